@@ -1,0 +1,1 @@
+"""Measurements that take long; their last results are in RESULTS.md."""

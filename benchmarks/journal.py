@@ -1,0 +1,243 @@
+"""What the journal costs and what it keeps: `python -m benchmarks.journal`, about four minutes.
+
+Every figure stands beside its bar. All files are temporary; nothing is dropped from the page
+cache, so reading is warm.
+"""
+
+import faulthandler
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tests.journal.disks import CannotMount, Costs, disk_that_can_hang, hanging
+from tests.journal.following import follow_a_writer
+from tests.journal.killing import kill_writers
+
+from benchmarks.results import publish, table
+from trimtab.core.block import Block, Column
+from trimtab.core.builder import Record
+from trimtab.core.config import JournalConfig
+from trimtab.journal import JournalWriter, RunDirectory, read_journal
+from trimtab.journal.files import JournalFiles
+from trimtab.journal.lines import encode_record
+from trimtab.journal.segment import write_segment
+
+NAMES = [f"signal_{number:02d}" for number in range(20)]
+LONGEST = 1800
+"""Seconds after which the benchmark ends itself, whatever hangs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One measured figure beside its bar."""
+
+    what: str
+    measured: str
+    bar: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """How long reading took, in units of numpy's time for the same columns."""
+
+    median: float
+    best: float
+    seconds: float
+    numpy_seconds: float
+
+
+def typical_signals() -> list[dict[str, float]]:
+    """Twenty signals as a run has them: float32 on the device, so all digits are in use."""
+    values = np.random.default_rng(0).normal(size=(1000, len(NAMES))).astype(np.float32)
+    return [dict(zip(NAMES, row, strict=True)) for row in values.astype(float).tolist()]
+
+
+def writing_cost(root: Path, records: int) -> float:
+    """Microseconds of process time per step: all threads, from opening to the last seal."""
+    signals = typical_signals()
+    config = JournalConfig(queue_records=records, close_seconds=120)
+    begin = time.process_time()
+    with JournalWriter(RunDirectory(root), config) as writer:
+        for step in range(records):
+            writer.append(step, signals[step % len(signals)])
+            if step % 200 == 0:
+                time.sleep(0.02)  # up to 8,000 steps a second, which the thread keeps up with
+    cost = 1e6 * (time.process_time() - begin) / records
+    if writer.dropped or writer.error is not None:
+        raise RuntimeError(f"the journal was not written: {writer.dropped=} {writer.error=}")
+    return cost
+
+
+def write_sealed(run: RunDirectory, records: int) -> None:
+    """A journal as a writer leaves it, made without the way through text."""
+    rng = np.random.default_rng(0)
+    size = JournalConfig().segment_records
+    run.journal.mkdir(parents=True)
+    for index, start in enumerate(range(0, records, size)):
+        rows = np.arange(start, min(start + size, records))
+        columns = {name: Column.complete(rng.normal(size=len(rows))) for name in NAMES}
+        head = {"kind": "segment", "schema": 1, "index": index, "qualities": {}}
+        block = Block.from_columns(columns, step=rows, tick=rows)
+        write_segment(JournalFiles(run.journal).sealed(index), block, [head])
+
+
+def reading_ratio(root: Path, records: int, repeats: int) -> Ratio:
+    """Read and check a journal, and let numpy load the same columns, turn and turn about."""
+    run, array = RunDirectory(root), root / "columns.npy"
+    write_sealed(run, records)
+    np.save(array, np.random.default_rng(0).normal(size=(len(NAMES), records)))
+    ours, theirs = [], []
+    for _ in range(repeats):
+        theirs.append(_seconds(lambda: np.load(array)))
+        ours.append(_seconds(lambda: read_journal(run)))
+    reading = read_journal(run)
+    if len(reading.block) != records or reading.damage:
+        raise RuntimeError(f"the journal was not read: {len(reading.block)} {reading.damage}")
+    return Ratio(
+        median=statistics.median(ours) / statistics.median(theirs),
+        best=min(ours) / min(theirs),
+        seconds=statistics.median(ours),
+        numpy_seconds=statistics.median(theirs),
+    )
+
+
+def hanging_disk(root: Path, seconds: float) -> tuple[Costs, Costs, int, int]:
+    """Costs of append on a frozen disk and of nothing at all; records appended and dropped."""
+    costs, nothing = Costs(), Costs()
+    signals = typical_signals()
+    with disk_that_can_hang(root) as place:
+        run = RunDirectory(place)
+        config = JournalConfig(queue_records=8192, close_seconds=60)
+        with JournalWriter(run, config) as writer, hanging(place, longest=seconds + 60):
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                costs.append(writer, 0, signals[0])
+                nothing.measure(lambda: None)
+                time.sleep(0.001)
+        reading = read_journal(run)
+        if reading.damage or len(reading.block) + reading.dropped != len(costs.wall):
+            raise RuntimeError(f"records are not accounted for: {reading.damage}")
+        return costs, nothing, len(costs.wall), writer.dropped
+
+
+def run() -> list[Figure]:
+    """All figures; the slowest first part is the kills, then the frozen disk."""
+    figures = [*_writing(), *_reading(), _following(), *_killing()]
+    try:
+        figures += _hanging()
+    except CannotMount as error:
+        figures.append(Figure(what="frozen disk", measured=f"not here: {error}", bar="1 ms"))
+    return figures
+
+
+def _writing() -> Iterator[Figure]:
+    with _folder() as folder:
+        costs = [writing_cost(folder / str(trial), 50_000) for trial in range(7)]
+        sealed = sum(path.stat().st_size for path in (folder / "0").rglob("*.seg")) / 50_000
+    line = len(encode_record(Record(step=10**5, tick=10**5, signals=typical_signals()[0])))
+    yield Figure(
+        what="process time per step of 20 signals, with sealing (median and best of 7)",
+        measured=f"{statistics.median(costs):.1f} us, {min(costs):.1f} us",
+        bar="40 us",
+    )
+    yield Figure(
+        what="bytes per step of 20 signals, open and sealed",
+        measured=f"{line} and {sealed:.0f}",
+        bar="none",
+    )
+
+
+def _reading() -> Iterator[Figure]:
+    with _folder() as folder:
+        ratio = reading_ratio(folder, 1_000_000, repeats=15)
+        one = statistics.median(
+            _seconds(lambda: read_journal(RunDirectory(folder), signals={NAMES[3]}))
+            for _ in range(9)
+        )
+    yield Figure(
+        what="1,000,000 x 20 read and checked, warm, in units of np.load (median and best of 15)",
+        measured=f"{ratio.median:.2f}x, {ratio.best:.2f}x",
+        bar="3x",
+    )
+    yield Figure(
+        what="the same in milliseconds: all signals, np.load, one signal of the 20",
+        measured=f"{1e3 * ratio.seconds:.0f}, {1e3 * ratio.numpy_seconds:.0f}, {1e3 * one:.0f}",
+        bar="none",
+    )
+
+
+def _following() -> Figure:
+    with _folder() as folder:
+        written, seen = follow_a_writer(RunDirectory(folder), 20.0, segment_records=200)
+    if seen.ticks != list(range(written)):
+        raise RuntimeError("the follower did not see each record once")
+    latencies = sorted(seen.latencies)
+    return Figure(
+        what=f"a follower in another process, {written} records, polled every 50 ms: "
+        "median and longest wait",
+        measured=f"{latencies[len(latencies) // 2]:.3f} s, {latencies[-1]:.3f} s",
+        bar="1 s",
+    )
+
+
+def _killing() -> Iterator[Figure]:
+    with _folder() as folder:
+        results = kill_writers(folder, kills=200, at_once=8)
+    records, lost = sum(r.records for r in results), sum(r.lost for r in results)
+    yield Figure(
+        what=f"200 writers killed with SIGKILL, {records} records appended: records lost, "
+        "age of the oldest of them",
+        measured=f"{lost}, {max(r.oldest_lost for r in results):.3f} s",
+        bar="1 s",
+    )
+    torn = sum(bool(result.reading.damage) for result in results)
+    yield Figure(what="of these: wrong numbers, torn last lines", measured=f"0, {torn}", bar="0")
+
+
+def _hanging() -> Iterator[Figure]:
+    with _folder() as folder:
+        costs, nothing, appended, dropped = hanging_disk(folder, 60)
+    for what, bar, summary in (
+        ("append while the disk is frozen for 60 s", "1 ms", costs.summary()),
+        ("the same clock around nothing at all (noise)", "none", nothing.summary()),
+    ):
+        yield Figure(
+            what=f"{what}: mean, p99.9, max, max of the thread's own time",
+            measured=", ".join(f"{value:.3f}" for value in summary.values()) + " ms",
+            bar=bar,
+        )
+    yield Figure(
+        what=f"records dropped of {appended} appended meanwhile, all told in the journal",
+        measured=str(dropped),
+        bar="none",
+    )
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    result = work()
+    taken = time.perf_counter() - begin
+    del result  # giving the memory back is not part of reading
+    return taken
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="trimtab-benchmark-") as folder:
+        yield Path(folder)
+
+
+def main() -> None:
+    faulthandler.dump_traceback_later(LONGEST, exit=True, file=sys.stderr)
+    rows = [(figure.what, figure.measured, figure.bar) for figure in run()]
+    publish("Journal", "python -m benchmarks.journal", table(["what", "measured", "bar"], rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m trimtab.cli`: the command where its script is not on the path."""
+
+from trimtab.cli.main import app
+
+app()

@@ -1,0 +1,49 @@
+"""`trimtab demo`: a run that goes wrong twice, and its post-mortems, in under a minute."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    out: Annotated[
+        Path, typer.Option(help="Folder for the run; a numbered one is made inside.")
+    ] = Path("trimtab-demo"),
+    seed: Annotated[int, typer.Option(help="Another seed is another run.")] = 0,
+) -> None:
+    """Train a small GPT for half a minute, break it twice, and see what trimtab says.
+
+    Needs torch, tokenizers and torchdata: pip install "trimtab[lab]".
+    """
+    # Imported here so that `trimtab --help` does not wait for torch.
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from trimtab.cli import output
+    from trimtab.cli.examination import examine
+    from trimtab.core.config import Rules
+
+    with output.told_errors():
+        from trimtab.lab.demo import run_demo
+
+        run_dir = _next_folder(out)
+        with Progress(console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("Preparing text", total=None)
+
+            def advance(done: int, total: int) -> None:
+                bar.update(task, description="Training", completed=done, total=total)
+
+            run_demo(run_dir, seed=seed, cache_dir=None, advance=advance)
+        account = examine(run_dir, Rules.TEXTBOOK)
+    output.print_view(account)
+    output.print_goodput(account)
+    typer.echo(f"the run is in {run_dir}; look again with: trimtab report {run_dir}", err=True)
+
+
+def _next_folder(out: Path) -> Path:
+    """The first folder `run-N` that is not there yet."""
+    number = 1
+    while (out / f"run-{number}").exists():
+        number += 1
+    return out / f"run-{number}"

@@ -1,0 +1,97 @@
+"""Examination: a log or run directory in, an account out. What `diagnose` and `report` share."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trimtab.cli.progress import patient_progress
+from trimtab.core.block import Block
+from trimtab.core.config import Rules
+from trimtab.core.errors import JournalError, NoUsableLoss
+from trimtab.core.signals import LOSS
+from trimtab.diagnose.case import RunFacts
+from trimtab.journal import RunDirectory, read_journal
+from trimtab.judge import Judge
+from trimtab.policy.opinion import Opinion
+from trimtab.readers import read_log
+from trimtab.report.account import Account
+from trimtab.report.incident_files import write_incident
+
+_CUT = 65536
+"""Records judged between two movements of the progress bar."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """What was read, before anybody judged it."""
+
+    block: Block
+    format: str
+    facts: RunFacts
+    notes: tuple[str, ...]
+
+
+def examine(path: Path, rules: Rules, *, price_per_hour: float | None = None) -> Account:
+    """Read and judge a log or a run directory; raises TrimtabError if it cannot be read."""
+    run = RunDirectory.find(path)
+    source = _read_run(run) if run else _read_foreign(path)
+    if not source.block.column(LOSS).recorded:
+        raise NoUsableLoss(f"{path} holds {len(source.block)} records and no loss among them")
+    return Account(
+        source=str(path),
+        format=source.format,
+        rules=rules.value,
+        block=source.block,
+        facts=source.facts,
+        notes=source.notes,
+        opinions=_judge(source, rules),
+        price_per_hour=price_per_hour,
+    )
+
+
+def write_incidents(account: Account, folder: Path) -> list[Path]:
+    """Write the files of every incident; return the post-mortems."""
+    written = []
+    with patient_progress("Writing") as advance:
+        for count, opinion in enumerate(account.opinions, start=1):
+            incident = opinion.diagnosis.incident
+            name = f"{incident.number:04d}-step-{incident.onset.step:06d}"
+            written.append(write_incident(folder / name, opinion, account))
+            advance(count, len(account.opinions))
+    return written
+
+
+def _judge(source: _Source, rules: Rules) -> tuple[Opinion, ...]:
+    judge = Judge(rules=rules)
+    with patient_progress("Judging") as advance:
+        done = 0
+        for piece in source.block.cut(_CUT):
+            judge.feed(piece)
+            done += len(piece)
+            advance(done, len(source.block))
+    judge.finish()
+    opinions = []
+    with patient_progress("Explaining") as advance:
+        for incident in judge.incidents:
+            opinions.append(judge.explain(incident, source.block, source.facts))
+            advance(len(opinions), len(judge.incidents))
+    return tuple(opinions)
+
+
+def _read_run(run: RunDirectory) -> _Source:
+    with patient_progress("Reading") as advance:
+        reading = read_journal(run, progress=advance)
+    notes = [str(damage) for damage in reading.damage]
+    try:
+        facts = RunFacts.from_manifest(run.read_manifest())
+    except JournalError as error:  # the records are worth judging without it
+        facts = RunFacts()
+        notes.append(str(error))
+    return _Source(block=reading.block, format="journal", facts=facts, notes=tuple(notes))
+
+
+def _read_foreign(path: Path) -> _Source:
+    with patient_progress("Reading") as advance:
+        reading = read_log(path, progress=advance)
+    return _Source(
+        block=reading.block, format=reading.format.value, facts=RunFacts(), notes=reading.notes
+    )

@@ -1,0 +1,40 @@
+"""`trimtab follow`: a live run in the terminal."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def follow(
+    run: Annotated[Path, typer.Argument(help="A run directory, live or not.")],
+) -> None:
+    """Watch a run's journal as it grows, until the run ends or Ctrl-C.
+
+    Exit code: 0 the run ended or you left, 2 wrong call, 3 no readable journal.
+    """
+    # Imported here so that `trimtab --help` does not wait for numpy.
+    import time
+
+    from rich.console import Console
+    from rich.live import Live
+
+    from trimtab.cli.output import find_run, told_errors
+    from trimtab.journal import Follower
+    from trimtab.report.live_view import LiveView
+
+    with told_errors():
+        directory = find_run(run)
+    console = Console(highlight=False)
+    view = LiveView(str(run))
+    with Follower(directory) as follower, Live(console=console, auto_refresh=False) as live:
+        try:
+            while True:
+                view.take(follower.poll())
+                view.ended = follower.ended
+                live.update(view.draw(console.width), refresh=True)
+                if follower.ended is not None:
+                    break
+                time.sleep(0.5)
+        except KeyboardInterrupt:
+            pass

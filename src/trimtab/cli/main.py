@@ -1,0 +1,40 @@
+"""The `trimtab` command."""
+
+from typing import Annotated
+
+import typer
+
+from trimtab._version import __version__
+from trimtab.cli.demo import demo
+from trimtab.cli.diagnose import diagnose
+from trimtab.cli.follow import follow
+from trimtab.cli.note import note
+from trimtab.cli.report import report
+
+app = typer.Typer(
+    name="trimtab",
+    help="Keeps large training runs on course: what happened, which kind, likely why, what to do.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # a traceback that can be pasted into a bug report
+)
+for command in (demo, diagnose, follow, note, report):
+    app.command()(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"trimtab {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Keeps large training runs on course: what happened, which kind, likely why, what to do."""

@@ -1,0 +1,23 @@
+"""`trimtab note`: a line of your own in a run's story."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def note(
+    run: Annotated[Path, typer.Argument(help="A run directory, live or not.")],
+    text: Annotated[str, typer.Argument(help="What happened, for example 'lowered LR by hand'.")],
+) -> None:
+    """Write down something that you did or saw, at the step where the run is now.
+
+    Exit code: 0 written, 2 wrong call, 3 no readable journal.
+    """
+    # Imported here so that `trimtab --help` does not wait for numpy.
+    from trimtab.cli.output import find_run, told_errors
+    from trimtab.journal import add_note
+
+    with told_errors():
+        step = add_note(find_run(run), text)
+    typer.echo(f"noted at step {step}")

@@ -1,0 +1,205 @@
+"""Block: a run of records as columns. Readers and journals make blocks, detectors take them.
+
+Per record: step, tick, attempt, data position. Per signal: one float64 column and one mask.
+NaN, +inf, -inf and missing are four different things: the first three are values that were
+recorded (mask true), the last was not (mask false).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.core.signals import Quality
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+NO_POSITION = -1
+"""The data position of a record whose batch is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One signal over a block."""
+
+    values: FloatArray
+    """The recorded numbers; NaN where nothing was recorded."""
+
+    present: BoolArray
+    """True where a value was recorded, be it finite or not."""
+
+    @classmethod
+    def missing(cls, length: int) -> Column:
+        """A column in which nothing was recorded."""
+        return cls(np.full(length, np.nan), np.zeros(length, dtype=np.bool_))
+
+    @classmethod
+    def complete(cls, values: FloatArray) -> Column:
+        """A column in which every value was recorded."""
+        # A broadcast mask takes no memory: most columns of a long run are complete.
+        return cls(values, np.broadcast_to(np.True_, values.shape))
+
+    @property
+    def recorded(self) -> bool:
+        """Whether any value was recorded."""
+        return bool(self.present.any())
+
+    @property
+    def finite(self) -> BoolArray:
+        """True where a finite value was recorded."""
+        return self.present & np.isfinite(self.values)
+
+    @property
+    def nonfinite(self) -> BoolArray:
+        """True where NaN or an infinity was recorded; missing is not non-finite."""
+        return self.present & ~np.isfinite(self.values)
+
+    def __getitem__(self, rows: slice) -> Column:
+        return Column(self.values[rows], self.present[rows])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something known that happened between two records."""
+
+    kind: str
+    tick: int
+    """The tick of the record that followed it."""
+    step: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A run of records as columns, with the events that fell among them."""
+
+    step: IntArray
+    tick: IntArray
+    attempt: IntArray
+    data_position: IntArray
+    columns: Mapping[str, Column]
+    qualities: Mapping[str, Quality] = field(default_factory=dict)
+    """Only what is worse than raw is listed."""
+    events: Sequence[Event] = ()
+
+    def __post_init__(self) -> None:
+        length = len(self.tick)
+        axes = {"step": self.step, "attempt": self.attempt, "data_position": self.data_position}
+        for name, axis in axes.items():
+            if len(axis) != length:
+                raise ValueError(f"{name} has {len(axis)} entries, tick has {length}")
+        for name, column in self.columns.items():
+            if len(column.values) != length or len(column.present) != length:
+                raise ValueError(f"column {name!r} does not have {length} entries")
+        if length > 1 and not (np.diff(self.tick) > 0).all():
+            raise ValueError("ticks must rise from record to record")
+
+    @classmethod
+    def empty(cls) -> Block:
+        """A block without records."""
+        none = np.empty(0, dtype=np.int64)
+        return cls(step=none, tick=none, attempt=none, data_position=none, columns={})
+
+    @classmethod
+    def from_columns(
+        cls,
+        columns: Mapping[str, Column],
+        *,
+        step: IntArray,
+        tick: IntArray | None = None,
+        attempt: IntArray | None = None,
+        data_position: IntArray | None = None,
+        qualities: Mapping[str, Quality] | None = None,
+        events: Sequence[Event] = (),
+    ) -> Block:
+        """A block from its columns; what is not given is what a plain run would have."""
+        length = len(step)
+        return cls(
+            step=step,
+            tick=np.arange(length) if tick is None else tick,
+            attempt=np.zeros(length, dtype=np.int64) if attempt is None else attempt,
+            data_position=np.full(length, NO_POSITION) if data_position is None else data_position,
+            columns=columns,
+            qualities=qualities or {},
+            events=events,
+        )
+
+    @classmethod
+    def concat(cls, blocks: Iterable[Block]) -> Block:
+        """The blocks one after the other; a signal that one of them lacks is missing there."""
+        parts = [block for block in blocks if len(block) or block.events]
+        if not parts:
+            return cls.empty()
+        if len(parts) == 1:
+            return parts[0]
+        names = dict.fromkeys(name for block in parts for name in block.columns)
+        qualities: dict[str, Quality] = {}
+        for block in parts:
+            for name, quality in block.qualities.items():
+                qualities[name] = min(quality, qualities.get(name, Quality.RAW))
+        return cls(
+            step=np.concatenate([block.step for block in parts]),
+            tick=np.concatenate([block.tick for block in parts]),
+            attempt=np.concatenate([block.attempt for block in parts]),
+            data_position=np.concatenate([block.data_position for block in parts]),
+            columns={name: _join([block.column(name) for block in parts]) for name in names},
+            qualities=qualities,
+            events=tuple(event for block in parts for event in block.events),
+        )
+
+    def __len__(self) -> int:
+        return len(self.tick)
+
+    def __getitem__(self, rows: slice) -> Block:
+        """Consecutive records; an event goes with the record that followed it."""
+        start, stop, stride = rows.indices(len(self))
+        if stride != 1:
+            raise ValueError("a block is cut into consecutive records only")
+        return Block(
+            step=self.step[start:stop],
+            tick=self.tick[start:stop],
+            attempt=self.attempt[start:stop],
+            data_position=self.data_position[start:stop],
+            columns={name: column[start:stop] for name, column in self.columns.items()},
+            qualities=self.qualities,
+            events=self._events_between(start, stop),
+        )
+
+    def cut(self, size: int) -> Iterable[Block]:
+        """The block in pieces of at most `size` records."""
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
+
+    def column(self, name: str) -> Column:
+        """The column of a signal; all missing if the signal was never recorded."""
+        column = self.columns.get(name)
+        return Column.missing(len(self)) if column is None else column
+
+    def quality(self, name: str) -> Quality:
+        """How far the values of a signal can be trusted."""
+        return self.qualities.get(name, Quality.RAW)
+
+    def row_of(self, tick: int) -> int:
+        """The row of the first record at or after a tick."""
+        return int(np.searchsorted(self.tick, tick))
+
+    def _events_between(self, start: int, stop: int) -> tuple[Event, ...]:
+        if not self.events or start >= stop:
+            return ()
+        # The last piece also takes what happened after the last record.
+        after = self.tick[start - 1] if start else np.iinfo(np.int64).min
+        until = self.tick[stop - 1] if stop < len(self) else np.iinfo(np.int64).max
+        return tuple(event for event in self.events if after < event.tick <= until)
+
+
+def _join(columns: Sequence[Column]) -> Column:
+    values = np.concatenate([column.values for column in columns])
+    if all(column.present.strides == (0,) and column.recorded for column in columns):
+        return Column.complete(values)
+    return Column(values, np.concatenate([column.present for column in columns]))

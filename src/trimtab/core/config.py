@@ -1,0 +1,173 @@
+"""Settings: frozen dataclasses with a doc under each field, from TOML or a dict, to JSON.
+
+Whoever sets nothing gets the defaults; a name that is not a setting is an error, not a silence.
+"""
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+from trimtab.core.errors import ConfigError
+from trimtab.core.jsonable import to_jsonable
+
+
+class Rules(StrEnum):
+    """Which set of detectors judges."""
+
+    TEXTBOOK = "textbook"
+    """The decision tree of the textbooks as it stands: the baseline to beat."""
+
+
+class _Section:
+    """What all sections share: built from a mapping, checked by name and type."""
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The section with these values; raises ConfigError for a name that is not a setting."""
+        known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        arguments: dict[str, Any] = {}
+        for name, value in values.items():
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+                raise ConfigError(f"{cls.__name__} has no setting {name!r}; {hint}")
+            arguments[name] = _coerce(cls.__name__, known[name], value)
+        return cls(**arguments)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings in JSON's terms."""
+        settings: dict[str, Any] = to_jsonable(self)
+        return settings
+
+
+def _coerce(section: str, setting: "dataclasses.Field[Any]", value: Any) -> Any:
+    """The value as the setting's type; an int may stand for a float, nothing else bends."""
+    kind = setting.type
+    if isinstance(kind, type) and issubclass(kind, _Section):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{section}.{setting.name} is a table of settings, got {value!r}")
+        return kind.from_dict(value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(kind, type) and type(value) is not kind:
+        raise ConfigError(f"{section}.{setting.name} must be {kind.__name__}, got {value!r}")
+    return value
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextbookConfig(_Section):
+    """The thresholds of the textbook decision tree, as it states them.
+
+    Where it counts steps, trimtab counts records: a log written every 50 steps has no other unit.
+    """
+
+    window: int = 100
+    """Losses in the rolling mean and deviation. Source: textbook tree, question 2.1."""
+
+    spike_sigmas: float = 3.0
+    """A loss above mean + this many deviations is a spike. Source: question 2.1."""
+
+    recovery_sigmas: float = 0.5
+    """Back at or under mean + this many deviations is recovered. Source: question 2.2."""
+
+    recovery_records: int = 50
+    """Records within which a recoverable spike is back. Source: question 2.2."""
+
+    long_tail_ratio: float = 30.0
+    """A gradient norm over this many times its rolling mean points at rare tokens.
+    Source: question 2.3."""
+
+    rise_records: int = 200
+    """Losses in a row, each above the one before, that make a divergence. Source: question 4.1."""
+
+    norm_ratio: float = 2.0
+    """A weight norm this many times larger or smaller within `norm_steps`. Source: question 4.3."""
+
+    norm_steps: int = 200
+    """Steps over which a weight norm is compared with itself. Source: question 4.3."""
+
+    scale_floor: float = 1.0
+    """A loss scale under this has collapsed. Source: question 3.2."""
+
+    reopen_records: int = 16
+    """An alarm this soon after an incident closed reopens it. Source: the tree is silent; 16 is
+    how long a recovered loss must stay down in the classifier that trimtab was studied with."""
+
+    def __post_init__(self) -> None:
+        _require(self.window >= 2, f"window must be at least 2, got {self.window}")
+        for name in ("recovery_records", "rise_records", "norm_steps", "reopen_records"):
+            _require(getattr(self, name) >= 1, f"{name} must be at least 1")
+        _require(self.spike_sigmas > self.recovery_sigmas, "spike_sigmas must top recovery_sigmas")
+        _require(self.norm_ratio > 1, f"norm_ratio must be over 1, got {self.norm_ratio}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalConfig(_Section):
+    """How a run's journal is written."""
+
+    queue_records: int = 8192
+    """Records that may wait for the disk before new ones are dropped and counted. At 10 steps a
+    second this bridges an outage of 13 minutes and holds a few MB."""
+
+    segment_records: int = 16384
+    """Records in one file before a new one is begun and the old one sealed into columns."""
+
+    flush_seconds: float = 0.1
+    """The longest a record waits before it is handed to the operating system."""
+
+    close_seconds: float = 10.0
+    """The longest that closing waits for a disk that does not answer."""
+
+    def __post_init__(self) -> None:
+        _require(self.queue_records >= 1, "queue_records must be at least 1")
+        _require(self.segment_records >= 1, "segment_records must be at least 1")
+        _require(0 < self.flush_seconds <= 0.5, "flush_seconds must be in (0, 0.5]: followers wait")
+        _require(self.close_seconds > 0, "close_seconds must be positive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveConfig(_Section):
+    """How a live run is watched."""
+
+    lag_steps: int = 2
+    """Steps between taking a value on the device and reading it on the host. Two let the device
+    run ahead by as much as training loops usually do; equal on all ranks."""
+
+    telemetry_steps: int = 10
+    """Every so many steps the norms of parameters, updates and moments are taken as well. Source:
+    stability guides log them every 10 steps."""
+
+    activations: bool = True
+    """Whether the outputs of the model's blocks are measured by forward hooks."""
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.lag_steps <= 100, "lag_steps must be in 0..100")
+        _require(self.telemetry_steps >= 1, "telemetry_steps must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config(_Section):
+    """All settings of a run."""
+
+    live: LiveConfig = field(default_factory=LiveConfig)
+    textbook: TextbookConfig = field(default_factory=TextbookConfig)
+    journal: JournalConfig = field(default_factory=JournalConfig)
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Self:
+        """The settings in a TOML file: its `[tool.trimtab]` table if it has one, else all of it."""
+        try:
+            document = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"{path} cannot be read as TOML: {error}") from error
+        return cls.from_dict(document.get("tool", {}).get("trimtab", document))

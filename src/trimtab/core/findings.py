@@ -1,0 +1,46 @@
+"""Finding: one symptom at one step, as a detector saw it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+
+class Severity(IntEnum):
+    """How much a finding asks for."""
+
+    INFO = 0
+    """Worth a line in the record."""
+    WARN = 1
+    """A precursor: something may come of it."""
+    ALARM = 2
+    """An incident is open."""
+
+
+class Symptom(StrEnum):
+    """What kind of thing was seen."""
+
+    NONFINITE_LOSS = "non-finite loss"
+    NONFINITE_GRAD_NORM = "non-finite gradient norm"
+    NONFINITE_NORM = "non-finite weight or optimizer norm"
+    LOSS_SPIKE = "loss spike"
+    RISING_LOSS = "loss rising without a break"
+    SCALE_COLLAPSE = "loss scale collapsed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One symptom at one step."""
+
+    detector: str
+    symptom: Symptom
+    severity: Severity
+    signal: str
+    step: int
+    tick: int
+    value: float
+    """What was recorded; may be NaN or infinite."""
+    expected: float | None = None
+    """What the detector's baseline said, where it has one."""
+    limit: float | None = None
+    """The value beyond which it is a finding, where there is one."""
+    facts: Mapping[str, float] = field(default_factory=dict)

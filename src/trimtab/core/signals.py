@@ -1,0 +1,114 @@
+"""The canonical names of signals, and how far each recorded value can be trusted."""
+
+from enum import IntEnum
+from typing import Final
+
+LOSS: Final = "loss"
+"""Training loss: token-weighted mean over micro-batches and ranks."""
+
+GRAD_NORM: Final = "grad_norm"
+"""Global L2 norm of the gradient, always before clipping."""
+
+PARAM_NORM: Final = "param_norm"
+"""Global L2 norm of the parameters; `param_norm/<group>` for one group."""
+
+UPDATE_NORM: Final = "update_norm"
+"""L2 norm of what the optimizer added to the parameters."""
+
+ADAM_V_NORM: Final = "adam_v_norm"
+"""L2 norm of Adam's second moment."""
+
+LR: Final = "lr"
+"""Learning rate in force at the step."""
+
+LOSS_SCALE: Final = "loss_scale"
+"""Scale of a dynamic loss scaler (fp16)."""
+
+EVAL_LOSS: Final = "eval_loss"
+"""Loss on held-out data."""
+
+TOKENS_PER_SECOND: Final = "tokens_per_second"
+"""Throughput over all ranks."""
+
+STEP_SECONDS: Final = "step_seconds"
+"""Wall time of the step."""
+
+DATA_SECONDS: Final = "data_seconds"
+"""Wall time spent waiting for data."""
+
+FINGERPRINT: Final = "fingerprint"
+"""crc32 of the batch, taken on the host; equal values mean the same batch."""
+
+CLOCK: Final = "clock"
+"""Unix time at which the record was taken, in seconds."""
+
+TOKENS: Final = "tokens"
+"""Tokens that the step's loss is a mean of, over all ranks."""
+
+CLIPPED_GRAD_NORM: Final = "clipped_grad_norm"
+"""A gradient norm that was only seen after clipping; never to be taken for `grad_norm`."""
+
+GRAD_NORM_OF: Final = "grad_norm/"
+"""Gradient norm of one parameter group or layer, as the optimizer saw it."""
+
+ADAM_M_NORM: Final = "adam_m_norm"
+"""L2 norm of Adam's first moment."""
+
+ADAM_STEP: Final = "adam_step"
+"""How many updates the optimizer has counted."""
+
+UPDATE_PER_LR: Final = "update_per_lr"
+"""`update_norm` divided by the learning rate: what the optimizer's state alone makes of it."""
+
+GRAD_MOMENTUM_COSINE: Final = "grad_momentum_cosine"
+"""Cosine between the gradient and Adam's first moment."""
+
+GRAD_TO_V_RMS: Final = "grad_to_v_rms"
+"""Root mean square of g^2/v: over 1 where the second moment lags behind the gradient."""
+
+ZERO_GRAD_SHARE: Final = "zero_grad_share"
+"""Share of gradient elements that are exactly zero."""
+
+ACTIVATION_RMS: Final = "activation_rms/"
+"""Root mean square of the output of one block."""
+
+UNIQUE_TOKEN_SHARE: Final = "unique_token_share"
+"""Distinct tokens in the batch, by the number of tokens in it."""
+
+TOKEN_RARITY: Final = "token_rarity"
+"""Mean of -log p over the batch's tokens, p from the tokens seen so far in this run."""
+
+SHIFT_SHARE: Final = "shift_share"
+"""Share of targets that equal the next input: about 1 for next-token prediction."""
+
+CANARY_LOSS: Final = "canary_loss"
+"""Loss of a fixed batch: moves when the model does, whatever the data."""
+
+
+class Quality(IntEnum):
+    """How a recorded value relates to what happened at its step; lower is worse."""
+
+    INFERRED = 0
+    """Not written by the logger; concluded from a logger known to drop or rewrite such values."""
+    POST_CLIP = 1
+    """A gradient norm taken after clipping: it cannot show how large the gradient was."""
+    SMOOTHED = 2
+    """An exponential average: peaks are lower and later than they were."""
+    WINDOW_MEAN = 3
+    """The mean of the steps since the last record."""
+    RAW = 4
+    """The value of that one step."""
+
+    @property
+    def label(self) -> str:
+        """The quality as it is written in journals and reports."""
+        return self.name.lower().replace("_", "-")
+
+    @classmethod
+    def parse(cls, label: str) -> "Quality":
+        """The quality behind a label; raises ValueError for a word that is none."""
+        try:
+            return cls[label.upper().replace("-", "_")]
+        except KeyError:
+            known = ", ".join(quality.label for quality in cls)
+            raise ValueError(f"{label!r} is not a quality (known: {known})") from None

@@ -1,0 +1,114 @@
+"""Case: one incident with the records around it, as the questions look at it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trimtab.core.block import Block, Column, FloatArray
+from trimtab.core.config import TextbookConfig
+from trimtab.core.incidents import Incident
+from trimtab.core.signals import LOSS, Quality
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What is known about a run besides its records; None is "not recorded"."""
+
+    dtype: str | None = None
+    """Precision regime: fp32, bf16, fp16 or fp8."""
+    seed: int | None = None
+    link: str | None = None
+    """Where the run can be looked at."""
+
+    @classmethod
+    def from_manifest(cls, manifest: Mapping[str, Any]) -> "RunFacts":
+        """What a run's manifest says; a field of another type than it should have is left out."""
+        dtype, seed, link = (manifest.get(name) for name in ("dtype", "seed", "link"))
+        return cls(
+            dtype=dtype if isinstance(dtype, str) else None,
+            seed=seed if isinstance(seed, int) else None,
+            link=link if isinstance(link, str) else None,
+        )
+
+
+RECORDS_BEFORE = 4096
+RECORDS_AFTER = 1024
+"""How far around an incident the questions look: the textbook's windows are 200 records and 500
+after the peak; with telemetry taken every 10 steps that is 2,000 and more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One incident with the records around it."""
+
+    block: Block
+    """The records from some way before the onset to some way after the last one."""
+    incident: Incident
+    facts: RunFacts
+    config: TextbookConfig
+
+    @classmethod
+    def of(cls, incident: Incident, run: Block, facts: RunFacts, config: TextbookConfig) -> "Case":
+        """The case of an incident in a run."""
+        start = max(run.row_of(incident.onset.tick) - RECORDS_BEFORE, 0)
+        stop = run.row_of(incident.last.tick) + RECORDS_AFTER
+        return cls(block=run[start:stop], incident=incident, facts=facts, config=config)
+
+    @property
+    def onset_row(self) -> int:
+        """The row of the first sign."""
+        return self.block.row_of(self.incident.onset.tick)
+
+    @property
+    def last_row(self) -> int:
+        """The row of the last record looked at while the incident was open."""
+        return self.block.row_of(self.incident.last.tick)
+
+    def recorded(self, signal: str) -> bool:
+        """Whether the signal has any value in the records that the questions look at."""
+        around = slice(max(self.onset_row - self.config.rise_records, 0), self.last_row + 1)
+        return self.block.column(signal)[around].recorded
+
+    def during(self, signal: str) -> Column:
+        """The signal from the onset to the last record of the incident."""
+        return self.block.column(signal)[self.onset_row : self.last_row + 1]
+
+    def before(self, signal: str, records: int, *, within_steps: int | None = None) -> FloatArray:
+        """The last finite values before the onset, at most so many and so many steps back."""
+        column = self.block.column(signal)[: self.onset_row]
+        chosen = column.finite
+        if within_steps is not None:
+            chosen &= self.block.step[: self.onset_row] >= self.incident.onset.step - within_steps
+        return column.values[chosen][-records:]
+
+    def at_onset(self, signal: str) -> float | None:
+        """The value at the first sign; None if it was not recorded there."""
+        column = self.block.column(signal)
+        row = self.onset_row
+        return float(column.values[row]) if column.present[row] else None
+
+    def worst(self, signal: str) -> float | None:
+        """The largest value from the onset on; a non-finite one is larger than any finite one."""
+        column = self.during(signal)
+        bad = column.values[column.nonfinite]
+        return float(bad[0]) if len(bad) else self.largest_finite(signal)
+
+    def largest_finite(self, signal: str) -> float | None:
+        """The largest finite value from the onset on."""
+        column = self.during(signal)
+        values = column.values[column.finite]
+        return float(values.max()) if len(values) else None
+
+    def loss_after(self, records: int) -> float | None:
+        """The loss so many records after the peak; None if the log ends before."""
+        column = self.block.column(LOSS)
+        start = self.block.row_of(self.incident.peak.tick)
+        rows = np.flatnonzero(column.present[start:])
+        return float(column.values[start + rows[records]]) if len(rows) > records else None
+
+    def doubt(self, signal: str) -> str:
+        """What must be said about a signal that is not raw; empty if it is."""
+        quality = self.block.quality(signal)
+        return "" if quality is Quality.RAW else f" (recorded as {quality.label})"

@@ -1,0 +1,51 @@
+"""Diagnosis: everything that can be said about one incident."""
+
+from dataclasses import dataclass
+
+from trimtab.core.causes import Cause, Hypothesis, Standing
+from trimtab.core.incidents import Incident, IncidentClass
+from trimtab.diagnose import hypotheses
+from trimtab.diagnose.case import Case
+from trimtab.diagnose.cost import Cost, reckon
+from trimtab.diagnose.symptoms import Symptoms, measure
+from trimtab.diagnose.tree import Walk, walk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """One incident, explained as far as the records allow."""
+
+    incident: Incident
+    incident_class: IncidentClass | None
+    """The last word on the class; None if the log ends too early to say."""
+    symptoms: Symptoms
+    walk: Walk
+    hypotheses: tuple[Hypothesis, ...]
+    cause: Cause | None
+    root_cause: str
+    remedy: str
+    lesson: str
+    cost: Cost
+
+
+def diagnose(case: Case) -> Diagnosis:
+    """Explain one incident."""
+    walked = walk(case)
+    ranked = hypotheses.rank(case)
+    leaf = walked.leaf
+    root_cause = leaf.root_cause
+    if leaf.cause is None and ranked and ranked[0].standing is Standing.SUPPORTED:
+        shown = "; ".join(item.observation for item in ranked[0].evidence)
+        root_cause = f"{leaf.root_cause} Best supported: {ranked[0].statement} ({shown})."
+    return Diagnosis(
+        incident=case.incident,
+        incident_class=leaf.incident_class or case.incident.incident_class,
+        symptoms=measure(case),
+        walk=walked,
+        hypotheses=ranked,
+        cause=leaf.cause,
+        root_cause=root_cause,
+        remedy=leaf.remedy,
+        lesson=leaf.lesson,
+        cost=reckon(case),
+    )

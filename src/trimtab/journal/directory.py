@@ -1,0 +1,113 @@
+"""RunDirectory: where trimtab keeps what it knows of a run.
+
+<run>/trimtab/
+    manifest.json                  config, versions, seeds: what the run was
+    journal/                       the records and events (see the other files of this room)
+    notes.log                      what people wrote down
+    incidents/0001-step-000312/    one folder per incident
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trimtab.core.errors import JournalError
+from trimtab.core.jsonable import to_jsonable
+
+_HOME = "trimtab"
+_JOURNAL_FILE = re.compile(r"\d{8,}\.(log|seg)")
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """The folder of one run; nothing is created until something is written."""
+
+    root: Path
+
+    @classmethod
+    def find(cls, path: Path) -> "RunDirectory | None":
+        """The run directory at a path, be it the run's folder or its trimtab/ folder."""
+        candidates = [cls(path)]
+        if path.resolve().name == _HOME:
+            candidates.append(cls(path.resolve().parent))
+        return next((run for run in candidates if run.exists()), None)
+
+    @property
+    def home(self) -> Path:
+        """The folder that holds all that trimtab writes."""
+        return self.root / _HOME
+
+    @property
+    def manifest(self) -> Path:
+        """The file that says what the run was."""
+        return self.home / "manifest.json"
+
+    @property
+    def journal(self) -> Path:
+        """The folder of the journal's files."""
+        return self.home / "journal"
+
+    @property
+    def notes(self) -> Path:
+        """The file of the notes that people write."""
+        return self.home / "notes.log"
+
+    @property
+    def incidents(self) -> Path:
+        """The folder of the incidents' folders."""
+        return self.home / "incidents"
+
+    def incident_folder(self, number: int, step: int) -> Path:
+        """The folder of one incident, named so that names sort as incidents opened."""
+        # Numbers only, so no name that came from outside can ever lead out of the folder.
+        if number < 1 or step < 0:
+            raise JournalError(
+                f"an incident has a number from 1 and a step from 0, got {number} and {step}"
+            )
+        return self.incidents / f"{int(number):04d}-step-{int(step):06d}"
+
+    def exists(self) -> bool:
+        """Whether trimtab has written a manifest or a journal here."""
+        # A folder called trimtab/journal alone is not enough: a source tree has one too.
+        if self.manifest.is_file():
+            return True
+        try:
+            return any(_JOURNAL_FILE.fullmatch(path.name) for path in self.journal.iterdir())
+        except OSError:
+            return False
+
+    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        """Replace the manifest in one stroke: a reader sees the old one or the new one."""
+        text = json.dumps(to_jsonable(manifest), indent=2, allow_nan=False) + "\n"
+        self.home.mkdir(parents=True, exist_ok=True)
+        draft = self.home / f".manifest.{os.getpid()}.tmp"
+        try:
+            with draft.open("w", encoding="ascii") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self.manifest)
+        finally:
+            draft.unlink(missing_ok=True)
+
+    def read_manifest(self) -> dict[str, Any]:
+        """All fields of the manifest, known or not; empty if none was written."""
+        try:
+            manifest = json.loads(self.manifest.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as error:
+            raise JournalError(
+                f"{self.manifest} cannot be read as JSON: {error}; restore it from a copy, or "
+                "remove it and the run is read without its configuration"
+            ) from error
+        if not isinstance(manifest, dict):
+            raise JournalError(
+                f"{self.manifest} should hold a table of fields, got {type(manifest).__name__}; "
+                "restore it from a copy, or remove it"
+            )
+        return manifest

@@ -1,0 +1,55 @@
+"""The names of a journal's files: 00000000.log is open, 00000000.seg is the same, sealed."""
+
+import re
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+_NAME = re.compile(r"(\d{8,})\.(?:log|seg)")
+
+_PROBES = 1000
+"""Holes in the numbering that are looked at one by one; a stray 99999999.log must not cost
+minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalFiles:
+    """The files in a journal folder; whatever else lies there is not ours and is left alone."""
+
+    folder: Path
+
+    def log(self, index: int) -> Path:
+        """The open file of one segment."""
+        return self.folder / f"{index:08d}.log"
+
+    def sealed(self, index: int) -> Path:
+        """The sealed file of one segment."""
+        return self.folder / f"{index:08d}.seg"
+
+    def draft(self, index: int) -> Path:
+        """The sealed file while it is being written."""
+        return self.folder / f".{index:08d}.seg.tmp"
+
+    def exists(self, index: int) -> bool:
+        """Whether a segment has been begun."""
+        # In this order: the sealed file comes before the log goes, so one of the two is seen.
+        return self.log(index).exists() or self.sealed(index).exists()
+
+    def indices(self) -> list[int]:
+        """The numbers of all segments, rising."""
+        try:
+            names = [path.name for path in self.folder.iterdir()]
+        except FileNotFoundError:
+            return []
+        found = {int(match[1]) for name in names if (match := _NAME.fullmatch(name))}
+        # A listing may miss a segment that is sealed in that very moment: ask for it by name.
+        holes = (index for index in range(max(found, default=0)) if index not in found)
+        found.update(index for index in islice(holes, _PROBES) if self.exists(index))
+        return sorted(found)
+
+    def after(self, index: int) -> int | None:
+        """The number of the segment that follows, None while there is none."""
+        later = next((found for found in self.indices() if found > index), None)
+        if later not in (None, index + 1) and self.exists(index + 1):
+            return index + 1
+        return later

@@ -1,0 +1,49 @@
+"""OpenLog: the file that is being written, and its content in memory for when it is sealed."""
+
+import errno
+import os
+from collections.abc import Mapping
+
+from trimtab.core.builder import BlockBuilder, Record
+from trimtab.core.signals import Quality
+from trimtab.journal.files import JournalFiles
+from trimtab.journal.lines import Entry, encode, encode_record
+from trimtab.journal.notes import SCHEMA
+
+
+class OpenLog:
+    """One open file. Lines are added, then flushed; what the disk did not take is kept."""
+
+    def __init__(self, files: JournalFiles, index: int, qualities: Mapping[str, Quality]) -> None:
+        self.index = index
+        self.builder = BlockBuilder()
+        self.notes: list[Entry] = []
+        self._pending = bytearray()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
+        self._descriptor = os.open(files.log(index), flags, 0o644)
+        labels = {name: quality.label for name, quality in qualities.items()}
+        self.add({"kind": "segment", "schema": SCHEMA, "index": index, "qualities": labels})
+
+    def add(self, item: Record | Entry) -> None:
+        """Add one line; it is on its way to the disk after the next flush."""
+        if isinstance(item, Record):
+            self.builder.add(item)
+            self._pending += encode_record(item)
+        else:
+            note = item | {"note": len(self.notes)}
+            self.notes.append(note)
+            self._pending += encode(note)
+
+    def flush(self) -> None:
+        """Hand all lines to the operating system; raises OSError and can then be tried again."""
+        while self._pending:
+            # A full disk takes part of what it is given. The rest stays here and goes first next
+            # time, so the file is whole again as soon as there is space.
+            taken = os.write(self._descriptor, self._pending)
+            if not taken:
+                raise OSError(errno.EIO, "the disk took none of the bytes")
+            del self._pending[:taken]
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)

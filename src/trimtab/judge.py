@@ -1,0 +1,131 @@
+"""Judge: the only wiring of detectors, incidents, causes and policy.
+
+    blocks --> detectors --> findings --> IncidentTracker --> incidents
+                                                                  |  explain
+                                               Diagnosis <--------+--------> Action
+
+The same judge serves a live run (blocks of one record) and a finished log (one block of a million):
+how a run is cut into blocks never changes what it says.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trimtab.core.block import Block
+from trimtab.core.config import Config, Rules
+from trimtab.core.errors import ConfigError
+from trimtab.core.findings import Finding
+from trimtab.core.incidents import Incident, IncidentChange
+from trimtab.detect.detector import Detector
+from trimtab.detect.nonfinite import NonFinite
+from trimtab.detect.textbook_rise import TextbookRise
+from trimtab.detect.textbook_scale import TextbookScale
+from trimtab.detect.textbook_spike import TextbookSpike
+from trimtab.diagnose.case import Case, RunFacts
+from trimtab.diagnose.diagnosis import diagnose
+from trimtab.diagnose.tracker import IncidentTracker
+from trimtab.policy.opinion import Opinion
+from trimtab.policy.textbook import advise
+
+STATE_VERSION = 1
+
+SAME_PLACE_STEPS = 200
+"""An incident within so many steps of one in an earlier attempt has come back. Source: the longest
+window of the textbook."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """What one block of records brought."""
+
+    findings: tuple[Finding, ...]
+    changes: tuple[IncidentChange, ...]
+
+
+class Judge:
+    """Blocks in; findings, incidents and actions out."""
+
+    def __init__(self, config: Config | None = None, rules: Rules = Rules.TEXTBOOK) -> None:
+        self._config = config or Config()
+        self.rules = rules
+        self._detectors = _detectors(rules, self._config)
+        self._tracker = IncidentTracker(self._config.textbook)
+        self._incidents: dict[int, Incident] = {}
+
+    @property
+    def incidents(self) -> tuple[Incident, ...]:
+        """Every incident so far, as it now stands."""
+        return tuple(self._incidents.values())
+
+    def feed(self, block: Block) -> Judgement:
+        """Take the next records of the run."""
+        findings = [finding for detector in self._detectors for finding in detector.feed(block)]
+        findings.sort(key=lambda finding: finding.tick)  # stable: detectors keep their order
+        changes = self._tracker.feed(block, findings)
+        return self._judgement(findings, changes)
+
+    def finish(self) -> Judgement:
+        """The run has ended: say of what is still open what can be said."""
+        return self._judgement([], self._tracker.finish())
+
+    def explain(self, incident: Incident, run: Block, facts: RunFacts | None = None) -> Opinion:
+        """Diagnose an incident of this run and say what to do about it."""
+        case = Case.of(incident, run, facts or RunFacts(), self._config.textbook)
+        diagnosis = diagnose(case)
+        return Opinion(
+            diagnosis=diagnosis, action=advise(diagnosis, recurs=self._recurs(incident, run))
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the judge remembers, in JSON's terms."""
+        return {
+            "version": STATE_VERSION,
+            "rules": self.rules.value,
+            "detectors": {detector.name: detector.state_dict() for detector in self._detectors},
+            "tracker": self._tracker.state_dict(),
+            "incidents": [dataclasses.asdict(incident) for incident in self.incidents],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Become the judge that `state_dict` described."""
+        found = (state.get("version"), state.get("rules"))
+        if found != (STATE_VERSION, self.rules.value):
+            raise ConfigError(
+                f"the saved judge has version and rules {found}, this one has "
+                f"{(STATE_VERSION, self.rules.value)}; start a new judge instead"
+            )
+        for detector in self._detectors:
+            detector.load_state_dict(state["detectors"][detector.name])
+        self._tracker.load_state_dict(state["tracker"])
+        incidents = [Incident.from_state(part) for part in state["incidents"]]
+        self._incidents = {incident.number: incident for incident in incidents}
+
+    def _judgement(
+        self, findings: Sequence[Finding], changes: Sequence[IncidentChange]
+    ) -> Judgement:
+        for change in changes:
+            self._incidents[change.incident.number] = change.incident
+        if self._tracker.open_incident is not None:
+            self._incidents[self._tracker.open_incident.number] = self._tracker.open_incident
+        return Judgement(findings=tuple(findings), changes=tuple(changes))
+
+    def _recurs(self, incident: Incident, run: Block) -> bool:
+        attempt = run.attempt[run.row_of(incident.onset.tick)]
+        return any(
+            run.attempt[run.row_of(other.onset.tick)] < attempt
+            and abs(other.onset.step - incident.onset.step) <= SAME_PLACE_STEPS
+            for other in self.incidents
+        )
+
+
+def _detectors(rules: Rules, config: Config) -> list[Detector]:
+    match rules:
+        case Rules.TEXTBOOK:
+            return [
+                NonFinite(),
+                TextbookSpike(config.textbook),
+                TextbookRise(config.textbook),
+                TextbookScale(config.textbook),
+            ]

@@ -1,0 +1,24 @@
+"""The lab: a reference trainer that reads top to bottom, and real data without a download.
+
+sizes -> model -> optimizer          a small GPT, its named sizes, AdamW
+text -> tokenizer -> tokens -> data  the standard library's source as labelled token windows
+"""
+
+import importlib.util
+
+from trimtab.core.errors import MissingExtra
+
+_PACKAGES = ("torch", "tokenizers", "torchdata")
+"""What the extra `lab` installs; nothing in this room works without all of them."""
+
+
+def _require_extra() -> None:
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingExtra(
+            f"the lab needs {', '.join(missing)}, not installed here; "
+            'run: pip install "trimtab[lab]"'
+        )
+
+
+_require_extra()

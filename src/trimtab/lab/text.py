@@ -1,0 +1,161 @@
+"""Text that is on every machine with Python: the standard library's own source, by source label.
+
+code      .py files without their docstrings, which would otherwise be seen twice
+prose     the docstrings, one document per file
+tables    the character tables of `encodings`: long, regular, almost free to predict
+garbage   what a filter should have caught, made from the code: base64, minified, repeated
+
+Every 20th file is held out. The text depends on the version of Python, hardly on the
+machine.
+"""
+
+import ast
+import base64
+import contextlib
+import hashlib
+import itertools
+import os
+import re
+import sysconfig
+import tokenize
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from trimtab.core.errors import LabError
+
+_PERIOD = 20
+"""One file of this many is held out (5 %), and from one other garbage is made."""
+
+_GARBAGE_BYTES = 4096
+"""Longest garbage document. With it garbage is 5 % of all tokens: a pocket, met every few rows."""
+
+_SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "pydoc_data"})
+"""Folders that are not the library: other people's code, tests (which would be more than half of
+all text), and help texts generated from the manual."""
+
+_OF_THIS_MACHINE = ("config-", "_sysconfigdata")
+"""Folders and files that hold paths and flags of one build."""
+
+_TABLES = "encodings"
+"""The folder whose files are character tables."""
+
+
+class Source(StrEnum):
+    """Where a text comes from."""
+
+    CODE = "code"
+    PROSE = "prose"
+    TABLES = "tables"
+    GARBAGE = "garbage"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A piece of text with its label."""
+
+    source: Source
+    text: str
+    held_out: bool
+    """Whether it is kept for evaluation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """A file of the standard library."""
+
+    path: Path
+    name: str
+    """Its path in the library, with slashes."""
+
+    size: int
+    """Its length in bytes."""
+
+
+def library_files(max_bytes: int, library: Path | None = None) -> list[SourceFile]:
+    """The library's .py files, up to a number of bytes, in an order that no machine changes."""
+    root = library or Path(sysconfig.get_path("stdlib"))
+    files = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if _is_wanted(name)]  # others are not even entered
+        for path in (Path(folder, name) for name in names if name.endswith(".py")):
+            with contextlib.suppress(OSError):  # a link to nowhere has no size
+                name = path.relative_to(root).as_posix()
+                if _is_wanted(path.name):
+                    files.append(SourceFile(path=path, name=name, size=path.stat().st_size))
+    # By the digest of the name: the first files are then a fair sample of all.
+    files.sort(key=lambda file: hashlib.sha256(file.name.encode()).digest())
+    ends = itertools.accumulate(file.size for file in files)
+    taken = [file for file, end in zip(files, ends, strict=True) if end <= max_bytes]
+    if not taken:
+        raise LabError(
+            f"no Python source within {max_bytes} bytes under {root}: the lab makes its text from "
+            "the standard library, which must be there as .py files"
+        )
+    return taken
+
+
+def _is_wanted(name: str) -> bool:
+    """Whether a folder or file of the library is of the same content on all machines."""
+    return name not in _SKIPPED and not name.startswith(_OF_THIS_MACHINE)
+
+
+def documents_of(file: SourceFile, place: int) -> Iterator[Document]:
+    """The documents of the file at this place of the listing; none if it cannot be read."""
+    held_out = place % _PERIOD == 0
+    read = _read(file.path)
+    if read is None:
+        return
+    text, tree = read
+    code, prose = _split(text, tree)
+    source = Source.TABLES if file.name.startswith(f"{_TABLES}/") else Source.CODE
+    for label, part in ((source, code), (Source.PROSE, prose)):
+        if part.strip():
+            yield Document(source=label, text=part, held_out=held_out)
+    if place % _PERIOD == 1 and code.strip():
+        for garbage in _garbage(code):
+            yield Document(source=Source.GARBAGE, text=garbage, held_out=False)
+
+
+def _read(path: Path) -> tuple[str, ast.Module] | None:
+    """A file's text and syntax tree; None where it has none."""
+    try:
+        with tokenize.open(path) as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # old escapes in strings of others
+            text = file.read()
+            return text, ast.parse(text)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _split(text: str, tree: ast.Module) -> tuple[str, str]:
+    """The code without its docstrings, and the docstrings."""
+    lines: list[str | None] = list(text.split("\n"))
+    prose: dict[int, str] = {}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        docstring = ast.get_docstring(node)
+        if docstring is None:
+            continue
+        first, last = node.body[0].lineno, node.body[0].end_lineno or node.body[0].lineno
+        prose[first] = docstring
+        # Beside `def f():` on its line it stays; there are a few dozen such.
+        if not (lines[first - 1] or "")[: node.body[0].col_offset].strip():
+            lines[first - 1 : last] = [None] * (last - first + 1)
+    code = "\n".join(line for line in lines if line is not None)
+    return code, "\n\n".join(prose[number] for number in sorted(prose))
+
+
+def _garbage(code: str) -> Iterator[str]:
+    """What a filter should have caught, made from a piece of code."""
+    piece = code[:_GARBAGE_BYTES]
+    encoded = base64.encodebytes(piece.encode()).decode()
+    yield encoded[:_GARBAGE_BYTES]
+    statements = (line.partition("#")[0].strip() for line in code.split("\n"))
+    dense = ";".join(statement for statement in statements if statement)
+    yield re.sub(r"\s*([-+*/%=<>,:(){}\[\]])\s*", r"\1", dense)[:_GARBAGE_BYTES]
+    boilerplate = "\n".join([line for line in code.split("\n") if line.strip()][:3]) + "\n"
+    yield boilerplate * (_GARBAGE_BYTES // len(boilerplate) + 1)

@@ -1,0 +1,51 @@
+"""The torch optimizers behind whatever the user passes as "the optimizer"."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from trimtab.core.errors import ConfigError
+
+
+def find_optimizers(given: Any) -> tuple[Optimizer, ...]:
+    """The torch optimizers in an optimizer, a wrapper of one, or several of them.
+
+    Accelerate wraps one in an object with `.optimizer`, torchtitan several in a container with
+    `.optimizers`; hooks must sit on the torch optimizers themselves, where `step` really happens.
+    """
+    found = tuple(dict.fromkeys(_unwrap(given)))
+    if not found:
+        raise ConfigError(f"no torch optimizer found in {type(given).__name__}; pass the optimizer")
+    for optimizer in found:
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ConfigError("LBFGS evaluates a step several times; trimtab cannot watch it")
+    return found
+
+
+def _unwrap(given: Any) -> Iterator[Optimizer]:
+    inner = getattr(given, "optimizer", None)
+    several = getattr(given, "optimizers", None)
+    if isinstance(inner, Optimizer):
+        yield from _unwrap(inner)
+    elif isinstance(several, list | tuple):
+        for part in several:
+            yield from _unwrap(part)
+    elif isinstance(given, Optimizer):
+        yield given
+    elif isinstance(given, Iterable):
+        for part in given:
+            yield from _unwrap(part)
+
+
+def parameters_of(optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
+    """Every parameter that any of the optimizers moves, each once."""
+    return list(
+        dict.fromkeys(
+            parameter
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
+    )

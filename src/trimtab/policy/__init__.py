@@ -1,0 +1,1 @@
+"""Policy: a diagnosed incident in, one action out."""

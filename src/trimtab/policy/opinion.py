@@ -1,0 +1,14 @@
+"""Opinion: one incident explained, with what to do about it."""
+
+from dataclasses import dataclass
+
+from trimtab.core.actions import Action
+from trimtab.diagnose.diagnosis import Diagnosis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opinion:
+    """What an incident was, and what to do about it."""
+
+    diagnosis: Diagnosis
+    action: Action

@@ -1,0 +1,195 @@
+"""What the columns of a foreign log are called here: the alias table and how it is applied.
+
+The table itself is data: `aliases.toml`.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+from trimtab.core.signals import Quality
+from trimtab.readers.wording import listed, quoted
+
+STEP: Final = "step"
+"""The axis that counts optimizer updates."""
+
+DATA_POSITION: Final = "data_position"
+"""The axis that counts batches."""
+
+_SEPARATORS = re.compile(r"[\s\-./_]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alias:
+    """One foreign name of one signal."""
+
+    signal: str
+    name: str
+    scale: float = 1.0
+    """Factor from the unit of the column to the unit of the signal."""
+    quality: Quality = Quality.RAW
+    remark: str = ""
+    """What a reader of the log has to be told when this alias is taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guess:
+    """When a column that no alias knows may stand for a signal."""
+
+    signal: str
+    contains: str
+    unless: tuple[str, ...]
+    """Patterns; a name with a word that matches one of them is out."""
+
+    def fits(self, column: str) -> bool:
+        """Whether the name of a column allows the guess."""
+        words = fold(column).split("_")
+        ruled_out = any(fnmatchcase(word, out) for word in words for out in self.unless)
+        return self.contains in fold(column) and not ruled_out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AliasTable:
+    """The alias table as read from its file."""
+
+    aliases: tuple[Alias, ...]
+    """Best first within each signal."""
+    guess: Guess
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Naming:
+    """What each column of a log stands for."""
+
+    aliases: Mapping[str, Alias]
+    """Foreign name to alias, for every column; one that no alias knows stands for itself."""
+    notes: tuple[str, ...]
+
+    @property
+    def foreign(self) -> dict[str, str]:
+        """Signal to foreign name."""
+        return {alias.signal: column for column, alias in self.aliases.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Claim:
+    """A column that asks to be a signal."""
+
+    column: str
+    alias: Alias
+    order: tuple[bool, int]
+    """The lowest wins: first those spelled as in the table, then those higher up in it."""
+    known: bool = True
+    """Whether the table has its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Index:
+    """Places in the table, by name."""
+
+    folded: Mapping[str, int]
+    """No two aliases fold alike."""
+    starred: Mapping[int, re.Pattern[str]]
+    """Only as spelled: folded, `param_norm_ratio` would be one of `param_norm/*`."""
+
+
+def fold(name: str) -> str:
+    """The name without the differences in spelling that do not count."""
+    return _SEPARATORS.sub("_", name.strip().lower())
+
+
+@cache
+def alias_table() -> AliasTable:
+    """The alias table of the package."""
+    text = files("trimtab.readers").joinpath("aliases.toml").read_text(encoding="utf-8")
+    document = tomllib.loads(text)
+    guess = document["guess"]
+    return AliasTable(
+        aliases=tuple(
+            _parse_alias(entry["name"], alias)
+            for entry in document["signal"]
+            for alias in (entry["name"], *entry["aliases"])
+        ),
+        guess=Guess(
+            signal=guess["signal"], contains=guess["contains"], unless=tuple(guess["unless"])
+        ),
+    )
+
+
+def name_columns(columns: Sequence[str], *, empty: Sequence[str] = ()) -> Naming:
+    """Decide what each column stands for, and tell every choice that was not plain.
+
+    Empty columns stand for nothing, but where one of them has a known name, nothing is guessed.
+    """
+    claims = [_claim(column) for column in columns]
+    rivals: dict[str, list[_Claim]] = {}
+    for claim in claims:
+        rivals.setdefault(claim.alias.signal, []).append(claim)
+    aliases: dict[str, Alias] = {}
+    notes: list[str] = []
+    for signal, contenders in rivals.items():
+        best, *others = sorted(contenders, key=lambda claim: claim.order)
+        aliases[best.column] = best.alias
+        aliases |= {other.column: _own_name(other.column) for other in others}
+        taken = f"{signal} is taken from {quoted(best.column)}"
+        if others:
+            names = listed([other.column for other in others])
+            notes.append(f"{taken}; kept under its own name: {names}.")
+        if best.alias.remark:
+            notes.append(f"{taken}: {best.alias.remark}.")
+    guess = alias_table().guess
+    named = {claim.alias.signal for claim in (*claims, *map(_claim, empty))}
+    fitting = [claim.column for claim in claims if not claim.known and guess.fits(claim.column)]
+    if guess.signal not in named and len(fitting) == 1:
+        aliases[fitting[0]] = Alias(signal=guess.signal, name=fitting[0])
+        notes.append(f"{guess.signal} is guessed to be {quoted(fitting[0])}; no known name fits.")
+    return Naming(aliases=aliases, notes=tuple(notes))
+
+
+def _claim(column: str) -> _Claim:
+    index = _index()
+    place = index.folded.get(fold(column))
+    if place is not None:
+        alias = alias_table().aliases[place]
+        return _Claim(column=column, alias=alias, order=(alias.name != column, place))
+    for place, pattern in index.starred.items():
+        match = pattern.fullmatch(column)
+        if match:
+            alias = alias_table().aliases[place]
+            filled = replace(alias, signal=alias.signal.replace("*", match[1]))
+            return _Claim(column=column, alias=filled, order=(True, place))
+    return _Claim(column=column, alias=_own_name(column), order=(False, 0), known=False)
+
+
+@cache
+def _index() -> _Index:
+    names = [(place, alias.name) for place, alias in enumerate(alias_table().aliases)]
+    return _Index(
+        folded={fold(name): place for place, name in names if "*" not in name},
+        starred={
+            place: re.compile("(.+)".join(re.escape(part) for part in name.split("*")))
+            for place, name in names
+            if "*" in name
+        },
+    )
+
+
+def _parse_alias(signal: str, entry: str | Mapping[str, Any]) -> Alias:
+    if isinstance(entry, str):
+        return Alias(signal=signal, name=entry)
+    return Alias(
+        signal=signal,
+        name=entry["name"],
+        scale=entry.get("scale", 1.0),
+        quality=Quality.parse(entry.get("quality", Quality.RAW.label)),
+        remark=entry.get("remark", ""),
+    )
+
+
+def _own_name(column: str) -> Alias:
+    return Alias(signal=column, name=column)

@@ -1,0 +1,96 @@
+"""Cells to numbers: the one place that decides what in a log is a number.
+
+A cell is what a format hands over: text, a float, or nothing. NaN and the infinities are
+numbers in every spelling that loggers use; a word for "nothing here" is missing; all else is
+text, which is missing too, but counted.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from trimtab.core.block import BoolArray, FloatArray
+
+_MISSING = frozenset({"", "null", "none", "na", "n/a", "-"})
+
+_MICROSOFT = re.compile(r"([+-]?)(?:1\.#(inf|ind|qnan|snan)0*|nan\([a-z]*\))")
+"""How the C runtimes of Windows print what is not finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """The numbers in a run of cells."""
+
+    values: FloatArray
+    """Only what was recorded."""
+    present: BoolArray | None
+    """Which of the cells they came from; None if from all."""
+    num_texts: int = 0
+    first_text: str = ""
+
+
+def to_numbers(cells: Sequence[object]) -> Numbers:
+    """Convert a run of cells of one column, all at once where they allow it."""
+    kinds = set(map(type, cells))
+    if kinds == {float}:
+        return Numbers(values=np.array(cells, dtype=np.float64), present=None)
+    if kinds == {str}:
+        with suppress(ValueError):  # some of the cells are words
+            return _parse_all(cast("Sequence[str]", cells))
+    return _parse_each(cells)
+
+
+def to_number(cell: object) -> float | None:
+    """The number in a cell, None if it is missing; raises ValueError if it is anything else."""
+    if cell is None or isinstance(cell, float):
+        return cell
+    if not isinstance(cell, str):
+        raise ValueError("not a number")
+    word = cell.strip().lower()
+    if word in _MISSING:
+        return None
+    microsoft = _MICROSOFT.fullmatch(word)
+    if microsoft:
+        sign = -1.0 if microsoft[1] == "-" else 1.0
+        return math.copysign(math.inf, sign) if microsoft[2] == "inf" else math.nan
+    if "_" in word:
+        raise ValueError("Python reads 1_000 as a number; a log means something else by it")
+    return float(word)
+
+
+def _parse_all(cells: Sequence[str]) -> Numbers:
+    filled = [cell for cell in cells if cell]
+    if "_" in "".join(filled):
+        raise ValueError("each cell needs a look of its own")
+    values = np.fromiter(map(float, filled), np.float64, len(filled))
+    if len(filled) == len(cells):
+        return Numbers(values=values, present=None)
+    return Numbers(values=values, present=np.fromiter(map(bool, cells), np.bool_, len(cells)))
+
+
+def _parse_each(cells: Sequence[object]) -> Numbers:
+    values: list[float] = []
+    places: list[int] = []
+    texts: list[str] = []
+    for place, cell in enumerate(cells):
+        try:
+            value = to_number(cell)
+        except ValueError:
+            texts.append(cell if isinstance(cell, str) else type(cell).__name__)
+            continue
+        if value is not None:
+            values.append(value)
+            places.append(place)
+    present = np.zeros(len(cells), dtype=np.bool_)
+    present[places] = True
+    return Numbers(
+        values=np.array(values, dtype=np.float64),
+        present=present,
+        num_texts=len(texts),
+        first_text=texts[0] if texts else "",
+    )

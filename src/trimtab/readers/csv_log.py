@@ -1,0 +1,240 @@
+"""CSV and TSV: a header line, then one row a line.
+
+Logs are cut by crashes, appended to by restarts and edited by hand: whatever cannot be right in
+them is counted and told, and the rest is read.
+"""
+
+import csv
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from trimtab.core.errors import UnreadableLog
+from trimtab.readers.cells import to_number
+from trimtab.readers.formats import Reader
+from trimtab.readers.lines import LineFile, Progress
+from trimtab.readers.table import MAX_COLUMNS, Table
+
+DELIMITERS = (",", "\t", ";")
+
+QUOTED_LINES = 64
+"""Lines that a quoted cell may run over. A quote that is still open after them is a slip of the
+logger; without a limit it would swallow the rest of the file."""
+
+BATCH_CELLS = 1 << 19
+"""Cells converted at once: short rows under a wide header are filled up in memory."""
+
+_SAMPLE_LINES = 20
+"""Lines that are looked at to recognise the format."""
+
+
+_SHORT = "Rows with fewer cells than the header, the others taken as missing"
+_LONG = "Rows with more cells than the header, which were cut off"
+_REPEATED = "Header lines repeated among the rows, skipped"
+_CHANGED = "Header lines among the rows that name other columns, used from there on"
+_UNCLOSED = "Quotes that were never closed"
+_CUT = "Last line cut off in the middle, left out"
+_COUNTED = (_SHORT, _LONG, _REPEATED, _CHANGED, _UNCLOSED, _CUT)
+
+
+def read(path: Path, progress: Progress) -> Table:
+    """Read a CSV or TSV file."""
+    file = LineFile(path, progress)
+    sheet = _Sheet(path)
+    for lines in file.chunks():
+        sheet.add_lines(lines, unfinished=file.unfinished)
+    return sheet.finish(file.notes)
+
+
+def recognises(head: bytes) -> bool:
+    """Whether these bytes begin with a line of names, and a line with a number comes after it."""
+    lines = [line for line in head.decode("utf-8-sig", "replace").splitlines() if line.strip()]
+    if not lines:
+        return False
+    delimiter = _find_delimiter(lines[0])
+    names, *rows = (_split(line, delimiter) for line in lines[:_SAMPLE_LINES])
+    if len(names) < 2 or _has_number(names):
+        return False
+    return not rows or any(len(row) > 1 and _has_number(row) for row in rows)
+
+
+class _Sheet:
+    """The rows of a CSV file on their way into a table."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._table = Table()
+        self._delimiter = ""
+        self._header: list[str] = []
+        self._names: list[str] = []
+        self._mark = ""
+        """What a line has to begin with to be a header line."""
+        self._open: list[str] = []
+        """Lines since a quote that was not closed yet."""
+        self._counts = dict.fromkeys(_COUNTED, 0)
+
+    def add_lines(self, lines: list[str], *, unfinished: bool) -> None:
+        """Take the next lines; `unfinished` says that the last of them has no line end."""
+        lines = self._join_quoted(lines)
+        if unfinished:
+            lines += self._release_open()
+        self._add(lines, unfinished=unfinished)
+
+    def finish(self, notes: Sequence[str]) -> Table:
+        """The table; raises UnreadableLog if there is no row in it."""
+        self._add(self._release_open())
+        if not self._header:
+            raise UnreadableLog(f"{self._path} holds no line of text; give a log with rows")
+        if not self._table.num_rows:
+            header = self._delimiter.join(self._header)
+            raise UnreadableLog(
+                f"{self._path} has a header line ({header[:80]!r}) and no rows; check that the "
+                "run logged anything"
+            )
+        for note in notes:
+            self._table.tell(note)
+        for sentence, count in self._counts.items():
+            if count:
+                self._table.tell(f"{sentence}: {count}.")
+        return self._table
+
+    def _add(self, lines: list[str], *, unfinished: bool = False) -> None:
+        lines = [line for line in lines if line and not line.isspace()]
+        start = 0
+        if not self._header and lines:
+            self._take_header(lines[0])
+            start = 1
+        marked = [n for n, line in enumerate(lines) if line.startswith(self._mark)]
+        for place in marked:
+            if place >= start and self._is_header(lines[place]):
+                self._add_rows(lines[start:place])
+                self._take_header(lines[place])
+                start = place + 1
+        self._add_rows(lines[start:], unfinished=unfinished)
+
+    def _take_header(self, line: str) -> None:
+        if not self._header:
+            self._delimiter = _find_delimiter(line)
+        header = [name.strip() for name in _split(line, self._delimiter)]
+        if header == self._header:
+            self._counts[_REPEATED] += 1
+            return
+        if self._header:
+            self._counts[_CHANGED] += 1
+        elif all(_is_number(name) for name in header):
+            raise UnreadableLog(
+                f"{self._path} begins with numbers ({line[:80]!r}), not with the names of its "
+                "columns; put a header line on top, such as 'step,loss'"
+            )
+        self._header = header
+        self._names = _unique(header)
+        # An empty first name, as pandas writes over its index, would mark every line.
+        start = line.split(self._delimiter)[0]
+        self._mark = start if start.strip() else line
+        for name in self._names:
+            # A column is known from here on, even if no row is long enough to fill it.
+            self._table.add(name, self._table.new_rows(0), ())
+        del self._names[MAX_COLUMNS:]
+
+    def _is_header(self, line: str) -> bool:
+        cells = _split(line, self._delimiter)
+        return cells[0].strip() == self._header[0] and not _has_number(cells)
+
+    def _add_rows(self, lines: list[str], *, unfinished: bool = False) -> None:
+        batch = BATCH_CELLS // max(1, len(self._names)) + 1
+        for start in range(0, len(lines), batch):
+            rows = [_split(line, self._delimiter) for line in lines[start : start + batch]]
+            last = start + batch >= len(lines)
+            if unfinished and last and len(rows[-1]) < len(self._header):
+                # Its last cell may be half a number, so no part of it can be trusted.
+                rows.pop()
+                self._counts[_CUT] += 1
+            if rows:
+                self._add_batch(rows)
+
+    def _add_batch(self, rows: list[list[str]]) -> None:
+        lengths = set(map(len, rows))
+        if lengths != {len(self._names)}:
+            self._fit(rows, min(max(lengths), len(self._names)))
+        index = self._table.new_rows(len(rows))
+        # Names beyond the longest row have no cells here.
+        for name, cells in zip(self._names, zip(*rows, strict=True), strict=False):
+            self._table.add(name, index, cells)
+
+    def _fit(self, rows: list[list[str]], width: int) -> None:
+        """Make all rows equally long."""
+        for row in rows:
+            self._counts[_SHORT] += len(row) < len(self._header)
+            # Rows that end in a delimiter have one more cell and nothing in it.
+            self._counts[_LONG] += any(cell.strip() for cell in row[len(self._header) :])
+            del row[width:]
+            row.extend([""] * (width - len(row)))
+
+    def _join_quoted(self, lines: list[str]) -> list[str]:
+        """The lines, with those joined over which a quoted cell runs."""
+        if not self._open and not any('"' in line for line in lines):
+            return lines
+        joined: list[str] = []
+        for line in lines:
+            turns = line.count('"') % 2 == 1
+            if not self._open and not turns:
+                joined.append(line)
+                continue
+            self._open.append(line)
+            if turns and len(self._open) > 1:
+                joined.append("\n".join(self._open))
+                self._open = []
+            elif len(self._open) > QUOTED_LINES:
+                joined += self._release_open()
+        return joined
+
+    def _release_open(self) -> list[str]:
+        """The lines since a quote that was never closed, each to be read on its own."""
+        lines, self._open = self._open, []
+        self._counts[_UNCLOSED] += bool(lines)
+        return lines
+
+
+def _find_delimiter(header: str) -> str:
+    return max(DELIMITERS, key=lambda delimiter: len(_split(header, delimiter)))
+
+
+def _split(line: str, delimiter: str) -> list[str]:
+    if '"' in line:
+        # Too long a cell, or a line end outside of quotes: then the quotes mean nothing.
+        with suppress(csv.Error):
+            return next(csv.reader([line], delimiter=delimiter))
+    return line.split(delimiter)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return to_number(cell) is not None
+    except ValueError:
+        return False
+
+
+def _has_number(cells: Sequence[str]) -> bool:
+    return any(_is_number(cell) for cell in cells)
+
+
+def _unique(header: Sequence[str]) -> list[str]:
+    """The names, with a number for each that has none or that was there before."""
+    counts: dict[str, int] = {}
+    names: dict[str, None] = {}
+    for place, name in enumerate(header, start=1):
+        unique = name or f"column {place}"
+        while unique in names:
+            counts[name] = counts.get(name, 1) + 1
+            unique = f"{name} ({counts[name]})"
+        names[unique] = None
+    return list(names)
+
+
+CSV = Reader(
+    description="CSV or TSV with a header line",
+    suffixes=(".csv", ".tsv"),
+    recognises=recognises,
+    read=read,
+)
+"""The format."""

@@ -1,0 +1,115 @@
+"""Table: the named columns of a foreign log, gathered chunk by chunk.
+
+Every format fills a table with cells under the names that it found; what they mean is decided
+afterwards, for all formats alike (`blocks.py`).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trimtab.core.block import BoolArray, Column, FloatArray, IntArray
+from trimtab.readers.cells import to_numbers
+from trimtab.readers.wording import listed, printable, quoted
+
+MAX_COLUMNS = 10_000
+"""Names beyond this many are not metrics but data: the norms of every tensor of a 70B model
+make some 3,000."""
+
+
+@dataclass(slots=True)
+class _Cells:
+    """What was recorded in one column so far."""
+
+    rows: list[IntArray] = field(default_factory=list)
+    values: list[FloatArray] = field(default_factory=list)
+    num_recorded: int = 0
+    num_texts: int = 0
+    first_text: str = ""
+
+
+class Table:
+    """Named columns of cells; a cell that was never added is missing."""
+
+    def __init__(self) -> None:
+        self.num_rows = 0
+        self._columns: dict[str, _Cells] = {}
+        self._notes: list[str] = []
+        self._too_many_columns = False
+
+    def new_rows(self, number: int) -> IntArray:
+        """Make room for more rows; returns their indices, for `add`."""
+        first = self.num_rows
+        self.num_rows += number
+        return np.arange(first, self.num_rows)
+
+    def add(self, name: str, rows: IntArray, cells: Sequence[object]) -> None:
+        """Record the cells of a column in these rows; with none, it is merely known to exist."""
+        name = printable(name)
+        if name not in self._columns and len(self._columns) >= MAX_COLUMNS:
+            self._too_many_columns = True
+            return
+        column = self._columns.setdefault(name, _Cells())
+        numbers = to_numbers(cells)
+        if len(numbers.values):
+            # Columns without a gap share one array of rows: it costs 8 bytes a row, not a cell.
+            column.rows.append(rows if numbers.present is None else rows[numbers.present])
+            column.values.append(numbers.values)
+        column.num_recorded += len(numbers.values)
+        column.num_texts += numbers.num_texts
+        column.first_text = column.first_text or numbers.first_text
+
+    def tell(self, note: str) -> None:
+        """Add a sentence about the file to the notes."""
+        self._notes.append(note)
+
+    @property
+    def names(self) -> list[str]:
+        """All columns that were found, in the order of the file."""
+        return list(self._columns)
+
+    @property
+    def recorded(self) -> dict[str, int]:
+        """The columns in which a number was recorded, and how many were."""
+        counts = {name: column.num_recorded for name, column in self._columns.items()}
+        return {name: count for name, count in counts.items() if count}
+
+    def first_text(self, name: str) -> str:
+        """The first cell of a column that was neither a number nor missing, if there was one."""
+        return self._columns[name].first_text
+
+    @property
+    def notes(self) -> list[str]:
+        """Everything worth telling about the file and its cells."""
+        notes = list(self._notes)
+        if self._too_many_columns:
+            notes.append(f"There are more than {MAX_COLUMNS} columns; those after are left out.")
+        texts = {name: column for name, column in self._columns.items() if column.num_texts}
+        textual = [name for name, column in texts.items() if not column.num_recorded]
+        if textual:
+            notes.append(f"Columns without a number, left out: {listed(textual)}.")
+        for name, column in texts.items():
+            if column.num_recorded:
+                notes.append(
+                    f"Cells of {quoted(name)} that are not numbers, taken as missing: "
+                    f"{column.num_texts} (the first is {quoted(column.first_text)})."
+                )
+        return notes
+
+    def column(self, name: str) -> Column:
+        """One column over all rows."""
+        cells = self._columns[name]
+        column = Column.missing(self.num_rows)
+        for rows, values in zip(cells.rows, cells.values, strict=True):
+            column.values[rows] = values
+            column.present[rows] = True
+        return Column.complete(column.values) if column.present.all() else column
+
+    def rows_with(self, names: Iterable[str]) -> BoolArray:
+        """The rows in which any of these columns has a number."""
+        found = np.zeros(self.num_rows, dtype=np.bool_)
+        for name in names:
+            for rows in self._columns[name].rows:
+                found[rows] = True
+        return found

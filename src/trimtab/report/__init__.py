@@ -1,0 +1,1 @@
+"""Faces: what a judged run looks like in a terminal, as a post-mortem, and as JSON."""

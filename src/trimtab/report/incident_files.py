@@ -1,0 +1,18 @@
+"""The files of an incident: incident.json for machines, postmortem.md for people."""
+
+import json
+from pathlib import Path
+
+from trimtab.policy.opinion import Opinion
+from trimtab.report.account import Account, opinion_to_dict
+from trimtab.report.postmortem import write_postmortem
+
+
+def write_incident(folder: Path, opinion: Opinion, account: Account) -> Path:
+    """Write both files into the folder; return the path of the post-mortem."""
+    folder.mkdir(parents=True, exist_ok=True)
+    machine = json.dumps(opinion_to_dict(opinion), indent=1, allow_nan=False)
+    (folder / "incident.json").write_text(machine + "\n", encoding="utf-8")
+    postmortem = folder / "postmortem.md"
+    postmortem.write_text(write_postmortem(opinion, account), encoding="utf-8")
+    return postmortem

@@ -1,0 +1,108 @@
+"""The view of a run that is still going: the last losses, the latest numbers, its incidents."""
+
+import time
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from trimtab.core.block import Block
+from trimtab.core.signals import (
+    CLOCK,
+    GRAD_NORM,
+    LOSS,
+    LR,
+    PARAM_NORM,
+    TOKENS_PER_SECOND,
+    UPDATE_NORM,
+)
+from trimtab.diagnose.reading import number
+from trimtab.report.plain import plain
+from trimtab.report.sparkline import sparkline
+
+KEPT_RECORDS = 2000
+"""Records that the curves show: on a terminal of 100 columns each character stands for 20."""
+
+_SHOWN = (LOSS, GRAD_NORM, LR, UPDATE_NORM, PARAM_NORM, TOKENS_PER_SECOND)
+_MOST_INCIDENTS = 10
+
+
+class LiveView:
+    """Takes blocks as they come and draws the present state."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._recent = Block.empty()
+        self._num_records = 0
+        self._latest: dict[str, float] = {}
+        self._incidents: dict[int, dict[str, Any]] = {}
+        self.ended: str | None = None
+
+    def take(self, block: Block) -> None:
+        """Take what is new."""
+        self._num_records += len(block)
+        joined = Block.concat([self._recent, block])
+        self._recent = joined[max(len(joined) - KEPT_RECORDS, 0) :]
+        for name in (*_SHOWN, CLOCK):
+            column = block.column(name)
+            if column.recorded:
+                self._latest[name] = float(column.values[column.present][-1])
+        for event in block.events:
+            if event.kind == "incident" and isinstance(event.facts.get("number"), int):
+                self._incidents[event.facts["number"]] = dict(event.facts)
+
+    def draw(self, width: int) -> RenderableType:
+        """The present state for a terminal of this width."""
+        if not len(self._recent):
+            return Text(f"{plain(self._source)}: no record yet")
+        parts: list[RenderableType] = [self._heading()]
+        indent = 10
+        for name in (LOSS, GRAD_NORM):
+            if self._recent.column(name).recorded:
+                line = Text(name.ljust(indent), style="cyan")
+                curve = sparkline(self._recent.column(name), max(min(width - indent, 100), 10))
+                parts.append(line.append(curve, style="default"))
+        parts.append(self._numbers())
+        if self._incidents:
+            parts.append(self._incident_table())
+        return Group(*parts)
+
+    def _heading(self) -> Text:
+        text = Text(plain(self._source), style="bold")
+        text.append(
+            f"  step {self._recent.step[-1]:,}, {self._num_records:,} records", style="not bold"
+        )
+        if self.ended is not None:
+            text.append(f", ended: {plain(self.ended)}", style="bold yellow")
+        elif CLOCK in self._latest:
+            age = max(time.time() - self._latest[CLOCK], 0.0)
+            text.append(f", last record {age:.0f} s ago", style="red" if age > 60 else "dim")
+        return text
+
+    def _numbers(self) -> Text:
+        text = Text()
+        for name in _SHOWN:
+            if name in self._latest:
+                text.append(f"{name} ", style="dim").append(f"{number(self._latest[name])}   ")
+        return text
+
+    def _incident_table(self) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("#", "onset", "class", "what", "state"):
+            table.add_column(name)
+        for facts in list(self._incidents.values())[-_MOST_INCIDENTS:]:
+            symptoms = facts.get("symptoms") or []
+            table.add_row(
+                *(
+                    plain(str(cell))
+                    for cell in (
+                        facts["number"],
+                        facts.get("onset", ""),
+                        facts.get("incident_class") or "open",
+                        ", ".join(map(str, symptoms)) if isinstance(symptoms, list) else symptoms,
+                        facts.get("transition", ""),
+                    )
+                )
+            )
+        return table

@@ -1,0 +1,201 @@
+"""The post-mortem of one incident, as Markdown that a person reads to the end."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from trimtab.core.causes import Standing
+from trimtab.core.signals import (
+    ACTIVATION_RMS,
+    GRAD_NORM,
+    LOSS,
+    LR,
+    TOKEN_RARITY,
+    UNIQUE_TOKEN_SHARE,
+)
+from trimtab.diagnose.reading import number
+from trimtab.policy.opinion import Opinion
+from trimtab.report.account import Account
+from trimtab.report.plain import markdown
+
+UNKNOWN = "not recorded"
+
+_SHOWN = (LOSS, GRAD_NORM, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE)
+_AROUND = (-3, -2, -1, 0, 1, 2, 3, 5, 10, 20, 50)
+"""Records around the onset that the table shows: close by one at a time, then wider."""
+
+
+def write_postmortem(opinion: Opinion, account: Account) -> str:
+    """The whole document."""
+    sections = (
+        ("Symptoms", _symptoms(opinion)),
+        ("Evidence", _evidence(opinion, account)),
+        ("Hypotheses, ranked", _hypotheses(opinion)),
+        ("Discriminating evidence", _discriminating(opinion)),
+        ("The questions asked", _walk(opinion)),
+        ("Root cause", iter([opinion.diagnosis.root_cause])),
+        ("Class", _class(opinion)),
+        ("Action", iter([f"{opinion.action.instruction} {opinion.action.reason}"])),
+        ("Smallest remedy", iter([opinion.diagnosis.remedy])),
+        ("Verification", _verification(opinion, account)),
+        ("Cost", _cost(opinion, account)),
+        ("Lesson", iter([opinion.diagnosis.lesson])),
+    )
+    lines = [f"# {_title(opinion)}", "", _summary(opinion, account)]
+    for heading, body in sections:
+        lines += ["", f"## {heading}", "", *body]
+    return "\n".join(lines) + "\n"
+
+
+def _title(opinion: Opinion) -> str:
+    incident = opinion.diagnosis.incident
+    named = opinion.diagnosis.incident_class
+    kind = incident.symptoms[0].value
+    return f"Incident {incident.number}: {kind} at step {incident.onset.step}, {named or 'open'}"
+
+
+def _summary(opinion: Opinion, account: Account) -> str:
+    symptoms, incident = opinion.diagnosis.symptoms, opinion.diagnosis.incident
+    until = f"ended at step {incident.end.step}" if incident.end else "was not seen to end"
+    return (
+        f"In {markdown(account.source)} the loss stood at {number(symptoms.loss_before)} and "
+        f"went to {number(symptoms.loss_peak)} at step {incident.peak.step}. The incident began "
+        f"at step {incident.onset.step} and {until}. Judged by the {account.rules} rules from "
+        "the log alone."
+    )
+
+
+def _symptoms(opinion: Opinion) -> Iterator[str]:
+    incident, symptoms = opinion.diagnosis.incident, opinion.diagnosis.symptoms
+    position = symptoms.data_position
+    rows = (
+        ("onset, step", str(incident.onset.step)),
+        ("loss before (average over 50 records)", number(symptoms.loss_before)),
+        ("peak loss", f"{number(symptoms.loss_peak)} at step {incident.peak.step}"),
+        ("loss 50 records after the peak", number(symptoms.loss_after_50)),
+        ("loss 500 records after the peak", number(symptoms.loss_after_500)),
+        ("gradient norm before", number(symptoms.grad_norm_before)),
+        ("gradient norm, largest, before clipping", number(symptoms.grad_norm_peak)),
+        ("learning rate at the onset", number(symptoms.lr)),
+        ("dtype", symptoms.dtype or UNKNOWN),
+        ("batch position at the onset", UNKNOWN if position is None else str(position)),
+        ("unusual tokens in the batch", UNKNOWN),
+        ("findings in all", str(incident.num_findings)),
+    )
+    yield "| what | value |"
+    yield "| --- | --- |"
+    for name, value in rows:
+        yield f"| {name} | {value} |"
+
+
+def _evidence(opinion: Opinion, account: Account) -> Iterator[str]:
+    positions = _positions(opinion, account)
+    layers = [name for name in account.block.columns if name.startswith(ACTIVATION_RMS)]
+    yield f"- Run: {markdown(account.facts.link or account.source)}"
+    yield f"- Batch range: {positions}"
+    yield f"- Token histogram of the offending batch: {UNKNOWN}"
+    yield f"- Norms by layer: {', '.join(map(markdown, layers)) or UNKNOWN}"
+    yield ""
+    names = [name for name in _SHOWN if account.block.column(name).recorded]
+    yield f"| step | {' | '.join(names)} |"
+    yield f"| ---: |{' ---: |' * len(names)}"
+    onset = account.block.row_of(opinion.diagnosis.incident.onset.tick)
+    for row in (onset + away for away in _AROUND):
+        if 0 <= row < len(account.block):
+            cells = (_value(account, name, row) for name in names)
+            mark = " (onset)" if row == onset else ""
+            yield f"| {account.block.step[row]}{mark} | {' | '.join(cells)} |"
+
+
+def _value(account: Account, name: str, row: int) -> str:
+    column = account.block.column(name)
+    return number(float(column.values[row])) if column.present[row] else ""
+
+
+def _positions(opinion: Opinion, account: Account) -> str:
+    incident = opinion.diagnosis.incident
+    rows = slice(
+        account.block.row_of(incident.onset.tick), account.block.row_of(incident.last.tick) + 1
+    )
+    known = account.block.data_position[rows]
+    known = known[known >= 0]
+    return f"{np.min(known)} to {np.max(known)}" if len(known) else UNKNOWN
+
+
+def _hypotheses(opinion: Opinion) -> Iterator[str]:
+    for place, hypothesis in enumerate(opinion.diagnosis.hypotheses, start=1):
+        cause = f"{hypothesis.cause.name} {hypothesis.cause.title}: " if hypothesis.cause else ""
+        statement = hypothesis.statement
+        if hypothesis.cause is None:
+            step = opinion.diagnosis.incident.peak.step
+            statement += f" (first seen at step {step}; which tensor is {UNKNOWN})"
+        yield f"{place}. **{hypothesis.standing}**: {cause}{statement}."
+        for item in hypothesis.evidence:
+            yield f"   - panel {markdown(item.panel)}: {markdown(item.observation)}"
+
+
+def _discriminating(opinion: Opinion) -> Iterator[str]:
+    hypotheses = opinion.diagnosis.hypotheses
+    told = False
+    for place, hypothesis in enumerate(hypotheses, start=1):
+        for item in hypothesis.evidence:
+            if item.favors is not None:
+                told = True
+                way = "favors" if item.favors else "rules out"
+                seen = f"{markdown(item.panel)}: {markdown(item.observation)}"
+                yield f"- Panel {seen}: {way} H{place}."
+    if not told:
+        yield "None of the panels that could tell the hypotheses apart was recorded."
+    open_ones = [
+        (place, item.panel)
+        for place, hypothesis in enumerate(hypotheses, start=1)
+        if hypothesis.standing is Standing.OPEN
+        for item in hypothesis.evidence
+    ]
+    for place, panel in open_ones:
+        yield f"- Panel {markdown(panel)} was not recorded: it would decide H{place}."
+
+
+def _walk(opinion: Opinion) -> Iterator[str]:
+    yield "| question | answer | seen | then |"
+    yield "| --- | --- | --- | --- |"
+    for answer in opinion.diagnosis.walk.answers:
+        seen = markdown(answer.reading.observation)
+        yield (
+            f"| {answer.id} {answer.question} | {answer.reading.verdict} | {seen} "
+            f"| {answer.goes_to} |"
+        )
+
+
+def _class(opinion: Opinion) -> Iterator[str]:
+    named, incident = opinion.diagnosis.incident_class, opinion.diagnosis.incident
+    if named is None:
+        yield f"Open: the log ends {incident.records} records after the onset, too early to say."
+    else:
+        yield f"{named.value.capitalize()}, {incident.records} records long."
+
+
+def _verification(opinion: Opinion, account: Account) -> Iterator[str]:
+    incident, symptoms = opinion.diagnosis.incident, opinion.diagnosis.symptoms
+    seed = UNKNOWN if account.facts.seed is None else str(account.facts.seed)
+    until = incident.last.step + (incident.last.step - incident.onset.step) + 500
+    yield f"Run again with the remedy and the same seed ({seed}) past step {until}, then:"
+    yield ""
+    yield "```"
+    yield f"trimtab diagnose NEW_LOG    # no incident between {incident.onset.step} and {until}"
+    yield "```"
+    if symptoms.loss_before is not None:
+        limit = number(symptoms.loss_before + 0.05)
+        yield ""
+        yield f"and the loss at step {incident.peak.step} stays under {limit} (0.05 above before)."
+
+
+def _cost(opinion: Opinion, account: Account) -> Iterator[str]:
+    cost, price = opinion.diagnosis.cost, account.price_per_hour
+    yield f"- Steps: {cost.steps}"
+    yield f"- Time: {UNKNOWN if cost.seconds is None else f'{cost.seconds / 60:.1f} minutes'}"
+    yield f"- Tokens: {UNKNOWN if cost.tokens is None else f'{cost.tokens:.3g}'}"
+    if price is None or cost.seconds is None:
+        yield "- Money: not known, no price was given"
+    else:
+        yield f"- Money: {cost.seconds / 3600 * price:,.2f} at {price:,.2f} an hour"

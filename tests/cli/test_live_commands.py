@@ -1,0 +1,150 @@
+"""The commands around a live run: follow, note, report with goodput, demo."""
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.synthetic import add_spike, block_of, falling_loss
+from typer.testing import CliRunner
+
+from trimtab.cli.main import app
+from trimtab.core.block import Block, Column, Event
+from trimtab.diagnose.goodput import reckon_goodput
+from trimtab.journal import JournalWriter, RunDirectory, add_note, read_journal
+from trimtab.report.live_view import LiveView
+
+runner = CliRunner()
+
+
+def write_run(root: Path, records: int = 300, *, close: bool = True) -> JournalWriter:
+    journal = JournalWriter(RunDirectory(root))
+    losses = add_spike(falling_loss(records), 250)
+    for step, loss in enumerate(losses):
+        journal.append(step, {"loss": float(loss), "clock": 1000.0 + 36.0 * step})
+    journal.event(
+        "incident", 250, number=1, onset=250, incident_class=None, symptoms=["loss spike"]
+    )
+    if close:
+        journal.close()
+    return journal
+
+
+class TestNote:
+    def test_a_note_is_kept_at_the_step_where_the_run_is(self, tmp_path: Path) -> None:
+        write_run(tmp_path)
+        result = runner.invoke(app, ["note", str(tmp_path), "lowered LR by hand"])
+        assert result.exit_code == 0
+        assert result.stdout == "noted at step 299\n"
+        (event,) = (
+            e for e in read_journal(RunDirectory(tmp_path)).block.events if e.kind == "note"
+        )
+        assert event.step == 299
+        assert event.facts["text"] == "lowered LR by hand"
+
+    def test_while_the_run_writes(self, tmp_path: Path) -> None:
+        journal = write_run(tmp_path, close=False)
+        time.sleep(0.5)
+        assert add_note(RunDirectory(tmp_path), "first") == 299
+        journal.append(300, {"loss": 2.0})
+        journal.close()
+        assert add_note(RunDirectory(tmp_path), "second") == 300
+        notes = [e for e in read_journal(RunDirectory(tmp_path)).block.events if e.kind == "note"]
+        assert [note.facts["text"] for note in notes] == ["first", "second"]
+
+    def test_a_damaged_note_costs_itself_only(self, tmp_path: Path) -> None:
+        write_run(tmp_path)
+        run = RunDirectory(tmp_path)
+        add_note(run, "one")
+        add_note(run, "two")
+        run.notes.write_bytes(b"0" + run.notes.read_bytes()[1:])
+        notes = [e.facts["text"] for e in read_journal(run).block.events if e.kind == "note"]
+        assert notes == ["two"]
+
+    def test_what_cannot_be_noted_is_told(self, tmp_path: Path) -> None:
+        assert runner.invoke(app, ["note", str(tmp_path), "x"]).exit_code == 3
+        write_run(tmp_path)
+        long = runner.invoke(app, ["note", str(tmp_path), "x" * 20_000])
+        assert long.exit_code == 3
+        assert "at most 10000 characters" in long.stderr
+
+
+class TestFollow:
+    def test_a_run_that_has_ended_is_shown_and_left(self, tmp_path: Path) -> None:
+        write_run(tmp_path)
+        result = runner.invoke(app, ["follow", str(tmp_path)])
+        assert result.exit_code == 0
+        assert "step 299" in result.stdout
+        assert "ended: closed" in result.stdout
+        assert "loss spike" in result.stdout
+
+    def test_a_live_run_is_followed_to_its_end(self, tmp_path: Path) -> None:
+        journal = write_run(tmp_path, close=False)
+        follower = subprocess.Popen(
+            [sys.executable, "-m", "trimtab.cli", "follow", str(tmp_path)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        time.sleep(1.5)
+        assert follower.poll() is None
+        journal.append(300, {"loss": 7.77})
+        journal.close("end of data")
+        printed, _ = follower.communicate(timeout=20)
+        assert "7.77" in printed
+        assert "ended: end of data" in printed
+
+    def test_a_folder_without_a_journal_is_told(self, tmp_path: Path) -> None:
+        assert runner.invoke(app, ["follow", str(tmp_path)]).exit_code == 3
+
+    def test_the_view_before_anything_has_come(self) -> None:
+        assert "no record yet" in str(LiveView("x").draw(80))
+
+
+class TestGoodput:
+    def test_steps_done_again_and_not_applied_are_not_kept(self) -> None:
+        step = np.array([0, 1, 2, 3, 2, 3, 4, 5])
+        block = Block.from_columns(
+            {"clock": Column.complete(np.array([0, 10, 20, 30, 9000, 9010, 9020, 9030.0]))},
+            step=step,
+            events=(Event(kind="step not applied", tick=7, step=5),),
+        )
+        goodput = reckon_goodput(block)
+        assert (goodput.steps_done, goodput.steps_kept) == (8, 5)
+        assert goodput.hours == pytest.approx(60 / 3600)  # the hours between are not the run's
+        assert goodput.share == 5 / 8
+
+    def test_without_a_clock_there_are_no_hours(self) -> None:
+        assert reckon_goodput(block_of({"loss": np.ones(3)})).hours is None
+
+    def test_report_tells_it_with_the_price(self, tmp_path: Path) -> None:
+        write_run(tmp_path)
+        result = runner.invoke(app, ["report", str(tmp_path), "--price", "100"])
+        assert result.exit_code == 0
+        assert "300 of 300 steps kept (100.0 %), 3.0 hours, 299.00 in money" in result.stdout
+        text = next((tmp_path / "trimtab" / "incidents").rglob("postmortem.md")).read_text()
+        assert re.search(r"Money: [\d.]+ at 100.00 an hour", text) or "not recorded" in text
+
+
+def test_the_demo_ends_with_both_incidents_and_their_postmortems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("torchdata")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    started = time.monotonic()
+    result = runner.invoke(app, ["demo", "--out", str(tmp_path / "demo")])
+    assert result.exit_code == 0, result.output
+    assert time.monotonic() - started < 60
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert any(row[1:3] == ["300", "recoverable"] for row in rows)
+    assert any(row[1:3] == ["420", "divergent"] for row in rows)
+    folder = tmp_path / "demo" / "run-1" / "trimtab" / "incidents"
+    names = sorted(path.parent.name[5:] for path in folder.rglob("postmortem.md"))
+    assert "step-000300" in names
+    assert "step-000420" in names
+    second = runner.invoke(app, ["demo", "--out", str(tmp_path / "demo"), "--seed", "1"])
+    assert second.exit_code == 0
+    assert (tmp_path / "demo" / "run-2").exists()

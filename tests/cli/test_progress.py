@@ -1,0 +1,31 @@
+import pytest
+
+from trimtab.cli import progress
+
+
+def test_quick_work_shows_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.patient_progress("Reading") as advance:
+        advance(1, 2)
+        advance(2, 2)
+    assert capsys.readouterr().err == ""
+
+
+def test_slow_work_shows_a_bar_on_standard_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    with progress.patient_progress("Reading") as advance:
+        advance(1, 2)
+    captured = capsys.readouterr()
+    assert "Reading" in captured.err
+    assert captured.out == ""
+
+
+def test_a_file_gets_no_bar(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
+    with progress.patient_progress("Reading") as advance:
+        advance(1, 2)
+    assert capsys.readouterr().err == ""

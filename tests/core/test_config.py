@@ -1,0 +1,61 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from trimtab.core.config import Config, JournalConfig, TextbookConfig
+from trimtab.core.errors import ConfigError
+
+
+def test_settings_come_from_toml_and_go_to_json(tmp_path: Path) -> None:
+    path = tmp_path / "trimtab.toml"
+    path.write_text("[textbook]\nwindow = 50\nspike_sigmas = 4\n")
+    config = Config.from_toml(path)
+    assert config.textbook.window == 50
+    assert config.textbook.spike_sigmas == 4.0
+    assert json.loads(json.dumps(config.to_dict()))["textbook"]["window"] == 50
+    assert Config.from_dict(config.to_dict()) == config
+
+
+def test_a_pyproject_section_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "pyproject.toml"
+    path.write_text("[project]\nname = 'x'\n[tool.trimtab.journal]\nqueue_records = 7\n")
+    assert Config.from_toml(path).journal.queue_records == 7
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"textbok": {}}, "did you mean 'textbook'"),
+        ({"textbook": {"zzz": 1}}, "known: window"),
+        ({"textbook": 3}, "table of settings"),
+        ({"textbook": {"window": "100"}}, "must be int"),
+        ({"textbook": {"window": True}}, "must be int"),
+        ({"textbook": {"window": 1}}, "at least 2"),
+        ({"journal": {"flush_seconds": 3.0}}, "followers wait"),
+    ],
+)
+def test_what_cannot_be_right_is_told(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config.from_dict(values)
+
+
+def test_a_file_that_is_not_toml_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_bytes(b"\xff\xfe = [")
+    with pytest.raises(ConfigError, match="cannot be read as TOML"):
+        Config.from_toml(path)
+    with pytest.raises(ConfigError, match="cannot be read as TOML"):
+        Config.from_toml(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize("section", [Config, TextbookConfig, JournalConfig])
+def test_every_setting_says_what_it_is(section: type) -> None:
+    # The doc is a string under the field; Python drops it, so the source is read.
+    source = Path(__import__("inspect").getsourcefile(section)).read_text()
+    body = source.split(f"class {section.__name__}(")[1].split("\nclass ")[0]
+    if section is Config:
+        return
+    for name in section.__dataclass_fields__:  # type: ignore[attr-defined]
+        after = body.split(f"    {name}: ")[1].split("\n", 1)[1]
+        assert after.lstrip().startswith('"""'), f"{name} has no doc under it"

@@ -1,0 +1,108 @@
+"""The small values of the house: causes, qualities, incidents, JSON."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from trimtab.core import errors
+from trimtab.core.causes import Cause
+from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.incidents import Incident, IncidentClass, Moment
+from trimtab.core.jsonable import to_jsonable, to_number
+from trimtab.core.signals import Quality
+
+
+def test_the_catalogue_has_24_causes_with_stable_ids() -> None:
+    assert [cause.name for cause in Cause] == [f"F{number:02d}" for number in range(1, 25)]
+    assert len({cause.title for cause in Cause}) == 24
+
+
+def test_the_error_tree_is_drawn_as_it_is() -> None:
+    drawn = errors.__doc__ or ""
+    own = [value for value in vars(errors).values() if isinstance(value, type)]
+    for error in own:
+        assert issubclass(error, errors.TrimtabError)
+        assert error.__name__ in drawn
+
+
+@pytest.mark.parametrize("quality", list(Quality))
+def test_a_quality_survives_its_label(quality: Quality) -> None:
+    assert Quality.parse(quality.label) is quality
+
+
+def test_a_word_that_is_no_quality_is_told() -> None:
+    with pytest.raises(ValueError, match="'rough' is not a quality"):
+        Quality.parse("rough")
+
+
+@pytest.mark.parametrize("value", [1.5, math.inf, -math.inf, 0.0])
+def test_a_number_survives_json(value: float) -> None:
+    assert to_number(json.loads(json.dumps(to_jsonable(value), allow_nan=False))) == value
+
+
+def test_nan_survives_json_and_null_stays_nothing() -> None:
+    assert math.isnan(to_number(to_jsonable(math.nan)) or 0.0)
+    assert to_number(None) is None
+    assert to_number("fast") is None
+    assert to_number(True) is None
+
+
+def test_integers_too_large_for_a_float_are_infinite_not_an_error() -> None:
+    assert to_number(10**400) == math.inf
+    assert to_number(-(10**400)) == -math.inf
+
+
+def test_values_of_the_house_become_json() -> None:
+    told = to_jsonable(
+        {
+            "cause": Cause.F02,
+            "severity": Severity.ALARM,
+            "class": IncidentClass.SILENT,
+            "scalar": np.float32(1.5),
+            "count": np.int64(3),
+            "set": {1},
+            "other": complex(1, 2),
+        }
+    )
+    assert told == {
+        "cause": "long-tail or degenerate tokens",
+        "severity": "alarm",
+        "class": "silent",
+        "scalar": 1.5,
+        "count": 3,
+        "set": [1],
+        "other": "(1+2j)",
+    }
+
+
+def test_an_incident_survives_being_taken_apart() -> None:
+    finding = Finding(
+        detector="d",
+        symptom=Symptom.LOSS_SPIKE,
+        severity=Severity.ALARM,
+        signal="loss",
+        step=3,
+        tick=2,
+        value=9.0,
+    )
+    moment = Moment(step=3, tick=2, loss=None)
+    incident = Incident(
+        number=1,
+        onset=moment,
+        peak=moment,
+        end=moment,
+        last=moment,
+        baseline_mean=None,
+        baseline_deviation=None,
+        records=0,
+        incident_class=IncidentClass.LINGERING,
+        findings=(finding,),
+        num_findings=1,
+    )
+    state = json.loads(json.dumps(dataclasses.asdict(incident)))
+    assert Incident.from_state(state) == incident
+    assert not incident.is_open
+    assert incident.symptoms == (Symptom.LOSS_SPIKE,)

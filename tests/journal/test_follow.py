@@ -1,0 +1,54 @@
+"""A follower in another process sees each record once, and within a second."""
+
+import time
+
+import pytest
+from tests.journal.comparing import rows_of, wait_until
+from tests.journal.following import follow_a_writer
+
+from trimtab.core.block import Block
+from trimtab.core.config import JournalConfig
+from trimtab.journal import Follower, JournalWriter, RunDirectory
+
+
+@pytest.mark.parametrize("segment_records", [5, 100, 100_000])
+def test_each_record_comes_once_and_within_a_second(
+    run: RunDirectory, segment_records: int
+) -> None:
+    written, seen = follow_a_writer(run, seconds=2.0, segment_records=segment_records)
+    assert seen.ticks == list(range(written))
+    assert (seen.dropped, seen.damage) == (0, 0)
+    assert written > 100
+    assert max(seen.latencies) < 1.0
+
+
+def test_a_follower_that_sleeps_long_misses_nothing(run: RunDirectory) -> None:
+    """Files come, are sealed and go while it sleeps: with one of them open in its hands."""
+    blocks = []
+    with Follower(run) as follower, JournalWriter(run, JournalConfig(segment_records=7)) as writer:
+        for round_ in range(6):
+            for step in range(round_ * 9):
+                writer.append(step, {"loss": step})
+            time.sleep(0.15)
+            blocks.append(follower.poll())
+        writer.event("done", 0)
+
+        def is_done() -> bool:
+            blocks.append(follower.poll())
+            return any(event.kind == "done" for event in blocks[-1].events)
+
+        wait_until(is_done)
+    together = Block.concat(blocks)
+    assert list(rows_of(together)) == list(range(9 * 15))
+    assert follower.damage == ()
+
+
+def test_a_follower_goes_on_when_the_writer_is_restarted(run: RunDirectory) -> None:
+    with Follower(run) as follower:
+        for attempt in range(3):
+            with JournalWriter(run, JournalConfig(segment_records=4)) as writer:
+                for step in range(10):
+                    writer.append(step, {"loss": step}, attempt=attempt)
+            block = follower.poll()
+            assert block.tick.tolist() == list(range(10 * attempt, 10 * attempt + 10))
+            assert follower.ended == "closed"

@@ -1,0 +1,392 @@
+"""The guard as its user meets it."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.live.tiny import (
+    Setup,
+    adamw,
+    batches,
+    journal_of,
+    loss_of,
+    make_model,
+    muon_and_adamw,
+    sgd,
+    train,
+)
+from torch.utils.checkpoint import checkpoint
+
+import trimtab
+from trimtab.core.config import Config, LiveConfig
+from trimtab.journal import RunDirectory, read_journal
+
+
+def loop(guard: Any, model: torch.nn.Module, optimizer: Any, data: list[torch.Tensor]) -> None:
+    for batch in data:
+        loss = loss_of(model, batch)
+        guard.record(loss=loss, tokens=batch.numel())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def build(optimizers: Any = None) -> tuple[Any, Any]:
+    model = make_model()
+    return model, (optimizers or adamw(fused=True))(model)[0]
+
+
+def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def total_norm(model: torch.nn.Module) -> float:
+    return float(flat(p.grad for p in model.parameters() if p.grad is not None).norm())
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2, 5])
+def test_every_step_arrives_whatever_the_lag(lag: int, tmp_path: Path) -> None:
+    config = Config(live=LiveConfig(lag_steps=lag))
+    outcome = train(Setup(adamw(fused=True), steps=23, guard_clips=True), tmp_path, config=config)
+    block = journal_of(tmp_path)
+    assert block.step.tolist() == list(range(23))
+    np.testing.assert_allclose(block.column("loss").values, outcome.losses, rtol=1e-6)
+
+
+def test_the_journal_is_behind_by_the_lag_and_no_more(tmp_path: Path) -> None:
+    model, optimizer = build()
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        loop(guard, model, optimizer, batches(10))
+        host = guard._watcher.host  # type: ignore[union-attr]
+        assert host is not None
+        assert host.journal.append(99, {}) == 8  # ticks 0 to 7 are taken by steps 0 to 7
+
+
+def test_telemetry_has_the_true_numbers(tmp_path: Path) -> None:
+    model, optimizer = build()
+    config = Config(live=LiveConfig(telemetry_steps=1))
+    truth: list[dict[str, float]] = []
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, config=config) as guard:
+        for batch in batches(12):
+            before = flat(model.parameters())
+            loss = loss_of(model, batch)
+            guard.record(loss=loss)
+            loss.backward()
+            grads = flat(p.grad for p in model.parameters())
+            optimizer.step()
+            moved = flat(model.parameters()) - before
+            state = [optimizer.state[p] for p in model.parameters()]
+            first = flat(s["exp_avg"] for s in state)
+            second = flat(s["exp_avg_sq"] for s in state)
+            scale = (second / (1 - 0.999 ** (len(truth) + 1))).sqrt() + 1e-8
+            truth.append(
+                {
+                    "update_norm": float(moved.norm()),
+                    "update_per_lr": float(moved.norm()) / 1e-2,
+                    "param_norm": float(flat(model.parameters()).norm()),
+                    "param_norm/embedding": float(model.embed.weight.detach().norm()),
+                    "adam_m_norm": float(first.norm()),
+                    "adam_v_norm": float(second.norm()),
+                    "adam_step": float(len(truth) + 1),
+                    "grad_momentum_cosine": float(torch.cosine_similarity(grads, first, dim=0)),
+                    "grad_to_v_rms": float((grads / scale).square().mean().sqrt()),
+                    "grad_norm/head": float(model.head.weight.grad.norm()),
+                    "zero_grad_share": float((grads == 0).float().mean()),
+                }
+            )
+            optimizer.zero_grad()
+    block = journal_of(tmp_path)
+    for row, expected in enumerate(truth):
+        for name, value in expected.items():
+            found = block.column(name).values[row]
+            # The update is recomputed from the state: decay acts on the new weights there.
+            tolerance = 2e-3 if "update" in name else 1e-4
+            assert found == pytest.approx(value, rel=tolerance, abs=1e-6), (name, row)
+
+
+def test_activations_are_those_of_the_blocks(tmp_path: Path) -> None:
+    model, optimizer = build()
+    seen: list[float] = []
+    model.blocks[1].register_forward_hook(
+        lambda module, inputs, output: seen.append(float(output.detach().square().mean().sqrt()))
+    )
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        loop(guard, model, optimizer, batches(11))
+    column = journal_of(tmp_path).column("activation_rms/blocks.1")
+    assert np.flatnonzero(column.present).tolist() == [0, 10]
+    assert column.values[[0, 10]] == pytest.approx([seen[0], seen[10]], rel=1e-5)
+
+
+def test_checkpointing_does_not_disturb_the_activations(tmp_path: Path) -> None:
+    model, optimizer = build()
+    first = model.blocks[0].forward
+    model.blocks[0].forward = lambda x: checkpoint(first, x, use_reentrant=False)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        loop(guard, model, optimizer, batches(3))
+    assert journal_of(tmp_path).column("activation_rms/blocks.0").present[0]
+
+
+def test_hooks_that_do_not_fire_are_told_with_the_cure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch._dynamo.reset()
+    model, optimizer = build()
+    compiled: Any = torch.compile(model, backend="aot_eager")
+    compiled(batches(1)[0][:, :-1])  # compiled before the guard came
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        loop(guard, compiled, optimizer, batches(12))
+    told = [record.getMessage() for record in caplog.records]
+    assert len([text for text in told if "before torch.compile" in text]) == 1
+    block = journal_of(tmp_path)
+    assert not block.column("activation_rms/blocks.0").recorded
+    assert block.column("param_norm").recorded
+
+
+def test_a_step_that_nobody_recorded_is_left_alone_and_told(tmp_path: Path) -> None:
+    model, optimizer = build()
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        optimizer.step()
+        loop(guard, model, optimizer, batches(5))
+        optimizer.step()
+    block = journal_of(tmp_path)
+    assert len(block) == 5
+    assert [event.kind for event in block.events] == ["unobserved step"]
+
+
+def test_several_optimizers_make_one_step_and_one_norm(tmp_path: Path) -> None:
+    model = make_model()
+    optimizers = muon_and_adamw(model)
+    norms = []
+    with trimtab.watch(model, optimizers, run_dir=tmp_path) as guard:
+        for batch in batches(6):
+            loss = loss_of(model, batch)
+            guard.record(loss=loss)
+            loss.backward()
+            norms.append(total_norm(model))
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+    block = journal_of(tmp_path)
+    assert len(block) == 6
+    np.testing.assert_allclose(block.column("grad_norm").values, norms, rtol=1e-5)
+
+
+def test_an_optimizer_that_rests_does_not_swallow_the_step(tmp_path: Path) -> None:
+    model = make_model()
+    optimizers = muon_and_adamw(model)
+    with trimtab.watch(model, optimizers, run_dir=tmp_path) as guard:
+        for batch in batches(6):
+            loss = loss_of(model, batch)
+            guard.record(loss=loss)
+            loss.backward()
+            optimizers[1].step()  # the other one rests
+            model.zero_grad()
+    assert len(journal_of(tmp_path)) == 5  # the last is never completed
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_closure_is_watched_behind_itself(by_name: bool, tmp_path: Path) -> None:
+    model, optimizer = build(sgd)
+    norms = []
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        for batch in batches(5):
+
+            def closure(batch: torch.Tensor = batch) -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = loss_of(model, batch)
+                guard.record(loss=loss)
+                loss.backward()
+                norms.append(total_norm(model))
+                return loss.detach()
+
+            if by_name:
+                optimizer.step(closure=closure)
+            else:
+                optimizer.step(closure)
+    block = journal_of(tmp_path)
+    assert len(block) == 5
+    np.testing.assert_allclose(block.column("grad_norm").values, norms, rtol=1e-5)
+
+
+def test_a_loss_that_is_not_finite_is_journalled_as_what_it_was(tmp_path: Path) -> None:
+    model, optimizer = build()
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        for factor in (1.0, float("nan"), float("inf")):
+            guard.record(loss=torch.tensor(2.0) * factor)
+            optimizer.step()
+    loss = journal_of(tmp_path).column("loss").values
+    assert loss[0] == 2.0
+    assert np.isnan(loss[1])
+    assert np.isposinf(loss[2])
+
+
+def test_micro_batches_are_weighed_by_their_tokens(tmp_path: Path) -> None:
+    model, optimizer = build()
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        guard.record(loss=2.0, tokens=100)
+        guard.record(loss=torch.tensor(4.0), tokens=torch.tensor(300))
+        optimizer.step()
+    block = journal_of(tmp_path)
+    assert block.column("loss").values[0] == pytest.approx(3.5)
+    assert block.column("tokens").values[0] == 400
+
+
+def test_own_signals_events_and_eval_loss_are_kept(tmp_path: Path) -> None:
+    model, optimizer = build()
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        guard.event("data mix", code=0.3)
+        guard.record(loss=2.0, eval_loss=torch.tensor(2.5), max_attention_logit=torch.tensor(17.0))
+        optimizer.step()
+    block = journal_of(tmp_path)
+    assert block.column("eval_loss").values[0] == 2.5
+    assert block.column("max_attention_logit").values[0] == 17.0
+    assert block.events[0].facts == {"code": 0.3}
+
+
+def test_a_resume_is_told_and_steps_that_go_back_are_a_new_attempt(tmp_path: Path) -> None:
+    for first in (0, 10, 4):
+        model, optimizer = build()
+        with trimtab.watch(model, optimizer, run_dir=tmp_path, step=first) as guard:
+            loop(guard, model, optimizer, batches(10))
+    block = journal_of(tmp_path)
+    assert block.step.tolist() == [*range(20), *range(4, 14)]
+    assert block.attempt.tolist() == [0] * 20 + [1] * 10
+    assert [event.kind for event in block.events] == ["resume", "resume"]
+
+
+def test_off_means_off_with_the_same_face(tmp_path: Path) -> None:
+    model, optimizer = build()
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, enabled=False) as guard:
+        for step in guard.steps(batches(4), accumulate=2):
+            for batch in step:
+                loss = loss_of(model, batch)
+                guard.record(loss=loss, tokens=1, anything=3.0)
+                loss.backward()
+            norm = guard.clip_grad_norm_(0.1)
+            assert norm > 0
+            optimizer.step()
+            guard.event("x")
+        assert step.number == 1
+        guard.close()
+    assert not (tmp_path / "trimtab").exists()
+    assert not optimizer._optimizer_step_pre_hooks
+
+
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    model, optimizer = build()
+    attributes = set(vars(optimizer))
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        loop(guard, model, optimizer, batches(3))
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_step_post_hooks
+    assert not any(module._forward_hooks for module in model.modules())
+    assert set(vars(optimizer)) == attributes
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+class TestEndings:
+    def ended(self, run_dir: Path) -> str | None:
+        return read_journal(RunDirectory(run_dir)).ended
+
+    def test_end_of_data(self, tmp_path: Path) -> None:
+        model, optimizer = build()
+        with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+            for step in guard.steps(batches(3)):
+                loop(guard, model, optimizer, list(step))
+        assert self.ended(tmp_path) == "end of data"
+
+    def test_break(self, tmp_path: Path) -> None:
+        model, optimizer = build()
+        with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+            for step in guard.steps(batches(3)):
+                loop(guard, model, optimizer, list(step))
+                break
+        assert self.ended(tmp_path) == "left the loop"
+
+    def test_an_exception_of_the_user(self, tmp_path: Path) -> None:
+        model, optimizer = build()
+
+        def training() -> None:
+            with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+                for step in guard.steps(batches(3)):
+                    loop(guard, model, optimizer, list(step))
+                    raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            training()
+        assert self.ended(tmp_path) == "raised ZeroDivisionError"
+        assert len(journal_of(tmp_path)) == 1
+
+    SCRIPT = textwrap.dedent(
+        """
+        import sys, time
+        import torch, trimtab
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        guard = trimtab.watch(model, optimizer, run_dir=sys.argv[1])
+        for step in range(1000):
+            loss = model(torch.ones(4)).sum()
+            guard.record(loss=loss)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == 20:
+                print("ready", flush=True)
+                if sys.argv[2] == "wait":
+                    time.sleep(60)
+                break
+        """
+    )
+
+    def start(self, run_dir: Path, what: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", self.SCRIPT, str(run_dir), what],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+    def test_sigterm(self, tmp_path: Path) -> None:
+        with self.start(tmp_path, "wait") as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            process.terminate()
+            assert process.wait(20) == -signal.SIGTERM
+        assert self.ended(tmp_path) == "SIGTERM"
+        assert len(journal_of(tmp_path)) == 21
+
+    def test_a_guard_that_is_never_closed(self, tmp_path: Path) -> None:
+        with self.start(tmp_path, "go") as process:
+            assert process.wait(30) == 0
+        assert self.ended(tmp_path) == "the program ended without closing the guard"
+        assert len(journal_of(tmp_path)) == 21
+
+
+def test_a_bad_batch_in_a_live_run_gets_its_postmortem(tmp_path: Path) -> None:
+    model, optimizer = build()
+    data = batches(200)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, seed=0) as guard:
+        for step in guard.steps(data):
+            for batch in step:
+                loss = loss_of(model, batch) * (50.0 if step.number == 150 else 1.0)
+                guard.record(loss=loss, tokens=batch.numel())
+                loss.backward()
+            guard.clip_grad_norm_(1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    folder = tmp_path / "trimtab" / "incidents"
+    texts = [path.read_text() for path in folder.rglob("postmortem.md")]
+    spike = next(text for text in texts if "loss spike at step 150" in text)
+    assert "| batch position at the onset | 150 |" in spike
+    assert "| dtype | fp32 |" in spike
+    incidents = [event for event in journal_of(tmp_path).events if event.kind == "incident"]
+    assert any(event.facts["onset"] == 150 for event in incidents)

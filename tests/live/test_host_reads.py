@@ -1,0 +1,93 @@
+"""Nothing on the step path reads a device value on the host."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.live.tiny import Tiny, loss_of, make_model
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import trimtab
+from trimtab.live.sensors import Sensors
+
+READS = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal"}
+
+
+class Counting(TorchDispatchMode):
+    """Counts every operation that reaches the device."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts[func._schema.name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def steps(
+    guard: Any, model: Tiny, optimizer: torch.optim.Optimizer, count: int, device: str
+) -> None:
+    for _ in range(count):
+        batch = torch.zeros((4, 9), dtype=torch.long, device=device)
+        loss = loss_of(model, batch)
+        guard.record(loss=loss, tokens=batch.numel())
+        loss.backward()
+        guard.clip_grad_norm_(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def count_operations(run_dir: Path, *, enabled: bool) -> Counter[str]:
+    """Operations of 10 steps, telemetry among them, with fused AdamW."""
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    with trimtab.watch(model, optimizer, run_dir=run_dir, enabled=enabled) as guard:
+        steps(guard, model, optimizer, 10, "cpu")  # state and buffers exist now
+        counting = Counting()
+        with counting:
+            steps(guard, model, optimizer, 10, "cpu")
+    return counting.counts
+
+
+def test_no_host_read_with_fused_adamw(tmp_path: Path) -> None:
+    counts = count_operations(tmp_path, enabled=True)
+    assert sum(counts[name] for name in READS) == 0
+
+
+def test_few_operations_a_step(tmp_path: Path) -> None:
+    watched = count_operations(tmp_path, enabled=True)
+    bare = count_operations(tmp_path, enabled=False)
+    extra = sum(watched.values()) - sum(bare.values())
+    # Ten steps, one of them with telemetry over 15 parameters.
+    assert 0 < extra / 10 < 64, watched - bare
+
+
+def test_the_step_runs_on_meta_where_any_read_raises(tmp_path: Path) -> None:
+    with torch.device("meta"):
+        model = Tiny()
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        steps(guard, model, optimizer, 25, "meta")
+        assert not guard._watcher.shield.is_down  # type: ignore[union-attr]
+
+
+def test_a_planted_read_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Sensors.measure
+
+    def reading(self: Sensors, *, full: bool) -> torch.Tensor:
+        measured = original(self, full=full)
+        measured[0].item()
+        return measured
+
+    monkeypatch.setattr(Sensors, "measure", reading)
+    assert sum(count_operations(tmp_path / "fused", enabled=True)[name] for name in READS) == 10
+
+    with torch.device("meta"):
+        model = Tiny()
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path / "meta") as guard:
+        steps(guard, model, optimizer, 3, "meta")
+        assert guard._watcher.shield.is_down  # type: ignore[union-attr]

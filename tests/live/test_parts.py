@@ -1,0 +1,214 @@
+"""The parts of the guard, one by one."""
+
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.live.tiny import make_model, muon_and_adamw
+from torch import nn
+
+from trimtab.core import signals
+from trimtab.core.errors import ConfigError
+from trimtab.live.activations import find_blocks
+from trimtab.live.batch_facts import BatchFacts
+from trimtab.live.ceiling import Ceiling
+from trimtab.live.norms import SquareSums
+from trimtab.live.optimizers import find_optimizers
+from trimtab.live.roles import assign_roles, role_of
+from trimtab.live.step_loop import StepLoop
+
+
+class TestOptimizers:
+    def test_wrappers_are_unwrapped_and_each_is_found_once(self) -> None:
+        model = make_model()
+        inner = torch.optim.SGD(model.parameters())
+
+        class Accelerated(torch.optim.Optimizer):
+            def __init__(self) -> None:
+                self.optimizer = inner
+
+        class Container:
+            optimizers = (Accelerated(), inner)
+
+        assert find_optimizers(inner) == (inner,)
+        assert find_optimizers(Accelerated()) == (inner,)
+        assert find_optimizers(Container()) == (inner,)
+        assert find_optimizers([inner, inner]) == (inner,)
+        assert len(find_optimizers(muon_and_adamw(model))) == 2
+
+    def test_what_is_none_is_told(self) -> None:
+        with pytest.raises(ConfigError, match="no torch optimizer found in dict"):
+            find_optimizers({})
+        with pytest.raises(ConfigError, match="LBFGS"):
+            find_optimizers(torch.optim.LBFGS(make_model().parameters()))
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("embed.weight", "embedding"),
+        ("module.transformer.wte.weight", "embedding"),
+        ("model.embed_tokens.weight", "embedding"),
+        ("_orig_mod.blocks.0.norm_attention.weight", "norm"),
+        ("transformer.h.3.ln_1.weight", "norm"),
+        ("model.layers.0.input_layernorm.weight", "norm"),
+        ("model.layers.0.self_attn.q_proj.weight", "attention"),
+        ("transformer.h.3.attn.c_attn.weight", "attention"),
+        ("model.layers.0.mlp.gate_proj.weight", "mlp"),
+        ("layers.0.feed_forward.w1.weight", "mlp"),
+        ("lm_head.weight", "head"),
+        ("output.weight", "head"),
+        ("something.weight", "other"),
+    ],
+)
+def test_roles_by_the_names_that_people_use(name: str, role: str) -> None:
+    assert role_of(name) == role
+
+
+def test_sums_by_role_and_layer_equal_a_reference_and_nan_stays_where_it_is() -> None:
+    model = make_model()
+    names = [name for name, _ in model.named_parameters()]
+    parameters = [p.detach() for p in model.parameters()]
+    roles = assign_roles(model, list(model.parameters()))
+    sums = SquareSums(list(model.parameters()), roles)
+    everything = range(len(parameters))
+    parameters[names.index("blocks.1.attention.weight")][0, 0] = float("nan")
+    squares = sums.squares(everything, parameters)
+    by_role = dict(zip(roles.names, sums.by_role(everything, squares).tolist(), strict=True))
+    for role in roles.names:
+        mine = [p for n, p in zip(names, parameters, strict=True) if role_of(n) == role]
+        reference = float(sum(p.double().square().sum() for p in mine))
+        assert by_role[role] == pytest.approx(reference, rel=1e-5, nan_ok=True)
+    assert np.isnan(by_role["attention"])
+    assert np.isfinite(by_role["mlp"])
+    by_layer = sums.by_layer(everything, squares).tolist()
+    assert np.isfinite(by_layer[0])
+    assert np.isnan(by_layer[1])
+
+
+def test_norms_are_taken_in_fp32_whatever_the_dtype() -> None:
+    model = nn.Linear(100, 100, bias=False).half()
+    sums = SquareSums(list(model.parameters()), assign_roles(model, list(model.parameters())))
+    large = torch.full((100, 100), 3000.0, dtype=torch.float16)  # norm 3e5, over fp16's 65504
+    assert float(sums.squares([0], [large]).sqrt()) == pytest.approx(3e5, rel=1e-4)
+
+
+class TestCeiling:
+    def test_clipped_norms_sit_at_it_and_smaller_ones_do_not(self) -> None:
+        ceiling = Ceiling()
+        assert ceiling.holds(0.9999990)
+        assert not ceiling.holds(0.7)
+        assert ceiling.holds(1.0)
+
+    def test_an_odd_ceiling_is_known_by_its_second_touch(self) -> None:
+        ceiling = Ceiling()
+        assert [ceiling.holds(norm) for norm in (0.31234, 0.31234, 0.2, 0.31234)] == [
+            False,
+            True,
+            False,
+            True,
+        ]
+
+    def test_what_others_have_passed_is_no_ceiling(self) -> None:
+        ceiling = Ceiling()
+        assert [ceiling.holds(norm) for norm in (1.7345, 1.0, 1.0, 2.5678)] == [False] * 4
+
+    def test_what_is_not_a_size_is_none(self) -> None:
+        assert not any(Ceiling().holds(norm) for norm in (0.0, float("nan"), float("inf")))
+
+
+@dataclass
+class Batch:
+    tokens: torch.Tensor
+    targets: torch.Tensor
+    name: str = "x"
+
+
+class TestBatchFacts:
+    text = torch.arange(20).reshape(2, 10)
+
+    def test_equal_batches_have_equal_fingerprints(self) -> None:
+        facts = BatchFacts()
+        one, same, other = (
+            facts.measure([batch])[signals.FINGERPRINT]
+            for batch in (self.text, self.text.clone(), self.text + 1)
+        )
+        assert one == same != other
+        assert one == zlib.crc32(self.text.numpy().tobytes())
+
+    @pytest.mark.parametrize(
+        "batch",
+        [
+            {"input_ids": text, "attention_mask": torch.ones_like(text)},
+            (text, torch.rand(3)),
+            Batch(text, text),
+            [text],
+        ],
+    )
+    def test_tokens_are_found_in_any_shape_of_batch(self, batch: Any) -> None:
+        told = BatchFacts().measure([batch])
+        assert told[signals.UNIQUE_TOKEN_SHARE] == 1.0
+
+    def test_a_batch_of_one_token_is_not_unique(self) -> None:
+        told = BatchFacts().measure([torch.full((4, 5), 7)])
+        assert told[signals.UNIQUE_TOKEN_SHARE] == 1 / 20
+
+    def test_a_token_never_seen_is_rarer_than_one_seen_often(self) -> None:
+        facts = BatchFacts()
+        for _ in range(50):
+            usual = facts.measure([self.text % 3])[signals.TOKEN_RARITY]
+        assert facts.measure([torch.full((2, 10), 900)])[signals.TOKEN_RARITY] > usual + 3
+
+    def test_next_token_targets_are_recognised_whatever_the_order(self) -> None:
+        tokens, targets = self.text[:, :-1], self.text[:, 1:]
+        for batch in ((tokens, targets), (targets, tokens), {"x": tokens, "y": targets}):
+            assert BatchFacts().measure([batch])[signals.SHIFT_SHARE] == 1.0
+        leak = BatchFacts().measure([(tokens, tokens)])[signals.SHIFT_SHARE]
+        assert leak == 0.0
+
+    def test_what_is_not_on_the_host_or_no_token_is_left_out(self) -> None:
+        facts = BatchFacts()
+        assert facts.measure([torch.zeros(3, device="meta")]) == {}
+        assert facts.measure(["text", None, 3]) == {}
+        images = facts.measure([torch.rand(2, 3, 8, 8)])
+        assert signals.FINGERPRINT in images
+        assert signals.TOKEN_RARITY not in images
+        negative = facts.measure([torch.full((2, 2), -100)])
+        assert signals.TOKEN_RARITY not in negative
+
+
+class TestStepLoop:
+    def run(self, data: list[int], accumulate: int) -> list[tuple[int, int, list[int]]]:
+        loop = StepLoop(data, accumulate)
+        count = iter(range(100))
+        return [
+            (step.number, step.data_position, list(step)) for step in loop.run(lambda: next(count))
+        ]
+
+    def test_batches_come_in_steps_and_the_last_may_be_short(self) -> None:
+        assert self.run([1, 2, 3, 4, 5], 2) == [(0, 0, [1, 2]), (1, 2, [3, 4]), (2, 4, [5])]
+
+    def test_no_data_no_step(self) -> None:
+        assert self.run([], 3) == []
+
+    def test_a_step_that_is_left_early_goes_on_at_its_next_batch(self) -> None:
+        loop = StepLoop([1, 2, 3, 4], 2)
+        seen = []
+        for step in loop.run(lambda: 0):
+            for batch in step:
+                seen.append(batch)
+                break
+        assert seen == [1, 2, 3, 4]
+        assert loop.data_position == 3
+
+    def test_accumulate_must_be_a_count(self) -> None:
+        with pytest.raises(ConfigError, match="at least 1, got 0"):
+            StepLoop([], 0)
+
+
+def test_blocks_are_the_longest_list_of_one_kind() -> None:
+    assert [name for name, _ in find_blocks(make_model())] == ["blocks.0", "blocks.1"]
+    assert list(find_blocks(nn.Linear(2, 2))) == []

@@ -1,0 +1,111 @@
+"""Under DDP and FSDP2 on two real ranks: same bits, one journal, numbers over all ranks."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from tests.live.tiny import Setup, adamw, assert_same_bits, batches, journal_of, train
+from tests.ranks import run_ranks
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from trimtab.core.block import Block
+
+STEPS = 60
+
+
+def ddp(model: nn.Module) -> nn.Module:
+    return DistributedDataParallel(model)
+
+
+def fsdp2(model: nn.Module) -> nn.Module:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for block in model.blocks:  # type: ignore[union-attr]
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def hsdp(model: nn.Module) -> nn.Module:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    for block in model.blocks:  # type: ignore[union-attr]
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+ENGINES = {"ddp": ddp, "fsdp2": fsdp2, "hsdp": hsdp}
+
+
+def compare(rank: int, engine: str, folder: Path) -> tuple[list[float], list[float]]:
+    setup = Setup(adamw(fused=True), wrap=ENGINES[engine], steps=STEPS)
+    data = batches(STEPS, seed=10 + rank)
+    bare = train(setup, None, data=data)
+    # FSDP2 gives the full norm to everybody; so does DDP.
+    assert_same_bits(bare, train(setup, folder / "user", data=data))
+    setup.guard_clips = True
+    assert_same_bits(bare, train(setup, folder / "guard", data=data))
+    setup.guard_clips, setup.clip = False, None
+    train(setup, folder / "unclipped", data=data)
+    return bare.norms, bare.losses
+
+
+def folders_with_journal(folder: Path) -> list[str]:
+    return sorted(path.parent.name for path in folder.rglob("manifest.json"))
+
+
+@pytest.mark.parametrize(("engine", "world"), [("ddp", 2), ("fsdp2", 2), ("hsdp", 4)])
+def test_bits_norms_and_losses_over_ranks(engine: str, world: int, tmp_path: Path) -> None:
+    results = run_ranks(compare, world, engine, tmp_path)
+    norms = [np.array(norms) for norms, _ in results]
+    losses = np.mean([losses for _, losses in results], axis=0)
+    for other in norms[1:]:
+        np.testing.assert_allclose(norms[0], other, rtol=1e-6)
+
+    given = journal_of(tmp_path / "guard")
+    assert len(given) == STEPS
+    np.testing.assert_allclose(given.column("grad_norm").values, norms[0], rtol=1e-5)
+    np.testing.assert_allclose(given.column("loss").values, losses, rtol=1e-5)
+    assert given.column("tokens").values[0] == world * 36
+
+    # The norm that we take ourselves must be the same as torch's, sharded or not.
+    ours = journal_of(tmp_path / "unclipped").column("grad_norm").values
+    np.testing.assert_allclose(ours[0], norms[0][0], rtol=1e-5)
+
+
+def without_dropout(model: nn.Module) -> nn.Module:
+    # Two ranks draw other masks than one process does on the joined batch.
+    model.dropout = nn.Identity()
+    return model
+
+
+def sharded(rank: int, engine: str, folder: Path) -> None:
+    wrap = ENGINES[engine]
+    setup = Setup(
+        adamw(fused=True), wrap=lambda model: wrap(without_dropout(model)), steps=21, clip=None
+    )
+    train(setup, folder / engine, data=batches(21, 10 + rank))
+
+
+def last_full(block: Block) -> dict[str, float]:
+    return {
+        name: float(column.values[20])
+        for name, column in block.columns.items()
+        if column.present[20] and name not in ("clock", "step_seconds", "tokens_per_second")
+    }
+
+
+@pytest.mark.parametrize("engine", ["ddp", "fsdp2"])
+def test_telemetry_over_ranks_equals_one_process(engine: str, tmp_path: Path) -> None:
+    setup = Setup(adamw(fused=True), wrap=without_dropout, steps=21, clip=None)
+    joined = [torch.cat(pair) for pair in zip(batches(21, 10), batches(21, 11), strict=True)]
+    train(setup, tmp_path / "alone", data=joined)
+    run_ranks(sharded, 2, engine, tmp_path)
+    alone, together = (last_full(journal_of(tmp_path / name)) for name in ("alone", engine))
+    assert alone.keys() == together.keys()
+    for name, value in alone.items():
+        assert together[name] == pytest.approx(value, rel=2e-3, abs=1e-6), name

@@ -1,0 +1,148 @@
+import pytest
+
+from trimtab.core import signals
+from trimtab.core.signals import Quality
+from trimtab.readers.aliases import DATA_POSITION, STEP, Alias, alias_table, fold, name_columns
+
+ALIASES = alias_table().aliases
+
+CANONICAL = {value for name, value in vars(signals).items() if name.isupper()}
+"""A new one that holds the word loss needs a place in the table, or it may be guessed."""
+
+SPELLINGS = {
+    "loss": ["loss", "Loss", "train_loss", "training_loss", "loss/train", "train/loss", "lm loss"],
+    "grad_norm": ["grad norm", "grad-norm", "gradnorm", "gnorm", "global_grad_norm", "Grad.Norm"],
+    "lr": ["learning rate", "learning_rate", "lr", "LR", "lr-AdamW", "lr-DecoupledLionW/group0"],
+    "step": [
+        *("step", "Step", "iteration", "iter", "global_step", "_step", "trainer/global_step"),
+        *("update", "num_updates"),
+    ],
+    "loss_scale": ["loss_scale", "loss scale", "loss-scale", "Train/Samples/loss_scale"],
+    "tokens_per_second": ["tokens_per_s", "tok/s", "tps", "tokens_per_sec", "train/tok_per_sec"],
+    "eval_loss": ["val_loss", "eval/loss", "eval_loss", "validation loss", "lm loss validation"],
+    "step_seconds": ["step_time_s", "iteration time", "step_time_ms"],
+    "param_norm": ["params-norm", "params norm"],
+    "param_norm/wte.weight": ["l2_norm/param/wte.weight"],
+    "grad_norm/h.0": ["l2_norm/grad/h.0"],
+    "clipped_grad_norm": ["learning/grad_norm"],
+    "update_norm/lm_head": ["l2_norm/update/lm_head"],
+}
+
+
+def test_every_signal_of_the_table_is_canonical() -> None:
+    known = {*CANONICAL, STEP, DATA_POSITION}
+    for alias in ALIASES:
+        assert alias.signal.removesuffix("*") in known or alias.signal.removesuffix("/*") in known
+
+
+def test_every_canonical_signal_keeps_its_name() -> None:
+    for signal in CANONICAL:
+        column = f"{signal}layer" if signal.endswith("/") else signal
+        assert name_columns([column]).foreign == {column: column}
+
+
+@pytest.mark.parametrize("alias", ALIASES, ids=lambda alias: alias.name)
+def test_every_alias_maps(alias: Alias) -> None:
+    column = alias.name.replace("*", "middle")
+    assert name_columns([column]).foreign == {alias.signal.replace("*", "middle"): column}
+    if "*" not in alias.name:
+        assert name_columns([column.upper()]).foreign == {alias.signal: column.upper()}
+
+
+def test_no_alias_maps_twice() -> None:
+    folded = [fold(alias.name) for alias in ALIASES]
+    assert len(folded) == len(set(folded))
+
+
+def test_the_table_is_valid() -> None:
+    for alias in ALIASES:
+        assert alias.name == alias.name.strip()
+        assert alias.name.isascii()
+        assert alias.scale in (1.0, 0.001)
+        assert alias.name.count("*") <= 1
+        assert alias.signal.count("*") <= alias.name.count("*")
+
+
+def test_times_are_taken_only_where_the_unit_is_known() -> None:
+    for alias in ALIASES:
+        if alias.signal in (signals.STEP_SECONDS, signals.DATA_SECONDS):
+            milliseconds = "ms" in alias.name
+            assert alias.scale == (0.001 if milliseconds else 1.0)
+    assert name_columns(["loss", "step_time", "dt", "time"]).foreign.keys() == {
+        *("loss", "step_time", "dt", "time")
+    }
+
+
+@pytest.mark.parametrize(
+    ("signal", "column"),
+    [(signal, column) for signal, columns in SPELLINGS.items() for column in columns],
+)
+def test_common_spellings(signal: str, column: str) -> None:
+    assert name_columns([column]).foreign == {signal: column}
+
+
+@pytest.mark.parametrize(
+    "column", ["param_norm_ratio", "throughput", "loss_metrics/global_max_loss"]
+)
+def test_what_only_looks_like_a_signal_keeps_its_name(column: str) -> None:
+    assert name_columns([column]).foreign == {column: column}
+
+
+def test_the_order_of_the_table_decides_and_is_told() -> None:
+    naming = name_columns(["train/loss", "loss", "lm loss"])
+    assert naming.foreign == {"loss": "loss", "train/loss": "train/loss", "lm loss": "lm loss"}
+    assert naming.notes == (
+        "loss is taken from 'loss'; kept under its own name: 'train/loss', 'lm loss'.",
+    )
+
+
+def test_an_exact_name_beats_a_folded_one() -> None:
+    assert name_columns(["Loss", "loss"]).foreign["loss"] == "loss"
+    assert name_columns(["Loss", "lm loss"]).foreign["loss"] == "lm loss"
+
+
+def test_a_per_group_name_never_displaces_the_canonical_one() -> None:
+    naming = name_columns(["l2_norm/param/x", "param_norm/x"])
+    assert naming.foreign == {
+        "param_norm/x": "param_norm/x",
+        "l2_norm/param/x": "l2_norm/param/x",
+    }
+
+
+def test_quality_scale_and_remark_come_from_the_table() -> None:
+    naming = name_columns(["loss_ema", "step_time_ms", "tps_per_gpu"])
+    assert naming.aliases["loss_ema"].quality is Quality.SMOOTHED
+    assert naming.aliases["step_time_ms"].scale == 0.001
+    assert naming.notes == (
+        "tokens_per_second is taken from 'tps_per_gpu': per device, not over all ranks.",
+    )
+
+
+def test_the_only_column_with_loss_in_its_name_is_guessed_and_told() -> None:
+    naming = name_columns(["step", "my_lossy_thing", "eval/xloss", "aux_loss", "z_loss"])
+    assert naming.foreign["loss"] == "my_lossy_thing"
+    assert naming.notes == ("loss is guessed to be 'my_lossy_thing'; no known name fits.",)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        ["decoder loss", "encoder loss"],
+        ["Evaluation.Loss.x"],
+        ["valloss"],
+        ["loss_metrics/global_max_loss"],
+        ["loss_scale"],
+        ["accuracy"],
+    ],
+)
+def test_no_guess_where_it_is_not_plain(columns: list[str]) -> None:
+    assert "loss" not in name_columns(columns).foreign
+
+
+def test_no_guess_where_an_alias_fits() -> None:
+    assert name_columns(["decoder loss", "lm loss"]).foreign["loss"] == "lm loss"
+
+
+def test_long_lists_of_names_are_cut() -> None:
+    [note] = name_columns(["lr", *(f"lr-Opt{number}/group0" for number in range(20))]).notes
+    assert note.endswith("'lr-Opt7/group0' and 12 more.")

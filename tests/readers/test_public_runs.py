@@ -1,0 +1,73 @@
+"""The public runs are read as Python's own csv and float read them."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.readers.shapes import values
+
+from trimtab.readers import LogFormat, read_log
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data"
+RUNS = sorted((DATA / "runs").glob("*.csv"))
+
+pytestmark = pytest.mark.skipif(not RUNS, reason="the public runs are not on this machine")
+
+SIGNALS = {
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "lr": "lr",
+    "loss_scale": "loss_scale",
+    "tokens_per_s": "tokens_per_second",
+    "step_time_s": "step_seconds",
+    "n_overflow": "n_overflow",
+}
+
+
+@pytest.fixture(scope="module")
+def points() -> dict[str, int]:
+    """How many rows each run has, by its labels."""
+    series = json.loads((DATA / "runs" / "labels.json").read_text())["series"]
+    return {name: entry["points"] for name, entry in series.items()}
+
+
+def test_all_runs_are_there() -> None:
+    assert len(RUNS) == 78
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_every_value_is_what_python_reads(path: Path, points: dict[str, int]) -> None:
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    reading = read_log(path)
+    assert reading.format is LogFormat.CSV
+    assert reading.notes == ()
+    assert len(reading.block) == points[path.stem]
+    assert reading.block.step.tolist() == [int(row["step"]) for row in rows]
+    for foreign, signal in SIGNALS.items():
+        column = reading.block.column(signal)
+        wanted = [row[foreign] for row in rows]
+        assert column.present.tolist() == [cell != "" for cell in wanted]
+        np.testing.assert_array_equal(
+            column.values, [float(cell) if cell else np.nan for cell in wanted]
+        )
+
+
+def test_json_lines_and_csv_of_the_same_run_agree() -> None:
+    reading = read_log(DATA / "raw" / "netra_nmt.jsonl")
+    lines = reading.block
+    table = read_log(DATA / "runs" / "netra_nmt.csv").block
+    # The table has no evaluation rows, and of a step that was logged twice only the second row.
+    last = np.append(lines.step[1:] != lines.step[:-1], True)
+    rows = last & lines.column("loss").present
+    np.testing.assert_array_equal(lines.step[rows], table.step)
+    for signal in ("loss", "lr"):
+        assert lines.column(signal).present[rows].all()
+        np.testing.assert_array_equal(
+            lines.column(signal).values[rows], table.column(signal).values
+        )
+    assert values(lines, "eval_loss")[-1] is None
+    assert lines.column("eval_loss").present.sum() == 3
+    assert reading.notes == ("loss is taken from 'loss'; kept under its own name: 'train_loss'.",)

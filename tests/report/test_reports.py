@@ -1,0 +1,167 @@
+import io
+import json
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from rich.console import Console
+from tests.synthetic import add_spike, block_of, falling_loss, troubled_run
+
+from trimtab.core.block import Block
+from trimtab.diagnose.case import RunFacts
+from trimtab.judge import Judge
+from trimtab.report.account import Account
+from trimtab.report.plain import markdown, plain
+from trimtab.report.postmortem import write_postmortem
+from trimtab.report.terminal import MOST_ROWS, view
+
+
+def account_of(
+    block: Block,
+    *,
+    source: str = "run.csv",
+    facts: RunFacts | None = None,
+    notes: Sequence[str] = (),
+) -> Account:
+    judge = Judge()
+    judge.feed(block)
+    judge.finish()
+    known = facts or RunFacts()
+    return Account(
+        source=source,
+        format="csv",
+        rules="textbook",
+        block=block,
+        facts=known,
+        notes=tuple(notes),
+        opinions=tuple(judge.explain(incident, block, known) for incident in judge.incidents),
+    )
+
+
+def drawn(account: Account, width: int = 120) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(view(account, width))
+    return console.export_text()
+
+
+def spike_postmortem(account: Account) -> str:
+    opinion = next(o for o in account.opinions if o.diagnosis.incident.onset.step == 600)
+    return write_postmortem(opinion, account)
+
+
+def test_the_postmortem_has_every_section() -> None:
+    text = spike_postmortem(account_of(troubled_run()))
+    headings = re.findall(r"(?m)^## (.*)$", text)
+    assert headings == [
+        "Symptoms",
+        "Evidence",
+        "Hypotheses, ranked",
+        "Discriminating evidence",
+        "The questions asked",
+        "Root cause",
+        "Class",
+        "Action",
+        "Smallest remedy",
+        "Verification",
+        "Cost",
+        "Lesson",
+    ]
+    for body in re.split(r"(?m)^## .*$", text)[1:]:
+        assert body.strip()
+
+
+def test_the_postmortem_has_the_numbers() -> None:
+    text = spike_postmortem(account_of(troubled_run()))
+    assert "| onset, step | 600 |" in text
+    assert "| gradient norm, largest, before clipping | 22 |" in text
+    assert "| learning rate at the onset | 0.0003 |" in text
+    assert "F02" in text
+    assert "Recoverable" in text
+
+
+def test_what_is_not_known_says_so() -> None:
+    loss_only = block_of({"loss": add_spike(falling_loss(1200), 599)})
+    text = spike_postmortem(account_of(loss_only))
+    for line in ("dtype", "learning rate at the onset", "unusual tokens in the batch"):
+        assert f"| {line} | not recorded |" in text
+    assert "it would decide H" in text
+    assert "Money: not known" in text
+
+
+def test_what_is_known_about_the_run_is_used() -> None:
+    facts = RunFacts(dtype="bf16", seed=42, link="https://example.org/run/7")
+    text = spike_postmortem(account_of(troubled_run(), facts=facts))
+    assert "| dtype | bf16 |" in text
+    assert "same seed (42)" in text
+    assert "https://example.org/run/7" in text
+
+
+def test_a_nan_that_stays_names_step_and_tensor_as_far_as_known() -> None:
+    account = account_of(troubled_run())
+    text = write_postmortem(account.opinions[-1], account)
+    assert "wrote NaN into a parameter" in text
+    assert "first seen at step 900; which tensor is not recorded" in text
+
+
+def test_the_terminal_view_names_both_incidents() -> None:
+    text = drawn(account_of(troubled_run()))
+    assert re.search(r"600\s+recoverable\s+loss spike", text)
+    assert re.search(r"900\s+divergent", text)
+    assert "2.3a" in text
+    assert "x" in text.splitlines()[1]
+
+
+def test_a_clean_run_says_so() -> None:
+    calm = block_of({"loss": 2.0 + np.tile([0.01, -0.01], 300)})
+    assert "No incident" in drawn(account_of(calm))
+
+
+def test_a_noisy_run_does_not_flood_the_terminal() -> None:
+    noisy = np.random.default_rng(0).standard_t(2, 20_000)
+    account = account_of(block_of({"loss": noisy}))
+    assert len(account.opinions) > MOST_ROWS
+    text = drawn(account)
+    assert "milder incidents are not listed" in text
+    assert len(text.splitlines()) < 120
+
+
+@pytest.mark.parametrize("width", [20, 60, 250])
+def test_any_width_will_do(width: int) -> None:
+    assert drawn(account_of(troubled_run()), width)
+
+
+def test_untrusted_names_cannot_speak() -> None:
+    evil = "a\x1b[31m|<script>alert(1)</script>`[bold]x[/bold]\n# Heading"
+    account = account_of(troubled_run(), source=evil, notes=[evil])
+    text = drawn(account)
+    assert "\x1b" not in text
+    assert "[bold]" in text  # shown, not obeyed
+    document = spike_postmortem(account)
+    assert "<script>" not in document
+    assert "\n# Heading" not in document
+    assert "\x1b" not in document
+
+
+def test_plain_and_markdown_keep_ordinary_text() -> None:
+    assert plain("loss 2.5, step 600") == "loss 2.5, step 600"
+    assert markdown("loss_scale 1 -> 2") == "loss_scale 1 -> 2"
+
+
+def test_the_account_is_json_without_bare_nan() -> None:
+    account = account_of(troubled_run())
+    told = json.loads(json.dumps(account.to_dict(), allow_nan=False))
+    assert told["records"] == 1200
+    last = told["incidents"][-1]
+    assert last["diagnosis"]["incident_class"] == "divergent"
+    assert last["diagnosis"]["symptoms"]["loss_peak"] == "NaN"
+    assert told["incidents"][-2]["diagnosis"]["cause"]["id"] == "F02"
+
+
+def test_the_gravest_are_the_gravest_in_order_of_onset() -> None:
+    account = account_of(troubled_run())
+    (worst,) = account.gravest(1)
+    assert worst.diagnosis.incident.onset.step == 900
+    assert account.gravest(0) == ()
+    steps = [o.diagnosis.incident.onset.step for o in account.gravest(2)]
+    assert steps == [600, 900]

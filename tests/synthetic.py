@@ -1,0 +1,42 @@
+"""Made-up runs for tests: small, seeded, with trouble put in on purpose."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.core.block import Block, Column
+
+Array = NDArray[np.float64]
+
+
+def falling_loss(records: int, *, seed: int = 0, noise: float = 0.03) -> Array:
+    """A healthy loss: falls, with Gaussian noise."""
+    steps = np.arange(records)
+    noise_values = np.random.default_rng(seed).normal(0.0, noise, records)
+    return np.asarray(2.0 + 2.0 * np.exp(-steps / 200) + noise_values)
+
+
+def add_spike(loss: Array, at: int, *, height: float = 2.5, decay: float = 6.0) -> Array:
+    """The loss with a spike that jumps at a row and decays."""
+    after = np.arange(len(loss) - at)
+    spiked = loss.copy()
+    spiked[at:] += height * np.exp(-after / decay)
+    return spiked
+
+
+def block_of(signals: Mapping[str, Array], *, first_step: int = 1) -> Block:
+    """A plain run: one record per step, every signal complete."""
+    length = len(next(iter(signals.values())))
+    columns = {name: Column.complete(values) for name, values in signals.items()}
+    return Block.from_columns(columns, step=np.arange(first_step, first_step + length))
+
+
+def troubled_run() -> Block:
+    """1,200 steps with a spike at step 600 and a NaN from step 900 on."""
+    loss = add_spike(falling_loss(1200), 599)
+    norm = np.random.default_rng(1).normal(0.5, 0.05, 1200)
+    norm[599] = 22.0
+    loss[899:] = np.nan
+    norm[899:] = np.nan
+    return block_of({"loss": loss, "grad_norm": norm, "lr": np.full(1200, 3e-4)})

@@ -1,0 +1,82 @@
+"""The house as a whole: public names, floors, what an import costs."""
+
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import trimtab
+
+ROOT = Path(__file__).parents[1]
+LONGEST_FILE = 350
+
+
+def test_public_names_are_few_sorted_and_there() -> None:
+    assert trimtab.__all__ == sorted(trimtab.__all__)
+    assert len(trimtab.__all__) <= 15
+    for name in trimtab.__all__:
+        assert getattr(trimtab, name) is not None
+    assert dir(trimtab) == trimtab.__all__
+
+
+def test_a_name_that_is_not_there_says_so() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'wacth'"):
+        trimtab.wacth  # noqa: B018
+
+
+def test_importing_trimtab_loads_nothing_heavy() -> None:
+    script = "import sys, trimtab; assert not {'torch', 'numpy', 'rich'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_the_pure_rooms_work_without_torch() -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"  # any import of torch now raises
+        "import trimtab\n"
+        "for name in set(trimtab.__all__) - {'watch'}: getattr(trimtab, name)\n"
+        "import trimtab.cli.examination, trimtab.report.terminal\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_planted_upward_import_breaks_the_contract(tmp_path: Path) -> None:
+    package = tmp_path / "trimtab"
+    for source in (ROOT / "src" / "trimtab").rglob("*.py"):
+        copy = package / source.relative_to(ROOT / "src" / "trimtab")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(source.read_text())
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    # The copy must not be counted as the package by whoever measures coverage here.
+    environment = {name: value for name, value in os.environ.items() if "COV" not in name}
+    lint = [
+        sys.executable,
+        "-c",
+        "import sys; sys.path.insert(0, '.'); from importlinter.cli import lint_imports_command; "
+        "lint_imports_command(['--no-cache'])",
+    ]
+    run = partial(
+        subprocess.run, lint, cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    clean = run(check=False)
+    assert clean.returncode == 0, clean.stdout + clean.stderr
+
+    with (package / "detect" / "windows.py").open("a") as file:
+        file.write("\nimport trimtab.judge\n")
+    broken = run(check=False)
+    assert broken.returncode != 0
+    assert "trimtab.detect.windows -> trimtab.judge" in broken.stdout
+
+
+@pytest.mark.parametrize("folder", ["src", "benchmarks"])
+def test_every_file_is_one_idea(folder: str) -> None:
+    for path in (ROOT / folder).rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= LONGEST_FILE, f"{path} is too long"
+
+
+def test_no_utils() -> None:
+    names = {path.stem for path in (ROOT / "src").rglob("*.py")}
+    assert not names & {"utils", "util", "common", "misc", "helpers"}
