@@ -39,6 +39,9 @@ def test_the_pure_rooms_work_without_torch() -> None:
         "import trimtab\n"
         "for name in set(trimtab.__all__) - {'watch'}: getattr(trimtab, name)\n"
         "import trimtab.cli.examination, trimtab.report.terminal\n"
+        "try: trimtab.watch\n"
+        "except trimtab.TrimtabError as error: assert 'trimtab[torch]' in str(error)\n"
+        "else: raise AssertionError('watch came without torch')\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
 

@@ -54,7 +54,15 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'trimtab' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    try:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from trimtab.core.errors import MissingExtra
+
+        message = f'trimtab.{name} needs torch; run: pip install "trimtab[torch]"'
+        raise MissingExtra(message) from error
 
 
 def __dir__() -> list[str]:

@@ -17,7 +17,7 @@ from trimtab.diagnose.goodput import reckon_goodput
 from trimtab.journal import JournalWriter, RunDirectory, add_note, read_journal
 from trimtab.report.live_view import LiveView
 
-runner = CliRunner()
+runner = CliRunner(env={"COLUMNS": "200"})
 
 
 def write_run(root: Path, records: int = 300, *, close: bool = True) -> JournalWriter:

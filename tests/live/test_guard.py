@@ -23,6 +23,7 @@ from tests.live.tiny import (
     sgd,
     train,
 )
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.utils.checkpoint import checkpoint
 
 import trimtab
@@ -161,6 +162,36 @@ def test_a_step_that_nobody_recorded_is_left_alone_and_told(tmp_path: Path) -> N
     assert [event.kind for event in block.events] == ["unobserved step"]
 
 
+def test_the_step_that_dcp_makes_to_have_a_state_is_left_alone(tmp_path: Path) -> None:
+    # Its `get_optimizer_state_dict` calls `optimizer.step()` once, with zero gradients.
+    model, optimizer = build()
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        get_optimizer_state_dict(model, optimizer)
+        loop(guard, model, optimizer, batches(5))
+    block = journal_of(tmp_path)
+    assert len(block) == 5
+    assert "unobserved step" in [event.kind for event in block.events]
+
+
+def test_accelerate_prepares_what_we_watch(tmp_path: Path) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True)
+    model, optimizer = accelerator.prepare(*build())
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        for batch in batches(6):
+            loss = loss_of(model, batch)
+            guard.record(loss=loss)
+            accelerator.backward(loss)
+            norm = accelerator.clip_grad_norm_(model.parameters(), 0.1)
+            guard.record(grad_norm=norm)
+            optimizer.step()
+            optimizer.zero_grad()
+    block = journal_of(tmp_path)
+    assert len(block) == 6
+    assert (block.column("grad_norm").values > 0.1).all()
+    assert block.column("update_norm").recorded
+
+
 def test_several_optimizers_make_one_step_and_one_norm(tmp_path: Path) -> None:
     model = make_model()
     optimizers = muon_and_adamw(model)
@@ -249,6 +280,17 @@ def test_own_signals_events_and_eval_loss_are_kept(tmp_path: Path) -> None:
     assert block.column("eval_loss").values[0] == 2.5
     assert block.column("max_attention_logit").values[0] == 17.0
     assert block.events[0].facts == {"code": 0.3}
+
+
+def test_an_evaluation_between_steps_is_no_step(tmp_path: Path) -> None:
+    model, optimizer = build()
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        guard.record(eval_loss=3.5)
+        optimizer.step()  # of somebody else
+        loop(guard, model, optimizer, batches(3))
+    block = journal_of(tmp_path)
+    assert len(block) == 3
+    assert block.column("eval_loss").values[0] == 3.5
 
 
 def test_a_resume_is_told_and_steps_that_go_back_are_a_new_attempt(tmp_path: Path) -> None:

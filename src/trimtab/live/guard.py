@@ -36,7 +36,8 @@ class Guard:
         clipping. Further signals are journalled as the first rank has them.
         """
         watcher = self._watcher
-        watcher.count_record()
+        if loss is not None:  # what makes a step; the other numbers may come at any time
+            watcher.count_loss()
         if not watcher.is_watching:
             return
         with watcher.shield.guarding("record"):

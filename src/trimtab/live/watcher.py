@@ -61,7 +61,7 @@ class Watcher:
         self._boundary = boundary
         self._telemetry_steps = telemetry_steps
         self._scaler = scaler
-        self._num_recorded = 0
+        self._num_losses = 0
         self._num_closed = 0
         self._num_unobserved = 0
         self._has_tested_hooks = False
@@ -75,11 +75,11 @@ class Watcher:
         """Whether anything is still measured here."""
         return not (self._is_closed or self.shield.is_down or self._boundary.parted)
 
-    def count_record(self) -> None:
-        """The user recorded something; close a step that ended without its optimizer."""
-        if self._num_recorded and self._was_abandoned():
+    def count_loss(self) -> None:
+        """The user recorded a loss; close a step that ended without its optimizer."""
+        if self._num_losses and self._was_abandoned():
             self._close_step(applied=False)
-        self._num_recorded += 1
+        self._num_losses += 1
 
     def note_loss_scale(self) -> None:
         """Take the scale that the step at hand is computed with; `scaler.update()` changes it."""
@@ -91,7 +91,7 @@ class Watcher:
         """Whether the step at hand was recorded, and this rank still comes to the boundary."""
         # A rank whose guard failed goes on coming until all part: the others wait for it there.
         joins = not (self._is_closed or self._boundary.parted)
-        return joins and self._num_recorded > 0
+        return joins and self._num_losses > 0
 
     def before_update(self) -> None:
         """Measure the gradient norm, unless somebody gave it."""
@@ -153,7 +153,7 @@ class Watcher:
         if self.shield.is_down:
             names, own = (), None
             self._boundary.step_out()
-        self._num_recorded = 0
+        self._num_losses = 0
         self._num_closed += 1
         self.next_step += 1
         arrived = self._boundary.cross(_Label(note=note, full=full, own_names=names), shared, own)
