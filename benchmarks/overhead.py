@@ -4,15 +4,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import trimtab
+from benchmarks.operations import Counting
 from benchmarks.results import publish, table
 from trimtab.lab.model import Gpt
 from trimtab.lab.optimizer import OptimizerConfig, make_optimizer
@@ -47,18 +46,6 @@ class Contender:
         self.optimizer.step()
         self.optimizer.zero_grad()
         return time.process_time() - started
-
-
-class _Counting(TorchDispatchMode):
-    """Counts operations."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.counts: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.counts[func._schema.name] += 1
-        return func(*args, **(kwargs or {}))
 
 
 def contender(name: str, size: str, folder: Path, *, enabled: bool) -> Contender:
@@ -110,7 +97,7 @@ def measure(size: str, folder: Path) -> list[str]:
 
 def _operations(one: Contender, tokens: torch.Tensor) -> int:
     """Operations of ten steps, one of them with telemetry."""
-    counting = _Counting()
+    counting = Counting()
     with counting:
         for _ in range(10):
             one.step(tokens)

@@ -6,25 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.operations import Counting
 from tests.live.tiny import Tiny, loss_of, make_model
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import trimtab
 from trimtab.live.sensors import Sensors
 
 READS = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal"}
-
-
-class Counting(TorchDispatchMode):
-    """Counts every operation that reaches the device."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.counts: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.counts[func._schema.name] += 1
-        return func(*args, **(kwargs or {}))
 
 
 def steps(

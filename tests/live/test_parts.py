@@ -15,9 +15,10 @@ from trimtab.core.errors import ConfigError
 from trimtab.live.activations import find_blocks
 from trimtab.live.batch_facts import BatchFacts
 from trimtab.live.ceiling import Ceiling
-from trimtab.live.norms import SquareSums
 from trimtab.live.optimizers import find_optimizers
 from trimtab.live.roles import assign_roles, role_of
+from trimtab.live.shares import Shares
+from trimtab.live.state_sums import squares
 from trimtab.live.step_loop import StepLoop
 
 
@@ -73,27 +74,25 @@ def test_sums_by_role_and_layer_equal_a_reference_and_nan_stays_where_it_is() ->
     names = [name for name, _ in model.named_parameters()]
     parameters = [p.detach() for p in model.parameters()]
     roles = assign_roles(model, list(model.parameters()))
-    sums = SquareSums(list(model.parameters()), roles)
+    shares = Shares(list(model.parameters()), roles)
     everything = range(len(parameters))
     parameters[names.index("blocks.1.attention.weight")][0, 0] = float("nan")
-    squares = sums.squares(everything, parameters)
-    by_role = dict(zip(roles.names, sums.by_role(everything, squares).tolist(), strict=True))
+    found = squares(parameters) * shares.shares(everything)
+    by_role = dict(zip(roles.names, shares.by_role(everything, found).tolist(), strict=True))
     for role in roles.names:
         mine = [p for n, p in zip(names, parameters, strict=True) if role_of(n) == role]
         reference = float(sum(p.double().square().sum() for p in mine))
         assert by_role[role] == pytest.approx(reference, rel=1e-5, nan_ok=True)
     assert np.isnan(by_role["attention"])
     assert np.isfinite(by_role["mlp"])
-    by_layer = sums.by_layer(everything, squares).tolist()
+    by_layer = shares.by_layer(everything, found).tolist()
     assert np.isfinite(by_layer[0])
     assert np.isnan(by_layer[1])
 
 
 def test_norms_are_taken_in_fp32_whatever_the_dtype() -> None:
-    model = nn.Linear(100, 100, bias=False).half()
-    sums = SquareSums(list(model.parameters()), assign_roles(model, list(model.parameters())))
     large = torch.full((100, 100), 3000.0, dtype=torch.float16)  # norm 3e5, over fp16's 65504
-    assert float(sums.squares([0], [large]).sqrt()) == pytest.approx(3e5, rel=1e-4)
+    assert float(squares([large]).sqrt()) == pytest.approx(3e5, rel=1e-4)
 
 
 class TestCeiling:

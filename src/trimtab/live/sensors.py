@@ -14,10 +14,11 @@ from torch.optim import Optimizer
 from trimtab.core import signals
 from trimtab.live.activations import Activations
 from trimtab.live.loss_meter import LossMeter, Number, as_scalar
-from trimtab.live.norms import SquareSums
 from trimtab.live.optimizers import parameters_of
 from trimtab.live.roles import assign_roles
 from trimtab.live.shards import local
+from trimtab.live.shares import Shares
+from trimtab.live.state_sums import squares
 from trimtab.live.telemetry import Telemetry
 
 HEAD = ("loss", "tokens", "nan", "inf", "given_norm", "num_given", "grad_squares", "num_measured")
@@ -38,8 +39,8 @@ class Sensors:
         self.device = local(self._parameters[0]).device
         self._world = world
         roles = assign_roles(model, self._parameters)
-        self._sums = SquareSums(self._parameters, roles)
-        self._telemetry = Telemetry(optimizers, self._parameters, roles, self._sums, world)
+        self._shares = Shares(self._parameters, roles)
+        self._telemetry = Telemetry(optimizers, self._parameters, roles, self._shares, world)
         self.activations = Activations(model, self.device) if activations else None
         blocks = self.activations.names if self.activations else ()
         self._slots = {
@@ -86,12 +87,15 @@ class Sensors:
     def see_gradient(self) -> None:
         """Measure the gradient norm as the optimizer is about to use it."""
         having = [i for i, p in enumerate(self._parameters) if _has_dense_grad(p)]
+        if not having:
+            return
         grads = [self._parameters[i].grad for i in having]
-        squares = self._sums.squares(having, [grad for grad in grads if grad is not None]).sum()
+        parts = [local(grad) for grad in grads if grad is not None]
+        total = (squares(parts) * self._shares.shares(having)).sum()
         scale = next((s for s in map(_grad_scale, self._optimizers) if s is not None), None)
         if scale is not None:
-            squares = squares / as_scalar(scale, self.device).square()
-        self._grad_squares = squares
+            total = total / as_scalar(scale, self.device).square()
+        self._grad_squares = total
 
     def measure(self, *, full: bool) -> torch.Tensor:
         """The sums of this step; `full` with telemetry. Starts the next step."""

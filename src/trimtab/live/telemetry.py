@@ -11,12 +11,12 @@ import torch
 from torch.optim import Optimizer
 
 from trimtab.core import signals
-from trimtab.live.adam_state import measure_adam
-from trimtab.live.norms import SquareSums
 from trimtab.live.roles import Roles
 from trimtab.live.shards import local
+from trimtab.live.shares import Shares
+from trimtab.live.state_sums import squares, sum_state
 
-_ADAM_SCALARS = ("grad_dot_m", "adam_grads", "grad_to_v", "adam_step", "has_adam")
+_SCALARS = ("zeros", "grad_dot_m", "adam_grads", "grad_to_v", "adam_step", "has_adam")
 
 
 class Telemetry:
@@ -27,43 +27,46 @@ class Telemetry:
         optimizers: Sequence[Optimizer],
         parameters: Sequence[torch.Tensor],
         roles: Roles,
-        sums: SquareSums,
+        shares: Shares,
         world: int,
     ) -> None:
         self._optimizers = optimizers
         self._parameters = parameters
         self._index_of = {parameter: index for index, parameter in enumerate(parameters)}
         self._roles = roles
-        self._sums = sums
+        self._shares = shares
         self._world = world
         self._num_elements = sum(parameter.numel() for parameter in parameters)
         by_role = ("param", "grad", "m", "v", "update")
         self.slots = (
             *(f"{what}:{role}" for what in by_role for role in roles.names),
             *(f"layer:{layer}" for layer in roles.layers),
-            "zeros",
-            *_ADAM_SCALARS,
+            *_SCALARS,
         )
         """The names of what `measure` returns, the same on every rank and at every step."""
 
     def measure(self) -> torch.Tensor:
         """This rank's share of every sum, as one vector."""
         everything = range(len(self._parameters))
-        with_grad = [i for i in everything if _has_dense_grad(self._parameters[i])]
-        grads = [self._parameters[i].grad for i in with_grad]
-        dense = [grad for grad in grads if grad is not None]
-        weights = [parameter.detach() for parameter in self._parameters]
-        grad_squares = self._sums.squares(with_grad, dense)
-        adam_vectors, adam_scalars = self._measure_adam()
+        weights = [local(parameter.detach()) for parameter in self._parameters]
+        share = self._shares.shares(everything)
+        param = self._shares.by_role(everything, squares(weights) * share)
+        state = sum_state(self._optimizers, self._index_of)
+        if state is None:
+            rest = torch.zeros(len(self.slots) - len(param), device=self._shares.device)
+            return torch.cat((param, rest))
+        share, indices = self._shares.shares(state.indices), state.indices
+        by_role = (state.grad, state.m, state.v, state.update)
+        scalars = (state.zeros, state.grad_dot_m, state.grad_of_adam, state.grad_to_v)
+        step = torch.zeros((), device=self._shares.device) if state.step is None else state.step
+        has_adam = torch.full_like(step, float(state.step is not None))
         return torch.cat(
-            [
-                self._sums.by_role(everything, self._sums.squares(everything, weights)),
-                self._sums.by_role(with_grad, grad_squares),
-                adam_vectors,
-                self._sums.by_layer(with_grad, grad_squares),
-                self._zeros(with_grad, dense).reshape(1),
-                adam_scalars,
-            ]
+            (
+                param,
+                *(self._shares.by_role(indices, values * share) for values in by_role),
+                self._shares.by_layer(indices, state.grad * share),
+                torch.stack([*((values * share).sum() for values in scalars), step, has_adam]),
+            )
         )
 
     def interpret(self, sums: Mapping[str, float]) -> dict[str, float]:
@@ -85,28 +88,6 @@ class Telemetry:
             if scale > 0:
                 told[signals.GRAD_MOMENTUM_COSINE] = sums["grad_dot_m"] / scale
         return told
-
-    def _zeros(self, indices: Sequence[int], grads: Sequence[torch.Tensor]) -> torch.Tensor:
-        if not grads:
-            return torch.zeros((), device=self._sums.device)
-        counts = [local(grad).numel() - torch.count_nonzero(local(grad)) for grad in grads]
-        return (torch.stack(counts).float() * self._sums.shares(indices)).sum()
-
-    def _measure_adam(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The vectors and the scalars of Adam's state; zeros if there is none."""
-        num_vectors, num_scalars = 3 * len(self._roles.names), len(_ADAM_SCALARS)
-        found = measure_adam(self._optimizers, self._index_of, self._sums)
-        if found is None:
-            nothing = torch.zeros(num_vectors + num_scalars, device=self._sums.device)
-            return nothing[:num_vectors], nothing[num_vectors:]
-        adam, step = found
-        present = torch.ones_like(step)
-        scalars = (adam.grad_dot_m, adam.grad_squares, adam.grad_to_v, step, present)
-        return torch.cat((adam.m, adam.v, adam.update)), torch.stack(scalars)
-
-
-def _has_dense_grad(parameter: torch.Tensor) -> bool:
-    return parameter.grad is not None and not parameter.grad.is_sparse
 
 
 def _norms(

@@ -1,4 +1,4 @@
-"""Sums of squares of many tensors at once, in fp32, by role and layer, right for every layout."""
+"""Shares: adds up numbers that belong to parameters, by role and layer, right for every layout."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,8 @@ from trimtab.live.roles import Roles
 from trimtab.live.shards import local, num_copies
 
 
-class SquareSums:
-    """Adds up squares of tensors that belong to parameters, each named by its parameter's index."""
+class Shares:
+    """Adds up numbers that belong to parameters, each named by its parameter's index."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], roles: Roles) -> None:
         self.device = local(parameters[0]).device
@@ -20,23 +20,6 @@ class SquareSums:
         shares = [1.0 / num_copies(parameter) for parameter in parameters]
         self._share = torch.tensor(shares, device=self.device)
         self._index: dict[tuple[int, ...], torch.Tensor] = {}
-
-    def squares(self, indices: Sequence[int], tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The square of each tensor's norm, as this rank's share of the sum over ranks."""
-        if not tensors:
-            return torch.zeros(0, device=self.device)
-        # fp32 whatever the tensors are: an fp16 norm of 3e5 would read as infinite.
-        parts = [local(tensor) for tensor in tensors]
-        norms = torch.stack(torch._foreach_norm(parts, 2.0, dtype=torch.float32))
-        return norms.square() * self.shares(indices)
-
-    def products(
-        self, indices: Sequence[int], ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
-    ) -> torch.Tensor:
-        """The inner product of each pair, as this rank's share of the sum over ranks."""
-        pairs = zip(ones, others, strict=True)
-        dots = [torch.dot(one.reshape(-1), other.reshape(-1)) for one, other in pairs]
-        return torch.stack(dots).float() * self.shares(indices)
 
     def shares(self, indices: Sequence[int]) -> torch.Tensor:
         """What this rank's part of each parameter counts in a sum over ranks."""
