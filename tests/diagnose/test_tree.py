@@ -260,3 +260,33 @@ def test_cost_counts_steps_time_and_tokens() -> None:
     assert cost.seconds == cost.steps * 2.0
     assert cost.tokens == cost.steps * 200.0
     assert last({"loss": spike()}).diagnosis.cost.seconds is None
+
+
+def test_odd_tokens_name_the_cause_where_the_norm_alone_does_not() -> None:
+    signals = {
+        "loss": spike(),
+        "grad_norm": with_value(0.5, 400, r300=14.0),  # 28 times the mean: not 30
+        "token_rarity": 5.3 + 0.05 * np.tile([1.0, -1.0], 200),
+        "unique_token_share": 0.3 + 0.01 * np.tile([1.0, -1.0], 200),
+    }
+    assert last(signals).diagnosis.cause is Cause.F01
+    signals["unique_token_share"][300] = 0.002
+    diagnosis = last(signals).diagnosis
+    assert diagnosis.walk.leaf is leaves.SPIKE_UNEXPLAINED
+    assert diagnosis.cause is Cause.F02
+    assert "unique_token_share 0.002" in diagnosis.root_cause
+
+
+def test_fp32_rules_an_overflow_out_whatever_the_gradient_did() -> None:
+    signals = {"loss": nan_from(300), "grad_norm": with_value(0.5, 400, r299=np.inf)}
+    for dtype, standing in (("fp32", Standing.RULED_OUT), ("fp16", Standing.SUPPORTED)):
+        hypotheses = last(signals, RunFacts(dtype=dtype)).diagnosis.hypotheses
+        assert {h.cause: h.standing for h in hypotheses}[Cause.F11] is standing
+
+
+def test_norms_by_layer_are_those_next_to_the_onset() -> None:
+    layers = {f"activation_rms/blocks.{n}": np.full(400, 1.0 + n) for n in (0, 2, 10)}
+    layers["activation_rms/blocks.2"][300] = 9.0
+    found = last({"loss": spike(), **layers}).diagnosis.layers
+    assert [layer.signal.rsplit(".", 1)[1] for layer in found] == ["0", "2", "10"]
+    assert (found[1].before, found[1].after) == (3.0, 9.0)

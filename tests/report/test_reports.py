@@ -83,7 +83,7 @@ def test_the_postmortem_has_the_numbers() -> None:
 def test_what_is_not_known_says_so() -> None:
     loss_only = block_of({"loss": add_spike(falling_loss(1200), 599)})
     text = spike_postmortem(account_of(loss_only))
-    for line in ("dtype", "learning rate at the onset", "unusual tokens in the batch"):
+    for line in ("dtype", "learning rate at the onset", "unusual tokens in the batch, by name"):
         assert f"| {line} | not recorded |" in text
     assert "it would decide H" in text
     assert "Money: not known" in text

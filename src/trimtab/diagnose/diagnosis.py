@@ -7,6 +7,7 @@ from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.diagnose import hypotheses
 from trimtab.diagnose.case import Case
 from trimtab.diagnose.cost import Cost, reckon
+from trimtab.diagnose.layers import LayerNorms, layer_norms
 from trimtab.diagnose.symptoms import Symptoms, measure
 from trimtab.diagnose.tree import Walk, walk
 
@@ -19,6 +20,7 @@ class Diagnosis:
     incident_class: IncidentClass | None
     """The last word on the class; None if the log ends too early to say."""
     symptoms: Symptoms
+    layers: tuple[LayerNorms, ...]
     walk: Walk
     hypotheses: tuple[Hypothesis, ...]
     cause: Cause | None
@@ -33,17 +35,20 @@ def diagnose(case: Case) -> Diagnosis:
     walked = walk(case)
     ranked = hypotheses.rank(case)
     leaf = walked.leaf
-    root_cause = leaf.root_cause
-    if leaf.cause is None and ranked and ranked[0].standing is Standing.SUPPORTED:
-        shown = "; ".join(item.observation for item in ranked[0].evidence)
-        root_cause = f"{leaf.root_cause} Best supported: {ranked[0].statement} ({shown})."
+    cause, root_cause = leaf.cause, leaf.root_cause
+    best = ranked[0] if ranked else None
+    if not leaf.is_explained and best and best.standing is Standing.SUPPORTED:
+        cause = best.cause or leaf.cause
+        seen = "; ".join(item.observation for item in best.evidence if item.favors)
+        root_cause = f"Best supported: {best.statement} ({seen})."
     return Diagnosis(
         incident=case.incident,
         incident_class=leaf.incident_class or case.incident.incident_class,
         symptoms=measure(case),
+        layers=layer_norms(case),
         walk=walked,
         hypotheses=ranked,
-        cause=leaf.cause,
+        cause=cause,
         root_cause=root_cause,
         remedy=leaf.remedy,
         lesson=leaf.lesson,

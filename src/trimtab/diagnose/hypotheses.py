@@ -11,67 +11,71 @@ from trimtab.diagnose.reading import Panel, Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """A possible cause and the panels whose yes speaks for it and whose no speaks against it."""
+    """A possible cause and the panels that can tell."""
 
     cause: Cause | None
     statement: str
-    panels: tuple[Panel, ...]
+    signs: tuple[Panel, ...]
+    """One yes supports it; if all that are recorded say no, it is ruled out."""
+    requires: tuple[Panel, ...] = ()
+    """One no rules it out, whatever the signs say."""
 
 
 _DESTRUCTIVE = Suspect(
     cause=None,
     statement="a destructive update wrote NaN into a parameter, and it has stayed there since",
-    panels=(precision.stays_nonfinite,),
+    signs=(precision.stays_nonfinite,),
 )
 _OVERFLOW = Suspect(
     cause=Cause.F11,
     statement="a value left the range of fp16",
-    panels=(precision.half_precision, precision.gradient_first),
+    requires=(precision.half_precision,),
+    signs=(precision.gradient_first,),
 )
 _LOGIC_NAN = Suspect(
     cause=Cause.F12,
     statement="an operation gave NaN from finite inputs (log 0, 0/0, a full mask)",
-    panels=(precision.loss_first,),
+    signs=(precision.loss_first,),
 )
 _LONG_TAIL = Suspect(
     cause=Cause.F02,
     statement="tokens that the model had hardly seen dominated the gradient of one batch",
-    panels=(spike.long_tail,),
+    signs=(spike.long_tail, spike.odd_tokens),
 )
 _LR_JUMP = Suspect(
     cause=Cause.F05,
     statement="the learning rate jumped",
-    panels=(spike.lr_jump,),
+    signs=(spike.lr_jump,),
 )
 _SAME_BATCH = Suspect(
     cause=Cause.F03,
     statement="the loader served a batch a second time",
-    panels=(spike.repeated_batch,),
+    signs=(spike.repeated_batch,),
 )
 _STATE_LOST = Suspect(
     cause=Cause.F06,
     statement="a resume did not bring back the optimizer's moments",
-    panels=(spike.resumed,),
+    signs=(spike.resumed,),
 )
 _SCHEDULE = Suspect(
     cause=Cause.F24,
     statement="the schedule runs the wrong way",
-    panels=(slow.lr_rising,),
+    signs=(slow.lr_rising,),
 )
 _DECAY = Suspect(
     cause=Cause.F23,
     statement="weight decay does not balance the updates",
-    panels=(slow.norm_changed,),
+    signs=(slow.norm_changed,),
 )
 _TOO_HOT = Suspect(
     cause=Cause.F21,
     statement="the learning rate is too high for this part of training",
-    panels=(slow.gradient_trend,),
+    signs=(slow.gradient_trend,),
 )
 _BIT_FLIP = Suspect(
     cause=Cause.F13,
     statement="a flipped bit or an overflow in the update corrupted a weight or a moment",
-    panels=(precision.nonfinite_norm,),
+    signs=(precision.nonfinite_norm,),
 )
 
 
@@ -93,22 +97,26 @@ def rank(case: Case) -> tuple[Hypothesis, ...]:
 
 
 def _judge(suspect: Suspect, case: Case) -> Hypothesis:
-    favors = {Verdict.YES: True, Verdict.NO: False, Verdict.NOT_RECORDED: None}
-    evidence = tuple(
-        Evidence(
-            panel=reading.signal,
-            observation=reading.observation,
-            favors=favors[reading.verdict],
-        )
-        for reading in (panel(case) for panel in suspect.panels)
-    )
-    voices = {item.favors for item in evidence}
-    if False in voices:
+    requirements = [_evidence(panel, case) for panel in suspect.requires]
+    signs = [_evidence(panel, case) for panel in suspect.signs]
+    told = {sign.favors for sign in signs}
+    if any(item.favors is False for item in requirements):
         standing = Standing.RULED_OUT
-    elif True in voices:
+    elif True in told:
         standing = Standing.SUPPORTED
+    elif False in told:
+        standing = Standing.RULED_OUT
     else:
         standing = Standing.OPEN
     return Hypothesis(
-        cause=suspect.cause, statement=suspect.statement, standing=standing, evidence=evidence
+        cause=suspect.cause,
+        statement=suspect.statement,
+        standing=standing,
+        evidence=(*requirements, *signs),
     )
+
+
+def _evidence(panel: Panel, case: Case) -> Evidence:
+    reading = panel(case)
+    favors = None if reading.verdict is Verdict.NOT_RECORDED else reading.verdict is Verdict.YES
+    return Evidence(panel=reading.signal, observation=reading.observation, favors=favors)

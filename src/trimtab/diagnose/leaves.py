@@ -19,6 +19,8 @@ class Leaf:
     lesson: str
     incident_class: IncidentClass | None = None
     """Set where the tree knows better than the state machine."""
+    is_explained: bool = True
+    """False where a supported hypothesis says more than the leaf."""
 
 
 OVERFLOW = Leaf(
@@ -57,6 +59,7 @@ GRADIENT_FIRST = Leaf(
     remedy="Go back to the last checkpoint without NaN and do not apply a step whose gradient "
     "norm is not finite; if the run is fp16, engage dynamic loss scaling or move to bf16.",
     lesson="Test the gradient norm for finiteness before the update, not the loss after it.",
+    is_explained=False,
 )
 CORRUPTED_STATE = Leaf(
     cause=Cause.F13,
@@ -92,6 +95,7 @@ SPIKE_UNEXPLAINED = Leaf(
     root_cause="Not known: nothing recorded explains the spike; a hard batch is what is left.",
     remedy="None needed for a spike that recovered by itself; record what was missing here.",
     lesson="Most spikes recover; the signals that were not recorded are what would name the cause.",
+    is_explained=False,
 )
 PERSISTENT = Leaf(
     cause=None,
@@ -101,6 +105,7 @@ PERSISTENT = Leaf(
     "and spread rare tokens over batches before the restart.",
     lesson="A spike that is not back in 50 records does not come back by itself: keep a "
     "checkpoint older than the onset.",
+    is_explained=False,
 )
 TOO_EARLY = Leaf(
     cause=None,

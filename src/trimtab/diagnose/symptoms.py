@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from trimtab.core.block import NO_POSITION, FloatArray
-from trimtab.core.signals import GRAD_NORM, LOSS, LR
+from trimtab.core.signals import GRAD_NORM, LOSS, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
 from trimtab.diagnose.case import Case
 
 EMA_RECORDS = 50
@@ -27,6 +27,9 @@ class Symptoms:
     lr: float | None
     dtype: str | None
     data_position: int | None
+    token_rarity: float | None
+    unique_token_share: float | None
+    """Of the batch at the onset."""
 
 
 def measure(case: Case) -> Symptoms:
@@ -43,6 +46,8 @@ def measure(case: Case) -> Symptoms:
         lr=case.at_onset(LR),
         dtype=case.facts.dtype,
         data_position=None if position == NO_POSITION else position,
+        token_rarity=case.at_onset(TOKEN_RARITY),
+        unique_token_share=case.at_onset(UNIQUE_TOKEN_SHARE),
     )
 
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from trimtab.core.causes import Standing
 from trimtab.core.signals import (
-    ACTIVATION_RMS,
     GRAD_NORM,
     LOSS,
     LR,
@@ -79,7 +78,9 @@ def _symptoms(opinion: Opinion) -> Iterator[str]:
         ("learning rate at the onset", number(symptoms.lr)),
         ("dtype", symptoms.dtype or UNKNOWN),
         ("batch position at the onset", UNKNOWN if position is None else str(position)),
-        ("unusual tokens in the batch", UNKNOWN),
+        ("rarity of the batch's tokens (mean -log p)", number(symptoms.token_rarity)),
+        ("share of distinct tokens in the batch", number(symptoms.unique_token_share)),
+        ("unusual tokens in the batch, by name", UNKNOWN),
         ("findings in all", str(incident.num_findings)),
     )
     yield "| what | value |"
@@ -90,11 +91,10 @@ def _symptoms(opinion: Opinion) -> Iterator[str]:
 
 def _evidence(opinion: Opinion, account: Account) -> Iterator[str]:
     positions = _positions(opinion, account)
-    layers = [name for name in account.block.columns if name.startswith(ACTIVATION_RMS)]
     yield f"- Run: {markdown(account.facts.link or account.source)}"
     yield f"- Batch range: {positions}"
     yield f"- Token histogram of the offending batch: {UNKNOWN}"
-    yield f"- Norms by layer: {', '.join(map(markdown, layers)) or UNKNOWN}"
+    yield from _layers(opinion)
     yield ""
     names = [name for name in _SHOWN if account.block.column(name).recorded]
     yield f"| step | {' | '.join(names)} |"
@@ -105,6 +105,19 @@ def _evidence(opinion: Opinion, account: Account) -> Iterator[str]:
             cells = (_value(account, name, row) for name in names)
             mark = " (onset)" if row == onset else ""
             yield f"| {account.block.step[row]}{mark} | {' | '.join(cells)} |"
+
+
+def _layers(opinion: Opinion) -> Iterator[str]:
+    layers = opinion.diagnosis.layers
+    if not layers:
+        yield f"- Norms by layer: {UNKNOWN}"
+        return
+    yield "- Norms by layer, last before the onset and first from it on:"
+    yield ""
+    yield "| signal | before | from the onset on |"
+    yield "| --- | ---: | ---: |"
+    for layer in layers:
+        yield f"| {markdown(layer.signal)} | {number(layer.before)} | {number(layer.after)} |"
 
 
 def _value(account: Account, name: str, row: int) -> str:
@@ -141,7 +154,7 @@ def _discriminating(opinion: Opinion) -> Iterator[str]:
         for item in hypothesis.evidence:
             if item.favors is not None:
                 told = True
-                way = "favors" if item.favors else "rules out"
+                way = "favors" if item.favors else "speaks against"
                 seen = f"{markdown(item.panel)}: {markdown(item.observation)}"
                 yield f"- Panel {seen}: {way} H{place}."
     if not told:

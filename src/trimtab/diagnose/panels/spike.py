@@ -6,7 +6,14 @@ import numpy as np
 
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import IncidentClass
-from trimtab.core.signals import FINGERPRINT, GRAD_NORM, LOSS, LR
+from trimtab.core.signals import (
+    FINGERPRINT,
+    GRAD_NORM,
+    LOSS,
+    LR,
+    TOKEN_RARITY,
+    UNIQUE_TOKEN_SHARE,
+)
 from trimtab.detect.windows import mean_and_deviation
 from trimtab.diagnose.case import Case
 from trimtab.diagnose.reading import Reading, number, reading, unrecorded
@@ -15,6 +22,11 @@ LR_JUMP = 1.2
 """A learning rate that moves by more than this factor in one record, and by more than three times
 its usual pace, is discontinuous. Source: the factor is the one by which published diagnoses tell a
 schedule fault; the pace keeps a steep warm-up in a thinned log from counting."""
+
+ODD_TOKENS_SIGMAS = 6.0
+"""A batch whose rarity or share of distinct tokens is further off than this is odd. Source: robust
+scores of healthy public runs stay under 4.5; batches of rare or repeated tokens in small models
+moved these two by 10 deviations and more."""
 
 _PACE_RECORDS = 20
 _PACE_FACTOR = 3.0
@@ -62,6 +74,22 @@ def long_tail(case: Case) -> Reading:
         f"gradient norm {number(peak)}, {ratio:.1f} times the mean before "
         f"({number(mean)}){case.doubt(GRAD_NORM)}",
     )
+
+
+def odd_tokens(case: Case) -> Reading:
+    """Are the tokens of the batch at the onset far from those of the batches before?"""
+    shown = []
+    odd = False
+    for signal, worse in ((TOKEN_RARITY, 1.0), (UNIQUE_TOKEN_SHARE, -1.0)):
+        value, usual = case.at_onset(signal), case.before(signal, case.config.window)
+        if value is None or len(usual) < 2:
+            continue
+        mean, deviation = mean_and_deviation(usual)
+        odd = odd or worse * (value - mean) > ODD_TOKENS_SIGMAS * deviation
+        shown.append(f"{signal} {number(value)}, before {number(mean)} +- {number(deviation)}")
+    if not shown:
+        return unrecorded(TOKEN_RARITY, "token statistics of the batch not recorded")
+    return reading(TOKEN_RARITY, odd, "; ".join(shown))
 
 
 def lr_jump(case: Case) -> Reading:
