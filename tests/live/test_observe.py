@@ -61,8 +61,11 @@ SLOW_SETUPS = {
 }
 
 
-# Said by torch's own compiler about a tensor between two compiled blocks.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+# Said by torch's own compiler: about a tensor between two compiled blocks, and about itself.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
+]
 
 
 @pytest.fixture(autouse=True)
