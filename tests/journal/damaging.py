@@ -125,13 +125,14 @@ def may_be_lost(original: Path, hurt: Wound, first_tick: int) -> tuple[Mask, dic
         _mark_lines(original.read_bytes(), hurt, rows, first_tick)
         return rows, values
     file = SealedFile(original)
-    end = file._base + file._places["end", ""][0]
+    end = file._base + file._places["end", ""]
     if hurt.first < file._base and hurt.stop > end:  # both headers
         rows[first_tick : first_tick + file.rows] = True
         return rows, values
-    for (part, name), (at, length) in file._places.items():
-        begin, stop = file._base + at, file._base + at + length
-        if part in ("notes", "end") or hurt.stop < begin or hurt.first >= stop or not length:
+    for (part, name), at in file._places.items():
+        length = {"axis": 8 * file.rows, "values": 8 * file.rows, "mask": -(-file.rows // 8)}
+        begin, stop = file._base + at, file._base + at + length.get(part, 0)
+        if part in ("notes", "end") or hurt.stop < begin or hurt.first >= stop:
             continue
         per_row = 1 / 8 if part == "mask" else 8
         low = int((max(hurt.first, begin) - begin) / per_row) // CHUNK_ROWS * CHUNK_ROWS

@@ -1,5 +1,6 @@
 """A follower in another process sees each record once, and within a second."""
 
+import threading
 import time
 
 import pytest
@@ -8,7 +9,7 @@ from tests.journal.following import follow_a_writer
 
 from trimtab.core.block import Block
 from trimtab.core.config import JournalConfig
-from trimtab.journal import Follower, JournalWriter, RunDirectory
+from trimtab.journal import DamageKind, Follower, JournalWriter, RunDirectory, read_journal
 
 
 @pytest.mark.parametrize("segment_records", [5, 100, 100_000])
@@ -52,3 +53,29 @@ def test_a_follower_goes_on_when_the_writer_is_restarted(run: RunDirectory) -> N
             block = follower.poll()
             assert block.tick.tolist() == list(range(10 * attempt, 10 * attempt + 10))
             assert follower.ended == "closed"
+
+
+def test_reading_while_files_are_sealed_finds_every_one(run: RunDirectory) -> None:
+    """A log may be sealed and gone between the listing and the opening: nothing may be missed."""
+    stop = threading.Event()
+
+    def write() -> None:
+        with JournalWriter(run, JournalConfig(segment_records=3, flush_seconds=0.005)) as writer:
+            while not stop.is_set():
+                writer.append(0, {"loss": 1.0})
+                time.sleep(0.002)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        seen, end = 0, time.monotonic() + 2
+        while time.monotonic() < end:
+            reading = read_journal(run)
+            assert reading.block.tick.tolist() == list(range(len(reading.block)))
+            assert {damage.kind for damage in reading.damage} <= {DamageKind.TORN_TAIL}
+            assert len(reading.block) >= seen
+            seen = len(reading.block)
+    finally:
+        stop.set()
+        thread.join()
+    assert seen > 50

@@ -6,6 +6,7 @@ import pytest
 from tests.journal.comparing import rows_of
 from tests.journal.killing import kill_writers, signals_at
 
+from trimtab.core.config import JournalConfig
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 
 BOUND = 0.5
@@ -28,7 +29,7 @@ def _assert_goes_on(run: RunDirectory) -> None:
     """The next writer goes on after the last tick, and seals what the killed one left."""
     before = read_journal(run)
     last = int(before.block.tick[-1])
-    with JournalWriter(run) as writer:
+    with JournalWriter(run, JournalConfig(close_seconds=120)) as writer:
         assert writer.append(last + 1, signals_at(last + 1), data_position=-1) == last + 1
     assert writer.error is None
     assert not list(run.journal.glob("*.log"))

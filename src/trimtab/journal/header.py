@@ -6,8 +6,9 @@ The header is a line like all others (see lines.py). It lists what the file hold
 which it lies there, so places are added up and never read from the file: nothing to distrust.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -38,7 +39,7 @@ class Axis:
 
     start: int = 0
     stride: int = 0
-    checksums: tuple[int, ...] | None = None
+    checksums: Sequence[int] | None = None
 
     def fits(self, rows: int) -> bool:
         """Whether a range of so many numbers stays within 64 bits."""
@@ -53,12 +54,11 @@ class Axis:
             out.fill(self.start)
 
 
-@dataclass(frozen=True, slots=True)
-class Signal:
+class Signal(NamedTuple):
     """How one signal is held: its values, and a mask if it was not recorded in each row."""
 
-    checksums: tuple[int, ...]
-    mask: tuple[int, ...] | None
+    checksums: Sequence[int]
+    mask: Sequence[int] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +86,7 @@ class Header:
                 "notes": [self.notes_bytes, self.notes_checksum],
                 "axes": [_axis_terms(self.axes[name]) for name in AXES],
                 "signals": [
-                    [name, list(signal.checksums), signal.mask]
-                    for name, signal in self.signals.items()
+                    [name, signal.checksums, signal.mask] for name, signal in self.signals.items()
                 ],
             }
         )
@@ -117,19 +116,21 @@ class Header:
             notes_checksum=notes[1],
         )
 
-    def places(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Where each part begins after the first header, and its length in bytes."""
-        lengths: dict[tuple[str, str], int] = {("notes", ""): self.notes_bytes}
+    def places(self) -> dict[tuple[str, str], int]:
+        """Where each part begins, counted from the end of the first header."""
+        places: dict[tuple[str, str], int] = {("notes", ""): 0}
+        at = self.notes_bytes
         for name, axis in self.axes.items():
-            lengths["axis", name] = 0 if axis.checksums is None else self.rows * 8
+            if axis.checksums is not None:
+                places["axis", name] = at
+                at += 8 * self.rows
         for name, signal in self.signals.items():
-            lengths["values", name] = self.rows * 8
-            lengths["mask", name] = 0 if signal.mask is None else -(-self.rows // 8)
-        places, at = {}, 0
-        for part, length in lengths.items():
-            places[part] = (at, length)
-            at += length
-        places["end", ""] = (at, 0)
+            places["values", name] = at
+            at += 8 * self.rows
+            if signal.mask is not None:
+                places["mask", name] = at
+                at += -(-self.rows // 8)
+        places["end", ""] = at
         return places
 
 
@@ -141,7 +142,7 @@ def trailer(line: bytes) -> bytes:
 def _axis_terms(axis: Axis) -> list[Any]:
     if axis.checksums is None:
         return ["range", axis.start, axis.stride]
-    return ["numbers", list(axis.checksums)]
+    return ["numbers", axis.checksums]
 
 
 def _axis(terms: Any, rows: int) -> Axis:
@@ -150,19 +151,21 @@ def _axis(terms: Any, rows: int) -> Axis:
             axis = Axis(start=start, stride=stride)
             if axis.fits(rows):
                 return axis
-        case ["numbers", list(sums)]:
-            return Axis(checksums=_checksums(sums, rows))
+        case ["numbers", list(sums)] if len(sums) == num_chunks(rows):
+            return Axis(checksums=sums)
     raise ValueError("its header holds an axis of an unknown form")
 
 
 def _signals(terms: Any, rows: int) -> dict[str, Signal]:
     if not isinstance(terms, list):
         raise ValueError("its header does not list the signals")
+    chunks = num_chunks(rows)
     signals: dict[str, Signal] = {}
     try:
         for name, sums, mask in terms:
-            checked = None if mask is None else _checksums(mask, rows)
-            signals[name] = Signal(_checksums(sums, rows), checked)
+            if len(sums) != chunks or (mask is not None and len(mask) != chunks):
+                raise ValueError(f"its header has the wrong number of checksums for {rows} rows")
+            signals[name] = Signal(sums, mask)
     except TypeError as error:
         raise ValueError("its header holds a signal of an unknown form") from error
     if len(signals) < len(terms) or not all(isinstance(name, str) for name in signals):
@@ -170,10 +173,9 @@ def _signals(terms: Any, rows: int) -> dict[str, Signal]:
     return signals
 
 
-def _checksums(sums: list[Any], rows: int) -> tuple[int, ...]:
-    if len(sums) != -(-rows // CHUNK_ROWS):
-        raise ValueError(f"its header has {len(sums)} checksums for {rows} rows")
-    return tuple(sums)
+def num_chunks(rows: int) -> int:
+    """How many checksums an axis, a column or a mask of so many rows has."""
+    return -(-rows // CHUNK_ROWS)
 
 
 def _is_count(value: Any) -> TypeGuard[int]:

@@ -22,6 +22,10 @@ _BATCH = 1024
 _NOTE_RESERVE = 1024
 """Places that only notes may take: events are few, and worth more than a record."""
 
+_Item = tuple[int, int, dict[str, float], int, int] | Entry
+"""What waits: a record as step, tick, signals, attempt and position, or a note. A tuple of plain
+values is nothing to the garbage collector, so a full queue does not make it slow."""
+
 
 class Intake:
     """Gives out ticks and holds what waits for the disk."""
@@ -31,7 +35,7 @@ class Intake:
         self._next_tick = next_tick
         # Not an Event: one that a signal handler sets while the same thread is setting it hangs.
         self._calls: SimpleQueue[None] = SimpleQueue()
-        self._items: deque[Record | Entry] = deque()
+        self._items: deque[_Item] = deque()
         self._open = True
         self.dropped = 0
         self._untold_first = next_tick
@@ -44,23 +48,14 @@ class Intake:
         self, step: int, signals: Mapping[str, float], attempt: int, data_position: int
     ) -> int:
         """Take one record; its tick."""
-        # A copy of plain floats: the caller may go on to change what it gave us.
-        values = dict(zip(map(str, signals), map(float, signals.values()), strict=True))
+        values = _plain(signals)
         step, attempt, position = _int64(step), _int64(attempt), _int64(data_position)
         with self._turn:
             tick = self._next_tick
             self._next_tick += 1
             if self._open and len(self._items) < self._limit:
                 self._tell_drops()
-                self._items.append(
-                    Record(
-                        step=step,
-                        tick=tick,
-                        signals=values,
-                        attempt=attempt,
-                        data_position=position,
-                    )
-                )
+                self._items.append((step, tick, values, attempt, position))
                 if len(self._items) == self._limit // 2:
                     self._calls.put(None)
             else:
@@ -94,7 +89,8 @@ class Intake:
 
     def take(self) -> list[Record | Entry]:
         """The next items for the disk, none if nothing waits."""
-        return [self._items.popleft() for _ in range(min(len(self._items), _BATCH))]
+        items = [self._items.popleft() for _ in range(min(len(self._items), _BATCH))]
+        return [_record(*item) if isinstance(item, tuple) else item for item in items]
 
     def rest(self, seconds: float) -> None:
         """Let the writer's thread sleep, unless so much waits that it should not."""
@@ -110,7 +106,7 @@ class Intake:
         """Take nothing any more: nobody is there to write it. What waits counts as dropped."""
         with self._turn:
             self._open = False
-            self.dropped += sum(isinstance(item, Record) for item in self._items)
+            self.dropped += sum(isinstance(item, tuple) for item in self._items)
             self._items.clear()
 
     def forget(self) -> None:
@@ -129,6 +125,18 @@ class Intake:
                 }
             )
             self._untold_records = self._untold_notes = 0
+
+
+def _plain(signals: Mapping[str, float]) -> dict[str, float]:
+    """A copy, because the caller may go on to change what it gave us, and of plain floats."""
+    values = dict(signals)
+    if {*map(type, values)} <= {str} and {*map(type, values.values())} <= {float}:
+        return values
+    return {str(name): float(value) for name, value in values.items()}
+
+
+def _record(step: int, tick: int, signals: dict[str, float], attempt: int, position: int) -> Record:
+    return Record(step=step, tick=tick, signals=signals, attempt=attempt, data_position=position)
 
 
 def _int64(value: int) -> int:

@@ -119,7 +119,7 @@ class LogParser:
             builder.add(record)
         part = LogPart(
             file=self._file,
-            block=builder.build(),
+            block=builder.build() if records else Block.empty(),
             notes=tuple(sorted(self._notes, key=_place)),
             damage=tuple(self._damage),
         )

@@ -1,7 +1,7 @@
 """Read a sealed file: only what is asked for, straight into its final place, and checked."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from io import BufferedReader, FileIO
 from pathlib import Path
 from zlib import crc32
@@ -43,7 +43,7 @@ class SealedFile:
             self.header, length, second = _find_header(file, size)
             self._base = len(MAGIC) + length
             self._places = self.header.places()
-            claimed = self._places["end", ""][0]
+            claimed = self._places["end", ""]
             if claimed > max(size, _BELIEVED):
                 raise ValueError(f"its header claims {claimed} bytes, the file has {size}")
             end = self._base + claimed + length + TRAILER_BYTES
@@ -132,7 +132,7 @@ class SealedFile:
             losses.damage.append(told)
 
     def _read_mask(
-        self, file: FileIO, name: str, sums: tuple[int, ...] | None, out: BoolArray
+        self, file: FileIO, name: str, sums: Sequence[int] | None, out: BoolArray
     ) -> list[slice]:
         if sums is None:
             out[:] = True
@@ -147,17 +147,20 @@ class SealedFile:
         file: FileIO,
         part: tuple[str, str],
         out: NDArray[np.float64] | NDArray[np.int64] | NDArray[np.uint8],
-        sums: tuple[int, ...],
+        sums: Sequence[int],
         chunk: int,
     ) -> list[slice]:
         """Read one part and check it chunk by chunk; the rows that are lost."""
-        view, at = out.data.cast("B"), self._base + self._places[part][0]
+        view, at = out.data.cast("B"), self._base + self._places[part]
         got = _read_into(file, view, at)
+        pieces = [view[start : start + chunk] for start in range(0, len(view), chunk)]
+        found = [crc32(piece) for piece in pieces]
+        if got == len(view) and found == sums:
+            return []
         bad = []
-        for number, expected in enumerate(sums):
+        for number, (piece, expected) in enumerate(zip(pieces, sums, strict=True)):
             start = number * chunk
-            piece = view[start : start + chunk]
-            good = start + len(piece) <= got and crc32(piece) == expected
+            good = start + len(piece) <= got and found[number] == expected
             if not good and self._shift:
                 moved = _read_into(file, piece, at + start + self._shift)
                 good = moved == len(piece) and crc32(piece) == expected
@@ -220,9 +223,9 @@ def _read_into(file: FileIO, out: memoryview, at: int) -> int:
     if at < 0:
         return 0
     file.seek(at)
-    got = 0
-    while count := file.readinto(out[got:]):
-        got += count
+    got = file.readinto(out)
+    while 0 < got < len(out) and (more := file.readinto(out[got:])):
+        got += more
     return got
 
 
