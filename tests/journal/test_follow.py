@@ -60,7 +60,7 @@ def test_reading_while_files_are_sealed_finds_every_one(run: RunDirectory) -> No
     stop = threading.Event()
 
     def write() -> None:
-        with JournalWriter(run, JournalConfig(segment_records=3, flush_seconds=0.005)) as writer:
+        with JournalWriter(run, JournalConfig(segment_records=10, flush_seconds=0.005)) as writer:
             while not stop.is_set():
                 writer.append(0, {"loss": 1.0})
                 time.sleep(0.002)

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from operator import index
 from queue import Empty, SimpleQueue
+from struct import Struct
+from struct import error as StructError
 from threading import RLock
-from typing import Any
+from typing import Any, NamedTuple
 
 from trimtab.core.builder import Record
 from trimtab.core.errors import JournalError
@@ -22,9 +24,19 @@ _BATCH = 1024
 _NOTE_RESERVE = 1024
 """Places that only notes may take: events are few, and worth more than a record."""
 
-_Item = tuple[int, int, dict[str, float], int, int] | Entry
-"""What waits: a record as step, tick, signals, attempt and position, or a note. A tuple of plain
-values is nothing to the garbage collector, so a full queue does not make it slow."""
+_AXES = "q" * 5
+"""In front of a packed record's values: its form, step, tick, attempt and position."""
+
+
+class _Form(NamedTuple):
+    """How records with one set of signals are packed."""
+
+    number: int
+    names: tuple[str, ...]
+    struct: Struct
+
+
+_NUMBER = Struct("=q")
 
 
 class Intake:
@@ -35,7 +47,11 @@ class Intake:
         self._next_tick = next_tick
         # Not an Event: one that a signal handler sets while the same thread is setting it hangs.
         self._calls: SimpleQueue[None] = SimpleQueue()
-        self._items: deque[_Item] = deque()
+        # Records wait as bytes: a queue full of containers would wake the garbage collector, and
+        # its pause would fall into the training loop.
+        self._items: deque[bytes | Entry] = deque()
+        self._forms: dict[tuple[str, ...], _Form] = {}
+        self._known_forms: list[_Form] = []
         self._open = True
         self.dropped = 0
         self._untold_first = next_tick
@@ -48,14 +64,19 @@ class Intake:
         self, step: int, signals: Mapping[str, float], attempt: int, data_position: int
     ) -> int:
         """Take one record; its tick."""
-        values = _plain(signals)
+        form = self._forms.get(tuple(signals)) or self._learn(tuple(signals))
         step, attempt, position = _int64(step), _int64(attempt), _int64(data_position)
+        values = signals.values()
         with self._turn:
             tick = self._next_tick
+            try:
+                packed = form.struct.pack(form.number, step, tick, attempt, position, *values)
+            except StructError as error:
+                raise TypeError(f"signals are numbers, got {dict(signals)!r}") from error
             self._next_tick += 1
             if self._open and len(self._items) < self._limit:
                 self._tell_drops()
-                self._items.append((step, tick, values, attempt, position))
+                self._items.append(packed)
                 if len(self._items) == self._limit // 2:
                     self._calls.put(None)
             else:
@@ -90,7 +111,7 @@ class Intake:
     def take(self) -> list[Record | Entry]:
         """The next items for the disk, none if nothing waits."""
         items = [self._items.popleft() for _ in range(min(len(self._items), _BATCH))]
-        return [_record(*item) if isinstance(item, tuple) else item for item in items]
+        return [self._record(item) if isinstance(item, bytes) else item for item in items]
 
     def rest(self, seconds: float) -> None:
         """Let the writer's thread sleep, unless so much waits that it should not."""
@@ -106,13 +127,34 @@ class Intake:
         """Take nothing any more: nobody is there to write it. What waits counts as dropped."""
         with self._turn:
             self._open = False
-            self.dropped += sum(isinstance(item, tuple) for item in self._items)
+            self.dropped += sum(isinstance(item, bytes) for item in self._items)
             self._items.clear()
 
     def forget(self) -> None:
         """Stop in a forked child, where the lock may be held by a thread that was left behind."""
         self._turn = RLock()
         self.stop()
+
+    def _learn(self, names: tuple[str, ...]) -> _Form:
+        """A form for records with these signals; runs repeat few sets of them."""
+        with self._turn:
+            spelled = tuple(map(str, names))
+            form = _Form(len(self._known_forms), spelled, Struct(f"={_AXES}{len(names)}d"))
+            self._known_forms.append(form)
+            self._forms[names] = form
+            return form
+
+    def _record(self, packed: bytes) -> Record:
+        (number,) = _NUMBER.unpack_from(packed)
+        form = self._known_forms[number]
+        _, step, tick, attempt, position, *values = form.struct.unpack(packed)
+        return Record(
+            step=step,
+            tick=tick,
+            signals=dict(zip(form.names, values, strict=True)),
+            attempt=attempt,
+            data_position=position,
+        )
 
     def _tell_drops(self) -> None:
         if self._untold_records or self._untold_notes:
@@ -125,18 +167,6 @@ class Intake:
                 }
             )
             self._untold_records = self._untold_notes = 0
-
-
-def _plain(signals: Mapping[str, float]) -> dict[str, float]:
-    """A copy, because the caller may go on to change what it gave us, and of plain floats."""
-    values = dict(signals)
-    if {*map(type, values)} <= {str} and {*map(type, values.values())} <= {float}:
-        return values
-    return {str(name): float(value) for name, value in values.items()}
-
-
-def _record(step: int, tick: int, signals: dict[str, float], attempt: int, position: int) -> Record:
-    return Record(step=step, tick=tick, signals=signals, attempt=attempt, data_position=position)
 
 
 def _int64(value: int) -> int:
