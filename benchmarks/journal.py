@@ -1,4 +1,4 @@
-"""What the journal costs and what it keeps: `python -m benchmarks.journal`, about four minutes.
+"""What the journal costs and what it keeps: `scripts/bench journal`, about four minutes.
 
 Every figure stands beside its bar. All files are temporary; nothing is dropped from the page
 cache, so reading is warm.
@@ -236,7 +236,7 @@ def _folder() -> Iterator[Path]:
 def main() -> None:
     faulthandler.dump_traceback_later(LONGEST, exit=True, file=sys.stderr)
     rows = [(figure.what, figure.measured, figure.bar) for figure in run()]
-    publish("Journal", "python -m benchmarks.journal", table(["what", "measured", "bar"], rows))
+    publish("Journal", "scripts/bench journal", table(["what", "measured", "bar"], rows))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from trimtab._version import __version__
 from trimtab.cli.demo import demo
 from trimtab.cli.diagnose import diagnose
 from trimtab.cli.follow import follow
+from trimtab.cli.lab import app as lab
 from trimtab.cli.note import note
 from trimtab.cli.report import report
 
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 for command in (demo, diagnose, follow, note, report):
     app.command()(command)
+app.add_typer(lab)
 
 
 def _print_version(wanted: bool) -> None:

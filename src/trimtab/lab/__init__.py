@@ -2,6 +2,8 @@
 
 sizes -> model -> optimizer          a small GPT, its named sizes, AdamW
 text -> tokenizer -> tokens -> data  the standard library's source as labelled token windows
+engines, schedule, evaluation,
+checkpoints -> train                 the loop, alone or on ranks; train_config has its settings
 """
 
 import importlib.util

@@ -1,0 +1,43 @@
+"""Trimtab under DDP: `torchrun --standalone --nproc_per_node=2 ddp.py`, then
+`trimtab report runs/ddp`.
+
+A small network learns to guess the next byte of a file of Python's own from the 16 before it.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import trimtab
+
+dist.init_process_group("gloo")  # "nccl" on GPUs
+torch.manual_seed(dist.get_rank())  # other batches on every rank; DDP makes the weights equal
+text = torch.tensor(list(Path(argparse.__file__).read_bytes()))  # any text would do
+windows = text.unfold(0, 17, 1)  # every run of 17 bytes: 16 to look at, 1 to guess
+
+model = DistributedDataParallel(
+    nn.Sequential(
+        nn.Embedding(256, 32), nn.Flatten(), nn.Linear(16 * 32, 256), nn.GELU(), nn.Linear(256, 256)
+    )
+)
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+
+# Every rank watches and records; the first one writes what all of them saw.
+with trimtab.watch(model, optimizer, run_dir="runs/ddp") as guard:
+    for _ in range(300):
+        batch = windows[torch.randint(len(windows), (64,))]
+        loss = F.cross_entropy(model(batch[:, :16]), batch[:, 16])
+        guard.record(loss=loss, tokens=len(batch))  # this rank's own; trimtab takes the mean
+        loss.backward()
+        guard.clip_grad_norm_(1.0)  # as torch's; the norm before clipping is recorded
+        optimizer.step()
+        optimizer.zero_grad()
+
+if dist.get_rank() == 0:
+    print(f"last loss {loss.item():.3f}; now: trimtab report runs/ddp")
+dist.destroy_process_group()

@@ -1,0 +1,91 @@
+"""Small runs of the trainer, and what to compare of two of them."""
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tests.lab.conftest import SMALL_BYTES
+from torch import Tensor
+from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from trimtab.core.block import Block
+from trimtab.journal import RunDirectory, read_journal
+from trimtab.lab.sizes import SIZES
+from trimtab.lab.train import train
+from trimtab.lab.train_config import TrainConfig
+
+CLOCKS = frozenset({"clock", "step_seconds", "tokens_per_second", "data_seconds"})
+"""Signals that tell the time, and so are never twice the same."""
+
+TRAINED = ("loss", "grad_norm", "lr", "tokens")
+"""Signals that are there at every step and depend on the run alone."""
+
+
+class Interrupted(Exception):
+    """A run was stopped from outside."""
+
+
+def small(**settings: Any) -> TrainConfig:
+    """A run of 12 steps that takes a second."""
+    usual: dict[str, Any] = {
+        "model": SIZES["0.15M"],
+        "steps": 12,
+        "batch_size": 8,
+        "length": 16,
+        "corpus_bytes": SMALL_BYTES,
+        "eval_steps": 5,
+        "eval_batches": 2,
+        "checkpoint_steps": 4,
+    }
+    return TrainConfig(**(usual | settings))
+
+
+def run_until(stop: int, config: TrainConfig, run_dir: Path, cache: Path, **options: Any) -> None:
+    """Train, but be stopped behind so many steps, as a run that is killed there."""
+
+    def on_step(done: int, loss: Tensor) -> None:
+        if done == stop < config.steps:
+            raise Interrupted
+
+    with contextlib.suppress(Interrupted):
+        train(config, run_dir, cache_dir=cache, on_step=on_step, **options)
+
+
+def journal(run_dir: Path) -> Block:
+    return read_journal(RunDirectory(run_dir)).block
+
+
+def timeless(block: Block) -> dict[str, tuple[bytes, bytes]]:
+    """Every signal but the clocks, as bytes: equal means bit-identical, NaN and gaps included."""
+    told = {
+        name: (np.where(column.present, column.values, 0.0).tobytes(), column.present.tobytes())
+        for name, column in block.columns.items()
+        if name not in CLOCKS
+    }
+    for name in ("step", "tick", "attempt", "data_position"):
+        told[name] = (getattr(block, name).tobytes(), b"")
+    return told
+
+
+def per_step(block: Block, signal: str) -> dict[int, float]:
+    """A signal by step; where a step was done twice, the last time counts."""
+    column = block.column(signal)
+    rows = zip(block.step.tolist(), column.values.tolist(), column.present, strict=True)
+    return {step: value for step, value, present in rows if present}
+
+
+def weights(run_dir: Path, step: int) -> Mapping[str, Tensor]:
+    """All tensors of a checkpoint, whole, whoever wrote it."""
+    path = run_dir / "checkpoints" / f"step-{step:08d}"
+    stored = FileSystemReader(path).read_metadata().state_dict_metadata
+    state = {}
+    for name, entry in stored.items():
+        assert isinstance(entry, TensorStorageMetadata), f"{name} would be unpickled"
+        state[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
+    state_dict_loader.load(state, checkpoint_id=path)
+    return state

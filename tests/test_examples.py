@@ -1,0 +1,65 @@
+"""The examples, as a new user would run them: copied into an empty folder."""
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from typer.testing import CliRunner
+
+from trimtab.cli.main import app
+from trimtab.journal import RunDirectory, read_journal
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+
+
+def _run(name: str, folder: Path, *launcher: str) -> str:
+    shutil.copy(EXAMPLES / name, folder)
+    done = subprocess.run(
+        [sys.executable, *launcher, name],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "launcher", "tokens"),
+    [
+        ("plain_loop.py", ("-W", "error"), 64),
+        ("ddp.py", TORCHRUN, 128),
+        ("fsdp2.py", TORCHRUN, 128),
+    ],
+)
+def test_an_example_trains_and_its_last_line_leads_on(
+    name: str, launcher: tuple[str, ...], tokens: int, tmp_path: Path
+) -> None:
+    printed = _run(name, tmp_path, *launcher)
+    assert printed.count("last loss") == 1  # of the first rank only
+    command = printed.split("now: trimtab ")[1].split()
+    block = read_journal(RunDirectory(tmp_path / command[1])).block
+    losses = block.column("loss").values
+    assert len(losses) == 300
+    assert losses[0] == pytest.approx(math.log(256), abs=0.2)
+    assert losses[-50:].mean() < 2.5
+    assert set(block.column("tokens").values) == {tokens}  # of all ranks together
+    told = CliRunner().invoke(app, [command[0], str(tmp_path / command[1])])
+    assert told.exit_code == 0
+    assert "300 of 300 steps kept" in told.stdout
+
+
+def test_every_example_is_tested_and_short() -> None:
+    for path in EXAMPLES.glob("*.py"):
+        assert path.name in {"plain_loop.py", "ddp.py", "fsdp2.py"}
+        assert len(path.read_text().splitlines()) <= 50
