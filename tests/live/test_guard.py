@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -432,3 +433,51 @@ def test_a_bad_batch_in_a_live_run_gets_its_postmortem(tmp_path: Path) -> None:
     assert "| dtype | fp32 |" in spike
     incidents = [event for event in journal_of(tmp_path).events if event.kind == "incident"]
     assert any(event.facts["onset"] == 150 for event in incidents)
+
+
+def test_steps_go_on_counting_when_the_guard_has_stepped_aside(tmp_path: Path) -> None:
+    model, optimizer = build()
+    numbers = []
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        for step in guard.steps(batches(10)):
+            numbers.append(step.number)
+            if step.number == 4:
+                guard._watcher.shield.is_down = True  # type: ignore[union-attr]
+            loop(guard, model, optimizer, list(step))
+    assert numbers == list(range(10))
+
+
+def test_data_positions_go_on_where_a_resume_says(tmp_path: Path) -> None:
+    model, optimizer = build()
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, step=7) as guard:
+        for step in guard.steps(batches(6), accumulate=2, data_position=14):
+            for batch in step:
+                loss = loss_of(model, batch)
+                guard.record(loss=loss)
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    block = journal_of(tmp_path)
+    assert block.step.tolist() == [7, 8, 9]
+    assert block.data_position.tolist() == [14, 16, 18]
+
+
+def test_a_step_that_the_scaler_skipped_keeps_its_own_number_and_batch(tmp_path: Path) -> None:
+    model, optimizer = build(adamw(foreach=True))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    seen = []
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, scaler=scaler) as guard:
+        for step in guard.steps(batches(40)):
+            for batch in step:
+                with torch.autocast("cpu", torch.float16):
+                    loss = loss_of(model, batch)
+                guard.record(loss=loss)
+                scaler.scale(loss).backward()
+                seen.append((step.number, float(zlib.crc32(batch.numpy().tobytes()))))
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    block = journal_of(tmp_path)
+    assert [event.kind for event in block.events].count("step not applied") >= 3
+    prints = block.column("fingerprint").values.tolist()
+    assert list(zip(block.step.tolist(), prints, strict=True)) == seen

@@ -86,7 +86,11 @@ def train(
             dtype=config.dtype,
             seed=config.seed,
         ) as guard:
-            steps = guard.steps(run.loader, accumulate=config.accumulate)
+            steps = guard.steps(
+                run.loader,
+                accumulate=config.accumulate,
+                data_position=first_step * config.accumulate,
+            )
             # The range stands first: at its end no further batch is taken.
             for step, micro_batches in zip(range(first_step, config.steps), steps, strict=False):
                 if step % config.eval_steps == 0:

@@ -66,12 +66,19 @@ class Guard:
             with watcher.shield.guarding("event"):
                 watcher.host.event(kind, watcher.next_step, facts)
 
-    def steps(self, loader: Iterable[Any], accumulate: int = 1) -> Iterator[Step]:
-        """Go through a loader in steps of `accumulate` batches."""
+    def steps(
+        self, loader: Iterable[Any], accumulate: int = 1, *, data_position: int = 0
+    ) -> Iterator[Step]:
+        """Go through a loader in steps of `accumulate` batches.
+
+        `data_position` is that of its first batch: after a resume, where the data goes on.
+        """
         watcher = self._watcher
-        watcher.loop = StepLoop(loader, accumulate)
+        watcher.loop = StepLoop(loader, accumulate, data_position)
         self._ending = "left the loop"
-        yield from watcher.loop.run(lambda: watcher.next_step)
+        for step in watcher.loop.run(lambda: watcher.next_step):
+            yield step
+            watcher.end_step(step.number)
         self._ending = "end of data"
 
     def close(self, how: str | None = None) -> None:
@@ -107,9 +114,11 @@ class NoGuard:
     def event(self, kind: str, **facts: Any) -> None:
         """Do nothing."""
 
-    def steps(self, loader: Iterable[Any], accumulate: int = 1) -> Iterator[Step]:
+    def steps(
+        self, loader: Iterable[Any], accumulate: int = 1, *, data_position: int = 0
+    ) -> Iterator[Step]:
         """Go through a loader in steps of `accumulate` batches."""
-        for step in StepLoop(loader, accumulate).run(lambda: self._next_step):
+        for step in StepLoop(loader, accumulate, data_position).run(lambda: self._next_step):
             yield step
             self._next_step += 1
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from trimtab.core import signals
@@ -68,6 +69,11 @@ class Sensors:
     def norm_was_given(self) -> bool:
         """Whether the gradient norm came from the user, before clipping."""
         return self._given_norm is not None
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether parameters are spread over ranks."""
+        return any(isinstance(parameter, DTensor) for parameter in self._parameters)
 
     @property
     def gradients_are_gone(self) -> bool:

@@ -44,14 +44,14 @@ class Step:
 class StepLoop:
     """A loader in steps of `accumulate` batches, with the facts of the step at hand."""
 
-    def __init__(self, loader: Iterable[Any], accumulate: int) -> None:
+    def __init__(self, loader: Iterable[Any], accumulate: int, data_position: int = 0) -> None:
         if accumulate < 1:
             raise ConfigError(f"accumulate must be at least 1, got {accumulate}")
         self._loader = loader
         self._accumulate = accumulate
         self._facts = BatchFacts()
         self._step: Step | None = None
-        self._position = 0
+        self._position = data_position
 
     @property
     def data_position(self) -> int:

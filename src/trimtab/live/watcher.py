@@ -77,9 +77,20 @@ class Watcher:
 
     def count_loss(self) -> None:
         """The user recorded a loss; close a step that ended without its optimizer."""
-        if self._num_losses and self._was_abandoned():
+        # A sharded model may hold no gradient between micro-batches, so there it would be a guess.
+        is_plain_loop = self.loop is None and not self.sensors.is_sharded
+        if self._num_losses and (
+            self._hooks.is_under_way or (is_plain_loop and self._was_skipped())
+        ):
             self._close_step(applied=False)
         self._num_losses += 1
+
+    def end_step(self, number: int) -> None:
+        """The loop has come to the end of a step, whether or not its optimizer moved."""
+        if self.is_observed() and (self._hooks.is_under_way or self._was_skipped()):
+            self._close_step(applied=False)
+        if not self._joins:  # nobody counts here any more, and the loop must go on
+            self.next_step = number + 1
 
     def note_loss_scale(self) -> None:
         """Take the scale that the step at hand is computed with; `scaler.update()` changes it."""
@@ -89,9 +100,7 @@ class Watcher:
 
     def is_observed(self) -> bool:
         """Whether the step at hand was recorded, and this rank still comes to the boundary."""
-        # A rank whose guard failed goes on coming until all part: the others wait for it there.
-        joins = not (self._is_closed or self._boundary.parted)
-        return joins and self._num_losses > 0
+        return self._joins and self._num_losses > 0
 
     def before_update(self) -> None:
         """Measure the gradient norm, unless somebody gave it."""
@@ -129,14 +138,17 @@ class Watcher:
         if self._endings is not None:
             self._endings.remove()
 
-    def _was_abandoned(self) -> bool:
-        """Whether the last recorded step is over although not every optimizer moved.
+    @property
+    def _joins(self) -> bool:
+        """Whether this rank still comes to the boundary."""
+        # A rank whose guard failed goes on coming until all part: the others wait for it there.
+        return not (self._is_closed or self._boundary.parted)
 
-        GradScaler does not call the optimizer at all for a step that overflowed; what shows is
-        that the gradients have been cleared.
+    def _was_skipped(self) -> bool:
+        """Whether GradScaler has passed over the optimizer, as it does when a step overflowed.
+
+        What shows is that the gradients have been cleared.
         """
-        if self._hooks.is_under_way:
-            return True
         return self._scaler is not None and self.sensors.gradients_are_gone
 
     def _close_step(self, *, applied: bool) -> None:
