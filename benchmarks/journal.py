@@ -208,7 +208,7 @@ def _hanging() -> Iterator[Figure]:
         ("the same clock around nothing at all (noise)", "none", nothing.summary()),
     ):
         yield Figure(
-            what=f"{what}: mean, p99.9, max, max of the thread's own time",
+            what=f"{what}: mean, p99, p99.9, max, max of the thread's own time",
             measured=", ".join(f"{value:.3f}" for value in summary.values()) + " ms",
             bar=bar,
         )

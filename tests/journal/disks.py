@@ -42,6 +42,7 @@ class Costs:
         wall, cpu = np.array(self.wall) / 1e6, np.array(self.cpu) / 1e6
         return {
             "mean": float(wall.mean()),
+            "p99": float(np.quantile(wall, 0.99)),
             "p99.9": float(np.quantile(wall, 0.999)),
             "max": float(wall.max()),
             "max cpu": float(cpu.max()),
