@@ -21,11 +21,10 @@ from tests.journal.killing import kill_writers
 
 from benchmarks.results import publish, table
 from trimtab.core.block import Block, Column
-from trimtab.core.builder import Record
 from trimtab.core.config import JournalConfig
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.files import JournalFiles
-from trimtab.journal.lines import encode_record
+from trimtab.journal.packing import Form
 from trimtab.journal.segment import write_segment
 
 NAMES = [f"signal_{number:02d}" for number in range(20)]
@@ -140,7 +139,8 @@ def _writing() -> Iterator[Figure]:
     with _folder() as folder:
         costs = [writing_cost(folder / str(trial), 50_000) for trial in range(7)]
         sealed = sum(path.stat().st_size for path in (folder / "0").rglob("*.seg")) / 50_000
-    line = len(encode_record(Record(step=10**5, tick=10**5, signals=typical_signals()[0])))
+    form, values = Form(0, NAMES), typical_signals()[0].values()
+    line = len(form.line(form.pack(10**5, 10**5, 0, -1, values)))
     yield Figure(
         what="process time per step of 20 signals, with sealing (median and best of 7)",
         measured=f"{statistics.median(costs):.1f} us, {min(costs):.1f} us",

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.core.builder import Record
 from trimtab.core.config import JournalConfig
 from trimtab.journal import JournalWriter, RunDirectory
 from trimtab.journal.files import JournalFiles
 from trimtab.journal.header import CHUNK_ROWS
 from trimtab.journal.openlog import OpenLog
+from trimtab.journal.packing import Forms
 from trimtab.journal.sealed import SealedFile
 
 SEALED, OPEN = 10_000, 400
@@ -57,22 +57,20 @@ class Truth:
                 )
         assert writer.error is None
         (run.journal / "00000002.seg").unlink()  # it holds the end note only
-        log = OpenLog(JournalFiles(run.journal), 2, {})
+        forms = Forms()
+        log = OpenLog(JournalFiles(run.journal), 2, {}, forms)
         for tick in range(2 * SEALED, RECORDS):
             if tick in EVENTS:
                 facts = {"tick": tick}
                 log.add(
                     {"kind": "event", "event": "seen", "tick": tick, "step": tick, "facts": facts}
                 )
-            log.add(
-                Record(
-                    step=int(self.step[tick]),
-                    tick=tick,
-                    signals=self.signals(tick),
-                    attempt=int(self.attempt[tick]),
-                    data_position=int(self.position[tick]),
-                )
+            signals = self.signals(tick)
+            step, attempt, position = (
+                int(axis[tick]) for axis in (self.step, self.attempt, self.position)
             )
+            form = forms.of_names(tuple(signals))
+            log.add(form.pack(step, tick, attempt, position, signals.values()))
         log.flush()
         log.close()
 

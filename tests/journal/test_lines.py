@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.core.builder import Record
-from trimtab.journal.lines import decode, encode, encode_record
+from trimtab.journal.lines import decode, encode
 from trimtab.journal.notes import SCHEMA, understand
 
 json_values = st.recursive(
@@ -15,7 +14,6 @@ json_values = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=8,
 )  # fmt: skip
-signals = st.dictionaries(st.text(), st.floats(), max_size=5)
 
 
 def checked(body: bytes) -> bytes:
@@ -29,15 +27,6 @@ def test_an_entry_comes_back(entry: dict[str, object]) -> None:
     assert line.isascii()
     assert line.count(b"\n") == 1
     assert decode(line[:-1]) == entry
-
-
-@given(signals=signals)
-def test_the_short_way_to_a_record_writes_what_the_long_way_writes(
-    signals: dict[str, float],
-) -> None:
-    record = Record(step=-3, tick=7, attempt=2, data_position=2**60, signals=signals)
-    entry = {"kind": "record", "step": -3, "tick": 7, "attempt": 2, "position": 2**60}
-    assert encode_record(record) == encode(entry | {"signals": signals})
 
 
 @given(flip=st.integers(min_value=0))

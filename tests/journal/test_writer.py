@@ -20,6 +20,7 @@ from trimtab.journal import Follower, JournalWriter, RunDirectory, read_journal
 from trimtab.journal import sealing as sealing_room
 from trimtab.journal.files import JournalFiles
 from trimtab.journal.openlog import OpenLog
+from trimtab.journal.packing import Forms
 
 QUICK = JournalConfig(flush_seconds=0.005, segment_records=10)
 
@@ -56,7 +57,7 @@ def test_a_restart_goes_on_in_a_new_file(run: RunDirectory) -> None:
 
 def test_ticks_that_were_dropped_are_not_given_again(run: RunDirectory) -> None:
     run.journal.mkdir(parents=True)
-    log = OpenLog(JournalFiles(run.journal), 0, {})
+    log = OpenLog(JournalFiles(run.journal), 0, {}, Forms())
     log.add({"kind": "dropped", "first_tick": 0, "count": 7, "notes": 0})
     log.flush()
     log.close()

@@ -18,8 +18,9 @@ The way of a record:
 
 Files: directory (the run's folder), files (names), lines (one line), notes and story (what lines
 mean), logfile (read an open file), header, segment, sealed (the sealed file: layout, write, read),
-assembly and opening and reader (all files into one block), intake, openlog, sealing, lock and
-writer (the way in), follow (the live way out), damage (what is told when something is wrong).
+assembly and opening and reader (all files into one block), packing, intake, openlog, sealing, lock
+and writer (the way in), follow (the live way out), notebook (what people write down), damage (what
+is told when something is wrong).
 """
 
 from trimtab.journal.damage import Damage, DamageKind

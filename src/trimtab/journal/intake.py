@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from operator import index
 from queue import Empty, SimpleQueue
-from struct import Struct
-from struct import error as StructError
 from threading import RLock
-from typing import Any, NamedTuple
+from typing import Any
 
-from trimtab.core.builder import Record
 from trimtab.core.errors import JournalError
 from trimtab.journal.lines import Entry
+from trimtab.journal.packing import Forms
 
 _BATCH = 1024
 """Items taken at once: enough to spare system calls, few enough to be on their way in 50 ms."""
@@ -24,34 +22,17 @@ _BATCH = 1024
 _NOTE_RESERVE = 1024
 """Places that only notes may take: events are few, and worth more than a record."""
 
-_AXES = "q" * 5
-"""In front of a packed record's values: its form, step, tick, attempt and position."""
-
-
-class _Form(NamedTuple):
-    """How records with one set of signals are packed."""
-
-    number: int
-    names: tuple[str, ...]
-    struct: Struct
-
-
-_NUMBER = Struct("=q")
-
 
 class Intake:
     """Gives out ticks and holds what waits for the disk."""
 
-    def __init__(self, limit: int, next_tick: int) -> None:
+    def __init__(self, limit: int, next_tick: int, forms: Forms) -> None:
         self._limit = limit
         self._next_tick = next_tick
         # Not an Event: one that a signal handler sets while the same thread is setting it hangs.
         self._calls: SimpleQueue[None] = SimpleQueue()
-        # Records wait as bytes: a queue full of containers would wake the garbage collector, and
-        # its pause would fall into the training loop.
         self._items: deque[bytes | Entry] = deque()
-        self._forms: dict[tuple[str, ...], _Form] = {}
-        self._known_forms: list[_Form] = []
+        self._forms = forms
         self._open = True
         self.dropped = 0
         self._untold_first = next_tick
@@ -64,15 +45,11 @@ class Intake:
         self, step: int, signals: Mapping[str, float], attempt: int, data_position: int
     ) -> int:
         """Take one record; its tick."""
-        form = self._forms.get(tuple(signals)) or self._learn(tuple(signals))
         step, attempt, position = _int64(step), _int64(attempt), _int64(data_position)
-        values = signals.values()
         with self._turn:
             tick = self._next_tick
-            try:
-                packed = form.struct.pack(form.number, step, tick, attempt, position, *values)
-            except StructError as error:
-                raise TypeError(f"signals are numbers, got {dict(signals)!r}") from error
+            form = self._forms.of_names(tuple(signals))
+            packed = form.pack(step, tick, attempt, position, signals.values())
             self._next_tick += 1
             if self._open and len(self._items) < self._limit:
                 self._tell_drops()
@@ -108,10 +85,9 @@ class Intake:
             self._open = False
             self._calls.put(None)
 
-    def take(self) -> list[Record | Entry]:
+    def take(self) -> list[bytes | Entry]:
         """The next items for the disk, none if nothing waits."""
-        items = [self._items.popleft() for _ in range(min(len(self._items), _BATCH))]
-        return [self._record(item) if isinstance(item, bytes) else item for item in items]
+        return [self._items.popleft() for _ in range(min(len(self._items), _BATCH))]
 
     def rest(self, seconds: float) -> None:
         """Let the writer's thread sleep, unless so much waits that it should not."""
@@ -134,27 +110,6 @@ class Intake:
         """Stop in a forked child, where the lock may be held by a thread that was left behind."""
         self._turn = RLock()
         self.stop()
-
-    def _learn(self, names: tuple[str, ...]) -> _Form:
-        """A form for records with these signals; runs repeat few sets of them."""
-        with self._turn:
-            spelled = tuple(map(str, names))
-            form = _Form(len(self._known_forms), spelled, Struct(f"={_AXES}{len(names)}d"))
-            self._known_forms.append(form)
-            self._forms[names] = form
-            return form
-
-    def _record(self, packed: bytes) -> Record:
-        (number,) = _NUMBER.unpack_from(packed)
-        form = self._known_forms[number]
-        _, step, tick, attempt, position, *values = form.struct.unpack(packed)
-        return Record(
-            step=step,
-            tick=tick,
-            signals=dict(zip(form.names, values, strict=True)),
-            attempt=attempt,
-            data_position=position,
-        )
 
     def _tell_drops(self) -> None:
         if self._untold_records or self._untold_notes:

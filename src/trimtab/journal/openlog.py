@@ -4,19 +4,22 @@ import errno
 import os
 from collections.abc import Mapping
 
-from trimtab.core.builder import BlockBuilder, Record
 from trimtab.core.signals import Quality
 from trimtab.journal.files import JournalFiles
-from trimtab.journal.lines import Entry, encode, encode_record
+from trimtab.journal.lines import Entry, encode
 from trimtab.journal.notes import SCHEMA
+from trimtab.journal.packing import Forms, PackedRows
 
 
 class OpenLog:
     """One open file. Lines are added, then flushed; what the disk did not take is kept."""
 
-    def __init__(self, files: JournalFiles, index: int, qualities: Mapping[str, Quality]) -> None:
+    def __init__(
+        self, files: JournalFiles, index: int, qualities: Mapping[str, Quality], forms: Forms
+    ) -> None:
         self.index = index
-        self.builder = BlockBuilder()
+        self.rows = PackedRows()
+        self._forms = forms
         self.notes: list[Entry] = []
         self._pending = bytearray()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
@@ -24,11 +27,12 @@ class OpenLog:
         labels = {name: quality.label for name, quality in qualities.items()}
         self.add({"kind": "segment", "schema": SCHEMA, "index": index, "qualities": labels})
 
-    def add(self, item: Record | Entry) -> None:
-        """Add one line; it is on its way to the disk after the next flush."""
-        if isinstance(item, Record):
-            self.builder.add(item)
-            self._pending += encode_record(item)
+    def add(self, item: bytes | Entry) -> None:
+        """Add a packed record or a note; it is on its way to the disk after the next flush."""
+        if isinstance(item, bytes):
+            form = self._forms.of_record(item)
+            self.rows.add(form, item)
+            self._pending += form.line(item)
         else:
             note = item | {"note": len(self.notes)}
             self.notes.append(note)

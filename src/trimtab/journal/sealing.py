@@ -76,7 +76,7 @@ class Sealer:
         while (job := self._jobs.get()) is not None:
             try:
                 if isinstance(job, OpenLog):
-                    seal(self._files, job.index, job.builder.build(), job.notes)
+                    seal(self._files, job.index, job.rows.block(), job.notes)
                 else:
                     settle(self._files, job)
             except Exception as error:

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from trimtab.core.block import NO_POSITION
-from trimtab.core.builder import Record
 from trimtab.core.config import JournalConfig
 from trimtab.core.errors import JournalError
 from trimtab.core.jsonable import to_jsonable
@@ -22,6 +21,7 @@ from trimtab.journal.lines import Entry
 from trimtab.journal.lock import JournalLock
 from trimtab.journal.opening import open_parts
 from trimtab.journal.openlog import OpenLog
+from trimtab.journal.packing import Forms
 from trimtab.journal.sealing import Sealer
 from trimtab.journal.story import RESERVED
 
@@ -64,7 +64,8 @@ class JournalWriter:
         except BaseException:
             self._lock.release()
             raise
-        self._intake = Intake(self._config.queue_records, last_tick + 1)
+        self._forms = Forms()
+        self._intake = Intake(self._config.queue_records, last_tick + 1, self._forms)
         self._sealer = Sealer(self._files)
         self._thread = Thread(target=self._run, name="trimtab-journal", daemon=True)
         self._thread.start()
@@ -160,11 +161,11 @@ class JournalWriter:
             self._sealer.close()
             self._lock.release()
 
-    def _write(self, items: list[Record | Entry]) -> None:
+    def _write(self, items: list[bytes | Entry]) -> None:
         for item in items:
             log = self._log or self._begin_log()
             log.add(item)
-            if len(log.builder) >= self._segment_records:
+            if len(log.rows) >= self._segment_records:
                 self._finish_log()
         if self._log is not None:
             self._patiently(self._log.flush)
@@ -177,7 +178,7 @@ class JournalWriter:
         self._files.folder.mkdir(parents=True, exist_ok=True)
         while True:
             try:
-                log = OpenLog(self._files, self._next_index, dict(self._qualities))
+                log = OpenLog(self._files, self._next_index, dict(self._qualities), self._forms)
             except FileExistsError:  # never write into a file that we did not begin
                 self._next_index += 1
             else:
