@@ -44,7 +44,7 @@ def chunks(optimizers: Sequence[Optimizer], index_of: dict[torch.Tensor, int]) -
                 chosen = [
                     parameter
                     for parameter in group["params"]
-                    if _has_dense_grad(parameter)
+                    if has_dense_grad(parameter)
                     and _has_moments(optimizer.state.get(parameter, {})) is has_moments
                 ]
                 step = optimizer.state[chosen[0]]["step"] if chosen and has_moments else None
@@ -85,7 +85,8 @@ def _fill(
         yield columns
 
 
-def _has_dense_grad(parameter: torch.Tensor) -> bool:
+def has_dense_grad(parameter: torch.Tensor) -> bool:
+    """Whether there is a gradient, and one that norms can be taken of."""
     return parameter.grad is not None and not parameter.grad.is_sparse
 
 

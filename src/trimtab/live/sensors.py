@@ -16,6 +16,7 @@ from trimtab.core import signals
 from trimtab.live.activations import Activations
 from trimtab.live.loss_meter import LossMeter, Number, as_scalar
 from trimtab.live.optimizers import parameters_of
+from trimtab.live.pieces import has_dense_grad
 from trimtab.live.roles import assign_roles
 from trimtab.live.shards import local
 from trimtab.live.shares import Shares
@@ -92,7 +93,7 @@ class Sensors:
 
     def see_gradient(self) -> None:
         """Measure the gradient norm as the optimizer is about to use it."""
-        having = [i for i, p in enumerate(self._parameters) if _has_dense_grad(p)]
+        having = [i for i, p in enumerate(self._parameters) if has_dense_grad(p)]
         if not having:
             return
         grads = [self._parameters[i].grad for i in having]
@@ -190,10 +191,6 @@ def _explain_head(sums: Mapping[str, float]) -> dict[str, float]:
         squares = sums["grad_squares"]
         told[signals.GRAD_NORM] = math.sqrt(squares) if math.isfinite(squares) else abs(squares)
     return told
-
-
-def _has_dense_grad(parameter: torch.Tensor) -> bool:
-    return parameter.grad is not None and not parameter.grad.is_sparse
 
 
 def _grad_scale(optimizer: Optimizer) -> torch.Tensor | None:

@@ -208,7 +208,9 @@ def _cost(opinion: Opinion, account: Account) -> Iterator[str]:
     yield f"- Steps: {cost.steps}"
     yield f"- Time: {UNKNOWN if cost.seconds is None else f'{cost.seconds / 60:.1f} minutes'}"
     yield f"- Tokens: {UNKNOWN if cost.tokens is None else f'{cost.tokens:.3g}'}"
-    if price is None or cost.seconds is None:
+    if price is None:
         yield "- Money: not known, no price was given"
+    elif cost.seconds is None:
+        yield "- Money: not known, the time was not recorded"
     else:
         yield f"- Money: {cost.seconds / 3600 * price:,.2f} at {price:,.2f} an hour"
