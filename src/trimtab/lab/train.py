@@ -17,12 +17,14 @@ import torch
 from torch import Tensor
 
 import trimtab
+from trimtab.core.config import Config
 from trimtab.core.errors import ConfigError
 from trimtab.lab import checkpoints
 from trimtab.lab.data import DataConfig, WindowDataset, make_loader
+from trimtab.lab.disturbance import Disturbance, Parts
 from trimtab.lab.engines import Forward, Ranks, build_model, join_ranks, share_gradients
 from trimtab.lab.evaluation import Evaluator
-from trimtab.lab.model import Signals
+from trimtab.lab.model import Gpt, Signals
 from trimtab.lab.optimizer import make_optimizer
 from trimtab.lab.schedule import make_schedule
 from trimtab.lab.shards import TokenCorpus
@@ -52,6 +54,8 @@ def train(
     cache_dir: Path | None = None,
     on_text: Progress | None = None,
     on_step: OnStep | None = None,
+    watching: Config | None = None,
+    disturbance: Disturbance | None = None,
 ) -> Outcome:
     """Train a model from its first step, or from its newest checkpoint, to its last.
 
@@ -62,6 +66,8 @@ def train(
         cache_dir: Where token files are kept; None is the user's cache.
         on_text: Told how far the text is prepared, if it has to be.
         on_step: Told each step.
+        watching: How trimtab watches the run.
+        disturbance: What is done to the run from outside, if anything.
     """
     with join_ranks() as ranks:
         if not resume and (run_dir / "trimtab").exists():
@@ -76,11 +82,23 @@ def train(
         run, forward = _build(config, corpus, ranks)
         newest = checkpoints.latest(run_dir / "checkpoints") if resume else None
         first_step = 0 if newest is None else checkpoints.load(newest, run)
+        if disturbance is not None:
+            run = disturbance.attach(
+                Parts(
+                    run=run,
+                    forward=forward,
+                    ranks=ranks,
+                    config=config,
+                    corpus=corpus,
+                    first_step=first_step,
+                )
+            )
 
         with trimtab.watch(
             run.model,
             run.optimizer,
             run_dir=run_dir,
+            config=watching,
             scaler=run.scaler if run.scaler.is_enabled() else None,
             step=first_step,
             dtype=config.dtype,
@@ -93,6 +111,8 @@ def train(
             )
             # The range stands first: at its end no further batch is taken.
             for step, micro_batches in zip(range(first_step, config.steps), steps, strict=False):
+                if disturbance is not None and disturbance.planned and step == disturbance.onset:
+                    guard.event("planned change", what=disturbance.title)
                 if step % config.eval_steps == 0:
                     found = evaluator.evaluate(forward)
                     guard.event("evaluation", loss=found.loss, seconds=found.seconds)
@@ -111,7 +131,10 @@ def train(
                 guard.record(**peaks)  # once a step: of several values the first would stand
 
                 run.scaler.unscale_(run.optimizer)  # the norm to clip is that of the true gradient
-                guard.clip_grad_norm_(config.clip)
+                if config.clip is None:
+                    guard.record(grad_norm=_gradient_norm(run.model))
+                else:
+                    guard.clip_grad_norm_(config.clip)
                 run.scaler.step(run.optimizer)
                 run.scaler.update()
                 run.scheduler.step()
@@ -161,6 +184,12 @@ def _corpus(
         prepare_corpus(wanted, cache_dir=cache_dir, progress=on_text)
     ranks.barrier()
     return prepare_corpus(wanted, cache_dir=cache_dir)
+
+
+def _gradient_norm(model: Gpt) -> Tensor:
+    """The norm that clipping would have returned."""
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return torch.nn.utils.get_total_norm(gradients)
 
 
 def _higher(peaks: Mapping[str, Tensor], signals: Signals | None) -> dict[str, Tensor]:

@@ -76,8 +76,8 @@ class TrainConfig:
     accumulate: int = 1
     """Micro-batches that a step is cut into; the numbers are the same but for rounding."""
 
-    clip: float = 1.0
-    """Largest norm of a gradient. Source: GPT-3, Llama, OLMo."""
+    clip: float | None = 1.0
+    """Largest norm of a gradient; None is not to clip. Source: GPT-3, Llama, OLMo."""
 
     warmup_steps: int | None = None
     """Steps until the learning rate is at its peak; None is 2,000, or a tenth of a shorter run."""
@@ -110,7 +110,7 @@ class TrainConfig:
             raise ConfigError(
                 f"batch_size {self.batch_size} must divide into {self.accumulate} micro-batches"
             )
-        if not self.clip > 0:
+        if self.clip is not None and not self.clip > 0:
             raise ConfigError(f"clip must be positive, got {self.clip}")
         if not 0 <= self.warmup <= self.steps:
             raise ConfigError(f"warmup_steps must be 0 to {self.steps}, got {self.warmup_steps}")

@@ -1,0 +1,1 @@
+"""Hard negatives: what looks like a fault and is none."""
