@@ -13,7 +13,7 @@ pytest.importorskip("torchdata")
 
 from typer.testing import CliRunner
 
-from trimtab.cli import lab
+from trimtab.cli import lab_train as lab
 from trimtab.cli.main import app
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.optimizer import OptimizerConfig

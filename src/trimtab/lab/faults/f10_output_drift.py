@@ -17,8 +17,8 @@ class OutputDrift(Disturbance):
 
     @property
     def strength(self) -> float:
-        """From 0.3 % a step to 5 %."""
-        return between(0.003, 0.05, self.severity)
+        """From 0.3 % a step to 2 %."""
+        return between(0.003, 0.02, self.severity)
 
     def attach(self, parts: Parts) -> Run:
         """Grow the gain in front of each step from the onset on."""
