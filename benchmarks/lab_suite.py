@@ -10,13 +10,13 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.results import publish, table
 from trimtab.core import signals
 from trimtab.lab.catalogue import FAULTS, HARMLESS, KINDS, NATURAL
 from trimtab.lab.pairing import CLOCKS, Pair
 from trimtab.lab.suite import INDEX
+from trimtab.lab.trial import read_truth
 
 _RATIOS = (
     (signals.LOSS, False),
@@ -47,7 +47,7 @@ def main() -> None:
     """Measure and publish."""
     suite = Path(sys.argv[1])
     names = json.loads((suite / INDEX).read_text(encoding="utf-8"))["runs"]
-    trials = [(suite / name, _truth(suite / name)) for name, twin in names.items() if twin]
+    trials = [(suite / name, read_truth(suite / name)) for name, twin in names.items() if twin]
     pairs = {path: Pair.load(path) for path, _ in trials}
     rows = []
     for kind in KINDS:
@@ -108,11 +108,6 @@ def _median(values: Sequence[float], form: str) -> str:
     if math.isinf(middle := statistics.median(known)):
         return "inf"
     return form.format(middle)
-
-
-def _truth(path: Path) -> dict[str, Any]:
-    truth: dict[str, Any] = json.loads((path / "truth.json").read_text(encoding="utf-8"))
-    return truth
 
 
 if __name__ == "__main__":

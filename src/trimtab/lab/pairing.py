@@ -5,17 +5,16 @@ to count is measured in the twin's own noise from step to step. Clocks are never
 they are compared with themselves before the onset.
 """
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from trimtab.core import signals
 from trimtab.core.block import Block, FloatArray
 from trimtab.journal import RunDirectory, read_journal
+from trimtab.lab.trial import read_truth
 
 CLOCKS = frozenset(
     {signals.CLOCK, signals.STEP_SECONDS, signals.DATA_SECONDS, signals.TOKENS_PER_SECOND}
@@ -62,7 +61,7 @@ class Pair:
     @classmethod
     def load(cls, run_dir: Path) -> "Pair":
         """Read a trial of a suite and its twin, which lies beside it."""
-        truth: dict[str, Any] = json.loads((run_dir / "truth.json").read_text(encoding="utf-8"))
+        truth = read_truth(run_dir)
         run, twin = (
             read_journal(RunDirectory(folder)).block
             for folder in (run_dir, run_dir.parent / truth["twin"])

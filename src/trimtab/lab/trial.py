@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from trimtab.core.config import Config
+from trimtab.core.errors import LabError
 from trimtab.core.jsonable import to_jsonable
 from trimtab.lab.disturbance import Base
 from trimtab.lab.local_ranks import run_ranks
@@ -56,8 +57,11 @@ def run_trial(
 
 
 def read_truth(run_dir: Path) -> dict[str, Any]:
-    """What was true of a trial."""
-    truth: dict[str, Any] = json.loads((run_dir / TRUTH).read_text(encoding="utf-8"))
+    """What was true of a trial; raises LabError where there is none."""
+    try:
+        truth: dict[str, Any] = json.loads((run_dir / TRUTH).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise LabError(f"{run_dir} is no finished run of the lab: {error}") from error
     return truth
 
 
