@@ -43,7 +43,7 @@ def score(run: RealRun, alarm_rows: Sequence[int]) -> Score:
     zones = _excused(run)
     false = tuple(
         episode
-        for episode in _episodes(rows)
+        for episode in episodes(rows)
         if not any(episode[0] <= zone[1] and episode[1] >= zone[0] for zone in zones)
     )
     found = []
@@ -112,11 +112,12 @@ def _zone(run: RealRun, label: Label) -> tuple[int, int]:
     return max(first, 0), max(last, first)
 
 
-def _episodes(rows: Sequence[int]) -> list[tuple[int, int]]:
-    episodes: list[tuple[int, int]] = []
+def episodes(rows: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last row of each group of sorted alarms."""
+    groups: list[tuple[int, int]] = []
     for row in rows:
-        if episodes and row - episodes[-1][1] <= QUIET_RECORDS:
-            episodes[-1] = (episodes[-1][0], row)
+        if groups and row - groups[-1][1] <= QUIET_RECORDS:
+            groups[-1] = (groups[-1][0], row)
         else:
-            episodes.append((row, row))
-    return episodes
+            groups.append((row, row))
+    return groups

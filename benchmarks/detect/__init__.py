@@ -2,6 +2,8 @@
 
 material.py    real runs and injected faults        contenders.py  what a detector must offer
 injections.py  the shapes of the faults             ours.py        trimtab's judge
-measure.py     contenders x material -> figures     peers/         the others, a file a family
-tables.py      figures -> Markdown                  cost.py        what judging costs
+suite.py       runs of the lab                      peers/         the others, a file a family
+measure.py     contenders x material -> results     figures.py     results -> rates and recalls
+dominance.py   who beats whom on what               tables.py      figures -> Markdown
+pictures.py    our false episodes                   cost.py        what judging costs
 """

@@ -2,12 +2,14 @@
 
 scripts/bench detect                     everything, into RESULTS.md
 scripts/bench detect --only trimtab      some detectors or one split: printed, not published
+scripts/bench detect --suite DIR         a suite of the lab (trimtab lab suite)
 scripts/bench detect cost                what judging costs
 """
 
 import argparse
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from benchmarks.detect import cost
 from benchmarks.detect.contenders import Contender
@@ -17,6 +19,8 @@ from benchmarks.detect.ours import our_contenders
 from benchmarks.detect.peers import peer_contenders
 from benchmarks.detect.peers.packages import Absent
 from benchmarks.detect.pictures import false_episodes
+from benchmarks.detect.suite import read_suite
+from benchmarks.detect.suite_scores import measure_suite, suite_tables
 from benchmarks.detect.tables import contender_table, dominance_table, fault_table, real_table
 from benchmarks.real_runs import SPLITS, real_runs
 from benchmarks.results import publish
@@ -30,6 +34,7 @@ def main() -> None:
     parser.add_argument("what", nargs="?", choices=("scoreboard", "cost"), default="scoreboard")
     parser.add_argument("--only", default="", help="detectors whose name holds this")
     parser.add_argument("--split", choices=SPLITS, help="one split alone")
+    parser.add_argument("--suite", type=Path, help="runs of the lab, instead of the public ones")
     parser.add_argument("--points", type=int, default=POINTS, help="injections of each kind")
     arguments = parser.parse_args()
     if arguments.what == "cost":
@@ -37,6 +42,9 @@ def main() -> None:
         return
     entered: list[Contender] = [*our_contenders(), *peer_contenders()]
     contenders = [item for item in entered if arguments.only.lower() in item.name.lower()]
+    if arguments.suite:
+        suite_section(arguments.suite, contenders, is_whole=contenders == entered)
+        return
     splits = [arguments.split] if arguments.split else list(SPLITS)
     results = scoreboard(contenders, splits, arguments.points)
     whole = contenders == entered and splits == list(SPLITS) and arguments.points == POINTS
@@ -45,6 +53,17 @@ def main() -> None:
             publish(title, COMMAND, body)
         else:
             print(f"## {title}\n\n{body}\n")
+
+
+def suite_section(folder: Path, contenders: Sequence[Contender], *, is_whole: bool) -> None:
+    """The lab's runs, in a section of their own."""
+    runs = read_suite(folder)
+    present = [item for item in contenders if not isinstance(item, Absent)]
+    body = suite_tables([measure_suite(contender, runs) for contender in present], runs)
+    if is_whole:
+        publish("Detection in the lab", f"{COMMAND} --suite DIR", body)
+    else:
+        print(body)
 
 
 def scoreboard(contenders: Sequence[Contender], splits: Sequence[str], points: int) -> list[Result]:

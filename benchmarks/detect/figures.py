@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.detect.intervals import poisson_interval
-from benchmarks.detect.measure import Result, RunResult
+from benchmarks.detect.measure import ForkResult, Result, RunResult
 
 CONFIDENCES = ("high", "medium")
 
@@ -39,9 +39,15 @@ class Recall:
 
 
 def false_rate(results: Sequence[RunResult]) -> str:
+    """The false episodes of some runs."""
+    return rate_of(
+        sum(result.score.num_false for result in results),
+        sum(result.score.num_records for result in results),
+    )
+
+
+def rate_of(count: int, points: int) -> str:
     """False episodes: count, per 10,000 points, and the interval of the rate."""
-    count = sum(result.score.num_false for result in results)
-    points = sum(result.score.num_records for result in results)
     if not points:
         return "-"
     low, high = (1e4 * bound / points for bound in poisson_interval(count))
@@ -80,7 +86,13 @@ def llama_early(result: Result) -> tuple[int, int]:
 
 def fault_recall(result: Result, kind: str, variant: str) -> Recall:
     """One kind of injected fault."""
-    faults = [fork for fork in result.forks if fork.kind == kind and fork.variant == variant]
+    return recall_of(
+        [fork for fork in result.forks if fork.kind == kind and fork.variant == variant]
+    )
+
+
+def recall_of(faults: Sequence[ForkResult]) -> Recall:
+    """Faults whose start is known to the row."""
     early = [fork.is_early for fork in faults if fork.is_early is not None]
     return Recall(
         found=sum(fork.delay is not None for fork in faults),

@@ -35,7 +35,7 @@ def false_episodes(result: Result) -> str:
     if not rows:
         return f"None on the healthy runs of {result.split}."
     text = table(
-        ("split", "run", "steps", "loss around it; | is the alarm", "reason"), rows[:LISTED]
+        ("split", "run", "steps", "loss around it; ! is the alarm", "reason"), rows[:LISTED]
     )
     more = len(rows) - LISTED
     return f"{text}\n\nand {more:,} more." if more > 0 else text
@@ -48,7 +48,7 @@ def picture(run: RealRun, row: int) -> str:
     shown = np.concatenate((before, after))
     finite = shown[np.isfinite(shown)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
-    return _bars(before, low, high) + "\\|" + _bars(after, low, high)
+    return _bars(before, low, high) + "!" + _bars(after, low, high)
 
 
 def _bars(values: FloatArray, low: float, high: float) -> str:
