@@ -23,11 +23,8 @@ class Weakness:
     row: str
     ours: Recall
     peer: Recall
-
-    @property
-    def is_chance(self) -> bool:
-        """Whether the peer finds hardly more than its alarms would hit without a fault."""
-        return self.peer.share - self.peer.chance <= BEHIND
+    is_chance: bool
+    """Whether a noisier peer finds hardly more than its alarms would hit without a fault."""
 
     def __str__(self) -> str:
         """The row with both recalls and the peer's chance, in percent."""
@@ -37,16 +34,18 @@ class Weakness:
 
 def weaknesses(ours: Result, peer: Result) -> list[Weakness]:
     """The rows that answer the question that fits the peer."""
-    if peer.num_false > ours.num_false:
-        rows = _all_rows(ours), _all_rows(peer)
-        margin = -BEHIND
-    else:
-        rows = _hard_rows(ours), _hard_rows(peer)
-        margin = AHEAD
+    is_noisier = peer.num_false > ours.num_false
+    rows_of, margin = (_all_rows, -BEHIND) if is_noisier else (_hard_rows, AHEAD)
+    mine, theirs = rows_of(ours), rows_of(peer)
     return [
-        Weakness(row=name, ours=mine, peer=rows[1][name])
-        for name, mine in rows[0].items()
-        if mine.total and mine.share < rows[1][name].share + margin
+        Weakness(
+            row=name,
+            ours=recall,
+            peer=theirs[name],
+            is_chance=is_noisier and theirs[name].share - theirs[name].chance <= BEHIND,
+        )
+        for name, recall in mine.items()
+        if recall.total and recall.share < theirs[name].share + margin
     ]
 
 

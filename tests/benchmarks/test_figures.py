@@ -115,6 +115,9 @@ def test_a_noisier_peer_may_not_find_more_and_a_quiet_one_not_as_much() -> None:
         "drift 4e-4",
     }
     assert weaknesses(ours, blind) == []
+    both_blind = weaknesses(blind, results("blind too", [], []))
+    assert len(both_blind) == 6
+    assert not any(item.is_chance for item in both_blind)  # a blind peer is no excuse
 
 
 def test_what_a_peer_hits_anyway_is_marked() -> None:
