@@ -16,6 +16,8 @@ from benchmarks.real_runs import Label, RealRun
 QUIET_RECORDS = 3
 TROUBLE = ("spike", "divergence", "nan")
 RESTART_RECORDS = 100
+CHANCE_MOVES = 20
+"""Places to which each event's window is moved when chance is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,32 +25,80 @@ class Score:
     """One run's alarms against its labels."""
 
     num_records: int
-    num_false: int
+    false: tuple[tuple[int, int], ...]
+    """First and last row of each false episode."""
     found: tuple[tuple[Label, int | None], ...]
     """Each event that counts, with the row of the alarm that found it."""
+
+    @property
+    def num_false(self) -> int:
+        """False episodes."""
+        return len(self.false)
 
 
 def score(run: RealRun, alarm_rows: Sequence[int]) -> Score:
     """Score the alarms of one detector on one run."""
     rows = sorted(set(alarm_rows))
-    onsets = [row for at, row in enumerate(rows) if at == 0 or row - rows[at - 1] > QUIET_RECORDS]
-    zones = [_zone(run, label) for label in run.labels if _is_excused(label)]
-    false = [
+    onsets = onset_rows(rows)
+    zones = _excused(run)
+    false = tuple(
         episode
-        for episode in _episodes(rows)
+        for episode in episodes(rows)
         if not any(episode[0] <= zone[1] and episode[1] >= zone[0] for zone in zones)
-    ]
+    )
     found = []
-    for label in run.labels:
-        if label.kind in TROUBLE and label.confidence in ("high", "medium"):
-            first, last = _zone(run, label)
-            hits = [row for row in onsets if first <= row <= last]
-            found.append((label, hits[0] if hits else None))
-    return Score(num_records=len(run.block), num_false=len(false), found=tuple(found))
+    for label in _counted(run):
+        first, last = _zone(run, label)
+        hits = [row for row in onsets if first <= row <= last]
+        found.append((label, hits[0] if hits else None))
+    return Score(num_records=len(run.block), false=false, found=tuple(found))
 
 
-def _is_excused(label: Label) -> bool:
-    return label.kind in (*TROUBLE, "restart") or label.confidence == "low"
+def onset_rows(rows: Sequence[int]) -> list[int]:
+    """Of sorted alarms, the new ones: those with no alarm shortly before them."""
+    return [row for at, row in enumerate(rows) if at == 0 or row - rows[at - 1] > QUIET_RECORDS]
+
+
+def chance_recall(run: RealRun, alarm_rows: Sequence[int], seed: int = 0) -> list[float]:
+    """For each event that counts, how often a window as long as its own is hit off every event.
+
+    An event for which the run has no such place is left out.
+    """
+    draw = np.random.default_rng(seed)
+    onsets = np.zeros(len(run.block) + 1, dtype=np.int64)
+    onsets[np.asarray(onset_rows(sorted(set(alarm_rows))), dtype=np.int64) + 1] = 1
+    onsets_before = np.cumsum(onsets)
+    busy = np.zeros(len(run.block) + 1, dtype=np.int64)
+    for first, last in _excused(run):
+        busy[max(first, 0) + 1 : last + 2] = 1
+    busy_before = np.cumsum(busy)
+    shares = []
+    for label in _counted(run):
+        first, last = _zone(run, label)
+        width = last - first + 1
+        starts = np.arange(max(len(run.block) - width + 1, 0))
+        free = starts[busy_before[starts + width] == busy_before[starts]]
+        if len(free):
+            moved = draw.choice(free, CHANCE_MOVES)
+            shares.append(float((onsets_before[moved + width] > onsets_before[moved]).mean()))
+    return shares
+
+
+def _counted(run: RealRun) -> list[Label]:
+    return [
+        label
+        for label in run.labels
+        if label.kind in TROUBLE and label.confidence in ("high", "medium")
+    ]
+
+
+def _excused(run: RealRun) -> list[tuple[int, int]]:
+    """The zones in which an alarm is not false."""
+    return [
+        _zone(run, label)
+        for label in run.labels
+        if label.kind in (*TROUBLE, "restart") or label.confidence == "low"
+    ]
 
 
 def _zone(run: RealRun, label: Label) -> tuple[int, int]:
@@ -62,11 +112,12 @@ def _zone(run: RealRun, label: Label) -> tuple[int, int]:
     return max(first, 0), max(last, first)
 
 
-def _episodes(rows: Sequence[int]) -> list[tuple[int, int]]:
-    episodes: list[tuple[int, int]] = []
+def episodes(rows: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last row of each group of sorted alarms."""
+    groups: list[tuple[int, int]] = []
     for row in rows:
-        if episodes and row - episodes[-1][1] <= QUIET_RECORDS:
-            episodes[-1] = (episodes[-1][0], row)
+        if groups and row - groups[-1][1] <= QUIET_RECORDS:
+            groups[-1] = (groups[-1][0], row)
         else:
-            episodes.append((row, row))
-    return episodes
+            groups.append((row, row))
+    return groups

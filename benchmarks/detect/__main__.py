@@ -1,0 +1,134 @@
+"""Runs every detector over the same material and publishes the scoreboard.
+
+scripts/bench detect                     everything, into RESULTS.md
+scripts/bench detect --only trimtab      some detectors or one split: printed, not published
+scripts/bench detect --suite DIR         a suite of the lab (trimtab lab suite)
+scripts/bench detect cost                what judging costs
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.detect import cost
+from benchmarks.detect.contenders import Contender
+from benchmarks.detect.material import POINTS, VARIANTS, sittings
+from benchmarks.detect.measure import Result, measure
+from benchmarks.detect.ours import our_contenders
+from benchmarks.detect.peers import peer_contenders
+from benchmarks.detect.peers.packages import Absent
+from benchmarks.detect.pictures import false_episodes
+from benchmarks.detect.suite import read_suite
+from benchmarks.detect.suite_scores import measure_suite, suite_tables
+from benchmarks.detect.tables import contender_table, dominance_table, fault_table, real_table
+from benchmarks.real_runs import SPLITS, real_runs
+from benchmarks.results import publish
+
+COMMAND = "scripts/bench detect"
+
+
+def main() -> None:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(prog=COMMAND)
+    parser.add_argument("what", nargs="?", choices=("scoreboard", "cost"), default="scoreboard")
+    parser.add_argument("--only", default="", help="detectors whose name holds this")
+    parser.add_argument("--split", choices=SPLITS, help="one split alone")
+    parser.add_argument("--suite", type=Path, help="runs of the lab, instead of the public ones")
+    parser.add_argument("--points", type=int, default=POINTS, help="injections of each kind")
+    arguments = parser.parse_args()
+    if arguments.what == "cost":
+        cost.main()
+        return
+    entered: list[Contender] = [*our_contenders(), *peer_contenders()]
+    contenders = [item for item in entered if arguments.only.lower() in item.name.lower()]
+    if arguments.suite:
+        suite_section(arguments.suite, contenders, is_whole=contenders == entered)
+        return
+    splits = [arguments.split] if arguments.split else list(SPLITS)
+    results = scoreboard(contenders, splits, arguments.points)
+    whole = contenders == entered and splits == list(SPLITS) and arguments.points == POINTS
+    for title, body in sections(contenders, results).items():
+        if whole:
+            publish(title, COMMAND, body)
+        else:
+            print(f"## {title}\n\n{body}\n")
+
+
+def suite_section(folder: Path, contenders: Sequence[Contender], *, is_whole: bool) -> None:
+    """The lab's runs, in a section of their own."""
+    runs = read_suite(folder)
+    present = [item for item in contenders if not isinstance(item, Absent)]
+    body = suite_tables([measure_suite(contender, runs) for contender in present], runs)
+    if is_whole:
+        publish("Detection in the lab", f"{COMMAND} --suite DIR", body)
+    else:
+        print(body)
+
+
+def scoreboard(contenders: Sequence[Contender], splits: Sequence[str], points: int) -> list[Result]:
+    """Every contender over every split; splits are never mixed."""
+    runs = list(real_runs())
+    results = []
+    for split in splits:
+        material = sittings([run for run in runs if run.split == split], points)
+        for contender in contenders:
+            if isinstance(contender, Absent):
+                continue
+            begin = time.process_time()
+            results.append(measure(contender, split, material))
+            print(f"{split}: {contender.name}, {time.process_time() - begin:.1f} s of CPU")
+    return results
+
+
+def sections(contenders: Sequence[Contender], results: Sequence[Result]) -> dict[str, str]:
+    """The sections of RESULTS.md, by title."""
+    by_split = {
+        split: [item for item in results if item.split == split]
+        for split in SPLITS
+        if any(item.split == split for item in results)
+    }
+    real = [
+        "Alarms on the public runs; strict scoring (`benchmarks/scoring.py`). A loss that turns "
+        "non-finite counts as an alarm of everyone. Delays count logged points from the labelled "
+        "start (negative: before it). Chance is the share of windows as long as the events' own, "
+        "laid where nothing happened, that hold a new alarm. 8B: the every-step Llama-3.1-8B runs.",
+        contender_table(contenders),
+        *(f"### {split}\n\n{real_table(items)}" for split, items in by_split.items()),
+    ]
+    faults = [
+        f"Faults injected at {POINTS} random rows of healthy, every-step pretraining runs "
+        "(`benchmarks/detect/injections.py`). Cells: found (of which the same rows without the "
+        "fault would give by chance, %); delay in steps, median / worst; found before the peak. "
+        "`loss only` is the same without the gradient norm, on all such runs.",
+        *(
+            f"### {split}, {variant}\n\n{fault_table(items, variant)}"
+            for split, items in by_split.items()
+            for variant in VARIANTS
+        ),
+        "A shift of 0.02 against a run with the same data order: open, no detector here takes a "
+        "reference run yet.",
+    ]
+    titled = {
+        "Detection on the real runs": "\n\n".join(real),
+        "Detection of injected faults": "\n\n".join(faults),
+    }
+    for items in by_split.values():
+        ours = next((item for item in items if item.name == "trimtab"), None)
+        if ours is None:
+            continue
+        peers = [item for item in items if item is not ours]
+        titled[f"Detection: false episodes, {ours.split}"] = false_episodes(ours)
+        if peers:
+            titled[f"Detection: no peer dominates, {ours.split}"] = (
+                "Peers with more false alarms than trimtab: the rows on which they find over 5 "
+                "points more. Peers with as few: the rows (small spike, shift, drift) on which "
+                "trimtab does not find at least 50 points more. `by its chance`: rows on which "
+                "the peer finds hardly more than its alarms would hit anyway.\n\n"
+                + dominance_table(ours, peers)
+            )
+    return titled
+
+
+if __name__ == "__main__":
+    main()

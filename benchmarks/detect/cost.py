@@ -1,0 +1,123 @@
+"""What judging costs: one record at a time beside a run, and a finished log of a million steps.
+
+Both in process time: other work on the machine disturbs the wall clock.
+"""
+
+import importlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.results import publish, table
+from trimtab.core.block import Block, Column
+from trimtab.core.signals import (
+    ADAM_V_NORM,
+    GRAD_NORM,
+    LOSS,
+    LOSS_SCALE,
+    LR,
+    PARAM_NORM,
+    STEP_SECONDS,
+    UPDATE_NORM,
+)
+from trimtab.judge import Judge
+from trimtab.readers import read_log
+
+SIGNALS = (LOSS, GRAD_NORM, LR, LOSS_SCALE, PARAM_NORM, UPDATE_NORM, ADAM_V_NORM, STEP_SECONDS)
+LIVE_ROWS, WARM_ROWS = 4000, 3000
+"""Rows that are timed, after rows that fill every window."""
+LOG_ROWS = 1_000_000
+TIMES = 3
+
+
+def plain_run(rows: int) -> Block:
+    """A healthy run with eight signals: a falling loss, and noise with a heavy tail."""
+    draw = np.random.default_rng(0)
+    steps = np.arange(rows)
+
+    def noise(size: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return size * draw.standard_t(5, rows)
+
+    values = {
+        LOSS: 3 + 7 / (1 + steps / 500) + noise(0.03),
+        GRAD_NORM: 0.3 * np.exp(noise(0.1)),
+        LR: 3e-4 * np.cos(steps / rows),
+        LOSS_SCALE: np.full(rows, 65536.0),
+        PARAM_NORM: 100 + steps * 1e-4,
+        UPDATE_NORM: 0.01 * np.exp(noise(0.05)),
+        ADAM_V_NORM: 1e-5 * np.exp(noise(0.05)),
+        STEP_SECONDS: 0.5 * np.exp(noise(0.02)),
+    }
+    columns = {name: Column.complete(values[name]) for name in SIGNALS}
+    return Block.from_columns(columns, step=steps)
+
+
+def live_microseconds(rows: int = LIVE_ROWS, warm: int = WARM_ROWS) -> float:
+    """Process time of the judge per step, fed with blocks of one record."""
+    run = plain_run(warm + rows)
+    judge = Judge()
+    judge.feed(run[:warm])
+    records = list(run[warm:].cut(1))
+    begin = time.process_time()
+    for record in records:
+        judge.feed(record)
+    return 1e6 * (time.process_time() - begin) / rows
+
+
+def log_seconds(path: Path) -> tuple[float, float]:
+    """Process time from a CSV file to its incidents: reading it, judging it."""
+    begin = time.process_time()
+    block = read_log(path).block
+    read = time.process_time()
+    judge = Judge()
+    judge.feed(block)
+    judge.finish()
+    return read - begin, time.process_time() - read
+
+
+def polars_seconds(path: Path) -> float:
+    """Process time of polars, over all its threads, to read the same file."""
+    polars = importlib.import_module("polars")
+    return _cpu(lambda: polars.read_csv(path))
+
+
+def write_log(path: Path, rows: int) -> None:
+    """A run as a CSV file, with the digits that a logger writes."""
+    run = plain_run(rows)
+    names = ",".join(["step", *SIGNALS])
+    values = np.column_stack([run.step, *(run.column(name).values for name in SIGNALS)])
+    np.savetxt(
+        path, values, fmt=["%d"] + ["%.7g"] * len(SIGNALS), delimiter=",", header=names, comments=""
+    )
+
+
+def main() -> None:
+    """Measure and publish."""
+    live = statistics.median(live_microseconds() for _ in range(TIMES))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.csv"
+        write_log(path, LOG_ROWS)
+        yardstick = statistics.median(polars_seconds(path) for _ in range(TIMES))
+        read, judged = log_seconds(path)
+    rows = [
+        ("the judge beside a run, one record of 8 signals", f"{live:.1f} us a step"),
+        ("polars.read_csv of 1,000,000 steps x 8 signals", f"{yardstick:.2f} s"),
+        ("the same file read by trimtab", f"{read / yardstick:.1f} times that"),
+        ("the same file judged", f"{judged / yardstick:.1f} times that"),
+        ("from CSV to incidents", f"{(read + judged) / yardstick:.1f} times that"),
+    ]
+    body = f"Process time; median of {TIMES}, the finished log once. Default rules.\n\n" + table(
+        ("what", "cost"), rows
+    )
+    publish("Detection cost", "scripts/bench detect cost", body)
+
+
+def _cpu(action: Callable[[], object]) -> float:
+    begin = time.process_time()
+    action()
+    return time.process_time() - begin
