@@ -3,8 +3,8 @@
 A seed decides the setting (regime, rate, batch, width, length); the seed and the kind decide onset
 and severity. Runs with the same seed and base share a clean twin.
 
-tune       seeds 0, 1, 5, 6, ...      width 48 or 64, 8 windows of 32 tokens, rates 1e-3 to 4e-3
-held-out   seeds 2, 3, 4, 7, 8, ...   also width 80, 6 or 12 windows, 48 tokens, rates 6e-4 and 6e-3
+tune       seeds 0, 1, 5, 6, ...     width 48 or 64, 6 or 8 windows of 32 tokens, rates 1e-3 to 4e-3
+held-out   seeds 2, 3, 4, 7, 8, ...  also width 80, 4 windows, 24 or 40 tokens, rates 6e-4 and 6e-3
 """
 
 import dataclasses
@@ -30,6 +30,10 @@ STEPS = 600
 _EARLIEST, _LATEST = 0.42, 0.62
 """Where an onset lies, by the length of the run: behind a baseline, with time to see what becomes
 of it."""
+
+
+_STREAM = 20
+"""Of the streams of random numbers one in which the first five seeds have few values in common."""
 
 
 class Regime(StrEnum):
@@ -71,7 +75,7 @@ class Setting:
     @classmethod
     def of_seed(cls, seed: int) -> "Setting":
         """The setting that a seed stands for."""
-        random = np.random.default_rng([seed, 0])
+        random = np.random.default_rng([seed, _STREAM])
         held_out = seed % 5 >= 2
 
         def choose(values: tuple[_Value, ...]) -> _Value:
@@ -81,10 +85,10 @@ class Setting:
             seed=seed,
             split=SuiteSplit.HELD_OUT if held_out else SuiteSplit.TUNE,
             regime=(Regime.CLIPPED, Regime.UNCLIPPED)[seed % 2],
-            lr=choose((6e-4, 2e-3, 6e-3) if held_out else (1e-3, 2e-3, 4e-3)),
-            batch_size=choose((6, 8, 12) if held_out else (8,)),
+            lr=choose((6e-4, 1.5e-3, 3e-3, 6e-3) if held_out else (1e-3, 2e-3, 4e-3)),
+            batch_size=choose((4, 6, 8) if held_out else (6, 8)),
             width=choose((48, 64, 80) if held_out else (48, 64)),
-            length=choose((32, 48) if held_out else (32,)),
+            length=choose((24, 32, 40) if held_out else (32,)),
         )
 
     def config(self, base: Base, steps: int) -> TrainConfig:
