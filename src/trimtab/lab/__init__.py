@@ -1,9 +1,12 @@
-"""The lab: a reference trainer that reads top to bottom, and real data without a download.
+"""The lab: a reference trainer that reads top to bottom, real data, and the faults it is broken by.
 
 sizes -> model -> optimizer          a small GPT, its named sizes, AdamW
 text -> tokenizer -> tokens -> data  the standard library's source as labelled token windows
 engines, schedule, evaluation,
 checkpoints -> train                 the loop, alone or on ranks; train_config has its settings
+disturbance, touch -> faults,
+natural, harmless -> catalogue       what can be done to a run, and where it is touched
+scenario -> trial -> suite           a run with its truth, all of them; pairing has the twins
 """
 
 import importlib.util
