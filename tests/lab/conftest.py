@@ -1,10 +1,13 @@
 """A corpus that is small enough for every test, made once."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from trimtab.lab.scenario import Scenario
     from trimtab.lab.shards import TokenCorpus
 
 SMALL_BYTES = 400_000
@@ -21,3 +24,26 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> "TokenCorpus":
         CorpusConfig(vocab_size=512, max_bytes=SMALL_BYTES),
         cache_dir=tmp_path_factory.mktemp("cache"),
     )
+
+
+@pytest.fixture(scope="session")
+def cache(corpus: "TokenCorpus") -> Path:
+    """Where the trainer finds that corpus."""
+    return corpus.folder.parents[1]
+
+
+@pytest.fixture(scope="session")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trials")
+
+
+@pytest.fixture
+def trial(
+    trials: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> "Callable[[Scenario], Path]":
+    """Runs a scenario on the small corpus, or finds it where a test has run it before."""
+    from trimtab.lab import scenario
+    from trimtab.lab.trial import run_trial
+
+    monkeypatch.setattr(scenario, "CORPUS_BYTES", SMALL_BYTES)
+    return lambda wanted: run_trial(wanted, trials, cache_dir=cache)

@@ -30,16 +30,10 @@ from trimtab.lab.checkpoints import latest
 from trimtab.lab.data import Batch, WindowDataset
 from trimtab.lab.model import Gpt
 from trimtab.lab.optimizer import OptimizerConfig
-from trimtab.lab.shards import TokenCorpus
 from trimtab.lab.train import train
 from trimtab.lab.train_config import Dtype, Engine, TrainConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-
-
-@pytest.fixture(scope="module")
-def cache(corpus: TokenCorpus) -> Path:
-    return corpus.folder.parents[1]
 
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -16,7 +16,6 @@ from tests.lab.training import journal, per_step, run_until, small, timeless, we
 from tests.ranks import run_ranks
 
 from trimtab.core.errors import ConfigError
-from trimtab.lab.shards import TokenCorpus
 from trimtab.lab.train import train
 from trimtab.lab.train_config import Dtype, Engine
 
@@ -27,11 +26,6 @@ pytestmark = [
 
 CLOSE = 1e-5
 """Relative: sums over other numbers of ranks round otherwise, and nothing else may differ."""
-
-
-@pytest.fixture(scope="module")
-def cache(corpus: TokenCorpus) -> Path:
-    return corpus.folder.parents[1]
 
 
 def _train(rank: int, settings: dict[str, Any], run_dir: Path, cache: Path, stop: int) -> None:

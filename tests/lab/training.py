@@ -1,7 +1,7 @@
 """Small runs of the trainer, and what to compare of two of them."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,17 @@ def timeless(block: Block) -> dict[str, tuple[bytes, bytes]]:
     for name in ("step", "tick", "attempt", "data_position"):
         told[name] = (getattr(block, name).tobytes(), b"")
     return told
+
+
+def first_difference(one: Block, other: Block, besides: Collection[str] = ()) -> int | None:
+    """The first step at which two runs are not the same to the bit, clocks aside; None if none."""
+    names = (one.columns.keys() | other.columns.keys()) - CLOCKS - set(besides)
+    steps = min(len(one), len(other))
+    same = one.step[:steps] == other.step[:steps]
+    for mine, its in ((one.column(name)[:steps], other.column(name)[:steps]) for name in names):
+        bits = (column.values.view(np.int64) for column in (mine, its))
+        same &= (mine.present == its.present) & (~mine.present | np.equal(*bits))
+    return None if same.all() else int(one.step[:steps][~same][0])
 
 
 def per_step(block: Block, signal: str) -> dict[int, float]:

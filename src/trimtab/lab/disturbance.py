@@ -68,7 +68,7 @@ class Disturbance(ABC):
     base: ClassVar[Base] = Base.PLAIN
 
     from_start: ClassVar[bool] = False
-    """Whether it is in the run from its first step on, so that there is no healthy part."""
+    """Whether it is in the run from its first step on, so that no part of it is like its twin."""
 
     heals: ClassVar[bool] = False
     """Whether its cause is gone when it ends, and a run may come back by itself."""

@@ -4,8 +4,10 @@ import multiprocessing
 import os
 import queue as queues
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,10 @@ import torch.distributed.fsdp
 from trimtab.core.errors import LabError
 
 TIMEOUT_SECONDS = 120
-"""Without any answer from a rank: far more than a step of any model here."""
+"""Until all ranks have answered; what takes longer says so."""
+
+_LOOK_SECONDS = 0.2
+"""Between two looks at whether ranks that have not answered are still alive."""
 
 
 class RankFailed(LabError):
@@ -55,15 +60,13 @@ def _run_once(
         for child in children:
             child.start()
         results: dict[int, Any] = {}
+        deadline = time.monotonic() + timeout
         try:
-            for _ in children:
-                rank, result, error = answers.get(timeout=timeout)
+            while len(results) < world:
+                rank, result, error = _next_answer(answers, children, deadline)
                 if error is not None:
                     raise RankFailed(f"rank {rank} failed:\n{error}")
                 results[rank] = result
-        except queues.Empty as error:
-            codes = [child.exitcode for child in children]
-            raise RanksLost(f"ranks did not answer, exit codes {codes}") from error
         finally:
             for child in children:
                 child.join(5 if len(results) == world else 0.1)
@@ -72,6 +75,23 @@ def _run_once(
                     child.join()
             answers.close()
     return [results[rank] for rank in range(world)]
+
+
+def _next_answer(
+    answers: Any, children: list[ForkProcess], deadline: float
+) -> tuple[int, Any, str | None]:
+    """What the next rank has to say; raises RanksLost if none is to be expected."""
+    while True:
+        try:
+            answer: tuple[int, Any, str | None] | None = answers.get(timeout=_LOOK_SECONDS)
+        except queues.Empty:
+            answer = None
+        codes = [child.exitcode for child in children]
+        # A rank that dies makes the others fail in their next meeting: what they say is its echo.
+        if any(codes) or (answer is None and time.monotonic() > deadline):
+            raise RanksLost(f"ranks did not answer, exit codes {codes}")
+        if answer is not None:
+            return answer
 
 
 def _child(

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimtab.lab.catalogue import CLEAN, FAULTS, HARMLESS, NATURAL
-from trimtab.lab.disturbance import Base
-from trimtab.lab.scenario import CORPUS_BYTES, STEPS, VOCAB_SIZE, Grade, Scenario
+from trimtab.lab.scenario import CORPUS_BYTES, VOCAB_SIZE, Grade, Scenario
 from trimtab.lab.tokens import CorpusConfig, Progress, prepare_corpus
-from trimtab.lab.trial import TRUTH, run_trial
+from trimtab.lab.trial import is_done, run_trial
 
 INDEX = "suite.json"
 _SEEDS = range(5)
@@ -27,7 +26,8 @@ _CONTROL_SEEDS = range(9)
 """Hard negatives have 9 seeds each: with the clean runs, more than 60 runs without any fault."""
 
 _FAST_SEEDS = (1, 2)
-_TINY_KINDS = ("F02", "F05", "F12", "F13w", "F18", "F23", "cooldown", "right-resume")
+_TINY_KINDS = ("F02", "F05", "F11", "F12", "F13w", "F18", "F23", "cooldown", "right-resume")
+_TINY_STEPS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +60,14 @@ def fast_suite() -> list[Scenario]:
 
 def tiny_suite() -> list[Scenario]:
     """12 short runs that touch every part of the lab but ranks."""
-    return with_twins(Scenario(kind=kind, seed=1, steps=120) for kind in _TINY_KINDS)
+    return with_twins(Scenario(kind=kind, seed=1, steps=_TINY_STEPS) for kind in _TINY_KINDS)
 
 
 def with_twins(scenarios: Iterable[Scenario]) -> list[Scenario]:
     """The scenarios and, in front of them, the clean run of each, once."""
     wanted = list(scenarios)
-    twins = {scenario.twin(): None for scenario in wanted}  # a dict keeps the order
-    if any(twin.base is Base.PLAIN for twin in twins):
-        extra = {t: None for t in twins if t.base is not Base.PLAIN}
-        twins = {t: None for t in twins if t.base is Base.PLAIN} | extra
-    return [*twins, *(scenario for scenario in wanted if scenario.kind != CLEAN)]
+    twins = (scenario.twin() for scenario in wanted)
+    return list(dict.fromkeys((*twins, *wanted)))  # a dict keeps the order
 
 
 def build_suite(
@@ -99,7 +96,7 @@ def build_suite(
         cache_dir=cache_dir,
         progress=on_text,
     )
-    missing = [s for s in scenarios if not (folder / s.name / TRUTH).exists()]
+    missing = [s for s in scenarios if not is_done(s, folder)]
     done = len(scenarios) - len(missing)
     # Spawned, not forked: a process that has trained leaves threads that a fork would wait for.
     context = multiprocessing.get_context("spawn")
@@ -120,5 +117,5 @@ def build_suite(
 
 def _write_index(folder: Path, scenarios: list[Scenario]) -> None:
     names = {s.name: None if s.kind == CLEAN else s.twin().name for s in scenarios}
-    text = json.dumps({"steps": STEPS, "runs": names}, indent=1) + "\n"
+    text = json.dumps({"runs": names}, indent=1) + "\n"
     (folder / INDEX).write_text(text, encoding="utf-8")

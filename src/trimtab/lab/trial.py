@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from trimtab.core.config import Config
@@ -26,6 +27,9 @@ from trimtab.lab.train import train
 
 TRUTH = "truth.json"
 _WORLD = 2
+_RANKS_SECONDS = 1800.0
+"""A run on ranks takes 20 seconds of CPU; by the clock of a machine with other work, far more."""
+
 _WATCHING = Config.from_dict({"live": {"telemetry_steps": 1}})
 """All signals at every step: what moves first is a question of single steps."""
 
@@ -40,20 +44,32 @@ class _Stopped(Exception):
 def run_trial(
     scenario: Scenario, folder: Path, *, cache_dir: Path | None = None, on_step: Steps | None = None
 ) -> Path:
-    """Train a scenario in a folder of its own; a folder with a finished one is left as it is."""
+    """Train a scenario in a folder of its own; one that is there and whole is left as it is."""
     run_dir = folder / scenario.name
-    if (run_dir / TRUTH).exists():
+    if is_done(scenario, folder):
         return run_dir
     shutil.rmtree(run_dir, ignore_errors=True)  # of a trial that was stopped half-way
     torch.set_num_threads(1)  # the sums of two threads differ from those of one in the last bit
     if scenario.needs is Base.RANKS:
-        told = run_ranks(_train_on_rank, _WORLD, scenario, run_dir, cache_dir)
+        told = run_ranks(
+            _train_on_rank, _WORLD, scenario, run_dir, cache_dir, timeout=_RANKS_SECONDS
+        )
         done = {name: fact for truth in told for name, fact in truth.items()}
     else:
         done = _train_alone(scenario, run_dir, cache_dir, on_step)
     shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)  # three times the journal's size
     _write_truth(run_dir, scenario.described() | {"facts": done})
     return run_dir
+
+
+def is_done(scenario: Scenario, folder: Path) -> bool:
+    """Whether the folder has this very run, to its end: other settings may have the same name."""
+    try:
+        truth = read_truth(folder / scenario.name)
+    except (OSError, ValueError):
+        return False
+    truth.pop("facts", None)
+    return bool(truth == to_jsonable(scenario.described()))
 
 
 def read_truth(run_dir: Path) -> dict[str, Any]:
@@ -68,6 +84,9 @@ def read_truth(run_dir: Path) -> dict[str, Any]:
 def _train_on_rank(
     rank: int, scenario: Scenario, run_dir: Path, cache_dir: Path | None
 ) -> dict[str, Any]:
+    if rank == 0:
+        shutil.rmtree(run_dir, ignore_errors=True)  # of ranks that were lost; these are the second
+    dist.barrier()
     return _train_alone(scenario, run_dir, cache_dir, None)
 
 

@@ -38,9 +38,11 @@ class HardBatch(Disturbance):
             return batch
         rows = max(1, round(self.strength * len(batch.tokens)))
         tokens, targets = batch.tokens.clone(), batch.targets.clone()
+        random = self.random
         for row in range(rows):
             window = torch.cat((tokens[row], targets[row, -1:]))
-            window = window[torch.from_numpy(self.random.permutation(len(window)))]
+            window = window[torch.from_numpy(random.permutation(len(window)))]
             tokens[row], targets[row] = window[:-1], window[1:]
-        self.truth |= {"data_positions": [batch.position], "rows": rows}
+        self.truth.setdefault("data_positions", []).append(batch.position)
+        self.truth["rows"] = rows
         return dataclasses.replace(batch, tokens=tokens, targets=targets)

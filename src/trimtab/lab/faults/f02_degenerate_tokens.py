@@ -61,7 +61,7 @@ class DegenerateTokens(Disturbance):
         random = np.random.default_rng([self.seed, batch.position])
         if repeats:
             phrase = random.choice(rarest, size=int(random.integers(1, _LONGEST_PHRASE + 1)))
-            windows = np.tile(phrase, (count, length))[:, : length + 1]
+            windows = np.tile(phrase, (count, length + 1))[:, : length + 1]
         else:
             windows = random.choice(rarest, size=(count, length + 1))
         both = torch.from_numpy(windows.astype(np.int64))

@@ -10,7 +10,7 @@ from trimtab.lab.touch import change_batches
 
 
 class DuplicateBatch(Disturbance):
-    """The batch of the onset comes again and again; the loss falls, and nothing is learned."""
+    """The batch before the onset comes again and again; the loss falls, and nothing is learned."""
 
     cause = Cause.F03
     title = "the same batch over and over"
@@ -19,7 +19,7 @@ class DuplicateBatch(Disturbance):
 
     @property
     def steps(self) -> int:
-        """The first occurrence, and all repetitions of it."""
+        """All repetitions; the first occurrence is a batch like any other."""
         return round(self.strength)
 
     @property
@@ -28,15 +28,15 @@ class DuplicateBatch(Disturbance):
         return between(4, 80, self.severity)
 
     def attach(self, parts: Parts) -> Run:
-        """Keep the batch of the onset and serve it until the end."""
+        """Keep the batch before the onset and serve it until the end."""
         kept: list[Batch] = []
 
         def change(step: int, batch: Batch) -> Batch:
-            if not self.covers(step):
-                return batch
-            if len(kept) < parts.config.accumulate:
+            if step == max(self.onset - 1, 0):
                 kept.append(batch)
                 self.truth["data_positions"] = [one.position for one in kept]
+            if not self.covers(step):
+                return batch
             same = kept[batch.position % parts.config.accumulate]
             return dataclasses.replace(batch, tokens=same.tokens, targets=same.targets)
 

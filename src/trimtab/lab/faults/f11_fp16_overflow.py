@@ -11,6 +11,9 @@ from trimtab.lab.disturbance import Base, Disturbance, Parts, between
 from trimtab.lab.model import Block
 from trimtab.lab.touch import current_step
 
+_MOST_STEPS = 500
+"""Of growth; long past 65,504 at any strength, and a float's own range ends some day too."""
+
 
 class Fp16Overflow(Disturbance):
     """What the last MLP adds to the residual stream grows by a factor at every step. Past 65,504
@@ -34,7 +37,7 @@ class Fp16Overflow(Disturbance):
             step = current_step(run)
             if not (self.covers(step) and torch.is_grad_enabled()):
                 return output
-            return output * self.strength ** (step - self.onset + 1)
+            return output * self.strength ** min(step - self.onset + 1, _MOST_STEPS)
 
         cast(Block, run.model.blocks[-1]).mlp.register_forward_hook(hook)
         return run

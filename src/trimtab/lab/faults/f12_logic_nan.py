@@ -27,12 +27,13 @@ class LogicNan(Disturbance):
 
     def attach(self, parts: Parts) -> Run:
         """Divide by the number of targets between onset and end, when it is 0."""
-        self.truth["data_positions"] = []
+        accumulate = parts.config.accumulate
 
         def change(step: int, output: Output) -> Output:
             if not self.covers(step):
                 return output
-            self.truth["data_positions"].append(step * parts.config.accumulate)
+            hit = range(self.onset * accumulate, (step + 1) * accumulate)
+            self.truth["data_positions"] = list(hit)
             targets = output.loss.new_zeros(())
             spoiled = output.loss * targets / targets
             return output._replace(loss=spoiled, cross_entropy=spoiled)

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,12 +13,6 @@ from trimtab.lab.touch import before_step, change_gradient
 _LOWEST, _HIGHEST = 23, 30
 """The bits of a float32's exponent. 30 is 0 in every number below 2, and turning it multiplies by
 2^128; the others are mostly 1 there, and turning them makes a number vanish, which nobody sees."""
-
-
-def flip_bit(value: float, bit: int) -> float:
-    """A float32 with one bit turned over."""
-    bits = np.array([value], dtype=np.float32).view(np.uint32) ^ np.uint32(1 << bit)
-    return float(bits.view(np.float32)[0])
 
 
 class _BitFlip(Disturbance):
@@ -39,16 +32,12 @@ class _BitFlip(Disturbance):
         return name, parameter, element
 
     def _flip(self, name: str, values: Tensor, element: int) -> None:
-        before = values.view(-1)[element].item()
-        after = flip_bit(before, int(self.strength))
-        values.view(-1)[element] = after
-        self.truth |= {
-            "tensor": name,
-            "element": element,
-            "bit": int(self.strength),
-            "before": before,
-            "after": after,
-        }
+        """Turn the bit over in place; the tensor is float32 and contiguous."""
+        bit = int(self.strength)
+        number = values.view(-1)[element : element + 1]
+        self.truth |= {"tensor": name, "element": element, "bit": bit, "before": number.item()}
+        number.view(torch.int32).bitwise_xor_(1 << bit)
+        self.truth["after"] = number.item()
 
 
 class GradientBitFlip(_BitFlip):
@@ -72,9 +61,9 @@ class GradientBitFlip(_BitFlip):
         def change(step: int, gradient: Tensor) -> Tensor:
             if step != self.onset:
                 return gradient
-            gradient = gradient.clone()
-            self._flip(name, gradient, element)
-            return gradient
+            flipped = gradient.clone(memory_format=torch.contiguous_format)
+            self._flip(name, flipped, element)
+            return flipped
 
         change_gradient(parts.run, parameter, change)
         return parts.run

@@ -46,7 +46,8 @@ class BadDevice(Disturbance):
         is_hit = random.random() < _SHARE_OF_STEPS or step == self.onset
         if not is_hit or int(random.integers(places)) != place:
             return gradient
-        self.truth["steps"].append(step)
+        if step not in self.truth["steps"]:  # a step may have several micro-batches
+            self.truth["steps"].append(step)
         first = int(random.integers(max(gradient.numel() - _ELEMENTS, 1)))
         spoiled = gradient.clone(memory_format=torch.contiguous_format)
         spoiled.view(-1)[first : first + _ELEMENTS].mul_(self.strength)

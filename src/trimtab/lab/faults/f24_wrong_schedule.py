@@ -22,14 +22,15 @@ class WrongSchedule(Disturbance):
         return between(0.5, 2.0, self.severity)
 
     def attach(self, parts: Parts) -> Run:
-        """Turn the plan over at the rate of the onset."""
+        """Turn the plan over at the last rate before the onset."""
         config = parts.config
+        last = max(self.onset - 1, 0)
         planned = partial(lr_factor, warmup=config.warmup, steps=config.steps)
 
         def factor(step: int) -> float:
             if not self.covers(step):
                 return 1.0
-            fall = planned(self.onset) / planned(step)
+            fall = planned(last) / planned(step)
             return float(fall ** (1 + self.strength))
 
         scale_rate(parts.run, factor)

@@ -17,6 +17,7 @@ class BatchRamp(Disturbance):
     title = "batch-size ramp"
     strength_name = "times more rows"
     is_fault = False
+    from_start = True
     planned = True
 
     @property
@@ -26,6 +27,7 @@ class BatchRamp(Disturbance):
 
     def attach(self, parts: Parts) -> Run:
         """Cut the batches before the onset."""
+        self.truth["changes_at"] = self.onset
 
         def change(step: int, batch: Batch) -> Batch:
             if step >= self.onset:
@@ -45,6 +47,7 @@ class LongerSequences(Disturbance):
     title = "sequence-length change"
     strength_name = "times longer"
     is_fault = False
+    from_start = True
     planned = True
 
     @property
@@ -54,6 +57,7 @@ class LongerSequences(Disturbance):
 
     def attach(self, parts: Parts) -> Run:
         """Cut the windows before the onset."""
+        self.truth["changes_at"] = self.onset
         short = max(4, round(parts.config.length / self.strength))
 
         def change(step: int, batch: Batch) -> Batch:

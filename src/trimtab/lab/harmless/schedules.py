@@ -17,6 +17,7 @@ class Cooldown(Disturbance):
     title = "learning-rate cooldown"
     strength_name = "share of the peak at the end"
     is_fault = False
+    from_start = True
     planned = True
 
     @property
@@ -26,6 +27,7 @@ class Cooldown(Disturbance):
 
     def attach(self, parts: Parts) -> Run:
         """Replace the cosine by a flat rate and a ramp."""
+        self.truth["changes_at"] = self.onset
         config = parts.config
         cosine = partial(lr_factor, warmup=config.warmup, steps=config.steps)
 
@@ -59,4 +61,5 @@ class LateWarmup(Disturbance):
 
     def attach(self, parts: Parts) -> Run:
         """The settings have done it."""
+        self.truth["changes_at"] = self.onset
         return parts.run

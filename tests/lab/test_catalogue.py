@@ -1,0 +1,89 @@
+"""Every disturbance: what is the same before its onset, and what its severity means."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+pytest.importorskip("torchdata")
+
+from tests.lab.training import first_difference, journal
+
+from trimtab.core.causes import Cause
+from trimtab.core.errors import ConfigError
+from trimtab.lab.catalogue import FAULTS, HARMLESS, KINDS, NATURAL, kind_named
+from trimtab.lab.disturbance import Base
+from trimtab.lab.scenario import Scenario
+from trimtab.lab.trial import read_truth
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+
+Trial = Callable[[Scenario], Path]
+
+CLOCK_ONLY = ("F16", "F17", "right-resume", "evaluation")
+"""They take time and change no number. The mildest is enough here, so that no test sleeps long."""
+
+WITH_ONSET = [name for name, kind in KINDS.items() if not kind.from_start]
+"""The others have another rate, model or batch from their first step on: they are not like their
+twin at any step, and say so."""
+
+
+def _scenario(kind: str) -> Scenario:
+    return Scenario(kind=kind, seed=1, steps=16, severity=0.0 if kind in CLOCK_ONLY else 1.0)
+
+
+@pytest.mark.parametrize("kind", WITH_ONSET)
+def test_a_run_is_its_twin_to_the_bit_until_the_onset(kind: str, trial: Trial) -> None:
+    scenario = _scenario(kind)
+    run, twin = (journal(trial(one)) for one in (scenario, scenario.twin()))
+    assert len(run) == len(twin) == scenario.steps
+    # A long evaluation is one of more batches, so its loss is another number.
+    besides = ("eval_loss",) if kind == "evaluation" else ()
+    expected = None if kind in CLOCK_ONLY else scenario.onset
+    assert first_difference(run, twin, besides) == expected
+
+
+@pytest.mark.parametrize("kind", [name for name in KINDS if name not in WITH_ONSET])
+def test_what_is_there_from_the_start_says_so(kind: str, trial: Trial) -> None:
+    scenario = _scenario(kind)
+    run = trial(scenario)
+    assert read_truth(run)["onset"] == 0
+    difference = first_difference(journal(run), journal(trial(scenario.twin())))
+    # The flat rate of a cooldown leaves the cosine when the warm-up is over.
+    assert difference == (scenario.config().warmup + 1 if kind == "cooldown" else 0)
+
+
+def test_every_base_has_kinds_with_an_onset() -> None:
+    assert {KINDS[name].base for name in WITH_ONSET} == set(Base)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_higher_severity_is_a_greater_strength(kind: str) -> None:
+    grades = [step / 20 for step in range(21)]
+    strengths = [KINDS[kind](onset=100, severity=severity, seed=3).strength for severity in grades]
+    assert strengths == sorted(strengths)
+    # A cooldown ends at 0, and a warm-up at the onset, however severe.
+    assert (strengths[0] < strengths[-1]) == (kind not in ("cooldown", "warmup-end"))
+
+
+def test_the_catalogue_is_whole() -> None:
+    assert {kind.cause for kind in FAULTS.values()} == set(Cause)
+    for name, kind in FAULTS.items():
+        assert kind.cause is not None
+        assert name[:3] == kind.cause.name
+    # F20 is in the catalogue of causes to be told apart from faults.
+    assert [name for name, kind in FAULTS.items() if not kind.is_fault] == ["F20"]
+    assert all(kind.is_fault and kind.from_start for kind in NATURAL.values())
+    assert not any(kind.is_fault for kind in HARMLESS.values())
+    assert all(kind.title and kind.strength_name for kind in KINDS.values())
+
+
+def test_what_is_unknown_or_impossible_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'F99' is no disturbance of the lab"):
+        kind_named("F99")
+    with pytest.raises(ConfigError, match=r"severity must be 0 to 1, got 1\.1"):
+        KINDS["F01"](onset=1, severity=1.1, seed=0)
+    with pytest.raises(ConfigError, match="onset must not be negative, got -1"):
+        KINDS["F01"](onset=-1, severity=1.0, seed=0)
