@@ -66,7 +66,7 @@ def is_done(scenario: Scenario, folder: Path) -> bool:
     """Whether the folder has this very run, to its end: other settings may have the same name."""
     try:
         truth = read_truth(folder / scenario.name)
-    except (OSError, ValueError):
+    except LabError:
         return False
     truth.pop("facts", None)
     return bool(truth == to_jsonable(scenario.described()))
