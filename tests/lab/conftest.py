@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from tests.lab.observing import Bench
+
     from trimtab.lab.scenario import Scenario
     from trimtab.lab.shards import TokenCorpus
 
@@ -47,3 +49,11 @@ def trial(
 
     monkeypatch.setattr(scenario, "CORPUS_BYTES", SMALL_BYTES)
     return lambda wanted: run_trial(wanted, trials, cache_dir=cache)
+
+
+@pytest.fixture(scope="session")
+def bench(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> "Bench":
+    """Where runs are broken and looked at from inside."""
+    from tests.lab.observing import Bench
+
+    return Bench(tmp_path_factory.mktemp("bench"), cache)

@@ -11,6 +11,7 @@ pytest.importorskip("torchdata")
 
 from tests.lab.training import first_difference, journal
 
+from trimtab.core.block import Block
 from trimtab.core.causes import Cause
 from trimtab.core.errors import ConfigError
 from trimtab.lab.catalogue import FAULTS, HARMLESS, KINDS, NATURAL, kind_named
@@ -43,16 +44,24 @@ def test_a_run_is_its_twin_to_the_bit_until_the_onset(kind: str, trial: Trial) -
     besides = ("eval_loss",) if kind == "evaluation" else ()
     expected = None if kind in CLOCK_ONLY else scenario.onset
     assert first_difference(run, twin, besides) == expected
+    assert _announced(twin) == []
+    assert _announced(run) == ([scenario.onset] if KINDS[kind].planned else [])
+
+
+def _announced(block: Block) -> list[int]:
+    return [event.step for event in block.events if event.kind == "planned change"]
 
 
 @pytest.mark.parametrize("kind", [name for name in KINDS if name not in WITH_ONSET])
 def test_what_is_there_from_the_start_says_so(kind: str, trial: Trial) -> None:
     scenario = _scenario(kind)
-    run = trial(scenario)
-    assert read_truth(run)["onset"] == 0
-    difference = first_difference(journal(run), journal(trial(scenario.twin())))
+    run_dir = trial(scenario)
+    assert read_truth(run_dir)["onset"] == 0
+    run, twin = journal(run_dir), journal(trial(scenario.twin()))
+    difference = first_difference(run, twin)
     # The flat rate of a cooldown leaves the cosine when the warm-up is over.
     assert difference == (scenario.config().warmup + 1 if kind == "cooldown" else 0)
+    assert _announced(run) == ([scenario.onset] if KINDS[kind].planned else [])
 
 
 def test_every_base_has_kinds_with_an_onset() -> None:
@@ -66,6 +75,15 @@ def test_a_higher_severity_is_a_greater_strength(kind: str) -> None:
     assert strengths == sorted(strengths)
     # A cooldown ends at 0, and a warm-up at the onset, however severe.
     assert (strengths[0] < strengths[-1]) == (kind not in ("cooldown", "warmup-end"))
+
+
+def test_what_heals_has_an_end() -> None:
+    made = {name: kind(onset=100, severity=0.5, seed=0) for name, kind in KINDS.items()}
+    healing = {name for name, one in made.items() if one.heals}
+    assert {name for name, one in made.items() if one.end is not None} == healing | {"F12"}
+    for one in (made[name] for name in healing):
+        assert one.end is not None
+        assert [one.covers(step) for step in (99, 100, one.end - 1, one.end)] == [0, 1, 1, 0]
 
 
 def test_the_catalogue_is_whole() -> None:

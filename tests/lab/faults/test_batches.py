@@ -1,0 +1,131 @@
+"""Faults of the data: what the loop gets in place of the batch that it should have had."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+pytest.importorskip("torchdata")
+
+from tests.lab.observing import ONSET, STEPS, STILL, Bench, Observed
+from tests.lab.training import per_step
+
+from trimtab.core import signals
+from trimtab.lab.faults.f01_hard_batch import HardBatch
+from trimtab.lab.faults.f02_degenerate_tokens import DegenerateTokens
+from trimtab.lab.faults.f03_duplicate_batch import DuplicateBatch
+from trimtab.lab.faults.f04_mix_shift import MixShift
+from trimtab.lab.faults.f20_batch_change import SmallerBatch
+from trimtab.lab.shards import Split, TokenCorpus
+from trimtab.lab.text import Source
+
+
+def _windows(loop: Observed, step: int) -> Any:
+    """The rows of a batch, each with the target of its last token."""
+    tokens, targets = loop.tokens[step], loop.targets[step]
+    assert (tokens[:, 1:] == targets[:, :-1]).all()
+    return np.concatenate((tokens, targets[:, -1:]), axis=1)
+
+
+def _changed_rows(loop: Observed, clean: Observed) -> dict[int, list[int]]:
+    """By step, the rows that are not those of the clean run; only steps that have any."""
+    found = {}
+    for step in clean.tokens:
+        rows = (_windows(loop, step) != _windows(clean, step)).any(axis=1)
+        if rows.any():
+            found[step] = np.flatnonzero(rows).tolist()
+    return found
+
+
+@pytest.mark.parametrize(("severity", "rows"), [(1.0, 8), (0.5, 4)])
+def test_f01_shuffles_rows_of_one_batch(bench: Bench, severity: float, rows: int) -> None:
+    run, clean = bench.pair(HardBatch(onset=ONSET, severity=severity, seed=0), optimizer=STILL)
+    assert _changed_rows(run.loop, clean.loop) == {ONSET: list(range(rows))}
+    found, expected = (_windows(one.loop, ONSET) for one in (run, clean))
+    # Every token is still there; where it stands is another matter, and another in each row.
+    assert (np.sort(found) == np.sort(expected)).all()
+    assert run.loop.truth == {"data_positions": [ONSET], "rows": rows}
+    rises = per_step(run.block, "max_token_loss")[ONSET], per_step(clean.block, "loss")[ONSET]
+    assert rises[0] > rises[1]
+
+
+@pytest.mark.parametrize(("seed", "kind"), [(1, "rare tokens"), (8, "repeated phrase")])
+def test_f02_puts_rare_tokens_into_some_batches(
+    bench: Bench, corpus: TokenCorpus, seed: int, kind: str
+) -> None:
+    fault = DegenerateTokens(onset=ONSET, severity=0.5, seed=seed)
+    run, clean = bench.pair(fault, optimizer=STILL)
+    assert fault.truth["kind"] == kind
+    assert fault.end is not None
+    hit = range(ONSET, fault.end)
+    rows = list(range(round(8 * fault.strength)))
+    assert _changed_rows(run.loop, clean.loop) == dict.fromkeys(hit, rows)
+    assert fault.truth["data_positions"] == list(hit)
+    counts = corpus.counts()
+    rarest = np.sort(counts)[47]
+    windows = [_windows(run.loop, step)[rows] for step in hit]
+    assert all(counts[tokens].max() <= rarest for tokens in windows)
+    periods = {_period(tokens) for tokens in windows}
+    if kind == "rare tokens":
+        assert min(periods) > 4
+    else:
+        assert periods <= {1, 2, 3, 4}
+        assert 1 in periods  # the phrase of a single token is the one that is easy to get wrong
+
+
+def _period(windows: Any) -> int:
+    """After how many tokens all rows repeat themselves; their length if they do not."""
+    length = windows.shape[1]
+    repeats = (p for p in range(1, length) if (windows[:, p:] == windows[:, :-p]).all())
+    return next(repeats, length)
+
+
+def test_f03_serves_the_batch_before_the_onset_again(bench: Bench) -> None:
+    fault = DuplicateBatch(onset=ONSET, severity=0.0, seed=0)
+    run, clean = bench.pair(fault, optimizer=STILL)
+    found, expected = (per_step(one.block, signals.FINGERPRINT) for one in (run, clean))
+    assert len(set(expected.values())) == STEPS
+    assert fault.end == ONSET + 4
+    same = {step: ONSET - 1 if fault.covers(step) else step for step in range(STEPS)}
+    assert found == {step: expected[source] for step, source in same.items()}
+    assert fault.truth == {"data_positions": [ONSET - 1]}
+
+
+def test_f03_repeats_all_micro_batches_of_a_step(bench: Bench) -> None:
+    fault = DuplicateBatch(onset=ONSET, severity=0.0, seed=0)
+    run = bench.broken(fault, accumulate=2)
+    found = per_step(run.block, signals.FINGERPRINT)
+    assert {found[step] for step in range(ONSET - 1, ONSET + 4)} == {found[ONSET]}
+    assert found[ONSET - 2] != found[ONSET] != found[ONSET + 4]
+    assert fault.truth == {"data_positions": [2 * ONSET - 2, 2 * ONSET - 1]}
+
+
+@pytest.mark.parametrize(
+    ("seed", "source"), [(1, Source.PROSE), (0, Source.TABLES), (3, Source.GARBAGE)]
+)
+def test_f04_takes_rows_from_one_source(
+    bench: Bench, corpus: TokenCorpus, seed: int, source: Source
+) -> None:
+    fault = MixShift(onset=ONSET, severity=0.5, seed=seed)
+    run, clean = bench.pair(fault, optimizer=STILL)
+    rows = list(range(4))
+    hit = range(ONSET, STEPS)
+    assert _changed_rows(run.loop, clean.loop) == dict.fromkeys(hit, rows)
+    assert fault.truth == {"source": source.value}
+    text = corpus.tokens(Split.TRAIN)[source].tobytes()
+    for window in np.concatenate([_windows(run.loop, step)[rows] for step in hit]):
+        assert window.astype(np.uint16).tobytes() in text
+
+
+def test_f20_leaves_the_first_rows(bench: Bench) -> None:
+    fault = SmallerBatch(onset=ONSET, severity=1.0, seed=0)
+    run, clean = bench.pair(fault)
+    for step in range(STEPS):
+        rows = 2 if step >= ONSET else 8
+        assert (run.loop.tokens[step] == clean.loop.tokens[step][:rows]).all()
+        assert (run.loop.targets[step] == clean.loop.targets[step][:rows]).all()
+    tokens = per_step(run.block, signals.TOKENS)
+    assert tokens == {step: 16.0 * (2 if step >= ONSET else 8) for step in range(STEPS)}
+    assert fault.truth == {"rows": 2}

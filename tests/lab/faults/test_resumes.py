@@ -1,0 +1,70 @@
+"""Faults of a resume: what is not as it was when the run was stopped."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+pytest.importorskip("torchdata")
+
+from tests.lab.observing import ONSET, STEPS, Bench, differing
+from tests.lab.training import per_step
+
+from trimtab.core import signals
+from trimtab.lab.faults.f06_state_lost import StateLost
+from trimtab.lab.faults.f18_wrong_resume import WrongPosition, WrongWeights
+
+
+@pytest.mark.parametrize(("severity", "lost"), [(0.0, 4), (1.0, 16)])
+def test_f06_loses_the_moments_of_some_and_keeps_the_others(
+    bench: Bench, severity: float, lost: int
+) -> None:
+    fault = StateLost(onset=ONSET, severity=severity, seed=0)
+    run, clean = (one.loop for one in bench.pair(fault))
+    assert len(clean.weights[0]) == 16
+    assert len(fault.truth["parameters"]) == lost
+    kinds = ("step", "exp_avg", "exp_avg_sq")
+    gone = {f"{name} {kind}" for name in fault.truth["parameters"] for kind in kinds}
+    assert clean.state[ONSET].keys() - run.state[ONSET].keys() == gone
+    assert differing(run.state[ONSET], clean.state[ONSET]) == gone
+    assert not differing(run.weights[ONSET], clean.weights[ONSET])
+    assert not differing(run.state[ONSET - 1], clean.state[ONSET - 1])
+    # Adam begins anew to count.
+    counts = {name: run.state[ONSET + 1][f"{name} step"] for name in fault.truth["parameters"]}
+    assert set(map(float, counts.values())) == {1.0}
+
+
+@pytest.mark.parametrize(("severity", "source"), [(0.0, 7), (0.5, 6), (1.0, 1)])
+def test_f18_goes_on_with_old_weights_and_all_else_new(
+    bench: Bench, severity: float, source: int
+) -> None:
+    fault = WrongWeights(onset=ONSET, severity=severity, seed=0)
+    run, clean = (one.loop for one in bench.pair(fault))
+    assert fault.truth == {"weights_of_step": source}
+    assert not differing(run.weights[ONSET], clean.weights[source])
+    assert differing(run.weights[ONSET], clean.weights[ONSET])
+    assert not differing(run.state[ONSET], clean.state[ONSET])
+    assert run.groups[ONSET] == clean.groups[ONSET]
+    assert (run.tokens[ONSET] == clean.tokens[ONSET]).all()
+
+
+def test_f18d_sees_batches_a_second_time(bench: Bench) -> None:
+    fault = WrongPosition(onset=ONSET, severity=0.0, seed=0)
+    assert fault.strength == 10 > ONSET  # so it goes back to the very first batch
+    run, clean = bench.pair(fault)
+    assert fault.truth == {"data_positions": list(range(ONSET))}
+    found, expected = (per_step(one.block, signals.FINGERPRINT) for one in (run, clean))
+    again = {step: step if step < ONSET else step - ONSET for step in range(STEPS)}
+    assert found == {step: expected[source] for step, source in again.items()}
+    assert len(set(expected.values())) == STEPS
+    assert not differing(run.loop.weights[ONSET], clean.loop.weights[ONSET])
+    assert not differing(run.loop.state[ONSET], clean.loop.state[ONSET])
+    assert np.array_equal(run.loop.targets[ONSET], clean.loop.targets[0])
+
+
+def test_f18d_goes_on_with_new_batches_when_the_old_ones_are_over(bench: Bench) -> None:
+    fault = WrongPosition(onset=ONSET, severity=0.0, seed=0)
+    run, clean = bench.pair(fault, steps=ONSET + 12)
+    found, expected = (per_step(one.block, signals.FINGERPRINT) for one in (run, clean))
+    back = len(fault.truth["data_positions"])
+    assert [found[ONSET + back + n] for n in range(4)] == [expected[ONSET + n] for n in range(4)]

@@ -1,0 +1,193 @@
+"""Short runs with somebody at the loop's shoulder: what it got and what it had, step by step."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+from tests.lab.training import journal, run_until, small
+from torch import Tensor
+
+from trimtab.core.block import Block
+from trimtab.core.config import Config
+from trimtab.lab.checkpoints import Run
+from trimtab.lab.data import Batch
+from trimtab.lab.disturbance import Base, Disturbance, Parts
+from trimtab.lab.local_ranks import run_ranks
+from trimtab.lab.optimizer import OptimizerConfig
+from trimtab.lab.sizes import ModelConfig
+from trimtab.lab.touch import change_batches, change_gradient
+from trimtab.lab.train import train
+from trimtab.lab.train_config import Dtype, Engine, TrainConfig
+
+ONSET = 8
+STEPS = 14
+STILL = OptimizerConfig(lr=1e-30)
+"""So low a rate moves no bit of any weight: each step of two runs can be compared, not the first
+one alone that differs."""
+
+EVERY_STEP = Config.from_dict({"live": {"telemetry_steps": 1}})
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(kw_only=True)
+class Observed:
+    """What the loop of one rank had in its hands, by step."""
+
+    truth: dict[str, Any] = field(default_factory=dict)
+    tokens: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
+    targets: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
+    weights: dict[int, Arrays] = field(default_factory=dict)
+    """As the forward pass finds them."""
+    state: dict[int, Arrays] = field(default_factory=dict)
+    """Adam's, by `embed.weight exp_avg`; where there is none, there is no name."""
+    groups: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    """The optimizer's settings."""
+    gradients: dict[int, Arrays] = field(default_factory=lambda: defaultdict(dict))
+    """As this rank computes them, not yet averaged or clipped."""
+    seconds: dict[int, float] = field(default_factory=dict)
+    """From the batch to the first gradient: how long this rank took, before it met the others."""
+
+
+@dataclass(kw_only=True)
+class _Observer(Disturbance):
+    """Lets another disturbance do what it does, and writes down what the loop gets."""
+
+    cause = None
+    title = "an observer"
+    strength_name = "none"
+
+    inner: Disturbance | None
+    seen: Observed = field(default_factory=Observed)
+
+    def attach(self, parts: Parts) -> Run:
+        run = parts.run
+        if self.inner is not None:
+            run = self.inner.attach(parts)
+            self.seen.truth = self.inner.truth
+        for name, parameter in run.model.named_parameters():
+            change_gradient(run, parameter, partial(self._take_gradient, name))
+        return change_batches(run, partial(self._look, run))
+
+    def _take_gradient(self, name: str, step: int, gradient: Tensor) -> Tensor:
+        if not self.seen.gradients[step]:
+            self.seen.seconds[step] += time.perf_counter()
+        self.seen.gradients[step][name] = gradient.numpy().copy()
+        return gradient
+
+    def _look(self, run: Run, step: int, batch: Batch) -> Batch:
+        seen, optimizer = self.seen, run.optimizer
+        seen.tokens[step], seen.targets[step] = batch.tokens.numpy(), batch.targets.numpy()
+        named = dict(run.model.named_parameters())
+        seen.weights[step] = {n: p.detach().numpy().copy() for n, p in named.items()}
+        seen.state[step] = {
+            f"{name} {key}": value.numpy().copy()
+            for name, parameter in named.items()
+            for key, value in optimizer.state.get(parameter, {}).items()
+        }
+        seen.groups[step] = [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in optimizer.param_groups
+        ]
+        seen.seconds[step] = -time.perf_counter()
+        return batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """A run that is over."""
+
+    block: Block
+    """Its journal."""
+    ranks: list[Observed]
+
+    @property
+    def loop(self) -> Observed:
+        """What the first rank saw; in most runs there is no other."""
+        return self.ranks[0]
+
+
+class Bench:
+    """Trains short runs; those that nothing is done to only once."""
+
+    def __init__(self, folder: Path, cache: Path) -> None:
+        self._folder = folder
+        self._cache = cache
+        self._names = (f"run-{number}" for number in count())
+        self._clean: dict[Any, Trained] = {}
+
+    def pair(self, fault: Disturbance, **settings: Any) -> tuple[Trained, Trained]:
+        """The run with the fault, and the same one without."""
+        return self.broken(fault, **settings), self.clean(fault.base, **settings)
+
+    def broken(self, fault: Disturbance, **settings: Any) -> Trained:
+        """A run with a fault."""
+        return self._train(fault, fault.base, settings)
+
+    def clean(self, base: Base = Base.PLAIN, **settings: Any) -> Trained:
+        """A run that nothing is done to."""
+        key = (base, frozenset(settings.items()))
+        if key not in self._clean:
+            self._clean[key] = self._train(None, base, settings)
+        return self._clean[key]
+
+    def _train(self, fault: Disturbance | None, base: Base, settings: dict[str, Any]) -> Trained:
+        run_dir = self._folder / next(self._names)
+        config = settings_for(base, **settings)
+        if fault is not None:
+            config = fault.settings(config)
+        stop = ONSET if base is Base.RESUME else config.steps
+        told = (fault, config, stop, run_dir, self._cache)
+        ranks = run_ranks(_observe, 2, *told) if base is Base.RANKS else [_observe(0, *told)]
+        return Trained(block=journal(run_dir), ranks=ranks)
+
+
+def settings_for(base: Base, **settings: Any) -> TrainConfig:
+    """A run of 14 steps on a base; a resumed one is stopped at the onset."""
+    usual: dict[str, Any] = {
+        "model": ModelConfig(vocab_size=512, width=32, layers=2, heads=2),
+        "steps": STEPS,
+        "dtype": Dtype.FP16 if base is Base.FP16 else Dtype.FP32,
+        "engine": Engine.DDP if base is Base.RANKS else Engine.ALONE,
+        "eval_steps": ONSET,
+        "checkpoint_steps": ONSET if base is Base.RESUME else STEPS,
+        "measure": True,
+    }
+    return small(**(usual | settings))
+
+
+def _observe(
+    rank: int,
+    fault: Disturbance | None,
+    config: TrainConfig,
+    stop: int,
+    run_dir: Path,
+    cache: Path,
+) -> Observed:
+    observer = _Observer(onset=0, severity=0.0, seed=0, inner=fault)
+    options: dict[str, Any] = {"watching": EVERY_STEP, "disturbance": observer}
+    run_until(stop, config, run_dir, cache, **options)
+    if stop < config.steps:
+        train(config, run_dir, resume=True, cache_dir=cache, **options)
+    return observer.seen
+
+
+def differing(one: Arrays, other: Arrays) -> set[str]:
+    """The names whose arrays are not the same to the bit, or that only one of both has."""
+    return {
+        name
+        for name in one.keys() | other.keys()
+        if name not in one or name not in other or one[name].tobytes() != other[name].tobytes()
+    }
+
+
+def seed_where(kind: type[Disturbance], wanted: Callable[[Any], bool]) -> int:
+    """The first seed whose disturbance is of the wanted sort; for what only the seed decides."""
+    seeds = range(1000)
+    return next(seed for seed in seeds if wanted(kind(onset=ONSET, severity=1.0, seed=seed)))

@@ -1,0 +1,113 @@
+"""Where a run is touched: at the step that it says, in training only, and over a resume."""
+
+import dataclasses
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+pytest.importorskip("torchdata")
+
+from tests.lab.observing import ONSET, STEPS, STILL, Bench, differing
+from tests.lab.training import TRAINED, per_step
+from torch import Tensor
+
+from trimtab.core import signals
+from trimtab.lab.checkpoints import Run
+from trimtab.lab.data import Batch
+from trimtab.lab.disturbance import Base, Disturbance, Parts
+from trimtab.lab.model import Output
+from trimtab.lab.touch import (
+    before_step,
+    change_batches,
+    change_gradient,
+    change_output,
+    scale_rate,
+)
+
+
+class _Test(Disturbance):
+    cause = None
+    title = "a test"
+    strength_name = "none"
+
+
+def _make(kind: type[_Test]) -> Any:
+    return kind(onset=ONSET, severity=1.0, seed=0)
+
+
+class _Everywhere(_Test):
+    """Touches whatever can be touched, at every step."""
+
+    def attach(self, parts: Parts) -> Run:
+        change_output(parts.run, parts.forward, self._output)
+        for parameter in parts.run.model.parameters():
+            change_gradient(parts.run, parameter, self._gradient)
+        return change_batches(parts.run, self._batch)
+
+    def _batch(self, step: int, batch: Batch) -> Batch:
+        return dataclasses.replace(batch, tokens=batch.tokens.flip(0))
+
+    def _output(self, step: int, output: Output) -> Output:
+        return output._replace(cross_entropy=output.cross_entropy + 100 + step)
+
+    def _gradient(self, step: int, gradient: Tensor) -> Tensor:
+        return gradient * (step + 2)
+
+
+def test_an_evaluation_is_never_touched(bench: Bench) -> None:
+    run = bench.broken(_make(_Everywhere), optimizer=STILL, eval_steps=3)
+    clean = bench.clean(optimizer=STILL, eval_steps=3)
+    losses, usual = (per_step(one.block, signals.EVAL_LOSS) for one in (run, clean))
+    assert list(losses) == [0, 3, 6, 9, 12]
+    assert losses == usual
+    # That the touch is there at all, at each step and by its number:
+    for step, loss in per_step(run.block, signals.LOSS).items():
+        assert loss - 100 - step == pytest.approx(6, abs=1)
+        assert (run.loop.tokens[step] == clean.loop.tokens[step][::-1]).all()
+        assert differing(run.loop.gradients[step], clean.loop.gradients[step])
+
+
+class _Counting(_Test):
+    """Counts how often it is asked, and what the optimizer had counted then."""
+
+    def attach(self, parts: Parts) -> Run:
+        self.asked: Counter[tuple[int, int]] = Counter()
+        return before_step(parts.run, partial(self._count, parts.run))
+
+    def _count(self, run: Run, step: int) -> None:
+        counts = {int(state["step"]) for state in run.optimizer.state.values()} or {0}
+        self.asked[step, max(counts)] += 1
+
+
+def test_before_a_step_is_once_and_behind_the_step_before(bench: Bench) -> None:
+    touch = _make(_Counting)
+    bench.broken(touch, accumulate=4)
+    assert touch.asked == {(step, step): 1 for step in range(STEPS)}
+
+
+class _FasterAfterResume(_Test):
+    base = Base.RESUME
+
+    def attach(self, parts: Parts) -> Run:
+        if parts.first_step:
+            scale_rate(parts.run, lambda step: 3.0 if step < ONSET + 2 else 1.0)
+        return parts.run
+
+
+def test_a_rate_is_scaled_from_the_step_at_hand_on(bench: Bench) -> None:
+    run, clean = (per_step(one.block, signals.LR) for one in bench.pair(_make(_FasterAfterResume)))
+    for step, rate in clean.items():
+        factor = 3.0 if ONSET <= step < ONSET + 2 else 1.0
+        assert run[step] == pytest.approx(factor * rate, rel=1e-12)
+
+
+def test_a_touched_loader_is_resumed_at_its_place(bench: Bench) -> None:
+    # The bench looks at every run by a touched loader.
+    resumed, whole = bench.clean(Base.RESUME), bench.clean()
+    assert [event.kind for event in resumed.block.events].count("checkpoint") == 2
+    for signal in (*TRAINED, signals.FINGERPRINT):
+        assert per_step(resumed.block, signal) == per_step(whole.block, signal)
