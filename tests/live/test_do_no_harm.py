@@ -34,7 +34,8 @@ PLACES = [
     "trimtab.live.sensors.Sensors.give_norm",
     "trimtab.live.sensors.Sensors.measure",
     "trimtab.live.sensors.Sensors.take_own",
-    "trimtab.live.sensors.Sensors.interpret",
+    "trimtab.live.sensors.Sensors.interpret_head",
+    "trimtab.live.sensors.Sensors.interpret_rest",
     "trimtab.live.sensors._explain_head",
     "trimtab.live.state_sums.squares",
     "trimtab.live.shares.Shares.by_role",
@@ -42,7 +43,7 @@ PLACES = [
     "trimtab.live.telemetry.Telemetry.interpret",
     "trimtab.live.telemetry.sum_state",
     "trimtab.live.watcher.Watcher._fill",
-    "trimtab.live.watcher.Watcher._deliver",
+    "trimtab.live.delivery.Delivery.take",
     "trimtab.live.watcher.Watcher.note_loss_scale",
     "trimtab.live.host_side.HostSide.take",
     "trimtab.live.host_side.HostSide._judge_record",
@@ -163,7 +164,7 @@ RANK_PLACES = [
     "trimtab.live.loss_meter.LossMeter.add",
     "trimtab.live.sensors.Sensors.measure",
     "trimtab.live.telemetry.Telemetry.measure",
-    "trimtab.live.watcher.Watcher._deliver",
+    "trimtab.live.delivery.Delivery.take",
     "trimtab.live.watcher.Watcher._fill",
 ]
 

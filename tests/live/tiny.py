@@ -75,6 +75,7 @@ class Setup:
     clip: float | None = 0.5
     guard_clips: bool = False
     steps: int = 200
+    mode: str = "observe"
     wrap: Callable[[nn.Module], nn.Module] = field(default=lambda model: model)
 
 
@@ -107,6 +108,7 @@ def train(
         model,
         optimizers,
         run_dir=run_dir or "unused",
+        mode=setup.mode,
         scaler=scaler,
         config=config,
         enabled=run_dir is not None,

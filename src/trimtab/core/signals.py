@@ -84,6 +84,15 @@ SHIFT_SHARE: Final = "shift_share"
 CANARY_LOSS: Final = "canary_loss"
 """Loss of a fixed batch: moves when the model does, whatever the data."""
 
+DISCARDED: Final = "discarded"
+"""1 where the update of the step was withheld, 0 where it was applied; protected runs only."""
+
+MAX_RANK_LOSS: Final = "max_rank_loss"
+"""The largest loss of a single rank."""
+
+MAX_LOSS_RANK: Final = "max_loss_rank"
+"""The rank that has the largest loss."""
+
 
 class Quality(IntEnum):
     """How a recorded value relates to what happened at its step; lower is worse."""

@@ -9,6 +9,7 @@ rank, the failed one included, reads that bit in the sum of step t, and all part
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,9 +38,10 @@ class Boundary:
         self.parted = False
         """Set when all ranks have agreed to go their own ways."""
         self._out = torch.zeros(1, device=device)
-        # One buffer more than there are parcels under way, so that none is written while read.
+        # One buffer more than there are parcels under way, so that none is written while read; and
+        # one number more than others have to send.
         pinned = device.type == "cuda"
-        self._free = deque(torch.empty(capacity, pin_memory=pinned) for _ in range(lag + 2))
+        self._free = deque(torch.empty(1 + capacity, pin_memory=pinned) for _ in range(lag + 2))
         self._under_way: deque[Parcel] = deque()
 
     def step_out(self) -> None:
@@ -47,17 +49,18 @@ class Boundary:
         self._out.fill_(1.0)
         self.parted = self.parted or self.world == 1
 
-    def cross(
-        self, label: Any, shared: torch.Tensor, own: torch.Tensor | None
-    ) -> tuple[Any, list[float]] | None:
-        """Send a step's numbers; return those of `lag` steps ago, once there are any.
-
-        `shared` is added up over ranks and must have the same length on all; `own` is not.
-        """
+    def reduce(self, shared: torch.Tensor) -> torch.Tensor:
+        """Add a step's numbers up over ranks; `shared` must have the same length on all."""
         total = torch.cat((self._out, shared))
         if self.world > 1:
             dist.all_reduce(total)
-        self._send(label, total if own is None else torch.cat((total, own)))
+        return total
+
+    def cross(
+        self, label: Any, total: torch.Tensor, own: Sequence[torch.Tensor]
+    ) -> tuple[Any, list[float]] | None:
+        """Send a step's sums and what is not added up; return those of `lag` steps ago, if any."""
+        self._send(label, torch.cat((total, *own)) if own else total)
         return self._receive() if len(self._under_way) > self._lag else None
 
     def drain(self) -> list[tuple[Any, list[float]]]:

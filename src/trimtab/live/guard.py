@@ -1,4 +1,4 @@
-"""Guard: what the user holds while a run is watched. It sees every step and changes none."""
+"""Guard: what the user holds while a run is watched."""
 
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -45,15 +45,23 @@ class Guard:
             if loss is not None:
                 watcher.sensors.loss.add(loss, tokens)
             if grad_norm is not None:
-                watcher.sensors.give_norm(grad_norm)
+                watcher.sensors.give_norm(grad_norm, is_from_user=True)
             if eval_loss is not None:
                 watcher.sensors.give_own(signals.EVAL_LOSS, eval_loss)
             for name, value in own.items():
                 watcher.sensors.give_own(name, value)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Clip as `torch.nn.utils.clip_grad_norm_` does; the norm from before is returned."""
-        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), max_norm)
+        """Clip as `torch.nn.utils.clip_grad_norm_` does; the norm from before is returned.
+
+        A guard that protects lets fused optimizers clip inside their update: between this call and
+        `optimizer.step()` their gradients are still as they were.
+        """
+        gate = self._watcher.gate
+        if gate is not None and gate.joins:
+            norm = gate.clip.clip(max_norm)
+        else:
+            norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), max_norm)
         if self._watcher.is_watching:
             with self._watcher.shield.guarding("clip_grad_norm_"):
                 self._watcher.sensors.give_norm(norm)
@@ -80,6 +88,17 @@ class Guard:
             yield step
             watcher.end_step(step.number)
         self._ending = "end of data"
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the gate has learnt, the same on every rank; empty if nothing is protected."""
+        gate = self._watcher.gate
+        return {} if gate is None else {"gate": gate.rule.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what the gate had learnt; call it on every rank, with the same state."""
+        gate = self._watcher.gate
+        if gate is not None and "gate" in state:
+            gate.rule.load_state_dict(state["gate"])
 
     def close(self, how: str | None = None) -> None:
         """Write what is left, judge what is open, take every hook off again."""
@@ -121,6 +140,13 @@ class NoGuard:
         for step in StepLoop(loader, accumulate, data_position).run(lambda: self._next_step):
             yield step
             self._next_step += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """There is nothing to save."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Do nothing."""
 
     def close(self, how: str | None = None) -> None:
         """Do nothing."""

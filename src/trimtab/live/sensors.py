@@ -45,21 +45,21 @@ class Sensors:
         self._telemetry = Telemetry(optimizers, self._parameters, roles, self._shares, world)
         self.activations = Activations(model, self.device) if activations else None
         blocks = self.activations.names if self.activations else ()
-        self._slots = {
-            False: HEAD,
-            True: (*HEAD, *self._telemetry.slots, *(f"block:{name}" for name in blocks)),
-        }
+        self.rest = (*self._telemetry.slots, *(f"block:{name}" for name in blocks))
+        """What is measured at some steps besides HEAD."""
         self.loss = LossMeter(self.device)
+        self._own_sums: tuple[torch.Tensor, torch.Tensor] | None = None
         self._given_norm: torch.Tensor | None = None
+        self._is_from_user = False
         self._grad_squares: torch.Tensor | None = None
         self._own: dict[str, torch.Tensor] = {}
-        if len(set(self._slots[True])) != len(self._slots[True]):
+        if len({*HEAD, *self.rest}) != len(HEAD) + len(self.rest):
             raise AssertionError("two slots of one name would be read as one")
 
     @property
     def capacity(self) -> int:
         """The most numbers that one step can have."""
-        return len(self._slots[True]) + MOST_OWN
+        return len(HEAD) + len(self.rest) + MOST_OWN
 
     @property
     def has_norm(self) -> bool:
@@ -72,6 +72,11 @@ class Sensors:
         return self._given_norm is not None
 
     @property
+    def norm_is_of_gradients(self) -> bool:
+        """Whether the norm is that of the gradients at hand, and not one that the user gave."""
+        return not (self._given_norm is not None and self._is_from_user)
+
+    @property
     def is_sharded(self) -> bool:
         """Whether parameters are spread over ranks."""
         return any(isinstance(parameter, DTensor) for parameter in self._parameters)
@@ -81,10 +86,11 @@ class Sensors:
         """Whether zero_grad has run since the last backward."""
         return all(parameter.grad is None for parameter in self._parameters)
 
-    def give_norm(self, norm: Number) -> None:
+    def give_norm(self, norm: Number, *, is_from_user: bool = False) -> None:
         """Take the gradient norm before clipping from whoever knows it."""
         # A copy: whoever gave the tensor may go on to change it.
         self._given_norm = as_scalar(norm, self.device).clone()
+        self._is_from_user = is_from_user
 
     def give_own(self, name: str, value: Number) -> None:
         """Take a signal of this rank alone; what was given first for a step stands."""
@@ -99,26 +105,43 @@ class Sensors:
         grads = [self._parameters[i].grad for i in having]
         parts = [local(grad) for grad in grads if grad is not None]
         total = (squares(parts) * self._shares.shares(having)).sum()
-        scale = next((s for s in map(_grad_scale, self._optimizers) if s is not None), None)
-        if scale is not None:
-            total = total / as_scalar(scale, self.device).square()
-        self._grad_squares = total
+        scale = self._grad_scale()
+        self._grad_squares = total if scale is None else total / scale.square()
+
+    def unscale_norm(self) -> None:
+        """Divide the norm that our own clipping gave by the scale that the gradients still have."""
+        if self._given_norm is not None and not self._is_from_user:
+            scale = self._grad_scale()
+            if scale is not None:
+                self._given_norm = self._given_norm / scale
 
     def measure(self, *, full: bool) -> torch.Tensor:
         """The sums of this step; `full` with telemetry. Starts the next step."""
+        head = self.measure_head()
+        return torch.cat((head, *self.measure_rest())) if full else head
+
+    def measure_head(self) -> torch.Tensor:
+        """The sums that every step has. Starts the next step."""
         head = self._measure_head()
         self.forget()
-        if not full:
-            return head
-        parts = [head, self._telemetry.measure()]
-        if self.activations is not None:
-            parts.append(self.activations.buffer)
-        return torch.cat(parts)
+        return head
 
-    def take_own(self) -> tuple[tuple[str, ...], torch.Tensor | None]:
+    def measure_rest(self) -> tuple[torch.Tensor, ...]:
+        """The sums that some steps have besides, in the order of `rest`."""
+        told = self._telemetry.measure()
+        return (told,) if self.activations is None else (told, self.activations.buffer)
+
+    def own_loss(self) -> torch.Tensor | None:
+        """The loss of this rank alone, of the step that was measured last."""
+        if self._own_sums is None:
+            return None
+        weighted, tokens = self._own_sums
+        return weighted if self._world == 1 else weighted / tokens
+
+    def take_own(self) -> tuple[tuple[str, ...], tuple[torch.Tensor, ...]]:
         """The names and values of this rank's own signals of the step."""
         own, self._own = self._own, {}
-        return tuple(own), torch.stack(list(own.values())) if own else None
+        return tuple(own), (torch.stack(list(own.values())),) if own else ()
 
     def forget(self) -> None:
         """Start the next step."""
@@ -127,34 +150,33 @@ class Sensors:
 
     def nothing(self, *, full: bool) -> torch.Tensor:
         """A vector of the right length that says nothing, for a rank that failed."""
-        return torch.zeros(len(self._slots[full]), device=self.device)
+        return torch.zeros(len(HEAD) + (len(self.rest) if full else 0), device=self.device)
 
-    def interpret(
-        self, values: Sequence[float], own_names: Sequence[str], *, full: bool
-    ) -> dict[str, float]:
-        """The signals behind the numbers that arrived on the host."""
-        slots = self._slots[full]
-        sums = dict(zip(slots, values, strict=False))
-        told = _explain_head(sums)
-        if full:
-            told |= self._telemetry.interpret(sums)
-            told |= self._explain_blocks(sums)
-        told |= dict(zip(own_names, values[len(slots) :], strict=True))
-        return told
+    def no_rest(self) -> torch.Tensor:
+        """The same for the sums that only some steps have."""
+        return torch.zeros(len(self.rest), device=self.device)
 
-    def silent_blocks(self, values: Sequence[float]) -> list[str]:
-        """The blocks whose hook has not fired by a full step."""
-        sums = dict(zip(self._slots[True], values, strict=False))
+    def interpret_head(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """The signals behind the sums that every step has."""
+        return _explain_head(sums)
+
+    def interpret_rest(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """The signals behind the sums that some steps have besides."""
+        return self._telemetry.interpret(sums) | self._explain_blocks(sums)
+
+    def silent_blocks(self, sums: Mapping[str, float]) -> list[str]:
+        """The blocks whose hook has not fired by a step that has the rest."""
         return [name for name in self._block_names() if sums[f"block:{name}"] < 0]
 
     def _measure_head(self) -> torch.Tensor:
         weighted, tokens = self.loss.take()
+        self._own_sums = weighted, tokens
         zero = torch.zeros_like(weighted)
         given, measured = self._given_norm, self._grad_squares
         # A loss that is not finite is counted, not added: the sum must stay a sum of numbers.
         return torch.stack(
             [
-                torch.where(torch.isfinite(weighted), weighted, zero),
+                torch.nan_to_num(weighted, nan=0.0, posinf=0.0, neginf=0.0),
                 tokens,
                 torch.isnan(weighted).float(),
                 torch.isinf(weighted).float(),
@@ -164,6 +186,12 @@ class Sensors:
                 zero if measured is None else zero + 1.0,
             ]
         )
+
+    def _grad_scale(self) -> torch.Tensor | None:
+        """The scale that GradScaler hands to a fused optimizer: its gradients are still scaled."""
+        scales = (getattr(optimizer, "grad_scale", None) for optimizer in self._optimizers)
+        scale = next((scale for scale in scales if isinstance(scale, torch.Tensor)), None)
+        return None if scale is None else as_scalar(scale, self.device)
 
     def _block_names(self) -> tuple[str, ...]:
         return self.activations.names if self.activations else ()
@@ -191,9 +219,3 @@ def _explain_head(sums: Mapping[str, float]) -> dict[str, float]:
         squares = sums["grad_squares"]
         told[signals.GRAD_NORM] = math.sqrt(squares) if math.isfinite(squares) else abs(squares)
     return told
-
-
-def _grad_scale(optimizer: Optimizer) -> torch.Tensor | None:
-    """The scale that GradScaler hands to a fused optimizer: its gradients are still scaled."""
-    scale = getattr(optimizer, "grad_scale", None)
-    return scale if isinstance(scale, torch.Tensor) else None

@@ -11,7 +11,8 @@ log = logging.getLogger("trimtab")
 class Shield:
     """Catches whatever our own code raises, tells it once, and takes the guard out of the way."""
 
-    def __init__(self) -> None:
+    def __init__(self, consequence: str = "steps aside") -> None:
+        self._consequence = consequence
         self.is_down = False
         """Whether something was caught: from then on the guard only gets out of the way."""
         self._listeners: list[Callable[[str, str], None]] = []
@@ -34,7 +35,9 @@ class Shield:
         if not first:
             return
         told = "".join(traceback.format_exception(error)).strip()
-        log.error("trimtab failed in %s and steps aside; training goes on:\n%s", place, told)
+        log.error(
+            "trimtab failed in %s and %s; training goes on:\n%s", place, self._consequence, told
+        )
         for listener in self._listeners:
             try:
                 listener(place, told)

@@ -18,6 +18,18 @@ class StepListener(Protocol):
         """The gradients are ready, no optimizer has moved yet."""
         ...
 
+    def before_optimizer(self, optimizer: Optimizer) -> None:
+        """This optimizer is about to move, recorded or not."""
+        ...
+
+    def after_optimizer(self, optimizer: Optimizer) -> None:
+        """It has moved."""
+        ...
+
+    def cannot_gate(self, optimizer: Optimizer, why: str) -> None:
+        """This optimizer uses its closure in a way that nobody can look behind."""
+        ...
+
     def after_update(self) -> None:
         """Every watched optimizer has moved."""
         ...
@@ -60,26 +72,39 @@ class StepHooks:
         # torch passes the optimizer itself as the first of args; a closure may follow.
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
         if closure is None:
-            if not self._moved and self._listener.is_observed():
-                self._listener.before_update()
+            self._begin(optimizer)
             return None
-        wrapped = self._wrap(closure)
+        wrapped = self._wrap(optimizer, closure)
         if "closure" in kwargs:
             return args, {**kwargs, "closure": wrapped}
         return (args[0], wrapped, *args[2:]), kwargs
 
-    def _wrap(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+    def _wrap(self, optimizer: Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
         """The closure runs forward and backward: only behind it are there gradients to see."""
+        versions = _versions(optimizer)
+        num_calls = 0
 
         def watched() -> Any:
+            nonlocal num_calls
+            num_calls += 1
+            if num_calls > 1:
+                self._listener.cannot_gate(optimizer, "evaluates its closure more than once")
+            elif _versions(optimizer) != versions:
+                self._listener.cannot_gate(optimizer, "moves the weights before its closure")
             result = closure()
-            if not self._moved and self._listener.is_observed():
-                self._listener.before_update()
+            if num_calls == 1:
+                self._begin(optimizer)
             return result
 
         return watched
 
+    def _begin(self, optimizer: Optimizer) -> None:
+        if not self._moved and self._listener.is_observed():
+            self._listener.before_update()
+        self._listener.before_optimizer(optimizer)
+
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._listener.after_optimizer(optimizer)
         if not self._listener.is_observed():
             self._listener.unobserved()
             return
@@ -87,3 +112,8 @@ class StepHooks:
         if len(self._moved) == self._num_optimizers:
             self._moved.clear()
             self._listener.after_update()
+
+
+def _versions(optimizer: Optimizer) -> list[int]:
+    """How often each parameter has been written to."""
+    return [p._version for group in optimizer.param_groups for p in group["params"]]

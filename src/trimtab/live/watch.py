@@ -11,13 +11,15 @@ from torch import nn
 from torch.optim import Optimizer
 
 from trimtab._version import __version__
-from trimtab.core.config import Config
-from trimtab.core.errors import TrimtabError
+from trimtab.core.config import Config, Mode
+from trimtab.core.errors import ConfigError, TrimtabError
 from trimtab.journal import RunDirectory
 from trimtab.live.boundary import Boundary
 from trimtab.live.guard import Guard, NoGuard
 from trimtab.live.host_side import HostSide
 from trimtab.live.optimizers import find_optimizers, parameters_of
+from trimtab.live.protect.gate import Gate
+from trimtab.live.protect.words import MOST_REPORTED
 from trimtab.live.sensors import Sensors
 from trimtab.live.shield import Shield, log
 from trimtab.live.watcher import Watcher
@@ -28,6 +30,7 @@ def watch(
     optimizer: Any,
     *,
     run_dir: str | Path,
+    mode: Mode | str = Mode.OBSERVE,
     config: Config | None = None,
     scaler: Any = None,
     step: int = 0,
@@ -42,6 +45,8 @@ def watch(
         model: The model that is trained, wrapped or not.
         optimizer: A torch optimizer, a wrapper of one (Accelerate, torchtitan), or several.
         run_dir: The folder of the run; everything is written to its `trimtab/` folder.
+        mode: "observe" changes no bit of what is trained; "protect" keeps bad steps from the
+            weights, and makes Adam, AdamW, SGD and Adagrad fused.
         config: Settings; the defaults are meant to be right.
         scaler: The GradScaler of an fp16 run.
         step: The number of the first step; after a resume, where the run goes on.
@@ -52,7 +57,7 @@ def watch(
     """
     if not enabled:
         return NoGuard(model, step)
-    facts = {"dtype": dtype, "seed": seed, "link": link}
+    facts = {"mode": _mode(mode).value, "dtype": dtype, "seed": seed, "link": link}
     problem: Exception | None = None
     watcher: Watcher | None = None
     try:
@@ -84,12 +89,13 @@ def _build(
     rank = dist.get_rank() if dist.is_initialized() else 0
     live = config.live
     sensors = Sensors(model, optimizers, world, activations=live.activations)
-    boundary = Boundary(sensors.device, live.lag_steps, sensors.capacity)
+    capacity = sensors.capacity + MOST_REPORTED
+    boundary = Boundary(sensors.device, live.lag_steps, capacity)
     host = None
     if rank == 0:
         manifest = _manifest(model, optimizers, config, world, facts)
         host = HostSide(RunDirectory(run_dir), config, manifest, first_step=step)
-    return Watcher(
+    watcher = Watcher(
         optimizers,
         sensors,
         boundary,
@@ -99,6 +105,18 @@ def _build(
         first_step=step,
         scaler=scaler,
     )
+    if facts["mode"] == Mode.PROTECT:
+        tell = watcher.tell_promotion
+        watcher.protect(Gate(model, optimizers, boundary, config.gate, sensors.device, tell))
+    return watcher
+
+
+def _mode(name: Mode | str) -> Mode:
+    try:
+        return Mode(name)
+    except ValueError:
+        known = ", ".join(mode.value for mode in Mode)
+        raise ConfigError(f"mode is {name!r}; it must be one of: {known}") from None
 
 
 def _manifest(

@@ -6,34 +6,33 @@ the other ranks wait there), deliver what arrived (shielded).
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
 from trimtab.core import signals
+from trimtab.core.errors import ConfigError
 from trimtab.live.boundary import Boundary
+from trimtab.live.delivery import Delivery, Label
 from trimtab.live.endings import Endings
 from trimtab.live.host_side import HostSide, StepNote
+from trimtab.live.protect.ballot import OUT
+from trimtab.live.protect.gate import Decision, Gate
 from trimtab.live.sensors import Sensors
 from trimtab.live.shield import Shield, log
 from trimtab.live.step_hooks import StepHooks
 from trimtab.live.step_loop import StepLoop
 
-HOOKS_SILENT = (
-    "trimtab: the forward hooks of %s did not fire, so their activations are not recorded; call "
-    "trimtab.watch(...) before torch.compile(...), or torch._dynamo.reset() after it"
+_Parcel = tuple[Label, torch.Tensor, tuple[torch.Tensor, ...]]
+"""What the numbers are, those added up over ranks, and those of this rank alone."""
+
+_NOTHING: tuple[Any, ...] = ()
+
+PROMOTED = (
+    "trimtab: %s runs fused from now on, the form that can discard a step without waiting for the "
+    "host; results differ by rounding. gate.promote = false keeps its own form"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Label:
-    """What is needed to understand a step's numbers when they arrive."""
-
-    note: StepNote
-    full: bool
-    own_names: tuple[str, ...]
 
 
 class Watcher:
@@ -57,18 +56,29 @@ class Watcher:
         self.shield = shield
         self.next_step = first_step
         self.loop: StepLoop | None = None
+        self.gate: Gate | None = None
+        """Only a guard that protects has one."""
         self._optimizers = optimizers
         self._boundary = boundary
+        self._delivery = Delivery(sensors, host)
         self._telemetry_steps = telemetry_steps
         self._scaler = scaler
+        self._norm_was_given = False
+        """Of the step that the gates have met for."""
+        self._rest: torch.Tensor | None = None
+        """Telemetry that waits for the next meeting of the gates."""
         self._num_losses = 0
         self._num_closed = 0
         self._num_unobserved = 0
-        self._has_tested_hooks = False
         self._is_closed = False
         shield.on_catch(self._tell_failure)
         self._hooks = StepHooks(optimizers, self)
         self._endings = Endings(self.close) if host is not None else None
+
+    def protect(self, gate: Gate) -> None:
+        """From now on decide about each step before its update."""
+        self.gate = gate
+        gate.shield.on_catch(self._tell_failure)
 
     @property
     def is_watching(self) -> bool:
@@ -83,6 +93,9 @@ class Watcher:
             self._hooks.is_under_way or (is_plain_loop and self._was_skipped())
         ):
             self._close_step(applied=False)
+        if self.gate is not None:
+            with self.gate.shield.guarding("new step"):
+                self.gate.clear()
         self._num_losses += 1
 
     def end_step(self, number: int) -> None:
@@ -103,10 +116,41 @@ class Watcher:
         return self._joins and self._num_losses > 0
 
     def before_update(self) -> None:
-        """Measure the gradient norm, unless somebody gave it."""
-        if self.is_watching and not self.sensors.has_norm:
+        """Measure the gradient norm, unless somebody gave it; then decide, if there is a gate."""
+        if self.is_watching:
             with self.shield.guarding("gradient norm"):
-                self.sensors.see_gradient()
+                if self.sensors.has_norm:
+                    self.sensors.unscale_norm()
+                else:
+                    self.sensors.see_gradient()
+        if self.gate is not None and self.gate.joins:
+            self._meet(self.gate)
+
+    def before_optimizer(self, optimizer: Optimizer) -> None:
+        """Let the gate keep a bad step from this optimizer."""
+        if self.gate is not None:
+            self.gate.before(optimizer)
+
+    def after_optimizer(self, optimizer: Optimizer) -> None:
+        """Leave no trace of the gate on this optimizer."""
+        if self.gate is not None:
+            self.gate.after(optimizer)
+
+    def cannot_gate(self, optimizer: Optimizer, why: str) -> None:
+        """Protect no longer: what this optimizer does in a step cannot be discarded as a whole."""
+        if self.gate is not None and not self.gate.shield.is_down:
+            self.gate.after(optimizer)
+            with self.gate.shield.guarding("closure"):
+                raise ConfigError(
+                    f"{type(optimizer).__name__} {why}, so trimtab cannot tell its bad steps from "
+                    "good ones; use mode='observe' with it"
+                )
+
+    def tell_promotion(self, name: str) -> None:
+        """An optimizer now runs fused and did not before."""
+        if self.host is not None:
+            log.warning(PROMOTED, name)
+            self.host.event("optimizer promoted", self.next_step, {"optimizer": name})
 
     def after_update(self) -> None:
         """Close the step."""
@@ -114,6 +158,8 @@ class Watcher:
 
     def unobserved(self) -> None:
         """Leave alone a step that nobody recorded; the first one is told."""
+        if self.gate is not None:
+            self.gate.take()  # what a guard that has just failed had decided
         self._num_unobserved += 1
         if self._num_unobserved == 1 and self.is_watching and self.host is not None:
             with self.shield.guarding("unobserved step"):
@@ -127,12 +173,15 @@ class Watcher:
         if self.sensors.activations is not None:
             self.sensors.activations.remove()
         was_watching, self._is_closed = self.is_watching, True
+        if self.gate is not None:
+            self.gate.close()
         if self.host is None:
             return
         if was_watching:
             with self.shield.guarding("last records"):
                 for label, values in self._boundary.drain():
-                    self._deliver(label, values)
+                    self._delivery.take(label, values)
+                self._delivery.flush()
         with self.shield.guarding("end of the journal"):
             self.host.close(how)
         if self._endings is not None:
@@ -155,29 +204,101 @@ class Watcher:
         self._hooks.forget()
         full = self._num_closed % self._telemetry_steps == 0
         note = StepNote(step=self.next_step, clock=time.time())
-        shared, own = self.sensors.nothing(full=full), None
-        names: tuple[str, ...] = ()
+        decision = self._decision()
+        if decision is None:
+            label, total, own = self._observe(note, applied=applied, full=full)
+        else:
+            label, total, own = self._conclude(decision, note, applied=applied, full=full)
+        self._num_losses = 0
+        self._num_closed += 1
+        self.next_step += 1
+        arrived = self._boundary.cross(label, total, own)
+        if arrived is not None:
+            self._receive(*arrived)
+
+    def _observe(self, note: StepNote, *, applied: bool, full: bool) -> _Parcel:
+        """Measure a step that ends, and add it up over ranks."""
+        shared, names, own = self.sensors.nothing(full=full), _NOTHING, _NOTHING
         if self.is_watching:
             with self.shield.guarding("measure"):
+                note.norm_is_after_clip = not self.sensors.norm_was_given
                 self._fill(note, applied=applied)
                 names, own = self.sensors.take_own()
                 shared = self.sensors.measure(full=full)
         if self.shield.is_down:
-            names, own = (), None
+            names, own = _NOTHING, _NOTHING
             self._boundary.step_out()
-        self._num_losses = 0
-        self._num_closed += 1
-        self.next_step += 1
-        arrived = self._boundary.cross(_Label(note=note, full=full, own_names=names), shared, own)
-        if arrived is not None and self.is_watching:
+        self._rest = None
+        label = Label(note=note, has_rest=full, own_names=names)
+        return label, self._boundary.reduce(shared), own
+
+    def _conclude(
+        self, decision: Decision, note: StepNote, *, applied: bool, full: bool
+    ) -> _Parcel:
+        """Measure what is left of a step that the gates have met for and that ends now."""
+        names, own, rest = _NOTHING, _NOTHING, self.sensors.no_rest() if full else None
+        if self.is_watching:
+            with self.shield.guarding("measure"):
+                note.norm_is_after_clip = not self._norm_was_given
+                self._fill(note, applied=applied)
+                names, own = self.sensors.take_own()
+                rest = torch.cat(self.sensors.measure_rest()) if full else None
+        if self.shield.is_down:
+            names, own = _NOTHING, _NOTHING
+            self._boundary.step_out()
+        has_rest, self._rest = self._rest is not None, rest
+        # Of a step whose optimizer was passed over, only the vote matters.
+        reported, report = decision.told(in_full=applied)
+        label = Label(
+            note=note,
+            has_rest=has_rest,
+            rest_follows=full,
+            report_names=reported,
+            own_names=names,
+        )
+        return label, decision.total, (*report, *own)
+
+    def _meet(self, gate: Gate) -> None:
+        """Come to the meeting of the gates, with what is known of the step or with nothing."""
+        head = loss = None
+        is_ours = self.sensors.norm_is_of_gradients
+        self._norm_was_given = self.sensors.norm_was_given
+        if self.is_watching:
+            with self.shield.guarding("measure"):
+                head = self.sensors.measure_head()
+                loss = self.sensors.own_loss()
+        if head is None or loss is None:
+            head, loss = self.sensors.nothing(full=False), None
+            self._boundary.step_out()
+        # What was measured behind the last update crosses the ranks now.
+        shared = head if self._rest is None else torch.cat((head, self._rest))
+        gate.meet(shared, loss, may_shrink=is_ours)
+
+    def _decision(self) -> Decision | None:
+        """What the gates have decided about the step that ends; None if nothing is protected."""
+        if self.gate is None:
+            return None
+        decision = self.gate.take()
+        if decision is None and self.gate.joins:
+            # The optimizer was passed over. The other ranks may have met, and wait for this one.
+            self._meet(self.gate)
+            decision = self.gate.take()
+        return decision
+
+    def _receive(self, label: Label, values: list[float]) -> None:
+        """Numbers have arrived: see whether the ranks part, then deliver."""
+        if self.gate is not None and label.report_names and not self.gate.parted:
+            self.gate.parted = values[label.place_of_vote(len(self.sensors.rest))] == OUT
+            if self.gate.parted and not self.gate.shield.is_down and not self.shield.is_down:
+                self._tell_failure("another rank", "see that rank's log")
+        if self.is_watching:
             with self.shield.guarding("deliver"):
-                self._deliver(*arrived)
+                self._delivery.take(label, values)
         elif self._boundary.parted and not self.shield.is_down:
             self._tell_failure("another rank", "see that rank's log")
 
     def _fill(self, note: StepNote, *, applied: bool) -> None:
         """Put down what the host knows of the step."""
-        note.norm_is_after_clip = not self.sensors.norm_was_given
         rate = self._optimizers[0].param_groups[0]["lr"]
         if isinstance(rate, torch.Tensor):
             self.sensors.give_own(signals.LR, rate)
@@ -190,16 +311,6 @@ class Watcher:
             note.signals |= self.loop.facts()
         if not applied and self.host is not None:
             self.host.event("step not applied", note.step, {})
-
-    def _deliver(self, label: _Label, values: list[float]) -> None:
-        if label.full and not self._has_tested_hooks:
-            self._has_tested_hooks = True
-            silent = self.sensors.silent_blocks(values)
-            if silent:
-                log.warning(HOOKS_SILENT, ", ".join(silent))
-        if self.host is not None and self.sensors.device.type != "meta":
-            told = self.sensors.interpret(values, label.own_names, full=label.full)
-            self.host.take(label.note, told)
 
     def _tell_failure(self, place: str, error: str) -> None:
         if self.host is not None:

@@ -1,0 +1,97 @@
+"""FoldedClip: clips inside the update instead of in a pass of its own.
+
+`torch.nn.utils.clip_grad_norm_` reads every gradient for the norm and writes every gradient back,
+smaller. A fused optimizer can divide by `grad_scale` while it reads the gradient anyway, so here
+only the norm is taken and the division waits for the update. Equal within rounding, and one pass
+over the gradients less.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from trimtab.live.shards import local
+
+_EPSILON = 1e-6
+"""What torch adds to the norm before it divides."""
+
+
+class FoldedClip:
+    """Clips the gradients of a model, in the update where the optimizer can do it."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        folds: Callable[[Optimizer], bool],
+        device: torch.device,
+    ) -> None:
+        self._model = model
+        self._optimizers = optimizers
+        self._folds = folds
+        self._device = device
+        self._waiting: set[Optimizer] = set()
+        """Who has not divided yet."""
+        self._max_norm = 0.0
+        self._norm: torch.Tensor | None = None
+        self.scale: torch.Tensor | None = None
+        """What gradients are divided by in this step; None if nobody clipped."""
+        self._others: dict[tuple[frozenset[Optimizer], int], list[nn.Parameter]] = {}
+
+    def clip(self, max_norm: float) -> torch.Tensor:
+        """Clip to `max_norm`; the norm from before is returned, as torch returns it."""
+        self.settle()
+        norm = total_norm(self._model.parameters())
+        folding = frozenset(filter(self._folds, self._optimizers))
+        others = self._not_folded(folding)
+        if others:
+            torch.nn.utils.clip_grads_with_norm_(others, max_norm, norm)
+        self._waiting, self._norm, self._max_norm = set(folding), norm, max_norm
+        # A DTensor that a norm comes as is whole on every rank.
+        whole = local(norm).to(self._device, torch.float32)
+        self.scale = ((whole + _EPSILON) / max_norm).clamp(min=1.0)
+        return norm
+
+    def waits(self, optimizer: Optimizer) -> bool:
+        """Whether this optimizer still has to divide its gradients by `scale`."""
+        return optimizer in self._waiting
+
+    def done(self, optimizer: Optimizer) -> None:
+        """This optimizer has had its update."""
+        self._waiting.discard(optimizer)
+
+    def settle(self, optimizer: Optimizer | None = None) -> None:
+        """Clip now what was to be clipped in an update; of one optimizer, or of all."""
+        for one in [optimizer] if optimizer is not None else list(self._waiting):
+            if one in self._waiting and self._norm is not None:
+                parameters = [p for group in one.param_groups for p in group["params"]]
+                torch.nn.utils.clip_grads_with_norm_(parameters, self._max_norm, self._norm)
+                self._waiting.discard(one)
+
+    def forget(self) -> None:
+        """The step is over."""
+        self.scale = None
+
+    def _not_folded(self, folding: frozenset[Optimizer]) -> list[nn.Parameter]:
+        key = (folding, sum(len(optimizer.param_groups) for optimizer in folding))
+        if key not in self._others:
+            folded = {p for o in folding for group in o.param_groups for p in group["params"]}
+            self._others[key] = [p for p in self._model.parameters() if p not in folded]
+        return self._others[key]
+
+
+def total_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
+    """The norm of all gradients as `get_total_norm` has it, but never in half precision.
+
+    An fp16 norm of 3e5 would read as infinite.
+    """
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not grads:
+        return torch.tensor(0.0)
+    wide = torch.float64 if any(g.dtype == torch.float64 for g in grads) else torch.float32
+    norms = torch._foreach_norm(grads, 2.0, dtype=wide)
+    together = torch.stack([norm.to(grads[0].device) for norm in norms])
+    total: torch.Tensor = torch.linalg.vector_norm(together)
+    return total

@@ -1,0 +1,189 @@
+"""Forms: which optimizers can read a flag on the device, and making those fused that could.
+
+A fused optimizer of torch leaves parameters, moments and step counter alone if its `found_inf` is
+exactly 1. The foreach and for-loop forms refuse the flag, so they are promoted to the fused one:
+the same arithmetic in one kernel, equal within rounding and faster.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
+
+from trimtab.live.shards import local
+
+_KINDS = (AdamW, Adam, SGD, Adagrad)
+"""What has a fused form; the first that fits counts."""
+
+_ABSENT = object()
+
+
+class Forms:
+    """The forms of the watched optimizers; promotes them and takes it back at the end."""
+
+    def __init__(self, *, promote: bool, on_promotion: Callable[[str], None]) -> None:
+        self._promotes = promote
+        self._tell = on_promotion
+        self._found: dict[Optimizer, _Found] = {}
+        self._unfit: set[Optimizer] = set()
+        self._obedient: dict[tuple[Optimizer, int], bool] = {}
+
+    def reads_flag(self, optimizer: Optimizer) -> bool:
+        """Whether the update at hand can be withheld by a flag on the device.
+
+        Asked when there are gradients; promotes the optimizer if that is all it takes.
+        """
+        if optimizer in self._found and _has_sparse_gradient(optimizer):
+            self._take_back(optimizer)
+        # Asked at every step: loading a checkpoint puts the saved form back in place.
+        if not _is_fused(optimizer) and not self._promote(optimizer):
+            return False
+        return self._obeys(optimizer) and not _lacks_momentum(optimizer)
+
+    def undo(self) -> None:
+        """Give every optimizer the form back that it came with."""
+        for optimizer, found in self._found.items():
+            found.restore(optimizer)
+        self._found.clear()
+
+    def _promote(self, optimizer: Optimizer) -> bool:
+        if not self._promotes or optimizer in self._unfit or type(optimizer) not in _KINDS:
+            return False
+        is_new = optimizer not in self._found
+        if is_new:
+            self._found[optimizer] = _Found(optimizer)
+        optimizer.defaults.update(fused=True, foreach=False)
+        optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+        for group in optimizer.param_groups:
+            group.update(fused=True, foreach=False)
+            _move_counters(optimizer, group, to_device=True)
+        if not _fits(optimizer) or not self._obeys(optimizer):
+            self._take_back(optimizer)
+            return False
+        if is_new:
+            self._tell(type(optimizer).__name__)
+        return True
+
+    def _take_back(self, optimizer: Optimizer) -> None:
+        self._unfit.add(optimizer)
+        self._found.pop(optimizer).restore(optimizer)
+
+    def _obeys(self, optimizer: Optimizer) -> bool:
+        key = (optimizer, len(optimizer.param_groups))  # parameters come in groups
+        if key not in self._obedient:
+            self._obedient[key] = _obeys(optimizer)
+        return self._obedient[key]
+
+
+class _Found:
+    """The form that an optimizer came with."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._defaults = _form(optimizer.defaults)
+        self._groups = [_form(group) for group in optimizer.param_groups]
+        self._scaling = vars(optimizer).get("_step_supports_amp_scaling", _ABSENT)
+        self._handle = optimizer.register_state_dict_post_hook(self._as_found)
+
+    def restore(self, optimizer: Optimizer) -> None:
+        """Put everything back."""
+        self._handle.remove()
+        optimizer.defaults.update(self._defaults)
+        for place, group in enumerate(optimizer.param_groups):
+            group.update(self._form_of(place))
+            if not group["fused"] and not group.get("capturable"):
+                _move_counters(optimizer, group, to_device=False)
+        if self._scaling is _ABSENT:
+            vars(optimizer).pop("_step_supports_amp_scaling", None)
+        else:
+            vars(optimizer)["_step_supports_amp_scaling"] = self._scaling
+
+    def _as_found(self, optimizer: Optimizer, saved: dict[str, Any]) -> None:
+        """A checkpoint shows the form that the user chose."""
+        for place, group in enumerate(saved["param_groups"]):
+            group.update(self._form_of(place))
+
+    def _form_of(self, place: int) -> dict[str, Any]:
+        # A group that was added later has the form of the defaults.
+        return self._groups[place] if place < len(self._groups) else self._defaults
+
+
+def _form(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: settings[name] for name in ("fused", "foreach")}
+
+
+def _is_fused(optimizer: Optimizer) -> bool:
+    return all(group.get("fused") for group in optimizer.param_groups)
+
+
+def _fits(optimizer: Optimizer) -> bool:
+    """Whether the fused form takes such settings and parameters."""
+    return not _has_sparse_gradient(optimizer) and all(
+        not group["differentiable"] and all(p.is_floating_point() for p in group["params"])
+        for group in optimizer.param_groups
+    )
+
+
+def _has_sparse_gradient(optimizer: Optimizer) -> bool:
+    """Whether there is a gradient that only the other forms take; Adam takes none at all."""
+    return not isinstance(optimizer, Adam) and any(
+        parameter.grad is not None and parameter.grad.is_sparse
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    )
+
+
+def _obeys(optimizer: Optimizer) -> bool:
+    """Whether a fused optimizer of this kind leaves parameters of this kind alone when told to."""
+    kind = next((kind for kind in _KINDS if isinstance(optimizer, kind)), None)
+    if kind is None:
+        return False
+    # A subclass that has kept torch's own step hands the flag on; one of its own may not.
+    if inspect.unwrap(type(optimizer).step) is not inspect.unwrap(kind.step):
+        return False
+    kinds = {(p.device, p.dtype) for group in optimizer.param_groups for p in group["params"]}
+    return all(_is_obedient(kind, device, dtype) for device, dtype in kinds)
+
+
+@functools.cache
+def _is_obedient(kind: type[Optimizer], device: torch.device, dtype: torch.dtype) -> bool:
+    """Try it on one number: with this torch, on this device, in this precision."""
+    number = torch.ones(1, device=device, dtype=dtype, requires_grad=True)
+    moved = []
+    try:
+        optimizer: Any = kind([number], lr=0.5, fused=True)  # type: ignore[call-arg]
+        for flag, gradient in ((0.0, 1.0), (1.0, float("nan"))):
+            before = number.detach().clone()
+            number.grad = torch.full_like(number, gradient)
+            optimizer.found_inf = torch.full((), flag, device=device)
+            optimizer.step()
+            moved.append(not torch.equal(number.detach(), before))
+    except Exception:  # whatever it is: such an optimizer is protected in the other way
+        return False
+    return moved == [True, False]
+
+
+def _lacks_momentum(optimizer: Optimizer) -> bool:
+    """Whether fused SGD would make its momentum buffers in this step.
+
+    It makes them from memory as it finds it and relies on the update to fill them; an update that
+    does not happen leaves noise behind.
+    """
+    return isinstance(optimizer, SGD) and any(
+        parameter.grad is not None
+        and optimizer.state.get(parameter, {}).get("momentum_buffer") is None
+        for group in optimizer.param_groups
+        if group["momentum"] != 0
+        for parameter in group["params"]
+    )
+
+
+def _move_counters(optimizer: Optimizer, group: dict[str, Any], *, to_device: bool) -> None:
+    """The fused form counts its steps where the parameters are, the others on the host."""
+    for parameter in group["params"]:
+        state = optimizer.state.get(parameter, {})
+        if isinstance(state.get("step"), torch.Tensor):
+            device = local(parameter).device if to_device else torch.device("cpu")
+            state["step"] = state["step"].to(device, torch.float32)
