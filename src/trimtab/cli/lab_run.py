@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from trimtab.cli.progress import Advance
+from trimtab.core.config import Mode
 
 
 # The lab has this as an enum too, but importing it imports torch, and `--help` must not wait.
@@ -27,6 +28,9 @@ def run(
     severity: Annotated[
         float | None, typer.Option(help="0 to 1, instead of a draw.", min=0.0, max=1.0)
     ] = None,
+    mode: Annotated[
+        Mode, typer.Option(help="What trimtab does about it: observe, or protect the weights.")
+    ] = Mode.OBSERVE,
     steps: Annotated[int, typer.Option(help="Length of the run.", min=20)] = 600,
     out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("lab"),
     twin: Annotated[bool, typer.Option(help="Also train the same run without the fault.")] = True,
@@ -45,7 +49,7 @@ def run(
         from trimtab.lab.trial import run_trial
 
         scenario = Scenario(
-            kind=kind, seed=seed, grade=Grade(grade), steps=steps, severity=severity
+            kind=kind, seed=seed, grade=Grade(grade), steps=steps, severity=severity, mode=mode
         )
         scenarios = [scenario.twin(), scenario] if twin else [scenario]
         with patient_progress("training") as advance:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from trimtab.core.config import Mode
 from trimtab.lab.catalogue import CLEAN, kind_named
 from trimtab.lab.disturbance import Base, Disturbance
 from trimtab.lab.optimizer import OptimizerConfig
@@ -128,12 +129,15 @@ class Scenario:
     severity: float | None = None
     """None draws one that fits the grade."""
 
+    mode: Mode = Mode.OBSERVE
+    """What trimtab does about it; the suite only observes."""
+
     @property
     def name(self) -> str:
         """What its folder is called."""
-        if self.kind == CLEAN:
-            return f"{CLEAN}-{self.base}-seed{self.seed}"
-        return f"{self.kind}-{self.grade}-seed{self.seed}"
+        what = f"{CLEAN}-{self.base}" if self.kind == CLEAN else f"{self.kind}-{self.grade}"
+        acting = "" if self.mode is Mode.OBSERVE else f"-{self.mode}"
+        return f"{what}-seed{self.seed}{acting}"
 
     @property
     def setting(self) -> Setting:
@@ -188,6 +192,7 @@ class Scenario:
             "kind": self.kind,
             "grade": None if self.kind == CLEAN else self.grade,
             "base": self.needs,
+            "mode": self.mode,
             "steps": self.steps,
             "setting": setting,
             "twin": None if self.kind == CLEAN else self.twin().name,

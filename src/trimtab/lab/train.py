@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import trimtab
-from trimtab.core.config import Config
+from trimtab.core.config import Config, Mode
 from trimtab.core.errors import ConfigError
 from trimtab.lab import checkpoints
 from trimtab.lab.data import DataConfig, WindowDataset, make_loader
@@ -54,6 +54,7 @@ def train(
     cache_dir: Path | None = None,
     on_text: Progress | None = None,
     on_step: OnStep | None = None,
+    mode: Mode = Mode.OBSERVE,
     watching: Config | None = None,
     disturbance: Disturbance | None = None,
 ) -> Outcome:
@@ -66,6 +67,7 @@ def train(
         cache_dir: Where token files are kept; None is the user's cache.
         on_text: Told how far the text is prepared, if it has to be.
         on_step: Told each step.
+        mode: Whether trimtab only looks, or keeps bad steps from the weights.
         watching: How trimtab watches the run.
         disturbance: What is done to the run from outside, if anything.
     """
@@ -98,6 +100,7 @@ def train(
             run.model,
             run.optimizer,
             run_dir=run_dir,
+            mode=mode,
             config=watching,
             scaler=run.scaler if run.scaler.is_enabled() else None,
             step=first_step,

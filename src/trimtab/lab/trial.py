@@ -110,6 +110,7 @@ def _train_alone(
             resume=resume,
             cache_dir=cache_dir,
             on_step=watch_steps,
+            mode=scenario.mode,
             watching=_WATCHING,
             disturbance=disturbance,
         )
