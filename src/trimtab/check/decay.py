@@ -97,5 +97,5 @@ def coupled_decay(decoupled_decay: bool, weight_decay: float) -> Fault | None:
         return None
     return Fault(
         f"weight decay {number(weight_decay)} is added to the gradient (Adam with L2)",
-        (Change("optimizer", "adamw"),),
+        (Change("decoupled_decay", True),),
     )

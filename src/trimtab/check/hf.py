@@ -63,7 +63,6 @@ _SHAPES = {
 }
 
 _KEYS: Mapping[str, tuple[str, ...]] = {
-    "optimizer": ("optim",),
     "lr": ("learning_rate",),
     "beta1": ("adam_beta1",),
     "beta2": ("adam_beta2",),
@@ -242,7 +241,6 @@ def _spellings(write: Callable[[str, Any], str]) -> Mapping[str, Spelling]:
 
     return {
         **{field: single(field) for field in same},
-        "optimizer": lambda value: write("optim", "adamw_torch"),
         "schedule": lambda value: write("lr_scheduler_type", "cosine"),
         "cycles": lambda value: write("lr_scheduler_kwargs", {"num_cycles": value}),
         "final_lr": lambda value: both(

@@ -9,6 +9,9 @@ COSTLY_SECONDS = 2 * 3600
 COSTLY_SHARE = 0.05
 """The same as a share of the run, where the time of a step is not known."""
 
+SHORT_RUN_STEPS = 2000
+"""A run of fewer steps, whose time is not known, is rather made again than saved on its way."""
+
 LOGGED_OFTEN = 100
 """Steps. Megatron-LM logs every 100, torchtitan every 10; HF's default is 500, in which the BLOOM
 spike of 2022-04-12 comes and goes sixteen times over."""
@@ -21,8 +24,16 @@ spike of 2022-04-12 comes and goes sixteen times over."""
     mechanism="Whatever stops the run, a crash as well as a NaN, costs all of it.",
     source="Llama 3: 466 interruptions in 54 days",
 )
-def no_checkpoints(checkpoint_steps: int, steps: int | None = None) -> Fault | None:
-    """Look for a run that saves nothing on its way."""
+def no_checkpoints(
+    checkpoint_steps: int, steps: int | None = None, step_seconds: float | None = None
+) -> Fault | None:
+    """Look for a long run that saves nothing on its way."""
+    if steps is not None and step_seconds is not None:
+        short = steps * step_seconds <= COSTLY_SECONDS
+    else:
+        short = steps is not None and steps < SHORT_RUN_STEPS
+    if short:
+        return None
     if checkpoint_steps <= 0:
         what = "nothing is saved during the run"
     elif steps is not None and checkpoint_steps >= steps:

@@ -69,7 +69,8 @@ def _words(line: str) -> list[str]:
     line = line.rstrip().removesuffix("\\")
     words = line.replace('"', " ").replace("'", " ").replace("export ", "").split()
     # `NAME=(` begins a list; `--flag: value` is how Megatron-LM's own tests write it.
-    return [word.strip("(),").rstrip(":") for word in words if word.strip("(),")]
+    bare = [word if "$(" in word else word.strip("(),").rstrip(":") for word in words]
+    return [word for word in bare if word]
 
 
 def _resolve(text: str, variables: Mapping[str, str]) -> str:

@@ -58,7 +58,7 @@ DEFAULTS: Mapping[str, Any] = {
 }
 
 _KEYS: Mapping[str, str] = {
-    "optimizer": "optimizer.name",
+    "decoupled_decay": "optimizer.name",
     "lr": "optimizer.lr",
     "beta1": "optimizer.beta1",
     "beta2": "optimizer.beta2",
@@ -217,7 +217,7 @@ def _spellings(write: Callable[[str, Any], str]) -> Mapping[str, Spelling]:
     more = ("clip_norm", "log_steps", "keep_checkpoints", "batch_size", "seq_len")
     return {
         **{field: single(_KEYS[field]) for field in (*same, *more)},
-        "optimizer": lambda value: write("optimizer.name", "AdamW"),
+        "decoupled_decay": lambda value: write("optimizer.name", "AdamW"),
         "schedule": lambda value: write("lr_scheduler.decay_type", "cosine"),
         "final_lr": lambda value: write("lr_scheduler.min_lr_factor", 0.1),
         "weights": lambda value: write("training.dtype", "float32"),
