@@ -103,7 +103,14 @@ def test_hf_arguments_that_are_not_set_have_the_trainers_defaults(tmp_path: Path
     plan = found.reading.plan
     assert (plan.compute, plan.loss_scaling) == (Precision.FP16, LossScaling.DYNAMIC)
     assert plan.steps is None
-    assert "max_steps" in found.reading.notes[0]
+    assert "--set steps=N" in found.reading.notes[0]
+
+
+def test_steps_that_are_told_reach_the_schedule() -> None:
+    arguments = {"per_device_train_batch_size": 4, "warmup_ratio": 0.1, "num_train_epochs": 3}
+    plan = read_config(arguments, known={"steps": 500}).plan
+    assert (plan.steps, plan.warmup_steps, plan.decay_end) == (500, 50, 500)
+    assert plan.curve is not None
 
 
 def test_an_instance_is_read_like_its_json() -> None:

@@ -9,13 +9,11 @@ examine                                            rules on a reading: what is w
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from os import PathLike
 from typing import Any
 
 from trimtab.check.examine import Examination, examine
 from trimtab.check.open_config import read_config
-from trimtab.check.own import typed_settings
 
 __all__ = ["Examination", "check_config", "examine", "read_config"]
 
@@ -35,8 +33,4 @@ def check_config(
 
     Raises UnreadablePlan for a config of no known format, ConfigError for an id that is no rule.
     """
-    reading = read_config(config)
-    if known:
-        settings = typed_settings(known, "known")
-        reading = replace(reading, plan=replace(reading.plan, **settings))
-    return examine(reading, off=off)
+    return examine(read_config(config, known), off=off)

@@ -36,10 +36,11 @@ def high_decay(weight_decay: float, lr: float | None = None) -> Fault | None:
     mechanism="Weights drift to large values over a long run, attention saturates and gradients "
     "flow worse; it does not show in the first thousands of steps.",
     source="stability guides: under 0.01; the lab sees nothing of it within 120 steps",
+    only={"from_scratch": True},
 )
-def low_decay(weight_decay: float, from_scratch: bool | None = None) -> Fault | None:
+def low_decay(weight_decay: float) -> Fault | None:
     """Look for a decay that does nothing."""
-    if from_scratch is False or weight_decay >= LOWEST_DECAY:
+    if weight_decay >= LOWEST_DECAY:
         return None
     return Fault(
         f"weight decay is {number(weight_decay)}; pretraining runs use 0.1",

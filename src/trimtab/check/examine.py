@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trimtab.check.catalogue import RULES, rule_ids
+from trimtab.check.plan import TELLS, TrainingPlan
 from trimtab.check.reading import Reading
 from trimtab.check.rollback import RollbackCost, reckon_rollback
 from trimtab.check.rule import Fault, Level, Rule
@@ -35,7 +36,7 @@ class Unchecked:
 
     rule: Rule
     needs: tuple[str, ...]
-    """What it would have to know."""
+    """The settings that it would have to know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ def examine(reading: Reading, *, off: Iterable[str] = ()) -> Examination:
             continue
         missing = rule.missing(reading.plan)
         if missing:
-            unchecked.append(Unchecked(rule=rule, needs=missing))
+            unchecked.append(Unchecked(rule=rule, needs=_untold(missing, reading.plan)))
             continue
         checked += 1
         fault = rule.run(reading.plan)
@@ -92,6 +93,12 @@ def examine(reading: Reading, *, off: Iterable[str] = ()) -> Examination:
             price_per_hour=plan.price_per_hour,
         ),
     )
+
+
+def _untold(names: tuple[str, ...], plan: TrainingPlan) -> tuple[str, ...]:
+    """The settings that would have to be told for these to be known."""
+    settings = dict.fromkeys(setting for name in names for setting in TELLS.get(name, (name,)))
+    return tuple(setting for setting in settings if getattr(plan, setting) is None)
 
 
 def _object(rule: Rule, fault: Fault, reading: Reading) -> Objection:

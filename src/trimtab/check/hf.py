@@ -93,13 +93,16 @@ def read_hf(
     source: str,
     lines: Mapping[str, int] | None = None,
     flags: bool = False,
+    steps: int | None = None,
 ) -> Reading:
-    """The plan behind a set of training arguments."""
+    """The plan behind a set of training arguments, and the number of steps if it is known."""
     values = Values(given, source, DEFAULTS)
-    steps = values.whole("max_steps")
-    steps = steps if steps and steps > 0 else None
+    limit = values.whole("max_steps")
+    if limit is not None and limit > 0:
+        steps = limit
     plan = TrainingPlan(
         steps=steps,
+        from_scratch=False if "model_name_or_path" in values else None,
         micro_batches=values.whole("gradient_accumulation_steps"),
         optimizer=_optimizer(values),
         decoupled_decay=True,
@@ -212,9 +215,7 @@ def _places(values: Values, lines: Mapping[str, int]) -> dict[str, int]:
 def _notes(values: Values, steps: int | None) -> tuple[str, ...]:
     notes = []
     if steps is None:
-        notes.append(
-            "the number of steps follows from the data; give max_steps to check the schedule"
-        )
+        notes.append("the number of steps follows from the data; tell it by --set steps=N")
     if values.raw("deepspeed"):
         notes.append("a DeepSpeed config may stand above these arguments; it was not read")
     return tuple(notes)

@@ -77,7 +77,7 @@ def costly_rollback(
         return None
     better = _good_cadence(steps)
     if step_seconds:
-        better = max(round(COSTLY_SECONDS / 4 / step_seconds), 1)
+        better = max(int(float(f"{COSTLY_SECONDS / 4 / step_seconds:.0e}")), 1)
     if better >= checkpoint_steps:
         better = max(checkpoint_steps // 4, 1)
     share = f", {100 * cost.steps / steps:.0f} % of the run" if steps else ""

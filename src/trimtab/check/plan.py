@@ -16,15 +16,15 @@ ADAM_FAMILY = frozenset({"adam", "adamw", "nadamw"})
 LARGE_MODEL = 1e9
 """Parameters from which attention and output logits have run away in published runs."""
 
-TELLS: Mapping[str, str] = {
-    "adam": "optimizer",
-    "batch_tokens": "batch_size and seq_len",
-    "model_size": "parameters, or layers and width",
-    "large": "parameters, or layers and width",
-    "mixture": "experts",
-    "curve": "steps, schedule and warmup_steps",
+TELLS: Mapping[str, tuple[str, ...]] = {
+    "adam": ("optimizer",),
+    "batch_tokens": ("batch_size", "seq_len"),
+    "model_size": ("parameters",),
+    "large": ("parameters",),
+    "mixture": ("experts",),
+    "curve": ("steps", "schedule", "warmup_steps"),
 }
-"""What must be told for a property of the plan to be known."""
+"""Settings that must be told for a property of the plan to be known."""
 
 
 class Precision(StrEnum):

@@ -110,6 +110,8 @@ def read_torchtitan(
         seq_len=values.whole("training.seq_len"),
         optimizer=adam,
         decoupled_decay=adam != "adam",
+        decay_norms=True,  # one group for all parameters
+        decay_embeddings=True,
         lr=lr,
         beta1=values.number("optimizer.beta1"),
         beta2=values.number("optimizer.beta2"),
@@ -126,6 +128,7 @@ def read_torchtitan(
         saves_optimizer=True,
         restores_data=True,
         log_steps=values.whole("metrics.log_freq"),
+        nan_filter=False,
         seeded=values.raw("debug.seed") is not None,
     )
     return Reading(

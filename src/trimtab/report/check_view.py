@@ -8,7 +8,6 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.check.examine import Examination, Objection
-from trimtab.check.plan import TELLS
 from trimtab.check.rule import Level, Shown
 from trimtab.core.jsonable import to_jsonable
 from trimtab.report.plain import plain
@@ -61,10 +60,9 @@ def _unchecked(found: Examination) -> Text:
     """The rules that were not run, by what they would have to know."""
     groups: dict[str, list[str]] = defaultdict(list)
     for skipped in found.unchecked:
-        told = dict.fromkeys(TELLS.get(need, need) for need in skipped.needs)
-        groups[", ".join(told)].append(skipped.rule.id)
-    told_groups = "; ".join(f"{' '.join(ids)} ({needs})" for needs, ids in groups.items())
-    return Text(f"not checked, needs --set: {told_groups}", style="dim")
+        groups[", ".join(sorted(skipped.needs))].append(skipped.rule.id)
+    told = "; ".join(f"{' '.join(ids)} needs {needs}" for needs, ids in groups.items())
+    return Text(f"not checked (tell by --set): {told}", style="dim")
 
 
 def _summary(found: Examination) -> Text:
