@@ -31,8 +31,8 @@ SEEDS = 10
 ENOUGH = 9
 """Seeds in which the fix must be better."""
 
-STEPS = 200
-BAD_STEPS = range(140, 145)
+STEPS = 150
+BAD_STEPS = range(100, 105)
 """Where a trial with a bad batch has random tokens."""
 
 T_975 = 2.262
@@ -56,7 +56,8 @@ BASE: Mapping[str, Any] = {
     "schedule": "cosine",
     "warmup_steps": STEPS // 10,
     "decay_end": STEPS,
-    "final_lr": 3e-4,
+    "final_lr": 3e-3 / 10,
+    "cycles": 0.5,
     "layers": SIZE.layers,
     "width": SIZE.width,
     "parameters": float(SIZE.parameters),
@@ -70,6 +71,10 @@ BASE: Mapping[str, Any] = {
 """The lab's usual settings, scaled to a short run."""
 
 
+RUNS_ON: Mapping[str, Any] = {"schedule": "linear", "holds_after_decay": False}
+"""A decay whose formula goes on behind its end, as torchtitan's does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A fault that a rule must find, and what else the run needs to show it."""
@@ -81,39 +86,23 @@ class Trial:
 
 TRIALS = (
     Trial("TT002", {"clip_norm": 0.0, "beta2": 0.999}, bad_batches=True),
-    Trial("TT003", {"clip_norm": 50.0}, bad_batches=True),
     Trial("TT004", {"epsilon": 1e-2}),
-    Trial("TT005", {"epsilon": 1e-5}),
     Trial("TT006", {"weight_decay": 10.0}),
     Trial("TT007", {"weight_decay": 0.0}),
     Trial("TT010", {"optimizer": "adam", "decoupled_decay": False}),
     Trial("TT012", {"lr": 0.3, "final_lr": 0.03}),
-    Trial("TT013", {"beta1": 0.95, "beta2": 0.9}),
     Trial("TT020", {"cycles": 1.0}),
     Trial("TT021", {"final_lr": 3e-2}),
-    Trial("TT022", {"schedule": "cosine-restarts", "cycles": 3.0, "final_lr": 0.0}),
     Trial("TT023", {"warmup_steps": STEPS}),
-    Trial("TT024", {"warmup_steps": 120}),
     Trial("TT025", {"warmup_steps": 0, "lr": 1e-2, "final_lr": 1e-3}),
-    Trial("TT027", {"decay_end": STEPS // 2}),
-    Trial("TT028", {"decay_end": 4 * STEPS}),
     Trial("TT029", {"decay_end": STEPS // 2, "final_lr": 0.0}),
-    Trial(
-        "TT030",
-        {
-            "schedule": "linear",
-            "decay_end": STEPS // 2,
-            "final_lr": 0.0,
-            "holds_after_decay": False,
-        },
-    ),
+    Trial("TT030", {"decay_end": STEPS // 2, "final_lr": 0.0, **RUNS_ON}),
     Trial("TT031", {"resume_step": STEPS // 2, "schedule_step": 0}),
     Trial("TT032", {"schedule": "constant"}),
     Trial("TT040", {"compute": "fp16", "loss_scaling": "none"}),
     Trial("TT044", {"weights": "bf16"}),
     Trial("TT045", {"optimizer_state": "bf16", "beta2": 0.999}),
     Trial("TT060", {"norm": "post", "layers": 12}),
-    Trial("TT061", {"init_std": 0.3}),
     Trial("TT062", {"init_std": 1.0}),
     Trial("TT087", {"saves_optimizer": False, "resume_step": STEPS // 2}),
 )
@@ -208,10 +197,10 @@ def data_config(plan: TrainingPlan, seed: int) -> DataConfig:
 
 @torch.no_grad()
 def held_out_loss(model: Gpt, plan: TrainingPlan, corpus: TokenCorpus) -> float:
-    """The loss on 512 windows of held-out text, the same for every run."""
+    """The loss on 256 windows of held-out text, the same for every run."""
     config = replace(data_config(plan, 0), batch_size=64)
     data = WindowDataset(corpus, config, split=Split.HELD_OUT)
-    batches: list[Batch] = [data[position] for position in range(8)]
+    batches: list[Batch] = [data[position] for position in range(4)]
     losses = [model(batch.tokens, batch.targets).cross_entropy.item() for batch in batches]
     return statistics.fmean(losses)
 
@@ -271,7 +260,7 @@ def main() -> None:
         f"Held-out loss of the lab's 0.15M model after {STEPS} steps of 8 x 32 tokens, with a "
         f"fault and with the fix that its rule gives, over the same {SEEDS} seeds; mean difference "
         "of the pairs with its 95 % interval. Shown: the fix is better in at least "
-        f"{ENOUGH} of {SEEDS} seeds. Trials of TT002 and TT003 have 5 batches of random tokens; "
+        f"{ENOUGH} of {SEEDS} seeds. The trial of TT002 has 5 batches of random tokens; "
         "those of TT031 and TT087 resume in the middle.\n\n"
         f"{table([*header, 'shown'], rows)}"
     )

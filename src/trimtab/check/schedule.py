@@ -97,7 +97,7 @@ def rate_jumps(curve: Curve) -> Fault | None:
     return Fault(
         f"at step {int(curve.step[at]):,} the rate goes from {number(curve.lr[at - 1])} to "
         f"{number(curve.lr[at])} in one step",
-        (Change("schedule", Shape.COSINE),),
+        (Change("schedule", Shape.COSINE), Change("cycles", 0.5)),
     )
 
 
@@ -146,7 +146,7 @@ def late_end(
     mechanism="At a rate of zero nothing is learned, and the hardware is paid all the same.",
     source="follows from the schedule",
 )
-def dead_steps(curve: Curve, final_lr: float) -> Fault | None:
+def dead_steps(curve: Curve, final_lr: float, steps: int) -> Fault | None:
     """Look for steps without a rate."""
     if curve.lr.min() < 0:
         return None
@@ -157,7 +157,7 @@ def dead_steps(curve: Curve, final_lr: float) -> Fault | None:
     return Fault(
         f"from step {first:,} on the rate is {number(final_lr)}: "
         f"{100 * dead.mean():.0f} % of the run",
-        (Change("final_lr", curve.peak / 10),),
+        (Change("decay_end", steps),),
     )
 
 
