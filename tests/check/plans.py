@@ -83,6 +83,7 @@ PLANTED: list[tuple[str, dict[str, Any]]] = [
     ("TT015", {"token_weighted_loss": False}),
     ("TT020", {"cycles": 1.0}),
     ("TT020", {"lr_points": [[0, 0.0], [2000, 3e-4], [10_000, 3e-5], [20_000, 3e-4]]}),
+    ("TT020", {"decay_end": 12_000, "holds_after_decay": False}),
     ("TT021", {"final_lr": 3e-3}),
     ("TT022", {"schedule": "cosine-restarts", "cycles": 4.0}),
     (

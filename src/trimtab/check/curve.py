@@ -10,6 +10,9 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
+Points = tuple[tuple[int, float], ...]
+"""A schedule as (step, rate), with straight lines between."""
+
 MOST_POINTS = 200_000
 """A longer run is simulated at so many evenly spaced steps: a jump is still one, no plan moves by
 as much as a tenth between two of them, and the answer comes at once."""
@@ -71,7 +74,7 @@ def simulate(
     final_lr: float,
     cycles: float | None,
     holds_after_decay: bool,
-    lr_points: tuple[tuple[int, float], ...] | None,
+    lr_points: Points | None,
 ) -> Curve:
     """The learning rate of every step of a run."""
     step = np.linspace(0, steps - 1, min(steps, MOST_POINTS)).astype(np.int64)

@@ -35,7 +35,7 @@ def high_decay(weight_decay: float, lr: float | None = None) -> Fault | None:
     "There is next to no weight decay",
     mechanism="Weights drift to large values over a long run, attention saturates and gradients "
     "flow worse; it does not show in the first thousands of steps.",
-    source="stability guides: under 0.01; the lab sees nothing of it within 120 steps",
+    source="stability guides: under 0.01",
     only={"from_scratch": True},
 )
 def low_decay(weight_decay: float) -> Fault | None:

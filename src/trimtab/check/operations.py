@@ -185,7 +185,7 @@ def lost_data_position(restores_data: bool) -> Fault | None:
     "Checkpoints cannot be resumed: no optimizer state",
     mechanism="A resume starts with empty moments: the first updates are several times too large "
     "and the learned scale of every weight is gone.",
-    source="F06 of the catalogue; lab: +0.06 in the held-out loss; transformers issue 25849",
+    source="F06 of the catalogue; transformers issue 25849",
 )
 def no_optimizer_state(saves_optimizer: bool) -> Fault | None:
     """Look at what a checkpoint holds."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trimtab.check.curve import Curve, Shape, simulate
+from trimtab.check.curve import Curve, Points, Shape, simulate
 
 ADAM_FAMILY = frozenset({"adam", "adamw", "nadamw"})
 """Optimizers that divide by the root of a running second moment and have an epsilon under it."""
@@ -110,7 +110,7 @@ class TrainingPlan:
     """Periods of the cosine; None is half a period, which is one way down."""
     holds_after_decay: bool = True
     """Whether the rate stays at its floor behind the decay, or the formula runs on."""
-    lr_points: tuple[tuple[int, float], ...] | None = None
+    lr_points: Points | None = None
     """The whole schedule as (step, rate) with straight lines between; stands above the others."""
     resume_step: int | None = None
     """Step at which the run is to be resumed."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trimtab.check.curve import Curve, Shape
+from trimtab.check.curve import Curve, Points, Shape
 from trimtab.check.rule import Change, Fault, Level, rule
 from trimtab.check.wording import number
 
@@ -39,10 +39,15 @@ def _jump(curve: Curve) -> int | None:
     "The learning rate rises again in its decay",
     mechanism="What the low rate had settled is shaken loose again, and the run ends at a rate at "
     "which it cannot converge (a cosine of a whole period, or one turned upside down).",
-    source="F24 of the catalogue; lab: +0.07 in the held-out loss within 120 steps",
+    source="F24 of the catalogue; stability guides: a cosine implemented upside down",
 )
 def rising_in_decay(
-    curve: Curve, lr: float | None = None, final_lr: float | None = None
+    curve: Curve,
+    steps: int,
+    lr: float | None = None,
+    final_lr: float | None = None,
+    decay_end: int | None = None,
+    lr_points: Points | None = None,
 ) -> Fault | None:
     """Look for a rate that comes back up."""
     if curve.still_rising or _jump(curve) is not None or curve.lr.min() < 0:
@@ -56,11 +61,15 @@ def rising_in_decay(
     top = int(np.argmax(rise))
     bottom = int(np.argmin(rates[: top + 1]))
     first, last = (int(curve.step[curve.warmup + place]) for place in (bottom, top))
-    return Fault(
+    what = (
         f"from step {first:,} to {last:,} the rate rises from {number(rates[bottom])} to "
-        f"{number(rates[top])}",
-        (Change("cycles", 0.5),),
+        f"{number(rates[top])}"
     )
+    if lr_points is not None:
+        return Fault(what, how=f"lower the points behind step {first:,}")
+    if decay_end is not None and decay_end < steps:  # the formula runs on behind its end
+        return Fault(what, (Change("decay_end", steps),))
+    return Fault(what, (Change("cycles", 0.5),))
 
 
 @rule(
@@ -89,16 +98,19 @@ def floor_above_peak(lr: float, final_lr: float) -> Fault | None:
     "moment to the next, while the second moment still remembers the small gradients.",
     source="F05 of the catalogue; post-mortem guides name restarts and misaligned warm-ups",
 )
-def rate_jumps(curve: Curve) -> Fault | None:
+def rate_jumps(curve: Curve, lr_points: Points | None = None) -> Fault | None:
     """Look for a jump between two steps."""
     at = _jump(curve)
     if at is None or curve.lr.min() < 0:
         return None
-    return Fault(
-        f"at step {int(curve.step[at]):,} the rate goes from {number(curve.lr[at - 1])} to "
-        f"{number(curve.lr[at])} in one step",
-        (Change("schedule", Shape.COSINE), Change("cycles", 0.5)),
+    step = int(curve.step[at])
+    what = (
+        f"at step {step:,} the rate goes from {number(curve.lr[at - 1])} to "
+        f"{number(curve.lr[at])} in one step"
     )
+    if lr_points is not None:
+        return Fault(what, how=f"lower the points from step {step:,} on")
+    return Fault(what, (Change("schedule", Shape.COSINE), Change("cycles", 0.5)))
 
 
 @rule(
@@ -107,6 +119,7 @@ def rate_jumps(curve: Curve) -> Fault | None:
     "The decay ends long before the run",
     mechanism="The rest of the run is paid for at the lowest rate, where it learns least.",
     source="nanoGPT and Chinchilla: the decay should end with the run; BLOOM stopped 9 % early",
+    only={"holds_after_decay": True},
 )
 def early_end(schedule: Shape, steps: int, decay_end: int) -> Fault | None:
     """Look for a decay that is over too soon."""
