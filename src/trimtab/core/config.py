@@ -63,6 +63,10 @@ def _coerce(section: str, setting: "dataclasses.Field[Any]", value: Any) -> Any:
         return kind.from_dict(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if kind == tuple[str, ...]:
+        if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
+            raise ConfigError(f"{section}.{setting.name} must be a list of strings, got {value!r}")
+        return tuple(value)
     if isinstance(kind, type) and type(value) is not kind:
         raise ConfigError(f"{section}.{setting.name} must be {kind.__name__}, got {value!r}")
     return value
@@ -224,6 +228,14 @@ class GateConfig(_Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckConfig(_Section):
+    """How training configs are checked."""
+
+    off: tuple[str, ...] = ()
+    """Ids of rules that are not to be run, such as TT064."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config(_Section):
     """All settings of a run."""
 
@@ -231,12 +243,19 @@ class Config(_Section):
     gate: GateConfig = field(default_factory=GateConfig)
     textbook: TextbookConfig = field(default_factory=TextbookConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
+    check: CheckConfig = field(default_factory=CheckConfig)
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
-        """The settings in a TOML file: its `[tool.trimtab]` table if it has one, else all of it."""
+        """The settings in a TOML file: its `[tool.trimtab]` table if it has one, else all of it.
+
+        A `[training]` table beside them is the plan of the run and is for `trimtab check` to read.
+        """
         try:
             document = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"{path} cannot be read as TOML: {error}") from error
-        return cls.from_dict(document.get("tool", {}).get("trimtab", document))
+        settings = document.get("tool", {}).get("trimtab", document)
+        return cls.from_dict(
+            {name: value for name, value in settings.items() if name != "training"}
+        )

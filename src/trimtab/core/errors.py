@@ -5,6 +5,7 @@ TrimtabError
  +-- LogError             a file that cannot serve as a training log
  |    +-- UnreadableLog   not there, not text, not of the format it claims
  |    +-- NoUsableLoss    read well, but no loss to judge
+ +-- UnreadablePlan       a file that cannot serve as a training config
  +-- JournalError         a run directory that cannot be used as asked
  +-- MissingExtra         an optional package that was asked for is not installed
  +-- LabError             the lab cannot do on this machine what was asked
@@ -31,6 +32,10 @@ class UnreadableLog(LogError):
 
 class NoUsableLoss(LogError):
     """The log was read, but no column of it is a loss."""
+
+
+class UnreadablePlan(TrimtabError):
+    """A training config is missing, of no known format, or has a value of the wrong kind."""
 
 
 class JournalError(TrimtabError):

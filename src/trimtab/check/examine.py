@@ -1,0 +1,113 @@
+"""Examination: a reading in, what is wrong with it out."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trimtab.check.catalogue import RULES, rule_ids
+from trimtab.check.plan import TELLS, TrainingPlan
+from trimtab.check.reading import Reading
+from trimtab.check.rollback import RollbackCost, reckon_rollback
+from trimtab.check.rule import Fault, Level, Rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of a fix, as the user would write it."""
+
+    text: str
+    line: int | None
+    """Where that setting is now; None if it is not in the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objection:
+    """One rule that does not hold, and what to do about it."""
+
+    rule: Rule
+    what: str
+    fix: tuple[Line, ...]
+    how: str
+    """What to do in words, where the format has no setting for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unchecked:
+    """A rule that was not run."""
+
+    rule: Rule
+    needs: tuple[str, ...]
+    """The settings that it would have to know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """A config, looked at by every rule that could be run."""
+
+    reading: Reading
+    objections: tuple[Objection, ...]
+    """The worst first."""
+    checked: int
+    """Rules that were run."""
+    unchecked: tuple[Unchecked, ...]
+    off: tuple[str, ...]
+    """Rules that were switched off."""
+    rollback: RollbackCost | None
+
+    def count(self, level: Level) -> int:
+        """How many objections there are of a level."""
+        return sum(objection.rule.level is level for objection in self.objections)
+
+
+def examine(reading: Reading, *, off: Iterable[str] = ()) -> Examination:
+    """Run every rule on a reading, but for those that are switched off."""
+    silent = rule_ids(off) | rule_ids(reading.off)
+    objections: list[Objection] = []
+    unchecked: list[Unchecked] = []
+    checked = 0
+    for rule in RULES.values():
+        if rule.id in silent or not rule.concerns(reading.plan):
+            continue
+        missing = rule.missing(reading.plan)
+        if missing:
+            unchecked.append(Unchecked(rule=rule, needs=_untold(missing, reading.plan)))
+            continue
+        checked += 1
+        fault = rule.run(reading.plan)
+        if fault is not None:
+            objections.append(_object(rule, fault, reading))
+    objections.sort(key=lambda objection: (-objection.rule.level, objection.rule.id))
+    plan = reading.plan
+    return Examination(
+        reading=reading,
+        objections=tuple(objections),
+        checked=checked,
+        unchecked=tuple(unchecked),
+        off=tuple(sorted(silent)),
+        rollback=None
+        if plan.checkpoint_steps is None
+        else reckon_rollback(
+            checkpoint_steps=plan.checkpoint_steps,
+            detection_steps=plan.detection_steps,
+            log_steps=plan.log_steps,
+            step_seconds=plan.step_seconds,
+            price_per_hour=plan.price_per_hour,
+        ),
+    )
+
+
+def _untold(names: tuple[str, ...], plan: TrainingPlan) -> tuple[str, ...]:
+    """The settings that would have to be told for these to be known."""
+    settings = dict.fromkeys(setting for name in names for setting in TELLS.get(name, (name,)))
+    return tuple(setting for setting in settings if getattr(plan, setting) is None)
+
+
+def _object(rule: Rule, fault: Fault, reading: Reading) -> Objection:
+    lines: list[Line] = []
+    words: list[str] = [fault.how] if fault.how else []
+    for change in fault.fix:
+        text = reading.dialect.spell(change.field, change.value)
+        if text is None:
+            words.append(reading.dialect.explain(change.field, change.value))
+        else:
+            lines.append(Line(text=text, line=reading.lines.get(change.field)))
+    return Objection(rule=rule, what=fault.what, fix=tuple(lines), how="; ".join(words))

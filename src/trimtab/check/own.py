@@ -1,0 +1,90 @@
+"""A plan in trimtab's own words: the `[training]` table of a TOML file, or a mapping."""
+
+import dataclasses
+import difflib
+import types
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, get_args, get_type_hints
+
+from trimtab.check.plan import TrainingPlan
+from trimtab.check.reading import Dialect, Reading
+from trimtab.core.errors import UnreadablePlan
+
+FIELDS = frozenset(field.name for field in dataclasses.fields(TrainingPlan))
+_TYPES = get_type_hints(TrainingPlan)
+
+
+def read_own(
+    training: Mapping[str, Any],
+    *,
+    source: str,
+    lines: Mapping[str, int] | None = None,
+    off: tuple[str, ...] = (),
+) -> Reading:
+    """The plan that a table of our own names spells out."""
+    return Reading(
+        source=source,
+        dialect=OWN,
+        plan=TrainingPlan(**typed_settings(training, source)),
+        lines={name: line for name, line in (lines or {}).items() if name in FIELDS},
+        off=off,
+    )
+
+
+def typed_settings(settings: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The settings, each of the type of its field; raises UnreadablePlan for one that is none."""
+    typed: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name not in FIELDS:
+            close = difflib.get_close_matches(name, FIELDS, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else "docs/check.md lists the names"
+            raise UnreadablePlan(f"{source}: a plan has no setting {name!r}; {hint}")
+        if value is not None:
+            typed[name] = _typed(source, name, value)
+    return typed
+
+
+def _typed(source: str, name: str, value: Any) -> Any:
+    """The value as the type of its field; raises UnreadablePlan if it is none."""
+    hint = _TYPES[name]
+    kind = next(k for k in (get_args(hint) or (hint,)) if k is not types.NoneType)
+    if name == "lr_points":
+        return _points(source, value)
+    if kind is bool and isinstance(value, bool):
+        return value
+    if kind is str and isinstance(value, str):
+        return value.lower()
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    if numeric and (kind is float or (kind is int and float(value).is_integer())):
+        return kind(value)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        if value in set(kind):
+            return kind(value)
+        raise UnreadablePlan(f"{source}: {name} is {value!r}; it can be {', '.join(kind)}")
+    wanted = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "text")
+    raise UnreadablePlan(f"{source}: {name} is {value!r}, which is not {wanted}")
+
+
+def _points(source: str, value: Any) -> tuple[tuple[int, float], ...]:
+    try:
+        points = tuple((int(step), float(rate)) for step, rate in value)
+    except (TypeError, ValueError):
+        points = ()
+    if len(points) < 2:
+        raise UnreadablePlan(
+            f"{source}: lr_points must be two or more pairs [step, rate], got {value!r}"
+        )
+    return points
+
+
+def _toml(name: str) -> Any:
+    def spell(value: Any) -> str:
+        if isinstance(value, bool):
+            return f"{name} = {str(value).lower()}"
+        return f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}"
+
+    return spell
+
+
+OWN = Dialect(name="training plan", spellings={name: _toml(name) for name in FIELDS})

@@ -1,0 +1,65 @@
+"""On which line of a JSON or TOML file a setting stands; their parsers do not tell."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(?=\s*:)|"(?:[^"\\]|\\.)*"|[{}\[\]]|\n')
+_TOML_TABLE = re.compile(r"\s*\[\[?\s*([\w.\-\s\"']+?)\s*\]\]?\s*(?:#.*)?$")
+_TOML_KEY = re.compile(r"\s*([\w.\-]+|\"[^\"]+\")\s*=")
+
+
+def json_lines(text: str) -> dict[str, int]:
+    """Dotted path of every key to its line; places in a list count for nothing in a path."""
+    lines: dict[str, int] = {}
+    above: list[str] = []
+    key, line = "", 1
+    for token in _JSON_TOKEN.finditer(text):
+        word = token.group()
+        if word == "\n":
+            line += 1
+        elif word in "{[":
+            above.append(key)
+            key = ""
+        elif word in "}]":
+            key = ""
+            if above:
+                above.pop()
+        elif text[token.end() :].lstrip()[:1] == ":":
+            key = json.loads(word)
+            lines.setdefault(_dotted([*above, key]), line)
+    return lines
+
+
+def toml_lines(text: str) -> dict[str, int]:
+    """Dotted path of every key that begins a line to that line."""
+    lines: dict[str, int] = {}
+    table = ""
+    for count, line in enumerate(text.splitlines(), start=1):
+        header = _TOML_TABLE.match(line)
+        if header:
+            table = header[1].replace('"', "").replace("'", "").replace(" ", "")
+            continue
+        key = _TOML_KEY.match(line)
+        if key:
+            lines.setdefault(_dotted([table, key[1].strip('"')]), count)
+    return lines
+
+
+def flatten(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """A tree of tables as one table with dotted names; the first table of a list stands for it."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = _dotted([above, str(key)])
+        if isinstance(value, list) and value and isinstance(value[0], Mapping):
+            value = value[0]
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, name))
+        else:
+            flat[name] = value
+    return flat
+
+
+def _dotted(parts: list[str]) -> str:
+    return ".".join(part for part in parts if part)
