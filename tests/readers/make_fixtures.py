@@ -1,0 +1,110 @@
+"""Writes the fixtures of the trackers' readers, each by the package whose files are read.
+
+    python -m tests.readers.make_fixtures [NAME ...]
+
+What is written is `written.ROWS`. The packages are not needed to run the tests: where one is
+installed, a test writes its fixture anew and compares it with the committed one.
+"""
+
+import contextlib
+import importlib
+import math
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.readers.written import FIRST, SECOND
+
+HF_LOSSES = [4.0 - step / 4 for step in range(12)]
+HF_LOSSES[3], HF_LOSSES[8] = math.nan, math.inf
+"""The losses of the training steps, in the order of the data."""
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def tensorboard(folder: Path) -> None:
+    """Two event files, as a restart leaves them: old and new style of scalars."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    for number, rows in enumerate((FIRST, SECOND)):
+        with tempfile.TemporaryDirectory() as scratch:
+            writer = SummaryWriter(scratch)
+            for row in rows:
+                for name, value in row.values().items():
+                    writer.add_scalar(f"train/{name}", value, row.step, new_style=number == 1)
+            writer.close()
+            (written,) = Path(scratch).iterdir()
+            # The name that the writer gives has the machine's name in it.
+            shutil.move(written, folder / f"events.out.tfevents.{1700000000 + number}.host")
+
+
+def hf(folder: Path) -> None:
+    """The state of a Trainer that was resumed at step 6 of 12, logged at every step and at every
+    second one, with a loss that is NaN at step 4 and infinite at step 9."""
+    for stride in (1, 2):
+        with tempfile.TemporaryDirectory() as scratch, contextlib.chdir(scratch):
+            _train(stride, until=9, resume=False)
+            _train(stride, until=12, resume=True)
+            shutil.copy("out/checkpoint-12/trainer_state.json", folder / f"every_{stride}.json")
+
+
+def _train(stride: int, *, until: int, resume: bool) -> None:
+    """Train a model whose loss and gradient are given by its data."""
+    import torch
+
+    transformers: Any = importlib.import_module("transformers")
+
+    class Told(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+            lever = self.weight * 0.5
+            return {"loss": (loss * (1 + lever - lever.detach())).sum()}
+
+    class Heal(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, *_: object, model: Told, **__: object) -> None:
+            model.weight.data.zero_()  # else all that follows a NaN is NaN
+
+    class InOrder(transformers.Trainer):  # type: ignore[misc]
+        def _get_train_sampler(self, *_: object) -> torch.utils.data.Sampler[int]:
+            return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    InOrder(
+        model=Told(),
+        args=transformers.TrainingArguments(
+            output_dir="out",
+            max_steps=until,
+            per_device_train_batch_size=1,
+            logging_steps=stride,
+            save_steps=3,
+            use_cpu=True,
+            report_to=[],
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+            max_grad_norm=0.0,
+        ),
+        train_dataset=[{"loss": torch.tensor(loss)} for loss in HF_LOSSES],
+        callbacks=[Heal()],
+    ).train(resume_from_checkpoint="out/checkpoint-6" if resume else None)
+
+
+MAKERS: dict[str, Callable[[Path], None]] = {"tensorboard": tensorboard, "hf": hf}
+"""Name of the fixture's folder to what fills it."""
+
+
+def main(names: Sequence[str]) -> None:
+    """Write the fixtures with these names, or all."""
+    for name in names or MAKERS:
+        folder = FIXTURES / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        MAKERS[name](folder)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
