@@ -131,7 +131,7 @@ class _Framing:
         marks = sound_headers(data, np.arange(size - _HEADER + 1)).tobytes()
         while place < len(marks):
             if not marks[place]:
-                self.num_gaps += not self.lost and not self.is_cut
+                self.num_gaps += not self.lost
                 self.lost = True
                 found = marks.find(1, place)
                 place = len(marks) if found < 0 else found
@@ -152,7 +152,7 @@ class _Framing:
         """Whether the file holds the rest of a record whose sound header stands at a place."""
         missing = _HEADER + _length(self._data, place)[0] + _FOOTER - (len(self._data) - place)
         if missing > self._left:
-            self.is_cut = True
+            self.is_cut = self.lost = True
             return False
         self.missing = missing
         return True
