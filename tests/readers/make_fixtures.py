@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.readers.written import FIRST, SECOND
+from tests.readers.written import FIRST, ROWS, SECOND
 
 HF_LOSSES = [4.0 - step / 4 for step in range(12)]
 HF_LOSSES[3], HF_LOSSES[8] = math.nan, math.inf
@@ -93,7 +93,38 @@ def _train(stride: int, *, until: int, resume: bool) -> None:
     ).train(resume_from_checkpoint="out/checkpoint-6" if resume else None)
 
 
-MAKERS: dict[str, Callable[[Path], None]] = {"tensorboard": tensorboard, "hf": hf}
+def wandb(folder: Path) -> None:
+    """An offline run; W&B drops steps that go back, so the restart has a step of its own."""
+    package: Any = importlib.import_module("wandb")
+    with tempfile.TemporaryDirectory() as scratch:
+        settings = package.Settings(
+            console="off",
+            disable_git=True,
+            save_code=False,
+            silent=True,
+            x_disable_meta=True,
+            x_disable_stats=True,
+            x_disable_machine_info=True,
+            host="host",
+        )
+        names = {"project": "fixture", "name": "run", "id": "fixture"}
+        run = package.init(mode="offline", dir=scratch, settings=settings, **names)
+        for row in ROWS:
+            signals = {f"train/{name}": value for name, value in row.values().items()}
+            run.log({**signals, "trainer/global_step": row.step, "note": "x", "deep": {"a": 1.5}})
+            if row.step in (3, 14):  # so that the file has more than one block
+                run.log({"pixels": package.Histogram(list(range(2000)), num_bins=512)})
+        run.finish()
+        package.teardown()  # only then is all on disk
+        (written,) = Path(scratch).glob("wandb/offline-run-*/*.wandb")
+        shutil.copy(written, folder / "run-fixture.wandb")
+
+
+MAKERS: dict[str, Callable[[Path], None]] = {
+    "tensorboard": tensorboard,
+    "hf": hf,
+    "wandb": wandb,
+}
 """Name of the fixture's folder to what fills it."""
 
 

@@ -20,6 +20,7 @@ class LogFormat(StrEnum):
     HF = "hf"
     GOLDEN = "megatron-golden"
     TENSORBOARD = "tensorboard"
+    WANDB = "wandb"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,11 +19,13 @@ from trimtab.readers.table import Table
 from trimtab.readers.trackers.golden_values import GOLDEN
 from trimtab.readers.trackers.hf_state import HF
 from trimtab.readers.trackers.tensorboard import TENSORBOARD
+from trimtab.readers.trackers.wandb_run import WANDB
 
 READERS: Mapping[LogFormat, Reader] = {
     LogFormat.HF: HF,
     LogFormat.GOLDEN: GOLDEN,
     LogFormat.TENSORBOARD: TENSORBOARD,
+    LogFormat.WANDB: WANDB,
     LogFormat.JSONL: JSONL,
     LogFormat.CSV: CSV,
 }

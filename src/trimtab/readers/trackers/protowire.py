@@ -4,6 +4,8 @@ A message is a run of fields, each a key (number and wire type) and a value. Len
 against the message that they stand in, so nothing is read or allocated beyond it.
 """
 
+import struct
+
 VARINT = 0
 FIXED64 = 1
 BYTES = 2
@@ -13,6 +15,7 @@ Field = tuple[int, int, int, int]
 """Number, wire type, and where the value begins and ends; of a varint, the value itself twice."""
 
 _SIGN = 1 << 63
+_double = struct.Struct("<d").unpack_from
 
 
 class BadMessage(ValueError):
@@ -61,6 +64,11 @@ def varint(data: bytes, place: int, end: int) -> tuple[int, int]:
 def signed(value: int) -> int:
     """A varint as the int64 that it stands for."""
     return value - 2 * _SIGN if value >= _SIGN else value
+
+
+def double(data: bytes, place: int) -> float:
+    """The double at a place."""
+    return float(_double(data, place)[0])
 
 
 def text(data: bytes, start: int, end: int) -> str:
