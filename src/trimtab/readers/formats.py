@@ -21,6 +21,7 @@ class LogFormat(StrEnum):
     GOLDEN = "megatron-golden"
     TENSORBOARD = "tensorboard"
     WANDB = "wandb"
+    WANDB_CSV = "wandb-csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

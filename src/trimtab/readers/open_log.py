@@ -19,6 +19,7 @@ from trimtab.readers.table import Table
 from trimtab.readers.trackers.golden_values import GOLDEN
 from trimtab.readers.trackers.hf_state import HF
 from trimtab.readers.trackers.tensorboard import TENSORBOARD
+from trimtab.readers.trackers.wandb_csv import WANDB_CSV
 from trimtab.readers.trackers.wandb_run import WANDB
 
 READERS: Mapping[LogFormat, Reader] = {
@@ -27,6 +28,7 @@ READERS: Mapping[LogFormat, Reader] = {
     LogFormat.TENSORBOARD: TENSORBOARD,
     LogFormat.WANDB: WANDB,
     LogFormat.JSONL: JSONL,
+    LogFormat.WANDB_CSV: WANDB_CSV,
     LogFormat.CSV: CSV,
 }
 """In the order in which they are tried."""

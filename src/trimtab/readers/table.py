@@ -82,6 +82,10 @@ class Table:
             cells.rows.append(np.flatnonzero(column.present))
             cells.values.append(column.values[column.present])
 
+    def remove(self, name: str) -> None:
+        """Leave out a column."""
+        del self._columns[name]
+
     def tell(self, note: str) -> None:
         """Add a sentence about the file to the notes."""
         self._notes.append(note)
