@@ -6,13 +6,18 @@ What is written is `written.ROWS`. The packages are not needed to run the tests:
 installed, a test writes its fixture anew and compares it with the committed one.
 """
 
+import argparse
 import contextlib
+import gzip
 import importlib
 import math
+import os
 import shutil
+import sqlite3
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +27,7 @@ HF_LOSSES = [4.0 - step / 4 for step in range(12)]
 HF_LOSSES[3], HF_LOSSES[8] = math.nan, math.inf
 """The losses of the training steps, in the order of the data."""
 
+ROOT = Path(__file__).parents[2]
 FIXTURES = Path(__file__).parent / "fixtures"
 
 
@@ -120,22 +126,95 @@ def wandb(folder: Path) -> None:
         shutil.copy(written, folder / "run-fixture.wandb")
 
 
+def mlflow(folder: Path) -> None:
+    """A database and a file store, each with the run and with one that came before it."""
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # it is in maintenance, and still about
+    for store in ("database", "files"):
+        with tempfile.TemporaryDirectory() as scratch:
+            _log_to_mlflow(f"sqlite:///{scratch}/mlflow.db" if store == "database" else scratch)
+            # Both name folders of this machine, which is not for others to see.
+            if store == "database":
+                database = sqlite3.connect(Path(scratch) / "mlflow.db")
+                database.execute("UPDATE experiments SET artifact_location = ''")
+                database.execute("UPDATE runs SET artifact_uri = ''")
+                database.commit()
+                database.execute("VACUUM")
+                database.close()
+                _pack(Path(scratch) / "mlflow.db", folder / "mlflow.db.gz")
+            else:
+                for run in Path(scratch).glob("*/*/metrics"):
+                    home = folder / "mlruns" / "0" / run.parent.name
+                    shutil.copytree(run, home / "metrics")
+                    meta = (run.parent / "meta.yaml").read_text().splitlines(keepends=True)
+                    kept = [line for line in meta if not line.startswith("artifact_uri")]
+                    (home / "meta.yaml").write_text("".join(kept))
+
+
+def _log_to_mlflow(address: str) -> None:
+    tracking: Any = importlib.import_module("mlflow.tracking")
+    entities: Any = importlib.import_module("mlflow.entities")
+    client = tracking.MlflowClient(address)
+    experiment = client.create_experiment("fixture", artifact_location="artifacts")
+    for name, rows in (("before", FIRST[:3]), ("run", ROWS)):
+        run = client.create_run(experiment, run_name=name, tags={"mlflow.user": "user"})
+        for time, row in enumerate(rows, start=1_700_000_000_000):
+            metrics = [
+                entities.Metric(f"train/{name}", value, time, row.step)
+                for name, value in row.values().items()
+            ]
+            client.log_batch(run.info.run_id, metrics=metrics)
+        client.set_terminated(run.info.run_id)
+
+
+def trackio(folder: Path) -> None:
+    """A database with the run and with one that came before it."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["TRACKIO_DIR"] = scratch
+        package: Any = importlib.import_module("trackio")
+        for name, rows in (("before", FIRST[:3]), ("run", ROWS)):
+            package.init(project="fixture", name=name, auto_log_gpu=False)
+            for row in rows:
+                signals = {f"train/{name}": value for name, value in row.values().items()}
+                package.log({**signals, "note": "x", "deep": {"a": 1.5}}, step=row.step)
+            package.finish()
+        _pack(Path(scratch) / "fixture.db", folder / "fixture.db.gz")
+
+
+def _pack(source: Path, target: Path) -> None:
+    """Databases are mostly empty pages."""
+    target.write_bytes(gzip.compress(source.read_bytes(), mtime=0))
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
     "tensorboard": tensorboard,
     "hf": hf,
     "wandb": wandb,
+    "mlflow": mlflow,
+    "trackio": trackio,
 }
 """Name of the fixture's folder to what fills it."""
 
 
-def main(names: Sequence[str]) -> None:
-    """Write the fixtures with these names, or all."""
-    for name in names or MAKERS:
-        folder = FIXTURES / name
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+def make_anew(name: str, folder: Path) -> None:
+    """Write a fixture in a process of its own: the packages warn, and keep settings and threads."""
+    command = [sys.executable, "-m", "tests.readers.make_fixtures", "--into", str(folder), name]
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+
+
+def main() -> None:
+    """Write the fixtures that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=list(MAKERS), metavar="NAME")
+    parser.add_argument("--into", type=Path, help="write there instead of among the fixtures")
+    arguments = parser.parse_args()
+    for name in arguments.names:
+        folder = arguments.into or FIXTURES / name
+        if not arguments.into:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
         MAKERS[name](folder)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -22,6 +22,8 @@ class LogFormat(StrEnum):
     TENSORBOARD = "tensorboard"
     WANDB = "wandb"
     WANDB_CSV = "wandb-csv"
+    SQLITE = "sqlite"
+    MLFLOW = "mlflow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

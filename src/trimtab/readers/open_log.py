@@ -18,6 +18,8 @@ from trimtab.readers.lines import Progress
 from trimtab.readers.table import Table
 from trimtab.readers.trackers.golden_values import GOLDEN
 from trimtab.readers.trackers.hf_state import HF
+from trimtab.readers.trackers.mlflow_files import MLFLOW
+from trimtab.readers.trackers.sqlite_log import SQLITE
 from trimtab.readers.trackers.tensorboard import TENSORBOARD
 from trimtab.readers.trackers.wandb_csv import WANDB_CSV
 from trimtab.readers.trackers.wandb_run import WANDB
@@ -27,6 +29,8 @@ READERS: Mapping[LogFormat, Reader] = {
     LogFormat.GOLDEN: GOLDEN,
     LogFormat.TENSORBOARD: TENSORBOARD,
     LogFormat.WANDB: WANDB,
+    LogFormat.SQLITE: SQLITE,
+    LogFormat.MLFLOW: MLFLOW,
     LogFormat.JSONL: JSONL,
     LogFormat.WANDB_CSV: WANDB_CSV,
     LogFormat.CSV: CSV,
@@ -42,7 +46,6 @@ _FOREIGN_BYTES = {
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
     b"\x80": "a Python pickle, which is never opened; write the numbers as CSV or JSON lines",
-    b"SQLite format 3\0": "an SQLite database",
 }
 
 # Not among them: what text may hold, and NUL, which a crash can leave behind in any file.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.readers.make_fixtures import FIXTURES, MAKERS
+from tests.readers.make_fixtures import FIXTURES, make_anew
 from tests.readers.shapes import Write, values
 from tests.readers.trackers.protobytes import (
     event,
@@ -43,13 +43,13 @@ def test_both_styles_of_scalars(path: Path, rows: list[object]) -> None:
 
 def test_the_real_writer_still_writes_so(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    MAKERS["tensorboard"](tmp_path)
+    make_anew("tensorboard", tmp_path)
     assert_reads_back(read_log(tmp_path).block, ROWS)
 
 
 def test_the_stock_reader_finds_the_same(tmp_path: Path) -> None:
     stock = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    MAKERS["tensorboard"](tmp_path)
+    make_anew("tensorboard", tmp_path)
     block = read_log(tmp_path).block
     accumulator = stock.EventAccumulator(str(tmp_path), size_guidance={"scalars": 0, "tensors": 0})
     accumulator.Reload()

@@ -4,7 +4,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from tests.readers.make_fixtures import FIXTURES, MAKERS
+from tests.readers.make_fixtures import FIXTURES, make_anew
 from tests.readers.shapes import Write, values
 from tests.readers.trackers.protobytes import message, varint
 from tests.readers.written import ROWS, assert_reads_back
@@ -56,7 +56,7 @@ def test_the_folder_of_a_run() -> None:
 
 def test_the_real_package_still_writes_so(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
-    MAKERS["wandb"](tmp_path)
+    make_anew("wandb", tmp_path)
     assert_reads_back(read_log(tmp_path).block, ROWS)
 
 

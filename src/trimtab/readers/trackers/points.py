@@ -9,7 +9,7 @@ from array import array
 
 import numpy as np
 
-from trimtab.core.block import FloatArray, IntArray
+from trimtab.core.block import Column, FloatArray, IntArray
 from trimtab.core.signals import CLOCK, LOSS
 from trimtab.readers.aliases import STEP, Alias, name_columns
 from trimtab.readers.table import MAX_COLUMNS, Table
@@ -61,6 +61,9 @@ class Points:
         rows = table.new_rows(len(first))
         table.add(STEP, rows, steps[first].astype(np.float64))
         self._fill(table, numbers, values, row_of)
+        if len(rows) > 1 and len(np.unique(steps)) == 1:
+            table.replace(STEP, Column.complete(rows.astype(np.float64)))
+            table.tell(f"Every value was logged at step {steps[0]}: the rows are numbered from 0.")
         known = np.isfinite(times) & (times > 0)
         if known.any():
             clock = np.full(len(rows), np.nan)
