@@ -181,6 +181,29 @@ def trackio(folder: Path) -> None:
         _pack(Path(scratch) / "fixture.db", folder / "fixture.db.gz")
 
 
+def lightning(folder: Path) -> None:
+    """Two versions of metrics.csv, as a run and its restart leave them."""
+    loggers: Any = importlib.import_module("lightning.pytorch.loggers")
+    for version, rows in enumerate((FIRST, SECOND)):
+        logger = loggers.CSVLogger(folder, name="lightning_logs", version=version)
+        for row in rows:
+            logger.log_metrics({f"train_{name}": v for name, v in row.values().items()}, row.step)
+            if row.step == 5:
+                logger.log_metrics({"val_loss": 3.0, "epoch": 0}, row.step)
+        logger.save()
+
+
+def parquet(folder: Path) -> None:
+    """A plain table, and what trackio writes: a run in many."""
+    arrow: Any = importlib.import_module("pyarrow")
+    writer: Any = importlib.import_module("pyarrow.parquet")
+    rows = [{"step": row.step, **row.values(), "note": "x"} for row in ROWS]
+    writer.write_table(arrow.Table.from_pylist(rows), folder / "run.parquet", row_group_size=7)
+    owned = [{"run_id": "1", "run_name": "before", **rows[0]}]
+    owned += [{"run_id": "2", "run_name": "run", **row} for row in rows]
+    writer.write_table(arrow.Table.from_pylist(owned), folder / "runs.parquet")
+
+
 def _pack(source: Path, target: Path) -> None:
     """Databases are mostly empty pages."""
     target.write_bytes(gzip.compress(source.read_bytes(), mtime=0))
@@ -192,6 +215,8 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "wandb": wandb,
     "mlflow": mlflow,
     "trackio": trackio,
+    "lightning": lightning,
+    "parquet": parquet,
 }
 """Name of the fixture's folder to what fills it."""
 

@@ -24,6 +24,8 @@ class LogFormat(StrEnum):
     WANDB_CSV = "wandb-csv"
     SQLITE = "sqlite"
     MLFLOW = "mlflow"
+    LIGHTNING = "lightning"
+    PARQUET = "parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

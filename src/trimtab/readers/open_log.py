@@ -18,7 +18,9 @@ from trimtab.readers.lines import Progress
 from trimtab.readers.table import Table
 from trimtab.readers.trackers.golden_values import GOLDEN
 from trimtab.readers.trackers.hf_state import HF
+from trimtab.readers.trackers.lightning import LIGHTNING
 from trimtab.readers.trackers.mlflow_files import MLFLOW
+from trimtab.readers.trackers.parquet import PARQUET
 from trimtab.readers.trackers.sqlite_log import SQLITE
 from trimtab.readers.trackers.tensorboard import TENSORBOARD
 from trimtab.readers.trackers.wandb_csv import WANDB_CSV
@@ -31,6 +33,8 @@ READERS: Mapping[LogFormat, Reader] = {
     LogFormat.WANDB: WANDB,
     LogFormat.SQLITE: SQLITE,
     LogFormat.MLFLOW: MLFLOW,
+    LogFormat.LIGHTNING: LIGHTNING,
+    LogFormat.PARQUET: PARQUET,
     LogFormat.JSONL: JSONL,
     LogFormat.WANDB_CSV: WANDB_CSV,
     LogFormat.CSV: CSV,
