@@ -145,15 +145,15 @@ def test_an_array_is_named_as_such(write: Write, text: str, name: str) -> None:
 
 
 def test_one_document_over_many_lines(write: Write) -> None:
-    text = json.dumps({"log_history": [{"step": 1, "loss": 2.5}]}, indent=2)
+    text = json.dumps({"history": [{"step": 1, "loss": 2.5}]}, indent=2)
     with pytest.raises(UnreadableLog, match=r"no line of it is a JSON object .*line 1, '{'"):
-        read_log(write(text, "trainer_state.json"))
+        read_log(write(text, "log.json"))
 
 
 def test_one_document_in_one_line(write: Write) -> None:
-    text = json.dumps({"global_step": 7, "log_history": [{"step": 1, "loss": 2.5}]})
-    with pytest.raises(NoUsableLoss, match="'log_history'"):
-        read_log(write(text, "trainer_state.json"))
+    text = json.dumps({"global_step": 7, "history": [{"step": 1, "loss": 2.5}]})
+    with pytest.raises(NoUsableLoss, match="'history'"):
+        read_log(write(text, "log.json"))
 
 
 def test_half_a_character_in_a_name(write: Write) -> None:

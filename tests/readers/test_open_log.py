@@ -60,7 +60,7 @@ def test_progress_is_told(write: Write, monkeypatch: pytest.MonkeyPatch) -> None
         (b"SQLite format 3\0abc", "an SQLite database"),
         (b"\x18\0\0\0\0\0\0\0\xa3\x7f\x4b", "binary data, it begins with the bytes 18 00"),
         (b"epoch 1 done\nepoch 2 done\n", "begins with 'epoch 1 done.*no known format"),
-        (b"step 1, loss 2.5\nstep 2, loss 2.4\n", "known format .JSON lines.*; CSV or TSV"),
+        (b"step 1, loss 2.5\nstep 2, loss 2.4\n", "known format .*JSON lines.*; CSV or TSV"),
     ],
 )
 def test_files_that_are_no_logs(write: Write, content: bytes, message: str) -> None:
@@ -86,8 +86,20 @@ def test_a_path_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_directory(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableLog, match="is a directory; give the log file in it"):
+    (tmp_path / "notes.txt").write_text("nothing")
+    with pytest.raises(UnreadableLog, match=r"without a log of a known tracker \(1 files"):
         read_log(tmp_path)
+    with pytest.raises(UnreadableLog, match="without a log of the format hf"):
+        read_log(tmp_path, format=LogFormat.HF)
+
+
+def test_a_run_is_named_behind_the_file(write: Write) -> None:
+    path = write("step,loss\n1,2\n", "a#b.csv")
+    assert len(read_log(path).block) == 1
+    with pytest.raises(UnreadableLog, match="holds one run; leave out '#x'"):
+        read_log(f"{path}#x")
+    with pytest.raises(UnreadableLog, match="does not exist"):
+        read_log(f"{path.parent}/absent.csv#x")
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:

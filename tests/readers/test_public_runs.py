@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.readers.shapes import values
 
+from trimtab.core.block import Block
 from trimtab.readers import LogFormat, read_log
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
@@ -71,3 +72,40 @@ def test_json_lines_and_csv_of_the_same_run_agree() -> None:
     assert values(lines, "eval_loss")[-1] is None
     assert lines.column("eval_loss").present.sum() == 3
     assert reading.notes == ("loss is taken from 'loss'; kept under its own name: 'train_loss'.",)
+
+
+def series(kind: str) -> list[str]:
+    """The series whose raw files end so."""
+    index = DATA / "raw" / "index.json"
+    names = json.loads(index.read_text()) if index.exists() else {}
+    return [name for name, files in names.items() if files[0].endswith(kind)]
+
+
+def assert_agrees(raw: Block, name: str, signals: tuple[str, ...]) -> None:
+    """The rows of a raw log with a loss are those of its table, which has 8 digits."""
+    table = read_log(DATA / "runs" / f"{name}.csv").block
+    rows = raw.column("loss").present & (raw.attempt == raw.attempt[-1])
+    np.testing.assert_array_equal(raw.step[rows], table.step)
+    for signal in signals:
+        ours, theirs = raw.column(signal), table.column(signal)
+        np.testing.assert_array_equal(ours.present[rows], theirs.present)
+        np.testing.assert_allclose(ours.values[rows], theirs.values, rtol=1e-7)
+
+
+@pytest.mark.parametrize("name", series(".json"))
+def test_json_documents_agree_with_their_tables(name: str) -> None:
+    reading = read_log(DATA / "raw" / f"{name}.json")
+    is_hf = name.startswith("hf_")
+    assert reading.format is (LogFormat.HF if is_hf else LogFormat.GOLDEN)
+    signals = ("loss", "grad_norm", "lr") if is_hf else ("loss", "step_seconds")
+    assert_agrees(reading.block, name, signals)
+
+
+@pytest.mark.parametrize("name", series(".tfevents"))
+def test_event_files_agree_with_their_tables(name: str, tmp_path: Path) -> None:
+    for file in (DATA / "raw").glob(f"{name}.*.tfevents"):
+        (tmp_path / file.name).symlink_to(file)
+    reading = read_log(tmp_path)
+    assert reading.format is LogFormat.TENSORBOARD
+    assert not any("left out" in note or "Damaged" in note for note in reading.notes)
+    assert_agrees(reading.block, name, ("loss", "grad_norm"))

@@ -40,7 +40,7 @@ def to_block(table: Table, path: Path) -> NamedBlock:
     """The records of a table; raises NoUsableLoss if there is no loss in it."""
     recorded = table.recorded
     empty = [name for name in table.names if name not in recorded]
-    naming = name_columns(list(recorded), empty=empty)
+    naming = name_columns(list(recorded), empty=empty, meanings=table.meanings)
     foreign = naming.foreign
     if LOSS not in foreign:
         raise NoUsableLoss(_no_loss(table, path))
@@ -150,7 +150,7 @@ def _tell_dropped(with_step: BoolArray, with_signal: BoolArray, notes: list[str]
 
 
 def _no_loss(table: Table, path: Path) -> str:
-    for name, alias in name_columns(table.names).aliases.items():
+    for name, alias in name_columns(table.names, meanings=table.meanings).aliases.items():
         if alias.signal == LOSS:
             text = table.first_text(name)
             found = f"the first cell is {quoted(text)}" if text else "all cells are missing"

@@ -34,8 +34,10 @@ class Numbers:
     first_text: str = ""
 
 
-def to_numbers(cells: Sequence[object]) -> Numbers:
+def to_numbers(cells: Sequence[object] | FloatArray) -> Numbers:
     """Convert a run of cells of one column, all at once where they allow it."""
+    if isinstance(cells, np.ndarray):
+        return Numbers(values=cells, present=None)
     kinds = set(map(type, cells))
     if kinds == {float}:
         return Numbers(values=np.array(cells, dtype=np.float64), present=None)

@@ -3,7 +3,7 @@
 A new format is a member of `LogFormat`, a file like `csv_log.py`, and a line in `open_log.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +17,15 @@ class LogFormat(StrEnum):
 
     CSV = "csv"
     JSONL = "jsonl"
+    HF = "hf"
+    GOLDEN = "megatron-golden"
+    TENSORBOARD = "tensorboard"
+    WANDB = "wandb"
+    WANDB_CSV = "wandb-csv"
+    SQLITE = "sqlite"
+    MLFLOW = "mlflow"
+    LIGHTNING = "lightning"
+    PARQUET = "parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,3 +40,10 @@ class Reader:
     """Whether a file that begins with these bytes is of this format."""
     read: Callable[[Path, Progress], Table]
     """Read the file; raises UnreadableLog if there is no row in it, and lets OSError pass."""
+    binary: bool = False
+    """Whether its first bytes are a mark that no text and no other format begins with."""
+    logs_among: Callable[[Sequence[Path]], Sequence[Path]] | None = None
+    """Which of the files under a folder, or folders around them, are logs of this format, the one
+    to read first; None if such logs are only given by name."""
+    read_run: Callable[[Path, str, Progress], Table] | None = None
+    """Read one run of a file that holds several, by its name or id."""

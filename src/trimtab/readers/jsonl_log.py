@@ -21,7 +21,8 @@ NAME_CHARS = 256
 """A longer name, made by flattening, is not that of a metric."""
 
 # Every number in a block is a float; int() would refuse one of more than 4,300 digits.
-_decode = json.JSONDecoder(parse_int=float).raw_decode
+decode_json = json.JSONDecoder(parse_int=float).raw_decode
+"""The value at the start of a text, and where it ends; raises ValueError or RecursionError."""
 
 
 def read(path: Path, progress: Progress) -> Table:
@@ -51,25 +52,18 @@ class _Log:
 
     def add_lines(self, lines: list[str], *, unfinished: bool) -> None:
         """Take the next lines; `unfinished` says that the last of them has no line end."""
-        columns: dict[str, tuple[list[int], list[Any]]] = {}
-        num_rows = 0
+        records: list[Mapping[str, Any]] = []
         for line in map(str.strip, lines):
             self._num_lines += 1
-            record = _parse(line) if line else {}
+            record = parse_object(line) if line else {}
             if record:
-                for name, value in record.items():
-                    rows, cells = columns.get(name) or columns.setdefault(name, ([], []))
-                    rows.append(num_rows)
-                    cells.append(value)
-                num_rows += 1
+                records.append(record)
             elif record is None and unfinished:
                 self._cut = True
             elif record is None:
                 self._num_bad += 1
                 self._first_bad = self._first_bad or f"line {self._num_lines}, {line[:60]!r}"
-        index = self._table.new_rows(num_rows)
-        for name, (rows, cells) in columns.items():
-            self._table.add(name, index if len(rows) == num_rows else index[rows], cells)
+        self._table.add_records(records)
 
     def finish(self, notes: Sequence[str]) -> Table:
         """The table; raises UnreadableLog if there is no object in it."""
@@ -91,14 +85,19 @@ class _Log:
         return self._table
 
 
-def _parse(line: str) -> Mapping[str, Any] | None:
+def parse_object(line: str) -> Mapping[str, Any] | None:
     """The object in a line, flattened; None if there is none."""
     try:
-        record, end = _decode(line)
+        record, end = decode_json(line)
     except (ValueError, RecursionError):
         return None
     if not isinstance(record, dict) or end < len(line):
         return None
+    return flatten(record)
+
+
+def flatten(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The object with the members of the objects in it as members of its own."""
     return _flatten(record, "", 0) if dict in map(type, record.values()) else record
 
 

@@ -11,11 +11,34 @@ from trimtab.core.block import Block
 from trimtab.core.errors import UnreadableLog
 from trimtab.readers.blocks import to_block
 from trimtab.readers.csv_log import CSV
+from trimtab.readers.folders import choose_log
 from trimtab.readers.formats import LogFormat, Reader
 from trimtab.readers.jsonl_log import JSONL
 from trimtab.readers.lines import Progress
+from trimtab.readers.table import Table
+from trimtab.readers.trackers.golden_values import GOLDEN
+from trimtab.readers.trackers.hf_state import HF
+from trimtab.readers.trackers.lightning import LIGHTNING
+from trimtab.readers.trackers.mlflow_files import MLFLOW
+from trimtab.readers.trackers.parquet import PARQUET
+from trimtab.readers.trackers.sqlite_log import SQLITE
+from trimtab.readers.trackers.tensorboard import TENSORBOARD
+from trimtab.readers.trackers.wandb_csv import WANDB_CSV
+from trimtab.readers.trackers.wandb_run import WANDB
 
-READERS: Mapping[LogFormat, Reader] = {LogFormat.JSONL: JSONL, LogFormat.CSV: CSV}
+READERS: Mapping[LogFormat, Reader] = {
+    LogFormat.HF: HF,
+    LogFormat.GOLDEN: GOLDEN,
+    LogFormat.TENSORBOARD: TENSORBOARD,
+    LogFormat.WANDB: WANDB,
+    LogFormat.SQLITE: SQLITE,
+    LogFormat.MLFLOW: MLFLOW,
+    LogFormat.LIGHTNING: LIGHTNING,
+    LogFormat.PARQUET: PARQUET,
+    LogFormat.JSONL: JSONL,
+    LogFormat.WANDB_CSV: WANDB_CSV,
+    LogFormat.CSV: CSV,
+}
 """In the order in which they are tried."""
 
 _HEAD_BYTES = 1 << 16
@@ -27,7 +50,6 @@ _FOREIGN_BYTES = {
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
     b"\x80": "a Python pickle, which is never opened; write the numbers as CSV or JSON lines",
-    b"SQLite format 3\0": "an SQLite database",
 }
 
 # Not among them: what text may hold, and NUL, which a crash can leave behind in any file.
@@ -56,21 +78,46 @@ def read_log(
     """Read a training log into one block.
 
     The format is recognised by the content of the file, then by its suffix, unless it is given.
+    In a folder, the newest log of a tracker is read. Where a file holds several runs, `file#run`
+    names one of them, else the newest is read.
     `progress` is called now and then with the bytes done and the bytes in all. Raises
     UnreadableLog if there are no rows to be had, NoUsableLoss if there is no loss in them.
     """
     path = Path(path)
+    choice: tuple[str, ...] = ()
     try:
-        head = _read_head(path)
-        found = format or _recognise(path, head)
-        table = READERS[found].read(path, progress or _no_progress)
+        path, run = _split_run(path)
+        if path.is_dir():
+            chosen = choose_log(path, READERS, format)
+            path, found, choice = chosen.path, chosen.format, chosen.notes
+        else:
+            head = _read_head(path)
+            found = format or _recognise(path, head)
+        table = _read_table(READERS[found], path, run, progress or _no_progress)
     except OSError as error:
         reason = error.strerror or str(error)
         raise UnreadableLog(f"{path} cannot be read: {reason}; check the file") from error
     named = to_block(table, path)
     return LogReading(
-        block=named.block, path=path, format=found, names=named.names, notes=named.notes
+        block=named.block, path=path, format=found, names=named.names, notes=(*choice, *named.notes)
     )
+
+
+def _split_run(path: Path) -> tuple[Path, str | None]:
+    """The file and the run in it, where a path is a file, a # and the name of a run."""
+    text = str(path)
+    for place in [match.start() for match in re.finditer("#", text)]:
+        if not path.exists() and Path(text[:place]).is_file():
+            return Path(text[:place]), text[place + 1 :]
+    return path, None
+
+
+def _read_table(reader: Reader, path: Path, run: str | None, progress: Progress) -> Table:
+    if run is None:
+        return reader.read(path, progress)
+    if reader.read_run is None:
+        raise UnreadableLog(f"{path} ({reader.description}) holds one run; leave out {'#' + run!r}")
+    return reader.read_run(path, run, progress)
 
 
 def _read_head(path: Path) -> bytes:
@@ -81,8 +128,6 @@ def _read_head(path: Path) -> bytes:
         raise UnreadableLog(f"{path} does not exist; check the path") from None
     except ValueError as error:
         raise UnreadableLog(f"{str(path)!r} is not a path: {error}") from error
-    if stat.S_ISDIR(mode):
-        raise UnreadableLog(f"{path} is a directory; give the log file in it")
     if not stat.S_ISREG(mode):
         raise UnreadableLog(f"{path} is a device or a pipe; give a regular file")
     with path.open("rb") as file:
@@ -94,6 +139,9 @@ def _read_head(path: Path) -> bytes:
 
 def _recognise(path: Path, head: bytes) -> LogFormat:
     known = "; ".join(reader.description for reader in READERS.values())
+    for found, reader in READERS.items():
+        if reader.binary and reader.recognises(head):
+            return found
     foreign = _describe_foreign(head)
     if foreign:
         raise UnreadableLog(f"{path} looks like {foreign} (known formats: {known})")

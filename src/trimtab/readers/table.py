@@ -4,12 +4,13 @@ Every format fills a table with cells under the names that it found; what they m
 afterwards, for all formats alike (`blocks.py`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from trimtab.core.block import BoolArray, Column, FloatArray, IntArray
+from trimtab.readers.aliases import Alias
 from trimtab.readers.cells import to_numbers
 from trimtab.readers.wording import listed, printable, quoted
 
@@ -34,6 +35,8 @@ class Table:
 
     def __init__(self) -> None:
         self.num_rows = 0
+        self.meanings: dict[str, Alias] = {}
+        """What the format itself knows of its columns, by name; stronger than the alias table."""
         self._columns: dict[str, _Cells] = {}
         self._notes: list[str] = []
         self._too_many_columns = False
@@ -44,7 +47,7 @@ class Table:
         self.num_rows += number
         return np.arange(first, self.num_rows)
 
-    def add(self, name: str, rows: IntArray, cells: Sequence[object]) -> None:
+    def add(self, name: str, rows: IntArray, cells: Sequence[object] | FloatArray) -> None:
         """Record the cells of a column in these rows; with none, it is merely known to exist."""
         name = printable(name)
         if name not in self._columns and len(self._columns) >= MAX_COLUMNS:
@@ -59,6 +62,29 @@ class Table:
         column.num_recorded += len(numbers.values)
         column.num_texts += numbers.num_texts
         column.first_text = column.first_text or numbers.first_text
+
+    def add_records(self, records: Sequence[Mapping[str, object]]) -> None:
+        """Add one row for each record; what a record does not name is missing in its row."""
+        columns: dict[str, tuple[list[int], list[object]]] = {}
+        for row, record in enumerate(records):
+            for name, value in record.items():
+                rows, cells = columns.get(name) or columns.setdefault(name, ([], []))
+                rows.append(row)
+                cells.append(value)
+        index = self.new_rows(len(records))
+        for name, (rows, cells) in columns.items():
+            self.add(name, index if len(rows) == len(records) else index[rows], cells)
+
+    def replace(self, name: str, column: Column) -> None:
+        """Put a column in the place of another, or beside the others if there is none."""
+        cells = self._columns[name] = _Cells(num_recorded=int(column.present.sum()))
+        if cells.num_recorded:
+            cells.rows.append(np.flatnonzero(column.present))
+            cells.values.append(column.values[column.present])
+
+    def remove(self, name: str) -> None:
+        """Leave out a column."""
+        del self._columns[name]
 
     def tell(self, note: str) -> None:
         """Add a sentence about the file to the notes."""

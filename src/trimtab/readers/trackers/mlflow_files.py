@@ -1,0 +1,102 @@
+"""MLflow's file store: a folder for each run, a file for each metric, a line for each value.
+
+mlruns/<experiment>/<run>/metrics/train/loss holds lines of `timestamp value step`.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from trimtab.core.errors import UnreadableLog
+from trimtab.readers.folders import list_files
+from trimtab.readers.formats import Reader
+from trimtab.readers.lines import LineFile, Progress
+from trimtab.readers.table import MAX_COLUMNS, Table
+from trimtab.readers.trackers.hf_losses import is_by_hf, restore_hf_losses
+from trimtab.readers.trackers.points import Points
+
+_METRICS = "metrics"
+_LARGEST = 2**62
+_STARTED = re.compile(rb"(?m)^start_time: (\d{1,18})\s*$")
+
+Line = tuple[int, str, int, float]
+"""Time in milliseconds, name, step, value: sorted, they are in the order of logging."""
+
+
+def read(path: Path, progress: Progress) -> Table:
+    """Read the folder of a run."""
+    home = path / _METRICS
+    files = list_files(home)[:MAX_COLUMNS]
+    lines: list[Line] = []
+    num_bad = num_cut = 0
+    for done, file in enumerate(files, start=1):
+        name = file.relative_to(home).as_posix()
+        for line, is_whole in _lines(file):
+            parsed = _parse(name, line)
+            if parsed is None or not is_whole:
+                # Half a line may be half a number.
+                num_bad += is_whole
+                num_cut += not is_whole
+            else:
+                lines.append(parsed)
+        progress(done, len(files))
+    if not lines:
+        raise UnreadableLog(f"{path} holds no metrics; check that the run logged anything")
+    points = Points()
+    for time, name, step, value in sorted(lines, key=lambda line: line[0]):
+        points.add(name, step, value, time / 1000)
+    table = points.to_table()
+    if num_bad:
+        table.tell(f"Lines that are not 'timestamp value step', left out: {num_bad}.")
+    if num_cut:
+        table.tell(f"Last line of a metric cut off in the middle, left out: {num_cut}.")
+    if is_by_hf(table, ""):
+        restore_hf_losses(table)
+    return table
+
+
+def runs_among(files: Sequence[Path]) -> list[Path]:
+    """The folders of runs that have metrics, the newest first."""
+    homes = {parent for file in files for parent in file.parents}
+    runs = [file.parent for file in files if file.name == "meta.yaml"]
+    runs = [run for run in runs if run / _METRICS in homes]
+    return sorted(runs, key=lambda run: (_started(run), run.name), reverse=True)
+
+
+def _started(run: Path) -> int:
+    """When a run was started, in milliseconds; 0 if it does not say."""
+    try:
+        with (run / "meta.yaml").open("rb") as file:
+            found = _STARTED.search(file.read(1 << 12))
+    except OSError:
+        return 0
+    return int(found[1]) if found else 0
+
+
+def _lines(file: Path) -> Iterator[tuple[str, bool]]:
+    """The lines of a file, and whether each has its end."""
+    log = LineFile(file, lambda done, total: None)
+    for chunk in log.chunks():
+        for line in chunk:
+            if line.strip():
+                yield line, not log.unfinished
+
+
+def _parse(name: str, line: str) -> Line | None:
+    words = line.split()
+    try:
+        time, value = int(words[0]), float(words[1])
+        step = int(words[2]) if len(words) > 2 else 0
+    except (ValueError, IndexError):
+        return None
+    return (time, name, step, value) if max(abs(time), abs(step)) <= _LARGEST else None
+
+
+MLFLOW = Reader(
+    description="run folders of MLflow",
+    suffixes=(),
+    recognises=lambda head: False,
+    read=read,
+    logs_among=runs_among,
+)
+"""The format."""

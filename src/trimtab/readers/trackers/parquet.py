@@ -1,0 +1,176 @@
+"""Parquet files with a column for each metric, as trackio, pandas and polars write them.
+
+Decoding is left to pyarrow, an extra; what it is handed is checked before.
+"""
+
+import importlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trimtab.core.block import BoolArray
+from trimtab.core.errors import MissingExtra, UnreadableLog
+from trimtab.readers.folders import newest_first
+from trimtab.readers.formats import Reader
+from trimtab.readers.lines import Progress
+from trimtab.readers.table import MAX_COLUMNS, Table
+from trimtab.readers.trackers.call_steps import CALL_STEP, prefer_steps_beside_loss
+from trimtab.readers.trackers.hf_losses import is_by_hf, restore_hf_losses
+from trimtab.readers.trackers.runs import Run, choose_run, tell_choice
+
+_MARK = b"PAR1"
+
+ROWS_PER_BYTE = 8
+UNPACKED_PER_BYTE = 256
+"""A file that claims more for each of its bytes is a trap: what is logged differs from row to
+row, and takes some bytes for each."""
+
+_FREE_ROWS = 1 << 20
+_FREE_UNPACKED = 1 << 28
+_BATCH_ROWS = 1 << 16
+_RUN_COLUMNS = ("run_id", "run_name")
+"""Of trackio: which run a row is of."""
+
+_HF_PREFIX = "train/"
+
+
+def read(path: Path, progress: Progress) -> Table:
+    """Read a file, or the newest run in it."""
+    return _read(path, None, progress)
+
+
+def read_run(path: Path, run: str, progress: Progress) -> Table:
+    """Read one run of a file that trackio exported."""
+    return _read(path, run, progress)
+
+
+def recognises(head: bytes) -> bool:
+    """Whether these bytes begin with the mark of Parquet."""
+    return head.startswith(_MARK)
+
+
+def files_among(files: Sequence[Path]) -> list[Path]:
+    """The Parquet files, the newest first."""
+    return newest_first([file for file in files if file.suffix == ".parquet"])
+
+
+def _read(path: Path, wanted: str | None, progress: Progress) -> Table:
+    with _opened(path) as file:
+        table = Table()
+        runs, owners = _runs(file)
+        chosen = choose_run(path, runs, wanted)
+        mine = np.array([owner == chosen.id for owner in owners], dtype=np.bool_)
+        numeric = [field.name for field in file.schema_arrow if _is_numeric(field.type)]
+        for name in file.schema_arrow.names[:MAX_COLUMNS]:
+            # A column of words is known to exist, so that a message can name it.
+            table.add(name, table.new_rows(0), ())
+        done = 0
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=numeric[:MAX_COLUMNS]):
+            rows = mine[done : done + len(batch)] if len(mine) else np.ones(len(batch), np.bool_)
+            _add(table, batch, rows, {"step": CALL_STEP} if len(mine) else {})
+            done += len(batch)
+            progress(done, file.metadata.num_rows)
+    if not table.num_rows:
+        raise UnreadableLog(f"{path} holds no rows; check that the run logged anything")
+    tell_choice(table, chosen, runs)
+    prefer_steps_beside_loss(table)
+    if is_by_hf(table, _HF_PREFIX):
+        restore_hf_losses(table, _HF_PREFIX)
+    return table
+
+
+def _add(table: Table, batch: Any, rows: BoolArray, renamed: Mapping[str, str]) -> None:
+    """Add some rows of a batch."""
+    index = table.new_rows(int(np.count_nonzero(rows)))
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        values = column.cast("float64", safe=False).to_numpy(zero_copy_only=False)[rows]
+        present = column.is_valid().to_numpy(zero_copy_only=False)[rows]
+        table.add(renamed.get(name, name), index[present], values[present])
+
+
+def _runs(file: Any) -> tuple[list[Run], list[str]]:
+    """The runs, the one with the last row first, and the run of each row."""
+    names = [name for name in _RUN_COLUMNS if name in file.schema_arrow.names]
+    if not names:
+        return [Run(id="", name="")], []
+    owners: list[str] = []
+    found: dict[str, str] = {}
+    for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=names):
+        columns = batch.to_pydict()
+        for run, name in zip(columns[names[0]], columns[names[-1]], strict=True):
+            owners.append(str(run))
+            found.pop(str(run), None)
+            found[str(run)] = str(name)
+    return [Run(id=run, name=found[run]) for run in reversed(found)], owners
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """The file as pyarrow sees it; raises UnreadableLog for whatever it says against it."""
+    _check_marks(path)
+    try:
+        arrow, parquet = (importlib.import_module(f"pyarrow.{name}") for name in ("lib", "parquet"))
+    except ImportError as error:
+        raise MissingExtra(
+            f"{path} is a Parquet file, which needs pyarrow; install it: pip install "
+            "'trimtab[parquet]'"
+        ) from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            _check_claims(path, file.metadata)
+            yield file
+    except (arrow.ArrowException, OSError, ValueError) as error:
+        raise UnreadableLog(
+            f"{path} cannot be read as Parquet: {error}; write it again, or give another format"
+        ) from error
+
+
+def _check_marks(path: Path) -> None:
+    with path.open("rb") as file:
+        first = file.read(len(_MARK))
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(len(_MARK), size - len(_MARK)))
+        last = file.read()
+    if first != _MARK:
+        raise UnreadableLog(f"{path} is not a Parquet file: it does not begin with {_MARK!r}")
+    if last != _MARK:
+        raise UnreadableLog(
+            f"{path} is cut off: a Parquet file keeps its index at the end, without which nothing "
+            "in it can be found; look for a file that was closed"
+        )
+
+
+def _check_claims(path: Path, metadata: Any) -> None:
+    """Refuse a file that would unpack to far more than it is."""
+    size = path.stat().st_size
+    unpacked = sum(
+        metadata.row_group(place).total_byte_size for place in range(metadata.num_row_groups)
+    )
+    if metadata.num_rows > max(_FREE_ROWS, ROWS_PER_BYTE * size) or unpacked > max(
+        _FREE_UNPACKED, UNPACKED_PER_BYTE * size
+    ):
+        raise UnreadableLog(
+            f"{path} has {size} bytes and claims {metadata.num_rows} rows and {unpacked} bytes "
+            "unpacked, which no log does; give the log that it was made from"
+        )
+
+
+def _is_numeric(kind: Any) -> bool:
+    words = ("int", "uint", "float", "double", "halffloat", "decimal")
+    return str(kind).startswith(words)
+
+
+PARQUET = Reader(
+    description="Parquet with a column for each metric",
+    suffixes=(".parquet",),
+    recognises=recognises,
+    read=read,
+    binary=True,
+    logs_among=files_among,
+    read_run=read_run,
+)
+"""The format."""

@@ -1,0 +1,153 @@
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.readers.make_fixtures import FIXTURES, HF_LOSSES, make_anew
+from tests.readers.shapes import Write, values
+
+from trimtab.core.errors import NoUsableLoss, UnreadableLog
+from trimtab.core.signals import LOSS, Quality
+from trimtab.readers import LogFormat, read_log
+
+STATE = FIXTURES / "hf" / "every_1.json"
+WINDOWED = FIXTURES / "hf" / "every_2.json"
+
+
+def state(*records: dict[str, Any], step: int = 9) -> str:
+    return json.dumps({"global_step": step, "log_history": records}, indent=2, sort_keys=True)
+
+
+def record(step: int, loss: float, **others: float) -> dict[str, Any]:
+    return {"step": step, "loss": loss, "learning_rate": 0.1, "epoch": 0.5, **others}
+
+
+def test_a_nan_that_the_trainer_wrote_as_zero_is_a_nan_again() -> None:
+    reading = read_log(STATE)
+    assert reading.format is LogFormat.HF
+    assert reading.block.step.tolist() == list(range(1, 13))
+    wanted = [loss if math.isfinite(loss) else math.nan for loss in HF_LOSSES]
+    assert values(reading.block, "loss") == pytest.approx(wanted, abs=0, nan_ok=True)
+    assert math.isnan(reading.block.column("grad_norm").values[3])
+    assert reading.block.column("grad_norm").values[8] == math.inf
+    assert reading.block.quality(LOSS) is Quality.INFERRED
+    (note,) = reading.notes
+    assert "taken as NaN, which HF's Trainer writes so: 2." in note
+
+
+def test_the_mean_since_the_last_record_is_called_one() -> None:
+    reading = read_log(WINDOWED)
+    assert reading.block.step.tolist() == [2, 4, 6, 8, 10, 12]
+    assert values(reading.block, "loss")[0] == (HF_LOSSES[0] + HF_LOSSES[1]) / 2
+    assert reading.block.quality(LOSS) is Quality.WINDOW_MEAN
+    assert reading.block.quality("grad_norm") is Quality.RAW
+    assert "logs the mean of 'loss' since the record before" in reading.notes[0]
+
+
+def test_the_real_trainer_still_writes_so(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    make_anew("hf", tmp_path)
+    for name in ("every_1.json", "every_2.json"):
+        anew, kept = read_log(tmp_path / name).block, read_log(FIXTURES / "hf" / name).block
+        assert anew.step.tolist() == kept.step.tolist()
+        for signal in ("loss", "grad_norm", "lr"):
+            assert values(anew, signal) == pytest.approx(values(kept, signal), nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("norm", "hidden"),
+    [(math.nan, True), (math.inf, True), (0.0, True), (0.5, False)],
+)
+def test_when_zero_means_nan(write: Write, norm: float, hidden: bool) -> None:
+    reading = read_log(write(state(record(1, 2.5, grad_norm=1.0), record(2, 0.0, grad_norm=norm))))
+    assert math.isnan(reading.block.column("loss").values[1]) is hidden
+    assert reading.block.quality(LOSS) is (Quality.INFERRED if hidden else Quality.RAW)
+
+
+def test_without_a_gradient_norm_zero_stays_and_is_told(write: Write) -> None:
+    reading = read_log(write(state(record(1, 2.5), record(2, 0.0))))
+    assert values(reading.block, "loss") == [2.5, 0.0]
+    assert "without a gradient norm they are left as they are" in reading.notes[0]
+
+
+def test_evaluation_and_the_last_record(write: Write) -> None:
+    end = {"step": 2, "train_loss": 9.0, "train_runtime": 3.0, "epoch": 1.0}
+    text = state(record(1, 2.5), {"step": 1, "eval_loss": 2.0}, record(2, 2.0), end)
+    reading = read_log(write(text))
+    assert values(reading.block, "loss") == [2.5, None, 2.0, None]
+    assert values(reading.block, "eval_loss") == [None, 2.0, None, None]
+    assert values(reading.block, "train_loss") == [None, None, None, 9.0]
+    assert reading.notes == ()
+
+
+def test_a_run_with_nothing_but_its_mean_has_no_loss(write: Write) -> None:
+    with pytest.raises(NoUsableLoss, match="'train_loss'"):
+        read_log(write(state({"step": 2, "train_loss": 9.0, "epoch": 1.0})))
+
+
+@pytest.mark.parametrize("text", [state(), '{"log_history": [', '{"log_history": [1, 2]}'])
+def test_a_history_without_records(write: Write, text: str) -> None:
+    with pytest.raises(UnreadableLog, match="empty log_history"):
+        read_log(write(text))
+
+
+def test_a_state_without_a_history(write: Write) -> None:
+    with pytest.raises(UnreadableLog, match="has no log_history"):
+        read_log(write('{"global_step": 3}'), format=LogFormat.HF)
+
+
+def test_cut_anywhere_what_stands_before_is_read(write: Write) -> None:
+    text = STATE.read_text()
+    whole = read_log(STATE).block
+    told = 0
+    for end in range(text.index('"step": 1'), len(text), 7):
+        try:
+            reading = read_log(write(text[:end]))
+        except UnreadableLog:
+            assert '"step": 2' not in text[:end]
+            continue
+        number = len(reading.block)
+        assert number >= text[:end].count("},") - 1
+        assert values(reading.block, "lr") == values(whole, "lr")[:number]
+        told += any("cut off or damaged" in note for note in reading.notes)
+    assert told > 100
+
+
+def test_one_line_is_as_good_as_many(write: Write) -> None:
+    text = json.dumps(json.loads(STATE.read_text()))
+    assert values(read_log(write(text, "log.jsonl")).block, "lr") == values(
+        read_log(STATE).block, "lr"
+    )
+
+
+def test_of_an_output_folder_the_newest_checkpoint_is_read(tmp_path: Path) -> None:
+    for step in (9, 10, 100):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "trainer_state.json").write_text(state(record(step, 2.5), step=step))
+    reading = read_log(tmp_path)
+    assert reading.path == tmp_path / "checkpoint-100" / "trainer_state.json"
+    assert reading.block.step.tolist() == [100]
+    assert reading.notes == (
+        "Of the folder, 'checkpoint-100/trainer_state.json' is read.",
+        "It is the newest of 3 such logs; not read: 'checkpoint-10/trainer_state.json', "
+        "'checkpoint-9/trainer_state.json'.",
+    )
+    (tmp_path / "trainer_state.json").write_text(state(record(120, 2.5), step=120))
+    assert read_log(tmp_path).block.step.tolist() == [120]
+    assert read_log(tmp_path / "checkpoint-9").block.step.tolist() == [9]
+
+
+def test_a_checkpoint_that_was_never_finished_gives_way(tmp_path: Path) -> None:
+    for step, text in ((9, state(record(9, 2.5))), (10, "")):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "trainer_state.json").write_text(text)
+    assert read_log(tmp_path).block.step.tolist() == [9]
+
+
+def test_a_copy_under_another_name_is_known_by_its_content(tmp_path: Path) -> None:
+    shutil.copy(STATE, tmp_path / "history.txt")
+    assert read_log(tmp_path / "history.txt").format is LogFormat.HF

@@ -1,0 +1,72 @@
+import math
+from pathlib import Path
+
+import pytest
+from tests.readers.make_fixtures import FIXTURES, make_anew
+from tests.readers.shapes import values
+from tests.readers.written import FIRST, ROWS, assert_reads_back
+
+from trimtab.core.errors import UnreadableLog
+from trimtab.readers import LogFormat, read_log
+
+STORE = FIXTURES / "mlflow" / "mlruns"
+
+
+def make(folder: Path, **metrics: str) -> Path:
+    run = folder / "0" / "run"
+    for name, text in metrics.items():
+        path = run / "metrics" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (run / "meta.yaml").write_text("start_time: 5\n")
+    return run
+
+
+def test_the_newest_run_of_a_store() -> None:
+    reading = read_log(STORE)
+    assert reading.format is LogFormat.MLFLOW
+    assert_reads_back(reading.block, ROWS)
+    assert reading.names["loss"] == "train/loss"
+    assert "It is the newest of 2 such logs" in reading.notes[1]
+    newest = reading.path
+    assert_reads_back(read_log(newest).block, ROWS)
+    (other,) = [run for run in (STORE / "0").iterdir() if run != newest]
+    assert_reads_back(read_log(other).block, FIRST[:3])
+
+
+def test_the_real_package_still_writes_so(tmp_path: Path) -> None:
+    pytest.importorskip("mlflow")
+    make_anew("mlflow", tmp_path)
+    assert_reads_back(read_log(tmp_path / "mlruns").block, ROWS)
+
+
+def test_values_in_every_spelling(tmp_path: Path) -> None:
+    run = make(tmp_path, loss="1 2.5 1\n2 nan 2\n3 inf 3\n4 -inf 4\n5 3 5 data digest\n")
+    block = read_log(run).block
+    assert block.step.tolist() == [1, 2, 3, 4, 5]
+    wanted = [2.5, math.nan, math.inf, -math.inf, 3.0]
+    assert values(block, "loss") == pytest.approx(wanted, nan_ok=True)
+
+
+def test_without_steps_the_rows_are_numbered(tmp_path: Path) -> None:
+    reading = read_log(make(tmp_path, loss="1 2.5\n2 2.4\n"))
+    assert reading.block.step.tolist() == [0, 1]
+
+
+def test_a_cut_line_is_left_out_and_told(tmp_path: Path) -> None:
+    reading = read_log(make(tmp_path, loss="1 2.5 1\n2 2.5 2\n3 2.", lr="1 1 1\n\n2 1 2\n"))
+    assert reading.block.step.tolist() == [1, 2]
+    assert reading.notes == ("Last line of a metric cut off in the middle, left out: 1.",)
+
+
+def test_lines_that_are_none_are_counted(tmp_path: Path) -> None:
+    text = f"1 2.5 1\nx\n1 2\n1 x 2\n1.5 2 3\n{2**70} 1 1\n"
+    reading = read_log(make(tmp_path, loss=text))
+    assert "Lines that are not 'timestamp value step', left out: 4." in reading.notes
+
+
+def test_a_run_without_metrics(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableLog, match="holds no metrics"):
+        read_log(make(tmp_path, loss="\n"))
+    with pytest.raises(UnreadableLog, match="without a log"):
+        read_log(tmp_path / "0" / "run" / "metrics")

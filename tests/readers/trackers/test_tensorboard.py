@@ -1,0 +1,210 @@
+import math
+import os
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.readers.make_fixtures import FIXTURES, make_anew
+from tests.readers.shapes import Write, values
+from tests.readers.trackers.protobytes import (
+    event,
+    message,
+    record,
+    scalar,
+    tensor,
+)
+from tests.readers.written import FIRST, ROWS, SECOND, assert_reads_back
+
+from trimtab.core.errors import NoUsableLoss, UnreadableLog
+from trimtab.core.signals import LOSS, Quality
+from trimtab.readers import LogFormat, read_log
+
+RUN = FIXTURES / "tensorboard"
+OLD_STYLE, NEW_STYLE = sorted(RUN.iterdir())
+
+
+def test_several_event_files_of_one_run() -> None:
+    reading = read_log(RUN)
+    assert reading.format is LogFormat.TENSORBOARD
+    assert_reads_back(reading.block, ROWS)
+    assert reading.names["loss"] == "train/loss"
+    assert reading.notes == ("Times that the step goes back, as after a restart: 1.",)
+    clock = reading.block.column("clock")
+    assert clock.present.all()
+    assert (np.diff(clock.values) >= 0).all()
+
+
+@pytest.mark.parametrize(("path", "rows"), [(OLD_STYLE, FIRST), (NEW_STYLE, SECOND)])
+def test_both_styles_of_scalars(path: Path, rows: list[object]) -> None:
+    assert_reads_back(read_log(path).block, rows)  # type: ignore[arg-type]
+
+
+def test_the_real_writer_still_writes_so(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    make_anew("tensorboard", tmp_path)
+    assert_reads_back(read_log(tmp_path).block, ROWS)
+
+
+def test_the_stock_reader_finds_the_same(tmp_path: Path) -> None:
+    stock = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    make_anew("tensorboard", tmp_path)
+    block = read_log(tmp_path).block
+    accumulator = stock.EventAccumulator(str(tmp_path), size_guidance={"scalars": 0, "tensors": 0})
+    accumulator.Reload()
+    old = [(e.step, e.value) for e in accumulator.Scalars("train/loss")]
+    new = [(e.step, e.tensor_proto.float_val[0]) for e in accumulator.Tensors("train/loss")]
+    column = block.column("loss")
+    ours = list(zip(block.step.tolist(), column.values.tolist(), strict=True))
+    assert str(sorted(old + new, key=str)) == str(sorted(ours, key=str))
+
+
+def test_cut_anywhere_in_its_last_event(write: Write) -> None:
+    data = OLD_STYLE.read_bytes()
+    last = len(data) - data.rindex(b"train/lr") + 12 + 18  # header, time, step, lengths
+    for cut in range(1, last - 1):
+        reading = read_log(write(data[:-cut]))
+        assert "Last record cut off, left out: 1." in reading.notes
+        assert reading.block.step.tolist() == [row.step for row in FIRST]
+        assert reading.block.column("lr").present.sum() == len(FIRST) - 1
+
+
+def test_a_bad_byte_is_told_and_costs_one_value(write: Write) -> None:
+    data = bytearray(OLD_STYLE.read_bytes())
+    place = data.index(b"train/loss", len(data) // 2)
+    data[place] ^= 1
+    reading = read_log(write(bytes(data)))
+    assert any("by their checksum), left out: 1." in note for note in reading.notes)
+    assert reading.block.column("loss").present.sum() == len(FIRST) - 1
+
+
+def test_the_folder_above_gives_the_newest_run(tmp_path: Path) -> None:
+    for age, name in enumerate(("new", "old")):
+        shutil.copytree(RUN, tmp_path / "runs" / name)
+        for file in (tmp_path / "runs" / name).iterdir():
+            os.utime(file, (1e9 - age, 1e9 - age))
+    reading = read_log(tmp_path)
+    assert reading.path == tmp_path / "runs" / "new"
+    assert reading.notes[:2] == (
+        "Of the folder, 'runs/new' is read.",
+        "It is the newest of 2 such logs; not read: 'runs/old'.",
+    )
+
+
+def losses(write: Write, *events: bytes) -> list[float | None]:
+    return values(read_log(write(b"".join(map(record, events)))).block, "loss")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "content"),
+    [
+        (1, struct.pack("<f", 2.5)),
+        (2, struct.pack("<d", 2.5)),
+        (19, struct.pack("<e", 2.5)),
+        (14, struct.pack("<f", 2.5)[2:]),
+    ],
+)
+def test_tensors_by_their_content(write: Write, dtype: int, content: bytes) -> None:
+    value = tensor("loss", (1, dtype), (2, b""), (4, content), suffix=message((9, b"\x0a\x00")))
+    assert losses(write, event(1, value), event(2, value)) == [2.5, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number", "coded", "wanted"),
+    [
+        (3, 7, 7, 7.0),
+        (3, 7, -7, -7.0),
+        (9, 10, b"\x07", 7.0),
+        (22, 16, 2**32 - 1, 2.0**32 - 1),
+        (23, 17, 2**64 - 1, 2.0**64),
+        (1, 5, struct.pack("<f", 1.5), 1.5),
+        (2, 6, 1.5, 1.5),
+        (19, 13, 0x3E00, 1.5),
+        (14, 13, 0x3FC0, 1.5),
+    ],
+)
+def test_tensors_by_their_lists(
+    write: Write, dtype: int, number: int, coded: int | float | bytes, wanted: float
+) -> None:
+    value = tensor("loss", (1, dtype), (number, coded))
+    assert losses(write, event(1, value)) == [wanted]
+
+
+def test_tensors_that_are_no_scalars_are_none(write: Write) -> None:
+    two = message((2, message((1, 2))))
+    one = message((2, message((1, 1))))
+    eight = struct.pack("<2f", 1.0, 2.0)
+    assert losses(
+        write,
+        event(1, tensor("loss", (1, 1), (2, two), (4, eight))),
+        event(2, tensor("loss", (1, 1), (2, one), (4, eight[:4]))),
+        event(3, tensor("loss", (1, 7), (8, b"text"))),
+        event(4, tensor("loss", (1, 3), (7, b"\x07\x08"))),
+        event(5, message((1, b"loss"), (5, b"histogram"))),
+        event(6, scalar("loss", 3.0)),
+    ) == [1.0, 3.0]
+
+
+def test_several_values_in_one_event(write: Write) -> None:
+    path = write(record(event(1, scalar("loss", 2.5), scalar("lr", 0.5))))
+    block = read_log(path).block
+    assert (values(block, "loss"), values(block, "lr")) == ([2.5], [0.5])
+
+
+def test_fields_in_another_order_and_unknown_ones(write: Write) -> None:
+    summary = message((1, scalar("loss", 2.5)))
+    shuffled = message((99, b"x"), (5, summary), (2, 7), (1, 1.7e9))
+    block = read_log(write(record(shuffled))).block
+    assert block.step.tolist() == [7]
+    assert values(block, "clock") == [1.7e9]
+
+
+def test_steps_that_are_negative_and_times_that_are_none(write: Write) -> None:
+    path = write(
+        b"".join(record(event(step, scalar("loss", 1.0), time=0.0)) for step in (-3, 0, 2**40))
+    )
+    block = read_log(path).block
+    assert block.step.tolist() == [-3, 0, 2**40]
+    assert "clock" not in block.columns
+
+
+def test_messages_that_are_none_are_counted(write: Write) -> None:
+    bad = [b"\xff", b"\x0b", message((5, b"\x0a\x7f")), b"\x80" * 11, b"\x2a\xff\x01"]
+    reading = read_log(write(b"".join(map(record, [*bad, event(1, scalar("loss", 2.5))]))))
+    assert values(reading.block, "loss") == [2.5]
+    assert any(f"by their checksum), left out: {len(bad)}." in note for note in reading.notes)
+
+
+def test_files_without_scalars(write: Write) -> None:
+    with pytest.raises(UnreadableLog, match="holds no scalar that can be read"):
+        read_log(write(record(message((1, 1.7e9), (3, b"brain.Event:2")))))
+    with pytest.raises(UnreadableLog, match=r"Last record cut off, left out: 1\."):
+        read_log(write(record(event(1, scalar("loss", 2.5)))[:-1]))
+    with pytest.raises(NoUsableLoss, match="'accuracy'"):
+        read_log(write(record(event(1, scalar("accuracy", 2.5)))))
+
+
+def test_files_that_were_written_at_the_same_time_are_merged(tmp_path: Path) -> None:
+    for file, steps in (("a", (1, 3)), ("b", (2, 4))):
+        events = [event(step, scalar("loss", step), time=1e9 + step) for step in steps]
+        (tmp_path / f"tfevents.{file}").write_bytes(b"".join(map(record, events)))
+    reading = read_log(tmp_path)
+    assert reading.block.step.tolist() == [1, 2, 3, 4]
+    assert any("ordered by the clock" in note for note in reading.notes)
+
+
+def test_what_hf_hid_is_found_here_too(write: Write) -> None:
+    events = [
+        event(
+            step,
+            scalar("train/loss", 0.0 if step == 20 else 2.5),
+            scalar("train/grad_norm", math.nan if step == 20 else 1.0),
+            scalar("train/learning_rate", 0.5),
+            scalar("train/epoch", 0.5),
+        )
+        for step in (10, 20, 30)
+    ]
+    block = read_log(write(b"".join(map(record, events)))).block
+    assert math.isnan(block.column("loss").values[1])
+    assert block.quality(LOSS) is Quality.INFERRED

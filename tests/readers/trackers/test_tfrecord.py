@@ -1,0 +1,116 @@
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.readers.shapes import Write
+from tests.readers.trackers.protobytes import checksum, record
+
+from trimtab.readers.trackers import tfrecord
+from trimtab.readers.trackers.crc32c import masked_crcs
+from trimtab.readers.trackers.tfrecord import RecordFile
+
+PAYLOADS = [b"", b"a", b"bc", b"d" * 7, b"e" * 300, b"f" * 31, b"g"]
+
+
+def silent(done: int, total: int) -> None:
+    assert 0 <= done <= total
+
+
+def read(path: Path) -> tuple[list[bytes], RecordFile]:
+    file = RecordFile(path, silent)
+    payloads = [
+        records.data[start:end]
+        for records in file.records()
+        for start, end in zip(records.starts, records.ends, strict=True)
+    ]
+    return payloads, file
+
+
+@given(st.lists(st.binary(max_size=70), max_size=20))
+def test_checksums_are_those_of_the_definition(pieces: list[bytes]) -> None:
+    data = np.frombuffer(b"".join(pieces), dtype=np.uint8)
+    lengths = np.array([len(piece) for piece in pieces], dtype=np.int64)
+    starts = np.cumsum(lengths) - lengths
+    wanted = [int.from_bytes(checksum(piece), "little") for piece in pieces]
+    assert masked_crcs(data, starts, lengths).tolist() == wanted
+
+
+@pytest.mark.parametrize("chunk", [1, 13, 100, 1 << 20])
+def test_all_records_are_read(write: Write, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr(tfrecord, "CHUNK_BYTES", chunk)
+    payloads, file = read(write(b"".join(map(record, PAYLOADS))))
+    assert payloads == PAYLOADS
+    assert (file.num_bad, file.num_gaps, file.num_long, file.is_cut) == (0, 0, 0, False)
+
+
+@pytest.mark.parametrize("chunk", [1, 13, 1 << 20])
+def test_a_cut_tail_costs_the_last_record(
+    write: Write, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(tfrecord, "CHUNK_BYTES", chunk)
+    whole = b"".join(map(record, PAYLOADS))
+    for cut in range(1, len(record(PAYLOADS[-1]))):
+        payloads, file = read(write(whole[:-cut]))
+        assert payloads == PAYLOADS[:-1]
+        assert file.is_cut
+        assert file.num_gaps == 0
+
+
+@pytest.mark.parametrize("chunk", [64, 1 << 20])
+def test_one_bad_byte_costs_one_record(
+    write: Write, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(tfrecord, "CHUNK_BYTES", chunk)
+    whole = b"".join(map(record, PAYLOADS))
+    borders = np.cumsum([len(record(payload)) for payload in PAYLOADS])
+    for place in range(0, len(whole), 3):
+        data = bytearray(whole)
+        data[place] ^= 0x55
+        payloads, file = read(write(bytes(data)))
+        hit = int(np.searchsorted(borders, place, side="right"))
+        assert payloads == [*PAYLOADS[:hit], *PAYLOADS[hit + 1 :]]
+        assert file.num_bad + file.num_gaps == 1
+
+
+def test_a_hole_of_zeros_is_passed_over(write: Write) -> None:
+    parts = list(map(record, PAYLOADS))
+    payloads, file = read(write(b"".join([*parts[:2], b"\0" * 5000, *parts[2:]])))
+    assert payloads == PAYLOADS
+    assert file.num_gaps == 1
+
+
+def test_a_length_beyond_the_file_is_not_believed(write: Write) -> None:
+    length = (1 << 60).to_bytes(8, "little")
+    lie = length + checksum(length)
+    payloads, file = read(write(record(b"a") + lie + record(b"b")))
+    assert payloads == [b"a", b"b"]
+    assert file.is_cut
+
+
+def test_long_records_are_passed_over(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tfrecord, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(tfrecord, "RECORD_BYTES", 200)
+    payloads, file = read(write(b"".join(map(record, [b"a", b"x" * 5000, b"b"]))))
+    assert payloads == [b"a", b"b"]
+    assert (file.num_long, file.num_gaps, file.is_cut) == (1, 0, False)
+
+
+def test_lies_without_number_take_no_time(write: Write) -> None:
+    length = (1 << 60).to_bytes(8, "little")
+    payloads, _ = read(write((length + checksum(length)) * 50_000 + record(b"b")))
+    assert payloads == [b"b"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200), st.integers(1, 50))
+def test_random_bytes_hold_no_records(data: bytes, chunk: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log"
+        path.write_bytes(data)
+        with mock.patch.object(tfrecord, "CHUNK_BYTES", chunk):
+            payloads, _ = read(path)
+    assert payloads == []
