@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any, Final
 
 from trimtab.core.signals import Quality
@@ -121,12 +122,18 @@ def alias_table() -> AliasTable:
     )
 
 
-def name_columns(columns: Sequence[str], *, empty: Sequence[str] = ()) -> Naming:
+def name_columns(
+    columns: Sequence[str],
+    *,
+    empty: Sequence[str] = (),
+    meanings: Mapping[str, Alias] = MappingProxyType({}),
+) -> Naming:
     """Decide what each column stands for, and tell every choice that was not plain.
 
     Empty columns stand for nothing, but where one of them has a known name, nothing is guessed.
+    `meanings` is what the format of the log knows better than the table.
     """
-    claims = [_claim(column) for column in columns]
+    claims = [_claim(column, meanings.get(column)) for column in columns]
     rivals: dict[str, list[_Claim]] = {}
     for claim in claims:
         rivals.setdefault(claim.alias.signal, []).append(claim)
@@ -151,7 +158,9 @@ def name_columns(columns: Sequence[str], *, empty: Sequence[str] = ()) -> Naming
     return Naming(aliases=aliases, notes=tuple(notes))
 
 
-def _claim(column: str) -> _Claim:
+def _claim(column: str, meaning: Alias | None = None) -> _Claim:
+    if meaning is not None:
+        return _Claim(column=column, alias=meaning, order=(False, -1))
     index = _index()
     place = index.folded.get(fold(column))
     if place is not None:

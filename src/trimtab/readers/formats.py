@@ -17,6 +17,17 @@ class LogFormat(StrEnum):
 
     CSV = "csv"
     JSONL = "jsonl"
+    MEGATRON = "megatron"
+    NEMO = "nemo"
+    TORCHTITAN = "torchtitan"
+    OLMO = "olmo"
+    FAIRSEQ = "fairseq"
+    NANOCHAT = "nanochat"
+    LLMC = "llm.c"
+    NANOGPT = "nanogpt"
+    MODDED_NANOGPT = "modded-nanogpt"
+    DEEPSPEED = "deepspeed"
+    MLPERF = "mlperf"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

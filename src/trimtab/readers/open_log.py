@@ -14,11 +14,17 @@ from trimtab.readers.csv_log import CSV
 from trimtab.readers.formats import LogFormat, Reader
 from trimtab.readers.jsonl_log import JSONL
 from trimtab.readers.lines import Progress
+from trimtab.readers.text import TEXT_READERS
 
-READERS: Mapping[LogFormat, Reader] = {LogFormat.JSONL: JSONL, LogFormat.CSV: CSV}
+READERS: Mapping[LogFormat, Reader] = {
+    LogFormat.JSONL: JSONL,
+    **TEXT_READERS,
+    LogFormat.CSV: CSV,
+}
 """In the order in which they are tried."""
 
-_HEAD_BYTES = 1 << 16
+_HEAD_BYTES = 1 << 20
+"""Enough to look past the arguments, warnings and source that trainers print first."""
 
 _FOREIGN_BYTES = {
     b"\x1f\x8b": "gzip data; unpack it first (gunzip)",

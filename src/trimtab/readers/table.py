@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trimtab.core.block import BoolArray, Column, FloatArray, IntArray
+from trimtab.readers.aliases import Alias
 from trimtab.readers.cells import to_numbers
 from trimtab.readers.wording import listed, printable, quoted
 
@@ -34,6 +35,9 @@ class Table:
 
     def __init__(self) -> None:
         self.num_rows = 0
+        self.meanings: dict[str, Alias] = {}
+        """What the format itself knows of its columns, by name; stronger than the alias table."""
+        self._left_out: list[IntArray] = []
         self._columns: dict[str, _Cells] = {}
         self._notes: list[str] = []
         self._too_many_columns = False
@@ -59,6 +63,25 @@ class Table:
         column.num_recorded += len(numbers.values)
         column.num_texts += numbers.num_texts
         column.first_text = column.first_text or numbers.first_text
+
+    def replace(self, name: str, column: Column) -> None:
+        """Put a column in the place of another, or beside the others if there is none."""
+        cells = self._columns[name] = _Cells(num_recorded=int(column.present.sum()))
+        if cells.num_recorded:
+            cells.rows.append(np.flatnonzero(column.present))
+            cells.values.append(column.values[column.present])
+
+    def leave_out(self, rows: IntArray) -> None:
+        """Say that these rows are not records of the run."""
+        self._left_out.append(rows)
+
+    @property
+    def kept(self) -> BoolArray:
+        """The rows that were not left out."""
+        kept = np.ones(self.num_rows, dtype=np.bool_)
+        for rows in self._left_out:
+            kept[rows] = False
+        return kept
 
     def tell(self, note: str) -> None:
         """Add a sentence about the file to the notes."""
@@ -98,8 +121,8 @@ class Table:
         return notes
 
     def column(self, name: str) -> Column:
-        """One column over all rows."""
-        cells = self._columns[name]
+        """One column over all rows; all missing if there is none of this name."""
+        cells = self._columns.get(name, _Cells())
         column = Column.missing(self.num_rows)
         for rows, values in zip(cells.rows, cells.values, strict=True):
             column.values[rows] = values
