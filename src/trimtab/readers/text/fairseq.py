@@ -111,8 +111,11 @@ FAIRSEQ = text_reader(
             ),
             Line(
                 mark=" subset | ",
-                pattern=re.compile(r"\bvalid on '[^']*' subset \|"),
+                pattern=re.compile(
+                    rf"\bvalid on '[^']*' subset \|(?=.* num_updates (?P<num_updates>{NUMBER}))"
+                ),
                 fields=Pairs(r" (\w+) ", NUMBER),
+                prefix="valid_",
             ),
             Line(
                 mark="gradient overflow detected",

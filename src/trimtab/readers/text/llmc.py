@@ -21,10 +21,11 @@ from trimtab.readers.aliases import Alias
 from trimtab.readers.text.grammar import NUMBER, Grammar, Line, Place
 from trimtab.readers.text.scribe import text_reader
 
+# Numbers are padded: a NaN takes the room of the number that it is not.
 _Z_SCORE = r"(?: \([^)]*z\))?"
 _CONSOLE = (
-    rf"\bstep +(?P<step>\d+)/\d+ \| (?:train )?loss (?P<loss>{NUMBER}){_Z_SCORE} ?"
-    rf"\| norm (?P<norm>{NUMBER}){_Z_SCORE} ?\| lr (?P<lr>{NUMBER}) "
+    rf"\bstep +(?P<step>\d+)/\d+ \| (?:train )?loss +(?P<loss>{NUMBER}){_Z_SCORE} ?"
+    rf"\| norm +(?P<norm>{NUMBER}){_Z_SCORE} ?\| lr (?P<lr>{NUMBER}) "
     rf"\| \(?(?P<step_ms>{NUMBER}) ms \| (?:(?P<mfu>{NUMBER})% [^|]*MFU \| )?"
     rf"(?P<tok_s>{NUMBER}) tok/s"
 )
@@ -37,7 +38,7 @@ LLMC = text_reader(
     Grammar(
         trainer="llm.c",
         sign=re.compile(
-            r"\bstep +\d+/\d+ \| (?:train )?loss \S+ |\bs:\d+ (?:trl|tel):"
+            r"\bstep +\d+/\d+ \| (?:train )?loss +\S+ |\bs:\d+ (?:trl|tel):"
             r"|\bstep \d+: train loss \S+ \(took "
         ),
         lines=(
