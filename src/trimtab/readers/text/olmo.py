@@ -4,14 +4,15 @@
         train/CE loss=9.123
         optim/total grad norm=1.2345
 
-Values of the one step, with four digits; large ones in groups (12,345) or with a letter (1.234B).
-Steps without metrics are printed too and say nothing.
+Values of the one step, with four decimals at most: a learning rate over 0.0001 has one digit.
+Large ones come in groups (12,345) or with a letter (1.234B). Steps without metrics are printed too
+and say nothing.
 """
 
 import re
 from collections.abc import Iterator
 
-from trimtab.core.signals import GRAD_NORM, LOSS, TOKENS_PER_SECOND
+from trimtab.core.signals import GRAD_NORM, LOSS, LR, TOKENS_PER_SECOND
 from trimtab.readers.aliases import Alias
 from trimtab.readers.text.grammar import NUMBER, Grammar, Line, Place
 from trimtab.readers.text.scribe import text_reader
@@ -38,12 +39,13 @@ OLMO = text_reader(
             ),
             Line(
                 mark="=",
-                pattern=re.compile(r"^(?:\[\w+\]:)? {4,5}(?=[\w/])"),
+                pattern=re.compile(r"^(?:\[\w+\]:|\s*\d+:)? {4,5}(?=[\w/])"),
                 fields=_metric,
                 place=Place.ABOVE,
             ),
         ),
         meanings=(
+            Alias(signal=LR, name="optim/LR (group 0)", remark="it has four decimals at most"),
             Alias(signal=LOSS, name="train/CrossEntropyLoss"),
             Alias(signal=GRAD_NORM, name="optim/total_grad_norm"),
             Alias(
