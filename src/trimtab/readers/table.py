@@ -121,12 +121,15 @@ class Table:
         return notes
 
     def column(self, name: str) -> Column:
-        """One column over all rows; all missing if there is none of this name."""
+        """One column over all rows; missing where they were left out, or if there is none."""
         cells = self._columns.get(name, _Cells())
         column = Column.missing(self.num_rows)
         for rows, values in zip(cells.rows, cells.values, strict=True):
             column.values[rows] = values
             column.present[rows] = True
+        for rows in self._left_out:
+            column.values[rows] = np.nan
+            column.present[rows] = False
         return Column.complete(column.values) if column.present.all() else column
 
     def rows_with(self, names: Iterable[str]) -> BoolArray:

@@ -2,7 +2,7 @@
 
 Run by hand, where these packages lie unpacked (pip download --no-deps, then unzip or tar) in one
 folder: megatron_bridge 0.3.1, nemo_toolkit 2.5.0, nemo_automodel 0.7.0, torchtitan 0.3.0,
-ai2_olmo_core 3.0.0, fairseq 0.12.2, mlperf_logging 4.1.68.
+ai2_olmo_core 3.0.0, fairseq 0.12.2, deepspeed 0.19.8, mlperf_logging 4.1.68.
 
     python -m tests.readers.text.real_writers FOLDER
 
@@ -15,7 +15,9 @@ import importlib
 import io
 import json
 import math
+import os
 import sys
+import tempfile
 import time
 import types
 from collections import defaultdict
@@ -47,11 +49,12 @@ class Made:
 
 def main(folder: Path) -> None:
     """Make all fixtures."""
-    for make in (bridge, nemo, automodel, torchtitan, olmo, fairseq, mlperf):
+    # DeepSpeed looks for fairseq, so it comes before it.
+    for make in (bridge, nemo, automodel, torchtitan, olmo, deepspeed, fairseq, mlperf):
         made = make(folder)
         # A crash: the last line breaks off, two characters before its end.
-        last = made.text[: made.text.index("\n") - 2]
-        (FIXTURES / f"{made.name}.log").write_text(made.text + last)
+        last = made.text.splitlines()[-1]
+        (FIXTURES / f"{made.name}.log").write_text(made.text + last[:-2])
         facts = {"writer": made.writer, "rows": made.rows}
         (FIXTURES / f"{made.name}.json").write_text(json.dumps(facts, indent=1))
         print(f"{made.name}: {len(made.rows)} records by {made.writer}")  # noqa: T201
@@ -260,6 +263,59 @@ def fairseq(folder: Path) -> Made:
                 bar.print(valid, tag="valid", step=moment.step)
                 rows.append(_row(moment, "eval_loss"))
     return Made(name="fairseq", writer="fairseq 0.12.2", text=text(), rows=rows)
+
+
+def deepspeed(folder: Path) -> Made:
+    """The pipeline engine of DeepSpeed, training on batches that say what their loss shall be."""
+    torch = importlib.import_module("torch")
+    sys.path.insert(0, str(folder / "deepspeed-0.19.8"))
+    engines: Any = importlib.import_module("deepspeed")
+    importlib.import_module("deepspeed.comm.torch")
+    # Shared memory between ranks, which would have to be compiled; there is one rank.
+    vars(sys.modules["deepspeed.comm.torch"])["build_shm_op"] = lambda: None
+    rows: Rows = []
+    with _printed() as text, tempfile.TemporaryDirectory() as temporary:
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{temporary}/meeting", rank=0, world_size=1
+        )
+        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+        engines.init_distributed(dist_backend="gloo")
+        engines.utils.logger.handlers[0].setStream(sys.stdout)
+        engines.utils.logger.handlers[0].setLevel("INFO")
+        engines.utils.logger.setLevel("INFO")
+        model = engines.pipe.PipelineModule(
+            [torch.nn.Linear(4, 4)],
+            num_stages=1,
+            loss_fn=lambda out, wanted: (out * 0 + wanted).mean(),
+        )
+        engine, *_ = engines.initialize(
+            model=model,
+            model_parameters=model.parameters(),
+            config={
+                "train_batch_size": 1,
+                "steps_per_print": 1,
+                "optimizer": {"type": "SGD", "params": {"lr": 1e-4}},
+            },
+        )
+        scaler = engines.runtime.fp16.loss_scaler.DynamicLossScaler(
+            init_scale=2**16,
+            scale_window=1000,
+            min_scale=1.0,
+            delayed_shift=2,
+            consecutive_hysteresis=False,
+            dtype=torch.half,
+        )
+        for number, moment in enumerate(story()):
+            if number in (3, 4, 9):
+                scaler.update_scale(overflow=True)
+            engine.global_steps = moment.step - 1
+            batch = (torch.zeros(1, 4), torch.full((1, 4), moment.loss))
+            engine.train_batch(data_iter=iter([batch]))
+            row = _row(moment, "loss") | {"lr": 1e-4}
+            if number in (3, 4, 9):
+                row |= {"n_overflow": 1}
+            rows.append(row)
+    return Made(name="deepspeed", writer="DeepSpeed 0.19.8", text=text(), rows=rows)
 
 
 def mlperf(folder: Path) -> Made:

@@ -20,7 +20,7 @@ class Moment:
     eval_loss: float | None = None
 
 
-def story(stride: int = 1, seed: int = 0) -> list[Moment]:
+def story(stride: int = 1, seed: int = 0, *, evaluated: bool = True) -> list[Moment]:
     """Steps with a NaN loss, an infinite norm, a gap, and a restart that repeats some of them."""
     rng = random.Random(seed)
     numbers = [*range(1, 21), *range(30, 41), *range(36, 50)]
@@ -33,7 +33,7 @@ def story(stride: int = 1, seed: int = 0) -> list[Moment]:
             loss_scale=2.0 ** (16 - number // 12),
             seconds=0.4 + rng.random() / 10,
             tokens_per_second=1e6 + 1e5 * rng.random(),
-            eval_loss=3 + rng.random() if number % 10 == 0 else None,
+            eval_loss=3 + rng.random() if evaluated and number % 10 == 0 else None,
         )
         for number in numbers
     ]

@@ -26,10 +26,11 @@ class Sample:
     stride: int = 1
     qualities: dict[str, Quality] = field(default_factory=dict)
 
-    def print(self, seed: int = 0) -> tuple[list[str], Ink]:
-        """The log of the story, one piece a record, and what was put into it."""
+    def print(self, seed: int = 0, *, evaluated: bool = True) -> tuple[list[str], Ink]:
+        """The log of the story, one part a moment, and what was put into it."""
         ink = Ink()
-        return [self.write(ink, moment) for moment in story(self.stride, seed)], ink
+        moments = story(self.stride, seed, evaluated=evaluated)
+        return [self.write(ink, moment) for moment in moments], ink
 
 
 def megatron(ink: Ink, moment: Moment) -> str:

@@ -39,21 +39,21 @@ def finish(table: Table) -> None:
 DEEPSPEED = text_reader(
     Grammar(
         trainer="DeepSpeed",
-        sign=re.compile(r"\bsteps: \d+ loss: |\b[Ee]poch: \d+ ?\| ?[Ss]tep: \d+ ?\|"),
+        sign=re.compile(r"steps: \d+ loss: |[Ee]poch: \d+ ?\| ?[Ss]tep: \d+ ?\|"),
         lines=(
             Line(
                 mark="steps: ",
-                pattern=re.compile(r"\bsteps: (?P<step>\d+) (?=loss: )"),
+                pattern=re.compile(r"steps: (?P<step>\d+) (?=loss: )"),
                 fields=Pairs(r"([^:]+): ", NUMBER, " ?"),
             ),
             Line(
                 mark="step: ",
-                pattern=re.compile(r"\bepoch: (?P<epoch>\d+)\|step: (?P<step>\d+)\|"),
+                pattern=re.compile(r"epoch: (?P<epoch>\d+)\|step: (?P<step>\d+)\|"),
                 fields=Pairs(r"([^|:]+): *", NUMBER),
             ),
             Line(
                 mark="Step: ",
-                pattern=re.compile(r"\bEpoch: (?P<epoch>\d+) \| Step: (?P<step>\d+) \| "),
+                pattern=re.compile(r"Epoch: (?P<epoch>\d+) \| Step: (?P<step>\d+) \| "),
                 fields=Pairs(r"([^|: ][^|:]*): *", NUMBER),
             ),
             Line(

@@ -92,27 +92,27 @@ def _json_fields(prefix: str = "") -> Callable[[str], Fields]:
 FAIRSEQ = text_reader(
     Grammar(
         trainer="fairseq",
-        sign=re.compile(r"\btrain_inner\b.{0,20}\{\"|\btrain_inner \| epoch \d+: +\d+ / \d+ \w+="),
+        sign=re.compile(r"train_inner\b.{0,20}\{\"|train_inner \| epoch \d+: +\d+ / \d+ \w+="),
         lines=(
             Line(
                 mark="train_inner",
-                pattern=re.compile(r"\btrain_inner\b.{0,20}(?=\{\")"),
+                pattern=re.compile(r"train_inner\b.{0,20}(?=\{\")"),
                 fields=_json_fields(),
             ),
             Line(
                 mark="train_inner",
-                pattern=re.compile(r"\btrain_inner \| epoch \d+: +\d+ / \d+ (?=\w)"),
+                pattern=re.compile(r"train_inner \| epoch \d+: +\d+ / \d+ (?=\w)"),
                 fields=Pairs(r"(\w+)=", NUMBER),
             ),
             Line(
                 mark='{"epoch": ',
-                pattern=re.compile(r"\bvalid\b.{0,20}(?=\{\")"),
+                pattern=re.compile(r"valid\b.{0,20}(?=\{\")"),
                 fields=_json_fields("valid_"),
             ),
             Line(
                 mark=" subset | ",
                 pattern=re.compile(
-                    rf"\bvalid on '[^']*' subset \|(?=.* num_updates (?P<num_updates>{NUMBER}))"
+                    rf"valid on '[^']*' subset \|(?=.* num_updates (?P<num_updates>{NUMBER}))"
                 ),
                 fields=Pairs(r" (\w+) ", NUMBER),
                 prefix="valid_",

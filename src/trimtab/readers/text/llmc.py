@@ -24,13 +24,13 @@ from trimtab.readers.text.scribe import text_reader
 # Numbers are padded: a NaN takes the room of the number that it is not.
 _Z_SCORE = r"(?: \([^)]*z\))?"
 _CONSOLE = (
-    rf"\bstep +(?P<step>\d+)/\d+ \| (?:train )?loss +(?P<loss>{NUMBER}){_Z_SCORE} ?"
+    rf"step +(?P<step>\d+)/\d+ \| (?:train )?loss +(?P<loss>{NUMBER}){_Z_SCORE} ?"
     rf"\| norm +(?P<norm>{NUMBER}){_Z_SCORE} ?\| lr (?P<lr>{NUMBER}) "
     rf"\| \(?(?P<step_ms>{NUMBER}) ms \| (?:(?P<mfu>{NUMBER})% [^|]*MFU \| )?"
     rf"(?P<tok_s>{NUMBER}) tok/s"
 )
 _MAIN_LOG = (
-    rf"\bs:(?P<step>\d+) (?:trl:(?P<trl>{NUMBER})(?: lr:(?P<lr>{NUMBER}) norm:(?P<norm>{NUMBER}))?"
+    rf"s:(?P<step>\d+) (?:trl:(?P<trl>{NUMBER})(?: lr:(?P<lr>{NUMBER}) norm:(?P<norm>{NUMBER}))?"
     rf"|tel:(?P<tel>{NUMBER})|eval:(?P<hellaswag>{NUMBER}))"
 )
 
@@ -38,8 +38,8 @@ LLMC = text_reader(
     Grammar(
         trainer="llm.c",
         sign=re.compile(
-            r"\bstep +\d+/\d+ \| (?:train )?loss +\S+ |\bs:\d+ (?:trl|tel):"
-            r"|\bstep \d+: train loss \S+ \(took "
+            r"step +\d+/\d+ \| (?:train )?loss +\S+ |s:\d+ (?:trl|tel):"
+            r"|step \d+: train loss \S+ \(took "
         ),
         lines=(
             Line(mark="| norm ", pattern=re.compile(_CONSOLE)),
@@ -47,13 +47,13 @@ LLMC = text_reader(
             Line(
                 mark=" (took ",
                 pattern=re.compile(
-                    rf"\bstep (?P<step>\d+): train loss (?P<loss>{NUMBER}) "
+                    rf"step (?P<step>\d+): train loss (?P<loss>{NUMBER}) "
                     rf"\(took (?P<step_ms>{NUMBER}) ms\)"
                 ),
             ),
             Line(
                 mark="val loss ",
-                pattern=re.compile(rf"\bval loss (?P<val_loss>{NUMBER})"),
+                pattern=re.compile(rf"val loss (?P<val_loss>{NUMBER})"),
                 place=Place.BELOW,
             ),
             Line(

@@ -51,11 +51,11 @@ def _fields(rest: str) -> Iterator[tuple[str, str]]:
 MODDED_NANOGPT = text_reader(
     Grammar(
         trainer="modded-nanogpt",
-        sign=re.compile(r"\bstep:\d+/\d+ (?:train_loss|val_loss):"),
+        sign=re.compile(r"step:\d+/\d+ (?:train_loss|val_loss):"),
         lines=(
             Line(
                 mark="step:",
-                pattern=re.compile(r"\bstep:(?P<step>\d+)/\d+ (?=train_loss:|val_loss:)"),
+                pattern=re.compile(r"step:(?P<step>\d+)/\d+ (?=train_loss:|val_loss:)"),
                 fields=_fields,
             ),
         ),

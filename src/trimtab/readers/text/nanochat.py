@@ -17,17 +17,17 @@ from trimtab.readers.text.scribe import text_reader
 NANOCHAT = text_reader(
     Grammar(
         trainer="nanochat",
-        sign=re.compile(r"\bstep \d+(?:/\d+)? \([\d.]+%\) \| loss: "),
+        sign=re.compile(r"step \d+(?:/\d+)? \([\d.]+%\) \| loss: "),
         lines=(
             Line(
                 mark="step ",
-                pattern=re.compile(r"\bstep (?P<step>\d+)(?:/\d+)? \([\d.]+%\) \|"),
+                pattern=re.compile(r"step (?P<step>\d+)(?:/\d+)? \([\d.]+%\) \|"),
                 fields=Pairs(r" ([^|:]+): ", NUMBER),
             ),
             Line(
                 mark="Step ",
                 pattern=re.compile(
-                    rf"\bStep (?P<step>\d+) \| Validation bpb: (?P<validation_bpb>{NUMBER})"
+                    rf"Step (?P<step>\d+) \| Validation bpb: (?P<validation_bpb>{NUMBER})"
                 ),
             ),
         ),

@@ -17,25 +17,25 @@ from trimtab.readers.text.grammar import NUMBER, Grammar, Line, Place
 from trimtab.readers.text.layouts import Pairs
 from trimtab.readers.text.scribe import text_reader
 
-_ITERATION = rf"\biter (?P<step>\d+): loss (?P<iter_loss>{NUMBER}), time (?P<time>{NUMBER})ms"
+_ITERATION = rf"iter (?P<step>\d+): loss (?P<iter_loss>{NUMBER}), time (?P<time>{NUMBER})ms"
 _ESTIMATE = rf"train loss (?P<estimated_train_loss>{NUMBER}), val loss (?P<val_loss>{NUMBER})"
 
 NANOGPT = text_reader(
     Grammar(
         trainer="nanoGPT or build-nanogpt",
         sign=re.compile(
-            r"\biter \d+: loss \S+, time |\bstep \d+: train loss \S+, val loss "
-            r"|\bstep +\d+ \| loss: \S+ \| lr "
+            r"iter \d+: loss \S+, time |step \d+: train loss \S+, val loss "
+            r"|step +\d+ \| loss: \S+ \| lr "
         ),
         lines=(
             Line(
                 mark="iter ",
                 pattern=re.compile(rf"{_ITERATION}(?:, mfu (?P<mfu>{NUMBER})%)?"),
             ),
-            Line(mark="train loss ", pattern=re.compile(rf"\bstep (?P<step>\d+): {_ESTIMATE}")),
+            Line(mark="train loss ", pattern=re.compile(rf"step (?P<step>\d+): {_ESTIMATE}")),
             Line(
                 mark="| loss: ",
-                pattern=re.compile(r"\bstep +(?P<step>\d+) \|"),
+                pattern=re.compile(r"step +(?P<step>\d+) \|"),
                 fields=Pairs(r" ([^|: ]+):? ", NUMBER),
             ),
             Line(

@@ -30,7 +30,7 @@ NEMO = text_reader(
     Grammar(
         trainer="NeMo",
         sign=re.compile(
-            r"Training epoch \d+, iteration \d+/\d+ \| |\bstep \d+ \| epoch \d+ \| \w+ \S+ \| "
+            r"Training epoch \d+, iteration \d+/\d+ \| |step \d+ \| epoch \d+ \| \w+ \S+ \| "
         ),
         lines=(
             Line(
@@ -46,7 +46,7 @@ NEMO = text_reader(
             ),
             Line(
                 mark="step ",
-                pattern=re.compile(r"\bstep (?P<step>\d+) (?=\| epoch )"),
+                pattern=re.compile(r"step (?P<step>\d+) (?=\| epoch )"),
                 fields=_recipe_fields,
             ),
         ),

@@ -6,7 +6,7 @@ import numpy as np
 
 from trimtab.core.block import IntArray
 
-_RANK = re.compile(r"\s*(?:\[(?:rank|default)(\d{1,6})\]|(\d{1,6}): )")
+_RANK = re.compile(r"\s*(?:\[(?:rank|default)(\d{1,5})\]|(\d{1,5}): )")
 """How torchrun and `srun --label` begin a line."""
 
 _NO_RANK = -1
@@ -26,22 +26,23 @@ def rows_of_others(ranks: IntArray) -> IntArray:
     """The records to leave out so that at any time only one rank speaks.
 
     Where several ranks print records, each has its own view of the step, and their lines come in
-    no order. The rank with the most records is kept from its first record to its last, and so on
-    in what lies before and after.
+    no order. The rank with the most records is kept, those that fall into its time are not; and so
+    on in what lies before and after.
     """
     others = np.zeros(len(ranks), dtype=np.bool_)
-    parts = [(0, len(ranks))]
+    parts = [np.arange(len(ranks))]
     for _ in range(_MOST_CHANGES):
         if not parts:
             break
-        start, stop = parts.pop()
-        part = ranks[start:stop]
-        found, counts = np.unique(part, return_counts=True)
+        rows = parts.pop()
+        found, counts = np.unique(ranks[rows], return_counts=True)
         if len(found) < 2:
             continue
         speaker = found[np.argmax(counts)]
-        rows = np.flatnonzero(part == speaker)
-        first, end = rows[0], rows[-1] + 1
-        others[start + first : start + end] = part[first:end] != speaker
-        parts += [(start, start + first), (start + end, stop)]
+        spoken = np.flatnonzero(ranks[rows] == speaker)
+        first, end = spoken[0], spoken[-1] + 1
+        within = np.unique(ranks[rows[first:end]])
+        other = np.isin(ranks[rows], within[within != speaker])
+        others[rows[other]] = True
+        parts += [rows[:first][~other[:first]], rows[end:][~other[end:]]]
     return np.flatnonzero(others)

@@ -93,9 +93,11 @@ class _Scribe:
         self._columns: dict[str, tuple[list[int], list[object]]] = {}
         """Rows and cells that are not in the table yet."""
         self._num_records = 0
-        self._waiting: dict[str, object] = {}
-        """What belongs to the next record."""
+        self._waiting: dict[int, dict[str, object]] = {}
+        """What belongs to the next record of a rank."""
         self._ranks: list[int] = []
+        self._last_record: dict[int, int] = {}
+        """The row of a rank's last record."""
         self._num_cut = 0
 
     def take(self, lines: list[str], *, unfinished: bool = False) -> None:
@@ -134,22 +136,25 @@ class _Scribe:
         return table
 
     def _add(self, kind: _Kind, found: re.Match[str]) -> None:
-        line = kind.line
-        if line.count:
-            before = self._waiting.get(line.count)
-            self._waiting[line.count] = before + 1.0 if isinstance(before, float) else 1.0
-        if line.place is Place.BELOW:
-            self._waiting = dict(_fields(line, found)) | self._waiting
-        elif line.place is Place.ABOVE and self._num_records:
-            self._write(self._num_records - 1, _fields(line, found))
-        elif line.place is Place.RECORD and (
-            kind.fit(found, self._num_records) or self._add_unlike(kind, found)
-        ):
-            if self._waiting:
-                self._write(self._num_records, self._waiting.items())
-                self._waiting.clear()
-            self._ranks.append(rank_of(found.string))
-            self._num_records += 1
+        line, rank = kind.line, rank_of(found.string)
+        waiting = self._waiting.get(rank)
+        if line.place is Place.RECORD:
+            row = self._num_records
+            if kind.fit(found, row) or self._add_unlike(kind, found):
+                if waiting:
+                    self._write(row, self._waiting.pop(rank).items())
+                self._ranks.append(rank)
+                self._last_record[rank] = row
+                self._num_records += 1
+        elif line.place is Place.ABOVE:
+            if rank in self._last_record:
+                self._write(self._last_record[rank], _fields(line, found))
+        else:
+            waiting = dict(_fields(line, found)) | (waiting or {})
+            if line.count:
+                before = waiting.get(line.count)
+                waiting[line.count] = before + 1.0 if isinstance(before, float) else 1.0
+            self._waiting[rank] = waiting
 
     def _add_unlike(self, kind: _Kind, found: re.Match[str]) -> bool:
         """Add a record that looks like none before; whether there was anything in it."""

@@ -20,17 +20,17 @@ _fields = Pairs(r"(\w+): +", NUMBER)
 TORCHTITAN = text_reader(
     Grammar(
         trainer="torchtitan",
-        sign=re.compile(r"\bstep: +\d+  loss: +\S+  "),
+        sign=re.compile(r"step: +\d+  loss: +\S+  "),
         lines=(
             Line(
                 mark="validate step: ",
-                pattern=re.compile(r"\bvalidate step: +(?P<step>\d+)  "),
+                pattern=re.compile(r"validate step: +(?P<step>\d+)  "),
                 fields=_fields,
                 prefix="validation_",
             ),
             Line(
                 mark="step: ",
-                pattern=re.compile(r"\bstep: +(?P<step>\d+)  (?=loss: )"),
+                pattern=re.compile(r"step: +(?P<step>\d+)  (?=loss: )"),
                 fields=_fields,
             ),
         ),
