@@ -57,6 +57,25 @@ FRAGMENTS = [
         "\ufeff",
     ),
     *("\ud7ff", "\x1b", "1e999", '"loss": ', '{"a":' * 30, "step;loss\n", "eval loss", "\\u0000"),
+    *(" iteration 1/ 2 | ", "consumed samples: 1 |", "lm loss: 2.5 |", "step: 1  loss: 2.5  "),
+    *(
+        "step 1/2 (3.0%) | loss: 2.5 | ",
+        "iter 1: loss 2.5, time 1ms",
+        "s:1 trl:2.5",
+        "\n    a=1.5B",
+    ),
+    *("[step=1/2,epoch=1]", 'train_inner {"loss": "2.5", "num_updates": "1"}', "[rank1]:", "1: "),
+    *(
+        "step:1/2 train_loss:2.5 ",
+        "steps: 1 loss: 2.5 ",
+        "epoch: 1|step: 1|act_loss: 1.5",
+        "OVERFLOW! ",
+    ),
+    ':::MLLOG {"key": "tracked_stats", "value": {"loss": 2.5}, "metadata": {"step": 64}}',
+    *(
+        ':::MLLOG {"key": "global_batch_size", "value": 64',
+        "Training epoch 0, iteration 1/2 | loss: 1",
+    ),
 ]
 
 

@@ -47,9 +47,9 @@ def to_block(table: Table, path: Path) -> NamedBlock:
     notes = [*table.notes, *naming.notes]
     signals = _affordable(table, naming, notes)
     step, with_step = _steps(table, foreign.get(STEP), notes)
-    with_signal = table.rows_with(signals)
-    rows = with_step & with_signal
-    _tell_dropped(with_step, with_signal, notes)
+    with_signal, wanted = table.rows_with(signals), table.kept
+    rows = wanted & with_step & with_signal
+    _tell_dropped(with_step[wanted], with_signal[wanted], notes)
     columns = _columns(table, naming, signals, rows)
     if LOSS not in columns:
         raise NoUsableLoss(

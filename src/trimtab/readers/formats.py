@@ -26,6 +26,17 @@ class LogFormat(StrEnum):
     MLFLOW = "mlflow"
     LIGHTNING = "lightning"
     PARQUET = "parquet"
+    MEGATRON = "megatron"
+    NEMO = "nemo"
+    TORCHTITAN = "torchtitan"
+    OLMO = "olmo"
+    FAIRSEQ = "fairseq"
+    NANOCHAT = "nanochat"
+    LLMC = "llm.c"
+    NANOGPT = "nanogpt"
+    MODDED_NANOGPT = "modded-nanogpt"
+    DEEPSPEED = "deepspeed"
+    MLPERF = "mlperf"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from trimtab.readers.formats import LogFormat, Reader
 from trimtab.readers.jsonl_log import JSONL
 from trimtab.readers.lines import Progress
 from trimtab.readers.table import Table
+from trimtab.readers.text import TEXT_READERS
 from trimtab.readers.trackers.golden_values import GOLDEN
 from trimtab.readers.trackers.hf_state import HF
 from trimtab.readers.trackers.lightning import LIGHTNING
@@ -36,12 +37,14 @@ READERS: Mapping[LogFormat, Reader] = {
     LogFormat.LIGHTNING: LIGHTNING,
     LogFormat.PARQUET: PARQUET,
     LogFormat.JSONL: JSONL,
+    **TEXT_READERS,
     LogFormat.WANDB_CSV: WANDB_CSV,
     LogFormat.CSV: CSV,
 }
 """In the order in which they are tried."""
 
-_HEAD_BYTES = 1 << 16
+_HEAD_BYTES = 1 << 20
+"""Enough to look past the arguments, warnings and source that trainers print first."""
 
 _FOREIGN_BYTES = {
     b"\x1f\x8b": "gzip data; unpack it first (gunzip)",

@@ -37,6 +37,7 @@ class Table:
         self.num_rows = 0
         self.meanings: dict[str, Alias] = {}
         """What the format itself knows of its columns, by name; stronger than the alias table."""
+        self._left_out: list[IntArray] = []
         self._columns: dict[str, _Cells] = {}
         self._notes: list[str] = []
         self._too_many_columns = False
@@ -86,6 +87,18 @@ class Table:
         """Leave out a column."""
         del self._columns[name]
 
+    def leave_out(self, rows: IntArray) -> None:
+        """Say that these rows are not records of the run."""
+        self._left_out.append(rows)
+
+    @property
+    def kept(self) -> BoolArray:
+        """The rows that were not left out."""
+        kept = np.ones(self.num_rows, dtype=np.bool_)
+        for rows in self._left_out:
+            kept[rows] = False
+        return kept
+
     def tell(self, note: str) -> None:
         """Add a sentence about the file to the notes."""
         self._notes.append(note)
@@ -124,12 +137,15 @@ class Table:
         return notes
 
     def column(self, name: str) -> Column:
-        """One column over all rows."""
-        cells = self._columns[name]
+        """One column over all rows; missing where they were left out, or if there is none."""
+        cells = self._columns.get(name, _Cells())
         column = Column.missing(self.num_rows)
         for rows, values in zip(cells.rows, cells.values, strict=True):
             column.values[rows] = values
             column.present[rows] = True
+        for rows in self._left_out:
+            column.values[rows] = np.nan
+            column.present[rows] = False
         return Column.complete(column.values) if column.present.all() else column
 
     def rows_with(self, names: Iterable[str]) -> BoolArray:

@@ -1,0 +1,75 @@
+"""Logs in the states in which they are found: prefixed, coloured, interleaved, cut, restarted."""
+
+import random
+
+import numpy as np
+import pytest
+from tests.readers.shapes import Write
+from tests.readers.text.story import Ink
+from tests.readers.text.test_samples import assert_same, every_sample
+from tests.readers.text.writers import Sample
+
+from trimtab.core.errors import UnreadableLog
+from trimtab.readers import LogFormat, read_log
+from trimtab.readers.text.ranks import rows_of_others
+
+PREFIXES = ["[rank0]:", "[rank0]: ", "[default3]:", " 3: ", "2026-11-15T10:00:00.0Z ", "\x1b[1;32m"]
+
+
+@every_sample
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_what_launchers_put_before_a_line(sample: Sample, prefix: str, write: Write) -> None:
+    parts, ink = sample.print()
+    text = "".join(prefix + line for part in parts for line in part.splitlines(keepends=True))
+    reading = read_log(write(text))
+    assert reading.format is sample.format
+    assert_same(reading.block, ink)
+
+
+@every_sample
+def test_of_several_ranks_one_is_read(sample: Sample, write: Write) -> None:
+    own, ink = sample.print()
+    logs = {0: own, 1: sample.print(seed=1)[0], 2: sample.print(seed=2)[0]}
+    queue = [(rank, line) for rank, parts in logs.items() for line in "".join(parts).splitlines()]
+    order = [rank for rank, _ in queue]
+    random.Random(0).shuffle(order)
+    lines = {rank: iter([line for owner, line in queue if owner == rank]) for rank in logs}
+    text = "".join(f"[rank{rank}]:{next(lines[rank])}\n" for rank in order)
+    reading = read_log(write(text))
+    assert_same(reading.block, ink)
+    assert f"Records of further ranks, left out: {2 * len(ink.rows)}." in reading.notes
+
+
+def test_another_rank_may_take_over() -> None:
+    assert rows_of_others(np.array([7, 7, 7, 15, 15, 15, 15])).tolist() == []
+    assert rows_of_others(np.array([7, 0, 7, 7, 15, 15, 0, 15, 15])).tolist() == [1, 6]
+    assert rows_of_others(np.array([-1, -1, -1])).tolist() == []
+    assert rows_of_others(np.array([], dtype=int)).tolist() == []
+
+
+@every_sample
+def test_a_restart_writes_on_where_a_crash_stopped(sample: Sample, write: Write) -> None:
+    parts, ink = sample.print(evaluated=False)
+    longest = max(parts[25].splitlines(), key=len)
+    parts[25] = parts[25][: parts[25].index(longest) + len(longest) * 9 // 10]
+    reading = read_log(write("".join(parts)))
+    assert_same(reading.block, Ink(ink.rows[:25] + ink.rows[26:]))
+
+
+@every_sample
+def test_records_may_come_after_much_else(sample: Sample, write: Write) -> None:
+    parts, ink = sample.print()
+    noise = "a warning, with commas, of no use\n" * 20_000 + "epoch 1,2,3\n"
+    reading = read_log(write(noise + "".join(parts)))
+    assert reading.format is sample.format
+    assert_same(reading.block, ink)
+
+
+@every_sample
+def test_the_format_can_be_forced(sample: Sample, write: Write) -> None:
+    parts, ink = sample.print()
+    path = write("".join(parts))
+    assert_same(read_log(path, format=sample.format).block, ink)
+    wrong = LogFormat.OLMO if sample.format is LogFormat.MLPERF else LogFormat.MLPERF
+    with pytest.raises(UnreadableLog, match="holds no record as"):
+        read_log(path, format=wrong)
