@@ -150,7 +150,7 @@ def _tell_dropped(with_step: BoolArray, with_signal: BoolArray, notes: list[str]
 
 
 def _no_loss(table: Table, path: Path) -> str:
-    for name, alias in name_columns(table.names).aliases.items():
+    for name, alias in name_columns(table.names, meanings=table.meanings).aliases.items():
         if alias.signal == LOSS:
             text = table.first_text(name)
             found = f"the first cell is {quoted(text)}" if text else "all cells are missing"
