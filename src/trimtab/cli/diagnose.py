@@ -10,11 +10,15 @@ from trimtab.core.config import Rules
 
 
 def diagnose(
-    path: Annotated[Path, typer.Argument(help="A run directory, or a CSV or JSONL log.")],
+    path: Annotated[Path, typer.Argument(help="A run directory, or the log of any trainer.")],
     rules: Annotated[Rules, typer.Option(help="The rules to judge by.")] = Rules.TEXTBOOK,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the post-mortems.", show_default="trimtab-LOG, or the run's"),
+    ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option("--format", help="The format of the log.", show_default="by its content"),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON; write post-mortems only with --out.")
@@ -30,7 +34,7 @@ def diagnose(
     from trimtab.journal import RunDirectory
 
     with output.told_errors():
-        account = examine(path, rules)
+        account = examine(path, rules, log_format=log_format)
     if as_json:
         output.print_json(account)
     else:

@@ -6,13 +6,13 @@ from pathlib import Path
 from trimtab.cli.progress import patient_progress
 from trimtab.core.block import Block
 from trimtab.core.config import Rules
-from trimtab.core.errors import JournalError, NoUsableLoss
+from trimtab.core.errors import ConfigError, JournalError, NoUsableLoss
 from trimtab.core.signals import LOSS
 from trimtab.diagnose.case import RunFacts
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.judge import Judge
 from trimtab.policy.opinion import Opinion
-from trimtab.readers import read_log
+from trimtab.readers import LogFormat, read_log
 from trimtab.report.account import Account
 from trimtab.report.incident_files import write_incident
 
@@ -30,10 +30,16 @@ class _Source:
     notes: tuple[str, ...]
 
 
-def examine(path: Path, rules: Rules, *, price_per_hour: float | None = None) -> Account:
+def examine(
+    path: Path,
+    rules: Rules,
+    *,
+    price_per_hour: float | None = None,
+    log_format: str | None = None,
+) -> Account:
     """Read and judge a log or a run directory; raises TrimtabError if it cannot be read."""
-    run = RunDirectory.find(path)
-    source = _read_run(run) if run else _read_foreign(path)
+    run = RunDirectory.find(path) if log_format is None else None
+    source = _read_run(run) if run else _read_foreign(path, log_format)
     if not source.block.column(LOSS).recorded:
         raise NoUsableLoss(f"{path} holds {len(source.block)} records and no loss among them")
     return Account(
@@ -89,9 +95,13 @@ def _read_run(run: RunDirectory) -> _Source:
     return _Source(block=reading.block, format="journal", facts=facts, notes=tuple(notes))
 
 
-def _read_foreign(path: Path) -> _Source:
+def _read_foreign(path: Path, log_format: str | None) -> _Source:
+    known = [format.value for format in LogFormat]
+    if log_format is not None and log_format not in known:
+        raise ConfigError(f"{log_format!r} is no format of a log; known are {', '.join(known)}")
+    given = LogFormat(log_format) if log_format else None
     with patient_progress("Reading") as advance:
-        reading = read_log(path, progress=advance)
+        reading = read_log(path, format=given, progress=advance)
     return _Source(
         block=reading.block, format=reading.format.value, facts=RunFacts(), notes=reading.notes
     )

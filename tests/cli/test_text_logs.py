@@ -1,0 +1,47 @@
+"""The log of a trainer, as its users have it: `trimtab diagnose train.log`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from trimtab.cli.main import app
+
+runner = CliRunner()
+
+LINE = (
+    " iteration {:8d}/    5000 | consumed samples: {:12d} | learning rate: 1.000000E-04 |{}"
+    " grad norm: {:.3f} | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A run of Megatron-LM whose loss is NaN from step 400 on, which its log does not show."""
+    path = tmp_path / "train.log"
+    losses = [
+        f" lm loss: {3 + 0.01 * (step % 2):.6E} |" if step < 400 else "" for step in range(450)
+    ]
+    path.write_text("".join(LINE.format(n, n, loss, 1.0) for n, loss in enumerate(losses)))
+    return path
+
+
+def test_a_nan_that_the_log_hides_is_found(log: Path) -> None:
+    result = runner.invoke(app, ["diagnose", str(log), "--json"])
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)
+    [incident] = told["incidents"]
+    assert incident["diagnosis"]["incident"]["onset"]["step"] == 400
+
+
+def test_the_format_can_be_given(log: Path) -> None:
+    assert (
+        runner.invoke(app, ["diagnose", str(log), "--json", "--format", "megatron"]).exit_code == 1
+    )
+    wrong = runner.invoke(app, ["diagnose", str(log), "--format", "torchtitan"])
+    assert wrong.exit_code == 3
+    assert "holds no record as torchtitan prints them" in wrong.stderr
+    unknown = runner.invoke(app, ["diagnose", str(log), "--format", "excel"])
+    assert unknown.exit_code == 2
+    assert "'excel' is no format of a log; known are csv, jsonl" in unknown.stderr
