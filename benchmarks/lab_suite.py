@@ -66,7 +66,8 @@ def main() -> None:
         "differed from the twin by more than 5 sigma of the twin's own noise, in how many runs it "
         "was that one, and the median number of steps after the onset. Recovered: the loss came "
         "back to within 0.05 nat of the twin's for good. Final loss: over the last 50 steps, minus "
-        "the twin's. Medians over the seeds.\n\n" + table(_HEADER, rows)
+        "the twin's. Medians over the seeds; x0.5 of tokens/s is the machine's own noise.\n\n"
+        + table(_HEADER, rows)
     )
     publish("Lab faults", "scripts/bench lab_suite SUITE", body)
 
