@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trimtab.cli.lab_practice import practice
 from trimtab.cli.progress import Advance
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ class EngineName(StrEnum):
     DDP = "ddp"
     FSDP2 = "fsdp2"
     HSDP = "hsdp"
+
+
+app.command()(practice)
 
 
 @app.callback()
