@@ -55,14 +55,14 @@ def test_the_whole_way_from_the_question_to_the_comparison(
     written = f"Onset step: {exercise.onset}\x1b[31m\n"
     yours.write_text(written)
 
-    code, told = _call(cache, tmp_path, "--no-edit", said="panic\nroll back 4\n")
+    code, told = _call(cache, tmp_path, "--no-edit", said="panic\nroll back 6\n")
     assert code == 0, told
     question, answer = told.split("What do you do?")
     assert was.title not in question
     assert type(was).__name__ not in question
     assert "'panic' is no answer" in answer
     assert all(kind.value in answer for kind in ActionKind)
-    assert "roll back 4 (yours)" in answer
+    assert "roll back 6 (yours)" in answer
     assert answer.index("Your score:") < answer.index(was.title)
     assert f"{exercise.onset}?[31m" in answer, "shown, and without its terminal escape"
     assert yours.read_text() == written

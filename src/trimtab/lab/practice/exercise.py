@@ -24,8 +24,9 @@ STEPS = 240
 """A run of some seconds, long enough for 100 healthy steps in front of the trouble."""
 
 FEWEST_STEPS = 48
-_CHECKPOINTS = 12
-"""In a run: with 240 steps one every 20, so that the newest may be younger than the trouble."""
+_CHECKPOINTS = 8
+"""In a run: with 240 steps one every 30, so that the newest may be younger than the trouble, and
+going back has its price."""
 
 _HARMLESS_SHARE = 0.25
 """A learner who always acts must be wrong now and then."""
