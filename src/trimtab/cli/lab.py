@@ -3,6 +3,7 @@
 import typer
 
 from trimtab.cli.lab_list import list_kinds
+from trimtab.cli.lab_practice import practice
 from trimtab.cli.lab_run import run
 from trimtab.cli.lab_show import show
 from trimtab.cli.lab_suite import suite
@@ -18,3 +19,4 @@ app.command("list")(list_kinds)
 app.command()(run)
 app.command()(show)
 app.command()(suite)
+app.command()(practice)

@@ -1,0 +1,57 @@
+"""What a learner may say, and what is tried in every exercise."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from trimtab.core.actions import ActionKind
+from trimtab.core.errors import ConfigError
+from trimtab.lab.practice.answers import Answer, candidates, parse_answer
+from trimtab.lab.practice.exercise import Exercise
+
+LATE = Exercise.of_kind("F24", 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("wait", Answer(kind=ActionKind.WAIT)),
+        ("  STOP ", Answer(kind=ActionKind.STOP)),
+        ("skip 12", Answer(kind=ActionKind.SKIP, number=12)),
+        ("skip", Answer(kind=ActionKind.SKIP, number=LATE.asked - LATE.last_good)),
+        ("roll  back 60", Answer(kind=ActionKind.ROLL_BACK, number=60)),
+        ("rollback", Answer(kind=ActionKind.ROLL_BACK, number=LATE.checkpoints[-1])),
+        ("lower 2.5", Answer(kind=ActionKind.LOWER_LR, number=2.5)),
+        ("lower LR", Answer(kind=ActionKind.LOWER_LR, number=3)),
+    ],
+)
+def test_an_answer_is_read(text: str, answer: Answer) -> None:
+    assert parse_answer(text, LATE) == answer
+    assert parse_answer(str(answer), LATE) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "say one of: wait, discard"),
+        ("panic", "say one of: wait, discard"),
+        ("wait 3", "'wait' takes no number; got 3"),
+        ("skip 0", "1 to 1000 batches; got 0"),
+        ("skip 2.5", "1 to 1000 batches; got 2.5"),
+        ("roll back 61", "the step of a checkpoint: 30, 60"),
+        ("lower 1", "more than 1, up to 1000; got 1"),
+        ("lower nan", "say one of"),
+    ],
+)
+def test_what_is_no_answer_is_told(text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        parse_answer(text, LATE)
+
+
+def test_every_action_is_tried_and_a_checkpoint_that_is_too_new_as_well() -> None:
+    assert LATE.checkpoints[-1] > LATE.onset, "or this shows nothing"
+    tried = candidates(LATE)
+    assert {one.kind for one in tried} == set(ActionKind)
+    back = [one.number for one in tried if one.kind is ActionKind.ROLL_BACK]
+    assert back == [LATE.checkpoints[-1], LATE.last_good]
+    assert all(parse_answer(str(one), LATE) == one for one in tried)

@@ -1,0 +1,104 @@
+"""The empty post-mortem, and how a filled-in one compares with the judge's."""
+
+import re
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.report.test_reports import account_of
+from tests.synthetic import troubled_run
+
+from trimtab.core.actions import ActionKind
+from trimtab.lab.practice.answers import Answer
+from trimtab.lab.practice.exercise import Exercise
+from trimtab.lab.practice.write_up import (
+    WriteUp,
+    compare,
+    empty_write_up,
+    read_write_up,
+    truth_of,
+    write_up_of,
+)
+from trimtab.report.postmortem import write_postmortem
+
+ACCOUNT = account_of(troubled_run())
+SPIKE = ACCOUNT.opinions[0]
+TRUTH = WriteUp(onset="600", incident_class="", cause="F02", action="wait")
+
+
+def filled_in(**lines: str) -> str:
+    text = empty_write_up("Exercise 1")
+    for name, value in lines.items():
+        line = name.replace("_", " ")
+        text, count = re.subn(rf"(?m)^{line}:$", f"{line}: {value}", text)
+        assert count == 1, f"the template has no line {line!r}"
+    return text
+
+
+def test_the_template_has_the_parts_of_our_post_mortem() -> None:
+    headings = r"(?m)^## (.*)$"
+    ours = re.findall(headings, write_postmortem(SPIKE, ACCOUNT))
+    assert re.findall(headings, empty_write_up("Exercise 1")) == ours
+
+
+@pytest.mark.parametrize("text", [empty_write_up("Exercise 1"), "", filled_in(Peak_loss="7")])
+def test_a_template_without_an_opinion_is_not_compared(text: str) -> None:
+    assert read_write_up(text) is None
+
+
+def test_what_was_filled_in_is_read() -> None:
+    text = filled_in(Onset_step="598", Class="Recoverable", Cause="F02", Action="wait")
+    assert read_write_up(text) == WriteUp(
+        onset="598", incident_class="Recoverable", cause="F02", action="wait"
+    )
+    assert read_write_up(filled_in(Cause=" none ")) == WriteUp(
+        onset="", incident_class="", cause="none", action=""
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "agrees"),
+    [
+        ("onset", "595", True),
+        ("onset", "about step 605", True),
+        ("onset", "594", False),
+        ("onset", "", False),
+        ("onset", "9" * 5000, False),
+        ("incident_class", "RECOVERABLE", True),
+        ("incident_class", "divergent", False),
+        ("cause", "f02, rare tokens", True),
+        ("cause", "F01", False),
+        ("action", "wait and see", True),
+        ("action", "rollback", False),
+        ("action", "", False),
+    ],
+)
+def test_each_line_is_compared(name: str, value: str, agrees: bool) -> None:
+    ours = write_up_of(SPIKE)
+    assert ours == WriteUp(onset="600", incident_class="recoverable", cause="F02", action="wait")
+    lines = {"onset": "", "incident_class": "", "cause": "", "action": ""} | {name: value}
+    told = {line.name: line for line in compare(WriteUp(**lines), ours, TRUTH)}
+    assert list(told) == ["onset", "class", "cause", "action"]
+    assert told[name.removeprefix("incident_")].agrees is agrees
+
+
+def test_a_judge_that_saw_nothing_says_none_and_wait() -> None:
+    ours = write_up_of(None)
+    yours = WriteUp(onset="none", incident_class="None", cause="none", action="wait")
+    assert all(line.agrees for line in compare(yours, ours, TRUTH))
+
+
+def test_rollback_is_roll_back() -> None:
+    ours = WriteUp(onset="1", incident_class="lingering", cause="none", action="roll back")
+    yours = WriteUp(onset="1", incident_class="", cause="", action="Rollback to step 20")
+    assert compare(yours, ours, TRUTH)[-1].agrees
+
+
+def test_the_truth_of_a_fault_and_of_none() -> None:
+    best = Answer(kind=ActionKind.ROLL_BACK, number=100)
+    fault = Exercise.of_kind("F13w", 3)
+    told = WriteUp(onset=str(fault.onset), incident_class="", cause="F13", action="roll back")
+    assert truth_of(fault, best) == told
+    none = WriteUp(onset="none", incident_class="", cause="none", action="roll back")
+    assert truth_of(Exercise.of_kind("cooldown", 3), best) == none
