@@ -21,7 +21,7 @@ _CUT = 65536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
+class Source:
     """What was read, before anybody judged it."""
 
     block: Block
@@ -32,10 +32,7 @@ class _Source:
 
 def examine(path: Path, rules: Rules, *, price_per_hour: float | None = None) -> Account:
     """Read and judge a log or a run directory; raises TrimtabError if it cannot be read."""
-    run = RunDirectory.find(path)
-    source = _read_run(run) if run else _read_foreign(path)
-    if not source.block.column(LOSS).recorded:
-        raise NoUsableLoss(f"{path} holds {len(source.block)} records and no loss among them")
+    source = read_source(path)
     return Account(
         source=str(path),
         format=source.format,
@@ -46,6 +43,15 @@ def examine(path: Path, rules: Rules, *, price_per_hour: float | None = None) ->
         opinions=_judge(source, rules),
         price_per_hour=price_per_hour,
     )
+
+
+def read_source(path: Path) -> Source:
+    """Read a log or a run directory; raises TrimtabError if there is no loss to be had."""
+    run = RunDirectory.find(path)
+    source = _read_run(run) if run else _read_foreign(path)
+    if not source.block.column(LOSS).recorded:
+        raise NoUsableLoss(f"{path} holds {len(source.block)} records and no loss among them")
+    return source
 
 
 def write_incidents(account: Account, folder: Path) -> list[Path]:
@@ -60,7 +66,7 @@ def write_incidents(account: Account, folder: Path) -> list[Path]:
     return written
 
 
-def _judge(source: _Source, rules: Rules) -> tuple[Opinion, ...]:
+def _judge(source: Source, rules: Rules) -> tuple[Opinion, ...]:
     judge = Judge(rules=rules)
     with patient_progress("Judging") as advance:
         done = 0
@@ -77,7 +83,7 @@ def _judge(source: _Source, rules: Rules) -> tuple[Opinion, ...]:
     return tuple(opinions)
 
 
-def _read_run(run: RunDirectory) -> _Source:
+def _read_run(run: RunDirectory) -> Source:
     with patient_progress("Reading") as advance:
         reading = read_journal(run, progress=advance)
     notes = [str(damage) for damage in reading.damage]
@@ -86,12 +92,12 @@ def _read_run(run: RunDirectory) -> _Source:
     except JournalError as error:  # the records are worth judging without it
         facts = RunFacts()
         notes.append(str(error))
-    return _Source(block=reading.block, format="journal", facts=facts, notes=tuple(notes))
+    return Source(block=reading.block, format="journal", facts=facts, notes=tuple(notes))
 
 
-def _read_foreign(path: Path) -> _Source:
+def _read_foreign(path: Path) -> Source:
     with patient_progress("Reading") as advance:
         reading = read_log(path, progress=advance)
-    return _Source(
+    return Source(
         block=reading.block, format=reading.format.value, facts=RunFacts(), notes=reading.notes
     )
