@@ -21,7 +21,7 @@ _CUT = 65536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
+class Source:
     """What was read, before anybody judged it."""
 
     block: Block
@@ -38,10 +38,7 @@ def examine(
     log_format: str | None = None,
 ) -> Account:
     """Read and judge a log or a run directory; raises TrimtabError if it cannot be read."""
-    run = RunDirectory.find(path) if log_format is None else None
-    source = _read_run(run) if run else _read_foreign(path, log_format)
-    if not source.block.column(LOSS).recorded:
-        raise NoUsableLoss(f"{path} holds {len(source.block)} records and no loss among them")
+    source = read_source(path, log_format)
     return Account(
         source=str(path),
         format=source.format,
@@ -52,6 +49,15 @@ def examine(
         opinions=_judge(source, rules),
         price_per_hour=price_per_hour,
     )
+
+
+def read_source(path: Path, log_format: str | None = None) -> Source:
+    """Read a log or a run directory; raises TrimtabError if there is no loss to be had."""
+    run = RunDirectory.find(path) if log_format is None else None
+    source = _read_run(run) if run else _read_foreign(path, log_format)
+    if not source.block.column(LOSS).recorded:
+        raise NoUsableLoss(f"{path} holds {len(source.block)} records and no loss among them")
+    return source
 
 
 def write_incidents(account: Account, folder: Path) -> list[Path]:
@@ -66,7 +72,7 @@ def write_incidents(account: Account, folder: Path) -> list[Path]:
     return written
 
 
-def _judge(source: _Source, rules: Rules) -> tuple[Opinion, ...]:
+def _judge(source: Source, rules: Rules) -> tuple[Opinion, ...]:
     judge = Judge(rules=rules)
     with patient_progress("Judging") as advance:
         done = 0
@@ -83,7 +89,7 @@ def _judge(source: _Source, rules: Rules) -> tuple[Opinion, ...]:
     return tuple(opinions)
 
 
-def _read_run(run: RunDirectory) -> _Source:
+def _read_run(run: RunDirectory) -> Source:
     with patient_progress("Reading") as advance:
         reading = read_journal(run, progress=advance)
     notes = [str(damage) for damage in reading.damage]
@@ -92,16 +98,16 @@ def _read_run(run: RunDirectory) -> _Source:
     except JournalError as error:  # the records are worth judging without it
         facts = RunFacts()
         notes.append(str(error))
-    return _Source(block=reading.block, format="journal", facts=facts, notes=tuple(notes))
+    return Source(block=reading.block, format="journal", facts=facts, notes=tuple(notes))
 
 
-def _read_foreign(path: Path, log_format: str | None) -> _Source:
+def _read_foreign(path: Path, log_format: str | None) -> Source:
     known = [format.value for format in LogFormat]
     if log_format is not None and log_format not in known:
         raise ConfigError(f"{log_format!r} is no format of a log; known are {', '.join(known)}")
     given = LogFormat(log_format) if log_format else None
     with patient_progress("Reading") as advance:
         reading = read_log(path, format=given, progress=advance)
-    return _Source(
+    return Source(
         block=reading.block, format=reading.format.value, facts=RunFacts(), notes=reading.notes
     )

@@ -6,6 +6,7 @@ import typer
 
 from trimtab._version import __version__
 from trimtab.cli.check import check
+from trimtab.cli.compare import compare
 from trimtab.cli.demo import demo
 from trimtab.cli.diagnose import diagnose
 from trimtab.cli.follow import follow
@@ -20,7 +21,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # a traceback that can be pasted into a bug report
 )
-for command in (check, demo, diagnose, follow, note, report):
+for command in (check, compare, demo, diagnose, follow, note, report):
     app.command()(command)
 app.add_typer(lab)
 

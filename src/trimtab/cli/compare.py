@@ -1,0 +1,119 @@
+"""`trimtab compare`: does a run follow another one, and if not, where do they part."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trimtab.cli.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from trimtab.cli.examination import Source
+    from trimtab.diagnose.comparison import Comparison
+
+
+def compare(
+    run: Annotated[Path, typer.Argument(help="A run directory or a log of any known format.")],
+    base: Annotated[Path, typer.Argument(help="The run or log to compare it with.")],
+    within: Annotated[
+        float, typer.Option(help="How far apart the losses may be, in the loss's unit.", min=0.0)
+    ] = 0.05,
+    until: Annotated[
+        int | None, typer.Option(help="The last step to compare.", show_default="the last in both")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say how far the loss of RUN is from that of BASE, step by step, and where they part.
+
+    Compared are trailing means over up to 50 common records. RUN is within the tolerance if the
+    mean absolute difference is, if the difference does not end beyond it, and if no loss is
+    finite in one run alone.
+
+    Exit code: 0 within, 1 not within, 2 wrong call, 3 unreadable or no common steps.
+    """
+    # Imported here so that `trimtab --help` does not wait for numpy.
+    from trimtab.cli import output
+    from trimtab.cli.examination import read_source
+    from trimtab.diagnose.comparison import compare_losses
+
+    with output.told_errors():
+        sources = read_source(run), read_source(base)
+        found = compare_losses(sources[0].block, sources[1].block, within, until)
+    if as_json:
+        typer.echo(_as_json(found, run, base, until, sources))
+    else:
+        for path, source in zip((run, base), sources, strict=True):
+            typer.echo(_heading(path, source))
+        for line in _lines(found, until, sources):
+            typer.echo(line)
+    raise typer.Exit(ExitCode.CLEAN if found.is_within else ExitCode.FINDINGS)
+
+
+def _as_json(
+    found: "Comparison", run: Path, base: Path, until: int | None, sources: "tuple[Source, Source]"
+) -> str:
+    import json
+
+    from trimtab.core.jsonable import to_jsonable
+
+    told = {
+        "run": str(run),
+        "base": str(base),
+        "within": found.is_within,
+        "until": until,
+        **to_jsonable(found),
+        "notes": {"run": sources[0].notes, "base": sources[1].notes},
+    }
+    return json.dumps(told, indent=1, allow_nan=False)
+
+
+def _heading(path: Path, source: "Source") -> str:
+    from trimtab.core.signals import LOSS
+    from trimtab.report.plain import plain
+
+    block = source.block
+    return (
+        f"{plain(str(path))}  {source.format}, {len(block):,} records, "
+        f"steps {block.step.min():,} to {block.step.max():,}, {block.quality(LOSS).label} loss"
+    )
+
+
+def _lines(found: "Comparison", until: int | None, sources: "tuple[Source, Source]") -> list[str]:
+    from trimtab.core.signals import LOSS
+
+    lines = [
+        f"{found.num_common:,} common steps, {found.first_step:,} to {found.last_step:,}; "
+        f"trailing means over {found.window} records"
+    ]
+    if until is not None and found.last_step < until:
+        lines.append(f"note: the common steps end at {found.last_step:,}, before step {until:,}")
+    qualities = [source.block.quality(LOSS).label for source in sources]
+    if len(set(qualities)) > 1:
+        lines.append(f"note: a {qualities[0]} loss is compared with a {qualities[1]} loss")
+    if found.mean is not None:
+        lines.append(
+            f"loss differs by {found.mean:.4g} in the mean, {found.worst:.4g} at worst "
+            f"(step {found.worst_step:,})"
+        )
+    lines.append(_verdict(found))
+    return lines
+
+
+def _verdict(found: "Comparison") -> str:
+    """The answer, and where the runs part if they do."""
+    limit = f"{found.tolerance:g}"
+    if found.num_broken:
+        return (
+            f"NOT within {limit}: at {found.num_broken:,} steps one loss is finite and the other "
+            f"is not, first at step {found.broken_at:,}"
+        )
+    if found.parted_at is not None and found.difference_at_end is not None:
+        side = "above" if found.difference_at_end > 0 else "below"
+        return (
+            f"NOT within {limit}: they part at step {found.parted_at:,}, and at the end RUN is "
+            f"{abs(found.difference_at_end):.4g} {side} BASE"
+        )
+    beyond = f"beyond it at {found.num_beyond:,} steps, but back at the end"
+    if not found.is_within:
+        return f"NOT within {limit}: {beyond}"
+    return f"within {limit}" + (f" in the mean; {beyond}" if found.num_beyond else "")

@@ -1,0 +1,132 @@
+"""Comparison: how far the losses of two runs are apart, step by step, and where they part.
+
+Compared are trailing means: at every common step the mean of the last losses of one run against
+that of the other, over the same steps. Of a step that was done twice, the last time counts.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trimtab.core.block import Block, BoolArray, FloatArray, IntArray
+from trimtab.core.errors import LogError
+from trimtab.core.signals import LOSS
+
+MOST_RECORDS = 50
+"""The longest trailing mean. Source: post-mortems take the loss before a spike over 50 records."""
+
+SHARE = 10
+"""The mean is over a tenth of the records if they are few, so that ten of them stand apart."""
+
+_HUGE = 1e300
+"""Losses beyond it are taken for it, so that no sum of them overflows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How far two runs are apart."""
+
+    tolerance: float
+    first_step: int
+    last_step: int
+    num_common: int
+    """Steps at which both runs have a loss."""
+    num_finite: int
+    """Of these, where both are finite: only they enter the means."""
+    window: int
+    """Records in a trailing mean."""
+    mean: float | None
+    """Mean of the absolute difference of the trailing means; None if no loss is finite in both."""
+    worst: float | None
+    worst_step: int | None
+    num_beyond: int
+    """Trailing means that differ by more than the tolerance."""
+    parted_at: int | None
+    """The step from which on the difference stays beyond the tolerance; None if it ends within."""
+    difference_at_end: float | None
+    """Trailing mean of the run less that of the base."""
+    num_broken: int
+    """Steps at which one loss is finite and the other is not."""
+    broken_at: int | None
+    """The first of them."""
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the runs agree: near in the mean, not parted, and finite where the other is."""
+        near = self.mean is not None and self.mean <= self.tolerance
+        return near and self.parted_at is None and not self.num_broken
+
+
+def compare_losses(run: Block, base: Block, tolerance: float, until: int | None) -> Comparison:
+    """Compare the losses of two runs up to a step; raises LogError if they share none."""
+    steps, ours, theirs = _common(run, base, until)
+    finite = np.isfinite(ours) & np.isfinite(theirs)
+    broken = np.isfinite(ours) != np.isfinite(theirs)
+    if not finite.any() and not broken.any():
+        raise LogError("at no common step is either loss finite; there is nothing to compare")
+    num_finite = int(np.count_nonzero(finite))
+    window = min(max(num_finite // SHARE, 1), MOST_RECORDS)
+    apart = np.clip(ours[finite], -_HUGE, _HUGE) - np.clip(theirs[finite], -_HUGE, _HUGE)
+    ends, differences = _trailing(steps[finite], apart, window)
+    sizes = np.abs(differences)
+    worst = int(np.argmax(sizes)) if len(sizes) else None
+    beyond = sizes > tolerance
+    return Comparison(
+        tolerance=tolerance,
+        first_step=int(steps[0]),
+        last_step=int(steps[-1]),
+        num_common=len(steps),
+        num_finite=num_finite,
+        window=window,
+        mean=float(sizes.mean()) if len(sizes) else None,
+        worst=None if worst is None else float(sizes[worst]),
+        worst_step=None if worst is None else int(ends[worst]),
+        num_beyond=int(np.count_nonzero(beyond)),
+        parted_at=_parted(ends, beyond),
+        difference_at_end=float(differences[-1]) if len(differences) else None,
+        num_broken=int(np.count_nonzero(broken)),
+        broken_at=int(steps[np.argmax(broken)]) if broken.any() else None,
+    )
+
+
+def _common(run: Block, base: Block, until: int | None) -> tuple[IntArray, FloatArray, FloatArray]:
+    """The steps that both runs have, and their losses at them."""
+    ours, theirs = _losses(run), _losses(base)
+    steps, mine, other = np.intersect1d(ours[0], theirs[0], return_indices=True)
+    if until is not None:
+        number = int(np.searchsorted(steps, until, side="right"))
+        steps, mine, other = steps[:number], mine[:number], other[:number]
+    if not len(steps):
+        bound = "" if until is None else f" up to step {until}"
+        raise LogError(
+            f"the runs have no step in common{bound}: the first has losses at steps "
+            f"{_span(ours[0])}, the second at {_span(theirs[0])}; compare logs that were written "
+            "at the same steps"
+        )
+    return steps, ours[1][mine], theirs[1][other]
+
+
+def _losses(block: Block) -> tuple[IntArray, FloatArray]:
+    """The steps with a loss, in order, and the loss that was recorded last at each."""
+    column = block.column(LOSS)
+    steps, values = block.step[column.present][::-1], column.values[column.present][::-1]
+    unique, last = np.unique(steps, return_index=True)
+    return unique, values[last]
+
+
+def _trailing(steps: IntArray, differences: FloatArray, window: int) -> tuple[IntArray, FloatArray]:
+    """The trailing means of the differences, which are the differences of the trailing means."""
+    if not len(steps):
+        return steps, differences
+    return steps[window - 1 :], np.convolve(differences, np.full(window, 1 / window), "valid")
+
+
+def _parted(ends: IntArray, beyond: BoolArray) -> int | None:
+    if not len(beyond) or not beyond[-1]:
+        return None
+    within = np.flatnonzero(~beyond)
+    return int(ends[within[-1] + 1] if len(within) else ends[0])
+
+
+def _span(steps: IntArray) -> str:
+    return f"{steps[0]} to {steps[-1]}" if len(steps) else "(none)"
