@@ -36,4 +36,5 @@ def test_a_trial_has_its_fault_and_the_fix_takes_it_away(trial: Trial) -> None:
     rule = RULES[trial.rule]
     broken, fixed = fault_and_fix(trial)
     assert broken != fixed
-    assert rule.run(fixed) is None
+    assert rule.concerns(broken)
+    assert not rule.concerns(fixed) or rule.run(fixed) is None

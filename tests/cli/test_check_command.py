@@ -37,7 +37,7 @@ def test_findings_exit_1_worst_first_summary_last(spoilt: Path) -> None:
     assert result.exit_code == 1
     text = result.stdout
     assert text.index("TT004") < text.index("TT002")
-    assert "line 11: epsilon = 1e-08" in text
+    assert 'line 11: "epsilon": 1e-08,' in text
     assert text.splitlines()[-1].startswith("1 error, 1 warning, 0 advice; ")
     assert "rollback: at worst 1,210 steps = 40 min = $672" in text
 
@@ -47,7 +47,7 @@ def test_json_is_for_machines(spoilt: Path) -> None:
     assert result.exit_code == 1
     told = json.loads(result.stdout)
     assert [finding["id"] for finding in told["findings"]] == ["TT004"]
-    assert told["findings"][0]["fix"] == [{"text": "epsilon = 1e-08", "line": 11}]
+    assert told["findings"][0]["fix"] == [{"text": '"epsilon": 1e-08,', "line": 11}]
     assert told["off"] == ["TT002"]
     assert told["plan"]["epsilon"] == 0.01
     assert told["rollback"]["steps"] == 1210

@@ -53,7 +53,7 @@ def low_decay(weight_decay: float) -> Fault | None:
     Level.ADVICE,
     "Norms and biases are decayed",
     mechanism="A gain has no reason to be near zero, and decay pulls it there.",
-    source="GPT-3, Megatron-LM and HF leave them out; OLMo 2 decays them",
+    source="Megatron-LM and HF leave them out; OLMo 2 decays them",
 )
 def decayed_norms(decay_norms: bool, weight_decay: float) -> Fault | None:
     """Look at what the decay is applied to."""

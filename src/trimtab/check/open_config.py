@@ -124,7 +124,9 @@ def _read_tree(tree: Mapping[str, Any], document: _Document) -> Reading:
             if name.removeprefix("tool.trimtab.").startswith("training.")
         }
         settings = CheckConfig.from_dict(ours.get("check", {}))
-        return read_own(training, source=source, lines=own_lines, off=settings.off)
+        return read_own(
+            training, source=source, lines=own_lines, toml=document.toml, off=settings.off
+        )
     if tree.keys() & FIELDS:
-        return read_own(tree, source=source, lines=lines)
+        return read_own(tree, source=source, lines=lines, toml=document.toml)
     raise UnreadablePlan(f"{source} is of no known format; known: {KNOWN}")

@@ -69,7 +69,7 @@ def long_memory(beta2: float, batch_tokens: int) -> Fault | None:
     "Gradients are not clipped",
     mechanism="Nothing bounds what one bad batch does to the weights and to the moments, which "
     "carry it on for as long as they remember.",
-    source="PaLM, Llama 2, OLMo and GPT-3 clip at 1.0",
+    source="PaLM, Llama 2 and OLMo clip at 1.0",
 )
 def no_clipping(
     clip_norm: float, adam: bool | None = None, beta2: float | None = None

@@ -2,13 +2,14 @@
 
 import dataclasses
 import difflib
+import json
 import types
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, get_args, get_type_hints
 
 from trimtab.check.plan import TrainingPlan
-from trimtab.check.reading import Dialect, Reading
+from trimtab.check.reading import Dialect, Reading, Spelling
 from trimtab.core.errors import UnreadablePlan
 
 FIELDS = frozenset(field.name for field in dataclasses.fields(TrainingPlan))
@@ -20,12 +21,13 @@ def read_own(
     *,
     source: str,
     lines: Mapping[str, int] | None = None,
+    toml: bool = False,
     off: tuple[str, ...] = (),
 ) -> Reading:
     """The plan that a table of our own names spells out."""
     return Reading(
         source=source,
-        dialect=OWN,
+        dialect=OWN_TOML if toml else OWN_JSON,
         plan=TrainingPlan(**typed_settings(training, source)),
         lines={name: line for name, line in (lines or {}).items() if name in FIELDS},
         off=off,
@@ -78,13 +80,14 @@ def _points(source: str, value: Any) -> tuple[tuple[int, float], ...]:
     return points
 
 
-def _toml(name: str) -> Any:
-    def spell(value: Any) -> str:
-        if isinstance(value, bool):
-            return f"{name} = {str(value).lower()}"
-        return f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}"
-
-    return spell
+def _toml(name: str) -> Spelling:
+    # A list or a text of JSON is one of TOML too.
+    return lambda value: f"{name} = {json.dumps(value)}"
 
 
-OWN = Dialect(name="training plan", spellings={name: _toml(name) for name in FIELDS})
+def _json(name: str) -> Spelling:
+    return lambda value: f'"{name}": {json.dumps(value)},'
+
+
+OWN_TOML = Dialect(name="training plan", spellings={name: _toml(name) for name in FIELDS})
+OWN_JSON = Dialect(name="training plan", spellings={name: _json(name) for name in FIELDS})

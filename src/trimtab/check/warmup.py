@@ -55,7 +55,7 @@ def long_warmup(curve: Curve, steps: int, warmup_steps: int) -> Fault | None:
     "There is no warm-up",
     mechanism="Adam's second moment is known from a few gradients only, the largest ones of the "
     "whole run, and the full rate is applied to what it makes of them.",
-    source="Llama 2 and 3, GPT-3, OPT warm up for 2,000 steps and more",
+    source="Llama 2 and OPT warm up for 2,000 steps, OLMo for 5,000",
     only=ADAM,
 )
 def no_warmup(
