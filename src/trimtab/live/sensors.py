@@ -48,6 +48,7 @@ class Sensors:
         self.rest = (*self._telemetry.slots, *(f"block:{name}" for name in blocks))
         """What is measured at some steps besides HEAD."""
         self.loss = LossMeter(self.device)
+        self._zero, self._one = (torch.full((), value, device=self.device) for value in (0.0, 1.0))
         self._own_sums: tuple[torch.Tensor, torch.Tensor] | None = None
         self._given_norm: torch.Tensor | None = None
         self._is_from_user = False
@@ -171,7 +172,7 @@ class Sensors:
     def _measure_head(self) -> torch.Tensor:
         weighted, tokens = self.loss.take()
         self._own_sums = weighted, tokens
-        zero = torch.zeros_like(weighted)
+        zero, one = self._zero, self._one
         given, measured = self._given_norm, self._grad_squares
         # A loss that is not finite is counted, not added: the sum must stay a sum of numbers.
         return torch.stack(
@@ -181,9 +182,9 @@ class Sensors:
                 torch.isnan(weighted).float(),
                 torch.isinf(weighted).float(),
                 zero if given is None else given,
-                zero if given is None else zero + 1.0,
+                zero if given is None else one,
                 zero if measured is None else measured,
-                zero if measured is None else zero + 1.0,
+                zero if measured is None else one,
             ]
         )
 

@@ -19,8 +19,12 @@ Make = Callable[[list[nn.Parameter]], Optimizer]
 
 
 def make_model(dtype: torch.dtype = torch.float32) -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 5, bias=False), nn.Linear(5, 4, bias=False)).to(dtype)
+    model = nn.Sequential(nn.Linear(6, 5, bias=False), nn.Linear(5, 4, bias=False))
+    generator = torch.Generator().manual_seed(0)  # ranks may be threads, which share torch's own
+    for parameter in model.parameters():
+        values = torch.randn(parameter.shape, generator=generator, device="cpu")
+        parameter.data = (0.3 * values).to(parameter.device)
+    return model.to(dtype)
 
 
 def give_gradients(model: nn.Module, number: int, size: float = 1.0) -> None:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 import trimtab
 from trimtab.live.protect.folded_clip import FoldedClip, total_norm
+from trimtab.live.shield import Shield
 
 MAX_NORM = 0.5
 
@@ -108,7 +109,7 @@ class TestNothingGetsLost:
         model = make_model()
         optimizer = optim.AdamW(model.parameters(), fused=True)
         give_gradients(model, 0)
-        clip = FoldedClip(model, [optimizer], lambda _: folds, torch.device("cpu"))
+        clip = FoldedClip(model, [optimizer], lambda _: folds, torch.device("cpu"), Shield())
         clip.clip(MAX_NORM)
         return model, optimizer, clip
 
@@ -134,7 +135,7 @@ class TestNothingGetsLost:
     def test_a_group_that_comes_later_is_not_clipped_twice(self) -> None:
         model = make_model()
         optimizer = optim.AdamW(model[0].parameters(), fused=True)
-        clip = FoldedClip(model, [optimizer], lambda _: True, torch.device("cpu"))
+        clip = FoldedClip(model, [optimizer], lambda _: True, torch.device("cpu"), Shield())
         give_gradients(model, 0)
         clip.clip(MAX_NORM)
         optimizer.add_param_group({"params": list(model[1].parameters())})

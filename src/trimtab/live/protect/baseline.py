@@ -12,8 +12,8 @@ import torch
 
 from trimtab.core.config import GateConfig
 
-REFRESH_STEPS = 8
-"""Steps from one computation of the median to the next: under a tenth of the usual window."""
+REFRESH_STEPS = 16
+"""Steps from one computation of the median to the next: an eighth of the window by default."""
 
 TO_SIGMA = 1.4826
 """A median absolute deviation times this is the standard deviation of a normal distribution."""

@@ -9,6 +9,7 @@ What is set on an optimizer here is there only while its `step` runs: a flag tha
 freeze training without a word.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,10 +84,15 @@ class Discard:
         self._touched.clear()
 
 
-def divide_gradients(optimizer: Optimizer, by: torch.Tensor) -> None:
-    """Make the gradients of an optimizer smaller, in place."""
-    grads = [p.grad for group in optimizer.param_groups for p in group["params"]]
-    torch._foreach_div_([local(grad) for grad in grads if grad is not None], by)
+def divide_gradients(parameters: Iterable[torch.Tensor], by: torch.Tensor) -> None:
+    """Make the gradients of parameters smaller, in place."""
+    parts: dict[torch.device, list[torch.Tensor]] = {}
+    for parameter in parameters:
+        if parameter.grad is not None:
+            part = local(parameter.grad)
+            parts.setdefault(part.device, []).append(part)
+    for device, tensors in parts.items():
+        torch._foreach_div_(tensors, by.to(device))
 
 
 def _set(optimizer: Optimizer, found: _Found, name: str, value: torch.Tensor) -> None:

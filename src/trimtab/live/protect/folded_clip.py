@@ -12,7 +12,10 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from trimtab.live.optimizers import parameters_of
+from trimtab.live.protect.discard import divide_gradients
 from trimtab.live.shards import local
+from trimtab.live.shield import Shield
 
 _EPSILON = 1e-6
 """What torch adds to the norm before it divides."""
@@ -27,31 +30,36 @@ class FoldedClip:
         optimizers: Sequence[Optimizer],
         folds: Callable[[Optimizer], bool],
         device: torch.device,
+        shield: Shield,
     ) -> None:
         self._model = model
         self._optimizers = optimizers
         self._folds = folds
+        self._shield = shield
         self._device = device
         self._waiting: set[Optimizer] = set()
         """Who has not divided yet."""
-        self._max_norm = 0.0
-        self._norm: torch.Tensor | None = None
-        self.scale: torch.Tensor | None = None
-        """What gradients are divided by in this step; None if nobody clipped."""
-        self._others: dict[tuple[frozenset[Optimizer], int], list[nn.Parameter]] = {}
+        self._scale = torch.ones((), device=device)
+        self._is_clipped = False
+        self._others: dict[tuple[frozenset[Optimizer], int], list[torch.Tensor]] = {}
+
+    @property
+    def scale(self) -> torch.Tensor | None:
+        """What gradients are divided by in the step at hand; None if nobody clips."""
+        return self._scale if self._is_clipped else None
 
     def clip(self, max_norm: float) -> torch.Tensor:
         """Clip to `max_norm`; the norm from before is returned, as torch returns it."""
         self.settle()
         norm = total_norm(self._model.parameters())
-        folding = frozenset(filter(self._folds, self._optimizers))
-        others = self._not_folded(folding)
-        if others:
-            torch.nn.utils.clip_grads_with_norm_(others, max_norm, norm)
-        self._waiting, self._norm, self._max_norm = set(folding), norm, max_norm
         # A DTensor that a norm comes as is whole on every rank.
         whole = local(norm).to(self._device, torch.float32)
-        self.scale = ((whole + _EPSILON) / max_norm).clamp(min=1.0)
+        self._scale = ((whole + _EPSILON) / max_norm).clamp(min=1.0)
+        folding: frozenset[Optimizer] = frozenset()
+        with self._shield.guarding("clip"):
+            folding = frozenset(filter(self._folds, self._optimizers))
+        divide_gradients(self._not_folded(folding), self._scale)
+        self._waiting, self._is_clipped = set(folding), True
         return norm
 
     def waits(self, optimizer: Optimizer) -> bool:
@@ -64,20 +72,19 @@ class FoldedClip:
 
     def settle(self, optimizer: Optimizer | None = None) -> None:
         """Clip now what was to be clipped in an update; of one optimizer, or of all."""
-        for one in [optimizer] if optimizer is not None else list(self._waiting):
-            if one in self._waiting and self._norm is not None:
-                parameters = [p for group in one.param_groups for p in group["params"]]
-                torch.nn.utils.clip_grads_with_norm_(parameters, self._max_norm, self._norm)
-                self._waiting.discard(one)
+        for one in self._waiting & ({optimizer} if optimizer else self._waiting):
+            # As the update would have done it: other ranks may have, and must have the same bits.
+            divide_gradients(parameters_of([one]), self._scale)
+            self._waiting.discard(one)
 
     def forget(self) -> None:
         """The step is over."""
-        self.scale = None
+        self._is_clipped = False
 
-    def _not_folded(self, folding: frozenset[Optimizer]) -> list[nn.Parameter]:
+    def _not_folded(self, folding: frozenset[Optimizer]) -> Sequence[torch.Tensor]:
         key = (folding, sum(len(optimizer.param_groups) for optimizer in folding))
         if key not in self._others:
-            folded = {p for o in folding for group in o.param_groups for p in group["params"]}
+            folded = set(parameters_of(folding))
             self._others[key] = [p for p in self._model.parameters() if p not in folded]
         return self._others[key]
 

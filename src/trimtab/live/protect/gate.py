@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from trimtab.core import signals
 from trimtab.core.config import GateConfig
 from trimtab.live.boundary import Boundary
+from trimtab.live.optimizers import parameters_of
 from trimtab.live.protect.ballot import ACCEPT, DISCARD, Ballot
 from trimtab.live.protect.discard import Discard, divide_gradients
 from trimtab.live.protect.folded_clip import FoldedClip
@@ -74,7 +75,7 @@ class Gate:
         self._ballot = Ballot(device)
         self.rule = Rule(config, device)
         self._forms = Forms(promote=config.promote, on_promotion=on_promotion)
-        self.clip = FoldedClip(model, optimizers, self._forms.reads_flag, device)
+        self.clip = FoldedClip(model, optimizers, self._forms.reads_flag, device, self.shield)
         self._discard = Discard()
         self._flag = torch.zeros(1, device=device)
         self._found_inf = self._flag[0]
@@ -168,7 +169,8 @@ class Gate:
             return
         if decision.shrink is not None:
             clipped = 1.0 if self.clip.scale is None else self.clip.scale
-            divide_gradients(optimizer, (decision.shrink / clipped).clamp(min=1.0))
+            further = (decision.shrink / clipped).clamp(min=1.0)
+            divide_gradients(parameters_of([optimizer]), further)
         if decision.is_discarded is None:
             decision.is_discarded = bool(self._flag)  # the one host read of this way
         if decision.is_discarded:
