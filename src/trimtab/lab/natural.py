@@ -104,8 +104,9 @@ class Fp16Spiral(_Natural):
 
     @property
     def strength(self) -> float:
-        """From 3e-2 to 1e-1."""
-        return between(3e-2, 1e-1, self.severity)
+        """From 0.2 to 0.3. At 0.3 the loss is lost within 90 steps (5 seeds measured), at 0.2 it
+        took 126, and 0.09 never got there in 600: the rate falls before activations are large."""
+        return between(0.2, 0.3, self.severity)
 
     def settings(self, config: TrainConfig) -> TrainConfig:
         """Another rate."""

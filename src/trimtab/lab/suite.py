@@ -27,7 +27,7 @@ _CONTROL_SEEDS = range(9)
 
 _FAST_SEEDS = (1, 2)
 _TINY_KINDS = ("F02", "F05", "F11", "F12", "F13w", "F18", "F23", "cooldown", "right-resume")
-_TINY_STEPS = 60
+_TINY_STEPS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
