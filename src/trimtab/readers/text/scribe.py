@@ -60,9 +60,13 @@ class _Kind:
         self.search = line.pattern.search
         self.layouts: list[Layout] = []
         """The one that fitted last comes first."""
+        if line.fields is None:  # the pattern catches all there is
+            self.layouts.append(Layout(list(line.pattern.groupindex), ".*"))
 
     def fit(self, found: re.Match[str], row: int) -> bool:
         """Take the line as a whole, if it looks like one before; whether it did."""
+        if self.line.fields is None and self.search(found.string, found.end()):
+            return False  # two records in a line
         for place, layout in enumerate(self.layouts):
             values = layout.match(found.string, found.end())
             if values:
@@ -187,6 +191,9 @@ class _Scribe:
         for name, rows, cells in gathered:
             if len(name) > NAME_CHARS:
                 continue
+            if None in cells:  # what a group did not catch
+                rows = [row for row, cell in zip(rows, cells, strict=True) if cell is not None]
+                cells = [cell for cell in cells if cell is not None]
             if name in self._grammar.grouped:
                 cells = [cell.replace(",", "") if isinstance(cell, str) else cell for cell in cells]
             # Most columns have a cell in every record; they share one array of rows.
