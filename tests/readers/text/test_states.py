@@ -1,13 +1,14 @@
 """Logs in the states in which they are found: prefixed, coloured, interleaved, cut, restarted."""
 
 import random
+import time
 
 import numpy as np
 import pytest
 from tests.readers.shapes import Write
 from tests.readers.text.story import Ink
 from tests.readers.text.test_samples import assert_same, every_sample
-from tests.readers.text.writers import Sample
+from tests.readers.text.writers import SAMPLES, Sample
 
 from trimtab.core.errors import UnreadableLog
 from trimtab.readers import LogFormat, read_log
@@ -73,3 +74,25 @@ def test_the_format_can_be_forced(sample: Sample, write: Write) -> None:
     wrong = LogFormat.OLMO if sample.format is LogFormat.MLPERF else LogFormat.MLPERF
     with pytest.raises(UnreadableLog, match="holds no record as"):
         read_log(path, format=wrong)
+
+
+HOSTILE = ["1" * 9000, "1.1" * 3000, "1,1" * 3000, "a" * 9000, "a " * 4500, " " * 9000, ":" * 9000]
+
+
+@every_sample
+@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda hostile: hostile[:3])
+def test_no_line_takes_long(sample: Sample, hostile: str, write: Write) -> None:
+    parts, _ = sample.print(evaluated=False)
+    line = max(parts[0].splitlines(), key=len)
+    text = "".join(parts) + line + hostile + "\n" + line.replace("1", hostile[:99]) * 9 + "x\n"
+    begin = time.process_time()
+    assert len(read_log(write(text)).block) >= len(parts)
+    assert time.process_time() - begin < 3
+
+
+def test_very_long_lines_are_left_out(write: Write) -> None:
+    [sample] = [sample for sample in SAMPLES if sample.name == "torchtitan"]
+    parts, ink = sample.print()
+    reading = read_log(write("".join(parts) + parts[-1].rstrip("\n") + "x" * 20_000 + "\n"))
+    assert_same(reading.block, ink)
+    assert "Lines of more than 16384 characters, left out: 1." in reading.notes

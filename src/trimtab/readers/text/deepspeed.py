@@ -44,17 +44,17 @@ DEEPSPEED = text_reader(
             Line(
                 mark="steps: ",
                 pattern=re.compile(r"steps: (?P<step>\d+) (?=loss: )"),
-                fields=Pairs(r"([^:]+): ", NUMBER, " ?"),
+                fields=Pairs(r"([^:]{1,99}): ", NUMBER, " ?"),
             ),
             Line(
                 mark="step: ",
                 pattern=re.compile(r"epoch: (?P<epoch>\d+)\|step: (?P<step>\d+)\|"),
-                fields=Pairs(r"([^|:]+): *", NUMBER),
+                fields=Pairs(r"([^|:]{1,99}): *", NUMBER),
             ),
             Line(
                 mark="Step: ",
                 pattern=re.compile(r"Epoch: (?P<epoch>\d+) \| Step: (?P<step>\d+) \| "),
-                fields=Pairs(r"([^|: ][^|:]*): *", NUMBER),
+                fields=Pairs(r"([^|: ][^|:]{0,99}): *", NUMBER),
             ),
             Line(
                 mark="verage reward score: ",

@@ -102,7 +102,7 @@ FAIRSEQ = text_reader(
             Line(
                 mark="train_inner",
                 pattern=re.compile(r"train_inner \| epoch \d+: +\d+ / \d+ (?=\w)"),
-                fields=Pairs(r"(\w+)=", NUMBER),
+                fields=Pairs(r"(\w{1,99})=", NUMBER),
             ),
             Line(
                 mark='{"epoch": ',
@@ -114,7 +114,7 @@ FAIRSEQ = text_reader(
                 pattern=re.compile(
                     rf"valid on '[^']*' subset \|(?=.* num_updates (?P<num_updates>{NUMBER}))"
                 ),
-                fields=Pairs(r" (\w+) ", NUMBER),
+                fields=Pairs(r" (\w{1,99}) ", NUMBER),
                 prefix="valid_",
             ),
             Line(

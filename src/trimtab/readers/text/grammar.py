@@ -15,8 +15,11 @@ from trimtab.readers.table import Table
 Fields = Iterable[tuple[str, object]]
 """Names and cells."""
 
-NUMBER: Final = r"[-+]?(?:[\d,]*\.?\d+(?:[eE][-+]?\d+)?|[nN][aA][nN]|[iI][nN][fF])"
-"""A number as loggers print it, with groups of digits and what is not finite."""
+NUMBER: Final = (
+    r"(?>[-+]?(?:\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?|\.\d+|[nN][aA][nN]|[iI][nN][fF]))"
+)
+"""A number as loggers print it, with groups of digits and what is not finite. It matches in one
+way only: otherwise a line that nearly fits would be tried in all ways of cutting its numbers."""
 
 
 class Place(Enum):

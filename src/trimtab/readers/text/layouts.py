@@ -12,12 +12,13 @@ MOST_LAYOUTS = 8
 """Layouts learned for one kind of line. A log has two or three; a hostile one must not make us
 compile a pattern for each of its lines."""
 
-LONGEST = 4096
-"""Characters of a line that may become a layout; real ones have a few hundred."""
-
 
 class Pairs:
-    """Finds names and values in the rest of a line."""
+    """Finds names and values in the rest of a line.
+
+    Names are to be bounded (`{1,99}`): without an end, each place in a long line would be the
+    start of one.
+    """
 
     def __init__(self, name: str, value: str, end: str = "") -> None:
         self._value = value
@@ -59,9 +60,9 @@ class Layout:
 
 def _blanks(text: str) -> str:
     """A pattern for what stands between a name and its value: numbers are padded with blanks."""
-    return " +".join(re.escape(part) for part in re.split(" +", text))
+    return " ++".join(re.escape(part) for part in re.split(" +", text))
 
 
 def _digits(text: str) -> str:
     """A pattern for what stands between two pairs: numbers without a name come and go."""
-    return r"[\d.,]+".join(_blanks(part) for part in re.split(r"\d[\d.,]*", text))
+    return r"[\d.,]++".join(_blanks(part) for part in re.split(r"\d[\d.,]*", text))

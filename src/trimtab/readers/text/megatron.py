@@ -29,7 +29,7 @@ LM_LOSS = "lm loss"
 SKIPPED = "number of skipped iterations"
 NAN = "number of nan iterations"
 
-_fields = Pairs(r" ([^|:]+): +", r"[^| ]+", r" +\|")
+_fields = Pairs(r" ([^|:]{1,99}): +", r"[^| ]++", r" +\|")
 
 
 def finish(table: Table) -> None:

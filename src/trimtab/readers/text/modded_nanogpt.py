@@ -21,7 +21,7 @@ from trimtab.readers.text.windows import mark_window_means
 
 STEP_TIME = "step time (s), from train_time"
 
-_FIELD = re.compile(rf"(\w+):({NUMBER})(ms|s)?")
+_FIELD = re.compile(rf"(\w{{1,99}}):({NUMBER})(ms|s)?")
 _SECONDS = {"ms": 0.001, "s": 1.0}
 
 

@@ -22,7 +22,7 @@ NANOCHAT = text_reader(
             Line(
                 mark="step ",
                 pattern=re.compile(r"step (?P<step>\d+)(?:/\d+)? \([\d.]+%\) \|"),
-                fields=Pairs(r" ([^|:]+): ", NUMBER),
+                fields=Pairs(r" ([^|:]{1,99}): ", NUMBER),
             ),
             Line(
                 mark="Step ",

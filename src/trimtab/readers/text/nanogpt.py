@@ -36,7 +36,7 @@ NANOGPT = text_reader(
             Line(
                 mark="| loss: ",
                 pattern=re.compile(r"step +(?P<step>\d+) \|"),
-                fields=Pairs(r" ([^|: ]+):? ", NUMBER),
+                fields=Pairs(r" ([^|: ]{1,99}):? ", NUMBER),
             ),
             Line(
                 mark="validation loss: ",

@@ -18,7 +18,7 @@ from trimtab.readers.text.layouts import Pairs
 from trimtab.readers.text.scribe import text_reader
 from trimtab.readers.text.windows import mark_window_means
 
-_recipe_fields = Pairs(r"\| (\w+) ", NUMBER)
+_recipe_fields = Pairs(r"\| (\w{1,99}) ", NUMBER)
 
 
 def finish(table: Table) -> None:
@@ -36,7 +36,7 @@ NEMO = text_reader(
             Line(
                 mark="Training epoch ",
                 pattern=re.compile(r"Training epoch \d+, iteration (?P<iteration>\d+)/\d+"),
-                fields=Pairs(r"\| ([^|:]+): ", NUMBER),
+                fields=Pairs(r"\| ([^|:]{1,99}): ", NUMBER),
             ),
             Line(
                 mark="[val] ",

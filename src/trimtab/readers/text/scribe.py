@@ -16,11 +16,15 @@ from trimtab.readers.formats import Reader
 from trimtab.readers.lines import LineFile, Progress
 from trimtab.readers.table import Table
 from trimtab.readers.text.grammar import Fields, Grammar, Line, Place
-from trimtab.readers.text.layouts import LONGEST, MOST_LAYOUTS, Layout, Pairs
+from trimtab.readers.text.layouts import MOST_LAYOUTS, Layout, Pairs
 from trimtab.readers.text.ranks import rank_of, rows_of_others
 
 NAME_CHARS = 128
 """A longer name is not that of a metric."""
+
+LINE_CHARS = 1 << 14
+"""A longer line is no record: real ones have a few hundred characters. The time that a pattern
+takes may grow with the square of this."""
 
 _SAMPLE_LINES = 1000
 """Lines with a mark that are looked at to recognise a format: records are most of them."""
@@ -35,7 +39,7 @@ def text_reader(grammar: Grammar) -> Reader:
         text = head.decode("utf-8", "replace")
         marks = [line.mark for line in grammar.lines if line.place is Place.RECORD]
         return any(
-            grammar.sign.search(_COLOURS.sub("", line))
+            len(line) <= LINE_CHARS and grammar.sign.search(_COLOURS.sub("", line))
             for mark in marks
             for line in islice(_lines_with(mark, text), _SAMPLE_LINES)
         )
@@ -60,9 +64,13 @@ class _Kind:
         self.search = line.pattern.search
         self.layouts: list[Layout] = []
         """The one that fitted last comes first."""
+        if line.fields is None:  # the pattern catches all there is
+            self.layouts.append(Layout(list(line.pattern.groupindex), ".*"))
 
     def fit(self, found: re.Match[str], row: int) -> bool:
         """Take the line as a whole, if it looks like one before; whether it did."""
+        if self.line.fields is None and self.search(found.string, found.end()):
+            return False  # two records in a line
         for place, layout in enumerate(self.layouts):
             values = layout.match(found.string, found.end())
             if values:
@@ -77,7 +85,7 @@ class _Kind:
         """Remember how a line looks."""
         fields = self.line.fields
         rest = found.string[found.end() :]
-        if isinstance(fields, Pairs) and len(self.layouts) < MOST_LAYOUTS and len(rest) <= LONGEST:
+        if isinstance(fields, Pairs) and len(self.layouts) < MOST_LAYOUTS:
             names, pattern = fields.layout(rest)
             names = [*found.groupdict(), *(self.line.prefix + name for name in names)]
             self.layouts.append(Layout(names, pattern))
@@ -99,12 +107,16 @@ class _Scribe:
         self._last_record: dict[int, int] = {}
         """The row of a rank's last record."""
         self._num_cut = 0
+        self._num_long = 0
 
     def take(self, lines: list[str], *, unfinished: bool = False) -> None:
         """Take the next lines; `unfinished` says that it is one, without an end."""
         for line in lines:
             if "\x1b" in line:
                 line = _COLOURS.sub("", line)
+            if len(line) > LINE_CHARS:
+                self._num_long += any(kind.mark in line for kind in self._kinds)
+                continue
             for kind in self._kinds:
                 if kind.mark in line and (found := kind.search(line)):
                     if unfinished:  # its last number may be half of one
@@ -127,6 +139,8 @@ class _Scribe:
             table.tell(note)
         if self._num_cut:
             table.tell(f"Lines cut off in the middle, left out: {self._num_cut}.")
+        if self._num_long:
+            table.tell(f"Lines of more than {LINE_CHARS} characters, left out: {self._num_long}.")
         others = rows_of_others(np.array(self._ranks))
         if len(others):
             table.leave_out(others)
@@ -187,6 +201,9 @@ class _Scribe:
         for name, rows, cells in gathered:
             if len(name) > NAME_CHARS:
                 continue
+            if None in cells:  # what a group did not catch
+                rows = [row for row, cell in zip(rows, cells, strict=True) if cell is not None]
+                cells = [cell for cell in cells if cell is not None]
             if name in self._grammar.grouped:
                 cells = [cell.replace(",", "") if isinstance(cell, str) else cell for cell in cells]
             # Most columns have a cell in every record; they share one array of rows.

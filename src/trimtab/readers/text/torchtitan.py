@@ -15,7 +15,7 @@ from trimtab.readers.text.grammar import NUMBER, Grammar, Line
 from trimtab.readers.text.layouts import Pairs
 from trimtab.readers.text.scribe import text_reader
 
-_fields = Pairs(r"(\w+): +", NUMBER)
+_fields = Pairs(r"(\w{1,99}): +", NUMBER)
 
 TORCHTITAN = text_reader(
     Grammar(

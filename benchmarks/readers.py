@@ -1,0 +1,175 @@
+"""How fast logs are read, and in how much memory: `scripts/bench readers [SECTION ...]`.
+
+One function a section; without a name all of them run, in some three minutes of CPU time. The
+logs are made up, but line for line what the trainers print; all files are temporary.
+"""
+
+import importlib
+import multiprocessing
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from benchmarks.results import publish, table
+from trimtab.readers import LogFormat, read_log
+from trimtab.readers.blocks import to_block
+from trimtab.readers.open_log import READERS
+
+os.environ["POLARS_MAX_THREADS"] = "1"
+
+STEPS = 1_000_000
+MEMORY_BAR = 500
+STREAMED_BYTES = 5_000_000_000
+
+Lines = Callable[[int], str]
+"""What is printed at a step."""
+
+
+def megatron(step: int) -> str:
+    """A line of Megatron-LM, with ten fields."""
+    return (
+        f" [2026-11-15 10:00:00.000000] iteration {step:8d}/ 1000000 | consumed samples: "
+        f"{step * 1024:12d} | elapsed time per iteration (ms): {1200 + step % 97:.1f} | throughput "
+        f"per GPU (TFLOP/s/GPU): 412.3 | learning rate: 1.500000E-04 | global batch size:  1024 | "
+        f"lm loss: {2 + 8 / (step + 1):.6E} | loss scale: 1.0 | grad norm: {0.3 + step % 7:.3f} | "
+        f"number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+    )
+
+
+def torchtitan(step: int) -> str:
+    """A line of torchtitan, without colours."""
+    return (
+        f"[titan] 2026-11-15 10:00:00,000 - root - INFO - step: {step:2}  "
+        f"loss: {2 + 8 / (step + 1):8.5f}  grad_norm: {0.3 + step % 7:7.4f}  memory: 42.10GiB"
+        f"(53.10%)  tps: {7000 + step % 97:,}  tflops: 318.66  mfu: 32.22%\n"
+    )
+
+
+def llmc(step: int) -> str:
+    """A line of llm.c."""
+    return (
+        f"step {step:4d}/1000000 | loss {2 + 8 / (step + 1):7.6f} ({0.1:+.2f}z)| norm "
+        f"{0.3 + step % 7:6.4f} ({0.2:+.2f}z)| lr 6.00e-04 | {400 + step % 97:.2f} ms | 48.2% bf16 "
+        f"MFU | {1_270_000 + step % 97:.0f} tok/s\n"
+    )
+
+
+def csv(step: int) -> str:
+    """A row of a CSV log, after its header."""
+    head = "step,loss,grad_norm,lr,tokens_per_second\n" if step == 0 else ""
+    return (
+        f"{head}{step},{2 + 8 / (step + 1)!r},{0.3 + step % 7!r},0.0006,{1_270_000 + step % 97}\n"
+    )
+
+
+TEXTS: dict[str, tuple[Lines, LogFormat, str]] = {
+    "Megatron-LM": (megatron, LogFormat.MEGATRON, "|"),
+    "torchtitan": (torchtitan, LogFormat.TORCHTITAN, ":"),
+    "llm.c": (llmc, LogFormat.LLMC, "|"),
+    "CSV, for comparison": (csv, LogFormat.CSV, ","),
+}
+"""By name: what is printed, its format, and the character at which polars is to split it."""
+
+
+def text() -> tuple[str, str]:
+    """Logs of a million steps, beside polars on the same bytes."""
+    importlib.import_module("polars")  # which takes its time
+    rows = []
+    for name, (lines, format, separator) in TEXTS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "log"
+            with path.open("w") as file:
+                file.writelines(map(lines, range(STEPS)))
+            size = path.stat().st_size / 1e6
+            begin = time.process_time()
+            reading = read_log(path)
+            own = time.process_time() - begin
+            begin = time.process_time()
+            _split_by_polars(path, separator)
+            others = time.process_time() - begin
+        if reading.format is not format or len(reading.block) != STEPS:
+            raise RuntimeError(f"{name}: {len(reading.block)} records of {reading.format}")
+        speeds = f"{size / own:.0f} MB/s", f"{size / others:.0f} MB/s", f"{own / others:.1f}x"
+        rows.append((name, f"{size:.0f} MB", f"{own:.1f} s", *speeds))
+    body = (
+        f"Logs of {STEPS:,} steps: recognised, every field of every record a number, one block; "
+        "CPU time. polars.read_csv, on one thread, splits the same bytes at one character and "
+        "leaves the pieces as text; only of CSV it makes numbers too.\n\n"
+    )
+    header = ("log", "size", "CPU time", "trimtab", "polars", "time by polars'")
+    return "Readers: text logs", body + table(header, rows)
+
+
+def memory() -> tuple[str, str]:
+    """A log of 5 GB through a pipe, so that it never lies on a disk."""
+    noise = "".join(
+        f"    {name} {'.' * 60}: ({number}.12, {number}.34)\n"
+        for number, name in enumerate(("forward-backward", "all-grads-sync", "optimizer") * 20)
+    )
+    per_step = len(megatron(0)) + len(noise)
+    steps = STREAMED_BYTES // per_step
+    with tempfile.TemporaryDirectory() as folder:
+        pipe = Path(folder) / "log"
+        os.mkfifo(pipe)
+        context = multiprocessing.get_context("spawn")
+        results = context.SimpleQueue()
+        reader = context.Process(target=_read_pipe, args=(pipe, results))
+        reader.start()
+        sent = 0
+        with pipe.open("w") as file:
+            for step in range(steps):
+                sent += file.write(megatron(step)) + file.write(noise)
+        reader.join()
+        with closing(results):
+            records, peak, seconds = results.get()
+    if records != steps:
+        raise RuntimeError(f"{records} records of {steps} were read")
+    row = (f"{sent / 1e9:.2f} GB", f"{records:,}", f"{peak:.0f} MB", f"{MEMORY_BAR} MB")
+    body = (
+        "The output of Megatron-LM with its timers, of which one line in 61 is a record; peak "
+        f"resident memory of the whole process, the block included. CPU time {seconds:.0f} s, "
+        f"{sent / 1e6 / seconds:.0f} MB/s.\n\n"
+    )
+    return "Readers: memory", body + table(("log", "records", "peak memory", "bar"), [row])
+
+
+def _split_by_polars(path: Path, separator: str) -> object:
+    import polars
+
+    header = separator == ","
+    return polars.read_csv(
+        path,
+        separator=separator,
+        has_header=header,
+        infer_schema=header,
+        quote_char=None,
+        truncate_ragged_lines=True,
+    )
+
+
+def _read_pipe(
+    pipe: Path, results: "multiprocessing.SimpleQueue[tuple[int, float, float]]"
+) -> None:
+    found = READERS[LogFormat.MEGATRON].read(pipe, lambda done, total: None)
+    block = to_block(found, pipe).block
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    results.put((len(block), usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime))
+
+
+SECTIONS: dict[str, Callable[[], tuple[str, str]]] = {"text": text, "memory": memory}
+
+
+def main(names: list[str]) -> None:
+    """Run the sections of these names, or all."""
+    for name in names or SECTIONS:
+        title, body = SECTIONS[name]()
+        publish(title, f"scripts/bench readers {name}", body)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
