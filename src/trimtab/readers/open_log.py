@@ -139,8 +139,12 @@ def _read_head(path: Path) -> bytes:
 
 def _recognise(path: Path, head: bytes) -> LogFormat:
     known = "; ".join(reader.description for reader in READERS.values())
-    for found, reader in READERS.items():
-        if reader.binary and reader.recognises(head):
+    binary = {found: reader for found, reader in READERS.items() if reader.binary}
+    for found, reader in binary.items():
+        if reader.recognises(head):
+            return found
+    for found, reader in binary.items():
+        if path.suffix.lower() in reader.suffixes:  # a file whose first bytes are damaged
             return found
     foreign = _describe_foreign(head)
     if foreign:

@@ -79,6 +79,14 @@ def test_a_bad_byte_is_told_and_costs_one_value(write: Write) -> None:
     assert reading.block.column("loss").present.sum() == len(FIRST) - 1
 
 
+def test_damage_at_the_very_start(write: Write) -> None:
+    data = bytearray(OLD_STYLE.read_bytes())
+    data[:4] = b"\xff\xff\xff\xff"
+    reading = read_log(write(bytes(data)))
+    assert_reads_back(reading.block, FIRST)
+    assert "Damaged places that were passed over: 1." in reading.notes
+
+
 def test_the_folder_above_gives_the_newest_run(tmp_path: Path) -> None:
     for age, name in enumerate(("new", "old")):
         shutil.copytree(RUN, tmp_path / "runs" / name)
@@ -144,6 +152,20 @@ def test_tensors_that_are_no_scalars_are_none(write: Write) -> None:
         event(5, message((1, b"loss"), (5, b"histogram"))),
         event(6, scalar("loss", 3.0)),
     ) == [1.0, 3.0]
+
+
+@pytest.mark.parametrize("tag", ["train/loss", "Loss/train", "loss_metrics/global_avg_loss"])
+def test_names_of_the_loss(write: Write, tag: str) -> None:
+    assert losses(write, event(1, scalar(tag, 2.5)), event(1, scalar("val/loss", 3.5))) == [2.5]
+
+
+def test_of_several_losses_one_is_taken_and_the_others_kept(write: Write) -> None:
+    events = [event(1, scalar("train/loss", 2.5)), event(1, scalar("Loss/train", 3.5))]
+    reading = read_log(write(b"".join(map(record, events))))
+    assert values(reading.block, "loss") == [2.5]
+    assert values(reading.block, "Loss/train") == [3.5]
+    (note,) = reading.notes
+    assert note == "loss is taken from 'train/loss'; kept under its own name: 'Loss/train'."
 
 
 def test_several_values_in_one_event(write: Write) -> None:
