@@ -10,7 +10,7 @@ from trimtab.core.config import Rules
 
 
 def diagnose(
-    path: Annotated[Path, typer.Argument(help="A run directory, or a log of any known format.")],
+    path: Annotated[Path, typer.Argument(help="A run directory, or a CSV or JSONL log.")],
     rules: Annotated[Rules, typer.Option(help="The rules to judge by.")] = Rules.TEXTBOOK,
     out: Annotated[
         Path | None,

@@ -16,27 +16,11 @@ from trimtab.readers.formats import LogFormat, Reader
 from trimtab.readers.jsonl_log import JSONL
 from trimtab.readers.lines import Progress
 from trimtab.readers.table import Table
-from trimtab.readers.trackers.golden_values import GOLDEN
-from trimtab.readers.trackers.hf_state import HF
-from trimtab.readers.trackers.lightning import LIGHTNING
-from trimtab.readers.trackers.mlflow_files import MLFLOW
-from trimtab.readers.trackers.parquet import PARQUET
-from trimtab.readers.trackers.sqlite_log import SQLITE
-from trimtab.readers.trackers.tensorboard import TENSORBOARD
-from trimtab.readers.trackers.wandb_csv import WANDB_CSV
-from trimtab.readers.trackers.wandb_run import WANDB
+from trimtab.readers.trackers import TRACKER_READERS
 
 READERS: Mapping[LogFormat, Reader] = {
-    LogFormat.HF: HF,
-    LogFormat.GOLDEN: GOLDEN,
-    LogFormat.TENSORBOARD: TENSORBOARD,
-    LogFormat.WANDB: WANDB,
-    LogFormat.SQLITE: SQLITE,
-    LogFormat.MLFLOW: MLFLOW,
-    LogFormat.LIGHTNING: LIGHTNING,
-    LogFormat.PARQUET: PARQUET,
+    **TRACKER_READERS,
     LogFormat.JSONL: JSONL,
-    LogFormat.WANDB_CSV: WANDB_CSV,
     LogFormat.CSV: CSV,
 }
 """In the order in which they are tried."""

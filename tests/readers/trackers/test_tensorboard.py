@@ -41,22 +41,16 @@ def test_both_styles_of_scalars(path: Path, rows: list[object]) -> None:
     assert_reads_back(read_log(path).block, rows)  # type: ignore[arg-type]
 
 
-def test_the_real_writer_still_writes_so(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    make_anew("tensorboard", tmp_path)
-    assert_reads_back(read_log(tmp_path).block, ROWS)
-
-
-def test_the_stock_reader_finds_the_same(tmp_path: Path) -> None:
+def test_the_real_writer_still_writes_so_and_its_own_reader_agrees(tmp_path: Path) -> None:
     stock = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     make_anew("tensorboard", tmp_path)
     block = read_log(tmp_path).block
+    assert_reads_back(block, ROWS)
     accumulator = stock.EventAccumulator(str(tmp_path), size_guidance={"scalars": 0, "tensors": 0})
     accumulator.Reload()
     old = [(e.step, e.value) for e in accumulator.Scalars("train/loss")]
     new = [(e.step, e.tensor_proto.float_val[0]) for e in accumulator.Tensors("train/loss")]
-    column = block.column("loss")
-    ours = list(zip(block.step.tolist(), column.values.tolist(), strict=True))
+    ours = zip(block.step.tolist(), block.column("loss").values.tolist(), strict=True)
     assert str(sorted(old + new, key=str)) == str(sorted(ours, key=str))
 
 
