@@ -17,28 +17,12 @@ from trimtab.readers.jsonl_log import JSONL
 from trimtab.readers.lines import Progress
 from trimtab.readers.table import Table
 from trimtab.readers.text import TEXT_READERS
-from trimtab.readers.trackers.golden_values import GOLDEN
-from trimtab.readers.trackers.hf_state import HF
-from trimtab.readers.trackers.lightning import LIGHTNING
-from trimtab.readers.trackers.mlflow_files import MLFLOW
-from trimtab.readers.trackers.parquet import PARQUET
-from trimtab.readers.trackers.sqlite_log import SQLITE
-from trimtab.readers.trackers.tensorboard import TENSORBOARD
-from trimtab.readers.trackers.wandb_csv import WANDB_CSV
-from trimtab.readers.trackers.wandb_run import WANDB
+from trimtab.readers.trackers import TRACKER_READERS
 
 READERS: Mapping[LogFormat, Reader] = {
-    LogFormat.HF: HF,
-    LogFormat.GOLDEN: GOLDEN,
-    LogFormat.TENSORBOARD: TENSORBOARD,
-    LogFormat.WANDB: WANDB,
-    LogFormat.SQLITE: SQLITE,
-    LogFormat.MLFLOW: MLFLOW,
-    LogFormat.LIGHTNING: LIGHTNING,
-    LogFormat.PARQUET: PARQUET,
+    **TRACKER_READERS,
     LogFormat.JSONL: JSONL,
     **TEXT_READERS,
-    LogFormat.WANDB_CSV: WANDB_CSV,
     LogFormat.CSV: CSV,
 }
 """In the order in which they are tried."""
@@ -142,8 +126,12 @@ def _read_head(path: Path) -> bytes:
 
 def _recognise(path: Path, head: bytes) -> LogFormat:
     known = "; ".join(reader.description for reader in READERS.values())
-    for found, reader in READERS.items():
-        if reader.binary and reader.recognises(head):
+    binary = {found: reader for found, reader in READERS.items() if reader.binary}
+    for found, reader in binary.items():
+        if reader.recognises(head):
+            return found
+    for found, reader in binary.items():
+        if path.suffix.lower() in reader.suffixes:  # a file whose first bytes are damaged
             return found
     foreign = _describe_foreign(head)
     if foreign:

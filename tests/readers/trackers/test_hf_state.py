@@ -102,7 +102,7 @@ def test_cut_anywhere_what_stands_before_is_read(write: Write) -> None:
     text = STATE.read_text()
     whole = read_log(STATE).block
     told = 0
-    for end in range(text.index('"step": 1'), len(text), 7):
+    for end in range(text.index('"step": 1'), len(text), 17):
         try:
             reading = read_log(write(text[:end]))
         except UnreadableLog:
@@ -112,7 +112,7 @@ def test_cut_anywhere_what_stands_before_is_read(write: Write) -> None:
         assert number >= text[:end].count("},") - 1
         assert values(reading.block, "lr") == values(whole, "lr")[:number]
         told += any("cut off or damaged" in note for note in reading.notes)
-    assert told > 100
+    assert told > 50
 
 
 def test_one_line_is_as_good_as_many(write: Write) -> None:

@@ -58,17 +58,19 @@ def test_a_series_that_counts_epochs_is_no_restart() -> None:
 
 
 def test_several_values_at_one_step_are_all_kept_in_order() -> None:
-    thrice = [("loss", 0, 3.0), ("loss", 0, 2.0), ("lr", 0, 0.1), ("loss", 0, 1.0)]
-    found = block(*thrice, ("loss", 1, 0.5))
-    assert found.step.tolist() == [0, 0, 0, 1]
-    assert values(found, "loss") == [3.0, 2.0, 1.0, 0.5]
-    assert values(found, "lr") == [0.1, None, None, None]
+    repeated = [("loss", 5, 3.0), ("loss", 5, 2.0), ("lr", 5, 0.1), ("loss", 5, 1.0)]
+    found = block(("loss", 0, 4.0), *repeated)
+    assert found.step.tolist() == [0, 5, 5, 5]
+    assert values(found, "loss") == [4.0, 3.0, 2.0, 1.0]
+    assert values(found, "lr") == [None, 0.1, None, None]
 
 
-def test_where_nobody_gave_a_step_the_rows_are_numbered() -> None:
-    reading = named(("loss", 0, 3.0), ("loss", 0, 2.0), ("loss", 0, 1.0))
-    assert reading.block.step.tolist() == [0, 1, 2]
-    assert any("numbered from 0" in note for note in reading.notes)
+def test_where_no_step_was_given_the_rows_are_numbered() -> None:
+    reading = named(("loss", 0, 3.0), ("loss", 0, 2.0), ("lr", 0, 0.1))
+    assert reading.block.step.tolist() == [0, 1]
+    assert values(reading.block, "lr") == [0.1, None]
+    (note,) = reading.notes
+    assert note == "Every value was logged at step 0: the rows are numbered from 0."
 
 
 def test_names_that_are_axes_elsewhere_are_values_here() -> None:

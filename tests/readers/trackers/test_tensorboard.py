@@ -41,22 +41,16 @@ def test_both_styles_of_scalars(path: Path, rows: list[object]) -> None:
     assert_reads_back(read_log(path).block, rows)  # type: ignore[arg-type]
 
 
-def test_the_real_writer_still_writes_so(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    make_anew("tensorboard", tmp_path)
-    assert_reads_back(read_log(tmp_path).block, ROWS)
-
-
-def test_the_stock_reader_finds_the_same(tmp_path: Path) -> None:
+def test_the_real_writer_still_writes_so_and_its_own_reader_agrees(tmp_path: Path) -> None:
     stock = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     make_anew("tensorboard", tmp_path)
     block = read_log(tmp_path).block
+    assert_reads_back(block, ROWS)
     accumulator = stock.EventAccumulator(str(tmp_path), size_guidance={"scalars": 0, "tensors": 0})
     accumulator.Reload()
     old = [(e.step, e.value) for e in accumulator.Scalars("train/loss")]
     new = [(e.step, e.tensor_proto.float_val[0]) for e in accumulator.Tensors("train/loss")]
-    column = block.column("loss")
-    ours = list(zip(block.step.tolist(), column.values.tolist(), strict=True))
+    ours = zip(block.step.tolist(), block.column("loss").values.tolist(), strict=True)
     assert str(sorted(old + new, key=str)) == str(sorted(ours, key=str))
 
 
@@ -77,6 +71,14 @@ def test_a_bad_byte_is_told_and_costs_one_value(write: Write) -> None:
     reading = read_log(write(bytes(data)))
     assert any("by their checksum), left out: 1." in note for note in reading.notes)
     assert reading.block.column("loss").present.sum() == len(FIRST) - 1
+
+
+def test_damage_at_the_very_start(write: Write) -> None:
+    data = bytearray(OLD_STYLE.read_bytes())
+    data[:4] = b"\xff\xff\xff\xff"
+    reading = read_log(write(bytes(data)))
+    assert_reads_back(reading.block, FIRST)
+    assert "Damaged places that were passed over: 1." in reading.notes
 
 
 def test_the_folder_above_gives_the_newest_run(tmp_path: Path) -> None:
@@ -144,6 +146,20 @@ def test_tensors_that_are_no_scalars_are_none(write: Write) -> None:
         event(5, message((1, b"loss"), (5, b"histogram"))),
         event(6, scalar("loss", 3.0)),
     ) == [1.0, 3.0]
+
+
+@pytest.mark.parametrize("tag", ["train/loss", "Loss/train", "loss_metrics/global_avg_loss"])
+def test_names_of_the_loss(write: Write, tag: str) -> None:
+    assert losses(write, event(1, scalar(tag, 2.5)), event(1, scalar("val/loss", 3.5))) == [2.5]
+
+
+def test_of_several_losses_one_is_taken_and_the_others_kept(write: Write) -> None:
+    events = [event(1, scalar("train/loss", 2.5)), event(1, scalar("Loss/train", 3.5))]
+    reading = read_log(write(b"".join(map(record, events))))
+    assert values(reading.block, "loss") == [2.5]
+    assert values(reading.block, "Loss/train") == [3.5]
+    (note,) = reading.notes
+    assert note == "loss is taken from 'train/loss'; kept under its own name: 'Loss/train'."
 
 
 def test_several_values_in_one_event(write: Write) -> None:

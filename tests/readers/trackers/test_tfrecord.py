@@ -67,7 +67,7 @@ def test_one_bad_byte_costs_one_record(
     monkeypatch.setattr(tfrecord, "CHUNK_BYTES", chunk)
     whole = b"".join(map(record, PAYLOADS))
     borders = np.cumsum([len(record(payload)) for payload in PAYLOADS])
-    for place in range(0, len(whole), 3):
+    for place in range(0, len(whole), 5):
         data = bytearray(whole)
         data[place] ^= 0x55
         payloads, file = read(write(bytes(data)))

@@ -81,6 +81,11 @@ def test_a_bad_byte_costs_one_record(write: Write) -> None:
     assert len(reading.block) >= len(ROWS) - 1
 
 
+def test_damage_at_the_very_start(write: Write) -> None:
+    data = b"\x00\x01" + RUN.read_bytes()[2:]
+    assert_reads_back(read_log(write(data, "run.wandb")).block, ROWS)
+
+
 def test_a_bad_length_costs_the_rest_of_its_block(write: Write) -> None:
     data = bytearray(RUN.read_bytes())
     data[7 + 4] ^= 0xFF  # the length of the first chunk

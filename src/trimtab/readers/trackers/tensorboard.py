@@ -20,6 +20,7 @@ from trimtab.readers.trackers.hf_losses import is_by_hf, restore_hf_losses
 from trimtab.readers.trackers.points import Points
 from trimtab.readers.trackers.tfrecord import RecordFile, sound_headers
 
+_MARK = b"brain.Event:"
 _HF_PREFIX = "train/"
 _WRITTEN = re.compile(r"tfevents\.(\d+)")
 
@@ -37,7 +38,9 @@ def read(path: Path, progress: Progress) -> Table:
 
 
 def recognises(head: bytes) -> bool:
-    """Whether these bytes begin with a length and the right checksum of it."""
+    """Whether these bytes begin with a length and its checksum, or with the mark of events."""
+    if _MARK in head[:64]:  # the first length may be damaged
+        return True
     return len(head) >= 12 and bool(sound_headers(head[:12], np.array([0])).all())
 
 

@@ -1,0 +1,36 @@
+"""From the files of the real trackers to a diagnosis, through the command."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.readers.make_fixtures import FIXTURES
+from typer.testing import CliRunner
+
+from trimtab.cli.main import app
+
+LOGS = {
+    "hf": FIXTURES / "hf" / "every_1.json",
+    "tensorboard": FIXTURES / "tensorboard",
+    "wandb": FIXTURES / "wandb",
+    "mlflow": FIXTURES / "mlflow" / "mlruns",
+    "lightning": FIXTURES / "lightning" / "lightning_logs" / "version_0",
+}
+
+
+@pytest.mark.parametrize("format", LOGS)
+def test_the_nan_is_found(format: str) -> None:
+    result = CliRunner().invoke(app, ["diagnose", str(LOGS[format]), "--json"])
+    assert result.exit_code == 1, result.output
+    told = json.loads(result.stdout)
+    assert told["format"] == format
+    assert "non-finite loss" in json.dumps(told["incidents"])
+
+
+def test_the_zero_that_hf_wrote_is_told_as_nan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["diagnose", str(LOGS["hf"])])
+    assert "taken as NaN, which HF's Trainer writes so: 2." in " ".join(result.stdout.split())
+    assert any("-> nan" in line for line in result.stdout.splitlines())
