@@ -1,20 +1,26 @@
 """Every format becomes the same plan, with the user's own lines and syntax in the fixes."""
 
+import contextlib
 import dataclasses
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.check.plans import HEALTHY
 
 from trimtab.check import check_config, read_config
 from trimtab.check.curve import Shape
 from trimtab.check.examine import Examination, Line
+from trimtab.check.own import FIELDS
 from trimtab.check.plan import LossScaling, NormPlace, Precision
 from trimtab.check.shell import read_flags
 from trimtab.core.config import Config
-from trimtab.core.errors import ConfigError, UnreadablePlan
+from trimtab.core.errors import ConfigError, TrimtabError, UnreadablePlan
 
 DATA = Path(__file__).parent / "data"
 
@@ -168,6 +174,15 @@ def test_hf_flags_in_a_script(tmp_path: Path) -> None:
     assert fixes(found, "TT002") == (Line(text="--max_grad_norm 1.0", line=8),)
 
 
+def test_schedule_settings_on_a_command_line(tmp_path: Path) -> None:
+    text = (
+        "python train.py --max_steps 1000 --lr_scheduler_type cosine_with_min_lr "
+        """--lr_scheduler_kwargs '{"min_lr": 1e-5, "num_cycles": 0.5}' --warmup_steps 10\n"""
+    )
+    plan = read_config(write(tmp_path, "run.sh", text)).plan
+    assert (plan.final_lr, plan.cycles, plan.warmup_steps) == (1e-5, 0.5, 10)
+
+
 def test_a_megatron_script_is_parsed_and_never_executed(tmp_path: Path) -> None:
     found = check_config(write(tmp_path, "train.slurm", MEGATRON))
     plan = found.reading.plan
@@ -270,6 +285,10 @@ def test_a_tables_schedule_of_points() -> None:
         ({"lr": "high"}, "lr is 'high', which is not a number"),
         ({"steps": 1.5}, "not a whole number"),
         ({"qk_norm": 1}, "not true or false"),
+        ({"lr": float("nan")}, "lr cannot be nan"),
+        ({"steps": 10**20}, "steps cannot be"),
+        ({"width": 0}, "width must be above 0, got 0"),
+        ({"warmup_steps": -1}, "warmup_steps must be 0 or more"),
         ({"schedule": "cosin"}, "it can be constant, linear, cosine"),
         ({"lr_points": [1]}, "two or more pairs"),
         ({"nothing": 1}, "no known format"),
@@ -309,3 +328,35 @@ def test_a_file_that_is_no_config_is_told(
 def test_an_id_that_is_no_rule_is_told() -> None:
     with pytest.raises(ConfigError, match="no rule TT999"):
         check_config({"lr": 1e-3}, off=["TT999"])
+
+
+_FLAGS = ["--lr", "--num-layers", "--fp16", "--max_steps", "--max_grad_norm", "--warmup_ratio"]
+_VALUES = ["=", "$X", "X=3", "${X:-4}", "$((X/0))", "1e-4", "nan", "-1", "inf", "1_000", "true"]
+_SYNTAX = ["'", '"', "\\", "\n", "#", "{", "}", "[a]", "a=1", ":"]
+
+
+@given(
+    st.one_of(
+        st.text(), st.lists(st.sampled_from(_FLAGS + _VALUES + _SYNTAX), max_size=12).map(" ".join)
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_no_text_makes_the_readers_fall_over(text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config"
+        path.write_text(text, encoding="utf-8", errors="replace")
+        with contextlib.suppress(TrimtabError):
+            check_config(path)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(FIELDS)),
+        st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.floats(), st.just("cosine")),
+        max_size=3,
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_no_plan_makes_a_rule_fall_over(changes: dict[str, Any]) -> None:
+    with contextlib.suppress(TrimtabError):
+        check_config({**HEALTHY, "steps": 50, **changes})

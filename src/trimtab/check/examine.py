@@ -98,7 +98,8 @@ def examine(reading: Reading, *, off: Iterable[str] = ()) -> Examination:
 def _untold(names: tuple[str, ...], plan: TrainingPlan) -> tuple[str, ...]:
     """The settings that would have to be told for these to be known."""
     settings = dict.fromkeys(setting for name in names for setting in TELLS.get(name, (name,)))
-    return tuple(setting for setting in settings if getattr(plan, setting) is None)
+    untold = tuple(setting for setting in settings if getattr(plan, setting) is None)
+    return untold or ("lr",)  # all is told, but a rate of 0 or less makes no curve
 
 
 def _object(rule: Rule, fault: Fault, reading: Reading) -> Objection:

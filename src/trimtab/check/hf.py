@@ -4,6 +4,7 @@ What is not in it has the default of transformers 5.22, because that is what wil
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -61,6 +62,8 @@ _SHAPES = {
     "constant_with_warmup": Shape.CONSTANT,
     "inverse_sqrt": Shape.INVERSE_SQRT,
 }
+
+_PAIR = re.compile(r"([a-z_]+)\W+([\w.+-]+)")
 
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "lr": ("learning_rate",),
@@ -145,9 +148,9 @@ def _optimizer(values: Values) -> str:
 def _schedule(values: Values, steps: int | None) -> dict[str, Any]:
     name = values.text("lr_scheduler_type") or ""
     extra = values.raw("lr_scheduler_kwargs")
-    if isinstance(extra, str):
-        extra = json.loads(extra) if extra.strip().startswith("{") else {}
-    more = Values(extra or {}, "lr_scheduler_kwargs")
+    if isinstance(extra, str):  # on a command line, where its quotes are gone
+        extra = dict(_PAIR.findall(extra))
+    more = Values(extra if isinstance(extra, Mapping) else {}, "lr_scheduler_kwargs")
     if name == "constant":  # the one schedule that ignores the warm-up
         return {"schedule": Shape.CONSTANT, "warmup_steps": 0}
     lr = values.number("learning_rate") or 0.0

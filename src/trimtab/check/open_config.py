@@ -70,12 +70,12 @@ def _read_file(path: Path, steps: int | None) -> Reading:
     if text.lstrip().startswith("{"):
         try:
             tree = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UnreadablePlan(f"{path} begins like JSON and is none: {error}") from error
         return _read_tree(tree, replace(document, lines=json_lines(text)))
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         if path.suffix.lower() == ".toml":
             raise UnreadablePlan(f"{path} cannot be read as TOML: {error}") from error
         return _read_flags(text, document)

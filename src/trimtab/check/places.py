@@ -5,9 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(?=\s*:)|"(?:[^"\\]|\\.)*"|[{}\[\]]|\n')
-_TOML_TABLE = re.compile(r"\s*\[\[?\s*([\w.\-\s\"']+?)\s*\]\]?\s*(?:#.*)?$")
-_TOML_KEY = re.compile(r"\s*([\w.\-]+|\"[^\"]+\")\s*=")
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"(?P<colon>\s*:)?|[{}\[\]]|\n')
+_TOML_KEY = re.compile(r"([\w.\-]+|\"[^\"]+\")\s*=")
 
 
 def json_lines(text: str) -> dict[str, int]:
@@ -17,6 +16,11 @@ def json_lines(text: str) -> dict[str, int]:
     key, line = "", 1
     for token in _JSON_TOKEN.finditer(text):
         word = token.group()
+        if token["colon"] is not None:
+            key = json.loads(word.removesuffix(":"))
+            lines.setdefault(_dotted([*above, key]), line)
+            line += token["colon"].count("\n")
+            continue
         if word == "\n":
             line += 1
         elif word in "{[":
@@ -26,9 +30,6 @@ def json_lines(text: str) -> dict[str, int]:
             key = ""
             if above:
                 above.pop()
-        elif text[token.end() :].lstrip()[:1] == ":":
-            key = json.loads(word)
-            lines.setdefault(_dotted([*above, key]), line)
     return lines
 
 
@@ -37,11 +38,11 @@ def toml_lines(text: str) -> dict[str, int]:
     lines: dict[str, int] = {}
     table = ""
     for count, line in enumerate(text.splitlines(), start=1):
-        header = _TOML_TABLE.match(line)
-        if header:
-            table = header[1].replace('"', "").replace("'", "").replace(" ", "")
+        bare = line.split("#", 1)[0].strip()
+        if bare.startswith("[") and bare.endswith("]"):
+            table = re.sub(r"[\s\"'\[\]]", "", bare)
             continue
-        key = _TOML_KEY.match(line)
+        key = _TOML_KEY.match(bare)
         if key:
             lines.setdefault(_dotted([table, key[1].strip('"')]), count)
     return lines

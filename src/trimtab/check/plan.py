@@ -4,17 +4,30 @@ Every format is turned into this, and rules see nothing else. None is "unknown":
 an unknown value is not run, and says so.
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from trimtab.check.curve import Curve, Points, Shape, simulate
+from trimtab.core.errors import UnreadablePlan
 
 ADAM_FAMILY = frozenset({"adam", "adamw", "nadamw"})
 """Optimizers that divide by the root of a running second moment and have an epsilon under it."""
 
 LARGE_MODEL = 1e9
 """Parameters from which attention and output logits have run away in published runs."""
+
+_ABOVE_ZERO = frozenset(
+    {"steps", "batch_size", "seq_len", "micro_batches", "parameters", "layers", "width"}
+    | {"vocab_size", "mup_base_width", "step_seconds"}
+)
+_NOT_BELOW_ZERO = frozenset(
+    {"warmup_steps", "checkpoint_steps", "keep_checkpoints", "log_steps", "eval_steps"}
+    | {"init_std", "detection_steps", "price_per_hour", "experts"}
+)
+_LARGEST = 1e15
+"""No setting of a run is larger; a larger one is a slip, and would not fit the arithmetic."""
 
 TELLS: Mapping[str, tuple[str, ...]] = {
     "adam": ("optimizer",),
@@ -201,6 +214,17 @@ class TrainingPlan:
     price_per_hour: float | None = None
     """What an hour of the whole job costs, in US dollars."""
 
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
+            number = isinstance(value, int | float)
+            if number and not abs(value) <= _LARGEST and (name, value) != ("clip_norm", math.inf):
+                raise UnreadablePlan(f"{name} cannot be {value}")
+            if name in _ABOVE_ZERO and value is not None and not value > 0:
+                raise UnreadablePlan(f"{name} must be above 0, got {value}")
+            if name in _NOT_BELOW_ZERO and value is not None and not value >= 0:
+                raise UnreadablePlan(f"{name} must be 0 or more, got {value}")
+
     @property
     def adam(self) -> bool | None:
         """Whether the optimizer is of Adam's family."""
@@ -244,7 +268,7 @@ class TrainingPlan:
     @property
     def curve(self) -> Curve | None:
         """The learning rate of every step, simulated; None if the schedule is not known."""
-        if self.steps is None or self.steps < 1:
+        if self.steps is None or (self.lr is not None and self.lr <= 0):
             return None
         if self.lr_points is None and (self.schedule is None or self.warmup_steps is None):
             return None

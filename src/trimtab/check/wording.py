@@ -1,9 +1,11 @@
 """How numbers are told in a sentence."""
 
+import math
+
 
 def number(value: float) -> str:
     """A setting as people write it: 0.95, 3e-4, 1e-8."""
-    if value != 0 and (abs(value) < 1e-3 or abs(value) >= 1e6):
+    if value != 0 and math.isfinite(value) and (abs(value) < 1e-3 or abs(value) >= 1e6):
         mantissa, exponent = f"{value:.2e}".split("e")
         return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
     return f"{value:.6g}"
