@@ -1,0 +1,211 @@
+"""Protection in real training: nothing happens to a healthy run, and a sick one stays healthy."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.live.protect.made_up import NAN, fused, give_gradients, make_model
+from tests.live.protect.made_up import train as train_made_up
+from tests.live.test_observe import per_block, per_block_inductor, whole, whole_inductor
+from tests.live.tiny import Setup, adamw, assert_same_bits, batches, journal_of, loss_of, train
+from tests.live.tiny import make_model as make_tiny
+from torch import optim
+from torch._dynamo.utils import counters
+
+import trimtab
+from trimtab.core.config import Config, GateConfig
+
+# Said by torch's own compiler: about a tensor between two compiled blocks, and about itself.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
+]
+
+SETUPS = {
+    "AdamW fused": Setup(adamw(fused=True)),
+    "AdamW promoted": Setup(adamw()),
+    "accumulation": Setup(adamw(fused=True), accumulate=3),
+    "fp16, GradScaler": Setup(adamw(fused=True), autocast=torch.float16, initial_scale=1024.0),
+}
+COMPILED_SETUPS = {
+    "aot whole": Setup(adamw(fused=True), compile=whole),
+    "aot per block": Setup(adamw(fused=True), compile=per_block),
+    "inductor whole": Setup(adamw(fused=True), compile=whole_inductor),
+    "inductor per block": Setup(adamw(fused=True), compile=per_block_inductor),
+}
+NOT_COMPARED = {"clock", "step_seconds", "tokens_per_second", "discarded"}
+
+
+def check_healthy(setup: Setup, folder: Path) -> None:
+    """No bit differs from the bare run, no graph breaks, and the journal is that of observing."""
+    plain = replace(setup, clip=None, steps=32)
+    breaks = []
+    outcomes = []
+    for mode, run_dir in (("observe", None), ("protect", folder / "protect")):
+        torch._dynamo.reset()
+        counters.clear()
+        makes = adamw(fused=True) if run_dir is None else setup.optimizers
+        outcomes.append(train(replace(plain, mode=mode, optimizers=makes), run_dir))
+        breaks.append(sum(counters["graph_break"].values()))
+    assert_same_bits(*outcomes)
+    assert breaks == [0, 0]
+    torch._dynamo.reset()
+    train(replace(plain, mode="observe", optimizers=adamw(fused=True)), folder / "observe")
+    protected, observed = (journal_of(folder / name) for name in ("protect", "observe"))
+    assert not protected.column("discarded").values.any()
+    assert set(protected.columns) - NOT_COMPARED == set(observed.columns) - NOT_COMPARED
+    for name in set(observed.columns) - NOT_COMPARED:
+        ours, theirs = protected.column(name), observed.column(name)
+        np.testing.assert_array_equal(ours.present, theirs.present, err_msg=name)
+        np.testing.assert_array_equal(ours.values, theirs.values, err_msg=name)
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_a_healthy_run_is_not_touched(name: str, tmp_path: Path) -> None:
+    check_healthy(SETUPS[name], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPILED_SETUPS)
+def test_nor_is_a_compiled_one(name: str, tmp_path: Path) -> None:
+    check_healthy(COMPILED_SETUPS[name], tmp_path)
+
+
+def test_folded_clipping_trains_to_the_same_place(tmp_path: Path) -> None:
+    setup = Setup(adamw(fused=True), steps=60, clip=0.5)
+    bare = train(setup, None)
+    folded = train(replace(setup, mode="protect", guard_clips=True), tmp_path)
+    np.testing.assert_allclose(folded.norms, bare.norms, rtol=1e-4)
+    for ours, theirs in zip(folded.parameters, bare.parameters, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_bad_batches_stay_out_are_told_and_the_run_ends_where_its_clean_twin_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = batches(160)
+    bad = {90: 1e4, 91: NAN, 130: float("inf")}
+
+    def run(folder: Path | None, skip: set[int]) -> tuple[Any, float]:
+        model = make_tiny()
+        model.dropout.p = 0.0  # a skipped batch would draw no mask
+        optimizer = optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+        guard = trimtab.watch(
+            model, optimizer, run_dir=folder or "x", mode="protect", enabled=folder is not None
+        )
+        with guard:
+            for number, batch in enumerate(data):
+                if number in skip:
+                    continue
+                loss = loss_of(model, batch) * bad.get(number, 1.0)
+                guard.record(loss=loss, tokens=batch.numel())
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return model, float(loss_of(model, data[0]).detach())
+
+    protected, loss = run(tmp_path, set())
+    twin, expected = run(None, set(bad))
+    assert loss == expected
+    for ours, theirs in zip(protected.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    block = journal_of(tmp_path)
+    events = [event for event in block.events if event.kind == "step discarded"]
+    assert [event.step for event in events] == list(bad)
+    assert events[0].facts["reasons"] == [
+        "gradient norm",
+        "loss",
+        "loss and gradient norm together",
+    ]
+    assert events[1].facts["reasons"] == ["loss not finite", "grad norm not finite"]
+    assert float(str(events[0].facts["usual_grad_norm"])) < float(str(events[0].facts["grad_norm"]))
+    assert "step 90 discarded (gradient norm, loss" in caplog.text
+    # The update that did not happen has no size.
+    assert not block.column("update_norm").present[90]
+    assert block.column("update_norm").present[100]
+
+
+def test_a_promotion_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train_made_up(lambda parameters: optim.AdamW(parameters), 3, tmp_path)
+    assert "AdamW runs fused from now on" in caplog.text
+    events = journal_of(tmp_path).events
+    assert [event.facts for event in events if event.kind == "optimizer promoted"] == [
+        {"optimizer": "AdamW"}
+    ]
+
+
+def test_a_moved_level_is_accepted_told_and_learnt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make_model()
+    optimizer = optim.AdamW(model.parameters(), fused=True)
+    gate = GateConfig(window=16, least_steps=8, most_in_a_row=5)
+    with trimtab.watch(
+        model, optimizer, run_dir=tmp_path, mode="protect", config=Config(gate=gate)
+    ) as guard:
+        for number in range(80):
+            give_gradients(model, number, 1.0 if number < 40 else 100.0)
+            guard.record(loss=2.0 if number < 40 else 9.0)
+            optimizer.step()
+    block = journal_of(tmp_path)
+    assert np.flatnonzero(block.column("discarded").values).tolist() == [40, 41, 42, 43, 44]
+    assert [event.step for event in block.events if event.kind == "gate learns anew"] == [45]
+    assert "budget of discarded steps is spent at step 45" in caplog.text
+
+
+@pytest.mark.parametrize("promote", [True, False])
+def test_excess_is_scaled_down_in_the_update_or_by_hand(promote: bool, tmp_path: Path) -> None:
+    gate = GateConfig(window=16, least_steps=8, clip_excess=True, promote=promote)
+    model = make_model()
+    optimizer = optim.SGD(model.parameters(), lr=1.0)
+    moved = []
+    with trimtab.watch(
+        model, optimizer, run_dir=tmp_path, mode="protect", config=Config(gate=gate)
+    ) as guard:
+        for number in range(40):
+            before = [p.detach().clone() for p in model.parameters()]
+            give_gradients(model, 0, 5.0 if number in (35, 38) else 1.0)
+            guard.record(loss=2.0)
+            if number > 36:
+                guard.clip_grad_norm_(0.5)
+            optimizer.step()
+            changes = [p.detach() - b for p, b in zip(model.parameters(), before, strict=True)]
+            moved.append(float(torch.nn.utils.get_total_norm(changes)))
+    events = [e for e in journal_of(tmp_path).events if e.kind == "gradient scaled down"]
+    assert [event.step for event in events] == [35, 38]
+    assert float(str(events[0].facts["by"])) == pytest.approx(5.0, rel=1e-4)
+    assert moved[35] == pytest.approx(moved[34], rel=1e-4)
+    # What was clipped below the usual anyway is not scaled down twice.
+    assert moved[37:] == pytest.approx([0.5] * 3, rel=1e-4)
+
+
+def test_what_the_gate_has_learnt_is_saved_and_loaded(tmp_path: Path) -> None:
+    states: list[dict[str, Any]] = []
+
+    def keep(number: int, guard: Any, optimizer: Any) -> None:
+        if number == 99:
+            states.append(guard.state_dict())
+
+    train_made_up(fused(optim.AdamW), 100, tmp_path / "first", on_step=keep)
+    torch.save(states[0], tmp_path / "guard.pt")
+    state = torch.load(tmp_path / "guard.pt", weights_only=True)
+
+    for loads, discarded in ((True, [0]), (False, [])):
+        model = make_model()
+        optimizer = optim.AdamW(model.parameters(), fused=True)
+        run_dir = tmp_path / str(loads)
+        with trimtab.watch(model, optimizer, run_dir=run_dir, mode="protect", step=100) as guard:
+            if loads:
+                guard.load_state_dict(state)
+            give_gradients(model, 0, size=1000.0)
+            guard.record(loss=1.0)
+            optimizer.step()
+        found = journal_of(run_dir).column("discarded").values
+        assert np.flatnonzero(found).tolist() == discarded
+
+    with trimtab.watch(model, optimizer, run_dir=tmp_path / "observe") as guard:
+        assert guard.state_dict() == {}
+        guard.load_state_dict(state)
