@@ -8,6 +8,10 @@ by pair, with the same result.
 import re
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
+from trimtab.core.block import IntArray
+
 MOST_LAYOUTS = 8
 """Layouts learned for one kind of line. A log has two or three; a hostile one must not make us
 compile a pattern for each of its lines."""
@@ -49,11 +53,11 @@ class Layout:
         self.rows: list[int] = []
         self.cells: list[tuple[str, ...]] = []
 
-    def hand_over(self) -> Iterator[tuple[str, list[int], Sequence[str]]]:
+    def hand_over(self) -> Iterator[tuple[str, IntArray, Sequence[str]]]:
         """Name, rows and cells of each column; then there are none."""
-        rows, cells = self.rows, self.cells
+        rows, cells = np.array(self.rows), self.cells
         self.rows, self.cells = [], []
-        if rows:
+        if len(rows):
             for name, column in zip(self._names, zip(*cells, strict=True), strict=True):
                 yield name, rows, column
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trimtab.core.block import IntArray
 from trimtab.core.errors import UnreadableLog
 from trimtab.readers.formats import Reader
 from trimtab.readers.lines import LineFile, Progress
@@ -192,8 +193,8 @@ class _Scribe:
     def _hand_over(self) -> None:
         """Put what was gathered into the table."""
         index = self._table.new_rows(self._num_records - self._table.num_rows)
-        gathered: list[tuple[str, list[int], Sequence[object]]] = [
-            (name, rows, cells) for name, (rows, cells) in self._columns.items()
+        gathered: list[tuple[str, IntArray, Sequence[object]]] = [
+            (name, np.array(rows), cells) for name, (rows, cells) in self._columns.items()
         ]
         for kind in self._kinds:
             for layout in kind.layouts:
@@ -202,13 +203,12 @@ class _Scribe:
             if len(name) > NAME_CHARS:
                 continue
             if None in cells:  # what a group did not catch
-                rows = [row for row, cell in zip(rows, cells, strict=True) if cell is not None]
+                rows = rows[[cell is not None for cell in cells]]
                 cells = [cell for cell in cells if cell is not None]
             if name in self._grammar.grouped:
                 cells = [cell.replace(",", "") if isinstance(cell, str) else cell for cell in cells]
             # Most columns have a cell in every record; they share one array of rows.
-            places = np.array(rows)
-            self._table.add(name, index if np.array_equal(places, index) else places, cells)
+            self._table.add(name, index if np.array_equal(rows, index) else rows, cells)
         self._columns = {}
 
 
