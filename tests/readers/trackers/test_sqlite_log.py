@@ -41,8 +41,7 @@ def packed(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 def make(path: Path, script: str) -> Path:
     with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(script)
-        connection.commit()
+        connection.executescript(f"BEGIN; {script} COMMIT;")
     return path
 
 
