@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 _MENU = """\
 What do you do?
 
-  wait           go on as it is
-  discard        back to before the trouble; from there on throw away outlying gradients
-  skip K         back to before the trouble, with the data from K batches further on
-  roll back S    back to the checkpoint of step S, with the same data
-  lower LR F     go on with the learning rate divided by F
-  quarantine     back to before the trouble, with the data since then and its source taken out
-  stop           end the run; its best checkpoint is what is left
+  wait          go on as it is
+  discard       from the checkpoint before it, throwing away outlying gradients
+  skip K        from the checkpoint before it, with the data from K batches on
+  roll back S   from the checkpoint of step S, with the same data
+  lower LR F    go on with the learning rate divided by F
+  quarantine    from the checkpoint before it, without the data that does it
+  stop          end the run; its best checkpoint is what is left
 """
 
 
@@ -84,7 +84,7 @@ def practice(
             edit = sys.stdin.isatty() and typer.confirm("Write the post-mortem now?", default=True)
         _write_up(folder, exercise, edit=edit)
         console.print(view.show_truth(exercise, rehearsal.truth))
-        _compare(folder, exercise, marks[0], console)
+        _compare(folder, exercise, marks, console)
 
 
 def _train(exercise: "Exercise", run_dir: Path) -> "Rehearsal":
@@ -154,7 +154,7 @@ def _write_up(folder: Path, exercise: "Exercise", *, edit: bool) -> None:
         typer.echo(f"the editor did not start: {error}", err=True)
 
 
-def _compare(folder: Path, exercise: "Exercise", best: "Mark", console: "Console") -> None:
+def _compare(folder: Path, exercise: "Exercise", marks: "list[Mark]", console: "Console") -> None:
     """Write our post-mortem of the same journal, and set both side by side."""
     from trimtab.cli.examination import examine
     from trimtab.core.config import Rules
@@ -171,9 +171,8 @@ def _compare(folder: Path, exercise: "Exercise", best: "Mark", console: "Console
     if yours is None:
         typer.echo(f"\nOur post-mortem: {ours}\nThe empty one for yours: {_yours(folder)}")
         return
-    lines = write_up.compare(
-        yours, write_up.write_up_of(opinion), write_up.truth_of(exercise, best.answer)
-    )
+    truth = write_up.truth_of(exercise, marks)
+    lines = write_up.compare(yours, write_up.write_up_of(opinion), truth)
     typer.echo("\nYour post-mortem and ours, which has seen the same journal to its end")
     console.print(view.show_comparison(lines))
     typer.echo(f"\nOur post-mortem: {ours}\nYours: {_yours(folder)}")

@@ -12,6 +12,7 @@ from tests.synthetic import troubled_run
 from trimtab.core.actions import ActionKind
 from trimtab.lab.practice.answers import Answer
 from trimtab.lab.practice.exercise import Exercise
+from trimtab.lab.practice.scoring import Mark, Result
 from trimtab.lab.practice.write_up import (
     WriteUp,
     compare,
@@ -96,9 +97,17 @@ def test_rollback_is_roll_back() -> None:
 
 
 def test_the_truth_of_a_fault_and_of_none() -> None:
-    best = Answer(kind=ActionKind.ROLL_BACK, number=100)
+    same = Result(eval_loss=4.0, steps=80)
+    back, discard = Answer(kind=ActionKind.ROLL_BACK, number=90), Answer(kind=ActionKind.DISCARD)
+    best = [
+        Mark(answer=discard, result=same, score=100),
+        Mark(answer=back, result=same, score=100),
+        Mark(answer=Answer(kind=ActionKind.WAIT), result=same, score=99),
+    ]
     fault = Exercise.of_kind("F13w", 3)
-    told = WriteUp(onset=str(fault.onset), incident_class="", cause="F13", action="roll back")
-    assert truth_of(fault, best) == told
-    none = WriteUp(onset="none", incident_class="", cause="none", action="roll back")
-    assert truth_of(Exercise.of_kind("cooldown", 3), best) == none
+    told = truth_of(fault, best)
+    assert told == WriteUp(
+        onset=str(fault.onset), incident_class="", cause="F13", action="discard, roll back"
+    )
+    none = truth_of(Exercise.of_kind("cooldown", 3), best)
+    assert (none.onset, none.cause) == ("none", "none")

@@ -99,10 +99,10 @@ def show_marks(graded: list[Mark], chosen: Mark, stakes: Stakes) -> RenderableTy
             style="bold" if one is chosen else "",
         )
     told = (
-        f"Mended at the last good checkpoint, the run would end at {number(stakes.loss_mended)}; "
-        f"the checkpoint itself is at {number(stakes.loss_before)}. A step costs half of what a "
-        f"healthy one brings: {number(stakes.price)}. 100 is the best that was tried, 0 has lost "
-        "half of what was to be had."
+        "Mended, and trained on from the last good checkpoint, the run ends at "
+        f"{number(stakes.loss_mended)}; that checkpoint is at {number(stakes.loss_before)}. "
+        f"A step costs {number(stakes.price)}, half of what a healthy one brings. 100 is the best "
+        "that was tried, 0 has lost half of what was to be had."
     )
     return Group(table, Text(), Text(told, style="dim"))
 
@@ -117,7 +117,7 @@ def show_truth(exercise: Exercise, facts: dict[str, object]) -> RenderableType:
         ("what", was.title),
         ("cause", cause if was.is_fault else "no fault"),
         ("steps", f"{was.onset} {until}"),
-        ("severity", f"{was.severity:.2f} of 1 ({was.strength_name}: {was.strength:.3g})"),
+        ("how much", f"{was.strength_name}: {was.strength:.3g} (severity {was.severity:.2f} of 1)"),
         *((name.replace("_", " "), _short(fact)) for name, fact in facts.items()),
     ]
     for name, value in rows:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from trimtab.core.actions import ActionKind
 from trimtab.core.causes import Cause
 from trimtab.core.incidents import IncidentClass
-from trimtab.lab.practice.answers import Answer
 from trimtab.lab.practice.exercise import Exercise
+from trimtab.lab.practice.scoring import Mark
 from trimtab.policy.opinion import Opinion
 
 NEAR_STEPS = 5
@@ -96,14 +96,15 @@ def write_up_of(opinion: Opinion | None) -> WriteUp:
     )
 
 
-def truth_of(exercise: Exercise, best: Answer) -> WriteUp:
+def truth_of(exercise: Exercise, marks: list[Mark]) -> WriteUp:
     """The same lines as they were true; what class it was is a matter of opinion."""
     was = exercise.disturbance()
+    best = dict.fromkeys(mark.answer.kind for mark in marks if mark.score == 100)
     return WriteUp(
         onset=str(was.onset) if was.is_fault else NONE,
         incident_class="",
         cause=was.cause.name if was.cause else NONE,
-        action=best.kind,
+        action=", ".join(best),
     )
 
 
