@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,8 +37,8 @@ MORE_MEMORY = 1 << 30
 
 HEADER = ("what", "measured", "bar")
 _WORDS = (
-    b'\n \r\n \0 \x1b[31m [rank1]: nan -inf 1e999 | { } [ " , : = # step loss PAR1 4294967295 '
-    b"\xff\xfe \x80 \xff\xff\xff\xff \x7f\xff\xff\xff \x00\x00\x00\x80"
+    b'\n \r\n \0 \x1b[31m [rank1]: nan -inf 1e308 1e999 | { } [ " , : = # step loss PAR1 '
+    b"4294967295 \xff\xfe \x80 \xff\xff\xff\xff \x7f\xff\xff\xff \x00\x00\x00\x80"
 )
 TOKENS = [*_WORDS.split(b" "), b" " * 300, b"9" * 400, b"1.1,1.1," * 50, b"a: 1.1.1 " * 40]
 
@@ -171,6 +172,7 @@ def tell(tally: Tally, guide: str) -> None:
 def main(number: int) -> None:
     """Read so many damaged logs."""
     signal.signal(signal.SIGPROF, _raise_hang)
+    warnings.simplefilter("error")  # nobody wants to see what numpy thinks of a log
     tally = Tally()
     with tempfile.TemporaryDirectory(
         dir="/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -1,7 +1,9 @@
 """Logs in the states in which they are found: prefixed, coloured, interleaved, cut, restarted."""
 
 import random
+import re
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from tests.readers.text.story import Ink
 from tests.readers.text.test_samples import assert_same, every_sample
 from tests.readers.text.writers import SAMPLES, Sample
 
-from trimtab.core.errors import UnreadableLog
+from trimtab.core.errors import LogError, UnreadableLog
 from trimtab.readers import LogFormat, read_log
 from trimtab.readers.text.ranks import rows_of_others
 
@@ -96,3 +98,16 @@ def test_very_long_lines_are_left_out(write: Write) -> None:
     reading = read_log(write("".join(parts) + parts[-1].rstrip("\n") + "x" * 20_000 + "\n"))
     assert_same(reading.block, ink)
     assert "Lines of more than 16384 characters, left out: 1." in reading.notes
+
+
+@every_sample
+@pytest.mark.parametrize("seed", range(8))
+def test_no_number_is_too_large(sample: Sample, seed: int, write: Write) -> None:
+    rng = random.Random(seed)
+    text = "".join(sample.print(evaluated=seed % 2 == 0)[0])
+    extremes = ["1e308", "-1e308", "1e-320", "0.0", "nan", "-inf", "2.5", "2.5", "2.5"]
+    text = re.sub(r"\d+\.\d+(?:[eE][-+]\d+)?", lambda _: rng.choice(extremes), text)
+    huge = ["9" * 400, "9" * 17, "0", "1", "2", "3"]
+    text = re.sub(r"(?<![\d.:-])\d+(?![\d.:-])", lambda _: rng.choice(huge), text)
+    with suppress(LogError):
+        assert len(read_log(write(text)).block) > 0

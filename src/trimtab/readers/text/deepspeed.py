@@ -26,14 +26,13 @@ def finish(table: Table) -> None:
     """Count steps through all epochs, and tell means from values of one step."""
     mark_window_means(table, "iter time (s)")
     epoch, step = table.column("epoch"), table.column(STEP)
-    new_epoch = np.flatnonzero((np.diff(epoch.values) > 0) & (np.diff(step.values) <= 0)) + 1
-    if not len(new_epoch):
+    moves = np.diff(step.values)
+    anew = (np.diff(epoch.values) > 0) & (moves <= 0)
+    if not anew.any():
         return
-    steps = step.values.copy()
-    for row in new_epoch.tolist():
-        steps[row:] += steps[row - 1] + 1 - steps[row]
-    table.replace(STEP, Column(steps, step.present))
-    table.tell(f"Epochs in which the steps are counted anew, joined: {len(new_epoch)}.")
+    shifts = np.concatenate([[0.0], np.cumsum(np.where(anew, 1 - moves, 0.0))])
+    table.replace(STEP, Column(step.values + shifts, step.present))
+    table.tell(f"Epochs in which the steps are counted anew, joined: {np.count_nonzero(anew)}.")
 
 
 DEEPSPEED = text_reader(

@@ -59,8 +59,7 @@ def _base_of_loss(table: Table) -> float | None:
     for name in ("loss", "nll_loss"):
         loss = table.column(name)
         rows = loss.finite & perplexity.finite & (perplexity.values > 1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            bases = perplexity.values[rows] ** (1 / loss.values[rows])
+        bases = perplexity.values[rows] ** (1 / loss.values[rows])
         for base in (2.0, math.e):
             if len(bases) and abs(np.median(bases) - base) < 0.05:  # rounded to three digits
                 return base

@@ -34,7 +34,8 @@ _fields = Pairs(r" ([^|:]{1,99}): +", r"[^| ]++", r" +\|")
 
 def finish(table: Table) -> None:
     """Tell means from values of one step, and give the losses back that were not printed."""
-    mark_window_means(table, LM_LOSS, "elapsed time per iteration (ms)")
+    for unit in ("ms", "s"):
+        mark_window_means(table, LM_LOSS, f"elapsed time per iteration ({unit})")
     _restore_losses(table)
     unscale(table, norm="grad norm", scale="loss scale")
 

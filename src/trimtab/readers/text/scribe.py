@@ -147,7 +147,8 @@ class _Scribe:
             table.leave_out(others)
             table.tell(f"Records of further ranks, left out: {len(others)}.")
         if self._grammar.finish:
-            self._grammar.finish(table)
+            with np.errstate(all="ignore"):  # a log may hold numbers of any size
+                self._grammar.finish(table)
         return table
 
     def _add(self, kind: _Kind, found: re.Match[str]) -> None:
