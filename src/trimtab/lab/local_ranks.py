@@ -86,8 +86,11 @@ def _next_answer(
             answer: tuple[int, Any, str | None] | None = answers.get(timeout=_LOOK_SECONDS)
         except queues.Empty:
             answer = None
-        codes = [child.exitcode for child in children]
         # A rank that dies makes the others fail in their next meeting: what they say is its echo.
+        # They may be faster than its end.
+        if answer is not None and answer[2] is not None:
+            time.sleep(_LOOK_SECONDS)
+        codes = [child.exitcode for child in children]
         if any(codes) or (answer is None and time.monotonic() > deadline):
             raise RanksLost(f"ranks did not answer, exit codes {codes}")
         if answer is not None:
