@@ -193,6 +193,25 @@ def test_accelerate_prepares_what_we_watch(tmp_path: Path) -> None:
     assert block.column("update_norm").recorded
 
 
+@pytest.mark.parametrize("mode", ["observe", "protect"])
+def test_a_model_in_double_precision_is_watched_like_any_other(mode: str, tmp_path: Path) -> None:
+    model, optimizer = build()
+    model.double()
+    norms = []
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode=mode) as guard:
+        for batch in batches(12):
+            loss = model(batch[:, :-1]).square().mean()
+            guard.record(loss=loss)
+            loss.backward()
+            norms.append(total_norm(model))
+            optimizer.step()
+            optimizer.zero_grad()
+    block = journal_of(tmp_path)
+    np.testing.assert_allclose(block.column("grad_norm").values, norms, rtol=1e-5)
+    assert block.column("activation_rms/blocks.1").present[[0, 10]].all()
+    assert block.column("adam_v_norm").present[[0, 10]].all()
+
+
 def test_several_optimizers_make_one_step_and_one_norm(tmp_path: Path) -> None:
     model = make_model()
     optimizers = muon_and_adamw(model)

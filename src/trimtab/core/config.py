@@ -179,40 +179,50 @@ class GateConfig(_Section):
     """
 
     window: int = 128
-    """Steps that the usual is taken from. Source: the detector study, where 64 to 192 are equal."""
+    """Steps that the usual is taken from. Source: 78 public runs, where 64 to 192 were equal."""
 
     least_steps: int = 64
-    """Accepted steps in the window before a finite step can be discarded."""
+    """Accepted steps in the window before a finite step can be discarded: half a window."""
+
+    norm_ratio: float = 10.0
+    """A gradient norm over so many times its median is discarded, whatever the loss. Source: 5
+    times are passed once in 19,000 healthy steps, 8 times never."""
 
     norm_sigmas: float = 8.0
-    norm_ratio: float = 10.0
-    """A gradient norm over both is discarded, whatever the loss: 8 sigmas alone are passed 9 times
-    in 10,000 healthy steps, 5 times the median once in 19,000, 8 times never."""
+    """And over so many sigmas of its logarithm, so that a run whose norm jumps about is left alone.
+    Source: by itself it is passed 15 times in 10,000 healthy steps."""
 
     loss_sigmas: float = 25.0
+    """A loss over so many sigmas is discarded, whatever the norm. Source: the loss of one rank has
+    outliers of over 12 sigmas that are nothing but hard batches."""
+
     loss_excess: float = 0.1
-    """A loss over both is discarded, whatever the norm; the excess is by the usual loss. Bumps of
-    up to 8 % come from the order of the data alone (detector study, section 7)."""
+    """And over its median by this share. Source: bumps of up to 8 % come from the order of the data
+    alone, in several runs at the same step."""
 
     joint_sigmas: float = 6.0
+    """If loss and norm are both over so many sigmas, and the loss over `loss_excess`, less is
+    enough: both are never there together with `joint_ratio` in healthy runs."""
+
     joint_ratio: float = 2.0
-    """Loss and norm both over 6 sigmas, the norm over this ratio, the loss over `loss_excess`: less
-    is enough if both channels say so."""
+    """How many times its median the norm must be then."""
 
     most_in_a_row: int = 20
     """Finite steps discarded in a row before the gate gives in and learns anew. Source: 5 to 20
     batches are what people skip by hand behind a spike."""
 
     most_recent: int = 32
+    """The same for steps discarded now and then; an eighth of `recent_steps`."""
+
     recent_steps: int = 256
-    """The same for steps discarded now and then: so many, each fading over so many steps."""
+    """How fast those are forgotten: each counts less by one part in so many with every step."""
 
     clip_excess: bool = False
     """Whether a gradient that is too large for the usual and too small to be discarded is scaled
     down to the median norm."""
 
     excess_ratio: float = 3.0
-    """The norm from which that happens, with `norm_sigmas`: 0.8 in 10,000 healthy steps."""
+    """The norm from which that happens, with `norm_sigmas`. Source: 0.8 in 10,000 healthy steps."""
 
     promote: bool = True
     """Whether Adam, AdamW, SGD and Adagrad are made fused, the form that needs no host read."""

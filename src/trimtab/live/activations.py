@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from trimtab.live.roles import plain_name
-from trimtab.live.shards import local
+from trimtab.live.shards import local, norm_dtype
 
 NOT_WRITTEN = -1.0
 """What a slot holds until its hook has fired; a root mean square is never negative."""
@@ -48,7 +48,7 @@ class _Writer:
         tensor = output[0] if isinstance(output, tuple) else output
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
             part = local(tensor.detach())
-            norm = torch.linalg.vector_norm(part, dtype=torch.float32)
+            norm = torch.linalg.vector_norm(part, dtype=norm_dtype(part))
             self._slot.copy_(norm / math.sqrt(max(part.numel(), 1)))
 
 

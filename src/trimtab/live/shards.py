@@ -16,6 +16,12 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def norm_dtype(*tensors: torch.Tensor) -> torch.dtype:
+    """The precision to take norms in: an fp16 norm of 3e5 reads as infinite, and fp64 is kept."""
+    is_double = any(tensor.dtype == torch.float64 for tensor in tensors)
+    return torch.float64 if is_double else torch.float32
+
+
 def num_copies(tensor: torch.Tensor) -> int:
     """How many ranks hold the same part of a tensor as this one."""
     world = dist.get_world_size() if dist.is_initialized() else 1

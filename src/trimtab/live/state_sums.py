@@ -15,6 +15,7 @@ import torch
 from torch.optim import Optimizer
 
 from trimtab.live.pieces import Chunk, chunks
+from trimtab.live.shards import norm_dtype
 
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
@@ -59,8 +60,8 @@ def sum_state(
 
 def squares(tensors: Tensors) -> torch.Tensor:
     """The square of each tensor's norm, in fp32 whatever the tensors are."""
-    # An fp16 norm of 3e5 would read as infinite.
-    return torch.stack(torch._foreach_norm(tensors, 2.0, dtype=torch.float32)).square()
+    norms = torch._foreach_norm(tensors, 2.0, dtype=norm_dtype(*tensors))
+    return torch.stack(norms).square().float()
 
 
 def products(ones: Tensors, others: Tensors) -> torch.Tensor:

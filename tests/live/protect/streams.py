@@ -1,51 +1,12 @@
-"""Streams of loss and gradient norm for the rule, and a rule on the host to hold it against."""
+"""Made-up streams of loss and gradient norm, and a rule on the host to compare with."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import torch
+from benchmarks.gate import Outcome
 
 from trimtab.core.config import GateConfig
 from trimtab.live.protect.baseline import LOSS_FLOOR, NORM_FLOOR, REFRESH_STEPS, TO_SIGMA
-from trimtab.live.protect.rule import Rule
-
-BLOOM_LOSS = (0.022, 0.396, 0.043, 0.146, 2.899, 1.293, 1.014, 0.606)
-BLOOM_NORM = (3.91, 9.88, 65.6, 600.0, 3968.0, 1460.0, 1567.0, 2687.0)
-"""What the first spike of BLOOM-176B added to the loss, and by what it multiplied the gradient
-norm. Source: its training chronicles, 12 April 2022, iterations 31215 to 31222."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What was decided about a step."""
-
-    discarded: bool
-    forgot: bool
-    shrink: float
-
-
-def head(loss: float, norm: float, tokens: float = 100.0) -> torch.Tensor:
-    """A step's numbers as they come from the ranks."""
-    finite = loss * tokens if math.isfinite(loss) else 0.0
-    nan, inf = float(math.isnan(loss)), float(math.isinf(loss))
-    return torch.tensor([finite, tokens, nan, inf, norm, 1.0, 0.0, 0.0], dtype=torch.float32)
-
-
-def run_rule(rule: Rule, stream: Iterable[tuple[float, float]]) -> list[Outcome]:
-    """Let the rule decide about each (loss, norm) of a stream."""
-    outcomes = []
-    for loss, norm in stream:
-        verdict = rule.judge(head(loss, norm))
-        rule.learn(verdict, verdict.discards)
-        shrink = 1.0 if verdict.shrink is None else float(verdict.shrink)
-        outcomes.append(Outcome(bool(verdict.discards), bool(verdict.forget), shrink))
-    return outcomes
-
-
-def make_rule(**settings: object) -> Rule:
-    return Rule(GateConfig(**settings), torch.device("cpu"))  # type: ignore[arg-type]
 
 
 class HostRule:
@@ -121,14 +82,3 @@ def healthy(count: int, seed: int = 0) -> list[tuple[float, float]]:
     loss = 3.0 * (1 + np.arange(count)) ** -0.05 + 0.03 * generator.standard_t(5, count)
     norm = 0.3 * np.exp(0.1 * generator.standard_t(4, count))
     return list(zip(loss.tolist(), norm.tolist(), strict=True))
-
-
-def with_bloom(
-    stream: Sequence[tuple[float, float]], at: int
-) -> tuple[list[tuple[float, float]], range]:
-    """The stream with BLOOM's spike put onto it, and the steps that it covers."""
-    changed = list(stream)
-    for offset, (more, times) in enumerate(zip(BLOOM_LOSS, BLOOM_NORM, strict=True)):
-        loss, norm = changed[at + offset]
-        changed[at + offset] = (loss + more, norm * times)
-    return changed, range(at, at + len(BLOOM_LOSS))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from benchmarks.collectives import MOST_BYTES, MOST_COLLECTIVES, traffic
 from tests.live.protect.made_up import FAULTS, NAN, break_step, give_gradients, make_model
 from tests.live.protect.test_do_no_harm import IN_THE_GATE, IN_THE_GUARD
 from tests.live.test_do_no_harm import planted
@@ -273,3 +274,11 @@ def passed_over(rank: int, folder: Path) -> list[int]:
 
 def test_a_rank_whose_optimizer_is_passed_over_keeps_nobody_waiting(tmp_path: Path) -> None:
     assert run_threads(passed_over, 2, tmp_path) == [[12], [12]]
+
+
+@pytest.mark.parametrize("world", [2, 64, 16384])
+def test_two_collectives_and_few_bytes_a_step_at_any_world_size(world: int, tmp_path: Path) -> None:
+    counted = traffic(world, tmp_path, num_blocks=8, steps=21)
+    assert all(len(step) == MOST_COLLECTIVES for step in counted.steps)
+    assert counted.bytes_a_step <= MOST_BYTES
+    assert min(map(sum, counted.steps)) == 4 * 9 + 8 * 2  # nine floats and two whole numbers

@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from benchmarks.real_runs import RUNS, RealRun, real_runs
+from benchmarks.gate import healthy_runs, make_rule, run_rule, spikes, steps_of, with_bloom
+from benchmarks.real_runs import RUNS
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.live.protect.streams import HostRule, healthy, make_rule, run_rule, with_bloom
+from tests.live.protect.streams import HostRule, healthy
 
 from trimtab.core.config import GateConfig
 from trimtab.core.errors import ConfigError
@@ -155,39 +156,18 @@ def test_the_rule_runs_where_nothing_can_be_read() -> None:
         meta.learn(verdict, verdict.discards)
 
 
-def pairs(run: RealRun) -> list[tuple[float, float]]:
-    loss, norm = (run.block.column(name).values for name in ("loss", "grad_norm"))
-    return list(zip(loss.tolist(), norm.tolist(), strict=True))
-
-
-def runs_with_norm(label: str) -> list[RealRun]:
-    return [r for r in real_runs() if r.label == label and r.block.column("grad_norm").recorded]
-
-
 @needs_runs
 @pytest.mark.slow
 def test_less_than_one_discard_in_ten_thousand_healthy_real_steps() -> None:
-    steps = discards = 0
-    for run in runs_with_norm("healthy"):
-        stream = pairs(run)
-        steps += len(stream)
-        discards += sum(outcome.discarded for outcome in run_rule(make_rule(), stream))
-    assert steps > 80_000
-    assert discards * 10_000 <= steps, f"{discards} of {steps}"
+    outcomes = [o for run in healthy_runs() for o in run_rule(make_rule(), steps_of(run))]
+    assert len(outcomes) > 80_000
+    assert sum(outcome.discarded for outcome in outcomes) * 10_000 <= len(outcomes)
 
 
 @needs_runs
 @pytest.mark.slow
 def test_blooms_spike_in_real_runs() -> None:
-    dice = np.random.default_rng(0)
-    seen = 0
-    for run in runs_with_norm("healthy"):
-        if not run.is_every_step:
-            continue
-        for at in dice.integers(1000, 19000, 8):
-            stream, spike = with_bloom(pairs(run)[at - 300 : at + 20], 300)
-            outcomes = run_rule(make_rule(), stream)
-            # The loss of its second step may still be within what the noise of a batch allows.
-            assert all(outcomes[number].discarded for number in list(spike)[2:]), (run.name, at)
-            seen += 1
-    assert seen >= 32
+    found = spikes([run for run in healthy_runs() if run.is_every_step], 8)
+    assert len(found) >= 32
+    # The loss of its second step may still be within what the noise of a batch allows.
+    assert all(all(discarded[2:]) for discarded in found)

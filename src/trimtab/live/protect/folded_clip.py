@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from trimtab.live.optimizers import parameters_of
 from trimtab.live.protect.discard import divide_gradients
-from trimtab.live.shards import local
+from trimtab.live.shards import local, norm_dtype
 from trimtab.live.shield import Shield
 
 _EPSILON = 1e-6
@@ -90,15 +90,11 @@ class FoldedClip:
 
 
 def total_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
-    """The norm of all gradients as `get_total_norm` has it, but never in half precision.
-
-    An fp16 norm of 3e5 would read as infinite.
-    """
+    """The norm of all gradients as `get_total_norm` has it, but never in half precision."""
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not grads:
         return torch.tensor(0.0)
-    wide = torch.float64 if any(g.dtype == torch.float64 for g in grads) else torch.float32
-    norms = torch._foreach_norm(grads, 2.0, dtype=wide)
+    norms = torch._foreach_norm(grads, 2.0, dtype=norm_dtype(*grads))
     together = torch.stack([norm.to(grads[0].device) for norm in norms])
     total: torch.Tensor = torch.linalg.vector_norm(together)
     return total
