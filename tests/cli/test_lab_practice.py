@@ -50,7 +50,7 @@ def test_the_whole_way_from_the_question_to_the_comparison(
     folder = tmp_path / f"exercise-{SEED}"
     yours, ours = folder / "postmortem-yours.md", folder / "postmortem-ours.md"
     folder.mkdir()
-    written = f"Onset step: {exercise.onset}\x1b[31m\n"
+    written = f"Onset step: {exercise.onset} [b]\x1b[31m\n"
     yours.write_text(written)
 
     code, told = _call(cache, tmp_path, "--no-edit", said="panic\nroll back 6\n")
@@ -62,7 +62,7 @@ def test_the_whole_way_from_the_question_to_the_comparison(
     assert all(kind.value in answer for kind in ActionKind)
     assert "roll back 6 (yours)" in answer
     assert answer.index("Your score:") < answer.index(was.title)
-    assert f"{exercise.onset}?[31m" in answer, "shown, and without its terminal escape"
+    assert f"{exercise.onset} [b]?[31m" in answer, "as it is, but for its escape"
     assert yours.read_text() == written
     assert ours.read_text()
 

@@ -95,10 +95,10 @@ def _train(exercise: "Exercise", run_dir: Path) -> "Rehearsal":
 
     shutil.rmtree(run_dir, ignore_errors=True)  # of the same exercise: it becomes the same run
     with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("Preparing text", total=None)
+        task = bar.add_task("Training", total=None)
 
         def on_text(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
+            bar.update(task, description="Preparing text", completed=done, total=total)
 
         def on_step(done: int) -> None:
             bar.update(task, description="Training", completed=done, total=exercise.steps)

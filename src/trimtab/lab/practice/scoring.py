@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from trimtab.lab.practice.answers import Answer
 
 _LEAST_GAIN = 0.05
-"""Held-out loss below which the rest of a run is noise: two runs of the lab that differ in nothing
-but a skipped batch end within 0.02."""
+"""Held-out loss below which the rest of a run is noise: exercises that differ in a few skipped
+batches end within about 0.02."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,12 +111,12 @@ def show_truth(exercise: Exercise, facts: dict[str, object]) -> RenderableType:
     """What it really was."""
     was = exercise.disturbance()
     table = Table.grid(padding=(0, 2))
-    until = f"to {was.end - 1}" if was.end is not None else "to the end"
+    last = exercise.steps - 1 if was.end is None else was.end - 1
     cause = f"{was.cause.name} {was.cause.title}" if was.cause else "in no catalogue"
     rows = [
         ("what", was.title),
         ("cause", cause if was.is_fault else "no fault"),
-        ("steps", f"{was.onset} {until}"),
+        ("steps", f"{was.onset} to {last}" if last > was.onset else str(last)),
         ("how much", f"{was.strength_name}: {was.strength:.3g} (severity {was.severity:.2f} of 1)"),
         *((name.replace("_", " "), _short(fact)) for name, fact in facts.items()),
     ]
@@ -134,7 +134,7 @@ def show_comparison(lines: list[Line]) -> RenderableType:
     for line in lines:
         table.add_row(
             line.name,
-            plain(line.yours) or "-",
+            Text(plain(line.yours) or "-"),  # not a str: brackets in it would be taken as markup
             line.ours,
             Text("yes", style="green") if line.agrees else Text("no", style="red"),
             line.truth,
