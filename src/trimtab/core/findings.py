@@ -25,6 +25,10 @@ class Symptom(StrEnum):
     LOSS_SPIKE = "loss spike"
     RISING_LOSS = "loss rising without a break"
     SCALE_COLLAPSE = "loss scale collapsed"
+    GRADIENT_SPIKE = "gradient norm spike"
+    UPDATE_SPIKE = "update norm spike"
+    STALE_MOMENT = "second moment behind the gradient"
+    LEVEL_SHIFT = "loss level rose"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,4 +47,10 @@ class Finding:
     """What the detector's baseline said, where it has one."""
     limit: float | None = None
     """The value beyond which it is a finding, where there is one."""
+    onset_tick: int | None = None
+    """Where it seems to have begun, if that was earlier than this record."""
+    confidence: float = 1.0
+    """How far the recorded values can be trusted: 1 for raw ones, less for smoothed or inferred."""
+    false_per_10k: float | None = None
+    """False episodes of this detector per 10,000 points of healthy public runs, where measured."""
     facts: Mapping[str, float] = field(default_factory=dict)
