@@ -29,6 +29,23 @@ class Symptom(StrEnum):
     UPDATE_SPIKE = "update norm spike"
     STALE_MOMENT = "second moment behind the gradient"
     LEVEL_SHIFT = "loss level rose"
+    REFERENCE_GAP = "loss left its reference"
+    NO_LEARNING = "no learning"
+    MISSING_LOSS = "loss no longer recorded"
+    WENT_BACK = "step went back"
+    DATA_BACK = "data position went back"
+    REPEATED_BATCH = "batch served again"
+    OVERFLOWS = "frequent overflow"
+    SCALE_FROZEN = "loss scale never moves"
+    LR_JUMP = "learning rate jumped"
+    LR_RISING = "learning rate rising in its decay"
+    LR_OFF_PLAN = "learning rate off its plan"
+    FROZEN = "parameters not updating"
+    NORM_DRIFT = "weight norm drifting"
+    RESUME_GAP = "loss does not continue after the resume"
+    STATE_LOST = "optimizer state lost"
+    STALL = "stalled step"
+    SLOW = "throughput fell"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

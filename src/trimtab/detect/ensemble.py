@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from trimtab.core.block import Block
 from trimtab.core.findings import Finding
+from trimtab.detect.integrity import Integrity
 from trimtab.detect.loss_watch import LossWatch
 from trimtab.detect.rows import Row, rows_of
 
@@ -43,7 +44,7 @@ class Ensemble:
     name = "trimtab"
 
     def __init__(self, caution: float = 1.0) -> None:
-        self._detectors: list[RecordDetector] = [LossWatch(caution)]
+        self._detectors: list[RecordDetector] = [Integrity(), LossWatch(caution)]
 
     def feed(self, block: Block) -> list[Finding]:
         """Take the next records; return what was found among them, in order of tick."""

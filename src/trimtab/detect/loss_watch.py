@@ -57,8 +57,8 @@ class LossWatch:
             if name == GRAD_NORM and score is not None:
                 norm_z = score.z
         loss = row.signals.get(LOSS, math.nan)
-        if math.isfinite(loss):
-            findings += self._take_loss(row, loss, norm_z)
+        if math.isfinite(loss):  # the loss first: it is what people look for
+            findings = self._take_loss(row, loss, norm_z) + findings
         return [finding for finding in findings if finding is not None]
 
     def sweep(self, block: Block) -> list[Finding]:
@@ -74,7 +74,7 @@ class LossWatch:
                 if name == GRAD_NORM:
                     norm_z[rows] = scores.z
         rows = np.flatnonzero(block.column(LOSS).finite)
-        findings += self._sweep_loss(block, rows, norm_z[rows])
+        findings = self._sweep_loss(block, rows, norm_z[rows]) + findings
         return [finding for finding in findings if finding is not None]
 
     def restart(self) -> None:
