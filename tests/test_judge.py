@@ -8,14 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.core.block import Block, Column
-from trimtab.core.config import Config, TextbookConfig
+from trimtab.core.config import Config, Rules, TextbookConfig
 from trimtab.judge import Judge
 
+OWN = Config()
 # Short windows, so that a run of a few hundred records goes through every state many times.
 CONFIG = Config(
+    rules=Rules.TEXTBOOK,
     textbook=TextbookConfig(
         window=10, recovery_records=6, rise_records=5, norm_steps=8, reopen_records=3
-    )
+    ),
 )
 
 values = st.one_of(
@@ -54,23 +56,72 @@ def verdicts(judge: Judge, pieces: list[Block]) -> str:
     return "\n".join(map(repr, [*findings, *changes, *judge.incidents]))
 
 
+def faulty(draw: np.random.Generator, values: np.ndarray, *, is_loss: bool) -> np.ndarray:
+    """The signal with spikes, moved levels and drifts put in."""
+    length = len(values)
+    for _ in range(draw.integers(0, 5)):
+        at, span = int(draw.integers(0, length)), int(draw.choice([1, 2, 5, 40, 300]))
+        size = draw.choice([0.15, 0.4, 3.0, 50.0])
+        shape = np.linspace(0, 1, span) if draw.random() < 0.3 else np.ones(span)
+        part = slice(at, at + span)
+        shape = size * shape[: len(values[part])]
+        values[part] = values[part] + shape if is_loss else values[part] * (1 + 5 * shape)
+    for _ in range(draw.integers(0, 4)):
+        values[draw.integers(0, length)] = draw.choice([np.nan, np.inf, -np.inf, 1e300, 0.0, -1.0])
+    return values
+
+
+@st.composite
+def long_runs(draw: st.DrawFn) -> Block:
+    """Runs long enough for every window to fill, with every kind of trouble."""
+    seed = draw(st.integers(0, 10**9))
+    random = np.random.default_rng(seed)
+    length = int(random.choice([40, 300, 700, 1600]))
+    at = np.arange(length)
+    base = 2.0 + 2.0 * np.exp(-at / 300)
+    values = {
+        "loss": faulty(random, base + random.standard_t(4, length) * 0.03, is_loss=True),
+        "grad_norm": faulty(random, np.exp(random.normal(-1, 0.1, length)), is_loss=False),
+        "update_norm": faulty(random, np.exp(random.normal(-3, 0.1, length)), is_loss=False),
+    }
+    columns = {}
+    for name, signal in values.items():
+        share = random.choice([1.0, 1.0, 0.7, 0.1])
+        if random.random() < 0.8 or name == "loss":
+            columns[name] = Column(signal, random.random(length) < share)
+    strides = np.full(length, random.choice([1, 1, 5, 100]))
+    strides[random.integers(0, length) :] = random.choice([1, 5, 100])
+    strides[random.integers(0, length, 2)] = random.choice([1, -200, 1000])
+    return Block.from_columns(columns, step=np.cumsum(strides))
+
+
 @settings(max_examples=300, deadline=None)
 @given(runs(), st.data())
 def test_any_cut_and_any_save_gives_the_same_findings_and_incidents(
     run: Block, data: st.DataObject
 ) -> None:
-    whole = verdicts(Judge(CONFIG), [run])
+    check_cuts(CONFIG, run, data)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.one_of(runs(), long_runs(), long_runs(), long_runs()), st.data())
+def test_the_same_is_true_of_trimtabs_own_rules(run: Block, data: st.DataObject) -> None:
+    check_cuts(OWN, run, data)
+
+
+def check_cuts(config: Config, run: Block, data: st.DataObject) -> None:
+    whole = verdicts(Judge(config), [run])
 
     edges = sorted(data.draw(st.sets(st.integers(0, len(run)), max_size=8)))
     bounds = [0, *edges, len(run)]
     pieces = [run[a:b] for a, b in pairwise(bounds)]
-    assert verdicts(Judge(CONFIG), pieces) == whole
-    assert verdicts(Judge(CONFIG), list(run.cut(1))) == whole
+    assert verdicts(Judge(config), pieces) == whole
+    assert verdicts(Judge(config), list(run.cut(1))) == whole
 
     saved_at = data.draw(st.integers(0, len(run)))
-    first = Judge(CONFIG)
+    first = Judge(config)
     head = first.feed(run[:saved_at])
-    second = Judge(CONFIG)
+    second = Judge(config)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     tail = second.feed(run[saved_at:])
     end = second.finish()
@@ -88,7 +139,17 @@ def test_any_cut_and_any_save_gives_the_same_findings_and_incidents(
 @settings(max_examples=150, deadline=None)
 @given(runs())
 def test_every_incident_of_any_run_can_be_explained(run: Block) -> None:
-    judge = Judge(CONFIG)
+    check_opinions(CONFIG, run)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.one_of(runs(), long_runs()))
+def test_every_incident_of_trimtabs_own_rules_can_be_explained(run: Block) -> None:
+    check_opinions(OWN, run)
+
+
+def check_opinions(config: Config, run: Block) -> None:
+    judge = Judge(config)
     judge.feed(run)
     judge.finish()
     for incident in judge.incidents:

@@ -19,15 +19,18 @@ from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentChange
 from trimtab.detect.detector import Detector
+from trimtab.detect.ensemble import Ensemble
 from trimtab.detect.nonfinite import NonFinite
 from trimtab.detect.textbook_rise import TextbookRise
 from trimtab.detect.textbook_scale import TextbookScale
 from trimtab.detect.textbook_spike import TextbookSpike
 from trimtab.diagnose.case import Case, RunFacts
 from trimtab.diagnose.diagnosis import diagnose
+from trimtab.diagnose.episode_tracker import EpisodeTracker
+from trimtab.diagnose.own_tree import OWN_QUESTIONS
 from trimtab.diagnose.tracker import IncidentTracker
+from trimtab.policy import own, textbook
 from trimtab.policy.opinion import Opinion
-from trimtab.policy.textbook import advise
 
 STATE_VERSION = 1
 
@@ -47,11 +50,11 @@ class Judgement:
 class Judge:
     """Blocks in; findings, incidents and actions out."""
 
-    def __init__(self, config: Config | None = None, rules: Rules = Rules.TEXTBOOK) -> None:
+    def __init__(self, config: Config | None = None, rules: Rules | None = None) -> None:
         self._config = config or Config()
-        self.rules = rules
-        self._detectors = _detectors(rules, self._config)
-        self._tracker = IncidentTracker(self._config.textbook)
+        self.rules = rules or self._config.rules
+        self._detectors = _detectors(self.rules, self._config)
+        self._tracker = _tracker(self.rules, self._config)
         self._incidents: dict[int, Incident] = {}
 
     @property
@@ -73,10 +76,12 @@ class Judge:
     def explain(self, incident: Incident, run: Block, facts: RunFacts | None = None) -> Opinion:
         """Diagnose an incident of this run and say what to do about it."""
         case = Case.of(incident, run, facts or RunFacts(), self._config.textbook)
-        diagnosis = diagnose(case)
-        return Opinion(
-            diagnosis=diagnosis, action=advise(diagnosis, recurs=self._recurs(incident, run))
-        )
+        recurs = self._recurs(incident, run)
+        if self.rules is Rules.TEXTBOOK:
+            diagnosis = diagnose(case)
+            return Opinion(diagnosis=diagnosis, action=textbook.advise(diagnosis, recurs=recurs))
+        diagnosis = diagnose(case, OWN_QUESTIONS)
+        return Opinion(diagnosis=diagnosis, action=own.advise(diagnosis, recurs=recurs))
 
     def state_dict(self) -> dict[str, Any]:
         """All that the judge remembers, in JSON's terms."""
@@ -120,8 +125,18 @@ class Judge:
         )
 
 
+def _tracker(rules: Rules, config: Config) -> IncidentTracker | EpisodeTracker:
+    match rules:
+        case Rules.TRIMTAB:
+            return EpisodeTracker()
+        case Rules.TEXTBOOK:
+            return IncidentTracker(config.textbook)
+
+
 def _detectors(rules: Rules, config: Config) -> list[Detector]:
     match rules:
+        case Rules.TRIMTAB:
+            return [Ensemble(config.detect.caution)]
         case Rules.TEXTBOOK:
             return [
                 NonFinite(),

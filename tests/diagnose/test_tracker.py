@@ -5,14 +5,14 @@ import pytest
 from tests.synthetic import add_spike, block_of, falling_loss
 
 from trimtab.core.block import Block
-from trimtab.core.config import Config
+from trimtab.core.config import Config, Rules
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import IncidentChange, IncidentClass, Transition
 from trimtab.judge import Judge
 
 
 def changes(block: Block) -> tuple[list[IncidentChange], Judge]:
-    judge = Judge()
+    judge = Judge(rules=Rules.TEXTBOOK)
     seen = [*judge.feed(block).changes, *judge.finish().changes]
     return seen, judge
 
@@ -168,18 +168,18 @@ def test_a_nan_in_the_first_records_is_not_held_against_a_baseline_that_is_not_t
 
 def test_state_survives_json_in_the_middle_of_an_incident() -> None:
     block = block_of({"loss": add_spike(falling_loss(400), 300)})
-    whole = Judge()
+    whole = Judge(rules=Rules.TEXTBOOK)
     whole.feed(block)
-    first = Judge()
+    first = Judge(rules=Rules.TEXTBOOK)
     first.feed(block[:305])
-    second = Judge()
+    second = Judge(rules=Rules.TEXTBOOK)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     second.feed(block[305:])
     assert second.incidents == whole.incidents
 
 
 def test_a_state_of_another_kind_is_refused() -> None:
-    state = Judge(Config()).state_dict()
+    state = Judge(Config(), Rules.TEXTBOOK).state_dict()
     state["version"] = 99
     with pytest.raises(Exception, match="start a new judge"):
-        Judge().load_state_dict(state)
+        Judge(rules=Rules.TEXTBOOK).load_state_dict(state)

@@ -8,6 +8,7 @@ from tests.synthetic import Array, add_spike, block_of, falling_loss, troubled_r
 
 from trimtab.core.block import Block, Event
 from trimtab.core.causes import Cause, Standing
+from trimtab.core.config import Rules
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.signals import Quality
 from trimtab.diagnose import leaves
@@ -20,7 +21,7 @@ from trimtab.policy.opinion import Opinion
 
 
 def opinions(block: Block, facts: RunFacts | None = None) -> list[Opinion]:
-    judge = Judge()
+    judge = Judge(rules=Rules.TEXTBOOK)
     judge.feed(block)
     judge.finish()
     return [judge.explain(incident, block, facts) for incident in judge.incidents]

@@ -50,7 +50,7 @@ PLACES = [
     "trimtab.live.host_side.HostSide._derived",
     "trimtab.judge.Judge.feed",
     "trimtab.journal.writer.JournalWriter.append",
-    "trimtab.detect.textbook_spike.TextbookSpike.feed",
+    "trimtab.detect.ensemble.Ensemble.feed",
 ]
 AT_THE_END = [
     "trimtab.live.boundary.Boundary.drain",

@@ -9,6 +9,7 @@ from rich.console import Console
 from tests.synthetic import add_spike, block_of, falling_loss, troubled_run
 
 from trimtab.core.block import Block
+from trimtab.core.config import Rules
 from trimtab.diagnose.case import RunFacts
 from trimtab.judge import Judge
 from trimtab.report.account import Account
@@ -24,7 +25,7 @@ def account_of(
     facts: RunFacts | None = None,
     notes: Sequence[str] = (),
 ) -> Account:
-    judge = Judge()
+    judge = Judge(rules=Rules.TEXTBOOK)
     judge.feed(block)
     judge.finish()
     known = facts or RunFacts()

@@ -35,7 +35,7 @@ def demo(
                 bar.update(task, description="Training", completed=done, total=total)
 
             run_demo(run_dir, seed=seed, cache_dir=None, advance=advance)
-        account = examine(run_dir, Rules.TEXTBOOK)
+        account = examine(run_dir, Rules.TRIMTAB)
     output.print_view(account)
     output.print_goodput(account)
     typer.echo(f"the run is in {run_dir}; look again with: trimtab report {run_dir}", err=True)

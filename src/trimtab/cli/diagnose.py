@@ -11,7 +11,7 @@ from trimtab.core.config import Rules
 
 def diagnose(
     path: Annotated[Path, typer.Argument(help="A run directory, or the log of any trainer.")],
-    rules: Annotated[Rules, typer.Option(help="The rules to judge by.")] = Rules.TEXTBOOK,
+    rules: Annotated[Rules, typer.Option(help="The rules to judge by.")] = Rules.TRIMTAB,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the post-mortems.", show_default="trimtab-LOG, or the run's"),

@@ -10,7 +10,7 @@ from trimtab.core.config import Rules
 
 def report(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
-    rules: Annotated[Rules, typer.Option(help="The rules to judge by.")] = Rules.TEXTBOOK,
+    rules: Annotated[Rules, typer.Option(help="The rules to judge by.")] = Rules.TRIMTAB,
     price: Annotated[
         float | None, typer.Option(help="What an hour of the whole job costs.", min=0.0)
     ] = None,

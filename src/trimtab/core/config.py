@@ -19,6 +19,8 @@ from trimtab.core.jsonable import to_jsonable
 class Rules(StrEnum):
     """Which set of detectors judges."""
 
+    TRIMTAB = "trimtab"
+    """Trimtab's own (docs/detection.md)."""
     TEXTBOOK = "textbook"
     """The decision tree of the textbooks as it stands: the baseline to beat."""
 
@@ -67,6 +69,11 @@ def _coerce(section: str, setting: "dataclasses.Field[Any]", value: Any) -> Any:
         if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
             raise ConfigError(f"{section}.{setting.name} must be a list of strings, got {value!r}")
         return tuple(value)
+    if isinstance(kind, type) and issubclass(kind, StrEnum) and isinstance(value, str):
+        if value not in list(kind):
+            known = ", ".join(kind)
+            raise ConfigError(f"{section}.{setting.name} must be one of {known}, got {value!r}")
+        return kind(value)
     if isinstance(kind, type) and type(value) is not kind:
         raise ConfigError(f"{section}.{setting.name} must be {kind.__name__}, got {value!r}")
     return value
@@ -75,6 +82,18 @@ def _coerce(section: str, setting: "dataclasses.Field[Any]", value: Any) -> Any:
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ConfigError(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectConfig(_Section):
+    """Trimtab's own rules. Their thresholds follow the run's own noise; one knob moves them all."""
+
+    caution: float = 1.0
+    """All thresholds for spikes and levels are multiplied by this: over 1 fewer alarms, under 1
+    earlier ones. At 1 the false alarms are those of the published scoreboard."""
+
+    def __post_init__(self) -> None:
+        _require(0.5 <= self.caution <= 10, f"caution must be in 0.5..10, got {self.caution}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,8 +268,11 @@ class CheckConfig(_Section):
 class Config(_Section):
     """All settings of a run."""
 
+    rules: Rules = Rules.TRIMTAB
+    """Which set of detectors judges."""
     live: LiveConfig = field(default_factory=LiveConfig)
     gate: GateConfig = field(default_factory=GateConfig)
+    detect: DetectConfig = field(default_factory=DetectConfig)
     textbook: TextbookConfig = field(default_factory=TextbookConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
     check: CheckConfig = field(default_factory=CheckConfig)

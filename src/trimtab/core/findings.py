@@ -25,6 +25,27 @@ class Symptom(StrEnum):
     LOSS_SPIKE = "loss spike"
     RISING_LOSS = "loss rising without a break"
     SCALE_COLLAPSE = "loss scale collapsed"
+    GRADIENT_SPIKE = "gradient norm spike"
+    UPDATE_SPIKE = "update norm spike"
+    STALE_MOMENT = "second moment behind the gradient"
+    LEVEL_SHIFT = "loss level rose"
+    REFERENCE_GAP = "loss left its reference"
+    NO_LEARNING = "no learning"
+    MISSING_LOSS = "loss no longer recorded"
+    WENT_BACK = "step went back"
+    DATA_BACK = "data position went back"
+    REPEATED_BATCH = "batch served again"
+    OVERFLOWS = "frequent overflow"
+    SCALE_FROZEN = "loss scale never moves"
+    LR_JUMP = "learning rate jumped"
+    LR_RISING = "learning rate rising in its decay"
+    LR_OFF_PLAN = "learning rate off its plan"
+    FROZEN = "parameters not updating"
+    NORM_DRIFT = "weight norm drifting"
+    RESUME_GAP = "loss does not continue after the resume"
+    STATE_LOST = "optimizer state lost"
+    STALL = "stalled step"
+    SLOW = "throughput fell"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,4 +64,10 @@ class Finding:
     """What the detector's baseline said, where it has one."""
     limit: float | None = None
     """The value beyond which it is a finding, where there is one."""
+    onset_tick: int | None = None
+    """Where it seems to have begun, if that was earlier than this record."""
+    confidence: float = 1.0
+    """How far the recorded values can be trusted: 1 for raw ones, less for smoothed or inferred."""
+    false_per_10k: float | None = None
+    """False episodes of this detector per 10,000 points of healthy public runs, where measured."""
     facts: Mapping[str, float] = field(default_factory=dict)

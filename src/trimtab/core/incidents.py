@@ -27,6 +27,8 @@ class Transition(StrEnum):
     CLASSED = "classed"
     CLOSED = "closed"
     REOPENED = "reopened"
+    FORESEEN = "foreseen"
+    REBASELINED = "re-baselined"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,17 @@ class Moment:
     tick: int
     loss: float | None
     """None if no loss was recorded there, which is not the same as NaN."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What will probably become of an incident that is not over yet."""
+
+    incident_class: IncidentClass
+    certainty: float
+    """The share of labelled public incidents that looked the same and went that way."""
+    records: int
+    """Records from the alarm on that it was judged by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +67,9 @@ class Incident:
     last: Moment
     """The last record that was looked at while it was open."""
     baseline_mean: float | None
-    """Mean loss before the onset; None if too few losses came before."""
+    """Usual loss before the onset; None if too few losses came before."""
     baseline_deviation: float | None
-    """Standard deviation of the loss before the onset."""
+    """Usual deviation of the loss before the onset."""
     records: int
     """Records from the onset to the last one looked at."""
     incident_class: IncidentClass | None
@@ -65,6 +78,10 @@ class Incident:
     """The opening finding and each later one of a symptom not seen before in this incident."""
     num_findings: int
     """All findings that fell into it."""
+    outlook: Outlook | None = None
+    """The latest word on what will become of it, while the class is open."""
+    new_level: float | None = None
+    """The loss that was taken as the new normal, where it did not come back."""
 
     @property
     def symptoms(self) -> tuple[Symptom, ...]:
@@ -80,6 +97,7 @@ class Incident:
     def from_state(cls, state: Mapping[str, Any]) -> "Incident":
         """The incident that `dataclasses.asdict` took apart."""
         named = state["incident_class"]
+        outlook = state["outlook"]
         return cls(
             **{
                 **state,
@@ -88,7 +106,8 @@ class Incident:
                 "end": Moment(**state["end"]) if state["end"] else None,
                 "last": Moment(**state["last"]),
                 "incident_class": IncidentClass(named) if named else None,
-                "findings": tuple(_finding_from_state(part) for part in state["findings"]),
+                "findings": tuple(finding_from_state(part) for part in state["findings"]),
+                "outlook": _outlook_from_state(outlook) if outlook else None,
             }
         )
 
@@ -102,7 +121,12 @@ class IncidentChange:
     incident: Incident
 
 
-def _finding_from_state(state: Mapping[str, Any]) -> Finding:
+def _outlook_from_state(state: Mapping[str, Any]) -> Outlook:
+    return Outlook(**{**state, "incident_class": IncidentClass(state["incident_class"])})
+
+
+def finding_from_state(state: Mapping[str, Any]) -> Finding:
+    """The finding that `dataclasses.asdict` took apart."""
     return Finding(
         **{
             **state,

@@ -1,5 +1,6 @@
 """Diagnosis: everything that can be said about one incident."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trimtab.core.causes import Cause, Hypothesis, Standing
@@ -9,7 +10,7 @@ from trimtab.diagnose.case import Case
 from trimtab.diagnose.cost import Cost, reckon
 from trimtab.diagnose.layers import LayerNorms, layer_norms
 from trimtab.diagnose.symptoms import Symptoms, measure
-from trimtab.diagnose.tree import Walk, walk
+from trimtab.diagnose.tree import QUESTIONS, Question, Walk, walk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +31,9 @@ class Diagnosis:
     cost: Cost
 
 
-def diagnose(case: Case) -> Diagnosis:
-    """Explain one incident."""
-    walked = walk(case)
+def diagnose(case: Case, questions: Mapping[str, Question] = QUESTIONS) -> Diagnosis:
+    """Explain one incident, by the textbook's questions or others."""
+    walked = walk(case, questions)
     ranked = hypotheses.rank(case)
     leaf = walked.leaf
     cause, root_cause = leaf.cause, leaf.root_cause

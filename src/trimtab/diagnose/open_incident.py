@@ -40,6 +40,9 @@ class OpenIncident:
     """Records since the incident was opened or reopened."""
     incident_class: IncidentClass | None = None
     end: Moment | None = None
+    outlook: None = None
+    new_level: None = None
+    """The textbook looks neither ahead nor back: both stay empty."""
 
     @classmethod
     def begin(

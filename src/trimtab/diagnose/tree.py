@@ -18,6 +18,7 @@ A question whose signal was not recorded says so, and takes the way of "no". The
 a norm that is not finite is seen here before the loss shows it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trimtab.diagnose import leaves
@@ -168,12 +169,12 @@ QUESTIONS = {
 }
 
 
-def walk(case: Case) -> Walk:
+def walk(case: Case, questions: Mapping[str, Question] = QUESTIONS) -> Walk:
     """Ask question after question until the tree ends."""
     answers: list[Answer] = []
     here: str | Leaf = "1.1"
     while isinstance(here, str):
-        question = QUESTIONS[here]
+        question = questions[here]
         reading = question.panel(case)
         following = question.yes if reading.verdict is Verdict.YES else question.no
         answers.append(

@@ -28,6 +28,9 @@ ODD_TOKENS_SIGMAS = 6.0
 scores of healthy public runs stay under 4.5; batches of rare or repeated tokens in small models
 moved these two by 10 deviations and more."""
 
+_RISES = (Symptom.LOSS_SPIKE, Symptom.GRADIENT_SPIKE, Symptom.UPDATE_SPIKE)
+_RECOVERED = (IncidentClass.RECOVERABLE, IncidentClass.HARD_BATCH)
+
 _PACE_RECORDS = 20
 _PACE_FACTOR = 3.0
 
@@ -46,17 +49,28 @@ def spike(case: Case) -> Reading:
     )
 
 
+def rose(case: Case) -> Reading:
+    """Did the loss or a norm rise beyond the run's own noise?"""
+    hits = [finding for finding in case.incident.findings if finding.symptom in _RISES]
+    if not hits:
+        return reading(LOSS, False, "no loss and no norm beyond its limit")
+    first = hits[0]
+    shown = f"{first.signal} {number(first.value)} at step {first.step}"
+    usual = f"expected {number(first.expected)}, limit {number(first.limit)}"
+    return reading(first.signal, True, f"{shown}, {usual}{case.doubt(first.signal)}")
+
+
 def recovered(case: Case) -> Reading:
-    """Was the loss back within mean + 0.5 sigma in 50 records?"""
+    """Was the loss back in the time that a recovery may take?"""
     incident = case.incident
-    if incident.end and incident.incident_class is IncidentClass.RECOVERABLE:
+    if incident.end and incident.incident_class in _RECOVERED:
         return reading(LOSS, True, f"back at step {incident.end.step}, {incident.records} records")
     ended = "" if incident.end else "; the log ends there"
     return reading(LOSS, False, f"not back in {incident.records} records{ended}")
 
 
 def had_its_time(case: Case) -> Reading:
-    """Did the log go on for the 50 records that a recovery may take?"""
+    """Did the log go on for the time that a recovery may take?"""
     seen = f"{case.incident.records} records from the onset on"
     return reading(LOSS, case.incident.incident_class is not None, seen)
 

@@ -1,0 +1,20 @@
+"""Panels of findings that name their trouble by themselves: was there one in this incident?"""
+
+from trimtab.core.findings import Symptom
+from trimtab.diagnose.case import Case
+from trimtab.diagnose.reading import Panel, Reading, number, reading
+
+
+def panel_of(symptom: Symptom) -> Panel:
+    """The panel that asks for findings of one kind."""
+
+    def panel(case: Case) -> Reading:
+        hits = [finding for finding in case.incident.findings if finding.symptom is symptom]
+        if not hits:
+            return reading("findings", False, f"no finding of the kind: {symptom}")
+        first = hits[0]
+        expected = "" if first.expected is None else f", expected {number(first.expected)}"
+        seen = f"{first.signal} {number(first.value)} at step {first.step}{expected}"
+        return reading(first.signal, True, f"{seen}{case.doubt(first.signal)}")
+
+    return panel

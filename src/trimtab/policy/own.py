@@ -1,0 +1,94 @@
+"""What trimtab itself advises for each class of incident."""
+
+from trimtab.core.actions import Action, ActionKind
+from trimtab.core.incidents import IncidentClass, Outlook
+from trimtab.diagnose.diagnosis import Diagnosis
+
+SURE = 0.8
+"""An outlook this certain is worth acting on; under it waiting costs less than a wrong rollback."""
+
+
+def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
+    """What to do about an incident; `recurs` if it came at the same place before a restart."""
+    onset = diagnosis.incident.onset.step
+    if recurs:
+        return Action(
+            kind=ActionKind.LOWER_LR,
+            instruction="Lower the learning rate by 2 to 3 times and run on from a checkpoint "
+            f"older than step {onset}.",
+            reason="It came back at the same place after a restart.",
+        )
+    match diagnosis.incident_class:
+        case IncidentClass.HARD_BATCH:
+            return Action(
+                kind=ActionKind.WAIT,
+                instruction="Go on; nothing is to be done.",
+                reason="One batch was hard and the next ones were not.",
+            )
+        case IncidentClass.RECOVERABLE:
+            return Action(
+                kind=ActionKind.WAIT,
+                instruction="Go on, and look again 200 steps later.",
+                reason="The loss came back by itself.",
+            )
+        case IncidentClass.LINGERING:
+            return _after_lingering(diagnosis)
+        case IncidentClass.DIVERGENT:
+            return Action(
+                kind=ActionKind.ROLL_BACK,
+                instruction=f"Roll back to a checkpoint older than step {onset} and skip 5 to 20 "
+                "batches from there.",
+                reason="The weights are lost; what is done after the onset is done in vain.",
+            )
+        case IncidentClass.SILENT:
+            return Action(
+                kind=ActionKind.ROLL_BACK,
+                instruction=f"Apply the remedy and run on from a checkpoint older than step "
+                f"{onset}.",
+                reason="What drives it goes on until it is mended.",
+            )
+        case IncidentClass.PLATEAU:
+            return Action(
+                kind=ActionKind.STOP,
+                instruction="Stop the run if the evaluation loss is flat too.",
+                reason="Nothing more is being learnt.",
+            )
+        case None:
+            return _while_open(onset, diagnosis.incident.outlook)
+
+
+def _after_lingering(diagnosis: Diagnosis) -> Action:
+    incident = diagnosis.incident
+    if incident.end is not None and incident.new_level is None:
+        return Action(
+            kind=ActionKind.WAIT,
+            instruction="Go on, and compare the evaluation loss with the one before.",
+            reason=f"The loss took {incident.records} records, but it came back.",
+        )
+    return Action(
+        kind=ActionKind.ROLL_BACK,
+        instruction=f"Roll back to a checkpoint older than step {incident.onset.step} and skip 5 "
+        "to 20 batches from there, unless the data was changed on purpose.",
+        reason="The loss has stayed on its higher level.",
+    )
+
+
+def _while_open(onset: int, outlook: Outlook | None) -> Action:
+    """Nothing is certain yet: the outlook decides whether a rollback should be made ready."""
+    if outlook is None:
+        return Action(
+            kind=ActionKind.WAIT,
+            instruction="Look again when there are more records.",
+            reason="It is too early to say.",
+        )
+    told = f"{outlook.incident_class}, {100 * outlook.certainty:.0f} % certain"
+    if outlook.incident_class is not IncidentClass.RECOVERABLE and outlook.certainty >= SURE:
+        return Action(
+            kind=ActionKind.ROLL_BACK,
+            instruction=f"Make a checkpoint older than step {onset} ready; roll back if the loss "
+            "is not back in 100 steps.",
+            reason=f"Foreseen: {told}.",
+        )
+    return Action(
+        kind=ActionKind.WAIT, instruction="Wait for the next look.", reason=f"Foreseen: {told}."
+    )
