@@ -161,7 +161,7 @@ def _compare(folder: Path, exercise: "Exercise", marks: "list[Mark]", console: "
     from trimtab.lab.practice import view, write_up
     from trimtab.report.postmortem import write_postmortem
 
-    account = examine(folder / "run", Rules.TEXTBOOK)
+    account = examine(folder / "run", Rules.TRIMTAB)
     opinion = next(iter(account.gravest(1)), None)
     ours = folder / "postmortem-ours.md"
     text = "The judge saw no incident.\n" if opinion is None else write_postmortem(opinion, account)

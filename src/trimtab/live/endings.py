@@ -27,8 +27,11 @@ class Endings:
     def remove(self) -> None:
         """Put everything back as it was found."""
         atexit.unregister(self._at_exit)
+        # A handler can only be set in the main thread; in another one we are ending by SIGTERM.
+        is_main = threading.current_thread() is threading.main_thread()
         # Somebody may have put a handler of his own on top of ours; that one stays.
-        if self._is_installed and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+        is_ours = self._is_installed and signal.getsignal(signal.SIGTERM) == self._on_sigterm
+        if is_main and is_ours:
             signal.signal(signal.SIGTERM, self._previous)
         self._is_installed = False
 
