@@ -3,7 +3,7 @@
 import math
 
 from trimtab.check.plan import NormPlace
-from trimtab.check.rule import Change, Fault, Level, rule
+from trimtab.check.rule import Change, Fault, Level, Shown, rule
 from trimtab.check.wording import amount, number
 
 DEEP_POST_NORM = 12
@@ -29,6 +29,7 @@ def _wide_std(width: int) -> float:
     mechanism="Every norm on the residual stream shrinks the gradient on its way down, and the "
     "lowest layers of a deep stack get next to none of it.",
     source="Xiong et al. 2020; GPT-2 moved to pre-norm",
+    shown=Shown.LAB,
 )
 def deep_post_norm(norm: NormPlace, layers: int) -> Fault | None:
     """Look for norms on the residual stream."""
@@ -63,6 +64,7 @@ def large_init(init_std: float, width: int) -> Fault | None:
     mechanism="The first logits are so large that the loss starts far above that of guessing, and "
     "the run spends its warm-up coming back to where it should have begun.",
     source="follows from the softmax: logits of deviation s cost about s^2 / 2 nats above guessing",
+    shown=Shown.LAB,
 )
 def absurd_init(init_std: float, width: int) -> Fault | None:
     """Compare the deviation with the one for the width."""

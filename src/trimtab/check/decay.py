@@ -2,7 +2,7 @@
 
 import math
 
-from trimtab.check.rule import ADAM, Change, Fault, Level, rule
+from trimtab.check.rule import ADAM, Change, Fault, Level, Shown, rule
 from trimtab.check.wording import amount, number
 
 HIGHEST_DECAY, LOWEST_DECAY = 0.5, 0.01
@@ -91,6 +91,7 @@ def decayed_embeddings(decay_embeddings: bool, weight_decay: float) -> Fault | N
     "weights with large gradients are hardly decayed at all.",
     source="Loshchilov and Hutter 2019 (AdamW)",
     only=ADAM,
+    shown=Shown.LAB,
 )
 def coupled_decay(decoupled_decay: bool, weight_decay: float) -> Fault | None:
     """Look for L2 in place of decay."""

@@ -1,6 +1,6 @@
 """Rules on the optimizer: moments, epsilon, clipping, the height of the learning rate."""
 
-from trimtab.check.rule import ADAM, Change, Fault, Level, rule
+from trimtab.check.rule import ADAM, Change, Fault, Level, Shown, rule
 from trimtab.check.wording import amount, number
 
 LONGEST_MEMORY_TOKENS = 400e6
@@ -110,6 +110,7 @@ def loose_clipping(clip_norm: float) -> Fault | None:
     "gradient times lr / epsilon, and layers with small gradients hardly move.",
     source="small-scale proxies (arXiv 2309.14322); Molybog et al. 2023",
     only=ADAM,
+    shown=Shown.LAB,
 )
 def huge_epsilon(epsilon: float) -> Fault | None:
     """Look for an epsilon that makes Adam another optimizer."""
@@ -178,6 +179,7 @@ def impossible_values(
     "loss settles near the entropy of single tokens without a spike to see.",
     source="highest published AdamW rates: 3e-3 at 135M (SmolLM), 8e-4 at 8B (MLPerf)",
     only={**ADAM, "mup": False},  # under muP the rate is that of the base width
+    shown=Shown.LAB,
 )
 def high_rate(lr: float, model_size: float) -> Fault | None:
     """Compare the rate with the highest one that was published for the size."""

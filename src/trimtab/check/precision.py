@@ -1,7 +1,7 @@
 """Rules on number formats: where range or precision is too small for what is done in it."""
 
 from trimtab.check.plan import LossScaling, Precision
-from trimtab.check.rule import ADAM, Change, Fault, Level, rule
+from trimtab.check.rule import ADAM, Change, Fault, Level, Shown, rule
 from trimtab.check.wording import number
 
 STUCK_BETA2 = 0.997
@@ -94,6 +94,7 @@ def bottomless_scale(min_loss_scale: float) -> Fault | None:
     mechanism="An update smaller than 1/512 of a bf16 weight (1/4096 in fp16) rounds away, so "
     "most weights stop moving as the rate comes down.",
     source="mixed-precision practice since Micikevicius et al. 2018; half a step of the mantissa",
+    shown=Shown.LAB,
 )
 def low_precision_weights(
     weights: Precision, lr: float | None = None, init_std: float | None = None

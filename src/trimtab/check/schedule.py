@@ -3,7 +3,7 @@
 import numpy as np
 
 from trimtab.check.curve import Curve, Points, Shape
-from trimtab.check.rule import Change, Fault, Level, rule
+from trimtab.check.rule import Change, Fault, Level, Shown, rule
 from trimtab.check.wording import number
 
 RISE = 0.05
@@ -79,6 +79,7 @@ def rising_in_decay(
     mechanism="The decay interpolates towards a floor that lies higher than its start, so the "
     "rate grows until the end of the run.",
     source="F24 of the catalogue; Megatron-LM refuses such a pair",
+    shown=Shown.LAB,
 )
 def floor_above_peak(lr: float, final_lr: float) -> Fault | None:
     """Look for a floor that is a ceiling."""
@@ -158,6 +159,7 @@ def late_end(
     "The learning rate is zero for a part of the run",
     mechanism="At a rate of zero nothing is learned, and the hardware is paid all the same.",
     source="follows from the schedule",
+    shown=Shown.LAB,
 )
 def dead_steps(curve: Curve, final_lr: float, steps: int) -> Fault | None:
     """Look for steps without a rate."""
@@ -181,6 +183,7 @@ def dead_steps(curve: Curve, final_lr: float, steps: int) -> Fault | None:
     mechanism="The formula of the decay runs on behind its end, and a negative rate climbs the "
     "loss.",
     source="measured: torchtitan 0.3.0 with total_steps below training.steps",
+    shown=Shown.LAB,
 )
 def negative_rate(curve: Curve, steps: int) -> Fault | None:
     """Look for a rate below zero."""
