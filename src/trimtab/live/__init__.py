@@ -1,4 +1,4 @@
-"""The guard in a training loop: sees every step, changes none, waits for nobody.
+"""The guard in a training loop: sees every step and waits for nobody.
 
 The way of a step, and what sits where:
 
@@ -11,6 +11,9 @@ The way of a step, and what sits where:
                                           post-hook     Telemetry, then the boundary:
                                             Boundary    one small all_reduce; out of the device
                                             HostSide    values of step t - L -> journal, judge
+
+A guard that only observes changes none of them. With `mode="protect"` there is a gate in the
+pre-hook that keeps bad steps from the weights (protect/).
 
 Nothing on this path reads a device value on the host, except at the boundary, where the values
 of L steps ago have long arrived. Whatever goes wrong in here is caught by the Shield: the guard

@@ -209,3 +209,23 @@ def test_what_the_gate_has_learnt_is_saved_and_loaded(tmp_path: Path) -> None:
     with trimtab.watch(model, optimizer, run_dir=tmp_path / "observe") as guard:
         assert guard.state_dict() == {}
         guard.load_state_dict(state)
+
+
+def test_accelerate_prepares_what_we_protect(tmp_path: Path) -> None:
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True)
+    model = make_tiny()
+    model, optimizer = accelerator.prepare(model, optim.AdamW(model.parameters(), lr=1e-2))
+    moves = []
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        for number, batch in enumerate(batches(6)):
+            loss = loss_of(model, batch) * (NAN if number in (0, 3) else 1.0)
+            guard.record(loss=loss)
+            accelerator.backward(loss)
+            guard.record(grad_norm=accelerator.clip_grad_norm_(model.parameters(), 0.1))
+            before = [p.detach().clone() for p in model.parameters()]
+            optimizer.step()
+            optimizer.zero_grad()
+            pairs = zip(model.parameters(), before, strict=True)
+            moves.append(any(not torch.equal(p, b) for p, b in pairs))
+    assert moves == [False, True, True, False, True, True]
