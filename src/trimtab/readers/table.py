@@ -87,18 +87,6 @@ class Table:
         """Leave out a column."""
         del self._columns[name]
 
-    def leave_out(self, rows: IntArray) -> None:
-        """Say that these rows are not records of the run."""
-        self._left_out.append(rows)
-
-    @property
-    def kept(self) -> BoolArray:
-        """The rows that were not left out."""
-        kept = np.ones(self.num_rows, dtype=np.bool_)
-        for rows in self._left_out:
-            kept[rows] = False
-        return kept
-
     def tell(self, note: str) -> None:
         """Add a sentence about the file to the notes."""
         self._notes.append(note)
@@ -155,3 +143,15 @@ class Table:
             for rows in self._columns[name].rows:
                 found[rows] = True
         return found
+
+    def leave_out(self, rows: IntArray) -> None:
+        """Say that these rows are not records of the run."""
+        self._left_out.append(rows)
+
+    @property
+    def kept(self) -> BoolArray:
+        """The rows that were not left out."""
+        kept = np.ones(self.num_rows, dtype=np.bool_)
+        for rows in self._left_out:
+            kept[rows] = False
+        return kept
