@@ -96,6 +96,16 @@ class GateWords:
             self._notebook.event(kind, step, facts)
 
 
+def tell_promotion(notebook: Notebook, step: int, name: str) -> None:
+    """Tell that an optimizer now runs fused and did not before."""
+    log.warning(
+        "trimtab: %s runs fused from now on, the form that can discard a step without waiting for "
+        "the host; results differ by rounding. gate.promote = false keeps its own form",
+        name,
+    )
+    notebook.event("optimizer promoted", step, {"optimizer": name})
+
+
 def _reasons(told: Mapping[str, float], report: Mapping[str, float]) -> list[str]:
     reasons = [
         f"{name.replace('_', ' ')} not finite"
