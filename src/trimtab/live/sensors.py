@@ -98,6 +98,7 @@ class Sensors:
         if name not in self._own and len(self._own) < MOST_OWN:
             self._own[name] = as_scalar(value, self.device).clone()
 
+    @torch.no_grad()
     def see_gradient(self) -> None:
         """Measure the gradient norm as the optimizer is about to use it."""
         having = [i for i, p in enumerate(self._parameters) if has_dense_grad(p)]
@@ -137,7 +138,10 @@ class Sensors:
         if self._own_sums is None:
             return None
         weighted, tokens = self._own_sums
-        return weighted if self._world == 1 else weighted / tokens
+        if self._world == 1:
+            return weighted
+        # A rank that was given no tokens has no loss, and not one that is not a number.
+        return weighted / torch.where(tokens == 0, self._one, tokens)
 
     def take_own(self) -> tuple[tuple[str, ...], tuple[torch.Tensor, ...]]:
         """The names and values of this rank's own signals of the step."""

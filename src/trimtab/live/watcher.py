@@ -12,15 +12,15 @@ import torch
 from torch.optim import Optimizer
 
 from trimtab.core import signals
-from trimtab.core.errors import ConfigError
 from trimtab.live.boundary import Boundary
 from trimtab.live.delivery import Delivery, Label
 from trimtab.live.endings import Endings
 from trimtab.live.host_side import HostSide, StepNote
 from trimtab.live.protect.ballot import OUT
 from trimtab.live.protect.gate import Decision, Gate
+from trimtab.live.protect.words import tell_promotion
 from trimtab.live.sensors import Sensors
-from trimtab.live.shield import Shield, log
+from trimtab.live.shield import Shield
 from trimtab.live.step_hooks import StepHooks
 from trimtab.live.step_loop import StepLoop
 
@@ -28,11 +28,6 @@ _Parcel = tuple[Label, torch.Tensor, tuple[torch.Tensor, ...]]
 """What the numbers are, those added up over ranks, and those of this rank alone."""
 
 _NOTHING: tuple[Any, ...] = ()
-
-PROMOTED = (
-    "trimtab: %s runs fused from now on, the form that can discard a step without waiting for the "
-    "host; results differ by rounding. gate.promote = false keeps its own form"
-)
 
 
 class Watcher:
@@ -138,19 +133,13 @@ class Watcher:
 
     def cannot_gate(self, optimizer: Optimizer, why: str) -> None:
         """Protect no longer: what this optimizer does in a step cannot be discarded as a whole."""
-        if self.gate is not None and not self.gate.shield.is_down:
-            self.gate.after(optimizer)
-            with self.gate.shield.guarding("closure"):
-                raise ConfigError(
-                    f"{type(optimizer).__name__} {why}, so trimtab cannot tell its bad steps from "
-                    "good ones; use mode='observe' with it"
-                )
+        if self.gate is not None:
+            self.gate.refuse(optimizer, why)
 
     def tell_promotion(self, name: str) -> None:
         """An optimizer now runs fused and did not before."""
         if self.host is not None:
-            log.warning(PROMOTED, name)
-            self.host.event("optimizer promoted", self.next_step, {"optimizer": name})
+            tell_promotion(self.host, self.next_step, name)
 
     def after_update(self) -> None:
         """Close the step."""

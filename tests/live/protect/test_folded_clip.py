@@ -177,3 +177,26 @@ def test_a_mixed_pair_is_clipped_by_one_norm(tmp_path: Path) -> None:
         for optimizer in optimizers:
             optimizer.step()
     assert float((flat(model) - before).norm()) == pytest.approx(MAX_NORM, rel=1e-4)
+
+
+def test_a_gradient_that_has_a_graph_of_its_own_is_clipped_without_one(tmp_path: Path) -> None:
+    model = make_model()
+    optimizer = optim.SGD(model.parameters(), lr=1.0, fused=True)
+    before = flat(model)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        loss = 100 * flat_with_graph(model).square().sum()
+        guard.record(loss=loss)
+        parameters = list(model.parameters())
+        grads = torch.autograd.grad(loss, parameters, create_graph=True)
+        for parameter, gradient in zip(parameters, grads, strict=True):
+            parameter.grad = gradient
+        norm = guard.clip_grad_norm_(MAX_NORM)
+        assert not norm.requires_grad
+        optimizer.step()
+        optimizer.zero_grad()
+        assert not guard._watcher.gate.shield.is_down  # type: ignore[union-attr]
+    assert float((flat(model) - before).norm()) == pytest.approx(MAX_NORM, rel=1e-4)
+
+
+def flat_with_graph(model: nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.view(-1) for parameter in model.parameters()])

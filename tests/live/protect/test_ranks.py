@@ -173,6 +173,29 @@ def test_thirty_random_schedules_on_real_ranks(tmp_path: Path) -> None:
     check_schedules(range(1000, 1030), run_ranks, tmp_path, steps=14)
 
 
+@pytest.mark.parametrize("failing_rank", [0, 1])
+def test_a_bug_in_the_gate_ends_protection_everywhere_and_watching_nowhere(
+    failing_rank: int, tmp_path: Path
+) -> None:
+    bug = (5, "trimtab.live.protect.rule.Rule.judge")
+    schedule = Schedule(
+        steps=14,
+        faults={2: (0, "nan gradient"), 5: (0, "nan loss"), 9: (1, "nan loss")},
+        bugs={failing_rank: bug},
+    )
+    with plant(schedule):
+        results = run_threads(follow, 2, schedule, tmp_path)
+    # The step in which it fails is taken everywhere, and so are those behind it.
+    assert [taken for taken, _ in results] == [[step != 2 for step in range(14)]] * 2
+    block = journal_of(tmp_path)
+    assert len(block) == 14
+    assert block.column("param_norm").present[[0, 4, 8, 12]].all()
+    discarded = block.column("discarded")
+    assert [n for n in range(14) if discarded.values[n] == 1] == [2]
+    assert not discarded.present[8:].any()  # two steps after it failed all have parted
+    assert [e.kind for e in block.events].count("trimtab failed") == 1
+
+
 def mixed_and_offloaded(model: nn.Module) -> nn.Module:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)

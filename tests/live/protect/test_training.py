@@ -122,7 +122,7 @@ def test_bad_batches_stay_out_are_told_and_the_run_ends_where_its_clean_twin_doe
     ]
     assert events[1].facts["reasons"] == ["loss not finite", "grad norm not finite"]
     assert float(str(events[0].facts["usual_grad_norm"])) < float(str(events[0].facts["grad_norm"]))
-    assert "step 90 discarded (gradient norm, loss" in caplog.text
+    assert "step 90 discarded, gradient norm and loss" in caplog.text
     # The update that did not happen has no size.
     assert not block.column("update_norm").present[90]
     assert block.column("update_norm").present[100]

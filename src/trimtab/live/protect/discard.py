@@ -84,6 +84,7 @@ class Discard:
         self._touched.clear()
 
 
+@torch.no_grad()
 def divide_gradients(parameters: Iterable[torch.Tensor], by: torch.Tensor) -> None:
     """Make the gradients of parameters smaller, in place."""
     parts: dict[torch.device, list[torch.Tensor]] = {}

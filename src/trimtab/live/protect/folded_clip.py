@@ -48,6 +48,7 @@ class FoldedClip:
         """What gradients are divided by in the step at hand; None if nobody clips."""
         return self._scale if self._is_clipped else None
 
+    @torch.no_grad()
     def clip(self, max_norm: float) -> torch.Tensor:
         """Clip to `max_norm`; the norm from before is returned, as torch returns it."""
         self.settle()

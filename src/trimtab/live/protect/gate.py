@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from trimtab.core import signals
 from trimtab.core.config import GateConfig
+from trimtab.core.errors import ConfigError
 from trimtab.live.boundary import Boundary
 from trimtab.live.optimizers import parameters_of
 from trimtab.live.protect.ballot import ACCEPT, DISCARD, Ballot
@@ -133,6 +134,17 @@ class Gate:
         finally:
             with self.shield.guarding("undo"):
                 self._discard.undo(optimizer)
+
+    def refuse(self, optimizer: Optimizer, why: str) -> None:
+        """Give up on an optimizer whose step is more than one update of what was looked at."""
+        if self.shield.is_down:
+            return
+        self.after(optimizer)
+        with self.shield.guarding("closure"):
+            raise ConfigError(
+                f"{type(optimizer).__name__} {why}, so its bad steps cannot be told from its good "
+                "ones; use mode='observe' with it"
+            )
 
     def take(self) -> Decision | None:
         """The decision about the step that ends now; None if there was none."""

@@ -71,34 +71,39 @@ class GateWords:
         self, step: int, told: Mapping[str, float], report: Mapping[str, float]
     ) -> None:
         reasons = _reasons(told, report)
-        usual_norm = math.exp(report[USUAL_LOG_NORM])
-        loss, norm = told.get(signals.LOSS, math.nan), told.get(signals.GRAD_NORM, math.nan)
-        facts = {
-            "reasons": reasons,
-            "loss": loss,
-            "usual_loss": report[USUAL_LOSS],
-            "grad_norm": norm,
-            "usual_grad_norm": usual_norm,
+        found = {
+            signals.LOSS: (told.get(signals.LOSS), report[USUAL_LOSS]),
+            signals.GRAD_NORM: (told.get(signals.GRAD_NORM), math.exp(report[USUAL_LOG_NORM])),
         }
+        facts: dict[str, object] = {"reasons": reasons}
+        sentence = f"trimtab: step {step} discarded, {' and '.join(reasons)}"
+        for name, (value, usual) in found.items():
+            if value is not None:
+                facts[name] = value
+                sentence += f"; {name} {value:.6g}"
+            if math.isfinite(usual):  # in the first steps it is not known yet
+                facts[f"usual_{name}"] = usual
+                sentence += f" (usual {usual:.6g})"
         if signals.MAX_LOSS_RANK in report:
             facts["rank_of_largest_loss"] = int(report[signals.MAX_LOSS_RANK])
         self._event("step discarded", step, facts)
         if self._in_a_row % TELL_EVERY == 1:
-            log.warning(
-                "trimtab: step %d discarded (%s): loss %.6g, usual %.6g; gradient norm %.6g, usual "
-                "%.6g%s",
-                step,
-                ", ".join(reasons),
-                loss,
-                report[USUAL_LOSS],
-                norm,
-                usual_norm,
-                f"; {self._in_a_row} in a row" if self._in_a_row > 1 else "",
-            )
+            more = f"; {self._in_a_row} in a row" if self._in_a_row > 1 else ""
+            log.warning("%s%s", sentence, more)
 
     def _event(self, kind: str, step: int, facts: Mapping[str, object]) -> None:
         if self._notebook is not None:
             self._notebook.event(kind, step, facts)
+
+
+def tell_promotion(notebook: Notebook, step: int, name: str) -> None:
+    """Tell that an optimizer now runs fused and did not before."""
+    log.warning(
+        "trimtab: %s runs fused from now on, the form that can discard a step without waiting for "
+        "the host; results differ by rounding. gate.promote = false keeps its own form",
+        name,
+    )
+    notebook.event("optimizer promoted", step, {"optimizer": name})
 
 
 def _reasons(told: Mapping[str, float], report: Mapping[str, float]) -> list[str]:
