@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from benchmarks.results import publish, table
 from trimtab.readers import LogFormat, read_log
@@ -138,11 +139,9 @@ def memory() -> tuple[str, str]:
     return "Readers: memory", body + table(("log", "records", "peak memory", "bar"), [row])
 
 
-def _split_by_polars(path: Path, separator: str) -> object:
-    import polars
-
+def _split_by_polars(path: Path, separator: str) -> Any:
     header = separator == ","
-    return polars.read_csv(
+    return importlib.import_module("polars").read_csv(
         path,
         separator=separator,
         has_header=header,
