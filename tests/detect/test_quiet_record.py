@@ -5,7 +5,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab.detect.quiet_record import BLOCK, BLOCKS, CAP, FACTOR, QuietRecord
+from trimtab.detect.quiet_record import BLOCK, BLOCKS, FACTOR, Bounds, QuietRecord
 from trimtab.detect.running_sums import RunningSums
 
 
@@ -24,6 +24,9 @@ def test_many_at_once_is_one_by_one(seed: int, cuts: list[int]) -> None:
         many.load_state_dict(saved)
 
 
+BOUNDS = Bounds(prior=6.0, low=5.0, cap=9.0, rank=3)
+
+
 def after(height: float, times: int = 3) -> QuietRecord:
     record = QuietRecord(1)
     scores = np.ones((1, BLOCK * BLOCKS))
@@ -33,14 +36,14 @@ def after(height: float, times: int = 3) -> QuietRecord:
 
 
 def test_a_run_with_heavy_tails_is_asked_for_more_but_not_without_end() -> None:
-    assert QuietRecord(1).threshold(0, 6.0, 5.0) == 6.0
-    assert after(1.0).threshold(0, 6.0, 5.0) == 5.0
-    assert after(4.0).threshold(0, 6.0, 5.0) == FACTOR * 4.0
-    assert after(40.0).threshold(0, 6.0, 5.0) == CAP * 6.0
+    assert QuietRecord(1).threshold(0, BOUNDS) == 6.0
+    assert after(1.0).threshold(0, BOUNDS) == 5.0
+    assert after(4.0).threshold(0, BOUNDS) == FACTOR * 4.0
+    assert after(40.0).threshold(0, BOUNDS) == BOUNDS.cap
 
 
 def test_one_or_two_missed_spikes_do_not_raise_the_bar() -> None:
-    assert after(40.0, times=2).threshold(0, 6.0, 5.0) == 5.0
+    assert after(40.0, times=2).threshold(0, BOUNDS) == 5.0
 
 
 def test_what_led_to_an_alarm_is_left_out() -> None:
@@ -49,7 +52,7 @@ def test_what_led_to_an_alarm_is_left_out() -> None:
         record.see([5.0])
     record.discard()
     record.sweep(np.ones((1, 3 * BLOCK)))
-    assert record.threshold(0, 6.0, 5.0) == 5.0
+    assert record.threshold(0, BOUNDS) == 5.0
 
 
 @settings(max_examples=50, deadline=None)

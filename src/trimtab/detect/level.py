@@ -8,7 +8,8 @@ single records does not say how far two such means differ by chance. The run its
 difference over its last 1,024 records is the measure. A loss that falls steadily makes the usual
 difference negative; a rise counts from there, but only if it is a rise at all.
 
-After an alarm the test begins anew with the records that raised it: a moved level is told once.
+A small rise is a warning, one of 2 % an alarm. After an alarm the test begins anew with the records
+that raised it: a moved level is told once.
 """
 
 import copy
@@ -25,23 +26,27 @@ from trimtab.core.signals import LOSS
 from trimtab.detect.baseline import CELL
 from trimtab.detect.cells import Cell, CellArrays
 from trimtab.detect.expectation import SIGMA, TINY, median, medians
-from trimtab.detect.quiet_record import NOTHING, QuietRecord
+from trimtab.detect.quiet_record import NOTHING, Bounds, QuietRecord
 from trimtab.detect.rates import FALSE_PER_10K
 from trimtab.detect.span_sums import SPANS, Rise, SpanSums
 
 MEMORY, FEWEST = 128, 48
 """Cells over which the usual difference is measured, and the fewest that will do."""
 
-PRIOR = 5.0
-"""Scores beyond which a difference is no accident; follows the run's own record upwards. Source:
-measured on tuning runs; 4 triples the false alarms, 6 loses a quarter of the drifts."""
+BOUNDS = Bounds(prior=5.5, low=5.5, cap=8.25, rank=3)
+"""Scores beyond which a difference is no accident. Source: measured on tuning runs; 4 triples the
+false alarms, 6 loses a quarter of the drifts."""
 
-LEAST_SCORE = 1.5
+LEAST_SCORE = 3.0
 """The rise itself, from nothing, in scales: a loss that merely stops falling is no alarm."""
 
-LEAST_SHARE = (0.003, 0.003, 0.003, 0.015)
-"""The same as a share of the loss, by span. The longest span sees slow waves of 1 % in healthy runs
-(measured), so it is asked for more."""
+WARN_SHARES = (0.006, 0.006, 0.006, 0.015)
+"""The same as a share of the loss, by span, for a warning. The longest span sees slow waves of 1 %
+in healthy runs (measured), so it is asked for more."""
+
+ALARM_SHARE = 0.02
+"""For an alarm. Source: in healthy runs the data alone has moved the level by 1.9 % (measured); what
+lies under that cannot be told from it."""
 
 BURN_IN_CELLS, BURN_IN = 96, 2.0
 """Added to the threshold at the start of a run, as for spikes."""
@@ -62,7 +67,7 @@ class Level:
     name = "level"
 
     def __init__(self, caution: float = 1.0) -> None:
-        self._prior = caution * PRIOR
+        self._bounds = BOUNDS.times(caution)
         self._cells: deque[tuple[float, int]] = deque(maxlen=SPANS[-1])
         """Mean and first tick of the newest cells."""
         self._sums = SpanSums()
@@ -71,6 +76,8 @@ class Level:
         """Centre and spread of the rises of each span."""
         self._record = QuietRecord(len(SPANS))
         self._num_cells = 0
+        self._has_warned = False
+        """Of the rise that is going on."""
 
     def take(self, cell: Cell) -> Finding | None:
         """Judge the next cell."""
@@ -79,7 +86,7 @@ class Level:
         self._num_cells += 1
         self._cells.append((cell.mean, cell.first_tick))
         scores = [NOTHING] * len(SPANS)
-        hits = []
+        finding = None
         for at, rise in enumerate(self._sums.add(cell.mean)):
             if rise is None:
                 continue
@@ -88,13 +95,14 @@ class Level:
             if usual is not None:
                 scale = max(usual[1], FLOOR * abs(rise.reference), TINY)
                 scores[at] = (rise.height - usual[0]) / scale
-                if scores[at] > self._prior and self._is_real(at, scores[at], rise, scale):
-                    hits.append((at, rise))
-        if hits:
-            at, rise = hits[0]
-            return self._alarm(at, scores[at], rise, cell)
-        self._record.see(scores)
-        return None
+                if scores[at] > self._bounds.prior and rise.height > LEAST_SCORE * scale:
+                    finding = finding or self._judge(at, scores[at], rise, cell)
+        if max(scores) <= self._bounds.prior:
+            self._has_warned = False
+            self._record.see(scores)
+        elif finding is not None:
+            self._tell(finding)
+        return finding
 
     def sweep(self, cells: CellArrays) -> list[Finding]:
         """Judge many cells, as `take` would judge one after the other."""
@@ -123,6 +131,7 @@ class Level:
             "usual": [list(usual) if usual else None for usual in self._usual],
             "record": self._record.state_dict(),
             "num_cells": self._num_cells,
+            "has_warned": self._has_warned,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -135,32 +144,27 @@ class Level:
         self._usual = [(usual[0], usual[1]) if usual else None for usual in state["usual"]]
         self._record.load_state_dict(state["record"])
         self._num_cells = int(state["num_cells"])
+        self._has_warned = bool(state["has_warned"])
 
-    def _is_real(self, at: int, score: float, rise: Rise, scale: float) -> bool:
+    def _judge(self, at: int, score: float, rise: Rise, cell: Cell) -> Finding | None:
+        """The alarm or warning that a rise over one span is worth; None if it is worth neither."""
         burn_in = BURN_IN if self._num_cells <= BURN_IN_CELLS else 0.0
-        return (
-            score > self._record.threshold(at, self._prior, self._prior) + burn_in
-            and rise.height > LEAST_SCORE * scale
-            and rise.height > LEAST_SHARE[at] * abs(rise.reference)
-        )
-
-    def _alarm(self, at: int, score: float, rise: Rise, cell: Cell) -> Finding:
-        """The finding; from now on the level that raised it is the one to compare with."""
-        threshold = self._record.threshold(at, self._prior, self._prior)
-        now = list(self._cells)[-SPANS[at] :]
-        self._sums = SpanSums(mean for mean, _ in now)
-        self._record.discard()
+        threshold = self._record.threshold(at, self._bounds) + burn_in
+        share = rise.height / max(abs(rise.reference), TINY)
+        is_alarm = share > ALARM_SHARE
+        if score <= threshold or share <= WARN_SHARES[at] or (self._has_warned and not is_alarm):
+            return None
         return Finding(
             detector=self.name,
             symptom=Symptom.LEVEL_SHIFT,
-            severity=Severity.ALARM,
+            severity=Severity.ALARM if is_alarm else Severity.WARN,
             signal=LOSS,
             step=cell.step,
             tick=cell.tick,
             value=cell.loss,
             expected=rise.reference,
-            onset_tick=now[0][1],
-            false_per_10k=FALSE_PER_10K[self.name],
+            onset_tick=self._cells[-SPANS[at]][1],
+            false_per_10k=FALSE_PER_10K[self.name] if is_alarm else None,
             facts={
                 "score": score,
                 "threshold": threshold,
@@ -168,6 +172,14 @@ class Level:
                 "rise": rise.height,
             },
         )
+
+    def _tell(self, finding: Finding) -> None:
+        """A warning is given once; after an alarm the level that raised it is the one to beat."""
+        self._record.discard()
+        self._has_warned = finding.severity is Severity.WARN
+        if finding.severity is Severity.ALARM:
+            span = int(finding.facts["records"]) // CELL
+            self._sums = SpanSums(mean for mean, _ in list(self._cells)[-span:])
 
     def _pass_quietly(self, cells: CellArrays, first: int) -> int:
         """Take cells in one go up to the first that could alarm; say how many."""
@@ -182,7 +194,7 @@ class Level:
         told = np.searchsorted(looks, np.arange(len(means)), side="right")
         scale = np.maximum(np.maximum(spreads[:, told], FLOOR * np.abs(references)), TINY)
         scores = (heights - centres[:, told]) / scale
-        suspicious = (scores > self._prior).any(axis=0)
+        suspicious = (scores > self._bounds.prior).any(axis=0)
         quiet = int(np.argmax(suspicious)) if suspicious.any() else len(means)
         if quiet:
             self._sums.sweep(means[:quiet])
@@ -193,6 +205,7 @@ class Level:
             pairs = zip(centres[:, last].tolist(), spreads[:, last].tolist(), strict=True)
             self._usual = list(pairs)
             self._num_cells += quiet
+            self._has_warned = False
             newest = slice(max(first + quiet - SPANS[-1], first), first + quiet)
             ticks = cells.first_tick[newest].tolist()
             self._cells.extend(zip(cells.mean[newest].tolist(), ticks, strict=True))

@@ -64,8 +64,7 @@ class LossSpike:
 
     def __init__(self, caution: float = 1.0) -> None:
         self._caution = caution
-        self._limits = limits_at(1.0).times(caution)
-        self._stride = 1.0
+        self._set_stride(1.0)
         self._sums = RunningSums(SUMS)
         self._joint_sums = RunningSums(JOINT_SUMS)
         self._record = QuietRecord(len(LENGTHS))
@@ -88,7 +87,7 @@ class LossSpike:
         joint_sums = self._joint_sums.add(min(max(both, LOWEST), HIGHEST))
         raw = (z, *sums, both, *joint_sums)
         scores = [score / root for score, root in zip(raw, ROOTS, strict=True)]
-        if any(map(gt, scores, self._limits.lows)):
+        if any(map(gt, scores, self._lows)):
             hit = self._exceeded(scores, loss)
             if hit is not None:
                 return self._alarm(hit, seen, loss)
@@ -122,18 +121,21 @@ class LossSpike:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Become the detector that `state_dict` described."""
-        self._stride = float(state["stride"])
-        self._limits = limits_at(self._stride).times(self._caution)
+        self._set_stride(float(state["stride"]))
         self._sums.load_state_dict(state["sums"])
         self._joint_sums.load_state_dict(state["joint_sums"])
         self._record.load_state_dict(state["record"])
         self._recent = deque((tuple(entry) for entry in state["recent"]), maxlen=_LONGEST)
         self._num_records = int(state["num_records"])
 
-    def _change_stride(self, stride: float) -> None:
-        """Another pace of logging is another run to get to know."""
+    def _set_stride(self, stride: float) -> None:
         self._stride = stride
         self._limits = limits_at(stride).times(self._caution)
+        self._lows = self._limits.lows
+
+    def _change_stride(self, stride: float) -> None:
+        """Another pace of logging is another run to get to know."""
+        self._set_stride(stride)
         self._record.clear()
         self._begin_again()
 
@@ -152,7 +154,7 @@ class LossSpike:
         sums, joint_sums = copy.deepcopy(self._sums), copy.deepcopy(self._joint_sums)
         raw = np.stack((z, *sums.sweep(cut), both, *joint_sums.sweep(both_cut)))
         scores = raw / np.array(ROOTS)[:, None]
-        suspicious = (scores > np.array(self._limits.lows)[:, None]).any(axis=0)
+        suspicious = (scores > np.array(self._lows)[:, None]).any(axis=0)
         quiet = int(np.argmax(suspicious)) if suspicious.any() else len(z)
         if quiet < len(z):
             self._sums.sweep(cut[:quiet])
@@ -170,10 +172,10 @@ class LossSpike:
         """The first test beyond its threshold, with score and threshold; None if there is none."""
         burn_in = BURN_IN if self._num_records <= BURN_IN_RECORDS else 0.0
         for test, score in enumerate(scores):
-            low = self._limits.lows[test]
-            if score <= low:
+            bounds = self._limits.bounds[test]
+            if score <= bounds.low:
                 continue
-            threshold = burn_in + self._record.threshold(test, self._limits.priors[test], low)
+            threshold = burn_in + self._record.threshold(test, bounds)
             rise = score / ROOTS[test] * loss.scale
             if score > threshold and rise > LEAST_RISE[test] * abs(loss.expected):
                 return test, score, threshold

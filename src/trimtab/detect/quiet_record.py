@@ -7,6 +7,7 @@ floor, and a cap, because one missed spike must not raise the bar for the next.
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,21 +21,37 @@ BLOCKS = 64
 """Entries that are remembered: 2,048 records. Source: measured, 512 records triple the false
 alarms."""
 
-RANK = 3
-"""The third highest entry is the record: one or two missed spikes among 64 entries do not count.
-Source: measured on tuning runs against rank 1 and 2 with the factor that gave as few alarms."""
-
 FACTOR = 1.75
-"""A score this many times the record is beyond what the run does by itself (same measurement)."""
-
-CAP = 1.5
-"""No threshold rises over this many times its prior. Source: without a cap, one missed spike hides
-two thirds of the next ones; 1.3 to 1.75 are equal."""
+"""A score this many times the record is beyond what the run does by itself. Source: measured on
+tuning runs together with the rank."""
 
 LEARNT_BLOCKS = 8
 """Entries after which the run is known well enough for a threshold under the prior."""
 
 NOTHING = -9.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Between what a threshold may lie, and which of the highest entries is the record."""
+
+    prior: float
+    """Before the run is known."""
+    low: float
+    """At least, once it is known."""
+    cap: float
+    """At most: without a cap, one missed spike hides two thirds of the next ones (measured)."""
+    rank: int
+    """The highest, second or third highest entry: so many missed spikes, less one, do not count."""
+
+    def times(self, caution: float) -> "Bounds":
+        """The same with thresholds so many times higher."""
+        return Bounds(
+            prior=caution * self.prior,
+            low=caution * self.low,
+            cap=caution * self.cap,
+            rank=self.rank,
+        )
 
 
 class QuietRecord:
@@ -82,14 +99,14 @@ class QuietRecord:
         self._entries.clear()
         self.discard()
 
-    def threshold(self, test: int, prior: float, low: float) -> float:
+    def threshold(self, test: int, bounds: Bounds) -> float:
         """What a score of this test must exceed now."""
-        least = low if len(self._entries) >= LEARNT_BLOCKS else prior
+        least = bounds.low if len(self._entries) >= LEARNT_BLOCKS else bounds.prior
         if not self._entries:
             return least
         highest = sorted(entry[test] for entry in self._entries)
-        record = highest[-min(RANK, len(highest))]
-        return min(max(FACTOR * record, least), max(CAP * prior, least))
+        record = highest[-min(bounds.rank, len(highest))]
+        return min(max(FACTOR * record, least), bounds.cap)
 
     def state_dict(self) -> dict[str, Any]:
         """All that is remembered."""

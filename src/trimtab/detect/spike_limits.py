@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from trimtab.detect.baseline import WIDE_STRIDE
+from trimtab.detect.quiet_record import Bounds
 
 LENGTHS = (1, 2, 4, 8, 16, 32, 1, 2, 4)
 """Records that each test adds up."""
@@ -17,39 +17,48 @@ LEAST_RISE = (0.02,) + (0.012,) * SUMS + (0.006,) * (1 + JOINT_SUMS)
 public runs; nobody wants to be woken for less."""
 
 
+THIN_STRIDE = 50.0
+"""Steps between two records from which a single loss can be believed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Prior and lowest threshold of each test."""
+    """What each test asks for: before the run is known, at least, at most, by which record."""
 
-    priors: tuple[float, ...]
-    lows: tuple[float, ...]
+    bounds: tuple[Bounds, ...]
+
+    @property
+    def lows(self) -> tuple[float, ...]:
+        """What a score must exceed to be worth a closer look."""
+        return tuple(bound.low for bound in self.bounds)
 
     def times(self, caution: float) -> "Limits":
         """The limits, each so many times higher."""
-        priors = tuple(caution * prior for prior in self.priors)
-        return Limits(priors, tuple(caution * low for low in self.lows))
+        return Limits(tuple(bound.times(caution) for bound in self.bounds))
 
 
-def _limits(*, single: float, single_low: float, joint: float) -> Limits:
-    sums, joint_sums = (6.0,) * SUMS, (5.5,) * JOINT_SUMS
-    priors = (single, *sums, joint, *joint_sums)
-    return Limits(priors, (single_low, *priors[1:]))
+def _limits(*, single: Bounds, joint: float, rank: int) -> Limits:
+    sums = Bounds(prior=6.0, low=6.0, cap=9.0, rank=rank)
+    joint_sums = Bounds(prior=5.5, low=5.5, cap=8.25, rank=rank)
+    joint_single = Bounds(prior=joint, low=joint, cap=1.5 * joint, rank=rank)
+    return Limits((single, *[sums] * SUMS, joint_single, *[joint_sums] * JOINT_SUMS))
 
 
-EVERY_STEP = _limits(single=30.0, single_low=30.0, joint=8.0)
+EVERY_STEP = _limits(single=Bounds(prior=30.0, low=30.0, cap=45.0, rank=2), joint=8.0, rank=2)
 """In healthy every-step runs one loss reaches 29 scales (rank 0's own loss) and loss and norm
 together 6.8: single records say little. Their sums stay under 6 and 5."""
 
-CLOSE = _limits(single=7.0, single_low=7.0, joint=4.0)
-"""Every 2 to 19 steps: single points are mostly batches, but a spike may have no more."""
+CLOSE = _limits(single=Bounds(prior=12.0, low=12.0, cap=36.0, rank=2), joint=4.0, rank=3)
+"""Every 2 to 49 steps: single points are mostly batches (healthy every-step runs, thinned out to
+every 10 and 30 steps, reach 25), but a spike may have no more."""
 
-WIDE = _limits(single=6.0, single_low=4.5, joint=4.0)
+WIDE = _limits(single=Bounds(prior=8.0, low=5.0, cap=24.0, rank=2), joint=4.0, rank=3)
 """In healthy thinned logs one loss stays under 4 scales (a bimodal loss apart), loss and norm
 together under 3.2. All of this was measured on the tuning runs."""
 
 
 def limits_at(stride: float) -> Limits:
     """The limits for a log with so many steps from record to record."""
-    if stride >= WIDE_STRIDE:
+    if stride >= THIN_STRIDE:
         return WIDE
     return EVERY_STEP if stride < 2 else CLOSE
