@@ -145,6 +145,15 @@ class TestForms:
         assert promoted_from(optimizer) == {None}
         optimizer.step()
 
+    @pytest.mark.parametrize(("momentum", "promoted"), [(0.9, False), (0.0, True)])
+    def test_what_the_fused_form_gets_wrong_keeps_its_form(
+        self, momentum: float, promoted: bool
+    ) -> None:
+        model = make_model(torch.bfloat16)
+        optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+        give_gradients(model, 0)
+        assert forms().reads_flag(optimizer) is promoted
+
     def test_what_the_fused_form_does_not_take_keeps_its_form(self) -> None:
         weight = nn.Parameter(torch.zeros(3, dtype=torch.complex64))
         weight.grad = torch.ones_like(weight)

@@ -38,17 +38,22 @@ def torchs_own(make: Callable[..., Optimizer], sizes: list[float], dtype: torch.
 SIZES = [1.0, 0.01, 3.0, 0.001, 10.0]
 
 
+FP32, BF16 = torch.float32, torch.bfloat16
+
+
 @pytest.mark.parametrize(
-    ("make", "reference"),
+    ("make", "reference", "dtype"),
     [
-        (fused(optim.AdamW, lr=0.1), fused(optim.AdamW, lr=0.1)),
-        (plain(optim.AdamW, lr=0.1), fused(optim.AdamW, lr=0.1)),
-        (fused(optim.SGD, lr=0.1, momentum=0.9), fused(optim.SGD, lr=0.1, momentum=0.9)),
-        (fused(optim.Adagrad, lr=0.1), fused(optim.Adagrad, lr=0.1)),
-        (plain(optim.RMSprop), plain(optim.RMSprop)),
+        (fused(optim.AdamW, lr=0.1), fused(optim.AdamW, lr=0.1), FP32),
+        (fused(optim.AdamW, lr=0.1), fused(optim.AdamW, lr=0.1), BF16),
+        (plain(optim.AdamW, lr=0.1), fused(optim.AdamW, lr=0.1), FP32),
+        (fused(optim.SGD, lr=0.1, momentum=0.9), fused(optim.SGD, lr=0.1, momentum=0.9), FP32),
+        (plain(optim.SGD, lr=0.1, momentum=0.9), plain(optim.SGD, lr=0.1, momentum=0.9), BF16),
+        (fused(optim.Adagrad, lr=0.1), fused(optim.Adagrad, lr=0.1), FP32),
+        (fused(optim.Adagrad, lr=0.1), fused(optim.Adagrad, lr=0.1), BF16),
+        (plain(optim.RMSprop), plain(optim.RMSprop), FP32),
     ],
 )
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_equal_to_torch_within_rounding(
     make: Any, reference: Any, dtype: torch.dtype, tmp_path: Path
 ) -> None:
