@@ -45,8 +45,8 @@ WARN_SHARES = (0.006, 0.006, 0.006, 0.015)
 in healthy runs (measured), so it is asked for more."""
 
 ALARM_SHARE = 0.02
-"""For an alarm. Source: in healthy runs the data alone has moved the level by 1.9 % (measured); what
-lies under that cannot be told from it."""
+"""For an alarm. Source: in healthy runs the data alone has moved the level by 1.9 % (measured);
+what lies under that cannot be told from it."""
 
 BURN_IN_CELLS, BURN_IN = 96, 2.0
 """Added to the threshold at the start of a run, as for spikes."""
