@@ -10,6 +10,7 @@ from trimtab.core.block import Block
 from trimtab.core.findings import Finding
 from trimtab.detect.integrity import Integrity
 from trimtab.detect.loss_watch import LossWatch
+from trimtab.detect.reference import Reference
 from trimtab.detect.rows import Row, rows_of
 
 SHORT = 48
@@ -44,7 +45,7 @@ class Ensemble:
     name = "trimtab"
 
     def __init__(self, caution: float = 1.0) -> None:
-        self._detectors: list[RecordDetector] = [Integrity(), LossWatch(caution)]
+        self._detectors: list[RecordDetector] = [Integrity(), LossWatch(caution), Reference()]
 
     def feed(self, block: Block) -> list[Finding]:
         """Take the next records; return what was found among them, in order of tick."""

@@ -59,6 +59,8 @@ SILENT = frozenset(
         Symptom.NONFINITE_NORM,
         Symptom.SCALE_COLLAPSE,
         Symptom.NONFINITE_GRAD_NORM,
+        Symptom.REFERENCE_GAP,
+        Symptom.OTHER_BATCH,
     }
 )
 """What alarms without the loss: until it moves, the incident is silent."""

@@ -86,11 +86,18 @@ NO_LEARNING = Leaf(
 )
 LEFT_REFERENCE = Leaf(
     cause=None,
-    root_cause="The loss has left the reference run on the same data: it is the model, not the "
-    "batch.",
+    root_cause="Not known: the run has parted from its reference on the same batches, so it is the "
+    "model, its state or its settings, not the data.",
     remedy="Compare the two runs' settings and states at the step where they part.",
     lesson="A reference on the same data shows shifts that one run alone hides.",
     is_explained=False,
+)
+OTHER_BATCHES = Leaf(
+    cause=Cause.F18,
+    root_cause="From here on the batches are not those of the reference: the order of the data "
+    "differs.",
+    remedy="Compare the loader's seed, data position and files with the reference's.",
+    lesson="Save the loader's state with the model, and compare fingerprints after a resume.",
 )
 UNEXPLAINED = Leaf(
     cause=None,
@@ -107,7 +114,8 @@ _NAMED: tuple[tuple[str, Symptom, Leaf], ...] = (
     ("Did the loss not continue after a resume?", Symptom.RESUME_GAP, WRONG_RESUME),
     ("Did a weight norm double or halve?", Symptom.NORM_DRIFT, DRIFTING),
     ("Is nothing being learnt?", Symptom.NO_LEARNING, NO_LEARNING),
-    ("Did the loss leave its reference?", Symptom.REFERENCE_GAP, LEFT_REFERENCE),
+    ("Are the batches no longer those of the reference?", Symptom.OTHER_BATCH, OTHER_BATCHES),
+    ("Did the run leave its reference?", Symptom.REFERENCE_GAP, LEFT_REFERENCE),
 )
 
 
