@@ -1,16 +1,26 @@
 """What trimtab itself advises for each class of incident."""
 
 from trimtab.core.actions import Action, ActionKind
+from trimtab.core.findings import Symptom
 from trimtab.core.incidents import IncidentClass, Outlook
 from trimtab.diagnose.diagnosis import Diagnosis
 
 SURE = 0.8
 """An outlook this certain is worth acting on; under it waiting costs less than a wrong rollback."""
 
+HARMLESS = frozenset({Symptom.STALL, Symptom.SLOW, Symptom.MISSING_LOSS, Symptom.SCALE_FROZEN})
+"""What costs time or sight, but does nothing to the weights."""
+
 
 def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
     """What to do about an incident; `recurs` if it came at the same place before a restart."""
     onset = diagnosis.incident.onset.step
+    if HARMLESS.issuperset(diagnosis.incident.symptoms):
+        return Action(
+            kind=ActionKind.WAIT,
+            instruction="Go on, and apply the remedy at the next restart.",
+            reason="The weights are not touched; only time is lost.",
+        )
     if recurs:
         return Action(
             kind=ActionKind.LOWER_LR,
