@@ -5,12 +5,15 @@ them is counted and told, and the rest is read.
 """
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
+from trimtab.core.block import FloatArray
 from trimtab.core.errors import UnreadableLog
-from trimtab.readers.cells import to_number
+from trimtab.readers.cells import to_matrix, to_number
 from trimtab.readers.formats import Reader
 from trimtab.readers.lines import LineFile, Progress
 from trimtab.readers.table import MAX_COLUMNS, Table
@@ -143,7 +146,12 @@ class _Sheet:
     def _add_rows(self, lines: list[str], *, unfinished: bool = False) -> None:
         batch = BATCH_CELLS // max(1, len(self._names)) + 1
         for start in range(0, len(lines), batch):
-            rows = [_split(line, self._delimiter) for line in lines[start : start + batch]]
+            part = lines[start : start + batch]
+            matrix = to_matrix(part, self._delimiter)
+            if matrix is not None and matrix.shape[1] == len(self._header):
+                self._add_columns(len(part), np.ascontiguousarray(matrix.T))
+                continue
+            rows = [_split(line, self._delimiter) for line in part]
             last = start + batch >= len(lines)
             if unfinished and last and len(rows[-1]) < len(self._header):
                 # Its last cell may be half a number, so no part of it can be trusted.
@@ -156,9 +164,12 @@ class _Sheet:
         lengths = set(map(len, rows))
         if lengths != {len(self._names)}:
             self._fit(rows, min(max(lengths), len(self._names)))
-        index = self._table.new_rows(len(rows))
+        self._add_columns(len(rows), zip(*rows, strict=True))
+
+    def _add_columns(self, num_rows: int, columns: Iterable[Sequence[object] | FloatArray]) -> None:
+        index = self._table.new_rows(num_rows)
         # Names beyond the longest row have no cells here.
-        for name, cells in zip(self._names, zip(*rows, strict=True), strict=False):
+        for name, cells in zip(self._names, columns, strict=False):
             self._table.add(name, index, cells)
 
     def _fit(self, rows: list[list[str]], width: int) -> None:
