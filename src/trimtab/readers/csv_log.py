@@ -78,6 +78,8 @@ class _Sheet:
 
     def add_lines(self, lines: list[str], *, unfinished: bool) -> None:
         """Take the next lines; `unfinished` says that the last of them has no line end."""
+        if self._add_numbers(lines):
+            return
         lines = self._join_quoted(lines)
         if unfinished:
             lines += self._release_open()
@@ -100,6 +102,16 @@ class _Sheet:
             if count:
                 self._table.tell(f"{sentence}: {count}.")
         return self._table
+
+    def _add_numbers(self, lines: list[str]) -> bool:
+        """Take lines that are whole rows of numbers and nothing else, as most of a log is."""
+        if not self._header or self._open or not any(lines):
+            return False
+        matrix = to_matrix(lines, self._delimiter)
+        if matrix is None or matrix.shape[1] != len(self._header):
+            return False
+        self._add_columns(len(matrix), np.ascontiguousarray(matrix.T))
+        return True
 
     def _add(self, lines: list[str], *, unfinished: bool = False) -> None:
         lines = [line for line in lines if line and not line.isspace()]
@@ -146,12 +158,7 @@ class _Sheet:
     def _add_rows(self, lines: list[str], *, unfinished: bool = False) -> None:
         batch = BATCH_CELLS // max(1, len(self._names)) + 1
         for start in range(0, len(lines), batch):
-            part = lines[start : start + batch]
-            matrix = to_matrix(part, self._delimiter)
-            if matrix is not None and matrix.shape[1] == len(self._header):
-                self._add_columns(len(part), np.ascontiguousarray(matrix.T))
-                continue
-            rows = [_split(line, self._delimiter) for line in part]
+            rows = [_split(line, self._delimiter) for line in lines[start : start + batch]]
             last = start + batch >= len(lines)
             if unfinished and last and len(rows[-1]) < len(self._header):
                 # Its last cell may be half a number, so no part of it can be trusted.
