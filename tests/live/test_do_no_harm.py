@@ -39,7 +39,7 @@ PLACES = [
     "trimtab.live.sensors.Sensors.interpret_head",
     "trimtab.live.sensors.Sensors.interpret_rest",
     "trimtab.live.sensors._explain_head",
-    "trimtab.live.state_sums.squares",
+    "trimtab.live.state_sums._squares",
     "trimtab.live.shares.Shares.by_role",
     "trimtab.live.telemetry.Telemetry.measure",
     "trimtab.live.telemetry.Telemetry.interpret",
