@@ -20,6 +20,7 @@ from trimtab.live.pieces import has_dense_grad
 from trimtab.live.roles import assign_roles
 from trimtab.live.shards import local
 from trimtab.live.shares import Shares
+from trimtab.live.shield import Shield
 from trimtab.live.state_sums import squares
 from trimtab.live.telemetry import Telemetry
 
@@ -34,7 +35,13 @@ class Sensors:
     """Measures a step on the device and explains the numbers on the host."""
 
     def __init__(
-        self, model: nn.Module, optimizers: Sequence[Optimizer], world: int, *, activations: bool
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        world: int,
+        shield: Shield,
+        *,
+        activations: bool,
     ) -> None:
         self._optimizers = optimizers
         self._parameters = parameters_of(optimizers)
@@ -43,7 +50,7 @@ class Sensors:
         roles = assign_roles(model, self._parameters)
         self._shares = Shares(self._parameters, roles)
         self._telemetry = Telemetry(optimizers, self._parameters, roles, self._shares, world)
-        self.activations = Activations(model, self.device) if activations else None
+        self.activations = Activations(model, self.device, shield) if activations else None
         blocks = self.activations.names if self.activations else ()
         self.rest = (*self._telemetry.slots, *(f"block:{name}" for name in blocks))
         """What is measured at some steps besides HEAD."""
