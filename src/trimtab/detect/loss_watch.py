@@ -16,6 +16,7 @@ from trimtab.core.findings import Finding
 from trimtab.core.signals import GRAD_NORM, LOSS
 from trimtab.detect.baseline import LOG_NORM_SHAPE, LOSS_SHAPE, Baseline, Scores
 from trimtab.detect.cells import Cells
+from trimtab.detect.known import Known
 from trimtab.detect.level import Level
 from trimtab.detect.loss_spike import LossSpike
 from trimtab.detect.norm_spike import NORMS, NormSpike, logarithms
@@ -30,6 +31,7 @@ class LossWatch:
     """Spikes, levels and the norms that lead to them."""
 
     name = "loss-watch"
+    hears = Known.CHANGED
 
     def __init__(self, caution: float = 1.0) -> None:
         self._baseline = Baseline(LOSS_SHAPE, lags=True)
@@ -77,7 +79,7 @@ class LossWatch:
         findings = self._sweep_loss(block, rows, norm_z[rows]) + findings
         return [finding for finding in findings if finding is not None]
 
-    def restart(self) -> None:
+    def hear(self, known: Known) -> None:
         """What comes now is not comparable with the past."""
         self._baseline.restart()
         self._level.restart()

@@ -61,6 +61,20 @@ SILENT = frozenset(
         Symptom.NONFINITE_GRAD_NORM,
         Symptom.REFERENCE_GAP,
         Symptom.OTHER_BATCH,
+        Symptom.MISSING_LOSS,
+        Symptom.DATA_BACK,
+        Symptom.REPEATED_BATCH,
+        Symptom.LR_JUMP,
+        Symptom.LR_RISING,
+        Symptom.FROZEN,
+        Symptom.NORM_DRIFT,
+        Symptom.STATE_LOST,
+        Symptom.STALL,
+        Symptom.SLOW,
+        Symptom.UPDATE_DROP,
+        Symptom.ACTIVATION_JUMP,
+        Symptom.LARGE_LOGITS,
+        Symptom.ODD_TOKENS,
     }
 )
 """What alarms without the loss: until it moves, the incident is silent."""
