@@ -64,7 +64,7 @@ class Neighbours:
         scores = Scores.unknown(len(values))
         at = 0
         while at < len(values):
-            if self._count < WINDOW or self._count % CELL:
+            if len(self._near) < NEAR or self._count < WINDOW or self._count % CELL:
                 score = self.take(float(values[at]))
                 if score is not None:
                     scores.put(at, score)
