@@ -55,7 +55,7 @@ RULES = {
     # 5.1 up (a batch can do that), 1.7 down; but noise with a heavy tail (t with 5 degrees) is 2.5
     # times below its record once in 20,000 records.
     UPDATE_NORM: _Rule(
-        reach=Reach(up=6.0, down=4.0, floor=0.1),
+        reach=Reach(up=8.0, down=4.0, floor=0.1),
         up=Symptom.UPDATE_SPIKE,
         down=Symptom.UPDATE_DROP,
         by_rate=True,
