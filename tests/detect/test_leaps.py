@@ -67,7 +67,7 @@ def test_an_update_is_measured_by_the_rate() -> None:
     steady = alarms(Leaps, block(LENGTH, update_norm=update, lr=rate))
     assert steady == []
     (drop,) = alarms(Leaps, block(LENGTH, update_norm=update, lr=1e-3))
-    assert (drop.symptom, drop.step) == (Symptom.UPDATE_DROP, AT)
+    assert (drop.symptom, drop.step) == (Symptom.UPDATE_SHIFT, AT)
 
 
 def test_a_rate_that_jumps_up_is_an_alarm_and_one_that_steps_down_a_warning() -> None:

@@ -50,7 +50,7 @@ RULES = {
     UPDATE_NORM: Rule(
         reach=Reach(up=8.0, down=4.0, floor=0.1),
         up=Symptom.UPDATE_SPIKE,
-        down=Symptom.UPDATE_DROP,
+        down=Symptom.UPDATE_SHIFT,
         by_rate=True,
     ),
     # 84 up: one gradient can do that, and a lasting rise is what shows. 1.4 down: v falls by 1 -

@@ -69,7 +69,7 @@ SILENT = frozenset(
         Symptom.STATE_LOST,
         Symptom.STALL,
         Symptom.SLOW,
-        Symptom.UPDATE_DROP,
+        Symptom.UPDATE_SHIFT,
         Symptom.ACTIVATION_JUMP,
         Symptom.LARGE_LOGITS,
         Symptom.ODD_TOKENS,
