@@ -7,7 +7,7 @@ from tests.detect.feeding import alarms, at, block
 from trimtab.core.findings import Symptom
 from trimtab.detect.norm_trend import NormTrend
 from trimtab.detect.outside import Outside, Span
-from trimtab.detect.ranges import Ranges
+from trimtab.detect.token_mix import TokenMix
 
 SPAN = Span(before=6, newest=2, widths=0.5)
 
@@ -71,19 +71,7 @@ def test_growth_that_follows_the_rate_is_none() -> None:
 def test_a_mix_of_other_tokens_is_told_unless_it_was_planned() -> None:
     share = np.random.default_rng(1).normal(0.4, 0.02, LENGTH)
     share[AT:] -= 0.1
-    (alarm,) = alarms(Ranges, block(LENGTH, unique_token_share=share))
+    (alarm,) = alarms(TokenMix, block(LENGTH, unique_token_share=share))
     assert alarm.symptom is Symptom.ODD_TOKENS
     planned = block(LENGTH, unique_token_share=share, events=[at("planned change", AT)])
-    assert alarms(Ranges, planned) == []
-
-
-@pytest.mark.parametrize("factor", [0.7, 1.5])
-def test_updates_of_another_size_are_told_once_unless_the_rate_made_them_so(factor: float) -> None:
-    update = np.exp(np.random.default_rng(2).normal(0, 0.05, LENGTH))
-    rate = np.full(LENGTH, 1e-3)
-    update[AT:] *= factor
-    (alarm,) = alarms(Ranges, block(LENGTH, update_norm=update, lr=rate))
-    assert alarm.symptom is Symptom.UPDATE_SHIFT
-    assert AT + 24 <= alarm.step <= AT + 40
-    rate[AT:] *= factor
-    assert alarms(Ranges, block(LENGTH, update_norm=update, lr=rate)) == []
+    assert alarms(TokenMix, planned) == []

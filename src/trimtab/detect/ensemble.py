@@ -18,12 +18,12 @@ from trimtab.detect.no_learning import NoLearning
 from trimtab.detect.norm_trend import NormTrend
 from trimtab.detect.order import Order
 from trimtab.detect.precision import Precision
-from trimtab.detect.ranges import Ranges
 from trimtab.detect.repeats import Repeats
 from trimtab.detect.resume import Resume
 from trimtab.detect.rows import Row, rows_of
 from trimtab.detect.schedule import Schedule
 from trimtab.detect.throughput import Throughput
+from trimtab.detect.token_mix import TokenMix
 
 SHORT = 48
 """Records up to which one by one is faster than numpy (measured)."""
@@ -76,7 +76,7 @@ class Ensemble:
             Precision(),
             Throughput(),
             Resume(),
-            Ranges(),
+            TokenMix(),
             Logits(),
             NoLearning(),
         ]
