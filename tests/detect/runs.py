@@ -67,6 +67,14 @@ def tokens(random: Random, length: int) -> Array:
     return random.integers(10, 99, length).astype(np.float64) if random.random() < 0.2 else sizes
 
 
+def seconds(random: Random, length: int) -> Array:
+    """Step times with some stalls, and a pace that may fall."""
+    times = 0.5 * jitter(random, length, 0.05)
+    times[random.integers(0, length, 3)] *= random.choice([1.0, 40.0])
+    times[random.integers(0, length) :] *= random.choice([1.0, 2.0])
+    return np.asarray(times)
+
+
 SIGNALS: dict[str, Callable[[Random, int], Array]] = {
     "loss": lambda random, length: 3.0 + 0.05 * random.standard_t(5, length),
     "grad_norm": lambda random, length: jitter(random, length, 0.1),
@@ -81,12 +89,13 @@ SIGNALS: dict[str, Callable[[Random, int], Array]] = {
     "adam_step": counts,
     "activation_rms/blocks.0": lambda random, length: walk(random, length, 0.003),
     "loss_scale": scale,
-    "step_seconds": lambda random, length: 0.5 * jitter(random, length, 0.05),
+    "step_seconds": seconds,
     "tokens_per_second": lambda random, length: 1e5 * jitter(random, length, 0.05),
     "tokens": tokens,
     "fingerprint": batches,
     "unique_token_share": lambda random, length: random.normal(0.4, 0.02, length),
     "token_rarity": lambda random, length: random.normal(3.05, 0.1, length),
+    "shift_share": lambda random, length: np.full(length, random.choice([1.0, 0.5])),
     "max_attention_logit": lambda random, length: random.normal(60, 40, length).cumsum() / 30,
     "reference_loss": lambda random, length: random.normal(3.0, 0.01, length),
     "reference_grad_norm": lambda random, length: jitter(random, length, 0.02),

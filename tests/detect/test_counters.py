@@ -93,6 +93,13 @@ def test_one_equal_checksum_is_only_a_warning() -> None:
     ]
 
 
+def test_equal_batches_at_random_distances_are_only_warnings() -> None:
+    batches = prints()
+    batches[[AT, AT + 3, AT + 9]] = batches[[50, 80, 20]]
+    found = findings(Repeats, block(LENGTH, fingerprint=batches))
+    assert [item.severity for item in found] == [Severity.WARN] * 3
+
+
 def test_the_memory_of_batches_is_bounded() -> None:
     detector = Repeats()
     detector.sweep(block(MEMORY + 500, fingerprint=np.arange(MEMORY + 500) + 1e9))
@@ -137,7 +144,7 @@ def test_falls_of_the_scale_become_a_warning_and_then_a_collapse() -> None:
     assert [(item.symptom, item.severity, item.step) for item in found] == [
         (Symptom.OVERFLOWS, Severity.WARN, AT + 2),
         (Symptom.SCALE_COLLAPSE, Severity.ALARM, AT + 5),
-        (Symptom.SCALE_COLLAPSE, Severity.ALARM, AT + 16),
+        *((Symptom.SCALE_COLLAPSE, Severity.ALARM, AT + step) for step in range(16, 100, 17)),
     ]
 
 

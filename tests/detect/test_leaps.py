@@ -67,7 +67,7 @@ def test_an_update_is_measured_by_the_rate() -> None:
     steady = alarms(Leaps, block(LENGTH, update_norm=update, lr=rate))
     assert steady == []
     (drop,) = alarms(Leaps, block(LENGTH, update_norm=update, lr=1e-3))
-    assert (drop.symptom, drop.step) == (Symptom.UPDATE_DROP, AT)
+    assert (drop.symptom, drop.step) == (Symptom.UPDATE_SHIFT, AT)
 
 
 def test_a_rate_that_jumps_up_is_an_alarm_and_one_that_steps_down_a_warning() -> None:
@@ -125,3 +125,10 @@ def test_nothing_is_judged_before_the_past_is_known() -> None:
     assert [leap.take(value, step) for step, value in enumerate([1.0, 1.0, 50.0, 1.0])] == [
         None
     ] * 4
+
+
+def test_targets_that_are_no_longer_the_next_tokens_are_told() -> None:
+    share = np.ones(LENGTH)
+    share[AT:] = 0.0
+    (alarm,) = alarms(Leaps, block(LENGTH, shift_share=share))
+    assert (alarm.symptom, alarm.step) == (Symptom.ODD_TOKENS, AT)

@@ -49,7 +49,7 @@ def test_a_lower_pace_is_told_once(signal: str) -> None:
     values = clock if signal == "step_seconds" else 1e5 / clock
     (alarm,) = alarms(Throughput, block(LENGTH, **{signal: values}))
     assert (alarm.symptom, alarm.signal) == (Symptom.SLOW, signal)
-    assert AT + 24 <= alarm.step <= AT + 40
+    assert AT + 36 <= alarm.step <= AT + 48
 
 
 def test_a_higher_pace_and_an_announced_change_are_fine() -> None:

@@ -47,7 +47,7 @@ class Symptom(StrEnum):
     STATE_LOST = "optimizer state lost"
     STALL = "stalled step"
     SLOW = "throughput fell"
-    UPDATE_DROP = "update norm fell at once"
+    UPDATE_SHIFT = "updates of another size"
     ACTIVATION_JUMP = "activations jumped"
     LARGE_LOGITS = "attention logits too large"
     ODD_TOKENS = "tokens unlike those before"

@@ -130,12 +130,15 @@ class Leap:
         last = np.concatenate(([self._last], values[:-1]))
         gaps = np.diff(np.concatenate(([self._step], steps)))
         usual = np.concatenate(([self._gap], gaps[:-1]))
-        judged = np.flatnonzero((last != 0) & (gaps > 0) & (gaps <= usual))
+        comparable = (gaps > 0) & (gaps <= usual)
+        comparable[0] &= self._last != 0
         self._last, self._step, self._gap = float(values[-1]), int(steps[-1]), int(gaps[-1])
-        value, last = values[judged], last[judged]
+        judged = None if comparable.all() else np.flatnonzero(comparable)
+        if judged is not None:
+            values, last = values[judged], last[judged]
         with np.errstate(over="ignore"):
-            rise = value / last - 1.0
-            changes = np.where(rise >= 0, rise, 1.0 - last / value)
+            rise = values / last - 1.0
+            changes = np.where(rise >= 0, rise, 1.0 - last / values)
         changes = np.clip(changes, -_LARGEST, _LARGEST)
         at = 0
         while at < len(changes):
@@ -145,7 +148,7 @@ class Leap:
                 for place in range(at, at + done):
                     jump = self._judge(float(changes[place]))
                     if jump is not None:
-                        yield int(judged[place]), jump
+                        yield place if judged is None else int(judged[place]), jump
             at += done
 
     def _sweep_calm(self, changes: FloatArray) -> int:

@@ -26,6 +26,10 @@ FEWEST = 8
 """Losses that must have been recorded before one is missed."""
 
 
+MOST = 1e15
+"""No optimizer counts that far."""
+
+
 class Order:
     """One finding at each step back, and one for a count or a loss that has stopped."""
 
@@ -86,7 +90,7 @@ class Order:
 
     def _count(self, count: float | None, place: tuple[int, int]) -> list[Finding]:
         """The optimizer's own count."""
-        if count is None or not abs(count) < 1e15:
+        if count is None or not abs(count) < MOST:
             return []
         last, self._counted = self._counted, count
         if last is None or count > last:
@@ -148,10 +152,11 @@ class Order:
         column = block.columns.get(ADAM_STEP)
         if column is None:
             return []
-        rows = np.flatnonzero(column.present)
+        with np.errstate(invalid="ignore"):
+            rows = np.flatnonzero(column.present & (np.abs(column.values) < MOST))
         counts = column.values[rows]
         if self._counted is not None and (np.diff(counts, prepend=self._counted) > 0).all():
-            if len(rows):
+            if len(rows):  # nearly always: it counts on
                 self._counted, self._standing = float(counts[-1]), 0
             return []
         return [

@@ -18,7 +18,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from trimtab.core.block import BoolArray, FloatArray
 
-_AT_ONCE = 4096
+_AT_ONCE = 1024
 """Cells that are judged in one go: what is told wastes those after it."""
 
 
@@ -85,6 +85,10 @@ class Outside:
             if len(known) < self._need:
                 self._cells = known.tolist()
                 return
+            if self._cannot_stray(known):
+                self._cells = known[1 - self._need :].tolist()
+                at += len(part)
+                continue
             windows = sliding_window_view(known, self._need)
             low = windows[:, : self._span.before].min(axis=1)
             high = windows[:, : self._span.before].max(axis=1)
@@ -106,6 +110,11 @@ class Outside:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Become the test that `state_dict` described."""
         self._cells = list(state["cells"])
+
+    def _cannot_stray(self, known: FloatArray) -> bool:
+        """Whether all cells are so close together that none of them can be outside."""
+        span = self._span
+        return not span.downwards and bool(known.max() <= known.min() * span.times)
 
     def _is_outside(self, windows: FloatArray, low: FloatArray, high: FloatArray) -> BoolArray:
         span = self._span

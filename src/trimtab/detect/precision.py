@@ -15,8 +15,9 @@ from trimtab.detect.known import Known
 from trimtab.detect.rates import FALSE_PER_10K
 from trimtab.detect.rows import Row, Seen
 
-FLOOR = 1.0
-"""A scale under 1 shrinks the loss: whatever overflows now is not the scaler's business."""
+FLOOR, LOWER = 1.0, 65536.0
+"""A scale under 1 shrinks the loss: whatever overflows now is not the scaler's business. It is told
+again when the scale is so many times lower still."""
 
 WITHIN, MANY, COLLAPSE = 100, 3, 6
 """So many falls within so many steps are many, and so many a collapse. Source: 3 in 100 is what
@@ -41,7 +42,9 @@ class Precision:
         self._last: float | None = None
         self._count, self._moved = 0, 0
         """Records so far, and the one at which the scale last moved."""
-        self._has_settled = self._has_moved = self._is_under = False
+        self._has_settled = self._has_moved = False
+        self._floor = FLOOR
+        """The scale under which it is told next."""
         self._falls: list[int] = []
         """Steps at which it lately fell."""
 
@@ -88,15 +91,19 @@ class Precision:
 
     def state_dict(self) -> dict[str, Any]:
         """The scale, and where it moved."""
-        flags = [self._has_settled, self._has_moved, self._is_under]
-        counts = [self._count, self._moved]
-        return {"last": self._last, "counts": counts, "flags": flags, "falls": list(self._falls)}
+        return {
+            "scale": [self._last, self._floor],
+            "counts": [self._count, self._moved],
+            "flags": [self._has_settled, self._has_moved],
+            "falls": list(self._falls),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Become the detector that `state_dict` described."""
-        self._last, self._falls = state["last"], list(state["falls"])
+        self._last, self._floor = state["scale"]
         self._count, self._moved = state["counts"]
-        self._has_settled, self._has_moved, self._is_under = state["flags"]
+        self._has_settled, self._has_moved = state["flags"]
+        self._falls = list(state["falls"])
 
     def _move(self, seen: Seen, count: int) -> list[Finding]:
         """The scale is another one, at so many records."""
@@ -113,8 +120,8 @@ class Precision:
                 if len(self._falls) == COLLAPSE:
                     findings.append(_finding(Symptom.SCALE_COLLAPSE, Severity.ALARM, seen))
         self._moved = count
-        was_under, self._is_under = self._is_under, seen.value < FLOOR
-        if self._is_under and not was_under:
+        if seen.value < self._floor:
+            self._floor = seen.value / LOWER
             findings.append(_finding(Symptom.SCALE_COLLAPSE, Severity.ALARM, seen))
         return findings
 

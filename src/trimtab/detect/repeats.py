@@ -20,8 +20,9 @@ MEMORY = 4096
 """Batches that are remembered: 150 kB. Longer epochs are not seen to end."""
 
 CLOSE = 64
-"""Records within which a second repetition makes it an alarm, and after which it is told again. A
-single one may be two equal checksums: that happens about once in a million records."""
+"""Records within which a second repetition, from as far back, makes it an alarm, and after which it
+is told again. A single one may be two equal checksums, which happens about once in a million
+records; small batches of repetitive text may be equal now and then, but not at one distance."""
 
 
 class Repeats:
@@ -36,8 +37,8 @@ class Repeats:
         self._count = 0
         self._epoch_start = 0
         self._period = 0
-        self._last, self._times = -CLOSE - 1, 0
-        """Where a batch was last served again, and how often since it began."""
+        self._last, self._distance, self._times = -CLOSE - 1, 0, 0
+        """Where a batch was last served again, from how far back, and how often in a row."""
 
     def hear(self, known: Known) -> None:
         """A new attempt serves its batches again, as it should."""
@@ -67,7 +68,7 @@ class Repeats:
             "places": [[value, place] for value, place in self._places.items()],
             "count": self._count,
             "epoch": [self._epoch_start, self._period],
-            "repeated": [self._last, self._times],
+            "repeated": [self._last, self._distance, self._times],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -75,7 +76,7 @@ class Repeats:
         self._places = dict(state["places"])
         self._count = int(state["count"])
         self._epoch_start, self._period = state["epoch"]
-        self._last, self._times = state["repeated"]
+        self._last, self._distance, self._times = state["repeated"]
 
     def _judge(self, seen: Seen) -> Finding | None:
         here = self._count
@@ -86,14 +87,15 @@ class Repeats:
             del self._places[next(iter(self._places))]
         if before is None or self._is_next_epoch(before, here):
             return None
-        if here - self._last > CLOSE:
+        distance = here - before
+        if here - self._last > CLOSE or distance != self._distance:
             self._times = 0
-        self._last = here
+        self._last, self._distance = here, distance
         self._times += 1
         if self._times > 2:
             return None
         severity = Severity.ALARM if self._times == 2 else Severity.WARN
-        return _finding(seen, severity, here - before)
+        return _finding(seen, severity, distance)
 
     def _is_next_epoch(self, before: int, here: int) -> bool:
         distance = here - before
