@@ -55,7 +55,8 @@ def plain_run(rows: int) -> Block:
         LOSS_SCALE: np.full(rows, 65536.0),
         PARAM_NORM: 100 + steps * 1e-4,
         UPDATE_NORM: 0.01 * np.exp(noise(0.05)),
-        ADAM_V_NORM: 1e-5 * np.exp(noise(0.05)),
+        # A mean over a thousand steps: it drifts, and never jumps.
+        ADAM_V_NORM: 1e-5 * np.exp(np.cumsum(noise(1e-4))),
         STEP_SECONDS: 0.5 * np.exp(noise(0.02)),
     }
     columns = {name: Column.complete(values[name]) for name in SIGNALS}
