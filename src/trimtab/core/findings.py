@@ -47,6 +47,10 @@ class Symptom(StrEnum):
     STATE_LOST = "optimizer state lost"
     STALL = "stalled step"
     SLOW = "throughput fell"
+    UPDATE_DROP = "update norm fell at once"
+    ACTIVATION_JUMP = "activations jumped"
+    LARGE_LOGITS = "attention logits too large"
+    ODD_TOKENS = "tokens unlike those before"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

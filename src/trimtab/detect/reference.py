@@ -19,6 +19,7 @@ from trimtab.detect.baseline import FEWEST
 from trimtab.detect.earlier_attempt import EarlierAttempt
 from trimtab.detect.expectation import Shape
 from trimtab.detect.gap import Gap, Hit
+from trimtab.detect.known import Known
 from trimtab.detect.norm_spike import logarithms
 from trimtab.detect.rows import Row, Seen, Series
 from trimtab.detect.side_by_side import same_batches
@@ -44,6 +45,7 @@ class Reference:
     """Findings where a signal and its reference part."""
 
     name = "reference"
+    hears = Known.NOTHING
 
     def __init__(self) -> None:
         self._earlier = EarlierAttempt()
@@ -54,6 +56,9 @@ class Reference:
         self._records = 0
         self._parted: int | None = None
         """The record of the last gap."""
+
+    def hear(self, known: Known) -> None:
+        """What is planned for one run and not for the other parts them all the same."""
 
     def take(self, row: Row) -> list[Finding]:
         """Judge one record."""

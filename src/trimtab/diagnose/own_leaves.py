@@ -136,3 +136,32 @@ NOT_RECORDED = Leaf(
     remedy="Mend the logging before anything else: nothing can be judged without a loss.",
     lesson="A run without numbers is a run without anybody on the bridge.",
 )
+SHRUNK_UPDATE = Leaf(
+    cause=Cause.F08,
+    root_cause="The update became smaller at once while the learning rate did not: the optimizer's "
+    "epsilon or second moment holds it down.",
+    remedy="Compare epsilon, betas and the loaded optimizer state with those of the run before.",
+    lesson="Watch the update by learning rate: the loss shows a small update only much later.",
+)
+JUMPED_ACTIVATIONS = Leaf(
+    cause=Cause.F13,
+    root_cause="Not known: a block's output changed at once from one step to the next while no "
+    "batch explains it; a corrupted weight is what fits best.",
+    remedy="Compare the weights of that block with those of the last checkpoint.",
+    lesson="A weight that is hit shows in its block's output first.",
+    is_explained=False,
+)
+GROWN_LOGITS = Leaf(
+    cause=Cause.F09,
+    root_cause="The attention logits have grown beyond what a softmax can tell apart.",
+    remedy="Normalise queries and keys (QK-norm), or lower the learning rate of their weights, and "
+    "run on from a checkpoint before the growth.",
+    lesson="Record the largest attention logit: it grows long before the loss does.",
+)
+ODD_TOKENS = Leaf(
+    cause=Cause.F02,
+    root_cause="The batch has tokens unlike those before: rare ones, or one phrase again and "
+    "again.",
+    remedy="Look at the batch at this data position, and filter such documents.",
+    lesson="Filter repeated and garbled text before tokenising.",
+)
