@@ -124,21 +124,18 @@ class Sensors:
             if scale is not None:
                 self._given_norm = self._given_norm / scale
 
-    def measure(self, *, full: bool) -> torch.Tensor:
-        """The sums of this step; `full` with telemetry. Starts the next step."""
-        head = self.measure_head()
-        return torch.cat((head, *self.measure_rest())) if full else head
-
     def measure_head(self) -> torch.Tensor:
         """The sums that every step has. Starts the next step."""
         head = self._measure_head()
         self.forget()
         return head
 
-    def measure_rest(self) -> tuple[torch.Tensor, ...]:
+    def measure_rest(self) -> torch.Tensor:
         """The sums that some steps have besides, in the order of `rest`."""
         told = self._telemetry.measure()
-        return (told,) if self.activations is None else (told, self.activations.buffer)
+        if self.activations is None:
+            return told
+        return torch.cat((told, self.activations.buffer))
 
     def own_loss(self) -> torch.Tensor | None:
         """The loss of this rank alone, of the step that was measured last."""
@@ -160,12 +157,12 @@ class Sensors:
         self.loss.forget()
         self._given_norm = self._grad_squares = None
 
-    def nothing(self, *, full: bool) -> torch.Tensor:
-        """A vector of the right length that says nothing, for a rank that failed."""
-        return torch.zeros(len(HEAD) + (len(self.rest) if full else 0), device=self.device)
+    def no_head(self) -> torch.Tensor:
+        """Sums that say nothing, for a rank that failed."""
+        return torch.zeros(len(HEAD), device=self.device)
 
     def no_rest(self) -> torch.Tensor:
-        """The same for the sums that only some steps have."""
+        """The same for those that only some steps have."""
         return torch.zeros(len(self.rest), device=self.device)
 
     def interpret_head(self, sums: Mapping[str, float]) -> dict[str, float]:
