@@ -8,7 +8,6 @@ against its neighbours (neighbours.py): the record alone, and two in a row. Each
 begin again, so the next alarm is new evidence.
 """
 
-import copy
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -51,7 +50,7 @@ NO_NORM = -1.0
 """What stands for both together where no norm was recorded: it speaks against."""
 
 LEAST_NORM = 4.0
-"""Where a norm is recorded and stands lower, a loss that exceeds its neighbours is a hard batch:
+"""Where a norm is recorded and stands lower, one loss that exceeds its neighbours is a hard batch:
 one had a norm 2.9 scales up (measured), the published spikes begin with 8 and more."""
 
 BURN_IN_RECORDS, BURN_IN = 256, 2.0
@@ -61,7 +60,7 @@ measured, halves the false alarms."""
 ONSET_SCORE = 1.5
 """The onset is where the excess over this score, added up to the alarm, is largest."""
 
-BATCH, CAREFUL = 1024, 32
+BATCH, CAREFUL = 1024, 8
 """Records that are looked at in one go, and one by one after one that could alarm."""
 
 _LONGEST = max(LENGTHS)
@@ -118,7 +117,7 @@ class LossSpike:
         while at < len(series):
             if not careful:
                 passed = self._pass_quietly(series, loss, near, norm_z, at)
-                at, careful = at + passed, CAREFUL
+                at, careful = at + passed, 0 if passed == BATCH else CAREFUL
                 continue
             finding = self.take(series.one(at), loss.one(at), near.one(at), float(norm_z[at]))
             if finding is not None:
@@ -179,7 +178,7 @@ class LossSpike:
             np.clip(both, LOWEST, HIGHEST),
             np.clip(near_z, LOWEST, HIGHEST_NEAR),
         )
-        after = copy.deepcopy(self._all_sums())
+        after = self._sums.copy(), self._joint_sums.copy(), self._near_sums.copy()
         sums, joint_sums, near_sums = (
             part.sweep(cut) for part, cut in zip(after, cuts, strict=True)
         )
@@ -207,7 +206,7 @@ class LossSpike:
         burn_in = BURN_IN if self._num_records <= BURN_IN_RECORDS else 0.0
         for test, score in enumerate(scores):
             bounds = self._limits.bounds[test]
-            if score <= bounds.low or (test >= NEAR and norm_z < LEAST_NORM):
+            if score <= bounds.low or (test == NEAR and norm_z < LEAST_NORM):
                 continue
             threshold = burn_in + self._record.threshold(test, bounds)
             known = near if test >= NEAR else loss

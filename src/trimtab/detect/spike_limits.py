@@ -38,19 +38,19 @@ class Limits:
 
 
 _NEVER = Bounds(prior=math.inf, low=math.inf, cap=math.inf, rank=1)
+_SUMS = Bounds(prior=6.0, low=6.0, cap=9.0, rank=3)
 
 
-def _limits(*, single: Bounds, joint: float, rank: int, near: tuple[Bounds, Bounds]) -> Limits:
-    sums = Bounds(prior=6.0, low=6.0, cap=9.0, rank=rank)
-    joint_sums = Bounds(prior=5.5, low=5.5, cap=8.25, rank=rank)
-    joint_single = Bounds(prior=joint, low=joint, cap=1.5 * joint, rank=rank)
+def _limits(*, single: Bounds, sums: Bounds, joint: float, near: tuple[Bounds, Bounds]) -> Limits:
+    joint_sums = Bounds(prior=5.5, low=5.5, cap=8.25, rank=sums.rank)
+    joint_single = Bounds(prior=joint, low=joint, cap=1.5 * joint, rank=sums.rank)
     return Limits((single, *[sums] * SUMS, joint_single, *[joint_sums] * JOINT_SUMS, *near))
 
 
 EVERY_STEP = _limits(
     single=Bounds(prior=30.0, low=30.0, cap=45.0, rank=2),
+    sums=Bounds(prior=6.5, low=6.5, cap=9.75, rank=2),
     joint=8.0,
-    rank=2,
     near=(
         Bounds(prior=30.0, low=6.0, cap=30.0, rank=2, factor=0.33, power=2, learnt=32),
         Bounds(prior=12.0, low=5.5, cap=12.0, rank=2, factor=0.28, power=2, learnt=32),
@@ -58,13 +58,14 @@ EVERY_STEP = _limits(
 )
 """In healthy every-step runs one loss reaches 29 scales (rank 0's own loss) and loss and norm
 together 6.8: single records say little. Their sums stay under 6 and 5. Against its neighbours one
-loss reaches 28 in those runs and 7.4 in calm ones, whose records are 10 to 12 and 4 to 5; hence the
-square. A factor of 0.30 doubles the false alarms of one record, 0.25 those of two."""
+loss reaches 28 in wild runs and 7.4 in calm ones, whose records are 10 to 12 and 4 to 5; hence the
+square. A factor of 0.30 doubles the false alarms of one record, 0.25 brings the first of two. It
+takes 1,024 records to know how wild a run is: after 512 a wild one had still passed for calm."""
 
 CLOSE = _limits(
     single=Bounds(prior=12.0, low=12.0, cap=36.0, rank=2),
+    sums=_SUMS,
     joint=4.0,
-    rank=3,
     near=(_NEVER, _NEVER),
 )
 """Every 2 to 49 steps: single points are mostly batches (healthy every-step runs, thinned out to
@@ -72,8 +73,8 @@ every 10 and 30 steps, reach 25), but a spike may have no more."""
 
 WIDE = _limits(
     single=Bounds(prior=8.0, low=5.0, cap=24.0, rank=2),
+    sums=_SUMS,
     joint=4.0,
-    rank=3,
     near=(_NEVER, _NEVER),
 )
 """In healthy thinned logs one loss stays under 4 scales (a bimodal loss apart), loss and norm
