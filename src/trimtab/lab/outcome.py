@@ -9,7 +9,7 @@ against sigma, the twin's own noise from step to step. A loss below the twin's i
     divergent    the loss ends non-finite; or it did not come back and rises, or stands over 1 nat
                  above where it was before the onset and does not fall
     silent       did not leave within 100 steps of the alarm, while another signal left
-    hard batch   left for one step
+    hard batch   left for one step, with a gradient norm under 3 times the usual
     recoverable  back within 100 steps of leaving
     plateau      not back, and no longer falling while the twin still falls
     lingering    back later, or never
@@ -38,6 +38,9 @@ _LEAST = 0.05
 
 _WITHIN = 100
 """Steps after the alarm in which the loss has to leave; what it does later is another story."""
+
+_CALM_RATIO = 3.0
+"""A batch with a larger gradient norm was more than hard: it may have moved the weights."""
 
 _FAR = 1.0
 _RECOVERY_STEPS = 100
@@ -68,7 +71,7 @@ def true_class(pair: Pair, alarm: int | None = None) -> IncidentClass | None:
     if away[-1]:
         return _of_a_loss_that_stayed_away(run, twin, pair.onset, sigma)
     lasted = int(spell[-1] + 1 - spell[0])
-    if lasted == 1:
+    if lasted == 1 and not pair.peak_ratio(signals.GRAD_NORM) > _CALM_RATIO:
         return IncidentClass.HARD_BATCH
     in_time = lasted <= _RECOVERY_STEPS
     return IncidentClass.RECOVERABLE if in_time else IncidentClass.LINGERING
