@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.detect import cost
+from benchmarks.detect.class_tables import class_section
+from benchmarks.detect.classes import real_classed
 from benchmarks.detect.contenders import Contender
 from benchmarks.detect.material import POINTS, VARIANTS, sittings
 from benchmarks.detect.measure import Result, measure
@@ -21,6 +23,7 @@ from benchmarks.detect.peers import peer_contenders
 from benchmarks.detect.peers.packages import Absent
 from benchmarks.detect.pictures import false_episodes
 from benchmarks.detect.suite import read_suite
+from benchmarks.detect.suite_bars import bar_tables, examine
 from benchmarks.detect.suite_scores import measure_suite, suite_tables
 from benchmarks.detect.tables import contender_table, dominance_table, fault_table, real_table
 from benchmarks.real_runs import SPLITS, real_runs
@@ -63,11 +66,19 @@ def suite_section(folder: Path, contenders: Sequence[Contender], *, is_whole: bo
     """The lab's runs, in a section of their own."""
     runs = read_suite(folder)
     present = [item for item in contenders if not isinstance(item, Absent)]
-    body = suite_tables([measure_suite(contender, runs) for contender in present], runs)
-    if is_whole:
-        publish("Detection in the lab", f"{COMMAND} --suite DIR", body)
-    else:
-        print(body)
+    titled = {}
+    if present:
+        results = [measure_suite(contender, runs) for contender in present]
+        titled["Detection in the lab"] = suite_tables(results, runs)
+    examined = examine(runs)
+    titled["Detection in the lab: the bars"] = bar_tables(examined, SPLITS)
+    lab = [item.classed for item in examined if item.classed]
+    titled["Classes of incidents"] = class_section(lab, real_classed(list(real_runs())), SPLITS)
+    for title, body in titled.items():
+        if is_whole:
+            publish(title, f"{COMMAND} --suite DIR", body)
+        else:
+            print(f"## {title}\n\n{body}\n")
 
 
 def scoreboard(contenders: Sequence[Contender], splits: Sequence[str], points: int) -> list[Result]:

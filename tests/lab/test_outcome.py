@@ -57,6 +57,25 @@ def test_an_excess_within_the_noise_is_silent_if_another_signal_left() -> None:
     assert class_of(np.zeros(STEPS - ONSET)) is None
 
 
+def test_a_single_high_loss_with_a_large_gradient_was_more_than_a_hard_batch() -> None:
+    twin = {"loss": twin_loss(), "grad_norm": np.full(STEPS, 1.0)}
+    run = {name: values.copy() for name, values in twin.items()}
+    run["loss"][ONSET] += 1.5
+    assert true_class(Pair(block_of(run), block_of(twin), ONSET)) is IncidentClass.HARD_BATCH
+    run["grad_norm"][ONSET] = 5.0
+    assert true_class(Pair(block_of(run), block_of(twin), ONSET)) is IncidentClass.RECOVERABLE
+
+
+def test_silence_is_counted_from_the_alarm_on() -> None:
+    twin = {"loss": twin_loss(), "param_norm": np.full(STEPS, 1.0)}
+    run = {name: values.copy() for name, values in twin.items()}
+    run["loss"][ONSET + 150 :] += 0.5
+    run["param_norm"][ONSET:] *= 1.5
+    pair = Pair(block_of(run), block_of(twin), ONSET)
+    assert true_class(pair, alarm=ONSET + 5) is IncidentClass.SILENT
+    assert true_class(pair, alarm=ONSET + 100) is IncidentClass.LINGERING
+
+
 def test_a_loss_that_leaves_late_was_silent_before() -> None:
     late = np.where(AFTER > 150, 0.5, 0.0)
     assert class_of(late, norm=1.5) is IncidentClass.SILENT

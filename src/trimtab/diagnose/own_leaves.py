@@ -136,10 +136,10 @@ NOT_RECORDED = Leaf(
     remedy="Mend the logging before anything else: nothing can be judged without a loss.",
     lesson="A run without numbers is a run without anybody on the bridge.",
 )
-SHRUNK_UPDATE = Leaf(
+RESIZED_UPDATE = Leaf(
     cause=Cause.F08,
-    root_cause="The update became smaller at once while the learning rate did not: the optimizer's "
-    "epsilon or second moment holds it down.",
+    root_cause="The updates have another size while the learning rate does not explain it: the "
+    "optimizer's epsilon, betas or moments are not what they were.",
     remedy="Compare epsilon, betas and the loaded optimizer state with those of the run before.",
     lesson="Watch the update by learning rate: the loss shows a small update only much later.",
 )

@@ -29,7 +29,7 @@ _NAMED: tuple[tuple[str, tuple[Symptom, ...], Leaf], ...] = (
         (Symptom.WENT_BACK, Symptom.DATA_BACK),
         own_leaves.WENT_BACK,
     ),
-    ("Did the update shrink at once?", (Symptom.UPDATE_DROP,), own_leaves.SHRUNK_UPDATE),
+    ("Do updates have another size?", (Symptom.UPDATE_SHIFT,), own_leaves.RESIZED_UPDATE),
     ("Are the tokens unlike those before?", (Symptom.ODD_TOKENS,), own_leaves.ODD_TOKENS),
     ("Are the attention logits too large?", (Symptom.LARGE_LOGITS,), own_leaves.GROWN_LOGITS),
     ("Did activations jump?", (Symptom.ACTIVATION_JUMP,), own_leaves.JUMPED_ACTIVATIONS),

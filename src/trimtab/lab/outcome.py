@@ -8,8 +8,8 @@ against sigma, the twin's own noise from step to step. A loss below the twin's i
 
     divergent    the loss ends non-finite; or it did not come back and rises, or stands over 1 nat
                  above where it was before the onset and does not fall
-    silent       did not leave within 100 steps of the onset, while another signal left
-    hard batch   left for one step
+    silent       did not leave within 100 steps of the alarm, while another signal left
+    hard batch   left for one step, with a gradient norm under 3 times the usual
     recoverable  back within 100 steps of leaving
     plateau      not back, and no longer falling while the twin still falls
     lingering    back later, or never
@@ -37,7 +37,10 @@ _LEAST = 0.05
 """Nats that sigma is at least, however calm the losses are."""
 
 _WITHIN = 100
-"""Steps after the onset in which the loss has to leave; what it does later is another story."""
+"""Steps after the alarm in which the loss has to leave; what it does later is another story."""
+
+_CALM_RATIO = 3.0
+"""A batch with a larger gradient norm was more than hard: it may have moved the weights."""
 
 _FAR = 1.0
 _RECOVERY_STEPS = 100
@@ -45,8 +48,13 @@ _END_STEPS = 50
 """The end of a run, and the stretch before it that tells whether it falls or rises."""
 
 
-def true_class(pair: Pair) -> IncidentClass | None:
-    """What became of the run; None if nothing in it ever left the twin."""
+def true_class(pair: Pair, alarm: int | None = None) -> IncidentClass | None:
+    """What became of the run; None if nothing in it ever left the twin.
+
+    Args:
+        pair: The run and its twin.
+        alarm: The step at which somebody noticed; None is the onset itself.
+    """
     run, twin = pair.values(signals.LOSS)
     after = slice(pair.onset, len(run))
     if not np.isfinite(run[after][-_MEAN_STEPS:]).all():
@@ -57,12 +65,13 @@ def true_class(pair: Pair) -> IncidentClass | None:
     sigma = max(_noise(usual), _noise(excess), _LEAST)
     away = _away(excess, sigma)
     spell = np.flatnonzero(away)
-    if not len(spell) or spell[0] >= _WITHIN:
+    noticed = 0 if alarm is None else alarm - pair.onset
+    if not len(spell) or spell[0] >= noticed + _WITHIN:
         return IncidentClass.SILENT if pair.moves() else None
     if away[-1]:
         return _of_a_loss_that_stayed_away(run, twin, pair.onset, sigma)
     lasted = int(spell[-1] + 1 - spell[0])
-    if lasted == 1:
+    if lasted == 1 and not pair.peak_ratio(signals.GRAD_NORM) > _CALM_RATIO:
         return IncidentClass.HARD_BATCH
     in_time = lasted <= _RECOVERY_STEPS
     return IncidentClass.RECOVERABLE if in_time else IncidentClass.LINGERING

@@ -11,6 +11,11 @@ SURE = 0.8
 HARMLESS = frozenset({Symptom.STALL, Symptom.SLOW, Symptom.MISSING_LOSS, Symptom.SCALE_FROZEN})
 """What costs time or sight, but does nothing to the weights."""
 
+PASSING = frozenset(
+    {Symptom.GRADIENT_SPIKE, Symptom.UPDATE_SPIKE, Symptom.NONFINITE_GRAD_NORM, Symptom.OVERFLOWS}
+)
+"""What may happen at one step and be over with it."""
+
 
 def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
     """What to do about an incident; `recurs` if it came at the same place before a restart."""
@@ -51,12 +56,7 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
                 reason="The weights are lost; what is done after the onset is done in vain.",
             )
         case IncidentClass.SILENT:
-            return Action(
-                kind=ActionKind.ROLL_BACK,
-                instruction=f"Apply the remedy and run on from a checkpoint older than step "
-                f"{onset}.",
-                reason="What drives it goes on until it is mended.",
-            )
+            return _after_silence(diagnosis)
         case IncidentClass.PLATEAU:
             return Action(
                 kind=ActionKind.STOP,
@@ -65,6 +65,22 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
             )
         case None:
             return _while_open(onset, diagnosis.incident.outlook)
+
+
+def _after_silence(diagnosis: Diagnosis) -> Action:
+    incident = diagnosis.incident
+    if incident.end is not None and PASSING.issuperset(incident.symptoms):
+        return Action(
+            kind=ActionKind.WAIT,
+            instruction="Go on, and look again 200 steps later.",
+            reason="It passed, and the loss did not follow.",
+        )
+    return Action(
+        kind=ActionKind.ROLL_BACK,
+        instruction=f"Apply the remedy and run on from a checkpoint older than step "
+        f"{incident.onset.step}.",
+        reason="What drives it goes on until it is mended.",
+    )
 
 
 def _after_lingering(diagnosis: Diagnosis) -> Action:
