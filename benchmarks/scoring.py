@@ -44,11 +44,11 @@ def score(run: RealRun, alarm_rows: Sequence[int]) -> Score:
     false = tuple(
         episode
         for episode in episodes(rows)
-        if not any(episode[0] <= zone[1] and episode[1] >= zone[0] for zone in zones)
+        if not any(episode[0] <= last and episode[1] >= first for first, last in zones)
     )
     found = []
-    for label in _counted(run):
-        first, last = _zone(run, label)
+    for label in counted(run):
+        first, last = zone(run, label)
         hits = [row for row in onsets if first <= row <= last]
         found.append((label, hits[0] if hits else None))
     return Score(num_records=len(run.block), false=false, found=tuple(found))
@@ -73,8 +73,8 @@ def chance_recall(run: RealRun, alarm_rows: Sequence[int], seed: int = 0) -> lis
         busy[max(first, 0) + 1 : last + 2] = 1
     busy_before = np.cumsum(busy)
     shares = []
-    for label in _counted(run):
-        first, last = _zone(run, label)
+    for label in counted(run):
+        first, last = zone(run, label)
         width = last - first + 1
         starts = np.arange(max(len(run.block) - width + 1, 0))
         free = starts[busy_before[starts + width] == busy_before[starts]]
@@ -84,7 +84,8 @@ def chance_recall(run: RealRun, alarm_rows: Sequence[int], seed: int = 0) -> lis
     return shares
 
 
-def _counted(run: RealRun) -> list[Label]:
+def counted(run: RealRun) -> list[Label]:
+    """The labelled events that a detector has to find."""
     return [
         label
         for label in run.labels
@@ -95,13 +96,13 @@ def _counted(run: RealRun) -> list[Label]:
 def _excused(run: RealRun) -> list[tuple[int, int]]:
     """The zones in which an alarm is not false."""
     return [
-        _zone(run, label)
+        zone(run, label)
         for label in run.labels
         if label.kind in (*TROUBLE, "restart") or label.confidence == "low"
     ]
 
 
-def _zone(run: RealRun, label: Label) -> tuple[int, int]:
+def zone(run: RealRun, label: Label) -> tuple[int, int]:
     """The rows in which an alarm belongs to the event."""
     steps = run.block.step
     early = 10 if run.is_every_step else 0

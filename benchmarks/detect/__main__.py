@@ -12,14 +12,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.detect import cost
+from benchmarks.detect.class_tables import class_section
+from benchmarks.detect.classes import real_classed
 from benchmarks.detect.contenders import Contender
 from benchmarks.detect.material import POINTS, VARIANTS, sittings
 from benchmarks.detect.measure import Result, measure
 from benchmarks.detect.ours import our_contenders
+from benchmarks.detect.paired import measure_pairs, pair_table
 from benchmarks.detect.peers import peer_contenders
 from benchmarks.detect.peers.packages import Absent
 from benchmarks.detect.pictures import false_episodes
 from benchmarks.detect.suite import read_suite
+from benchmarks.detect.suite_bars import bar_tables, examine
 from benchmarks.detect.suite_scores import measure_suite, suite_tables
 from benchmarks.detect.tables import contender_table, dominance_table, fault_table, real_table
 from benchmarks.real_runs import SPLITS, real_runs
@@ -48,7 +52,10 @@ def main() -> None:
     splits = [arguments.split] if arguments.split else list(SPLITS)
     results = scoreboard(contenders, splits, arguments.points)
     whole = contenders == entered and splits == list(SPLITS) and arguments.points == POINTS
-    for title, body in sections(contenders, results).items():
+    titled = sections(contenders, results)
+    if any(result.name == "trimtab" for result in results):
+        titled["Detection against a reference"] = paired_section(splits)
+    for title, body in titled.items():
         if whole:
             publish(title, COMMAND, body)
         else:
@@ -59,11 +66,19 @@ def suite_section(folder: Path, contenders: Sequence[Contender], *, is_whole: bo
     """The lab's runs, in a section of their own."""
     runs = read_suite(folder)
     present = [item for item in contenders if not isinstance(item, Absent)]
-    body = suite_tables([measure_suite(contender, runs) for contender in present], runs)
-    if is_whole:
-        publish("Detection in the lab", f"{COMMAND} --suite DIR", body)
-    else:
-        print(body)
+    titled = {}
+    if present:
+        results = [measure_suite(contender, runs) for contender in present]
+        titled["Detection in the lab"] = suite_tables(results, runs)
+    examined = examine(runs)
+    titled["Detection in the lab: the bars"] = bar_tables(examined, SPLITS)
+    lab = [item.classed for item in examined if item.classed]
+    titled["Classes of incidents"] = class_section(lab, real_classed(list(real_runs())), SPLITS)
+    for title, body in titled.items():
+        if is_whole:
+            publish(title, f"{COMMAND} --suite DIR", body)
+        else:
+            print(f"## {title}\n\n{body}\n")
 
 
 def scoreboard(contenders: Sequence[Contender], splits: Sequence[str], points: int) -> list[Result]:
@@ -79,6 +94,17 @@ def scoreboard(contenders: Sequence[Contender], splits: Sequence[str], points: i
             results.append(measure(contender, split, material))
             print(f"{split}: {contender.name}, {time.process_time() - begin:.1f} s of CPU")
     return results
+
+
+def paired_section(splits: Sequence[str]) -> str:
+    """Runs beside others with the same data order."""
+    runs = list(real_runs())
+    results = [result for split in splits for result in measure_pairs(runs, split)]
+    return (
+        "A shift of 0.02 at 100 random rows of a run, judged against another run over the same "
+        "batches; steps from the shift to the alarm. No peer takes a reference.\n\n"
+        + pair_table(results)
+    )
 
 
 def sections(contenders: Sequence[Contender], results: Sequence[Result]) -> dict[str, str]:
@@ -106,8 +132,6 @@ def sections(contenders: Sequence[Contender], results: Sequence[Result]) -> dict
             for split, items in by_split.items()
             for variant in VARIANTS
         ),
-        "A shift of 0.02 against a run with the same data order: open, no detector here takes a "
-        "reference run yet.",
     ]
     titled = {
         "Detection on the real runs": "\n\n".join(real),

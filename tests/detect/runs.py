@@ -101,6 +101,12 @@ SIGNALS: dict[str, Callable[[Random, int], Array]] = {
 }
 
 
+REFERENCES: dict[str, Callable[[Random, int], Array]] = {
+    "reference_loss": lambda random, length: random.normal(3.0, 0.01, length),
+    "reference_grad_norm": lambda random, length: jitter(random, length, 0.02),
+}
+
+
 def troubled(random: Random, values: Array) -> Array:
     """The signal with jumps, stretches of zeros, slopes and values that are no number."""
     length = len(values)
@@ -132,6 +138,9 @@ def every_kind_of_run(seed: int, length: int) -> Block:
         values = troubled(random, make(random, length))
         share = random.choice([1.0, 1.0, 1.0, 0.9, 0.1])
         columns[name] = Column(values, random.random(length) < share)
+    if seed % 4 == 0:
+        for name, make in REFERENCES.items():
+            columns[name] = Column.complete(make(np.random.default_rng(seed), length))
     strides = np.full(length, random.choice([1, 1, 1, 10]))
     strides[random.integers(0, length, 2)] = random.choice([1, 40, -30])
     step = np.cumsum(strides)

@@ -18,6 +18,7 @@ from trimtab.detect.no_learning import NoLearning
 from trimtab.detect.norm_trend import NormTrend
 from trimtab.detect.order import Order
 from trimtab.detect.precision import Precision
+from trimtab.detect.reference import Reference
 from trimtab.detect.repeats import Repeats
 from trimtab.detect.resume import Resume
 from trimtab.detect.rows import Row, rows_of
@@ -67,6 +68,7 @@ class Ensemble:
         self._detectors: list[RecordDetector] = [
             Integrity(),
             LossWatch(caution),
+            Reference(),
             Order(),
             Repeats(),
             Leaps(),

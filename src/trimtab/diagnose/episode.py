@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,7 +17,9 @@ from trimtab.core.incidents import (
     Transition,
 )
 from trimtab.detect.expectation import median
+from trimtab.diagnose.course import BAD_RECORDS, NEAR_RECORDS, Course
 from trimtab.diagnose.outlook import OUTLOOK_RECORDS, foresee
+from trimtab.diagnose.trend import trend_of
 
 RECOVERY_STEPS, RECOVERY_RECORDS = 100, 2
 """A spike that is back within so many steps, or records of a thinned log, recovered; one that takes
@@ -28,54 +29,33 @@ SETTLED = 4
 """After that many times the recovery time the level is taken as the new normal, and told: an
 incident cannot alarm for ever."""
 
-BACK_RECORDS = 5
-"""Back is judged by the median of so many records (of one, where the log is thinned out). Source:
-the borders of the labelled spikes were set by the median of 5."""
-
-BACK_SCALES, BACK_SCALES_SINGLE = 1.0, 2.5
-"""Scales above the level before the onset within which the loss is back."""
-
 PACE_RECORDS = 17
 """Records before the onset that say how many steps lie between two."""
+
+THINNED = 2.0
+"""Steps from record to record from which on a log is thinned out."""
 
 REOPEN_RECORDS = 16
 """An alarm so soon after an incident closed reopens it; a quarter of it in a thinned log."""
 
-BAD_RECORDS = 3
-"""Non-finite losses in a row that have come to stay."""
+MOST_REOPENED = 8
+"""After so many times the next alarm is a new incident: no incident can be reopened for ever."""
 
-HARD_BATCH_SCALES = 3.0
-"""A single high loss whose next two are within so many scales was a hard batch."""
+HARD_BATCH_RECORDS = 8
+"""An incident with a single high loss that is back so soon was a hard batch..."""
 
-RISE_RECORDS = 16
-"""Still rising is judged by the mean of the last 16 losses against the 16 before."""
+STRONG = frozenset({Symptom.GRADIENT_SPIKE, Symptom.UPDATE_SPIKE, Symptom.NONFINITE_GRAD_NORM})
+"""... unless one of these says that the batch was more than hard: it may have moved the weights."""
 
-FAR_NATS, FAR_SCALES = 1.0, 20.0
-"""A loss that has risen by both and does not fall is divergent. Source: published diagnoses."""
-
-SILENT = frozenset(
+LOUD = frozenset(
     {
-        Symptom.RISING_LOSS,
-        Symptom.NONFINITE_NORM,
-        Symptom.SCALE_COLLAPSE,
-        Symptom.NONFINITE_GRAD_NORM,
-        Symptom.MISSING_LOSS,
-        Symptom.DATA_BACK,
-        Symptom.REPEATED_BATCH,
-        Symptom.LR_JUMP,
-        Symptom.LR_RISING,
-        Symptom.FROZEN,
-        Symptom.NORM_DRIFT,
-        Symptom.STATE_LOST,
-        Symptom.STALL,
-        Symptom.SLOW,
-        Symptom.UPDATE_SHIFT,
-        Symptom.ACTIVATION_JUMP,
-        Symptom.LARGE_LOGITS,
-        Symptom.ODD_TOKENS,
+        Symptom.LOSS_SPIKE,
+        Symptom.LEVEL_SHIFT,
+        Symptom.NONFINITE_LOSS,
+        Symptom.RESUME_GAP,
     }
 )
-"""What alarms without the loss: until it moves, the incident is silent."""
+"""What the loss itself shows. An incident with none of these is silent until the loss moves."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,21 +66,18 @@ class Episode:
     onset: Moment
     peak: Moment
     last: Moment
-    baseline_mean: float | None
-    baseline_deviation: float | None
+    course: Course
     stride: float
     """Steps from record to record before the onset."""
-    tail: deque[Moment]
-    """The latest records with a finite loss."""
     findings: list[Finding] = field(default_factory=list)
     num_findings: int = 0
-    records: int = 0
     waiting: int = 0
     """Records since the incident was opened or reopened."""
-    bad_records: int = 0
-    """Non-finite losses in a row, up to the last."""
-    was_lost: bool = False
-    """Whether non-finite losses had come to stay: then it was divergent, whatever follows."""
+    calm: int = 0
+    """Records since the latest alarm."""
+    blind: int = 0
+    """Records without a loss since the latest that had one."""
+    num_reopened: int = 0
     incident_class: IncidentClass | None = None
     outlook: Outlook | None = None
     new_level: float | None = None
@@ -115,126 +92,160 @@ class Episode:
         alarms: Sequence[Finding],
     ) -> "Episode":
         """Open an incident on these alarms, with the records before its onset as baseline."""
-        losses = [m.loss for m in before if m.loss is not None and math.isfinite(m.loss)]
-        level, scale = _usual(losses)
         moves = [after.step - m.step for m, after in pairwise(before[-PACE_RECORDS:])]
+        stride = max(median(moves), 1.0) if moves else 1.0
+        is_thinned = stride >= THINNED
+        course = Course(
+            trend=trend_of(before, is_thinned=is_thinned),
+            is_thinned=is_thinned,
+            near_records=NEAR_RECORDS if _recovery_records(stride) >= 4 * NEAR_RECORDS else 1,
+        )
         opened = cls(
-            number=number,
-            onset=onset,
-            peak=onset,
-            last=onset,
-            baseline_mean=level,
-            baseline_deviation=scale,
-            stride=max(median(moves), 1.0) if moves else 1.0,
-            tail=deque(maxlen=2 * RISE_RECORDS),
+            number=number, onset=onset, peak=onset, last=onset, course=course, stride=stride
         )
         opened.join(alarms)
-        if all(alarm.symptom in SILENT for alarm in alarms):
+        if not opened.is_loud:
             opened.incident_class = IncidentClass.SILENT
         return opened
 
     def join(self, alarms: Sequence[Finding]) -> bool:
         """Take further alarms; whether one of them is of a kind not seen here before."""
+        if not alarms:
+            return False
         self.num_findings += len(alarms)
+        self.calm, self.course.returned = 0, None
         known = {finding.symptom for finding in self.findings}
         new = [alarm for alarm in alarms if alarm.symptom not in known]
         self.findings += new
-        loud = any(alarm.symptom not in SILENT for alarm in alarms)
-        if self.incident_class is IncidentClass.SILENT and loud:
+        if self.is_loud and self.is_silent:
             self.incident_class = None  # no longer silent: the loss will say
         return bool(new)
 
     def reopen(self, alarms: Sequence[Finding]) -> None:
         """Go on with an incident that had been closed."""
-        self.end, self.new_level, self.outlook, self.waiting = None, None, None, 0
-        self.incident_class = None
+        self.end, self.new_level, self.outlook = None, None, None
+        self.waiting, self.blind = 0, 0
+        self.num_reopened += 1
+        if not self.is_silent:
+            self.incident_class = None
         self.join(alarms)
 
     def see(self, moment: Moment, *, is_waiting: bool = True) -> None:
         """Take a record that has a loss."""
         self.last = moment
-        self.records += 1
+        self.blind = 0
+        self.calm += is_waiting
         self.waiting += is_waiting
-        if moment.loss is not None and math.isfinite(moment.loss):
-            self.tail.append(moment)
-            self.bad_records = 0
-        else:
-            self.bad_records += 1
-            self.was_lost |= self.bad_records >= BAD_RECORDS
+        self.course.see(moment)
+        if self.is_silent:
+            self._listen(moment)
         if _badness(moment) > _badness(self.peak):
             self.peak = moment
 
     @property
-    def is_finite(self) -> bool:
-        """Whether the latest loss is finite."""
-        return self.last.loss is not None and math.isfinite(self.last.loss)
+    def is_loud(self) -> bool:
+        """Whether an alarm was about the loss itself."""
+        return any(finding.symptom in LOUD for finding in self.findings)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the loss has taken no part in it so far."""
+        return self.incident_class is IncidentClass.SILENT
+
+    @property
+    def records(self) -> int:
+        """Records from the onset on."""
+        return self.course.records
 
     @property
     def recovery_records(self) -> int:
         """Records that a recovery may take."""
-        return max(RECOVERY_RECORDS, math.ceil(RECOVERY_STEPS / self.stride))
+        return _recovery_records(self.stride)
 
     @property
-    def reopen_records(self) -> int:
-        """Records after the end within which an alarm opens it again."""
-        return REOPEN_RECORDS if self.stride < 2 else REOPEN_RECORDS // 4
+    def most_records(self) -> int:
+        """Records after the alarm at which it is over, whatever the loss does, if it is finite."""
+        return SETTLED * self.recovery_records
+
+    @property
+    def baseline_mean(self) -> float | None:
+        """Usual loss before the onset."""
+        return self.course.trend.level if self.course.trend else None
+
+    @property
+    def baseline_deviation(self) -> float | None:
+        """Usual deviation of the loss before the onset."""
+        return self.course.trend.scale if self.course.trend else None
 
     def is_due(self) -> bool:
-        """Whether the time that a recovery may take is over, or a NaN has come to stay."""
-        return self.bad_records >= BAD_RECORDS or self.waiting > self.recovery_records
+        """Whether it needs a class now: the time to recover is over, or a NaN has come to stay.
+
+        One that lingers is looked at again whenever as long again is over.
+        """
+        if self.incident_class is None:
+            is_late = self.waiting > self.recovery_records and self.course.returned is None
+            return is_late or self.course.bad_records >= BAD_RECORDS
+        lingers = self.incident_class is IncidentClass.LINGERING
+        return lingers and self.waiting % self.recovery_records == 1
 
     def is_settled(self) -> bool:
-        """Whether the level must be taken as the new normal."""
-        return self.is_finite and self.waiting > SETTLED * self.recovery_records
+        """Whether it has lasted as long as an incident may."""
+        return self.course.is_finite and self.waiting > self.most_records
 
-    def is_back(self) -> bool:
-        """Whether the loss has come back to where it was."""
-        if not self.is_finite:
-            return False
-        if self.baseline_mean is None or self.baseline_deviation is None:
-            return True  # too few losses came before: finite again is all that can be asked
-        count = self._back_records
-        if self.waiting < count or len(self.tail) < count:
-            return False
-        scales = BACK_SCALES if count > 1 else BACK_SCALES_SINGLE
-        now = median(self._losses[-count:])
-        return now <= self.baseline_mean + scales * self.baseline_deviation
+    def may_reopen(self, since_closed: int) -> bool:
+        """Whether an alarm so many records after the end belongs to it still."""
+        limit = REOPEN_RECORDS // 4 if self.course.is_thinned else REOPEN_RECORDS
+        return since_closed <= limit and self.num_reopened < MOST_REOPENED
+
+    def is_over(self) -> bool:
+        """Whether the loss is back; of a silent one, whether the loss did not follow in time."""
+        if not self.is_silent:
+            return self.course.is_back(self.waiting)
+        is_known = self.course.trend is not None
+        return self.course.is_finite and (self.calm >= self.recovery_records or not is_known)
 
     def is_hard_batch(self) -> bool:
         """Whether one high loss was followed by two usual ones."""
-        if self.waiting != 3 or self.stride >= 2 or self.onset.tick != self.peak.tick:
+        if self.waiting != 3 or self.records != 3 or self.course.is_thinned:
             return False
-        if self.baseline_mean is None or self.baseline_deviation is None or len(self.tail) < 3:
-            return False
-        if any(finding.symptom is not Symptom.LOSS_SPIKE for finding in self.findings):
-            return False
-        limit = self.baseline_mean + HARD_BATCH_SCALES * self.baseline_deviation
-        return self.records == 3 and max(self._losses[-2:]) <= limit
+        only_loss = all(finding.symptom is Symptom.LOSS_SPIKE for finding in self.findings)
+        was_first = self.onset.tick == self.peak.tick and len(self.course.excess) == 3
+        return only_loss and was_first and self.course.num_high <= 1
 
-    def class_if_back(self) -> IncidentClass:
+    def class_if_over(self) -> IncidentClass:
         """The class of an incident whose loss is back."""
-        in_time = self.records <= self.recovery_records + self._back_records
-        return self._kept_class() or (
-            IncidentClass.RECOVERABLE if in_time else IncidentClass.LINGERING
-        )
+        kept = self._kept_class()
+        if kept is not None:
+            return kept
+        after = self.course.returned_after
+        is_single = self.course.num_high == 1 and not self.course.is_thinned
+        is_calm = not any(finding.symptom in STRONG for finding in self.findings)
+        if is_single and is_calm and after <= HARD_BATCH_RECORDS:
+            return IncidentClass.HARD_BATCH
+        in_time = after <= self.recovery_records + self.course.near_records
+        return IncidentClass.RECOVERABLE if in_time else IncidentClass.LINGERING
 
     def class_if_not_back(self) -> IncidentClass:
         """The class of an incident whose loss did not come back in time."""
-        runs_away = not self.is_finite or self._runs_away()
         return self._kept_class() or (
-            IncidentClass.DIVERGENT if runs_away else IncidentClass.LINGERING
+            IncidentClass.DIVERGENT if self.course.runs_away() else IncidentClass.LINGERING
         )
+
+    def class_at_the_end(self) -> IncidentClass | None:
+        """The class when the log stops before the rule's time; None if nothing can be said."""
+        if self.course.runs_away():
+            return IncidentClass.DIVERGENT
+        if self.course.returned is not None:
+            return self.class_if_over()
+        return self.outlook.incident_class if self.outlook else None
 
     def foresee(self) -> bool:
         """Look ahead at the set times; whether there is a new outlook."""
-        if self.waiting not in OUTLOOK_RECORDS or self.stride >= 2:
+        if self.waiting not in OUTLOOK_RECORDS:
             return False
-        level, scale = self.baseline_mean, self.baseline_deviation
-        if level is None or scale is None or self.incident_class is not None:
-            return False
-        outlook = foresee(self._losses, level, scale, self.last.loss, self.waiting)
-        self.outlook = outlook or self.outlook
-        return outlook is not None
+        known = self.incident_class or self._kept_class()
+        self.outlook = foresee(self.course, self.waiting, known)
+        return True
 
     def change(self, transition: Transition, tick: int) -> IncidentChange:
         """A transition with the incident as it stands."""
@@ -249,67 +260,45 @@ class Episode:
         """All of it in JSON's terms."""
         return {
             "incident": dataclasses.asdict(self.snapshot()),
-            "tail": [[moment.step, moment.tick, moment.loss] for moment in self.tail],
-            "waiting": self.waiting,
-            "bad_records": self.bad_records,
-            "was_lost": self.was_lost,
-            "stride": self.stride,
+            "course": self.course.state_dict(),
+            **{name: getattr(self, name) for name in _PLAIN},
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Episode":
         """The episode that `state_dict` described."""
         incident = Incident.from_state(state["incident"])
-        fields = {f.name: getattr(incident, f.name) for f in dataclasses.fields(incident)}
+        own = {f.name for f in dataclasses.fields(cls)}
+        known = {f.name for f in dataclasses.fields(incident)} & own
         return cls(
-            **{**fields, "findings": list(incident.findings)},
-            tail=deque(
-                (Moment(step=step, tick=tick, loss=loss) for step, tick, loss in state["tail"]),
-                maxlen=2 * RISE_RECORDS,
-            ),
-            waiting=state["waiting"],
-            bad_records=state["bad_records"],
-            was_lost=state["was_lost"],
-            stride=state["stride"],
+            **{name: getattr(incident, name) for name in known - {"findings"}},
+            findings=list(incident.findings),
+            course=Course.from_state(state["course"]),
+            **{name: state[name] for name in _PLAIN},
         )
 
-    @property
-    def _back_records(self) -> int:
-        return BACK_RECORDS if self.recovery_records >= 4 * BACK_RECORDS else 1
-
-    @property
-    def _losses(self) -> list[float]:
-        return [moment.loss for moment in self.tail if moment.loss is not None]
+    def _listen(self, moment: Moment) -> None:
+        """Whether the loss follows a silent alarm; if it does not, it was over with the alarm."""
+        if self.records <= self.recovery_records and self.course.has_moved():
+            self.incident_class, self.course.returned = None, None  # from now on it decides
+        elif self.calm <= 1 and self.course.is_finite:
+            self.course.set_returned(moment)
 
     def _kept_class(self) -> IncidentClass | None:
         """The class that a later loss does not change."""
-        if self.was_lost:
-            return IncidentClass.DIVERGENT
-        is_silent = self.incident_class is IncidentClass.SILENT
-        return IncidentClass.SILENT if is_silent else None
-
-    def _runs_away(self) -> bool:
-        losses = self._losses
-        if (
-            len(losses) < RISE_RECORDS // 2
-            or self.baseline_mean is None
-            or self.baseline_deviation is None
-        ):
-            return False
-        half = len(losses) // 2
-        before, lately = sum(losses[:half]) / half, sum(losses[-half:]) / half
-        height, rise = lately - self.baseline_mean, lately - before
-        is_far = height > max(FAR_NATS, FAR_SCALES * self.baseline_deviation)
-        return rise > self.baseline_deviation or (is_far and rise >= 0)
+        symptoms = {finding.symptom for finding in self.findings}
+        if self.course.was_lost or (Symptom.NONFINITE_NORM in symptoms and self.is_loud):
+            return IncidentClass.DIVERGENT  # weights that are no numbers do not mend themselves
+        if Symptom.NO_LEARNING in symptoms:
+            return IncidentClass.PLATEAU
+        return IncidentClass.SILENT if self.is_silent else None
 
 
-def _usual(losses: Sequence[float]) -> tuple[float | None, float | None]:
-    """Level and scale of the losses before an onset; None if there are too few."""
-    if len(losses) < 8:
-        return None, None
-    level = median(losses[-32:])
-    spread = 1.4826 * median([abs(loss - median(losses)) for loss in losses])
-    return level, max(spread, 0.002 * abs(level))
+_PLAIN = ("stride", "waiting", "calm", "blind", "num_reopened")
+
+
+def _recovery_records(stride: float) -> int:
+    return max(RECOVERY_RECORDS, math.ceil(RECOVERY_STEPS / stride))
 
 
 def _badness(moment: Moment) -> float:

@@ -1,6 +1,6 @@
 """EpisodeTracker: the incident state machine of trimtab's own rules.
 
-             alarm                  back where it was
+             alarm                  back on its trend, and 24 records bear it out
     quiet ----------> open --------------------------------> closed: hard batch, recoverable,
                        |  ^                                  or lingering if it took long
        8, 32 records:  |  |  alarm soon after                  |
@@ -11,8 +11,9 @@
                      re-baselined and closed: the level is the new normal (if it is finite)
 
 The onset is dated back: to where the detectors saw the rise begin, and further to the warnings that
-led up to it. An incident that opened without the loss is silent until the loss moves. Only records
-with a loss count.
+led up to it. An incident that opened without the loss is silent until the loss moves, and over when
+it has not moved for 100 steps after the last alarm. Only records with a loss count; where no loss
+comes any more, an incident is over after four times the time to recover.
 """
 
 from bisect import bisect_left
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.block import Block
-from trimtab.core.findings import Finding, Severity
+from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Moment, Transition
 from trimtab.core.signals import LOSS
 from trimtab.detect.expectation import median
@@ -32,12 +33,15 @@ from trimtab.diagnose.episode import Episode
 MEMORY = 256
 """Records that are remembered: the baseline before an onset that is dated back."""
 
-BASELINE = 96
-"""Of these, the newest before the onset say what was usual."""
+LEVEL_RECORDS = 32
+"""Records whose median is the new level, where one is taken as the new normal."""
 
 LEAD_RECORDS = 8
 """A warning so soon before the onset, or before the next warning, belongs to it. Source: spikes
 follow one to eight steps after their first signs."""
+
+UNRELATED = frozenset({Symptom.STALL, Symptom.SLOW, Symptom.SCALE_FROZEN, Symptom.MISSING_LOSS})
+"""Warnings that do not lead up to an incident: a slow step says nothing about the next loss."""
 
 
 class EpisodeTracker:
@@ -60,7 +64,7 @@ class EpisodeTracker:
         for finding in findings:
             if finding.severity is Severity.ALARM:
                 alarms.setdefault(block.row_of(finding.tick), []).append(finding)
-            elif finding.severity is Severity.WARN:
+            elif finding.severity is Severity.WARN and finding.symptom not in UNRELATED:
                 warnings[block.row_of(finding.tick)] = finding.tick
         stops = sorted({*alarms, *warnings})
         changes: list[IncidentChange] = []
@@ -82,9 +86,11 @@ class EpisodeTracker:
     def finish(self) -> list[IncidentChange]:
         """The log has ended: class what is open as far as the records allow."""
         episode = self._open
-        if episode is None or episode.incident_class is not None or episode.is_finite:
+        if episode is None or episode.incident_class is not None:
             return []
-        episode.incident_class = IncidentClass.DIVERGENT
+        episode.incident_class = episode.class_at_the_end()
+        if episode.incident_class is None:
+            return []
         return [episode.change(Transition.CLASSED, episode.last.tick)]
 
     @property
@@ -141,12 +147,15 @@ class EpisodeTracker:
         elif episode.join(alarms):
             changes.append(episode.change(Transition.WORSENED, moment.tick))
         if moment.loss is None:
+            episode.blind += 1
+            if episode.blind > episode.most_records:
+                changes += self._close(episode, episode.incident_class or IncidentClass.SILENT)
             return changes
         episode.see(moment)
         if episode.is_hard_batch():
             return changes + self._close(episode, IncidentClass.HARD_BATCH)
-        if not alarms and episode.is_back():
-            return changes + self._close(episode, episode.class_if_back())
+        if not alarms and episode.is_over():
+            return changes + self._close(episode, episode.class_if_over())
         return changes + self._go_on(episode)
 
     def _go_on(self, episode: Episode) -> list[IncidentChange]:
@@ -155,13 +164,18 @@ class EpisodeTracker:
         tick = episode.last.tick
         if episode.foresee():
             changes.append(episode.change(Transition.FORESEEN, tick))
-        if episode.incident_class is None and episode.is_due():
-            episode.incident_class = episode.class_if_not_back()
-            changes.append(episode.change(Transition.CLASSED, tick))
+        if episode.is_due():
+            incident_class = episode.class_if_not_back()
+            if incident_class is not episode.incident_class:
+                episode.incident_class = incident_class
+                changes.append(episode.change(Transition.CLASSED, tick))
+        if episode.is_settled() and episode.is_silent:
+            return changes + self._close(episode, IncidentClass.SILENT)
         if episode.is_settled():
+            episode.course.returned = None
             self._recent.clear()
-            self._recent.extend(episode.tail)
-            episode.new_level = median([moment.loss or 0.0 for moment in episode.tail])
+            self._recent.extend(list(episode.course.tail)[-LEVEL_RECORDS:])
+            episode.new_level = median([moment.loss or 0.0 for moment in self._recent])
             changes.append(episode.change(Transition.REBASELINED, tick))
             changes += self._close(episode, episode.class_if_not_back())
         return changes
@@ -169,7 +183,7 @@ class EpisodeTracker:
     def _begin(self, moment: Moment, alarms: list[Finding]) -> tuple[Episode, Transition]:
         """Open a new incident, or the latest one again if it closed only just now."""
         closed = self._closed
-        if closed and self._since_closed <= closed.reopen_records:
+        if closed and closed.may_reopen(self._since_closed):
             closed.reopen(alarms)
             self._open, self._closed = closed, None
             return closed, Transition.REOPENED
@@ -180,7 +194,7 @@ class EpisodeTracker:
         episode = Episode.begin(
             self._count,
             led_up[0] if led_up else moment,
-            before[max(first - BASELINE, 0) : first],
+            before[:first],
             alarms,
         )
         for earlier in led_up:
@@ -208,7 +222,10 @@ class EpisodeTracker:
         if episode.incident_class is not incident_class:
             episode.incident_class = incident_class
             changes.append(episode.change(Transition.CLASSED, episode.last.tick))
-        episode.end = episode.last
+        returned = episode.course.returned
+        episode.end = returned or episode.last
+        if returned is not None:  # what came after it was usual again
+            self._recent.extend(m for m in episode.course.tail if m.tick > returned.tick)
         self._open, self._closed, self._since_closed = None, episode, 0
         changes.append(episode.change(Transition.CLOSED, episode.last.tick))
         return changes

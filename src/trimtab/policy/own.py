@@ -1,16 +1,31 @@
 """What trimtab itself advises for each class of incident."""
 
 from trimtab.core.actions import Action, ActionKind
+from trimtab.core.findings import Symptom
 from trimtab.core.incidents import IncidentClass, Outlook
 from trimtab.diagnose.diagnosis import Diagnosis
 
 SURE = 0.8
 """An outlook this certain is worth acting on; under it waiting costs less than a wrong rollback."""
 
+HARMLESS = frozenset({Symptom.STALL, Symptom.SLOW, Symptom.MISSING_LOSS, Symptom.SCALE_FROZEN})
+"""What costs time or sight, but does nothing to the weights."""
+
+PASSING = frozenset(
+    {Symptom.GRADIENT_SPIKE, Symptom.UPDATE_SPIKE, Symptom.NONFINITE_GRAD_NORM, Symptom.OVERFLOWS}
+)
+"""What may happen at one step and be over with it."""
+
 
 def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
     """What to do about an incident; `recurs` if it came at the same place before a restart."""
     onset = diagnosis.incident.onset.step
+    if HARMLESS.issuperset(diagnosis.incident.symptoms):
+        return Action(
+            kind=ActionKind.WAIT,
+            instruction="Go on, and apply the remedy at the next restart.",
+            reason="The weights are not touched; only time is lost.",
+        )
     if recurs:
         return Action(
             kind=ActionKind.LOWER_LR,
@@ -41,12 +56,7 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
                 reason="The weights are lost; what is done after the onset is done in vain.",
             )
         case IncidentClass.SILENT:
-            return Action(
-                kind=ActionKind.ROLL_BACK,
-                instruction=f"Apply the remedy and run on from a checkpoint older than step "
-                f"{onset}.",
-                reason="What drives it goes on until it is mended.",
-            )
+            return _after_silence(diagnosis)
         case IncidentClass.PLATEAU:
             return Action(
                 kind=ActionKind.STOP,
@@ -55,6 +65,22 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
             )
         case None:
             return _while_open(onset, diagnosis.incident.outlook)
+
+
+def _after_silence(diagnosis: Diagnosis) -> Action:
+    incident = diagnosis.incident
+    if incident.end is not None and PASSING.issuperset(incident.symptoms):
+        return Action(
+            kind=ActionKind.WAIT,
+            instruction="Go on, and look again 200 steps later.",
+            reason="It passed, and the loss did not follow.",
+        )
+    return Action(
+        kind=ActionKind.ROLL_BACK,
+        instruction=f"Apply the remedy and run on from a checkpoint older than step "
+        f"{incident.onset.step}.",
+        reason="What drives it goes on until it is mended.",
+    )
 
 
 def _after_lingering(diagnosis: Diagnosis) -> Action:

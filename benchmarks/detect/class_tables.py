@@ -1,0 +1,103 @@
+"""Classes of incidents as Markdown: how many are right, what is taken for what, how sure it was."""
+
+from collections.abc import Sequence
+
+from benchmarks.detect.classes import LOOKS, Classed, confusion, onset_errors
+from benchmarks.detect.intervals import share_of
+from benchmarks.results import table
+from trimtab.core.incidents import IncidentClass
+
+BARS: dict[int | None, str] = {8: "told", 32: "80 %", None: "90 %"}
+
+
+def class_section(lab: Sequence[Classed], real: Sequence[Classed], splits: Sequence[str]) -> str:
+    """All tables of classes."""
+    parts = [
+        "The true class of a lab fault is that of the run beside its clean twin "
+        "(`src/trimtab/lab/outcome.py`), of a public incident its label. Scored is the first "
+        "incident from the onset on; what was not found counts in recall, not here.",
+        _right_table(lab, real, splits),
+    ]
+    for split in splits:
+        items = [item for item in lab if item.split == split]
+        if items:
+            parts.append(f"What was called what, lab, {split}:\n\n{_confusion_table(items)}")
+            parts.append(f"Wrong, lab, {split}:\n\n{_wrong_table(items)}")
+    parts.append(
+        "How sure it was: the outlooks of each look that said so, and how many were right. The "
+        "certainties come from the tuning splits of both (`src/trimtab/diagnose/outlook.py`).\n\n"
+        + _certainty_table([*lab, *real], splits)
+    )
+    return "\n\n".join(parts)
+
+
+def _right_table(lab: Sequence[Classed], real: Sequence[Classed], splits: Sequence[str]) -> str:
+    rows = []
+    for name, group in (("lab", lab), ("public runs", real)):
+        for split in splits:
+            items = [item for item in group if item.split == split]
+            if items:
+                median, worst = onset_errors(items)
+                rows.append(
+                    (
+                        f"{name}, {split}",
+                        *(_share(items, look) for look in (*LOOKS, None)),
+                        f"{median:g} / {worst:,}",
+                    )
+                )
+    return table(
+        (
+            "incidents",
+            *(f"right after {look} records (bar {BARS[look]})" for look in LOOKS),
+            f"right in the end (bar {BARS[None]})",
+            "onset wrong by, steps: median / worst",
+        ),
+        rows,
+    )
+
+
+def _share(items: Sequence[Classed], look: int | None) -> str:
+    return share_of(sum(item.is_right(look) for item in items), len(items))
+
+
+def _confusion_table(items: Sequence[Classed]) -> str:
+    counts = confusion(items)
+    called = [*IncidentClass, *([None] if any(item.final is None for item in items) else [])]
+    rows = [
+        (truth, *(counts.get((truth, final), "") for final in called))
+        for truth in IncidentClass
+        if any(item.truth is truth for item in items)
+    ]
+    return table(("truly", *(final or "no class" for final in called)), rows)
+
+
+def _wrong_table(items: Sequence[Classed]) -> str:
+    rows = [
+        (item.name, item.truth, item.final or "no class", f"{item.onset_error:+,}")
+        for item in items
+        if not item.is_right()
+    ]
+    header = ("run", "truly", "called", "steps from the true onset to the one dated")
+    return table(header, rows) if rows else "None."
+
+
+def _certainty_table(items: Sequence[Classed], splits: Sequence[str]) -> str:
+    rows = []
+    for look in LOOKS:
+        for foreseen in IncidentClass:
+            cells = []
+            certainty = None
+            for split in splits:
+                said = [
+                    (item, outlook.certainty)
+                    for item in items
+                    if item.split == split
+                    and (outlook := item.provisional[look])
+                    and outlook.incident_class is foreseen
+                    and outlook.certainty < 1  # one that was over by then was no outlook
+                ]
+                cells.append(share_of(sum(item.is_right(look) for item, _ in said), len(said)))
+                certainty = said[0][1] if said else certainty
+            if certainty is not None:
+                rows.append((look, foreseen, f"{100 * certainty:.0f} %", *cells))
+    return table(("records", "foreseen", "certainty told", *(f"right, {s}" for s in splits)), rows)
