@@ -8,11 +8,11 @@ from trimtab.core.config import Config
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.live.host_side import HostSide, StepNote
 
-PAUSES = (100, 110)
+PAUSES = (100, 110, 120)
 
 
 def run_with_pauses(folder: Path, *, announced: bool) -> list[str]:
-    """A run that pauses twice; the kinds of events in its journal."""
+    """A run that pauses three times; the kinds of events in its journal."""
     host = HostSide(RunDirectory(folder), Config(), {}, first_step=0)
     clock = 1e9
     for step in range(140):
@@ -29,4 +29,4 @@ def run_with_pauses(folder: Path, *, announced: bool) -> list[str]:
 def test_announced_pauses_are_no_incident(tmp_path: Path, announced: bool) -> None:
     kinds = run_with_pauses(tmp_path, announced=announced)
     assert ("incident" in kinds) is not announced
-    assert kinds.count("evaluation") == 2 * announced
+    assert kinds.count("evaluation") == 3 * announced
