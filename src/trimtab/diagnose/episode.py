@@ -263,6 +263,8 @@ class Episode:
     def snapshot(self) -> Incident:
         """The incident as it stands."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(Incident)}
+        if self.end is not None and self.course.returned is not None:
+            fields["records"] = self.course.returned_after  # the rest only bore it out
         return Incident(**{**fields, "findings": tuple(self.findings)})
 
     def state_dict(self) -> dict[str, Any]:
