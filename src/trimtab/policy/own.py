@@ -8,11 +8,6 @@ from trimtab.diagnose.diagnosis import Diagnosis
 SURE = 0.8
 """An outlook this certain is worth acting on; under it waiting costs less than a wrong rollback."""
 
-PASSING = frozenset(
-    {Symptom.GRADIENT_SPIKE, Symptom.UPDATE_SPIKE, Symptom.NONFINITE_GRAD_NORM, Symptom.OVERFLOWS}
-)
-"""What may happen at one step and be over with it."""
-
 
 def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
     """What to do about an incident; `recurs` if it came at the same place before a restart."""
@@ -56,6 +51,12 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
             )
         case None:
             return _while_open(onset, diagnosis.incident.outlook)
+
+
+PASSING = frozenset(
+    {Symptom.GRADIENT_SPIKE, Symptom.UPDATE_SPIKE, Symptom.NONFINITE_GRAD_NORM, Symptom.OVERFLOWS}
+)
+"""What may happen at one step and be over with it."""
 
 
 def _after_silence(diagnosis: Diagnosis) -> Action:

@@ -1,4 +1,4 @@
-"""What trimtab itself advises."""
+"""What trimtab itself advises where the loss did not follow an alarm."""
 
 import dataclasses
 
