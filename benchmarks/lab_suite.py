@@ -13,8 +13,9 @@ from pathlib import Path
 
 from benchmarks.results import publish, table
 from trimtab.core import signals
+from trimtab.core.signals import CLOCKS
 from trimtab.lab.catalogue import FAULTS, HARMLESS, KINDS, NATURAL
-from trimtab.lab.pairing import CLOCKS, Pair
+from trimtab.lab.pairing import Pair
 from trimtab.lab.suite import INDEX
 from trimtab.lab.trial import read_truth
 

@@ -6,6 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.core.block import Block, Column
+from trimtab.core.config import TextbookConfig
+from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.incidents import Incident, IncidentClass, Moment
+from trimtab.diagnose.case import Case, RunFacts
+from trimtab.diagnose.diagnosis import Diagnosis, diagnose
+from trimtab.diagnose.own_tree import OWN_QUESTIONS
 
 Array = NDArray[np.float64]
 
@@ -40,3 +46,32 @@ def troubled_run() -> Block:
     loss[899:] = np.nan
     norm[899:] = np.nan
     return block_of({"loss": loss, "grad_norm": norm, "lr": np.full(1200, 3e-4)})
+
+
+def diagnosis_of(symptom: Symptom) -> Diagnosis:
+    """An incident in a healthy run that has one finding."""
+    block = block_of({"loss": falling_loss(400)})
+    moment = Moment(step=300, tick=299, loss=2.0)
+    finding = Finding(
+        detector="test",
+        symptom=symptom,
+        severity=Severity.ALARM,
+        signal="loss",
+        step=300,
+        tick=299,
+        value=2.0,
+    )
+    incident = Incident(
+        number=1,
+        onset=moment,
+        peak=moment,
+        end=None,
+        last=moment,
+        baseline_mean=2.0,
+        baseline_deviation=0.03,
+        records=1,
+        incident_class=IncidentClass.SILENT,
+        findings=(finding,),
+        num_findings=1,
+    )
+    return diagnose(Case.of(incident, block, RunFacts(), TextbookConfig()), OWN_QUESTIONS)

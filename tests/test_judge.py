@@ -4,6 +4,7 @@ import json
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -156,3 +157,18 @@ def check_opinions(config: Config, run: Block) -> None:
         opinion = judge.explain(incident, run)
         assert opinion.diagnosis.walk.answers[-1].goes_to == "end"
         assert opinion.action.instruction
+
+
+@pytest.mark.parametrize("config", [OWN, Config(rules=Rules.TEXTBOOK)])
+def test_an_open_incident_is_told_as_it_now_stands(config: Config) -> None:
+    noise = np.random.default_rng(0).normal(0, 0.01, 420)
+    loss = 2 + noise + np.concatenate((np.zeros(400), 5 + np.arange(20)))  # still climbing
+    judge = Judge(config)
+    run = Block.from_columns({"loss": Column.complete(loss)}, step=np.arange(420))
+    judge.feed(run[:410])
+    before = judge.incidents[-1]
+    assert not judge.feed(run[410:411]).changes
+    now = judge.incidents[-1]
+    assert now.number == before.number
+    assert before.peak.loss == loss[409]
+    assert now.peak.loss == loss[410]

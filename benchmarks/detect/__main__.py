@@ -19,6 +19,7 @@ from benchmarks.detect.contenders import Contender
 from benchmarks.detect.material import POINTS, VARIANTS, sittings
 from benchmarks.detect.measure import Result, measure
 from benchmarks.detect.ours import our_contenders
+from benchmarks.detect.paired import measure_pairs, pair_table
 from benchmarks.detect.peers import peer_contenders
 from benchmarks.detect.peers.packages import Absent
 from benchmarks.detect.pictures import false_episodes
@@ -59,7 +60,10 @@ def main() -> None:
     splits = [arguments.split] if arguments.split else list(SPLITS)
     results = scoreboard(contenders, splits, arguments.points)
     whole = contenders == entered and splits == list(SPLITS) and arguments.points == POINTS
-    for title, body in sections(contenders, results).items():
+    titled = sections(contenders, results)
+    if any(result.name == "trimtab" for result in results):
+        titled["Detection against a reference"] = paired_section(splits)
+    for title, body in titled.items():
         if whole:
             publish(title, COMMAND, body)
         else:
@@ -105,6 +109,17 @@ def scoreboard(contenders: Sequence[Contender], splits: Sequence[str], points: i
     return results
 
 
+def paired_section(splits: Sequence[str]) -> str:
+    """Runs beside others with the same data order."""
+    runs = list(real_runs())
+    results = [result for split in splits for result in measure_pairs(runs, split)]
+    return (
+        "A shift of 0.02 at 100 random rows of a run, judged against another run over the same "
+        "batches; steps from the shift to the alarm. No peer takes a reference.\n\n"
+        + pair_table(results)
+    )
+
+
 def sections(contenders: Sequence[Contender], results: Sequence[Result]) -> dict[str, str]:
     """The sections of RESULTS.md, by title."""
     by_split = {
@@ -130,8 +145,6 @@ def sections(contenders: Sequence[Contender], results: Sequence[Result]) -> dict
             for split, items in by_split.items()
             for variant in VARIANTS
         ),
-        "A shift of 0.02 against a run with the same data order: open, no detector here takes a "
-        "reference run yet.",
     ]
     titled = {
         "Detection on the real runs": "\n\n".join(real),

@@ -15,6 +15,7 @@ from benchmarks.detect.intervals import share_of
 from benchmarks.detect.suite import LabRun
 from benchmarks.results import table
 from benchmarks.scoring import onset_rows
+from trimtab.detect.side_by_side import lay_beside
 from trimtab.lab.catalogue import CLEAN
 from trimtab.lab.pairing import Move, Pair
 
@@ -30,6 +31,8 @@ class Examined:
     has_alarm: bool
     is_found: bool
     """Whether a new alarm came from the onset on; never if the run has no fault."""
+    is_found_beside: bool
+    """The same where the clean twin is given as a reference."""
     moves: tuple[Move, ...]
     """What left the twin, the first one first; of a fault run alone."""
     classed: Classed | None
@@ -59,17 +62,24 @@ def _examine(run: LabRun, twin: LabRun | None) -> Examined:
     is_fault = run.onset is not None and twin is not None
     moves: list[Move] = []
     classed = None
+    is_found_beside = False
     if is_fault and run.onset is not None and twin is not None:
         moves = Pair(run.block, twin.block, run.onset).moves()
         classed = lab_classed(run, twin, judged)
-    new = onset_rows(judged.alarm_rows)
+        beside = Judged.of(lay_beside(run.block, twin.block))
+        is_found_beside = _is_found(beside, run.onset)
     return Examined(
         run=run,
         has_alarm=bool(judged.alarm_rows),
-        is_found=run.onset is not None and any(row >= run.onset for row in new),
+        is_found=run.onset is not None and _is_found(judged, run.onset),
+        is_found_beside=is_found_beside,
         moves=tuple(moves),
         classed=classed,
     )
+
+
+def _is_found(judged: Judged, onset: int) -> bool:
+    return any(row >= onset for row in onset_rows(judged.alarm_rows))
 
 
 def _recall_table(examined: Sequence[Examined], splits: Sequence[str]) -> str:
@@ -82,10 +92,16 @@ def _recall_table(examined: Sequence[Examined], splits: Sequence[str]) -> str:
                 (
                     split,
                     share_of(sum(item.is_found for item in faults), len(faults)),
+                    share_of(sum(item.is_found_beside for item in faults), len(faults)),
                     share_of(sum(item.has_alarm for item in healthy), len(healthy)),
                 )
             )
-    header = ("split", "found of those that differ (bar 95 %)", "healthy runs alarmed (bar 2 %)")
+    header = (
+        "split",
+        "found of those that differ (bar 95 %)",
+        "the same with the twin as reference",
+        "healthy runs alarmed (bar 2 %)",
+    )
     return table(header, rows)
 
 

@@ -58,11 +58,14 @@ class Judge:
         self._known = KnownChanges()
         self._tracker = _tracker(self.rules, self._config)
         self._incidents: dict[int, Incident] = {}
+        """As they stood at their last change."""
 
     @property
     def incidents(self) -> tuple[Incident, ...]:
         """Every incident so far, as it now stands."""
-        return tuple(self._incidents.values())
+        now = self._tracker.open_incident
+        standing = self._incidents if now is None else self._incidents | {now.number: now}
+        return tuple(standing.values())
 
     def feed(self, block: Block) -> Judgement:
         """Take the next records of the run."""
@@ -118,8 +121,6 @@ class Judge:
     ) -> Judgement:
         for change in changes:
             self._incidents[change.incident.number] = change.incident
-        if self._tracker.open_incident is not None:
-            self._incidents[self._tracker.open_incident.number] = self._tracker.open_incident
         return Judgement(findings=tuple(findings), changes=tuple(changes))
 
     def _recurs(self, incident: Incident, run: Block) -> bool:

@@ -4,8 +4,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.detect.cost import SIGNALS, live_microseconds, log_seconds, plain_run, write_log
+from benchmarks.detect.cost import (
+    SIGNALS,
+    climbing_run,
+    live_microseconds,
+    log_seconds,
+    plain_run,
+    write_log,
+)
 
+from trimtab.judge import Judge
 from trimtab.readers import read_log
 
 
@@ -21,6 +29,13 @@ def test_the_log_holds_the_run_with_all_signals(tmp_path: Path) -> None:
     assert judging > 0
 
 
+@pytest.mark.parametrize("climbs", [False, True])
 @pytest.mark.parametrize("rows", [5, 50])
-def test_the_live_cost_is_per_step(rows: int) -> None:
-    assert 0 < live_microseconds(rows=rows, warm=120) < 1e5
+def test_the_live_cost_is_per_step(rows: int, climbs: bool) -> None:
+    assert 0 < live_microseconds(rows=rows, warm=120, climbs=climbs) < 1e5
+
+
+def test_a_loss_that_climbs_keeps_an_incident_open() -> None:
+    judge = Judge()
+    judge.feed(climbing_run(1060, 1000))
+    assert judge.incidents[-1].end is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.synthetic import troubled_run
+from tests.synthetic import block_of, falling_loss, troubled_run
 from typer.testing import CliRunner
 
 from trimtab._version import __version__
@@ -158,3 +158,24 @@ def test_help_loads_neither_torch_nor_numpy_and_is_quick() -> None:
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     # The bar is 0.4 s; coverage in the child and a loaded machine may double it.
     assert spent < 0.8
+
+
+def test_a_reference_shows_what_the_loss_alone_hides(log: Path) -> None:
+    healthy = block_of({"loss": falling_loss(900, noise=0.1)})
+    moved = healthy.column("loss").values + np.where(np.arange(900) < 600, 0.0, 0.03)
+    write_csv(healthy, log.parent / "before.csv")
+    write_csv(block_of({"loss": moved}), log.parent / "now.csv")
+    assert runner.invoke(app, ["diagnose", "now.csv"]).exit_code == 0
+    result = runner.invoke(app, ["diagnose", "now.csv", "--reference", "before.csv", "--json"])
+    assert result.exit_code == 1
+    (incident,) = json.loads(result.stdout)["incidents"]
+    (finding,) = incident["diagnosis"]["incident"]["findings"]
+    assert finding["symptom"] == "left its reference"
+    assert 601 <= finding["step"] <= 611
+
+
+def test_a_reference_without_a_common_step_is_told(log: Path) -> None:
+    write_csv(block_of({"loss": np.ones(20)}, first_step=9000), log.parent / "other.csv")
+    result = runner.invoke(app, ["diagnose", "run.csv", "--reference", "other.csv"])
+    assert result.exit_code == 2
+    assert "no batch in common" in result.stderr

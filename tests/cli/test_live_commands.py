@@ -117,6 +117,12 @@ class TestGoodput:
         assert goodput.hours == pytest.approx(60 / 3600)  # the hours between are not the run's
         assert goodput.share == 5 / 8
 
+    def test_discarded_steps_are_lost_unless_they_were_done_again(self) -> None:
+        discarded = Column.complete(np.array([0, 1, 1, 0, 0, 1.0]))
+        block = Block.from_columns({"discarded": discarded}, step=np.array([0, 1, 2, 2, 3, 4]))
+        goodput = reckon_goodput(block)
+        assert (goodput.steps_done, goodput.steps_kept) == (6, 3)  # 0, 2 and 3
+
     def test_without_a_clock_there_are_no_hours(self) -> None:
         assert reckon_goodput(block_of({"loss": np.ones(3)})).hours is None
 

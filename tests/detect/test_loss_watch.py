@@ -49,6 +49,16 @@ def test_one_high_loss_in_an_every_step_log_is_only_a_batch() -> None:
     assert found(run(loss=np.array([0.8]))) == []
 
 
+def test_where_no_norm_is_logged_a_calm_run_alarms_at_the_first_high_loss() -> None:
+    calm = {"loss": run(loss=np.array([0.4]))["loss"]}
+    (alarm,) = found(calm)
+    assert alarm.step == AT
+    assert alarm.facts["records"] == 1.0
+    wild = {"loss": calm["loss"].copy()}
+    wild["loss"][41:AT:83] += 0.4
+    assert found(wild) == []
+
+
 def test_one_loss_beyond_all_measure_is_an_alarm() -> None:
     assert [finding.step for finding in found(run(loss=np.array([5.0])))] == [AT]
 

@@ -46,6 +46,27 @@ def test_one_or_two_missed_spikes_do_not_raise_the_bar() -> None:
     assert after(40.0, times=2).threshold(0, BOUNDS) == 5.0
 
 
+def test_a_wild_run_is_asked_for_much_and_a_calm_one_for_little() -> None:
+    squared = Bounds(prior=30.0, low=6.0, cap=30.0, rank=2, factor=0.33, power=2)
+    assert after(4.0).threshold(0, squared) == 6.0
+    assert after(5.0).threshold(0, squared) == 0.33 * 25
+    assert after(9.0).threshold(0, squared) == 0.33 * 81
+    assert QuietRecord(1).threshold(0, squared) == 30.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(0, 3000), st.integers(1, 1100))
+def test_no_threshold_falls_under_what_was_foretold(seed: int, known: int, more: int) -> None:
+    scores = np.random.default_rng(seed).normal(0, 2, (1, known + more))
+    record = QuietRecord(1)
+    record.sweep(scores[:, :known])
+    (least,) = record.least_thresholds([BOUNDS], more)
+    for at in range(known, known + more):
+        assert record.threshold(0, BOUNDS) >= least
+        record.see([float(scores[0, at])])
+    assert record.threshold(0, BOUNDS) >= least
+
+
 def test_what_led_to_an_alarm_is_left_out() -> None:
     record = after(1.0)
     for _ in range(BLOCK - 1):

@@ -30,15 +30,16 @@ STEPS = 40
 FAILS_AT = 15
 
 PLACES = [
+    "trimtab.live.activations._Writer._write",
     "trimtab.live.loss_meter.LossMeter.add",
     "trimtab.live.sensors.as_scalar",
     "trimtab.live.sensors.Sensors.give_norm",
-    "trimtab.live.sensors.Sensors.measure",
+    "trimtab.live.sensors.Sensors.measure_head",
     "trimtab.live.sensors.Sensors.take_own",
     "trimtab.live.sensors.Sensors.interpret_head",
     "trimtab.live.sensors.Sensors.interpret_rest",
     "trimtab.live.sensors._explain_head",
-    "trimtab.live.state_sums.squares",
+    "trimtab.live.state_sums._squares",
     "trimtab.live.shares.Shares.by_role",
     "trimtab.live.telemetry.Telemetry.measure",
     "trimtab.live.telemetry.Telemetry.interpret",
@@ -165,8 +166,9 @@ def on_ranks(rank: int, place: str, failing_rank: int, folder: Path) -> int:
 
 
 RANK_PLACES = [
+    "trimtab.live.activations._Writer._write",
     "trimtab.live.loss_meter.LossMeter.add",
-    "trimtab.live.sensors.Sensors.measure",
+    "trimtab.live.sensors.Sensors.measure_head",
     "trimtab.live.telemetry.Telemetry.measure",
     "trimtab.live.delivery.Delivery.take",
     "trimtab.live.watcher.Watcher._fill",

@@ -454,6 +454,23 @@ def test_a_bad_batch_in_a_live_run_gets_its_postmortem(tmp_path: Path) -> None:
     assert any(event.facts["onset"] == 150 for event in incidents)
 
 
+def test_a_loss_that_leaves_the_one_its_user_knows_is_told(tmp_path: Path) -> None:
+    model, optimizer = build()
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, seed=0) as guard:
+        for step in guard.steps(batches(120)):
+            for batch in step:
+                loss = loss_of(model, batch)
+                known = loss.item() - (0.2 if step.number >= 100 else 0.0)
+                guard.record(loss=loss, tokens=batch.numel(), reference_loss=known)
+                loss.backward()
+            guard.clip_grad_norm_(1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    first = next(event for event in journal_of(tmp_path).events if event.kind == "incident")
+    assert first.facts["symptoms"] == ["left its reference"]
+    assert 100 <= first.facts["onset"] <= 105
+
+
 def test_steps_go_on_counting_when_the_guard_has_stepped_aside(tmp_path: Path) -> None:
     model, optimizer = build()
     numbers = []

@@ -63,14 +63,14 @@ def test_the_step_runs_on_meta_where_any_read_raises(tmp_path: Path) -> None:
 
 
 def test_a_planted_read_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Sensors.measure
+    original = Sensors.measure_head
 
-    def reading(self: Sensors, *, full: bool) -> torch.Tensor:
-        measured = original(self, full=full)
+    def reading(self: Sensors) -> torch.Tensor:
+        measured = original(self)
         measured[0].item()
         return measured
 
-    monkeypatch.setattr(Sensors, "measure", reading)
+    monkeypatch.setattr(Sensors, "measure_head", reading)
     assert sum(count_operations(tmp_path / "fused", enabled=True)[name] for name in READS) == 10
 
     with torch.device("meta"):

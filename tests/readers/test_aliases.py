@@ -6,7 +6,11 @@ from trimtab.readers.aliases import DATA_POSITION, STEP, Alias, alias_table, fol
 
 ALIASES = alias_table().aliases
 
-CANONICAL = {value for name, value in vars(signals).items() if name.isupper()}
+CANONICAL = {
+    value
+    for name, value in vars(signals).items()
+    if name.isupper() and isinstance(value, str) and name != "REFERENCE_OF"
+}
 """A new one that holds the word loss needs a place in the table, or it may be guessed."""
 
 SPELLINGS = {

@@ -11,6 +11,7 @@ from tests.synthetic import add_spike, block_of, falling_loss, troubled_run
 from trimtab.core.block import Block
 from trimtab.core.config import Rules
 from trimtab.diagnose.case import RunFacts
+from trimtab.diagnose.discards import reckon_discards
 from trimtab.judge import Judge
 from trimtab.report.account import Account
 from trimtab.report.plain import markdown, plain
@@ -166,3 +167,38 @@ def test_the_gravest_are_the_gravest_in_order_of_onset() -> None:
     assert account.gravest(0) == ()
     steps = [o.diagnosis.incident.onset.step for o in account.gravest(2)]
     assert steps == [600, 900]
+
+
+class TestDiscards:
+    def run(self) -> Block:
+        """The spike at step 600, discarded together with the step behind it, and one more."""
+        length = 1200
+        loss = add_spike(falling_loss(length), 599)
+        discarded = np.zeros(length)
+        discarded[[599, 600, 1000]] = 1.0
+        norm = np.full(length, 0.5)
+        norm[599] = 22.0
+        return block_of({"loss": loss, "grad_norm": norm, "discarded": discarded})
+
+    def test_the_terminal_and_the_json_say_how_many_and_where(self) -> None:
+        account = account_of(self.run())
+        assert "3 steps discarded, kept from the weights: 600 to 601, 1,001" in drawn(account)
+        told = account.to_dict()["discarded"]
+        assert told == {"count": 3, "stretches": [[600, 601], [1001, 1001]]}
+
+    def test_the_postmortem_names_those_of_the_incident(self) -> None:
+        text = spike_postmortem(account_of(self.run()))
+        assert "2 of its steps were discarded and never reached the weights (600 to 601)" in text
+        assert "- Steps discarded: 2 (600 to 601)" in text
+
+    def test_a_run_that_was_not_protected_says_nothing_of_it(self) -> None:
+        account = account_of(troubled_run())
+        assert "discarded" not in drawn(account)
+        assert "discarded" not in spike_postmortem(account)
+        assert account.to_dict()["discarded"] is None
+
+    def test_many_places_are_counted_and_not_listed(self) -> None:
+        discarded = np.tile([1.0, 0.0], 10)
+        found = reckon_discards(block_of({"loss": np.ones(20), "discarded": discarded}))
+        assert found is not None
+        assert found.where() == "1, 3, 5, 7, 9, 11 and 4 more places"

@@ -20,6 +20,10 @@ def diagnose(
         str | None,
         typer.Option("--format", help="The format of the log.", show_default="by its content"),
     ] = None,
+    reference: Annotated[
+        Path | None,
+        typer.Option(help="A run over the same batches, to be compared with step by step."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON; write post-mortems only with --out.")
     ] = False,
@@ -34,7 +38,7 @@ def diagnose(
     from trimtab.journal import RunDirectory
 
     with output.told_errors():
-        account = examine(path, rules, log_format=log_format)
+        account = examine(path, rules, log_format=log_format, reference=reference)
     if as_json:
         output.print_json(account)
     else:

@@ -1,5 +1,6 @@
 """Examination: a log or run directory in, an account out. What `diagnose` and `report` share."""
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,7 +8,8 @@ from trimtab.cli.progress import patient_progress
 from trimtab.core.block import Block
 from trimtab.core.config import Rules
 from trimtab.core.errors import ConfigError, JournalError, NoUsableLoss
-from trimtab.core.signals import LOSS
+from trimtab.core.signals import LOSS, REFERENCE_LOSS
+from trimtab.detect.side_by_side import lay_beside, same_batches
 from trimtab.diagnose.case import RunFacts
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.judge import Judge
@@ -36,9 +38,12 @@ def examine(
     *,
     price_per_hour: float | None = None,
     log_format: str | None = None,
+    reference: Path | None = None,
 ) -> Account:
     """Read and judge a log or a run directory; raises TrimtabError if it cannot be read."""
     source = read_source(path, log_format)
+    if reference is not None:
+        source = _beside(source, reference)
     return Account(
         source=str(path),
         format=source.format,
@@ -70,6 +75,19 @@ def write_incidents(account: Account, folder: Path) -> list[Path]:
             written.append(write_incident(folder / name, opinion, account))
             advance(count, len(account.opinions))
     return written
+
+
+def _beside(source: Source, reference: Path) -> Source:
+    """The source with what the reference has at the same batches."""
+    block = lay_beside(source.block, read_source(reference).block)
+    count = int((block.column(REFERENCE_LOSS).present & same_batches(block)).sum())
+    if not count:
+        raise ConfigError(
+            f"{reference} has no batch in common with this run; give a run over the same data in "
+            "the same order"
+        )
+    note = f"compared with {reference} at {count} of {len(block)} records"
+    return dataclasses.replace(source, block=block, notes=(*source.notes, note))
 
 
 def _judge(source: Source, rules: Rules) -> tuple[Opinion, ...]:

@@ -12,6 +12,7 @@ from rich.console import Console
 from trimtab.cli.examination import write_incidents
 from trimtab.cli.exit_codes import ExitCode
 from trimtab.core.errors import ConfigError, JournalError, TrimtabError
+from trimtab.diagnose.discards import reckon_discards
 from trimtab.diagnose.goodput import reckon_goodput
 from trimtab.journal import RunDirectory
 from trimtab.report.account import Account
@@ -54,6 +55,9 @@ def print_goodput(account: Account) -> None:
         f"goodput: {goodput.steps_kept:,} of {goodput.steps_done:,} steps kept "
         f"({100 * goodput.share:.1f} %)"
     ]
+    discards = reckon_discards(account.block)
+    if discards is not None:
+        parts.append(f"{discards.count:,} discarded")
     if goodput.hours is None:
         parts.append("time not recorded")
     else:

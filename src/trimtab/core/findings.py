@@ -29,7 +29,8 @@ class Symptom(StrEnum):
     UPDATE_SPIKE = "update norm spike"
     STALE_MOMENT = "second moment behind the gradient"
     LEVEL_SHIFT = "loss level rose"
-    REFERENCE_GAP = "loss left its reference"
+    REFERENCE_GAP = "left its reference"
+    OTHER_BATCH = "batch is not the reference's"
     NO_LEARNING = "no learning"
     MISSING_LOSS = "loss no longer recorded"
     WENT_BACK = "step went back"
@@ -46,6 +47,10 @@ class Symptom(StrEnum):
     STATE_LOST = "optimizer state lost"
     STALL = "stalled step"
     SLOW = "throughput fell"
+    UPDATE_SHIFT = "updates of another size"
+    ACTIVATION_JUMP = "activations jumped"
+    LARGE_LOGITS = "attention logits too large"
+    ODD_TOKENS = "tokens unlike those before"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,6 +93,15 @@ MAX_RANK_LOSS: Final = "max_rank_loss"
 MAX_LOSS_RANK: Final = "max_loss_rank"
 """The rank that has the largest loss."""
 
+REFERENCE_OF: Final = "reference_"
+"""Before the name of a signal: its value for the same batch in another run, or as its user knows
+it. `reference_loss` is the one that counts."""
+
+REFERENCE_LOSS: Final = REFERENCE_OF + LOSS
+
+CLOCKS: Final = frozenset({CLOCK, STEP_SECONDS, DATA_SECONDS, TOKENS_PER_SECOND})
+"""Signals that tell the time: never the same twice."""
+
 
 class Quality(IntEnum):
     """How a recorded value relates to what happened at its step; lower is worse."""

@@ -8,9 +8,23 @@ from typing import Any, Protocol
 
 from trimtab.core.block import Block
 from trimtab.core.findings import Finding
+from trimtab.detect.frozen import Frozen
 from trimtab.detect.integrity import Integrity
+from trimtab.detect.known import Calendar, Known
+from trimtab.detect.leaps import Leaps
+from trimtab.detect.logits import Logits
 from trimtab.detect.loss_watch import LossWatch
+from trimtab.detect.no_learning import NoLearning
+from trimtab.detect.norm_trend import NormTrend
+from trimtab.detect.order import Order
+from trimtab.detect.precision import Precision
+from trimtab.detect.reference import Reference
+from trimtab.detect.repeats import Repeats
+from trimtab.detect.resume import Resume
 from trimtab.detect.rows import Row, rows_of
+from trimtab.detect.schedule import Schedule
+from trimtab.detect.throughput import Throughput
+from trimtab.detect.token_mix import TokenMix
 
 SHORT = 48
 """Records up to which one by one is faster than numpy (measured)."""
@@ -20,6 +34,12 @@ class RecordDetector(Protocol):
     """A detector that takes records one by one, or many at once with the same result."""
 
     name: str
+    hears: Known
+    """What it wants to be told of."""
+
+    def hear(self, known: Known) -> None:
+        """Something happened in front of the next record."""
+        ...
 
     def take(self, row: Row) -> list[Finding]:
         """Judge one record."""
@@ -44,25 +64,65 @@ class Ensemble:
     name = "trimtab"
 
     def __init__(self, caution: float = 1.0) -> None:
-        self._detectors: list[RecordDetector] = [Integrity(), LossWatch(caution)]
+        self._calendar = Calendar()
+        self._detectors: list[RecordDetector] = [
+            Integrity(),
+            LossWatch(caution),
+            Reference(),
+            Order(),
+            Repeats(),
+            Leaps(),
+            NormTrend(),
+            Schedule(),
+            Frozen(),
+            Precision(),
+            Throughput(),
+            Resume(),
+            TokenMix(),
+            Logits(),
+            NoLearning(),
+        ]
 
     def feed(self, block: Block) -> list[Finding]:
         """Take the next records; return what was found among them, in order of tick."""
+        self._calendar.announce(block.events)
         if len(block) > SHORT:
-            found = [finding for part in self._detectors for finding in part.sweep(block)]
+            cuts = self._calendar.sweep(block)
+            found = [finding for part in self._detectors for finding in _sweep(part, block, cuts)]
             return sorted(found, key=lambda finding: finding.tick)  # stable
-        return [
-            finding
-            for row in rows_of(block)
-            for part in self._detectors
-            for finding in part.take(row)
-        ]
+        return [finding for row in rows_of(block) for finding in self._take(row)]
 
     def state_dict(self) -> dict[str, Any]:
         """All that the detectors remember."""
-        return {part.name: part.state_dict() for part in self._detectors}
+        parts = {part.name: part.state_dict() for part in self._detectors}
+        return {"calendar": self._calendar.state_dict(), **parts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Become the ensemble that `state_dict` described."""
+        self._calendar.load_state_dict(state["calendar"])
         for part in self._detectors:
             part.load_state_dict(state[part.name])
+
+    def _take(self, row: Row) -> list[Finding]:
+        known = self._calendar.take(row)
+        if known:
+            for part in self._detectors:
+                if known & part.hears:
+                    part.hear(known)
+        findings: list[Finding] = []
+        for part in self._detectors:
+            findings += part.take(row)
+        return findings
+
+
+def _sweep(part: RecordDetector, block: Block, cuts: list[tuple[int, Known]]) -> list[Finding]:
+    """Let one detector judge a block, told of what it wants to know where it happened."""
+    findings: list[Finding] = []
+    begin = 0
+    for row, known in cuts:
+        if known & part.hears:
+            if row > begin:
+                findings += part.sweep(block[begin:row])
+            part.hear(known)
+            begin = row
+    return findings + part.sweep(block[begin:] if begin else block)

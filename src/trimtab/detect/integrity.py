@@ -15,6 +15,7 @@ from trimtab.core.signals import (
     PARAM_NORM,
     UPDATE_NORM,
 )
+from trimtab.detect.known import Known
 from trimtab.detect.rows import Row, Seen
 
 SYMPTOMS = {
@@ -35,9 +36,13 @@ class Integrity:
     """
 
     name = "integrity"
+    hears = Known.NOTHING
 
     def __init__(self) -> None:
         self._inside = dict.fromkeys(SYMPTOMS, False)
+
+    def hear(self, known: Known) -> None:
+        """No event excuses a NaN."""
 
     def take(self, row: Row) -> list[Finding]:
         """Judge one record."""

@@ -1,7 +1,7 @@
 """LossWatch: loss and norms, each scored once against its own past, and the tests on those scores.
 
-grad_norm --> Baseline --> NormSpike          loss --> Baseline --> LossSpike (with the norm)
-update_norm, g^2/v likewise                                    `--> Cells --> Level
+grad_norm --> Baseline --> NormSpike          loss --> Baseline, Neighbours --> LossSpike (with the
+update_norm, g^2/v likewise                           Baseline --> Cells --> Level     norm)
 """
 
 import dataclasses
@@ -16,8 +16,10 @@ from trimtab.core.findings import Finding
 from trimtab.core.signals import GRAD_NORM, LOSS
 from trimtab.detect.baseline import LOG_NORM_SHAPE, LOSS_SHAPE, Baseline, Scores
 from trimtab.detect.cells import Cells
+from trimtab.detect.known import Known
 from trimtab.detect.level import Level
 from trimtab.detect.loss_spike import LossSpike
+from trimtab.detect.neighbours import Neighbours
 from trimtab.detect.norm_spike import NORMS, NormSpike, logarithms
 from trimtab.detect.rows import Row, Seen, Series
 from trimtab.detect.trust import trust_in
@@ -30,9 +32,11 @@ class LossWatch:
     """Spikes, levels and the norms that lead to them."""
 
     name = "loss-watch"
+    hears = Known.CHANGED
 
     def __init__(self, caution: float = 1.0) -> None:
         self._baseline = Baseline(LOSS_SHAPE, lags=True)
+        self._neighbours = Neighbours()
         self._spike = LossSpike(caution)
         self._cells = Cells()
         self._level = Level(caution)
@@ -77,9 +81,10 @@ class LossWatch:
         findings = self._sweep_loss(block, rows, norm_z[rows]) + findings
         return [finding for finding in findings if finding is not None]
 
-    def restart(self) -> None:
+    def hear(self, known: Known) -> None:
         """What comes now is not comparable with the past."""
         self._baseline.restart()
+        self._neighbours.restart()
         self._level.restart()
         for baseline in self._norms.values():
             baseline.restart()
@@ -95,6 +100,7 @@ class LossWatch:
 
     def _parts(self) -> Iterable[tuple[str, Any]]:
         yield "baseline", self._baseline
+        yield "neighbours", self._neighbours
         yield "spike", self._spike
         yield "cells", self._cells
         yield "level", self._level
@@ -105,10 +111,12 @@ class LossWatch:
     def _take_loss(self, row: Row, loss: float, norm_z: float) -> list[Finding | None]:
         seen = Seen(row.tick, row.step, min(max(loss, -_LARGEST), _LARGEST))
         score = self._baseline.take(seen.value, row.step)
+        near = self._neighbours.take(seen.value)
         trust = trust_in(LOSS, row.qualities)
-        if score is not None and trust < 1:
-            score = score._replace(z=score.z * trust)
-        findings = [_sure(self._spike.take(seen, score, norm_z), trust)]
+        if trust < 1:
+            score = score and score._replace(z=score.z * trust)
+            near = near and near._replace(z=near.z * trust)
+        findings = [_sure(self._spike.take(seen, score, near, norm_z), trust)]
         cell = self._cells.take(seen, score)
         if cell is not None:
             findings.append(_sure(self._level.take(cell), trust))
@@ -118,10 +126,12 @@ class LossWatch:
         series = Series.of(block, LOSS, rows)
         series = dataclasses.replace(series, value=np.clip(series.value, -_LARGEST, _LARGEST))
         scores = self._baseline.sweep(series.value, series.step)
+        near = self._neighbours.sweep(series.value)
         trust = trust_in(LOSS, block.qualities)
         if trust < 1:
             scores = dataclasses.replace(scores, z=scores.z * trust)
-        found = self._spike.sweep(series, scores, norm_z)
+            near = dataclasses.replace(near, z=near.z * trust)
+        found = self._spike.sweep(series, scores, near, norm_z)
         found += self._level.sweep(self._cells.sweep(series, scores))
         return [_sure(finding, trust) for finding in found]
 

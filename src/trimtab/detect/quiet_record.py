@@ -5,6 +5,7 @@ multiple of the run's own record. Three bounds keep it honest: the prior before 
 floor, and a cap, because one missed spike must not raise the bar for the next.
 """
 
+import dataclasses
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ FACTOR = 1.75
 tuning runs together with the rank."""
 
 LEARNT_BLOCKS = 8
-"""Entries after which the run is known well enough for a threshold under the prior."""
+"""Entries after which the run is known well enough for a threshold under the prior, unless its
+bounds ask for more."""
 
 NOTHING = -9.0
 
@@ -43,14 +45,17 @@ class Bounds:
     """At most: without a cap, one missed spike hides two thirds of the next ones (measured)."""
     rank: int
     """The highest, second or third highest entry: so many missed spikes, less one, do not count."""
+    factor: float = FACTOR
+    power: int = 1
+    """The threshold is the record to this power, times the factor. The heavier the tail, the
+    further the next record lies beyond the last one: 2 asks a wild run for much, a calm one for
+    little."""
+    learnt: int = LEARNT_BLOCKS
 
     def times(self, caution: float) -> "Bounds":
         """The same with thresholds so many times higher."""
-        return Bounds(
-            prior=caution * self.prior,
-            low=caution * self.low,
-            cap=caution * self.cap,
-            rank=self.rank,
+        return dataclasses.replace(
+            self, prior=caution * self.prior, low=caution * self.low, cap=caution * self.cap
         )
 
 
@@ -101,12 +106,19 @@ class QuietRecord:
 
     def threshold(self, test: int, bounds: Bounds) -> float:
         """What a score of this test must exceed now."""
-        least = bounds.low if len(self._entries) >= LEARNT_BLOCKS else bounds.prior
-        if not self._entries:
-            return least
-        highest = sorted(entry[test] for entry in self._entries)
-        record = highest[-min(bounds.rank, len(highest))]
-        return min(max(FACTOR * record, least), bounds.cap)
+        least = bounds.low if len(self._entries) >= bounds.learnt else bounds.prior
+        return _threshold([entry[test] for entry in self._entries], bounds, least)
+
+    def least_thresholds(self, bounds: Sequence[Bounds], records: int) -> list[float]:
+        """What no threshold can fall under while the next so many quiet records come."""
+        leaving = max(len(self._entries) + records // BLOCK + 1 - BLOCKS, 0)
+        staying = list(self._entries)[leaving:]
+        return [
+            _threshold([entry[test] for entry in staying], bound, bound.low)
+            if len(staying) >= bound.rank
+            else bound.low
+            for test, bound in enumerate(bounds)
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """All that is remembered."""
@@ -128,3 +140,12 @@ class QuietRecord:
         if self._in_block == BLOCK:
             self._entries.append(self._current)
             self.discard()
+
+
+def _threshold(highest: list[float], bounds: Bounds, least: float) -> float:
+    """The threshold from the highest scores of a number of blocks."""
+    if not highest:
+        return least
+    highest.sort()
+    record = max(highest[-min(bounds.rank, len(highest))], 0.0)
+    return min(max(bounds.factor * record**bounds.power, least), bounds.cap)

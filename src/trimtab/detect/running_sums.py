@@ -44,6 +44,12 @@ class RunningSums:
             values = doubled
         return sums
 
+    def copy(self) -> "RunningSums":
+        """Sums that go on from here on their own."""
+        twin = RunningSums(0)
+        twin.longest, twin._past = self.longest, [past.copy() for past in self._past]
+        return twin
+
     def clear(self) -> None:
         """Begin again from zeros."""
         for past in self._past:

@@ -6,6 +6,7 @@ import numpy as np
 
 from trimtab.core.signals import STEP_SECONDS, TOKENS_PER_SECOND
 from trimtab.diagnose.case import Case
+from trimtab.diagnose.discards import Discards, reckon_discards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +16,8 @@ class Cost:
     steps: int
     seconds: float | None
     tokens: float | None
+    discarded: Discards | None
+    """Those of the steps that never reached the weights; None if the run was not protected."""
 
 
 def reckon(case: Case) -> Cost:
@@ -28,7 +31,8 @@ def reckon(case: Case) -> Cost:
         seconds = steps * step_seconds
         if tokens_per_second is not None:
             tokens = seconds * tokens_per_second
-    return Cost(steps=steps, seconds=seconds, tokens=tokens)
+    discarded = reckon_discards(case.block[case.onset_row : case.last_row + 1])
+    return Cost(steps=steps, seconds=seconds, tokens=tokens, discarded=discarded)
 
 
 def _typical(case: Case, signal: str) -> float | None:

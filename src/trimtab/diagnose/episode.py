@@ -52,7 +52,6 @@ LOUD = frozenset(
         Symptom.LOSS_SPIKE,
         Symptom.LEVEL_SHIFT,
         Symptom.NONFINITE_LOSS,
-        Symptom.REFERENCE_GAP,
         Symptom.RESUME_GAP,
     }
 )

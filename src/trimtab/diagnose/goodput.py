@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.core.block import Block
-from trimtab.core.signals import CLOCK
+from trimtab.core.signals import CLOCK, DISCARDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +14,8 @@ class Goodput:
 
     steps_done: int
     steps_kept: int
-    """Without those done again after the run went back, and those that were not applied."""
+    """Without those done again after the run went back, those that were not applied, and those
+    that the gate has discarded."""
     hours: float | None
     """Time in which the run made steps; None if the clock was not recorded."""
 
@@ -32,7 +33,11 @@ checkpoints of large public runs take minutes, restarts hours."""
 def reckon_goodput(block: Block) -> Goodput:
     """The goodput of a run."""
     not_applied = {event.step for event in block.events if event.kind == "step not applied"}
-    kept = set(np.unique(block.step).tolist()) - not_applied
+    discarded = block.column(DISCARDED)
+    is_lost = discarded.present & (discarded.values > 0)
+    # Of a step that was done several times the last one counts.
+    last = dict(zip(block.step.tolist(), is_lost.tolist(), strict=True))
+    kept = {step for step, lost in last.items() if not lost} - not_applied
     clock = block.column(CLOCK)
     times = clock.values[clock.finite]
     hours = None

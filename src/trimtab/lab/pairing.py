@@ -16,11 +16,6 @@ from trimtab.core.block import Block, FloatArray
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.trial import read_truth
 
-CLOCKS = frozenset(
-    {signals.CLOCK, signals.STEP_SECONDS, signals.DATA_SECONDS, signals.TOKENS_PER_SECOND}
-)
-"""Signals that tell the time."""
-
 _BEFORE = 100
 """Steps before the onset that the noise is taken from."""
 
@@ -121,7 +116,7 @@ class Pair:
         run, twin = self.values(signal)
         window = slice(self.onset, self.onset + _WITHIN)
         before = slice(max(self.onset - _BEFORE, 0), self.onset)
-        if signal in CLOCKS:
+        if signal in signals.CLOCKS:
             usual = run[before] if self.onset else twin
             ratio = _ratio(run[window], float(np.nanmedian(usual)) if len(usual) else math.nan)
             return self._first(signal, ratio, _CLOCK_RATIO)

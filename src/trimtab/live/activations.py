@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from trimtab.live.roles import plain_name
 from trimtab.live.shards import local, norm_dtype
+from trimtab.live.shield import Shield
 
 NOT_WRITTEN = -1.0
 """What a slot holds until its hook has fired; a root mean square is never negative."""
@@ -22,12 +23,12 @@ NOT_WRITTEN = -1.0
 class Activations:
     """Hooks on the blocks of a model, and the buffer that they write into."""
 
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
+    def __init__(self, model: nn.Module, device: torch.device, shield: Shield) -> None:
         blocks = find_blocks(model)
         self.names = tuple(plain_name(f"{name}.").removesuffix(".") for name, _ in blocks)
         self.buffer = torch.full((len(blocks),), NOT_WRITTEN, device=device)
         self._handles: list[RemovableHandle] = [
-            module.register_forward_hook(_Writer(self.buffer, place))
+            module.register_forward_hook(_Writer(self.buffer, place, shield))
             for place, (_, module) in enumerate(blocks)
         ]
 
@@ -41,10 +42,20 @@ class Activations:
 class _Writer:
     """The hook of one block."""
 
-    def __init__(self, buffer: torch.Tensor, place: int) -> None:
+    def __init__(self, buffer: torch.Tensor, place: int, shield: Shield) -> None:
         self._slot = buffer[place]
+        self._shield = shield
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if self._shield.is_down:
+            return
+        # Not `guarding`: a context manager made from a generator breaks a compiled graph.
+        try:
+            self._write(output)
+        except Exception as error:  # it would end the user's forward pass
+            self._shield.catch("activations", error)
+
+    def _write(self, output: Any) -> None:
         tensor = output[0] if isinstance(output, tuple) else output
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
             part = local(tensor.detach())

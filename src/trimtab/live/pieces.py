@@ -9,9 +9,9 @@ from torch.optim import Optimizer
 
 from trimtab.live.shards import local
 
-CPU_ELEMENTS = 2**18
-"""Elements in a chunk on a processor: a megabyte each of weights, gradients and moments, so that
-all passes after the first find them in the cache."""
+CPU_ELEMENTS = 2**17
+"""Elements in a chunk on a processor: half a megabyte each of weights, gradients and moments, so
+that all passes after the first find them in the cache. Half of it and twice of it are slower."""
 
 DEVICE_ELEMENTS = 2**24
 """Elements in a chunk on an accelerator, which pays for each kernel and not for distance: the two
@@ -20,12 +20,8 @@ temporary tensors have 64 MB each in fp32."""
 
 @dataclass(slots=True)
 class Chunk:
-    """Flat pieces of parameters that one optimizer treats alike."""
+    """Flat pieces of parameters, few enough to stay in the cache together."""
 
-    group: dict[str, Any]
-    is_decoupled: bool
-    step: torch.Tensor | None
-    """Adam's count of updates; None if the pieces have no moments."""
     indices: list[int] = field(default_factory=list)
     """The parameter that each piece belongs to."""
     weights: list[torch.Tensor] = field(default_factory=list)
@@ -34,8 +30,21 @@ class Chunk:
     v: list[torch.Tensor] = field(default_factory=list)
 
 
-def chunks(optimizers: Sequence[Optimizer], index_of: dict[torch.Tensor, int]) -> Iterator[Chunk]:
-    """Every parameter that has a dense gradient, in chunks."""
+@dataclass(slots=True)
+class Family:
+    """Parameters that one optimizer treats alike."""
+
+    group: dict[str, Any]
+    is_decoupled: bool
+    step: torch.Tensor | None
+    """Adam's count of updates; None if the parameters have no moments."""
+    chunks: Iterator[Chunk]
+
+
+def families(
+    optimizers: Sequence[Optimizer], index_of: dict[torch.Tensor, int]
+) -> Iterator[Family]:
+    """Every parameter that has a dense gradient."""
     for optimizer in optimizers:
         is_adamw = isinstance(optimizer, torch.optim.AdamW)
         for group in optimizer.param_groups:
@@ -47,42 +56,42 @@ def chunks(optimizers: Sequence[Optimizer], index_of: dict[torch.Tensor, int]) -
                     if has_dense_grad(parameter)
                     and _has_moments(optimizer.state.get(parameter, {})) is has_moments
                 ]
-                step = optimizer.state[chosen[0]]["step"] if chosen and has_moments else None
-                for part in _fill(optimizer, chosen, index_of, has_moments):
-                    yield Chunk(group, is_decoupled, step, *part)
+                if chosen:
+                    step = optimizer.state[chosen[0]]["step"] if has_moments else None
+                    cut = _cut(optimizer, chosen, index_of, has_moments)
+                    yield Family(group, is_decoupled, step, cut)
 
 
-def _fill(
+def _cut(
     optimizer: Optimizer,
     parameters: Sequence[torch.Tensor],
     index_of: dict[torch.Tensor, int],
     has_moments: bool,
-) -> Iterator[tuple[list[Any], ...]]:
+) -> Iterator[Chunk]:
     """The parameters' flat tensors, cut and gathered to chunks of one size."""
-    most = None
-    columns: tuple[list[Any], ...] = ([], [], [], [], [])
-    room = 0
+    is_cpu = local(parameters[0]).device.type == "cpu"
+    room = most = CPU_ELEMENTS if is_cpu else DEVICE_ELEMENTS
+    chunk = Chunk()
     for parameter in parameters:
         tensors = [parameter.detach(), parameter.grad]
         if has_moments:
             state = optimizer.state[parameter]
             tensors += [state["exp_avg"], state["exp_avg_sq"]]
         flat = [local(tensor).reshape(-1) for tensor in tensors if tensor is not None]
-        if most is None:
-            room = most = CPU_ELEMENTS if flat[0].device.type == "cpu" else DEVICE_ELEMENTS
         start = 0
         while start < flat[0].numel():
             stop = min(start + room, flat[0].numel())
-            columns[0].append(index_of[parameter])
-            for column, tensor in zip(columns[1:], flat, strict=False):
+            chunk.indices.append(index_of[parameter])
+            columns = (chunk.weights, chunk.grads, chunk.m, chunk.v)
+            for column, tensor in zip(columns, flat, strict=False):
                 column.append(tensor[start:stop])
             room -= stop - start
             start = stop
             if room == 0:
-                yield columns
-                columns, room = ([], [], [], [], []), most
-    if columns[0]:
-        yield columns
+                yield chunk
+                chunk, room = Chunk(), most
+    if chunk.indices:
+        yield chunk
 
 
 def has_dense_grad(parameter: torch.Tensor) -> bool:

@@ -20,6 +20,7 @@ from trimtab.live.pieces import has_dense_grad
 from trimtab.live.roles import assign_roles
 from trimtab.live.shards import local
 from trimtab.live.shares import Shares
+from trimtab.live.shield import Shield
 from trimtab.live.state_sums import squares
 from trimtab.live.telemetry import Telemetry
 
@@ -34,7 +35,13 @@ class Sensors:
     """Measures a step on the device and explains the numbers on the host."""
 
     def __init__(
-        self, model: nn.Module, optimizers: Sequence[Optimizer], world: int, *, activations: bool
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        world: int,
+        shield: Shield,
+        *,
+        activations: bool,
     ) -> None:
         self._optimizers = optimizers
         self._parameters = parameters_of(optimizers)
@@ -43,7 +50,7 @@ class Sensors:
         roles = assign_roles(model, self._parameters)
         self._shares = Shares(self._parameters, roles)
         self._telemetry = Telemetry(optimizers, self._parameters, roles, self._shares, world)
-        self.activations = Activations(model, self.device) if activations else None
+        self.activations = Activations(model, self.device, shield) if activations else None
         blocks = self.activations.names if self.activations else ()
         self.rest = (*self._telemetry.slots, *(f"block:{name}" for name in blocks))
         """What is measured at some steps besides HEAD."""
@@ -117,21 +124,18 @@ class Sensors:
             if scale is not None:
                 self._given_norm = self._given_norm / scale
 
-    def measure(self, *, full: bool) -> torch.Tensor:
-        """The sums of this step; `full` with telemetry. Starts the next step."""
-        head = self.measure_head()
-        return torch.cat((head, *self.measure_rest())) if full else head
-
     def measure_head(self) -> torch.Tensor:
         """The sums that every step has. Starts the next step."""
         head = self._measure_head()
         self.forget()
         return head
 
-    def measure_rest(self) -> tuple[torch.Tensor, ...]:
+    def measure_rest(self) -> torch.Tensor:
         """The sums that some steps have besides, in the order of `rest`."""
         told = self._telemetry.measure()
-        return (told,) if self.activations is None else (told, self.activations.buffer)
+        if self.activations is None:
+            return told
+        return torch.cat((told, self.activations.buffer))
 
     def own_loss(self) -> torch.Tensor | None:
         """The loss of this rank alone, of the step that was measured last."""
@@ -153,12 +157,12 @@ class Sensors:
         self.loss.forget()
         self._given_norm = self._grad_squares = None
 
-    def nothing(self, *, full: bool) -> torch.Tensor:
-        """A vector of the right length that says nothing, for a rank that failed."""
-        return torch.zeros(len(HEAD) + (len(self.rest) if full else 0), device=self.device)
+    def no_head(self) -> torch.Tensor:
+        """Sums that say nothing, for a rank that failed."""
+        return torch.zeros(len(HEAD), device=self.device)
 
     def no_rest(self) -> torch.Tensor:
-        """The same for the sums that only some steps have."""
+        """The same for those that only some steps have."""
         return torch.zeros(len(self.rest), device=self.device)
 
     def interpret_head(self, sums: Mapping[str, float]) -> dict[str, float]:

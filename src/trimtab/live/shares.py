@@ -26,7 +26,7 @@ class Shares:
         return self._share[self._place(indices)]
 
     def by_role(self, indices: Sequence[int], values: torch.Tensor) -> torch.Tensor:
-        """One sum for each role."""
+        """One sum for each role; of several rows of values, a row of sums for each."""
         return self._gather(self._role[self._place(indices)], values, self.num_roles)
 
     def by_layer(self, indices: Sequence[int], values: torch.Tensor) -> torch.Tensor:
@@ -35,7 +35,8 @@ class Shares:
 
     def _gather(self, index: torch.Tensor, values: torch.Tensor, size: int) -> torch.Tensor:
         # Not a product with a 0/1 matrix: 0 x NaN would spread one bad tensor over all sums.
-        return torch.zeros(size, device=self.device).index_add_(0, index, values)
+        sums = torch.zeros(*values.shape[:-1], size, device=self.device)
+        return sums.index_add_(-1, index, values)
 
     def _place(self, indices: Sequence[int]) -> torch.Tensor:
         """The indices on the device; the few sets that occur are sent there once."""

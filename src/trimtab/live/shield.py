@@ -27,9 +27,10 @@ class Shield:
         try:
             yield
         except Exception as error:  # the very point: no error of ours gets out
-            self._caught(place, error)
+            self.catch(place, error)
 
-    def _caught(self, place: str, error: Exception) -> None:
+    def catch(self, place: str, error: Exception) -> None:
+        """Take what our own code has raised, where `guarding` cannot stand."""
         first = not self.is_down
         self.is_down = True
         if not first:

@@ -14,9 +14,7 @@ from trimtab.core import signals
 from trimtab.live.roles import Roles
 from trimtab.live.shards import local
 from trimtab.live.shares import Shares
-from trimtab.live.state_sums import squares, sum_state
-
-_SCALARS = ("zeros", "grad_dot_m", "adam_grads", "grad_to_v", "adam_step", "has_adam")
+from trimtab.live.state_sums import BY_ROLE, WHOLE, squares, sum_state
 
 
 class Telemetry:
@@ -37,37 +35,44 @@ class Telemetry:
         self._shares = shares
         self._world = world
         self._num_elements = sum(parameter.numel() for parameter in parameters)
-        by_role = ("param", "grad", "m", "v", "update")
         self.slots = (
-            *(f"{what}:{role}" for what in by_role for role in roles.names),
+            *(f"{what}:{role}" for what in BY_ROLE for role in roles.names),
             *(f"layer:{layer}" for layer in roles.layers),
-            *_SCALARS,
+            *WHOLE,
+            *("adam_step", "has_adam"),
         )
         """The names of what `measure` returns, the same on every rank and at every step."""
 
     def measure(self) -> torch.Tensor:
         """This rank's share of every sum, as one vector."""
-        everything = range(len(self._parameters))
-        weights = [local(parameter.detach()) for parameter in self._parameters]
-        share = self._shares.shares(everything)
-        param = self._shares.by_role(everything, squares(weights) * share)
-        state = sum_state(self._optimizers, self._index_of)
+        device = self._shares.device
+        state = sum_state(self._optimizers, self._index_of, device)
         if state is None:
-            rest = torch.zeros(len(self.slots) - len(param), device=self._shares.device)
-            return torch.cat((param, rest))
-        share, indices = self._shares.shares(state.indices), state.indices
-        by_role = (state.grad, state.m, state.v, state.update)
-        scalars = (state.zeros, state.grad_dot_m, state.grad_of_adam, state.grad_to_v)
-        step = torch.zeros((), device=self._shares.device) if state.step is None else state.step
-        has_adam = torch.full_like(step, float(state.step is not None))
-        return torch.cat(
-            (
-                param,
-                *(self._shares.by_role(indices, values * share) for values in by_role),
-                self._shares.by_layer(indices, state.grad * share),
-                torch.stack([*((values * share).sum() for values in scalars), step, has_adam]),
+            told = torch.zeros(len(self.slots), device=device)
+        else:
+            step = torch.zeros((), device=device) if state.step is None else state.step
+            has_adam = torch.full_like(step, float(state.step is not None))
+            values = state.values * self._shares.shares(state.indices)
+            by_role, whole = values.split((len(BY_ROLE), len(WHOLE)))
+            told = torch.cat(
+                (
+                    self._shares.by_role(state.indices, by_role).flatten(),
+                    self._shares.by_layer(state.indices, values[BY_ROLE.index("grad")]),
+                    whole.sum(dim=1),
+                    torch.stack([step, has_adam]),
+                )
             )
-        )
+        self._add_still_weights(told, () if state is None else state.indices)
+        return told
+
+    def _add_still_weights(self, told: torch.Tensor, moved: Sequence[int]) -> None:
+        """Add the weights that have no gradient; `told` begins with the weights by role."""
+        known = set(moved)
+        still = [index for index in range(len(self._parameters)) if index not in known]
+        if still:
+            weights = [local(self._parameters[index].detach()) for index in still]
+            sums = squares(weights) * self._shares.shares(still)
+            told[: self._shares.num_roles] += self._shares.by_role(still, sums)
 
     def interpret(self, sums: Mapping[str, float]) -> dict[str, float]:
         """The signals behind the sums over all ranks."""

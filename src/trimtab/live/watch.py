@@ -88,7 +88,8 @@ def _build(
     world = dist.get_world_size() if dist.is_initialized() else 1
     rank = dist.get_rank() if dist.is_initialized() else 0
     live = config.live
-    sensors = Sensors(model, optimizers, world, activations=live.activations)
+    shield = Shield()
+    sensors = Sensors(model, optimizers, world, shield, activations=live.activations)
     capacity = sensors.capacity + MOST_REPORTED
     boundary = Boundary(sensors.device, live.lag_steps, capacity)
     host = None
@@ -100,7 +101,7 @@ def _build(
         sensors,
         boundary,
         host,
-        Shield(),
+        shield,
         telemetry_steps=live.telemetry_steps,
         first_step=step,
         scaler=scaler,

@@ -1,7 +1,7 @@
-"""Watcher: closes each step, on every rank, whatever happens.
+"""Watcher: knows when a step begins and ends, on every rank, whatever happens.
 
-A step is closed behind the last optimizer's update: measure (shielded), cross the boundary (always:
-the other ranks wait there), deliver what arrived (shielded).
+A step ends behind the last optimizer's update, or without one: then the next record or the loop
+tells. What a step has measured goes by Crossing.
 """
 
 import time
@@ -13,21 +13,16 @@ from torch.optim import Optimizer
 
 from trimtab.core import signals
 from trimtab.live.boundary import Boundary
-from trimtab.live.delivery import Delivery, Label
+from trimtab.live.crossing import Crossing
+from trimtab.live.delivery import Delivery
 from trimtab.live.endings import Endings
 from trimtab.live.host_side import HostSide, StepNote
-from trimtab.live.protect.ballot import OUT
-from trimtab.live.protect.gate import Decision, Gate
+from trimtab.live.protect.gate import Gate
 from trimtab.live.protect.words import tell_promotion
 from trimtab.live.sensors import Sensors
 from trimtab.live.shield import Shield
 from trimtab.live.step_hooks import StepHooks
 from trimtab.live.step_loop import StepLoop
-
-_Parcel = tuple[Label, torch.Tensor, tuple[torch.Tensor, ...]]
-"""What the numbers are, those added up over ranks, and those of this rank alone."""
-
-_NOTHING: tuple[Any, ...] = ()
 
 
 class Watcher:
@@ -51,19 +46,17 @@ class Watcher:
         self.shield = shield
         self.next_step = first_step
         self.loop: StepLoop | None = None
-        self.gate: Gate | None = None
-        """Only a guard that protects has one."""
         self._optimizers = optimizers
-        self._boundary = boundary
-        self._delivery = Delivery(sensors, host)
-        self._telemetry_steps = telemetry_steps
+        self._crossing = Crossing(
+            sensors,
+            boundary,
+            Delivery(sensors, host),
+            shield,
+            telemetry_steps=telemetry_steps,
+            tell_failure=self._tell_failure,
+        )
         self._scaler = scaler
-        self._norm_was_given = False
-        """Of the step that the gates have met for."""
-        self._rest: torch.Tensor | None = None
-        """Telemetry that waits for the next meeting of the gates."""
         self._num_losses = 0
-        self._num_closed = 0
         self._num_unobserved = 0
         self._is_closed = False
         shield.on_catch(self._tell_failure)
@@ -72,13 +65,18 @@ class Watcher:
 
     def protect(self, gate: Gate) -> None:
         """From now on decide about each step before its update."""
-        self.gate = gate
+        self._crossing.gate = gate
         gate.shield.on_catch(self._tell_failure)
+
+    @property
+    def gate(self) -> Gate | None:
+        """What decides about steps; only a guard that protects has one."""
+        return self._crossing.gate
 
     @property
     def is_watching(self) -> bool:
         """Whether anything is still measured here."""
-        return not (self._is_closed or self.shield.is_down or self._boundary.parted)
+        return not self._is_closed and self._crossing.is_measuring
 
     def count_loss(self) -> None:
         """The user recorded a loss; close a step that ended without its optimizer."""
@@ -119,7 +117,7 @@ class Watcher:
                 else:
                     self.sensors.see_gradient()
         if self.gate is not None and self.gate.joins:
-            self._meet(self.gate)
+            self._crossing.meet(self.gate)
 
     def before_optimizer(self, optimizer: Optimizer) -> None:
         """Let the gate keep a bad step from this optimizer."""
@@ -168,9 +166,7 @@ class Watcher:
             return
         if was_watching:
             with self.shield.guarding("last records"):
-                for label, values in self._boundary.drain():
-                    self._delivery.take(label, values)
-                self._delivery.flush()
+                self._crossing.drain()
         with self.shield.guarding("end of the journal"):
             self.host.close(how)
         if self._endings is not None:
@@ -179,8 +175,7 @@ class Watcher:
     @property
     def _joins(self) -> bool:
         """Whether this rank still comes to the boundary."""
-        # A rank whose guard failed goes on coming until all part: the others wait for it there.
-        return not (self._is_closed or self._boundary.parted)
+        return not self._is_closed and self._crossing.joins
 
     def _was_skipped(self) -> bool:
         """Whether GradScaler has passed over the optimizer, as it does when a step overflowed.
@@ -191,100 +186,13 @@ class Watcher:
 
     def _close_step(self, *, applied: bool) -> None:
         self._hooks.forget()
-        full = self._num_closed % self._telemetry_steps == 0
         note = StepNote(step=self.next_step, clock=time.time())
-        decision = self._decision()
-        if decision is None:
-            label, total, own = self._observe(note, applied=applied, full=full)
-        else:
-            label, total, own = self._conclude(decision, note, applied=applied, full=full)
+        if self.is_watching:
+            with self.shield.guarding("note"):
+                self._fill(note, applied=applied)
         self._num_losses = 0
-        self._num_closed += 1
         self.next_step += 1
-        arrived = self._boundary.cross(label, total, own)
-        if arrived is not None:
-            self._receive(*arrived)
-
-    def _observe(self, note: StepNote, *, applied: bool, full: bool) -> _Parcel:
-        """Measure a step that ends, and add it up over ranks."""
-        shared, names, own = self.sensors.nothing(full=full), _NOTHING, _NOTHING
-        if self.is_watching:
-            with self.shield.guarding("measure"):
-                note.norm_is_after_clip = not self.sensors.norm_was_given
-                self._fill(note, applied=applied)
-                names, own = self.sensors.take_own()
-                shared = self.sensors.measure(full=full)
-        if self.shield.is_down:
-            names, own = _NOTHING, _NOTHING
-            self._boundary.step_out()
-        self._rest = None
-        label = Label(note=note, has_rest=full, own_names=names)
-        return label, self._boundary.reduce(shared), own
-
-    def _conclude(
-        self, decision: Decision, note: StepNote, *, applied: bool, full: bool
-    ) -> _Parcel:
-        """Measure what is left of a step that the gates have met for and that ends now."""
-        names, own, rest = _NOTHING, _NOTHING, self.sensors.no_rest() if full else None
-        if self.is_watching:
-            with self.shield.guarding("measure"):
-                note.norm_is_after_clip = not self._norm_was_given
-                self._fill(note, applied=applied)
-                names, own = self.sensors.take_own()
-                rest = torch.cat(self.sensors.measure_rest()) if full else None
-        if self.shield.is_down:
-            names, own = _NOTHING, _NOTHING
-            self._boundary.step_out()
-        has_rest, self._rest = self._rest is not None, rest
-        # Of a step whose optimizer was passed over, only the vote matters.
-        reported, report = decision.told(in_full=applied)
-        label = Label(
-            note=note,
-            has_rest=has_rest,
-            rest_follows=full,
-            report_names=reported,
-            own_names=names,
-        )
-        return label, decision.total, (*report, *own)
-
-    def _meet(self, gate: Gate) -> None:
-        """Come to the meeting of the gates, with what is known of the step or with nothing."""
-        head = loss = None
-        is_ours = self.sensors.norm_is_of_gradients
-        self._norm_was_given = self.sensors.norm_was_given
-        if self.is_watching:
-            with self.shield.guarding("measure"):
-                head = self.sensors.measure_head()
-                loss = self.sensors.own_loss()
-        if head is None or loss is None:
-            head, loss = self.sensors.nothing(full=False), None
-            self._boundary.step_out()
-        # What was measured behind the last update crosses the ranks now.
-        shared = head if self._rest is None else torch.cat((head, self._rest))
-        gate.meet(shared, loss, may_shrink=is_ours)
-
-    def _decision(self) -> Decision | None:
-        """What the gates have decided about the step that ends; None if nothing is protected."""
-        if self.gate is None:
-            return None
-        decision = self.gate.take()
-        if decision is None and self.gate.joins:
-            # The optimizer was passed over. The other ranks may have met, and wait for this one.
-            self._meet(self.gate)
-            decision = self.gate.take()
-        return decision
-
-    def _receive(self, label: Label, values: list[float]) -> None:
-        """Numbers have arrived: see whether the ranks part, then deliver."""
-        if self.gate is not None and label.report_names and not self.gate.parted:
-            self.gate.parted = values[label.place_of_vote(len(self.sensors.rest))] == OUT
-            if self.gate.parted and not self.gate.shield.is_down and not self.shield.is_down:
-                self._tell_failure("another rank", "see that rank's log")
-        if self.is_watching:
-            with self.shield.guarding("deliver"):
-                self._delivery.take(label, values)
-        elif self._boundary.parted and not self.shield.is_down:
-            self._tell_failure("another rank", "see that rank's log")
+        self._crossing.end_step(note, applied=applied)
 
     def _fill(self, note: StepNote, *, applied: bool) -> None:
         """Put down what the host knows of the step."""

@@ -8,10 +8,24 @@ from trimtab.diagnose.diagnosis import Diagnosis
 SURE = 0.8
 """An outlook this certain is worth acting on; under it waiting costs less than a wrong rollback."""
 
+HARMLESS = frozenset({Symptom.STALL, Symptom.SLOW, Symptom.MISSING_LOSS, Symptom.SCALE_FROZEN})
+"""What costs time or sight, but does nothing to the weights."""
+
+PASSING = frozenset(
+    {Symptom.GRADIENT_SPIKE, Symptom.UPDATE_SPIKE, Symptom.NONFINITE_GRAD_NORM, Symptom.OVERFLOWS}
+)
+"""What may happen at one step and be over with it."""
+
 
 def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
     """What to do about an incident; `recurs` if it came at the same place before a restart."""
     onset = diagnosis.incident.onset.step
+    if HARMLESS.issuperset(diagnosis.incident.symptoms):
+        return Action(
+            kind=ActionKind.WAIT,
+            instruction="Go on, and apply the remedy at the next restart.",
+            reason="The weights are not touched; only time is lost.",
+        )
     if recurs:
         return Action(
             kind=ActionKind.LOWER_LR,
@@ -51,12 +65,6 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
             )
         case None:
             return _while_open(onset, diagnosis.incident.outlook)
-
-
-PASSING = frozenset(
-    {Symptom.GRADIENT_SPIKE, Symptom.UPDATE_SPIKE, Symptom.NONFINITE_GRAD_NORM, Symptom.OVERFLOWS}
-)
-"""What may happen at one step and be over with it."""
 
 
 def _after_silence(diagnosis: Diagnosis) -> Action:

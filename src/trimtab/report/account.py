@@ -9,6 +9,7 @@ from trimtab.core.causes import Cause
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_jsonable
 from trimtab.diagnose.case import RunFacts
+from trimtab.diagnose.discards import reckon_discards
 from trimtab.policy.opinion import Opinion
 
 _MILD_TO_GRAVE = [
@@ -57,6 +58,7 @@ class Account:
             "first_step": int(steps[0]) if len(steps) else None,
             "last_step": int(steps[-1]) if len(steps) else None,
             "signals": {name: self.block.quality(name).label for name in self.block.columns},
+            "discarded": to_jsonable(reckon_discards(self.block)),
             "facts": to_jsonable(self.facts),
             "notes": list(self.notes),
             "incidents": [opinion_to_dict(opinion) for opinion in self.opinions],

@@ -10,6 +10,7 @@ from rich.text import Text
 from trimtab.core.block import Block
 from trimtab.core.signals import (
     CLOCK,
+    DISCARDED,
     GRAD_NORM,
     LOSS,
     LR,
@@ -35,6 +36,7 @@ class LiveView:
         self._source = source
         self._recent = Block.empty()
         self._num_records = 0
+        self._num_discarded = 0
         self._latest: dict[str, float] = {}
         self._incidents: dict[int, dict[str, Any]] = {}
         self.ended: str | None = None
@@ -42,6 +44,8 @@ class LiveView:
     def take(self, block: Block) -> None:
         """Take what is new."""
         self._num_records += len(block)
+        discarded = block.column(DISCARDED)
+        self._num_discarded += int((discarded.values[discarded.present] > 0).sum())
         joined = Block.concat([self._recent, block])
         self._recent = joined[max(len(joined) - KEPT_RECORDS, 0) :]
         for name in (*_SHOWN, CLOCK):
@@ -73,6 +77,8 @@ class LiveView:
         text.append(
             f"  step {self._recent.step[-1]:,}, {self._num_records:,} records", style="not bold"
         )
+        if self._num_discarded:
+            text.append(f", {self._num_discarded:,} discarded", style="yellow")
         if self.ended is not None:
             text.append(f", ended: {plain(self.ended)}", style="bold yellow")
         elif CLOCK in self._latest:

@@ -56,11 +56,18 @@ def _title(opinion: Opinion) -> str:
 def _summary(opinion: Opinion, account: Account) -> str:
     symptoms, incident = opinion.diagnosis.symptoms, opinion.diagnosis.incident
     until = f"ended at step {incident.end.step}" if incident.end else "was not seen to end"
+    discarded = opinion.diagnosis.cost.discarded
+    kept_out = ""
+    if discarded is not None and discarded.count:
+        kept_out = (
+            f" {discarded.count:,} of its steps were discarded and never reached the weights "
+            f"({discarded.where()})."
+        )
     return (
         f"In {markdown(account.source)} the loss stood at {number(symptoms.loss_before)} and "
         f"went to {number(symptoms.loss_peak)} at step {incident.peak.step}. The incident began "
-        f"at step {incident.onset.step} and {until}. Judged by the {account.rules} rules from "
-        "the log alone."
+        f"at step {incident.onset.step} and {until}.{kept_out} Judged by the {account.rules} rules "
+        "from the log alone."
     )
 
 
@@ -206,6 +213,9 @@ def _verification(opinion: Opinion, account: Account) -> Iterator[str]:
 def _cost(opinion: Opinion, account: Account) -> Iterator[str]:
     cost, price = opinion.diagnosis.cost, account.price_per_hour
     yield f"- Steps: {cost.steps}"
+    if cost.discarded is not None:
+        where = f" ({cost.discarded.where()})" if cost.discarded.count else ""
+        yield f"- Steps discarded: {cost.discarded.count}{where}"
     yield f"- Time: {UNKNOWN if cost.seconds is None else f'{cost.seconds / 60:.1f} minutes'}"
     yield f"- Tokens: {UNKNOWN if cost.tokens is None else f'{cost.tokens:.3g}'}"
     if price is None:

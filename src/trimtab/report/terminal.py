@@ -7,6 +7,7 @@ from rich.text import Text
 
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import GRAD_NORM, LOSS
+from trimtab.diagnose.discards import reckon_discards
 from trimtab.diagnose.reading import Verdict, number
 from trimtab.policy.opinion import Opinion
 from trimtab.report.account import Account
@@ -30,6 +31,10 @@ _VERDICTS = {Verdict.YES: "bold", Verdict.NO: "", Verdict.NOT_RECORDED: "dim ita
 def view(account: Account, width: int) -> RenderableType:
     """The whole account for a terminal of this width."""
     parts: list[RenderableType] = [_heading(account), *_curves(account, width)]
+    discards = reckon_discards(account.block)
+    if discards is not None and discards.count:
+        told = f"{discards.count:,} steps discarded, kept from the weights: {discards.where()}"
+        parts.append(Text(told, style="yellow"))
     for note in account.notes:
         parts.append(Text(f"note: {plain(note)}", style="dim"))
     if not account.opinions:

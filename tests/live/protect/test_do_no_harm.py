@@ -26,6 +26,7 @@ IN_THE_GATE = [
     "trimtab.live.protect.folded_clip.FoldedClip.done",
 ]
 IN_THE_GUARD = [
+    "trimtab.live.activations._Writer._write",
     "trimtab.live.sensors.Sensors.see_gradient",
     "trimtab.live.sensors.Sensors.measure_head",
     "trimtab.live.sensors.Sensors.own_loss",

@@ -1,10 +1,17 @@
 """Makes the logs in `fixtures/` with the code of the trainers themselves.
 
 Run by hand, where these packages lie unpacked (pip download --no-deps, then unzip or tar) in one
-folder: megatron_bridge 0.3.1, nemo_toolkit 2.5.0, nemo_automodel 0.7.0, torchtitan 0.3.0,
-ai2_olmo_core 3.0.0, fairseq 0.12.2, deepspeed 0.19.8, mlperf_logging 4.1.68.
+folder, each in a folder of its own:
+
+    megatron_bridge/   megatron_bridge 0.3.1       ai2_olmo_core/     ai2_olmo_core 3.0.0
+    nemo2/             nemo_toolkit 2.5.0          fairseq-0.12.2/    fairseq 0.12.2
+    nemo_automodel/    nemo_automodel 0.7.0        deepspeed-0.19.8/  deepspeed 0.19.8
+    torchtitan/        torchtitan 0.3.0            mlperf_logging/    mlperf_logging 4.1.68
 
     python -m tests.readers.text.real_writers FOLDER
+
+nemo_toolkit is the one that does not lie under its own name: its second series is what writes such
+lines, so its folder is `nemo2`.
 
 What can be imported is imported; of what needs a GPU, the one function that prints is taken out of
 its file and called alone. Beside each log goes what the writer was given.

@@ -5,13 +5,13 @@ from trimtab.diagnose.case import Case
 from trimtab.diagnose.reading import Panel, Reading, number, reading
 
 
-def panel_of(symptom: Symptom) -> Panel:
-    """The panel that asks for findings of one kind."""
+def panel_of(*symptoms: Symptom) -> Panel:
+    """The panel that asks for findings of any of these kinds."""
 
     def panel(case: Case) -> Reading:
-        hits = [finding for finding in case.incident.findings if finding.symptom is symptom]
+        hits = [finding for finding in case.incident.findings if finding.symptom in symptoms]
         if not hits:
-            return reading("findings", False, f"no finding of the kind: {symptom}")
+            return reading("findings", False, f"no finding of the kind: {' or '.join(symptoms)}")
         first = hits[0]
         expected = "" if first.expected is None else f", expected {number(first.expected)}"
         seen = f"{first.signal} {number(first.value)} at step {first.step}{expected}"

@@ -1,14 +1,32 @@
-"""What trimtab itself advises where the loss did not follow an alarm."""
+"""What trimtab itself advises."""
 
 import dataclasses
 
 import numpy as np
-from tests.synthetic import block_of, falling_loss
+import pytest
+from tests.synthetic import block_of, diagnosis_of, falling_loss
 
 from trimtab.core.actions import ActionKind
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import IncidentClass
 from trimtab.judge import Judge
+from trimtab.policy import own
+
+
+@pytest.mark.parametrize("recurs", [False, True])
+def test_what_only_costs_time_is_waited_for(recurs: bool) -> None:
+    assert own.advise(diagnosis_of(Symptom.STALL), recurs=recurs).kind is ActionKind.WAIT
+
+
+def test_what_goes_into_the_weights_is_rolled_back() -> None:
+    action = own.advise(diagnosis_of(Symptom.STATE_LOST), recurs=False)
+    assert action.kind is ActionKind.ROLL_BACK
+    assert "300" in action.instruction
+
+
+def test_what_comes_back_asks_for_a_lower_rate() -> None:
+    action = own.advise(diagnosis_of(Symptom.NORM_DRIFT), recurs=True)
+    assert action.kind is ActionKind.LOWER_LR
 
 
 def test_a_silent_spike_that_passed_is_waited_out_and_a_silent_fault_that_stays_is_not() -> None:

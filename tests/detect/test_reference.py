@@ -1,0 +1,200 @@
+"""A run against a reference over the same batches."""
+
+import dataclasses
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.synthetic import block_of, falling_loss
+
+from trimtab.core.block import Block, Column
+from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.detect.earlier_attempt import MEMORY, EarlierAttempt
+from trimtab.detect.reference import Reference
+from trimtab.detect.rows import rows_of
+from trimtab.detect.side_by_side import lay_beside, same_batches
+
+LENGTH, AT = 900, 600
+
+
+def series(seed: int) -> dict[str, np.ndarray]:
+    """A run; its batches make most of the noise, what is its own is a twentieth of it."""
+    own = np.random.default_rng(seed)
+    return {
+        "loss": falling_loss(LENGTH, seed=1, noise=0.1) + own.normal(0, 0.005, LENGTH),
+        "grad_norm": np.exp(own.normal(-1.0, 0.05, LENGTH)),
+        "fingerprint": np.arange(LENGTH, dtype=float),
+        "step_seconds": own.uniform(0.5, 5.0, LENGTH),
+    }
+
+
+def beside(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray] | None = None) -> Block:
+    return lay_beside(block_of(ours), block_of(theirs or series(8)))
+
+
+def alarms(block: Block) -> list[Finding]:
+    return [found for found in Reference().sweep(block) if found.severity is Severity.ALARM]
+
+
+def test_two_healthy_runs_on_the_same_batches_are_left_in_peace() -> None:
+    assert alarms(beside(series(7))) == []
+
+
+def test_a_shift_far_under_the_noise_of_the_loss_is_seen_in_ten_steps() -> None:
+    run = series(7)
+    run["loss"][AT:] += 0.02
+    first, *_ = alarms(beside(run))
+    assert (first.symptom, first.signal) == (Symptom.REFERENCE_GAP, "loss")
+    assert AT < first.tick <= AT + 10
+    assert first.expected is not None
+    assert first.limit is not None
+    assert first.value > first.limit > first.expected
+
+
+def test_a_loss_under_its_reference_is_a_warning() -> None:
+    run = series(7)
+    run["loss"][AT:] -= 0.04
+    first, *_ = Reference().sweep(beside(run))
+    assert first.severity is Severity.WARN
+
+
+def test_what_parts_and_wanders_is_told_three_times_at_most() -> None:
+    run = series(7)
+    run["loss"][AT:] += np.linspace(0, 3, LENGTH - AT)
+    assert 1 <= len(alarms(beside(run))) <= 3
+
+
+def test_one_signal_that_parts_is_alarmed_and_those_that_follow_are_noted() -> None:
+    run = series(7)
+    run["param_norm"] = np.full(LENGTH, 10.0)
+    other = series(8)
+    other["param_norm"] = np.full(LENGTH, 10.0)
+    run["param_norm"][AT:] *= 1.5
+    run["grad_norm"][AT + 40 :] *= 3
+    found = Reference().sweep(beside(run, other))
+    assert [finding.signal for finding in found if finding.severity is Severity.ALARM] == [
+        "param_norm"
+    ]
+    assert {finding.signal for finding in found} == {"param_norm", "grad_norm"}
+
+
+def test_equal_runs_that_part_by_a_hair_are_left_in_peace() -> None:
+    run = {**series(7), "grad_norm": series(7)["grad_norm"] * 1.001}
+    assert alarms(beside(run, series(7))) == []
+
+
+def test_other_batches_are_told_once_and_not_compared() -> None:
+    run = series(7)
+    run["fingerprint"][AT:] += 5.0
+    run["loss"][AT:] += 1.0
+    (only,) = alarms(beside(run))
+    assert (only.symptom, only.tick) == (Symptom.OTHER_BATCH, AT)
+    assert not same_batches(beside(run))[AT:].any()
+
+
+def test_runs_that_never_had_a_batch_in_common_are_no_pair() -> None:
+    run = series(7)
+    run["fingerprint"] += 0.5
+    run["loss"] += 1.0
+    assert alarms(beside(run)) == []
+
+
+def test_only_what_both_recorded_is_laid_beside_and_no_clock() -> None:
+    block = beside(series(7), {**series(8), "lr": np.ones(LENGTH)})
+    added = {name for name in block.columns if name.startswith("reference_")}
+    assert added == {"reference_loss", "reference_grad_norm", "reference_fingerprint"}
+
+
+def test_steps_are_matched_not_rows_and_the_last_attempt_counts() -> None:
+    twice = Block.from_columns(
+        {"loss": Column.complete(np.array([1.0, 2.0, 20.0]))}, step=np.array([4, 6, 6])
+    )
+    run = Block.from_columns({"loss": Column.complete(np.ones(3))}, step=np.array([5, 6, 7]))
+    column = lay_beside(run, twice).column("reference_loss")
+    assert column.present.tolist() == [False, True, False]
+    assert column.values[1] == 20.0
+
+
+def test_a_nan_in_the_reference_is_no_gap() -> None:
+    other = series(8)
+    other["loss"][AT : AT + 50] = np.nan
+    other["loss"][AT + 60] = np.inf
+    assert alarms(beside(series(7), other)) == []
+
+
+def again(block: Block, first: int, last: int, shift: np.ndarray) -> Block:
+    """The run, then a second attempt at some of its steps with another loss."""
+    loss = block.column("loss").values[first:last] + shift
+    replay = dataclasses.replace(
+        block[first:last],
+        tick=block.tick[-1] + 1 + np.arange(last - first),
+        attempt=np.ones(last - first, dtype=np.int64),
+        columns={"loss": Column.complete(loss)},
+    )
+    return Block.concat([block, replay])
+
+
+def test_an_earlier_attempt_is_a_reference_by_itself() -> None:
+    plain = block_of({"loss": falling_loss(LENGTH, noise=0.1)})
+    shift = np.where(np.arange(300) < 100, 0.0, 0.05)
+    same = again(plain, 500, 800, np.zeros(300))
+    assert alarms(same) == []
+    first, *_ = alarms(again(plain, 500, 800, shift))
+    assert LENGTH + 100 < first.tick < LENGTH + 110
+
+
+@pytest.mark.parametrize("known", ["fingerprint", "data_position"])
+def test_another_batch_at_the_same_step_is_not_the_same(known: str) -> None:
+    def record(attempt: int, mark: int) -> Block:
+        columns = {"loss": Column.complete(np.array([2.0]))}
+        if known == "fingerprint":
+            columns["fingerprint"] = Column.complete(np.array([float(mark)]))
+        return Block.from_columns(
+            columns,
+            step=np.array([5]),
+            attempt=np.array([attempt]),
+            data_position=np.array([mark if known == "data_position" else -1]),
+        )
+
+    for mark, is_same in ((3, True), (4, False)):
+        memory = EarlierAttempt()
+        memory.take(rows_of(record(0, 3))[0])
+        assert (memory.take(rows_of(record(1, mark))[0]) == 2.0) is is_same
+
+
+def test_the_memory_is_bounded() -> None:
+    memory = EarlierAttempt()
+    memory.sweep(block_of({"loss": np.ones(3 * MEMORY)}))
+    memory.sweep(block_of({"loss": np.ones(MEMORY // 2)}))  # steps that went back
+    assert len(memory.state_dict()["now"]) == MEMORY
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    cuts=st.lists(st.integers(1, 1199), max_size=6),
+    shift=st.sampled_from([0.0, 0.02, 0.5, -0.5]),
+    is_laid_beside=st.booleans(),
+)
+def test_how_a_run_is_cut_and_saved_changes_nothing(
+    cuts: list[int], shift: float, is_laid_beside: bool
+) -> None:
+    run = series(7)
+    run["loss"][AT:] += shift
+    run["fingerprint"][AT + 200 : AT + 203] = -1.0
+    block = again(block_of(run), 500, 800, np.linspace(0, 2 * shift, 300))
+    if is_laid_beside:
+        block = lay_beside(block, block_of(series(8)))
+    whole = Reference().sweep(block)
+    one_by_one = Reference()
+    assert [found for row in rows_of(block) for found in one_by_one.take(row)] == whole
+    pieces = []
+    detector = Reference()
+    for first, last in pairwise([0, *sorted(cuts), len(block)]):
+        state = json.loads(json.dumps(detector.state_dict()))
+        detector = Reference()
+        detector.load_state_dict(state)
+        pieces += detector.sweep(block[first:last])
+    assert pieces == whole

@@ -1,0 +1,68 @@
+"""Stalls and a lower pace, and what is none of them."""
+
+import numpy as np
+import pytest
+from tests.detect.feeding import alarms, at, block, findings
+
+from trimtab.core.findings import Severity, Symptom
+from trimtab.detect.throughput import Throughput
+
+LENGTH, AT = 500, 300
+
+
+def seconds(seed: int = 0) -> np.ndarray:
+    return np.asarray(0.5 * np.exp(np.random.default_rng(seed).normal(0, 0.1, LENGTH)))
+
+
+def test_a_steady_pace_is_left_alone() -> None:
+    assert findings(Throughput, block(LENGTH, step_seconds=seconds())) == []
+
+
+def test_one_stall_is_a_warning_and_a_second_soon_after_an_alarm() -> None:
+    clock = seconds()
+    clock[[AT, AT + 5, AT + 10]] = 20.0
+    warning, alarm = findings(Throughput, block(LENGTH, step_seconds=clock))
+    assert (warning.step, warning.severity) == (AT, Severity.WARN)
+    assert (alarm.step, alarm.symptom) == (AT + 5, Symptom.STALL)
+
+
+@pytest.mark.parametrize("kind", ["evaluation", "checkpoint", "resume"])
+def test_a_known_pause_is_no_stall(kind: str) -> None:
+    clock = seconds()
+    clock[[AT, AT + 20]] = 20.0
+    run = block(LENGTH, step_seconds=clock, events=[at(kind, AT), at(kind, AT + 20)])
+    assert findings(Throughput, run) == []
+
+
+def test_regular_pauses_of_a_thinned_log_are_warnings_at_most() -> None:
+    clock = seconds()
+    clock[100::10] = 20.0
+    run = block(LENGTH, step=100 * np.arange(LENGTH), step_seconds=clock)
+    assert alarms(Throughput, run) == []
+    assert len(findings(Throughput, run)) == 1
+
+
+@pytest.mark.parametrize("signal", ["step_seconds", "tokens_per_second"])
+def test_a_lower_pace_is_told_once(signal: str) -> None:
+    clock = seconds()
+    clock[AT:] *= 2.5
+    values = clock if signal == "step_seconds" else 1e5 / clock
+    (alarm,) = alarms(Throughput, block(LENGTH, **{signal: values}))
+    assert (alarm.symptom, alarm.signal) == (Symptom.SLOW, signal)
+    assert AT + 36 <= alarm.step <= AT + 48
+
+
+def test_a_higher_pace_and_an_announced_change_are_fine() -> None:
+    clock = seconds()
+    clock[AT:] *= 0.3
+    assert findings(Throughput, block(LENGTH, step_seconds=clock)) == []
+    clock[AT:] *= 10
+    run = block(LENGTH, step_seconds=clock, events=[at("planned change", AT)])
+    assert alarms(Throughput, run) == []
+
+
+def test_a_batch_of_another_size_is_a_change_of_pace_that_is_known() -> None:
+    clock, tokens = seconds(), np.full(LENGTH, 4096.0)
+    clock[AT:] *= 4
+    tokens[AT:] *= 4
+    assert alarms(Throughput, block(LENGTH, step_seconds=clock, tokens=tokens)) == []

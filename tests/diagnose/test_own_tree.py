@@ -1,0 +1,54 @@
+"""Whatever a detector can alarm of, trimtab's own tree has a question for."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.synthetic import diagnosis_of
+
+from trimtab.core.causes import Cause
+from trimtab.core.findings import Symptom
+from trimtab.diagnose import own_leaves
+from trimtab.diagnose.leaves import Leaf
+from trimtab.diagnose.own_tree import OWN_QUESTIONS
+
+NOT_NAMED = {
+    # Asked for by their signals, in questions 1 to 4.
+    Symptom.NONFINITE_LOSS,
+    Symptom.NONFINITE_GRAD_NORM,
+    Symptom.NONFINITE_NORM,
+    Symptom.LOSS_SPIKE,
+    Symptom.GRADIENT_SPIKE,
+    Symptom.UPDATE_SPIKE,
+    Symptom.STALE_MOMENT,
+    Symptom.LEVEL_SHIFT,
+    Symptom.SCALE_COLLAPSE,
+    Symptom.RISING_LOSS,  # the textbook's own
+}
+
+
+@pytest.mark.parametrize("symptom", sorted(set(Symptom) - NOT_NAMED))
+def test_what_a_detector_names_is_what_the_tree_ends_in(symptom: Symptom) -> None:
+    diagnosis = diagnosis_of(symptom)
+    assert diagnosis.root_cause != own_leaves.UNEXPLAINED.root_cause
+
+
+def test_a_finding_of_another_kind_is_not_taken_for_it() -> None:
+    assert diagnosis_of(Symptom.STALL).root_cause == own_leaves.STALLED.root_cause
+    assert diagnosis_of(Symptom.SLOW).root_cause == own_leaves.SLOWED.root_cause
+
+
+def leaves_in(questions: object) -> Iterator[Leaf]:
+    for question in OWN_QUESTIONS.values():
+        for end in (question.yes, question.no):
+            if isinstance(end, Leaf):
+                yield end
+
+
+def test_no_end_of_our_own_is_out_of_reach() -> None:
+    own = {name for name, leaf in vars(own_leaves).items() if isinstance(leaf, Leaf)}
+    reached = {leaf.root_cause for leaf in leaves_in(OWN_QUESTIONS)}
+    assert {name for name in own if getattr(own_leaves, name).root_cause not in reached} == set()
+
+
+def test_causes_are_those_of_the_catalogue() -> None:
+    assert {leaf.cause for leaf in leaves_in(OWN_QUESTIONS)} <= {None, *Cause}

@@ -1,0 +1,76 @@
+"""Telemetry crosses the ranks in parts and arrives whole."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.live.tiny import journal_of
+from torch import nn
+
+import trimtab
+from trimtab.live.freight import MOST_NUMBERS, Freight, Part
+from trimtab.live.host_side import StepNote
+
+HEAD = torch.zeros(3)
+BLOCKS = 60
+
+
+@pytest.mark.parametrize(("num_slots", "telemetry_steps"), [(7, 10), (49, 10), (480, 10), (900, 3)])
+def test_all_parts_together_are_the_whole_before_the_next_comes(
+    num_slots: int, telemetry_steps: int
+) -> None:
+    freight = Freight(num_slots, telemetry_steps)
+    assert freight.join(HEAD) == (None, HEAD)
+    whole = torch.arange(float(num_slots))
+    note = StepNote(step=5, clock=0.0)
+    freight.load(note, whole)
+    arrived = torch.full((num_slots,), math.nan)
+    parts: list[Part] = []
+    while not parts or not parts[-1].is_last:
+        part, shared = freight.join(HEAD)
+        assert part is not None
+        assert part.note is note
+        assert len(shared) == 3 + part.num_slots
+        arrived[part.slots] = shared[3:]
+        parts.append(part)
+    assert torch.equal(arrived, whole)
+    assert len(parts) <= telemetry_steps
+    assert max(part.num_slots for part in parts) <= MOST_NUMBERS or len(parts) == telemetry_steps
+    assert freight.join(HEAD) == (None, HEAD)
+
+
+@pytest.mark.parametrize("mode", ["observe", "protect"])
+def test_the_telemetry_of_a_deep_model_is_whole_and_its_records_are_in_order(
+    mode: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(BLOCKS))
+    model = nn.ModuleDict({"layers": layers})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    norms, sizes = [], []
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode=mode) as guard:
+        for step in range(25):
+            x = torch.ones(1, 2)
+            for block in layers:
+                x = x + 0.1 * block(x)
+            loss = x.square().mean()
+            guard.record(loss=loss)
+            loss.backward()
+            if step % 10 == 0:
+                grads = [p.grad.flatten() for p in layers[-1].parameters() if p.grad is not None]
+                norms.append(float(torch.cat(grads).norm()))
+            optimizer.step()
+            optimizer.zero_grad()
+            if step % 10 == 0:
+                weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+                sizes.append(float(weights.norm()))
+    block_of = journal_of(tmp_path)
+    assert block_of.step.tolist() == list(range(25))
+    for name, expected in (("param_norm", sizes), (f"grad_norm/layer.{BLOCKS - 1}", norms)):
+        column = block_of.column(name)
+        assert np.flatnonzero(column.present).tolist() == [0, 10, 20]
+        assert column.values[[0, 10, 20]] == pytest.approx(expected, rel=1e-4)
+    for number in range(BLOCKS):
+        assert block_of.column(f"activation_rms/layers.{number}").present[[0, 10, 20]].all()

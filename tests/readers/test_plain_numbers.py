@@ -1,0 +1,120 @@
+"""The fast way of numbers, which numpy's parser takes: it must say what the careful way says."""
+
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.readers.shapes import Write
+
+from trimtab.core.errors import LogError
+from trimtab.readers import LogFormat, csv_log, lines, read_log
+from trimtab.readers.cells import to_matrix, to_number
+
+Told = tuple[object, ...]
+
+HEADER_BYTES = len("step,loss,lr\n")
+"""The lines that come together with the header always take the careful way."""
+
+ODD = [
+    *("", " ", "-", "null", "None", "n/a", "nan", "NaN", "-nan", "inf", "-Infinity", "1e999"),
+    *("1.#INF", "-1.#IND", "nan(ind)", "1_0", "0x10", "1e", "1.5x", "--1", "1 2", "(1)", "1d5"),
+    *("\u0661", "1\u2028", "\x1c1", "1\x85", "1\ufffd", "1\0", "#1", '"1.5"', '"', '"1,5"', "true"),
+    *("9" * 400, "-" + "9" * 30, "0." + "3" * 700, "1e-400", "4.9e-324", "-0", "+7", ".5", "5."),
+]
+
+plain = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.floats(-1e6, 1e6).map("{:.7g}".format),
+    st.integers(-(10**25), 10**25).map(str),
+)
+cells = plain | st.sampled_from(ODD)
+plain_rows = st.lists(st.lists(plain, min_size=3, max_size=3), min_size=1, max_size=20)
+odd_lines = st.one_of(
+    st.lists(cells, min_size=3, max_size=3).map(",".join),
+    st.lists(cells, max_size=5).map(",".join),
+    st.sampled_from(["", "  ", "step,loss,lr", "step,lr,loss,more", "\ufeffstep,loss,lr"]),
+)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> str:
+    """CSV text: plain rows, with up to three odd lines among them."""
+    body = [",".join(row) for row in draw(plain_rows)]
+    for line in draw(st.lists(odd_lines, max_size=3)):
+        body.insert(draw(st.integers(0, len(body))), line)
+    end = draw(st.sampled_from(["\n", "\r\n", "\r"]))
+    mark, last = draw(st.sampled_from(["", "\ufeff"])), draw(st.sampled_from([end, ""]))
+    return mark + end.join(["step,loss,lr", *body]) + last
+
+
+def all_of(path: Path) -> Told:
+    """Everything that is read from a log, or why nothing is."""
+    try:
+        reading = read_log(path, format=LogFormat.CSV)
+    except LogError as error:
+        return type(error), str(error)
+    block = reading.block
+    axes = [block.step, block.tick, block.attempt, block.data_position]
+    columns = {
+        name: (column.values.tobytes(), column.present.tolist())
+        for name, column in block.columns.items()
+    }
+    return reading.notes, reading.names, block.qualities, [axis.tolist() for axis in axes], columns
+
+
+@settings(max_examples=200, deadline=None)
+@given(logs(), st.sampled_from([HEADER_BYTES, 100]))
+@example("step,loss,lr\n1,2.5\n2,2.4\n", HEADER_BYTES)
+@example("step,loss,lr\n1,2,3,4\n2,3,4,5\n", HEADER_BYTES)
+@example("step,loss,lr\n1,2,3,\n2,3,4,\n", HEADER_BYTES)
+@example("step,loss,lr\n1,nan,inf\n2,-inf,NaN\n", HEADER_BYTES)
+@example("step,loss,lr\n" + 40 * "\n" + "1,2,3\n", HEADER_BYTES)
+@example('step,loss,lr\n1,2,"3\n' + 5 * "2,3,4\n" + '5"\n3,4,5', HEADER_BYTES)
+def test_both_ways_read_the_same(text: str, block_bytes: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "log.csv"
+        path.write_bytes(text.encode())
+        with mock.patch.object(lines, "BLOCK_BYTES", block_bytes):
+            fast = all_of(path)
+            with mock.patch.object(csv_log, "to_matrix", return_value=None):
+                careful = all_of(path)
+    assert fast == careful
+
+
+@settings(max_examples=500, deadline=None)
+@given(cells | st.text(alphabet="0123456789.+-eE_naifINF \t\x85\u0661", min_size=1, max_size=6))
+def test_what_the_fast_way_takes_is_what_the_cell_says(cell: str) -> None:
+    matrix = to_matrix(["1.5,2", f"1.5,{cell}"], ",")
+    if matrix is not None:
+        assert matrix[1].tobytes() == np.array([1.5, to_number(cell)]).tobytes()
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t", ";"])
+def test_plain_numbers_take_the_fast_way(delimiter: str) -> None:
+    matrix = to_matrix([delimiter.join(row) for row in (["1", "2.5"], ["2", "nan"])], delimiter)
+    np.testing.assert_array_equal(matrix, [[1, 2.5], [2, np.nan]], strict=True)
+
+
+@pytest.mark.parametrize(
+    "line", ["2", "2,", ",", "2,3,4", "2,x", "2,1_0", '2,"3"', "2,\u0661", "2,3\n4", "2,null"]
+)
+def test_anything_odd_takes_the_careful_way(line: str) -> None:
+    assert to_matrix(["1,2.5", line], ",") is None
+
+
+def test_a_word_makes_only_its_own_part_careful(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 64)
+    parts = mock.Mock(wraps=to_matrix)
+    monkeypatch.setattr(csv_log, "to_matrix", parts)
+    rows = [f"{step},2.5" for step in range(100)]
+    rows[50] = "50,oops"
+    assert len(read_log(write("step,loss\n" + "\n".join(rows) + "\n")).block) == 99
+    answers = [to_matrix(*call.args) is None for call in parts.call_args_list]
+    assert answers.count(True) == 1
+    assert len(answers) > 5
