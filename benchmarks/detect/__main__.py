@@ -3,6 +3,7 @@
 scripts/bench detect                     everything, into RESULTS.md
 scripts/bench detect --only trimtab      some detectors or one split: printed, not published
 scripts/bench detect --suite DIR         a suite of the lab (trimtab lab suite)
+scripts/bench detect classes --suite DIR the judge alone: recall, healthy runs, classes of incidents
 scripts/bench detect cost                what judging costs
 """
 
@@ -22,11 +23,11 @@ from benchmarks.detect.paired import measure_pairs, pair_table
 from benchmarks.detect.peers import peer_contenders
 from benchmarks.detect.peers.packages import Absent
 from benchmarks.detect.pictures import false_episodes
-from benchmarks.detect.suite import read_suite
+from benchmarks.detect.suite import LabRun, read_suite
 from benchmarks.detect.suite_bars import bar_tables, examine
 from benchmarks.detect.suite_scores import measure_suite, suite_tables
 from benchmarks.detect.tables import contender_table, dominance_table, fault_table, real_table
-from benchmarks.real_runs import SPLITS, real_runs
+from benchmarks.real_runs import RUNS, SPLITS, real_runs
 from benchmarks.results import publish
 
 COMMAND = "scripts/bench detect"
@@ -35,7 +36,8 @@ COMMAND = "scripts/bench detect"
 def main() -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(prog=COMMAND)
-    parser.add_argument("what", nargs="?", choices=("scoreboard", "cost"), default="scoreboard")
+    choices = ("scoreboard", "classes", "cost")
+    parser.add_argument("what", nargs="?", choices=choices, default="scoreboard")
     parser.add_argument("--only", default="", help="detectors whose name holds this")
     parser.add_argument("--split", choices=SPLITS, help="one split alone")
     parser.add_argument("--suite", type=Path, help="runs of the lab, instead of the public ones")
@@ -43,6 +45,12 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.what == "cost":
         cost.main()
+        return
+    if arguments.what == "classes":
+        if arguments.suite is None:
+            parser.error("classes are measured in the lab: add --suite DIR")
+        for title, body in class_sections(read_suite(arguments.suite)).items():
+            publish(title, f"{COMMAND} classes --suite DIR", body)
         return
     entered: list[Contender] = [*our_contenders(), *peer_contenders()]
     contenders = [item for item in entered if arguments.only.lower() in item.name.lower()]
@@ -63,22 +71,27 @@ def main() -> None:
 
 
 def suite_section(folder: Path, contenders: Sequence[Contender], *, is_whole: bool) -> None:
-    """The lab's runs, in a section of their own."""
+    """The lab's runs, in sections of their own."""
     runs = read_suite(folder)
     present = [item for item in contenders if not isinstance(item, Absent)]
-    titled = {}
-    if present:
-        results = [measure_suite(contender, runs) for contender in present]
-        titled["Detection in the lab"] = suite_tables(results, runs)
-    examined = examine(runs)
-    titled["Detection in the lab: the bars"] = bar_tables(examined, SPLITS)
-    lab = [item.classed for item in examined if item.classed]
-    titled["Classes of incidents"] = class_section(lab, real_classed(list(real_runs())), SPLITS)
+    results = [measure_suite(contender, runs) for contender in present]
+    titled = {"Detection in the lab": suite_tables(results, runs), **class_sections(runs)}
     for title, body in titled.items():
         if is_whole:
             publish(title, f"{COMMAND} --suite DIR", body)
         else:
             print(f"## {title}\n\n{body}\n")
+
+
+def class_sections(runs: Sequence[LabRun]) -> dict[str, str]:
+    """The judge alone: the lab against its bars, and the classes of incidents."""
+    examined = examine(runs)
+    lab = [item.classed for item in examined if item.classed]
+    real = real_classed(list(real_runs())) if RUNS.exists() else []
+    return {
+        "Detection in the lab: the bars": bar_tables(examined, SPLITS),
+        "Classes of incidents": class_section(lab, real, SPLITS),
+    }
 
 
 def scoreboard(contenders: Sequence[Contender], splits: Sequence[str], points: int) -> list[Result]:

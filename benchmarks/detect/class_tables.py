@@ -15,7 +15,9 @@ def class_section(lab: Sequence[Classed], real: Sequence[Classed], splits: Seque
     parts = [
         "The true class of a lab fault is that of the run beside its clean twin "
         "(`src/trimtab/lab/outcome.py`), of a public incident its label. Scored is the first "
-        "incident from the onset on; what was not found counts in recall, not here.",
+        "incident from the onset on; what was not found counts in recall, not here. A fault that "
+        "was there from the first step on has no before: beside its twin the loss is too high, by "
+        "itself it looks as any other, and the incident is called silent.",
         _right_table(lab, real, splits),
     ]
     for split in splits:
@@ -33,7 +35,13 @@ def class_section(lab: Sequence[Classed], real: Sequence[Classed], splits: Seque
 
 def _right_table(lab: Sequence[Classed], real: Sequence[Classed], splits: Sequence[str]) -> str:
     rows = []
-    for name, group in (("lab", lab), ("public runs", real)):
+    groups = (
+        ("lab", lab),
+        ("lab, with a before", [item for item in lab if not item.is_from_start]),
+        ("lab, wrong from the first step", [item for item in lab if item.is_from_start]),
+        ("public runs", real),
+    )
+    for name, group in groups:
         for split in splits:
             items = [item for item in group if item.split == split]
             if items:

@@ -42,6 +42,8 @@ class Classed:
     provisional: dict[int, Outlook | None]
     onset_error: int
     """Steps from the true onset to the one that trimtab dated."""
+    is_from_start: bool = False
+    """Whether the fault was there from the first step on: then there is no before."""
 
     def is_right(self, look: int | None = None) -> bool:
         """Whether the class is right: the final one, or the one at a look."""
@@ -97,6 +99,7 @@ class Judged:
             final=incident.incident_class,
             provisional={look: _outlook_at(look, changes) for look in LOOKS},
             onset_error=incident.onset.step - onset,
+            is_from_start=isinstance(run, LabRun) and run.onset == 0,
         )
 
 

@@ -1,8 +1,8 @@
 """Judge: the only wiring of detectors, incidents, causes and policy.
 
-    blocks --> detectors --> findings --> KnownChanges --> IncidentTracker --> incidents
-                                                                                   |  explain
-                                                                Diagnosis <--------+--------> Action
+    blocks --> detectors --> findings --> IncidentTracker --> incidents
+                                                                  |  explain
+                                               Diagnosis <--------+--------> Action
 
 The same judge serves a live run (blocks of one record) and a finished log (one block of a million):
 how a run is cut into blocks never changes what it says.
@@ -27,7 +27,6 @@ from trimtab.detect.textbook_spike import TextbookSpike
 from trimtab.diagnose.case import Case, RunFacts
 from trimtab.diagnose.diagnosis import diagnose
 from trimtab.diagnose.episode_tracker import EpisodeTracker
-from trimtab.diagnose.known_changes import KnownChanges
 from trimtab.diagnose.own_tree import OWN_QUESTIONS
 from trimtab.diagnose.tracker import IncidentTracker
 from trimtab.policy import own, textbook
@@ -55,7 +54,6 @@ class Judge:
         self._config = config or Config()
         self.rules = rules or self._config.rules
         self._detectors = _detectors(self.rules, self._config)
-        self._known = KnownChanges()
         self._tracker = _tracker(self.rules, self._config)
         self._incidents: dict[int, Incident] = {}
         """As they stood at their last change."""
@@ -71,8 +69,6 @@ class Judge:
         """Take the next records of the run."""
         findings = [finding for detector in self._detectors for finding in detector.feed(block)]
         findings.sort(key=lambda finding: finding.tick)  # stable: detectors keep their order
-        if self.rules is Rules.TRIMTAB:
-            findings = self._known.temper(block, findings)
         changes = self._tracker.feed(block, findings)
         return self._judgement(findings, changes)
 
@@ -96,7 +92,6 @@ class Judge:
             "version": STATE_VERSION,
             "rules": self.rules.value,
             "detectors": {detector.name: detector.state_dict() for detector in self._detectors},
-            "known": self._known.state_dict(),
             "tracker": self._tracker.state_dict(),
             "incidents": [dataclasses.asdict(incident) for incident in self.incidents],
         }
@@ -111,7 +106,6 @@ class Judge:
             )
         for detector in self._detectors:
             detector.load_state_dict(state["detectors"][detector.name])
-        self._known.load_state_dict(state["known"])
         self._tracker.load_state_dict(state["tracker"])
         incidents = [Incident.from_state(part) for part in state["incidents"]]
         self._incidents = {incident.number: incident for incident in incidents}

@@ -71,7 +71,7 @@ class Incident:
     baseline_deviation: float | None
     """Usual deviation of the loss before the onset."""
     records: int
-    """Records from the onset to the last one looked at."""
+    """Records from the onset to the end, or to the last one looked at."""
     incident_class: IncidentClass | None
     """None while it is too early to say."""
     findings: tuple[Finding, ...]

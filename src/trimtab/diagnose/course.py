@@ -8,11 +8,11 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 from trimtab.core.incidents import Moment
-from trimtab.detect.expectation import median
+from trimtab.detect.expectation import JUMP_SIGMA, median
 from trimtab.diagnose.trend import Trend
 
 NEAR_RECORDS, NEAR_SCALES = 5, 1.0
@@ -22,9 +22,9 @@ of the labelled spikes were set by the median of 5."""
 NEAR_SCALES_SINGLE = 2.5
 """The same where the log is so thin that one record has to do."""
 
-CONFIRM_RECORDS, CONFIRM_SCALES = 24, 0.5
+CONFIRM_RECORDS, CONFIRM_SCALES = 32, 0.5
 """It is back when the median of so many records from there on is within so many scales. Half a
-sigma is the textbook's own border. Equal results: 16 to 32 records, 0.5 to 0.75 scales."""
+sigma is the textbook's own border. Equal results: 24 to 40 records, 0.3 to 0.5 scales."""
 
 BACK_SHARE = 0.02
 """A loss within that share of its old level is back, however calm it was. Source: the rule by which
@@ -38,8 +38,9 @@ USUAL_SCALES, HIGH_SCALES = 3.0, 5.0
 """A loss over the first is out of the usual; a single one over the second has left its trend.
 Source: of a hard batch the next two are within 3 sigma; 5 is what the lab takes for a move."""
 
-TAIL_RECORDS = 100
-"""Records that say whether a loss that stays away falls, stays or rises: two halves of 50."""
+TAIL_RECORDS = 150
+"""Records that say whether a loss that stays away falls, stays or rises: the last third of them
+against the first."""
 
 FAR_NATS, FAR_SCALES = 1.0, 5.0
 """A loss that has risen by both and does not fall is divergent. Source: published diagnoses."""
@@ -132,14 +133,15 @@ class Course:
         """Whether the loss is lost: non-finite, rising, or far above and not falling."""
         if not self.is_finite:
             return True
-        half = len(self.tail) // 2
-        if self.trend is None or half < 4:
+        third = len(self.tail) // 3
+        if self.trend is None or third < 3:
             return False
         losses = [moment.loss for moment in self.tail if moment.loss is not None]
-        before, lately = sum(losses[:half]) / half, sum(losses[-half:]) / half
+        before, lately = sum(losses[:third]) / third, sum(losses[-third:]) / third
         height, rise = lately - self.trend.ceiling, lately - before
-        scale = self.trend.scale
-        clear = 2 * scale * math.sqrt(2 / half)  # two standard errors between two means
+        jumps = JUMP_SIGMA * median([abs(after - loss) for loss, after in pairwise(losses)])
+        scale = max(self.trend.scale, jumps)
+        clear = 2 * scale * math.sqrt(2 / third)  # two standard errors between two means
         is_rising = rise > max(scale, clear, BACK_SHARE * abs(self.trend.level))
         return is_rising or (height > max(FAR_NATS, FAR_SCALES * scale) and rise > -clear)
 

@@ -153,6 +153,11 @@ class Episode:
         return self.incident_class is IncidentClass.SILENT
 
     @property
+    def stays_away(self) -> bool:
+        """Whether its class is that of a loss that did not come back."""
+        return self.incident_class in (IncidentClass.LINGERING, IncidentClass.DIVERGENT)
+
+    @property
     def records(self) -> int:
         """Records from the onset on."""
         return self.course.records
@@ -180,13 +185,12 @@ class Episode:
     def is_due(self) -> bool:
         """Whether it needs a class now: the time to recover is over, or a NaN has come to stay.
 
-        One that lingers is looked at again whenever as long again is over.
+        One that stays away is looked at again whenever as long again is over.
         """
         if self.incident_class is None:
             is_late = self.waiting > self.recovery_records and self.course.returned is None
             return is_late or self.course.bad_records >= BAD_RECORDS
-        lingers = self.incident_class is IncidentClass.LINGERING
-        return lingers and self.waiting % self.recovery_records == 1
+        return self.stays_away and self.waiting % self.recovery_records == 1
 
     def is_settled(self) -> bool:
         """Whether it has lasted as long as an incident may."""
@@ -233,6 +237,10 @@ class Episode:
 
     def class_at_the_end(self) -> IncidentClass | None:
         """The class when the log stops before the rule's time; None if nothing can be said."""
+        if self.stays_away:
+            return self.class_if_not_back()
+        if self.incident_class is not None:
+            return self.incident_class
         if self.course.runs_away():
             return IncidentClass.DIVERGENT
         if self.course.returned is not None:
@@ -254,6 +262,8 @@ class Episode:
     def snapshot(self) -> Incident:
         """The incident as it stands."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(Incident)}
+        if self.end is not None and self.course.returned is not None:
+            fields["records"] = self.course.returned_after  # the rest only bore it out
         return Incident(**{**fields, "findings": tuple(self.findings)})
 
     def state_dict(self) -> dict[str, Any]:

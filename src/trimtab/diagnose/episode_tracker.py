@@ -1,6 +1,6 @@
 """EpisodeTracker: the incident state machine of trimtab's own rules.
 
-             alarm                  back on its trend, and 24 records bear it out
+             alarm                  back on its trend, and 32 records bear it out
     quiet ----------> open --------------------------------> closed: hard batch, recoverable,
                        |  ^                                  or lingering if it took long
        8, 32 records:  |  |  alarm soon after                  |
@@ -86,11 +86,10 @@ class EpisodeTracker:
     def finish(self) -> list[IncidentChange]:
         """The log has ended: class what is open as far as the records allow."""
         episode = self._open
-        if episode is None or episode.incident_class is not None:
+        last_word = episode.class_at_the_end() if episode else None
+        if episode is None or last_word is episode.incident_class:
             return []
-        episode.incident_class = episode.class_at_the_end()
-        if episode.incident_class is None:
-            return []
+        episode.incident_class = last_word
         return [episode.change(Transition.CLASSED, episode.last.tick)]
 
     @property
