@@ -48,7 +48,7 @@ def _limits(*, single: Bounds, sums: Bounds, joint: float, near: tuple[Bounds, B
 
 
 EVERY_STEP = _limits(
-    single=Bounds(prior=30.0, low=30.0, cap=45.0, rank=2),
+    single=Bounds(prior=30.0, low=30.0, cap=60.0, rank=2, factor=0.33, power=2),
     sums=Bounds(prior=6.5, low=6.5, cap=9.75, rank=2),
     joint=10.0,
     near=(
