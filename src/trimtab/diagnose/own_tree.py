@@ -1,11 +1,14 @@
 """The tree for trimtab's own findings: the textbook's questions where they hold, ours where not.
 
 1.x non-finite        as in the textbook
+1.4 does a finding name its cause? --> 5.x which: rate, state, data, updates
 2.1 beyond the run's own noise? --> 2.2 back in 100 steps? --> 2.3 norm, LR, batch
 3.x mixed precision   as in the textbook
 4.1 did the level rise? --> LR, weight norm, gradient; else the data
-5.x what a detector names by itself: updates, schedule, state, data, norms, speed, reference
+6.x what is left: norms, activations, precision, speed, reference
 """
+
+import dataclasses
 
 from trimtab.core.findings import Symptom
 from trimtab.diagnose import leaves, own_leaves
@@ -13,48 +16,55 @@ from trimtab.diagnose.leaves import Leaf
 from trimtab.diagnose.panels import named, slow, spike
 from trimtab.diagnose.tree import QUESTIONS, Question
 
-_NAMED: tuple[tuple[str, tuple[Symptom, ...], Leaf], ...] = (
-    ("Are parameters not updating?", (Symptom.FROZEN,), own_leaves.FROZEN),
+_Named = tuple[tuple[str, tuple[Symptom, ...], Leaf], ...]
+
+_DECISIVE: _Named = (
     ("Did the learning rate jump?", (Symptom.LR_JUMP,), leaves.LR_JUMPED),
     (
         "Is the learning rate off its plan?",
         (Symptom.LR_OFF_PLAN, Symptom.LR_RISING),
         own_leaves.OFF_PLAN,
     ),
-    ("Was the optimizer's state lost?", (Symptom.STATE_LOST,), own_leaves.STATE_LOST),
+    ("Are parameters not updating?", (Symptom.FROZEN,), own_leaves.FROZEN),
     ("Did the loss not continue after a resume?", (Symptom.RESUME_GAP,), own_leaves.WRONG_RESUME),
-    ("Was a batch served again?", (Symptom.REPEATED_BATCH,), own_leaves.REPEATED),
-    (
-        "Did step or data position go back?",
-        (Symptom.WENT_BACK, Symptom.DATA_BACK),
-        own_leaves.WENT_BACK,
-    ),
-    ("Do updates have another size?", (Symptom.UPDATE_SHIFT,), own_leaves.RESIZED_UPDATE),
-    ("Are the tokens unlike those before?", (Symptom.ODD_TOKENS,), own_leaves.ODD_TOKENS),
-    ("Are the attention logits too large?", (Symptom.LARGE_LOGITS,), own_leaves.GROWN_LOGITS),
-    ("Did activations jump?", (Symptom.ACTIVATION_JUMP,), own_leaves.JUMPED_ACTIVATIONS),
-    ("Does a weight norm drift?", (Symptom.NORM_DRIFT,), own_leaves.DRIFTING),
-    ("Are there overflows all the time?", (Symptom.OVERFLOWS,), own_leaves.OVERFLOWING),
-    ("Does the loss scale stand still?", (Symptom.SCALE_FROZEN,), own_leaves.FIXED_SCALE),
-    ("Did a step stall?", (Symptom.STALL,), own_leaves.STALLED),
-    ("Did the steps become slower?", (Symptom.SLOW,), own_leaves.SLOWED),
-    ("Is the loss no longer recorded?", (Symptom.MISSING_LOSS,), own_leaves.NOT_RECORDED),
-    ("Is nothing being learnt?", (Symptom.NO_LEARNING,), own_leaves.NO_LEARNING),
     (
         "Are the batches no longer those of the reference?",
         (Symptom.OTHER_BATCH,),
         own_leaves.OTHER_BATCHES,
     ),
+    (
+        "Did step or data position go back?",
+        (Symptom.WENT_BACK, Symptom.DATA_BACK),
+        own_leaves.WENT_BACK,
+    ),
+    ("Was a batch served again?", (Symptom.REPEATED_BATCH,), own_leaves.REPEATED),
+    ("Was the optimizer's state lost?", (Symptom.STATE_LOST,), own_leaves.STATE_LOST),
+    ("Are the tokens unlike those before?", (Symptom.ODD_TOKENS,), own_leaves.ODD_TOKENS),
+    ("Are the attention logits too large?", (Symptom.LARGE_LOGITS,), own_leaves.GROWN_LOGITS),
+    ("Do updates have another size?", (Symptom.UPDATE_SHIFT,), own_leaves.RESIZED_UPDATE),
+)
+"""Findings that name a cause: asked for before the loss is."""
+
+_OTHERS: _Named = (
+    ("Does a weight norm drift?", (Symptom.NORM_DRIFT,), own_leaves.DRIFTING),
+    ("Did activations jump?", (Symptom.ACTIVATION_JUMP,), own_leaves.JUMPED_ACTIVATIONS),
+    ("Are there overflows all the time?", (Symptom.OVERFLOWS,), own_leaves.OVERFLOWING),
+    ("Does the loss scale stand still?", (Symptom.SCALE_FROZEN,), own_leaves.FIXED_SCALE),
+    ("Is the loss no longer recorded?", (Symptom.MISSING_LOSS,), own_leaves.NOT_RECORDED),
+    ("Did a step stall?", (Symptom.STALL,), own_leaves.STALLED),
+    ("Did the steps become slower?", (Symptom.SLOW,), own_leaves.SLOWED),
+    ("Is nothing being learnt?", (Symptom.NO_LEARNING,), own_leaves.NO_LEARNING),
     ("Did the run leave its reference?", (Symptom.REFERENCE_GAP,), own_leaves.LEFT_REFERENCE),
 )
+"""What may go with a loss that has reasons of its own: asked for last."""
 
 
-def _chain() -> dict[str, Question]:
-    """The questions about what a detector names by itself, one after the other."""
+def _chain(chapter: int, asked: _Named, end: str | Leaf) -> dict[str, Question]:
+    """Questions after named findings, one after the other."""
     questions = {}
-    for place, (text, symptoms, leaf) in enumerate(_NAMED, start=1):
-        following: str | Leaf = f"5.{place + 1}" if place < len(_NAMED) else own_leaves.UNEXPLAINED
-        questions[f"5.{place}"] = Question(
+    for place, (text, symptoms, leaf) in enumerate(asked, start=1):
+        following = f"{chapter}.{place + 1}" if place < len(asked) else end
+        questions[f"{chapter}.{place}"] = Question(
             text=text, panel=named.panel_of(*symptoms), yes=leaf, no=following
         )
     return questions
@@ -62,6 +72,13 @@ def _chain() -> dict[str, Question]:
 
 OWN_QUESTIONS = {
     **QUESTIONS,
+    "1.1b": dataclasses.replace(QUESTIONS["1.1b"], no="1.4"),
+    "1.4": Question(
+        text="Does a finding name its cause by itself?",
+        panel=named.panel_of(*(symptom for _, symptoms, _ in _DECISIVE for symptom in symptoms)),
+        yes="5.1",
+        no="2.1",
+    ),
     "2.1": Question(
         text="Did the loss or a norm rise beyond this run's own noise?",
         panel=spike.rose,
@@ -84,7 +101,7 @@ OWN_QUESTIONS = {
         text="Did the level of the loss rise?",
         panel=named.panel_of(Symptom.LEVEL_SHIFT),
         yes="4.2",
-        no="5.1",
+        no="6.1",
     ),
     "4.4": Question(
         text="Is the rolling mean of the gradient norm trending up?",
@@ -92,5 +109,6 @@ OWN_QUESTIONS = {
         yes=leaves.TOO_HOT,
         no=own_leaves.MOVED_LEVEL,
     ),
-    **_chain(),
+    **_chain(5, _DECISIVE, "2.1"),
+    **_chain(6, _OTHERS, own_leaves.UNEXPLAINED),
 }

@@ -4,6 +4,9 @@ from trimtab.core.findings import Symptom
 from trimtab.diagnose.case import Case
 from trimtab.diagnose.reading import Panel, Reading, number, reading
 
+_MOST_KINDS = 3
+"""More are not spelt out."""
+
 
 def panel_of(*symptoms: Symptom) -> Panel:
     """The panel that asks for findings of any of these kinds."""
@@ -11,6 +14,8 @@ def panel_of(*symptoms: Symptom) -> Panel:
     def panel(case: Case) -> Reading:
         hits = [finding for finding in case.incident.findings if finding.symptom in symptoms]
         if not hits:
+            if len(symptoms) > _MOST_KINDS:
+                return reading("findings", False, "none of the findings does")
             return reading("findings", False, f"no finding of the kind: {' or '.join(symptoms)}")
         first = hits[0]
         expected = "" if first.expected is None else f", expected {number(first.expected)}"
