@@ -152,6 +152,8 @@ def test_an_alarm_that_the_loss_does_follow_is_classed_by_the_loss() -> None:
 def test_no_learning_is_a_plateau() -> None:
     incident, _ = judged(losses(), alarm(ONSET, Symptom.NO_LEARNING))
     assert incident.incident_class is IncidentClass.PLATEAU
+    incident, _ = judged(losses(), alarm(ONSET, Symptom.NO_LEARNING), until=ONSET + 10)
+    assert incident.incident_class is IncidentClass.PLATEAU
 
 
 def test_every_open_incident_has_an_outlook_at_8_and_32_records() -> None:

@@ -240,7 +240,7 @@ class Episode:
         if self.stays_away:
             return self.class_if_not_back()
         if self.incident_class is not None:
-            return self.incident_class
+            return self._kept_class() or self.incident_class
         if self.course.runs_away():
             return IncidentClass.DIVERGENT
         if self.course.returned is not None:
