@@ -156,6 +156,13 @@ def test_no_learning_is_a_plateau() -> None:
     assert incident.incident_class is IncidentClass.PLATEAU
 
 
+def test_a_loss_far_above_that_learns_nothing_is_lost_and_no_plateau() -> None:
+    loss = losses()
+    loss[ONSET:] += 10.0
+    incident, _ = judged(loss, alarm(ONSET), alarm(ONSET + 90, Symptom.NO_LEARNING))
+    assert incident.incident_class is IncidentClass.DIVERGENT
+
+
 def test_every_open_incident_has_an_outlook_at_8_and_32_records() -> None:
     loss = losses()
     for height, symptom in ((1.0, Symptom.LOSS_SPIKE), (0.0, Symptom.FROZEN)):
