@@ -70,7 +70,7 @@ def tokens(random: Random, length: int) -> Array:
 def seconds(random: Random, length: int) -> Array:
     """Step times with some stalls, and a pace that may fall."""
     times = 0.5 * jitter(random, length, 0.05)
-    times[random.integers(0, length, 3)] *= random.choice([1.0, 40.0])
+    times[random.integers(0, length) :][:40:10] *= random.choice([1.0, 40.0])
     times[random.integers(0, length) :] *= random.choice([1.0, 2.0])
     return np.asarray(times)
 

@@ -2,6 +2,7 @@
 
 import json
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,3 +48,9 @@ def test_the_runs_of_that_test_bring_every_detector_to_speak() -> None:
     }
     silent = {part.name for part in Ensemble()._detectors} - names - {"loss-watch"}
     assert not silent
+
+
+def test_the_page_on_detection_has_every_detector() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "detection.md").read_text(encoding="utf-8")
+    names = {part.name for part in Ensemble()._detectors} - {"loss-watch"}
+    assert {name for name in names if f"| [{name}](" not in page} == set()

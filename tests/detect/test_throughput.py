@@ -18,12 +18,12 @@ def test_a_steady_pace_is_left_alone() -> None:
     assert findings(Throughput, block(LENGTH, step_seconds=seconds())) == []
 
 
-def test_one_stall_is_a_warning_and_a_second_soon_after_an_alarm() -> None:
+def test_one_stall_is_a_warning_and_a_third_soon_after_an_alarm() -> None:
     clock = seconds()
-    clock[[AT, AT + 5, AT + 10]] = 20.0
+    clock[[AT, AT + 5, AT + 10, AT + 15]] = 20.0
     warning, alarm = findings(Throughput, block(LENGTH, step_seconds=clock))
     assert (warning.step, warning.severity) == (AT, Severity.WARN)
-    assert (alarm.step, alarm.symptom) == (AT + 5, Symptom.STALL)
+    assert (alarm.step, alarm.symptom) == (AT + 10, Symptom.STALL)
 
 
 @pytest.mark.parametrize("kind", ["evaluation", "checkpoint", "resume"])

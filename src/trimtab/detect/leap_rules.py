@@ -1,6 +1,6 @@
 """What a leap of each signal means, and how far it has to be.
 
-The figures in front of a rule are the largest leaps in 48 healthy runs of the lab's tuning split,
+The figures in front of a rule are the largest leaps in 44 healthy runs of the lab's tuning split,
 in units of the largest of the 128 changes before each.
 """
 

@@ -107,9 +107,13 @@ class Leaps:
                 values = values / rate.values
         elif rule.least:
             values = np.maximum(values, rule.least)
-        rows = np.flatnonzero(good & (values > 0) & (values < np.inf))
-        for at, jump in leap.sweep(values[rows], block.step[rows]):
-            row = int(rows[at])
+        good = good & (values > 0) & (values < np.inf)
+        rows = None if good.all() else np.flatnonzero(good)  # a complete signal is not copied
+        steps = block.step
+        if rows is not None:
+            values, steps = values[rows], steps[rows]
+        for at, jump in leap.sweep(values, steps):
+            row = at if rows is None else int(rows[at])
             place = int(block.tick[row]), int(block.step[row])
             yield _finding(name, rule, Seen(*place, float(column.values[row])), jump)
 

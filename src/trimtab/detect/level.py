@@ -5,10 +5,10 @@
 
 The noise of a loss has a long memory (waves of the data, shard after shard), so the scatter of
 single records does not say how far two such means differ by chance. The run itself says: the same
-difference over its last 1,024 records is the measure. A loss that falls makes it negative, but ever
-less so: after its first thousand steps a loss falls about like 1 / records (measured), so a
-difference that was usual once is taken to wane with the square of that. What is left is the noise.
-A rise counts from the fall that is usual now, but only if it is a rise at all.
+difference over its last 1,024 records, less its own slow trend, is the measure. A loss that falls
+makes it negative, but ever less so: after its first thousand steps a loss falls about like
+1 / records (measured), so a difference that was usual once is taken to wane with the square of
+that. A rise counts from the fall that is usual now, but only if it is a rise at all.
 
 A small rise is a warning, one of 0.8 % an alarm. After an alarm the test begins anew with the
 records that raised it: a moved level is told once.
@@ -35,10 +35,10 @@ from trimtab.detect.span_sums import SPANS, Rise, SpanSums
 MEMORY, FEWEST = 128, 48
 """Cells over which the usual difference is measured, and the fewest that will do."""
 
-BOUNDS = Bounds(prior=5.0, low=5.0, cap=8.25, rank=3, factor=1.4)
-"""Scores beyond which a difference is no accident. Source: measured on tuning runs; 4.5 adds two
-false alarms to three and 4 six; 5.5 loses a tenth of the drifts in noisy runs. A factor of 1.2 is
-equal."""
+BOUNDS = Bounds(prior=5.25, low=5.25, cap=8.25, rank=3, factor=1.4)
+"""Scores beyond which a difference is no accident. Source: measured on tuning runs; 5 adds the
+first false alarm, 5.5 finds drifts later; a factor of 1.2 is equal, 1.75 loses a tenth of the
+shifts in noisy runs."""
 
 WARN_SHARES = (0.006, 0.006, 0.006, 0.015)
 """The rise itself, from nothing, as a share of the loss, by span: a loss that merely stops falling
@@ -226,9 +226,11 @@ class Level:
             ages = np.concatenate((known[:, 0], coming))
             windows = sliding_window_view(np.concatenate((known[:, 1], height)), MEMORY)[looks]
             waned = sliding_window_view(ages, MEMORY)[looks] / now
-            waned = waned * waned
-            fall = np.minimum(medians(windows * waned), 0.0)
-            rest = windows - fall[:, None] / waned
+            fall = np.minimum(medians(waned * waned * windows), 0.0)
+            third = MEMORY // 3
+            slope = medians(windows[:, -third:]) - medians(windows[:, :third])
+            slope = slope / (MEMORY - third)
+            rest = windows - slope[:, None] * np.arange(MEMORY)
             spread = SIGMA * medians(np.abs(rest - medians(rest)[:, None]))
             centre, width = usual or (0.0, 0.0)
             centres.append(np.concatenate(([centre], fall)))
@@ -241,8 +243,10 @@ def _usual(rises: Sequence[tuple[int, float]], span: int, now: int) -> tuple[flo
     past = list(rises)[: len(rises) - span]
     if len(past) < FEWEST:
         return None
-    waned = [(at / now) * (at / now) for at, _ in past]
-    fall = min(median([height * part for (_, height), part in zip(past, waned, strict=True)]), 0.0)
-    rest = [height - fall / part for (_, height), part in zip(past, waned, strict=True)]
+    waned = [(at / now) * (at / now) * height for at, height in past]
+    heights = [height for _, height in past]
+    third = len(heights) // 3
+    slope = (median(heights[-third:]) - median(heights[:third])) / (len(heights) - third)
+    rest = [height - slope * place for place, height in enumerate(heights)]
     middle = median(rest)
-    return fall, SIGMA * median([abs(value - middle) for value in rest])
+    return min(median(waned), 0.0), SIGMA * median([abs(value - middle) for value in rest])

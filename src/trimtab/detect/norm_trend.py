@@ -22,7 +22,7 @@ CELL = 8
 """Records over which a change is taken. Source: measured in the lab; 4 and 16 find less."""
 
 GROUP = Span(before=12, newest=3, widths=1.0)
-"""Source: 48 healthy runs of the lab stay under 0.7 widths outside, attention weights that grow by
+"""Source: 44 healthy runs of the lab stay under 0.7 widths outside, attention weights that grow by
 0.5 % a step are 1.4 outside, a decay that is 20 times too strong likewise."""
 
 WHOLE = Span(before=12, newest=3, widths=2.0)

@@ -1,8 +1,8 @@
 """Throughput: single steps that stall, and a pace that falls for good.
 
 Seconds per step are taken where they are recorded, else tokens per second turned over. One stall is
-a warning: evaluations and checkpoints that nobody announced look the same. Two that follow each
-other closely are a loader that starves, or a machine in trouble.
+a warning: evaluations and checkpoints that nobody announced look the same, and so does a compiler
+at work. Three that follow each other closely are a loader that starves, or a machine in trouble.
 """
 
 from typing import Any
@@ -28,8 +28,8 @@ machines of their own."""
 STALL_TIMES = 10.0
 """Times the usual that one step must take. Source: on such a machine healthy steps reach 7."""
 
-CLOSE = 32
-"""Steps within which two stalls belong together: evaluations that nobody announced are rarer. In a
+CLOSE, SEVERAL = 32, 3
+"""Steps within which so many stalls are an alarm: evaluations that nobody announced are rarer. In a
 thinned log a record is many steps long, and never this close to the one before."""
 
 LARGER, FORGOTTEN = 2.0, 1024
@@ -57,7 +57,7 @@ class Throughput:
         self._largest = 0.0
         self._stalled, self._alarmed = -FORGOTTEN, -FORGOTTEN
         """Records at which a step last stalled, and was last alarmed for."""
-        self._stalled_step: int | None = None
+        self._stalled_steps: list[int] = []
 
     def hear(self, known: Known) -> None:
         """The next record may take its time; after a change, so may all that follow."""
@@ -132,7 +132,8 @@ class Throughput:
             "pace": self._pace.state_dict(),
             "is_excused": self._is_excused,
             "count": self._count,
-            "stalls": [self._largest, self._stalled, self._alarmed, self._stalled_step],
+            "stalls": [self._largest, self._stalled, self._alarmed],
+            "stalled_steps": list(self._stalled_steps),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -141,7 +142,8 @@ class Throughput:
         self._medians = list(state["medians"])
         self._pace.load_state_dict(state["pace"])
         self._is_excused, self._count = bool(state["is_excused"]), int(state["count"])
-        self._largest, self._stalled, self._alarmed, self._stalled_step = state["stalls"]
+        self._largest, self._stalled, self._alarmed = state["stalls"]
+        self._stalled_steps = list(state["stalled_steps"])
 
     def _is_stall(self, seconds: float) -> bool:
         return len(self._medians) == 4 and seconds > STALL_TIMES * _middle(self._medians)
@@ -181,11 +183,11 @@ class Throughput:
     def _stall(self, seen: Seen, seconds: float, count: int) -> Finding | None:
         """A step that stalled, of so many so far: told if it is news."""
         since, self._stalled = count - self._stalled, count
-        last, self._stalled_step = self._stalled_step, seen.step
+        close = [step for step in self._stalled_steps if 0 < seen.step - step <= CLOSE]
+        self._stalled_steps = [*close, seen.step]
         if since > FORGOTTEN:
             self._largest = 0.0
-        is_close = last is not None and 0 < seen.step - last <= CLOSE
-        is_alarm = is_close and count - self._alarmed > FORGOTTEN
+        is_alarm = len(close) + 1 >= SEVERAL and count - self._alarmed > FORGOTTEN
         is_news = seconds > LARGER * self._largest
         self._largest = max(self._largest, seconds)
         if is_alarm:

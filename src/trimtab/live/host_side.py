@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trimtab.core import signals
-from trimtab.core.block import NO_POSITION
+from trimtab.core.block import NO_POSITION, Event
 from trimtab.core.builder import BlockBuilder, Record
 from trimtab.core.config import Config
 from trimtab.core.incidents import IncidentChange
@@ -54,6 +54,8 @@ class HostSide:
         self._last_clock: float | None = None
         self._facts = RunFacts.from_manifest(manifest)
         self._judge = Judge(config)
+        self._untold: list[tuple[str, int]] = []
+        """Events that the judge will hear of with the next record."""
         self._ceiling = Ceiling()
         self._has_advised = False
         self.journal = JournalWriter(run, config.journal)
@@ -82,8 +84,9 @@ class HostSide:
         self._judge_record(record)
 
     def event(self, kind: str, step: int, facts: Mapping[str, Any]) -> None:
-        """Journal something that happened."""
+        """Journal something that happened, and let the judge know of it."""
         self.journal.event(kind, step, **facts)
+        self._untold.append((kind, step))
 
     def close(self, how: str) -> None:
         """Judge what is open, end the journal, write the post-mortems."""
@@ -107,6 +110,9 @@ class HostSide:
     def _judge_record(self, record: Record) -> None:
         builder = BlockBuilder()
         builder.add(record)
+        for kind, step in self._untold:
+            builder.add_event(Event(kind=kind, tick=record.tick, step=step))
+        self._untold.clear()
         for change in self._judge.feed(builder.build()).changes:
             self._tell(change)
 

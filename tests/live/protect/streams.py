@@ -59,7 +59,7 @@ class HostRule:
                 and norm_off >= math.log(config.joint_ratio)
             )
         )
-        excess = norm_sigmas >= config.norm_sigmas and norm_off >= math.log(config.excess_ratio)
+        excess = norm_sigmas >= config.excess_sigmas and norm_off >= math.log(config.excess_ratio)
         return bool(odd), bool(excess and config.clip_excess and not odd), float(np.exp(norm_off))
 
     def _refresh(self) -> None:

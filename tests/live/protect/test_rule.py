@@ -143,7 +143,7 @@ def test_a_state_that_was_saved_goes_on_as_if_nothing_had_been() -> None:
 
 def test_a_state_that_does_not_fit_is_told() -> None:
     with pytest.raises(ConfigError, match=r"another gate\.window"):
-        make_rule().load_state_dict(make_rule(window=64).state_dict())
+        make_rule().load_state_dict(make_rule(window=64, least_steps=32).state_dict())
     with pytest.raises(ConfigError, match="leave it out"):
         make_rule().load_state_dict({})
 

@@ -22,8 +22,13 @@ class Ballot:
         self._rank = dist.get_rank() if dist.is_initialized() else 0
         self._out = torch.full((1,), OUT, device=device)
         self._no_loss = torch.full((1,), -torch.inf, device=device)
-        self.extreme: torch.Tensor | None = None
+        self._largest: torch.Tensor | None = None
+        """The largest loss of the last vote with its owner."""
+
+    @property
+    def extreme(self) -> torch.Tensor | None:
         """The largest loss of any rank and whose it is, as two floats; None if there is but one."""
+        return None if self._largest is None else value_and_rank(self._largest)
 
     def cast(self, discards: torch.Tensor | None, loss: torch.Tensor | None) -> torch.Tensor:
         """Vote whether to discard the step, None if this rank has failed; returns the outcome."""
@@ -33,7 +38,7 @@ class Ballot:
         owned = with_rank(self._no_loss if loss is None else loss.view(1), self._rank)
         both = torch.cat((vote.long(), owned))
         dist.all_reduce(both, dist.ReduceOp.MAX)
-        self.extreme = value_and_rank(both[1:])
+        self._largest = both[1:]
         return both[:1]
 
 

@@ -191,5 +191,6 @@ class Gate:
     def _report(self, verdict: Verdict) -> tuple[torch.Tensor, ...]:
         hits = verdict.hits if verdict.shrink is None else verdict.hits[: len(REASONS)]
         shrink = () if verdict.shrink is None else (verdict.shrink,)
-        extreme = () if self._ballot.extreme is None else (self._ballot.extreme,)
-        return (hits, verdict.forget, self.rule.baseline.usual, *shrink, *extreme)
+        extreme = self._ballot.extreme
+        largest = () if extreme is None else (extreme,)
+        return (hits, verdict.forget, self.rule.baseline.usual, *shrink, *largest)

@@ -56,7 +56,7 @@ class Rule:
             ],
         ]
         if config.clip_excess:
-            limits.append([_ANY, _ANY, config.norm_sigmas, math.log(config.excess_ratio)])
+            limits.append([_ANY, _ANY, config.excess_sigmas, math.log(config.excess_ratio)])
         self._limits = torch.tensor(limits, device=device)
         self._zeros = torch.zeros(4, device=device)
 

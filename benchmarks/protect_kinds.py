@@ -1,0 +1,83 @@
+"""Every fault of the lab in a protected run: none may keep the gate discarding for ever, and none
+may make a run stand still."""
+
+import logging
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.results import publish, table
+from trimtab.core import signals
+from trimtab.core.block import Block
+from trimtab.core.config import GateConfig, Mode
+from trimtab.journal import RunDirectory, read_journal
+from trimtab.lab.catalogue import FAULTS
+from trimtab.lab.scenario import Scenario
+from trimtab.lab.trial import run_trial
+
+STEPS = 240
+SEED = 1
+
+
+def main() -> None:
+    """Measure and publish."""
+    torch.set_num_threads(1)
+    logging.getLogger("trimtab").setLevel(logging.ERROR)  # every discard would be told
+    most = GateConfig().most_in_a_row
+    rows: list[list[object]] = []
+    with tempfile.TemporaryDirectory() as name:
+        for kind in FAULTS:
+            scenario = Scenario(kind=kind, seed=SEED, steps=STEPS, mode=Mode.PROTECT)
+            run = read_journal(RunDirectory(run_trial(scenario, Path(name)))).block
+            rows.append([kind, *row_of(run), "yes" if is_fine(run, most) else "NO"])
+            print(rows[-1], file=sys.stderr, flush=True)
+    body = (
+        f"Every fault kind once, severe, {STEPS} steps, seed {SEED}. Finite steps may be discarded "
+        f"{most} in a row before the gate gives in and learns anew; steps that are not finite are "
+        "never taken, however many there are.\n\n"
+        + table(
+            [
+                *("fault", "steps", "finite discarded", "most in a row", "gave in"),
+                *("not finite discarded", "fine"),
+            ],
+            rows,
+        )
+    )
+    publish("Protection of every fault", "scripts/bench protect_kinds", body)
+
+
+def row_of(run: Block) -> list[object]:
+    """Steps, finite discards and the longest row of them, times given in, the other discards."""
+    finite, other = _discarded(run)
+    gave_in = sum(event.kind == "gate learns anew" for event in run.events)
+    return [len(run), int(finite.sum()), _longest(finite), gave_in, int(other.sum())]
+
+
+def is_fine(run: Block, most_in_a_row: int) -> bool:
+    """Whether the run came to its end, and the budget held."""
+    return len(run) >= STEPS and _longest(_discarded(run)[0]) <= most_in_a_row
+
+
+def _discarded(run: Block) -> tuple[np.ndarray, np.ndarray]:
+    """Which steps were discarded: the finite ones, and the others."""
+    column = run.column(signals.DISCARDED)
+    discarded = column.present & (column.values > 0)
+    numbers = [run.column(name) for name in (signals.LOSS, signals.GRAD_NORM)]
+    finite = np.all([number.finite for number in numbers], axis=0)
+    return discarded & finite, discarded & ~finite
+
+
+def _longest(marks: np.ndarray) -> int:
+    """The longest row of marks."""
+    longest = current = 0
+    for mark in marks.tolist():
+        current = current + 1 if mark else 0
+        longest = max(longest, current)
+    return longest
+
+
+if __name__ == "__main__":
+    main()
