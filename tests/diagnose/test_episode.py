@@ -152,6 +152,15 @@ def test_an_alarm_that_the_loss_does_follow_is_classed_by_the_loss() -> None:
 def test_no_learning_is_a_plateau() -> None:
     incident, _ = judged(losses(), alarm(ONSET, Symptom.NO_LEARNING))
     assert incident.incident_class is IncidentClass.PLATEAU
+    incident, _ = judged(losses(), alarm(ONSET, Symptom.NO_LEARNING), until=ONSET + 10)
+    assert incident.incident_class is IncidentClass.PLATEAU
+
+
+def test_a_loss_far_above_that_learns_nothing_is_lost_and_no_plateau() -> None:
+    loss = losses()
+    loss[ONSET:] += 10.0
+    incident, _ = judged(loss, alarm(ONSET), alarm(ONSET + 90, Symptom.NO_LEARNING))
+    assert incident.incident_class is IncidentClass.DIVERGENT
 
 
 def test_every_open_incident_has_an_outlook_at_8_and_32_records() -> None:

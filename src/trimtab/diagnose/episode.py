@@ -240,7 +240,7 @@ class Episode:
         if self.stays_away:
             return self.class_if_not_back()
         if self.incident_class is not None:
-            return self.incident_class
+            return self._kept_class() or self.incident_class
         if self.course.runs_away():
             return IncidentClass.DIVERGENT
         if self.course.returned is not None:
@@ -300,7 +300,8 @@ class Episode:
         if self.course.was_lost or (Symptom.NONFINITE_NORM in symptoms and self.is_loud):
             return IncidentClass.DIVERGENT  # weights that are no numbers do not mend themselves
         if Symptom.NO_LEARNING in symptoms:
-            return IncidentClass.PLATEAU
+            is_lost = self.is_loud and self.course.runs_away()
+            return IncidentClass.DIVERGENT if is_lost else IncidentClass.PLATEAU
         return IncidentClass.SILENT if self.is_silent else None
 
 
