@@ -72,15 +72,15 @@ CLOSE = _limits(
 every 10 and 30 steps, reach 25), but a spike may have no more."""
 
 WIDE = _limits(
-    single=Bounds(prior=7.0, low=5.0, cap=10.0, rank=3, learnt=4),
+    single=Bounds(prior=7.0, low=5.0, cap=10.0, rank=3),
     sums=_SUMS,
     joint=3.5,
     near=(_NEVER, _NEVER),
 )
 """In healthy thinned logs one loss stays under 4 scales (a bimodal loss apart), loss and norm
 together under 3.2. A run of many spikes would raise its own bar: hence the third highest and a low
-cap, which cost nothing; 8 scales raise the first false alarm. A thinned log is short, so 128
-records must do to know it. All of this was measured on the tuning runs."""
+cap, which cost nothing; a cap of 8 raises the first false alarm. All of this was measured on the
+tuning runs."""
 
 
 def limits_at(stride: float) -> Limits:
