@@ -59,8 +59,9 @@ EVERY_STEP = _limits(
 """In healthy every-step runs one loss reaches 29 scales (rank 0's own loss) and loss and norm
 together 6.8: single records say little. Their sums stay under 6 and 5. Against its neighbours one
 loss reaches 28 in wild runs and 7.4 in calm ones, whose records are 10 to 12 and 4 to 5; hence the
-square. A factor of 0.30 doubles the false alarms of one record, 0.25 brings the first of two. It
-takes 1,024 records to know how wild a run is: after 512 a wild one had still passed for calm."""
+square. Factors of 0.30 and 0.26 raise six false alarms where these raise none; floors of 6.5 and 6
+find no more. It takes 1,024 records to know how wild a run is: after 512 a wild one had still
+passed for calm."""
 
 CLOSE = _limits(
     single=Bounds(prior=12.0, low=12.0, cap=36.0, rank=2),
