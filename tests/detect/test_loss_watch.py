@@ -133,6 +133,18 @@ def test_a_drift_is_a_level_that_rose() -> None:
     assert Symptom.LEVEL_SHIFT in {finding.symptom for finding in found(run(loss=drift))}
 
 
+def test_where_the_easy_stretches_of_the_data_end_nothing_has_moved() -> None:
+    swings = run()["loss"]
+    is_easy = np.arange(LENGTH) % 48 < 16
+    swings -= np.where(is_easy, 0.18, 0.0)
+    ended = swings.copy()
+    ended[AT:] += np.where(is_easy, 0.18, 0.0)[AT:]
+    assert found({"loss": ended}, Severity.WARN) == []
+    moved = swings.copy()
+    moved[AT:] += 0.06  # what the end of the easy stretches adds to the mean
+    assert found({"loss": moved})
+
+
 def test_smoothed_values_make_it_quieter_and_less_sure() -> None:
     signals = run(loss=np.full(3, 0.22))
     block = block_of({"loss": signals["loss"]}, first_step=0)

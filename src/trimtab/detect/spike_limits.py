@@ -59,8 +59,9 @@ EVERY_STEP = _limits(
 """In healthy every-step runs one loss reaches 29 scales (rank 0's own loss) and loss and norm
 together 6.8: single records say little. Their sums stay under 6 and 5. Against its neighbours one
 loss reaches 28 in wild runs and 7.4 in calm ones, whose records are 10 to 12 and 4 to 5; hence the
-square. A factor of 0.30 doubles the false alarms of one record, 0.25 brings the first of two. It
-takes 1,024 records to know how wild a run is: after 512 a wild one had still passed for calm."""
+square. Factors of 0.30 and 0.26 raise six false alarms where these raise none; floors of 6.5 and 6
+find no more. It takes 1,024 records to know how wild a run is: after 512 a wild one had still
+passed for calm."""
 
 CLOSE = _limits(
     single=Bounds(prior=12.0, low=12.0, cap=36.0, rank=2),
@@ -72,15 +73,15 @@ CLOSE = _limits(
 every 10 and 30 steps, reach 25), but a spike may have no more."""
 
 WIDE = _limits(
-    single=Bounds(prior=7.0, low=5.0, cap=10.0, rank=3, learnt=4),
+    single=Bounds(prior=7.0, low=5.0, cap=10.0, rank=3),
     sums=_SUMS,
     joint=3.5,
     near=(_NEVER, _NEVER),
 )
 """In healthy thinned logs one loss stays under 4 scales (a bimodal loss apart), loss and norm
 together under 3.2. A run of many spikes would raise its own bar: hence the third highest and a low
-cap, which cost nothing; 8 scales raise the first false alarm. A thinned log is short, so 128
-records must do to know it. All of this was measured on the tuning runs."""
+cap, which cost nothing; a cap of 8 raises the first false alarm. All of this was measured on the
+tuning runs."""
 
 
 def limits_at(stride: float) -> Limits:
