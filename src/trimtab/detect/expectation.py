@@ -7,9 +7,9 @@ the last bit; a property test holds them to it.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from operator import sub
 
 import numpy as np
 
@@ -76,7 +76,7 @@ def expect(window: Sequence[float], gap: int, shape: Shape) -> Expectation:
         level_of = [value - slope * (at - middle) for at, value in enumerate(window)]
     level = median(level_of)
     spread = SIGMA * median([abs(value - level) for value in level_of])
-    jumps = JUMP_SIGMA * median([abs(after - before) for before, after in pairwise(window)])
+    jumps = JUMP_SIGMA * median(map(abs, map(sub, window[1:], window)))
     return Expectation(
         start=level + SLOPE_TRUST * slope * (middle + gap),
         slope=SLOPE_TRUST * slope,
@@ -117,7 +117,7 @@ def expect_many(
     )
 
 
-def median(values: Sequence[float]) -> float:
+def median(values: Iterable[float]) -> float:
     """The median of plain floats."""
     ordered = sorted(values)
     half = len(ordered) // 2

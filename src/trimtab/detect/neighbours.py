@@ -37,7 +37,7 @@ class Neighbours:
     """Scores finite losses one by one, or many at once with the same result."""
 
     def __init__(self) -> None:
-        self._near: deque[float] = deque(maxlen=NEAR)
+        self._near: list[float] = []
         self._distances: deque[float] = deque(maxlen=WINDOW)
         self._count = 0
         """Distances that were measured; the scale is looked at anew at every eighth."""
@@ -45,18 +45,22 @@ class Neighbours:
 
     def take(self, value: float) -> Score | None:
         """Score the next loss; None while too few came before it."""
+        near = self._near
+        if len(near) < NEAR:
+            near.append(value)
+            return None
+        level = median(near)
+        if self._count % CELL == 0 and self._count >= FEWEST:
+            self._scale = SIGMA * median(self._distances)
         score = None
-        if len(self._near) == NEAR:
-            level = median(self._near)
-            if self._count % CELL == 0 and self._count >= FEWEST:
-                self._scale = SIGMA * median(self._distances)
-            if self._scale is not None:
-                expected = max(level, median(list(self._near)[-NEAREST:]))
-                scale = max(self._scale, _FLOOR * abs(level), TINY)
-                score = Score((value - expected) / scale, expected, scale, 1.0)
-            self._distances.append(abs(value - level))
-            self._count += 1
-        self._near.append(value)
+        if self._scale is not None:
+            expected = max(level, sorted(near[-NEAREST:])[NEAREST // 2])
+            scale = max(self._scale, _FLOOR * abs(level), TINY)
+            score = Score((value - expected) / scale, expected, scale, 1.0)
+        self._distances.append(abs(value - level))
+        self._count += 1
+        del near[0]
+        near.append(value)
         return score
 
     def sweep(self, values: FloatArray) -> Scores:
@@ -75,7 +79,7 @@ class Neighbours:
 
     def restart(self) -> None:
         """Forget the neighbours: what comes now is not comparable."""
-        self._near.clear()
+        self._near = []
 
     def state_dict(self) -> dict[str, Any]:
         """All that is remembered."""
@@ -88,7 +92,7 @@ class Neighbours:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Become what `state_dict` described."""
-        self._near = deque(state["near"], maxlen=NEAR)
+        self._near = list(state["near"])
         self._distances = deque(state["distances"], maxlen=WINDOW)
         self._count = int(state["count"])
         self._scale = None if state["scale"] is None else float(state["scale"])
@@ -109,7 +113,7 @@ class Neighbours:
         chosen = slice(offset, offset + len(values))
         scores.expected[chosen], scores.scale[chosen] = expected, scale
         scores.z[chosen], scores.stride[chosen] = (values - expected) / scale, 1.0
-        self._near.extend(series[-NEAR:].tolist())
+        self._near = series[-NEAR:].tolist()
         self._distances.extend(distances[-WINDOW:].tolist())
         self._count += len(values)
         self._scale = float(of_cells[-1])
