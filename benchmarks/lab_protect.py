@@ -56,7 +56,12 @@ _WATCHING = Config.from_dict({"live": {"telemetry_steps": 1000, "activations": F
 
 
 class ShortOverflow(Fp16Overflow):
-    """Activations past the range of fp16, for three steps."""
+    """Activations past the range of fp16, for three steps.
+
+    Only steps that overflow. With steps just below in front, 60 and 3,600 times too large and
+    finite, the gate discarded 6 of 18 steps in 6 seeds, and the worst excess was +0.063 with it and
+    without it: such steps look like ordinary ones.
+    """
 
     heals = True
 
