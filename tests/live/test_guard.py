@@ -454,6 +454,23 @@ def test_a_bad_batch_in_a_live_run_gets_its_postmortem(tmp_path: Path) -> None:
     assert any(event.facts["onset"] == 150 for event in incidents)
 
 
+def test_a_resume_without_the_optimizers_state_is_told_while_the_run_goes_on(
+    tmp_path: Path,
+) -> None:
+    config = Config.from_dict({"live": {"telemetry_steps": 1}})
+    model, optimizer = build()
+    data = batches(240)
+    for first, last in ((0, 200), (200, 240)):
+        if first:  # the weights go on, the moments do not
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        with trimtab.watch(model, optimizer, run_dir=tmp_path, step=first, config=config) as guard:
+            loop(guard, model, optimizer, data[first:last])
+    incidents = [event for event in journal_of(tmp_path).events if event.kind == "incident"]
+    lost = [event for event in incidents if "optimizer state lost" in event.facts["symptoms"]]
+    assert lost
+    assert lost[0].facts["onset"] == 200
+
+
 def test_a_loss_that_leaves_the_one_its_user_knows_is_told(tmp_path: Path) -> None:
     model, optimizer = build()
     with trimtab.watch(model, optimizer, run_dir=tmp_path, seed=0) as guard:

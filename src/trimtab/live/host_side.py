@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trimtab.core import signals
-from trimtab.core.block import NO_POSITION, Event
+from trimtab.core.block import NO_POSITION, Block, Event
 from trimtab.core.builder import BlockBuilder, Record
 from trimtab.core.config import Config
 from trimtab.core.incidents import IncidentChange
@@ -50,7 +50,8 @@ class HostSide:
         self, run: RunDirectory, config: Config, manifest: Mapping[str, Any], *, first_step: int
     ) -> None:
         self._run = run
-        self._attempt, earlier_step = _last_record(run)
+        earlier = read_journal(run).block if run.exists() else Block.empty()
+        self._attempt = int(earlier.attempt[-1]) if len(earlier) else 0
         self._last_clock: float | None = None
         self._facts = RunFacts.from_manifest(manifest)
         self._judge = Judge(config)
@@ -60,9 +61,11 @@ class HostSide:
         self._has_advised = False
         self.journal = JournalWriter(run, config.journal)
         run.write_manifest(manifest)
-        if earlier_step is not None:
-            self._attempt += int(first_step <= earlier_step)
-            self.journal.event("resume", first_step, last_step=earlier_step)
+        if len(earlier):
+            # Only who knows how the run was before can say whether it goes on from there.
+            self._judge.feed(earlier)
+            self._attempt += int(first_step <= earlier.step[-1])
+            self.event("resume", first_step, {"last_step": int(earlier.step[-1])})
 
     def take(self, note: StepNote, numbers: Mapping[str, float]) -> None:
         """Write and judge the record of one step."""
@@ -153,13 +156,3 @@ class HostSide:
             incident = opinion.diagnosis.incident
             folder = self._run.incident_folder(incident.number, incident.onset.step)
             write_incident(folder, opinion, account)
-
-
-def _last_record(run: RunDirectory) -> tuple[int, int | None]:
-    """The attempt and step at which an earlier process left the run; (0, None) if none did."""
-    if not run.exists():
-        return 0, None
-    block = read_journal(run, signals=set()).block
-    if not len(block):
-        return 0, None
-    return int(block.attempt[-1]), int(block.step[-1])
