@@ -86,7 +86,7 @@ def _beside(source: Source, reference: Path) -> Source:
             f"{reference} has no batch in common with this run; give a run over the same data in "
             "the same order"
         )
-    note = f"compared with {reference} at {count} of {len(block)} records"
+    note = f"compared with {reference} at {count:,} of {len(block):,} records"
     return dataclasses.replace(source, block=block, notes=(*source.notes, note))
 
 
