@@ -14,7 +14,6 @@ A small rise is a warning, one of 0.8 % an alarm, if the harder stretches rose t
 the test begins anew with the records that raised it: a moved level is told once.
 """
 
-import copy
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -205,7 +204,7 @@ class Level:
         if not is_full or not self._sums.is_full or None in self._usual:
             return 0
         means = cells.mean[first : first + BATCH]
-        sums = copy.deepcopy(self._sums)
+        sums = self._sums.copy()
         heights, references = sums.sweep(means)
         looks = np.flatnonzero((self._num_cells + np.arange(len(means))) % _LOOK == 0)
         centres, spreads = self._usual_at(heights, looks)
@@ -215,7 +214,10 @@ class Level:
         suspicious = (scores > self._bounds.prior).any(axis=0)
         quiet = int(np.argmax(suspicious)) if suspicious.any() else len(means)
         if quiet:
-            self._sums.sweep(means[:quiet])
+            if quiet == len(means):
+                self._sums = sums
+            else:
+                self._sums.sweep(means[:quiet])
             self._record.sweep(scores[:, :quiet])
             newest = range(max(quiet - MEMORY - SPANS[-1], 0), quiet)
             for rises, height in zip(self._rises, heights.tolist(), strict=True):

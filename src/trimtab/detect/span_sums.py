@@ -78,6 +78,12 @@ class SpanSums:
             total = total + near
         return np.stack(heights), np.stack(references)
 
+    def copy(self) -> "SpanSums":
+        """Sums that go on from here on their own."""
+        twin = SpanSums()
+        twin._means, twin._past = self._means.copy(), [past.copy() for past in self._past]
+        return twin
+
     def state_dict(self) -> dict[str, Any]:
         """All that the sums remember."""
         return {"means": list(self._means), "past": [list(past) for past in self._past]}
