@@ -155,11 +155,12 @@ def _times(rank: int) -> dict[str, list[float]]:
     ways: dict[str, Callable[[], None]]
     ways = {"bare": bare, "meetings": meetings, "with the rule": with_rule}
     times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(WARM_ROUNDS + ROUNDS):
-        for name, meet in ways.items():
+    for turn in range(WARM_ROUNDS + ROUNDS):
+        start = turn % len(ways)  # every order equally often: what went before shows in the next
+        for name in [*ways][start:] + [*ways][:start]:
             dist.barrier()  # nobody is to wait for who was late in the round before
             started = time.perf_counter()
-            meet()
+            ways[name]()
             times[name].append(time.perf_counter() - started)
     return {name: seconds[WARM_ROUNDS:] for name, seconds in times.items()}
 
