@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.detect import cost
+from benchmarks.detect.bars import bar_table
 from benchmarks.detect.class_tables import class_section
 from benchmarks.detect.classes import real_classed
 from benchmarks.detect.contenders import Contender
@@ -150,6 +151,9 @@ def sections(contenders: Sequence[Contender], results: Sequence[Result]) -> dict
         "Detection on the real runs": "\n\n".join(real),
         "Detection of injected faults": "\n\n".join(faults),
     }
+    own = [item for item in results if item.name == "trimtab"]
+    if own:
+        titled["Detection: the bars"] = bar_table(own)
     for items in by_split.values():
         ours = next((item for item in items if item.name == "trimtab"), None)
         if ours is None:

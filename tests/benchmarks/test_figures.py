@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from benchmarks.detect.bars import bar_table, bars_of
 from benchmarks.detect.contenders import Alarms, Fork
 from benchmarks.detect.dominance import weaknesses
 from benchmarks.detect.figures import event_recall, fault_recall, llama_early
@@ -134,3 +135,19 @@ def test_false_episodes_are_listed_with_a_picture() -> None:
     assert "| 700 |" in text
     assert text.count("not looked at") == 2
     assert false_episodes(results("trimtab", [], [])).startswith("None")
+
+
+def test_each_bar_is_told_beside_what_was_reached() -> None:
+    bars = {bar.what: bar for bar in bars_of(results("trimtab", [], [1]))}
+    assert bars["false episodes on healthy runs"].is_met
+    shift = bars["shift 0.10, with norm: within 60 steps"]
+    assert (shift.reached, shift.asked, shift.is_met) == ("3 of 3 (100 %)", "95 %", True)
+
+    late = {bar.what: bar for bar in bars_of(results("trimtab", [], [170]))}
+    assert not late["shift 0.10, with norm: within 60 steps"].is_met
+    assert late["drift 4e-4, with norm: within 180 steps"].is_met
+    noisy = {bar.what: bar for bar in bars_of(results("trimtab", range(100, 200, 10), []))}
+    assert not noisy["false episodes on healthy runs"].is_met
+    assert "| tune | small spike, with norm: found | 0 of 3 (0 %) | 95 % | NO |" in bar_table(
+        [results("trimtab", [], [])]
+    )

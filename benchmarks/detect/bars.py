@@ -1,0 +1,77 @@
+"""What trimtab asks of itself on public runs and injected faults, beside what it reaches."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.detect.figures import Recall, event_recall, fault_recall, llama_early
+from benchmarks.detect.injections import DRIFT, SHIFT, SMALL
+from benchmarks.detect.material import LOSS_ONLY, WITH_NORM
+from benchmarks.detect.measure import Result
+from benchmarks.results import table
+
+MOST_FALSE = 5
+SPIKES = ("BLOOM spike", "second spike", "spike after NaN")
+SHIFT_STEPS, DRIFT_STEPS = 60, 180
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One figure and what it should be."""
+
+    what: str
+    reached: str
+    asked: str
+    is_met: bool
+
+
+def bar_table(results: Sequence[Result]) -> str:
+    """Every bar of every split on a line."""
+    rows = [
+        (result.split, bar.what, bar.reached, bar.asked, "yes" if bar.is_met else "NO")
+        for result in results
+        for bar in bars_of(result)
+    ]
+    return table(("split", "what", "reached", "asked", "met"), rows)
+
+
+def bars_of(result: Result) -> Iterator[Bar]:
+    """The bars of one split."""
+    yield Bar(
+        what="false episodes on healthy runs",
+        reached=f"{result.num_false} in {result.num_healthy_points:,} points",
+        asked=f"at most {MOST_FALSE}",
+        is_met=result.num_false <= MOST_FALSE,
+    )
+    for confidence, share in (("high", 0.95), ("medium", 0.60)):
+        recall = event_recall(result, (confidence,))
+        yield _share(f"{confidence}-confidence events found", recall.found, recall.total, share)
+    early, spikes = llama_early(result)
+    yield _share("Llama-3.1-8B: alarm before the peak", early, spikes, 0.90)
+    for kind in SPIKES:
+        recall = fault_recall(result, kind, WITH_NORM)
+        soon = within(recall, 1)
+        yield _share(f"{kind}, with norm: at most 1 step after it began", soon, recall.total, 1.0)
+    loss_only = fault_recall(result, SPIKES[0], LOSS_ONLY)
+    before = loss_only.num_early or 0
+    yield _share(f"{SPIKES[0]}, loss only: before the peak", before, loss_only.total, 0.90)
+    small = fault_recall(result, SMALL, WITH_NORM)
+    yield _share(f"{SMALL}, with norm: found", small.found, small.total, 0.95)
+    for kind, steps in ((SHIFT, SHIFT_STEPS), (DRIFT, DRIFT_STEPS)):
+        recall = fault_recall(result, kind, WITH_NORM)
+        soon = within(recall, steps)
+        yield _share(f"{kind}, with norm: within {steps} steps", soon, recall.total, 0.95)
+
+
+def within(recall: Recall, steps: int) -> int:
+    """How many were found so soon."""
+    return sum(delay <= steps for delay in recall.delays)
+
+
+def _share(what: str, count: int, total: int, asked: float) -> Bar:
+    share = count / total if total else 0.0
+    return Bar(
+        what=what,
+        reached=f"{count} of {total} ({100 * share:.0f} %)",
+        asked=f"{100 * asked:.0f} %",
+        is_met=round(share, 2) >= asked,
+    )
