@@ -198,3 +198,17 @@ def test_how_a_run_is_cut_and_saved_changes_nothing(
         detector.load_state_dict(state)
         pieces += detector.sweep(block[first:last])
     assert pieces == whole
+
+
+def test_a_long_second_attempt_meets_the_first_where_they_overlap() -> None:
+    loss = np.random.default_rng(0).normal(3.0, 0.1, 4 * MEMORY)
+    step = np.concatenate([np.arange(MEMORY), MEMORY // 2 + np.arange(3 * MEMORY)])
+    attempt = np.repeat([0, 1], [MEMORY, 3 * MEMORY])
+    block = Block.from_columns({"loss": Column.complete(loss)}, step=step, attempt=attempt)
+    many, one = EarlierAttempt(), EarlierAttempt()
+    references = many.sweep(block)
+    assert np.array_equal(references, [one.take(row) for row in rows_of(block)], equal_nan=True)
+    assert np.flatnonzero(~np.isnan(references)).tolist() == list(
+        range(MEMORY, MEMORY + MEMORY // 2)
+    )
+    assert repr(many.state_dict()) == repr(one.state_dict())

@@ -53,8 +53,11 @@ class EarlierAttempt:
                 continue
             self._turn_to(int(block.attempt[first]))
             rows = first + np.flatnonzero(loss.finite[first:last])
-            if not self._before and self._all_new(block.step[rows]):
-                rows = rows[-MEMORY:]  # the others would be forgotten again
+            if self._all_new(block.step[rows]):
+                # The others have not been met before, and would be forgotten again.
+                may_meet = block.step[rows] <= max(self._before, default=-1)
+                may_meet[-MEMORY:] = True
+                rows = rows[may_meet]
             for at in rows.tolist():
                 batch = float(loss.values[at]), float(marks[at]), int(block.data_position[at])
                 references[at] = self._meet(int(block.step[at]), batch)
