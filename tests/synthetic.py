@@ -1,11 +1,12 @@
 """Made-up runs for tests: small, seeded, with trouble put in on purpose."""
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.core.block import Block, Column
+from trimtab.core.block import Block, Column, Event
 from trimtab.core.config import TextbookConfig
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
@@ -48,9 +49,12 @@ def troubled_run() -> Block:
     return block_of({"loss": loss, "grad_norm": norm, "lr": np.full(1200, 3e-4)})
 
 
-def diagnosis_of(symptom: Symptom) -> Diagnosis:
-    """An incident in a healthy run that has one finding."""
+def diagnosis_of(symptom: Symptom, *, resumed: bool = False) -> Diagnosis:
+    """An incident in a healthy run that has one finding, maybe at a resume."""
     block = block_of({"loss": falling_loss(400)})
+    if resumed:
+        event = Event(kind="resume", tick=299, step=300)
+        block = dataclasses.replace(block, events=(event,))
     moment = Moment(step=300, tick=299, loss=2.0)
     finding = Finding(
         detector="test",

@@ -52,3 +52,28 @@ def test_no_end_of_our_own_is_out_of_reach() -> None:
 
 def test_causes_are_those_of_the_catalogue() -> None:
     assert {leaf.cause for leaf in leaves_in(OWN_QUESTIONS)} <= {None, *Cause}
+
+
+@pytest.mark.parametrize(
+    ("symptom", "at_a_resume", "else_"),
+    [
+        (Symptom.STATE_LOST, own_leaves.STATE_LOST, own_leaves.CHANGED_MOMENTS),
+        (Symptom.REPEATED_BATCH, own_leaves.WRONG_RESUME, own_leaves.REPEATED),
+        (Symptom.NORM_DRIFT, own_leaves.WRONG_RESUME, own_leaves.DRIFTING),
+    ],
+)
+def test_the_same_finding_means_another_thing_at_a_resume(
+    symptom: Symptom, at_a_resume: Leaf, else_: Leaf
+) -> None:
+    assert diagnosis_of(symptom, resumed=True).root_cause == at_a_resume.root_cause
+    assert diagnosis_of(symptom).root_cause == else_.root_cause
+
+
+def test_no_walk_comes_to_a_question_twice() -> None:
+    def follow(here: str | Leaf, way: tuple[str, ...]) -> None:
+        if isinstance(here, str):
+            assert here not in way
+            follow(OWN_QUESTIONS[here].yes, (*way, here))
+            follow(OWN_QUESTIONS[here].no, (*way, here))
+
+    follow("1.1", ())

@@ -43,9 +43,11 @@ OFF_PLAN = Leaf(
 )
 DRIFTING = Leaf(
     cause=Cause.F23,
-    root_cause="A weight norm doubled or halved in 200 steps.",
-    remedy="Change weight decay by 2x (up if the norm climbs, down if it falls) and run on "
-    "from a checkpoint before the change.",
+    root_cause="A weight norm has left its own course: it jumped, or grows or shrinks faster than "
+    "the learning rate explains.",
+    remedy="If it jumped, compare the weights with the last checkpoint. If it drifts, change "
+    "weight decay by 2x (up if the norm climbs, down if it falls) and run on from a checkpoint "
+    "before.",
     lesson="Watch the weight norm of each group, not only the loss.",
 )
 STATE_LOST = Leaf(
@@ -54,12 +56,21 @@ STATE_LOST = Leaf(
     remedy="Resume again from the same checkpoint and load the optimizer's state with it.",
     lesson="A checkpoint without the moments is a new warm-up at full learning rate.",
 )
+CHANGED_MOMENTS = Leaf(
+    cause=Cause.F07,
+    root_cause="The optimizer's moments changed at once in the middle of the run: its betas or its "
+    "state are not what they were, or the second moment no longer follows the gradient.",
+    remedy="Compare betas, epsilon and state with those before; a beta2 of 0.95 forgets a stale "
+    "second moment in 20 steps.",
+    lesson="A second moment that is too small makes every update too large.",
+)
 WRONG_RESUME = Leaf(
     cause=Cause.F18,
-    root_cause="After the resume the loss differs from what the same steps had before: another "
-    "checkpoint, other random numbers or other data.",
+    root_cause="The run did not go on from where it was: another checkpoint, other random numbers "
+    "or other data.",
     remedy="Compare step, random state and data position of the checkpoint with the run before it.",
-    lesson="The first losses after a resume should repeat the ones before it.",
+    lesson="Weights, moments and data must go on where they were: compare the first step after a "
+    "resume with the last before it.",
 )
 NO_LEARNING = Leaf(
     cause=None,

@@ -5,6 +5,7 @@
 2.1 beyond the run's own noise? --> 2.2 back in 100 steps? --> 2.3 norm, LR, batch
 3.x mixed precision   as in the textbook
 4.1 did the level rise? --> LR, weight norm, gradient; else the data
+7.x was it at a resume?
 6.x what is left: norms, activations, precision, speed, reference
 """
 
@@ -16,7 +17,7 @@ from trimtab.diagnose.leaves import Leaf
 from trimtab.diagnose.panels import named, slow, spike
 from trimtab.diagnose.tree import QUESTIONS, Question
 
-_Named = tuple[tuple[str, tuple[Symptom, ...], Leaf], ...]
+_Named = tuple[tuple[str, tuple[Symptom, ...], str | Leaf], ...]
 
 _DECISIVE: _Named = (
     ("Did the learning rate jump?", (Symptom.LR_JUMP,), leaves.LR_JUMPED),
@@ -37,11 +38,16 @@ _DECISIVE: _Named = (
         (Symptom.WENT_BACK, Symptom.DATA_BACK),
         own_leaves.WENT_BACK,
     ),
-    ("Was a batch served again?", (Symptom.REPEATED_BATCH,), own_leaves.REPEATED),
-    ("Was the optimizer's state lost?", (Symptom.STATE_LOST,), own_leaves.STATE_LOST),
+    ("Was a batch served again?", (Symptom.REPEATED_BATCH,), "7.1"),
+    ("Did the optimizer's state change at once?", (Symptom.STATE_LOST,), "7.3"),
     ("Are the tokens unlike those before?", (Symptom.ODD_TOKENS,), own_leaves.ODD_TOKENS),
     ("Are the attention logits too large?", (Symptom.LARGE_LOGITS,), own_leaves.GROWN_LOGITS),
     ("Do updates have another size?", (Symptom.UPDATE_SHIFT,), own_leaves.RESIZED_UPDATE),
+    (
+        "Did weights or activations change at once?",
+        (Symptom.NORM_DRIFT, Symptom.ACTIVATION_JUMP),
+        "7.2",
+    ),
 )
 """Findings that name a cause: asked for before the loss is."""
 
@@ -59,13 +65,16 @@ _OTHERS: _Named = (
 """What may go with a loss that has reasons of its own: asked for last."""
 
 
+_RESUMED = "Did the run resume, or go back, just before?"
+
+
 def _chain(chapter: int, asked: _Named, end: str | Leaf) -> dict[str, Question]:
     """Questions after named findings, one after the other."""
     questions = {}
-    for place, (text, symptoms, leaf) in enumerate(asked, start=1):
+    for place, (text, symptoms, then) in enumerate(asked, start=1):
         following = f"{chapter}.{place + 1}" if place < len(asked) else end
         questions[f"{chapter}.{place}"] = Question(
-            text=text, panel=named.panel_of(*symptoms), yes=leaf, no=following
+            text=text, panel=named.panel_of(*symptoms), yes=then, no=following
         )
     return questions
 
@@ -108,6 +117,16 @@ OWN_QUESTIONS = {
         panel=slow.gradient_trend,
         yes=leaves.TOO_HOT,
         no=own_leaves.MOVED_LEVEL,
+    ),
+    "7.1": Question(
+        text=_RESUMED, panel=spike.resumed, yes=own_leaves.WRONG_RESUME, no=own_leaves.REPEATED
+    ),
+    "7.2": Question(text=_RESUMED, panel=spike.resumed, yes=own_leaves.WRONG_RESUME, no="2.1"),
+    "7.3": Question(
+        text=_RESUMED,
+        panel=spike.resumed,
+        yes=own_leaves.STATE_LOST,
+        no=own_leaves.CHANGED_MOMENTS,
     ),
     **_chain(5, _DECISIVE, "2.1"),
     **_chain(6, _OTHERS, own_leaves.UNEXPLAINED),
