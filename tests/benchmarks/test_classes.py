@@ -71,7 +71,7 @@ def test_the_bars_tell_what_was_missed_and_who_was_alarmed() -> None:
     ]
     text = bar_tables(examine(runs), ("tune", "held-out"))
     assert re.search(
-        r"\| held-out \| 1 of 2; 50 % \[1, 99\] \| .* \| 0 of 1; 0 % \[0, 98\] \|", text
+        r"\| held-out \| 1 of 2; 50 % \[1, 99\] \| 2 of 2; .* \| 0 of 1; 0 % \[0, 98\] \|", text
     )
     assert re.search(r"\| F01 \| severe \| 1 of 1 \| `grad_norm` \| \d+ to \d+ \|", text)
     assert "F13" not in text

@@ -40,7 +40,6 @@ class Symptom(StrEnum):
     SCALE_FROZEN = "loss scale never moves"
     LR_JUMP = "learning rate jumped"
     LR_RISING = "learning rate rising in its decay"
-    LR_OFF_PLAN = "learning rate off its plan"
     FROZEN = "parameters not updating"
     NORM_DRIFT = "weight norm drifting"
     RESUME_GAP = "loss does not continue after the resume"

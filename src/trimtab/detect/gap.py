@@ -40,8 +40,6 @@ BATCH = 4096
 class Hit(NamedTuple):
     """A gap beyond its limit."""
 
-    at: int
-    """Which of the records that were given."""
     score: float
     limit: float
     records: int
@@ -74,8 +72,8 @@ class Gap:
                 return self._hit(test, total / ROOTS[test], score)
         return None
 
-    def sweep(self, gaps: FloatArray, steps: IntArray) -> list[Hit]:
-        """Judge many records, as `take` would judge one after the other."""
+    def sweep(self, gaps: FloatArray, steps: IntArray) -> list[tuple[int, Hit]]:
+        """Judge many records, as `take` would one after the other; say which are beyond."""
         hits = []
         at = 0
         while at < len(gaps):
@@ -86,7 +84,7 @@ class Gap:
             if at < len(gaps) and quiet < count:
                 hit = self.take(float(gaps[at]), int(steps[at]))
                 if hit is not None:
-                    hits.append(hit._replace(at=at))
+                    hits.append((at, hit))
                 at += 1
         return hits
 
@@ -109,7 +107,7 @@ class Gap:
 
     def _pass_quietly(self, gaps: FloatArray, steps: IntArray) -> int:
         """Take records in one go up to the first beyond its limit; say how many."""
-        baseline, sums = copy.deepcopy(self._baseline), copy.deepcopy(self._sums)
+        baseline, sums = copy.deepcopy(self._baseline), self._sums.copy()
         z = self._trust * baseline.sweep(gaps, steps).z
         known = ~np.isnan(z)
         cut = np.clip(z[known], -HIGHEST, HIGHEST)
@@ -141,4 +139,4 @@ class Gap:
         self._baseline.restart()
         self._sums.clear()
         self._hits, self._calm = self._hits + 1, 0
-        return Hit(0, score, limit, LENGTHS[test], known.expected, known.scale)
+        return Hit(score, limit, LENGTHS[test], known.expected, known.scale)

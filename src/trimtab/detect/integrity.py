@@ -74,8 +74,7 @@ class Integrity:
             before = np.concatenate(([self._inside[signal]], bad[:-1]))
             self._inside[signal] = bool(bad[-1])
             for row in rows[bad & ~before].tolist():
-                value = float(column.values[row])
-                seen = Seen(int(block.tick[row]), int(block.step[row]), value)
+                seen = Seen.at(block, row, column.values[row])
                 findings.append(_finding(signal, seen, bool(scaled[row])))
         return findings
 

@@ -114,8 +114,7 @@ class Leaps:
             values, steps = values[rows], steps[rows]
         for at, jump in leap.sweep(values, steps):
             row = at if rows is None else int(rows[at])
-            place = int(block.tick[row]), int(block.step[row])
-            yield _finding(name, rule, Seen(*place, float(column.values[row])), jump)
+            yield _finding(name, rule, Seen.at(block, row, column.values[row]), jump)
 
 
 def _finding(name: str, rule: Rule, seen: Seen, jump: Jump) -> Finding:

@@ -68,8 +68,7 @@ class Logits:
             places, self._over[severity] = reached(column.values[rows] > level, over, IN_A_ROW)
             for row in rows[places[:1]].tolist():
                 self._over[severity] = -1
-                place = int(block.tick[row]), int(block.step[row])
-                findings.append(_finding(severity, Seen(*place, float(column.values[row]))))
+                findings.append(_finding(severity, Seen.at(block, row, column.values[row])))
         return sorted(findings, key=lambda finding: finding.tick)
 
     def state_dict(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from trimtab.core.signals import LR, PARAM_NORM
 from trimtab.detect.known import Known
 from trimtab.detect.outside import Outside, Span, Stray
 from trimtab.detect.rates import FALSE_PER_10K
-from trimtab.detect.rows import Row
+from trimtab.detect.rows import Row, Seen
 
 CELL = 8
 """Records over which a change is taken. Source: measured in the lab; 4 and 16 find less."""
@@ -27,7 +27,6 @@ GROUP = Span(before=12, newest=3, widths=1.0)
 
 WHOLE = Span(before=12, newest=3, widths=2.0)
 """For the embedding, and for the whole model that it makes most of: healthy runs reach 1.4."""
-
 
 MOST = 1e30
 """A change beyond this is no trend, and its range could not be told in numbers."""
@@ -57,7 +56,7 @@ class NormTrend:
             if name.startswith(PARAM_NORM) and 0.0 < value < math.inf:
                 stray = self._trend(name).take(value, row.step, rate)
                 if stray is not None:
-                    findings.append(_finding(name, row.step, row.tick, value, stray))
+                    findings.append(_finding(name, Seen(row.tick, row.step, value), stray))
         return findings
 
     def sweep(self, block: Block) -> list[Finding]:
@@ -96,9 +95,7 @@ class NormTrend:
         values, steps = column.values[ends], block.step[ends]
         for at, stray in trend.sweep(values, steps, rate.values[ends], len(rows)):
             row = int(ends[at])
-            yield _finding(
-                name, int(block.step[row]), int(block.tick[row]), float(values[at]), stray
-            )
+            yield _finding(name, Seen.at(block, row, values[at]), stray)
 
 
 class _Trend:
@@ -169,15 +166,15 @@ class _Trend:
         self._outside.load_state_dict(state["outside"])
 
 
-def _finding(name: str, step: int, tick: int, value: float, stray: Stray) -> Finding:
+def _finding(name: str, seen: Seen, stray: Stray) -> Finding:
     return Finding(
         detector=NormTrend.name,
         symptom=Symptom.NORM_DRIFT,
         severity=Severity.ALARM,
         signal=name,
-        step=step,
-        tick=tick,
-        value=value,
+        step=seen.step,
+        tick=seen.tick,
+        value=seen.value,
         false_per_10k=FALSE_PER_10K.get(NormTrend.name),
         facts={"growth": stray.value, "least_before": stray.low, "most_before": stray.high},
     )

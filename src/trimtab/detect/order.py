@@ -25,7 +25,6 @@ SILENCE, SILENCE_TIMES = 64, 8
 FEWEST = 8
 """Losses that must have been recorded before one is missed."""
 
-
 MOST = 1e15
 """No optimizer counts that far."""
 

@@ -78,7 +78,7 @@ class Precision:
 
         def seen(at: int) -> Seen:
             row = rows[at]
-            return Seen(int(block.tick[row]), int(block.step[row]), float(values[at]))
+            return Seen.at(block, row, values[at])
 
         findings = []
         for at in [*np.flatnonzero(values != last).tolist(), len(rows)]:

@@ -163,16 +163,16 @@ class Reference:
         gaps = logarithms((series.value / theirs).tolist())
         sides = self._gaps_of(name, trust_in(name, block.qualities))
         return [
-            _finding(name, way, series.one(hit.at), float(theirs[hit.at]), hit)
+            _finding(name, way, series.one(at), float(theirs[at]), hit)
             for side, way in zip(sides, (UP, DOWN), strict=True)
-            for hit in side.sweep(way * gaps, series.step)
+            for at, hit in side.sweep(way * gaps, series.step)
         ]
 
     def _sweep_batches(self, block: Block, given: np.ndarray) -> list[Finding]:
         ours, theirs = block.column(FINGERPRINT), block.column(REFERENCE_OF + FINGERPRINT)
         findings = []
         for at in np.flatnonzero(given & ours.present & theirs.present).tolist():
-            seen = Seen(int(block.tick[at]), int(block.step[at]), float(ours.values[at]))
+            seen = Seen.at(block, at, ours.values[at])
             other = float(theirs.values[at])
             if seen.value != other:
                 findings += self._meet_other_batch(seen, other)

@@ -59,8 +59,7 @@ class Resume:
         findings = []
         gathered = 0 if self._after is None else AFTER - len(self._after)
         for row in rows[:gathered].tolist():
-            place = int(block.tick[row]), int(block.step[row])
-            finding = self._judge(Seen(*place, float(column.values[row])))
+            finding = self._judge(Seen.at(block, row, column.values[row]))
             if finding is not None:
                 findings.append(finding)
         rest = column.values[rows[gathered:][-BEFORE:]].tolist()

@@ -18,6 +18,11 @@ class Seen(NamedTuple):
     step: int
     value: float
 
+    @classmethod
+    def at(cls, block: Block, row: int, value: float) -> "Seen":
+        """A value of one row of a block, in plain numbers."""
+        return cls(int(block.tick[row]), int(block.step[row]), float(value))
+
 
 @dataclass(frozen=True, slots=True)
 class Series:

@@ -14,7 +14,7 @@ from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LR
 from trimtab.detect.known import Known
 from trimtab.detect.rates import FALSE_PER_10K
-from trimtab.detect.rows import Row
+from trimtab.detect.rows import Row, Seen
 
 FALLS, RISES = 32, 8
 """Falls in a row that make a decay, and rises in a row after them that are none of it. Equal rates
@@ -44,7 +44,7 @@ class Schedule:
         last, self._last = self._last, value
         if last is None or value == last or not self._moved(value > last, 1):
             return []
-        return [_finding(row.step, row.tick, value)]
+        return [_finding(Seen(row.tick, row.step, value))]
 
     def sweep(self, block: Block) -> list[Finding]:
         """Judge many records, as `take` would judge one after the other."""
@@ -63,8 +63,7 @@ class Schedule:
             rises_before = self._rises
             if last > first and self._moved(bool(rose[first]), int(last - first)):
                 row = int(rows[moved[first + RISES - rises_before - 1]])
-                place = int(block.step[row]), int(block.tick[row])
-                findings.append(_finding(*place, float(column.values[row])))
+                findings.append(_finding(Seen.at(block, row, column.values[row])))
         return findings
 
     def state_dict(self) -> dict[str, Any]:
@@ -91,15 +90,15 @@ class Schedule:
         return True
 
 
-def _finding(step: int, tick: int, value: float) -> Finding:
+def _finding(seen: Seen) -> Finding:
     return Finding(
         detector=Schedule.name,
         symptom=Symptom.LR_RISING,
         severity=Severity.ALARM,
         signal=LR,
-        step=step,
-        tick=tick,
-        value=value,
+        step=seen.step,
+        tick=seen.tick,
+        value=seen.value,
         false_per_10k=FALSE_PER_10K.get(Schedule.name),
         facts={"rises": float(RISES)},
     )

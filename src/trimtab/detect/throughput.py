@@ -35,7 +35,6 @@ thinned log a record is many steps long, and never this close to the one before.
 LARGER, FORGOTTEN = 2.0, 1024
 """A stall is told again only if it is so many times larger than those of so many records before."""
 
-
 LEAST, MOST = 1e-12, 1e15
 """What can be seconds of a step or tokens per second at all."""
 
@@ -112,7 +111,7 @@ class Throughput:
         findings = []
         for at, stray in self._events(seconds):
             row = int(rows[at])
-            seen = Seen(int(block.tick[row]), int(block.step[row]), float(values[at]))
+            seen = Seen.at(block, row, values[at])
             found = (
                 self._stall(seen, float(seconds[at]), self._count + at + 1)
                 if stray is None

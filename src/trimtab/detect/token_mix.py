@@ -15,7 +15,7 @@ from trimtab.core.signals import UNIQUE_TOKEN_SHARE
 from trimtab.detect.known import Known
 from trimtab.detect.outside import Outside, Span, Stray
 from trimtab.detect.rates import FALSE_PER_10K
-from trimtab.detect.rows import Row
+from trimtab.detect.rows import Row, Seen
 
 CELL = 8
 """Records whose mean is taken."""
@@ -50,7 +50,7 @@ class TokenMix:
             return []
         stray = self._outside.take(self._total / CELL)
         self._count, self._total = 0, 0.0
-        return [] if stray is None else [_finding(row.step, row.tick, value, stray)]
+        return [] if stray is None else [_finding(Seen(row.tick, row.step, value), stray)]
 
     def sweep(self, block: Block) -> list[Finding]:
         """Judge many records, as `take` would judge one after the other."""
@@ -83,19 +83,18 @@ class TokenMix:
         self._total = sum(values[begin:].tolist(), self._total)
         for at, stray in self._outside.sweep(np.array(cells)):
             row = int(rows[ends[at]])
-            place = int(block.step[row]), int(block.tick[row])
-            yield _finding(*place, float(column.values[row]), stray)
+            yield _finding(Seen.at(block, row, column.values[row]), stray)
 
 
-def _finding(step: int, tick: int, value: float, stray: Stray) -> Finding:
+def _finding(seen: Seen, stray: Stray) -> Finding:
     return Finding(
         detector=TokenMix.name,
         symptom=Symptom.ODD_TOKENS,
         severity=Severity.ALARM,
         signal=UNIQUE_TOKEN_SHARE,
-        step=step,
-        tick=tick,
-        value=value,
+        step=seen.step,
+        tick=seen.tick,
+        value=seen.value,
         false_per_10k=FALSE_PER_10K.get(TokenMix.name),
         facts={"mean": stray.value, "least_before": stray.low, "most_before": stray.high},
     )

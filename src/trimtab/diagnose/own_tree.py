@@ -21,11 +21,7 @@ _Named = tuple[tuple[str, tuple[Symptom, ...], str | Leaf], ...]
 
 _DECISIVE: _Named = (
     ("Did the learning rate jump?", (Symptom.LR_JUMP,), leaves.LR_JUMPED),
-    (
-        "Is the learning rate off its plan?",
-        (Symptom.LR_OFF_PLAN, Symptom.LR_RISING),
-        own_leaves.OFF_PLAN,
-    ),
+    ("Does the learning rate rise in its decay?", (Symptom.LR_RISING,), own_leaves.OFF_PLAN),
     ("Are parameters not updating?", (Symptom.FROZEN,), own_leaves.FROZEN),
     ("Did the loss not continue after a resume?", (Symptom.RESUME_GAP,), own_leaves.WRONG_RESUME),
     (

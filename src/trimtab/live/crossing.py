@@ -97,9 +97,9 @@ class Crossing:
         found = self._measure(note, with_head=decision is None, with_rest=is_full)
         reported: tuple[str, ...] = ()
         report: tuple[torch.Tensor, ...] = ()
+        if found.rest is not None:  # where gates have met, it is too late for this step
+            self._freight.load(note, found.rest)
         if decision is None:
-            if found.rest is not None:
-                self._freight.load(note, found.rest)
             head = self._sensors.no_head() if found.head is None else found.head
             part, shared = self._freight.join(head)
             total = self._boundary.reduce(shared)
@@ -107,8 +107,6 @@ class Crossing:
             part, total = self._part, decision.total
             # Of a step whose optimizer was passed over, only the vote matters.
             reported, report = decision.told(in_full=applied)
-            if found.rest is not None:  # too late for this step's meeting
-                self._freight.load(note, found.rest)
         label = Label(
             note=note,
             rest_follows=is_full,

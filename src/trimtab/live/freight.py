@@ -24,8 +24,12 @@ class Part:
     """Of the step that it belongs to."""
     slots: slice
     """Where it is in the whole."""
-    num_slots: int
     is_last: bool
+
+    @property
+    def num_slots(self) -> int:
+        """How many numbers it has."""
+        return int(self.slots.stop - self.slots.start)
 
 
 class Freight:
@@ -52,7 +56,6 @@ class Freight:
         part = Part(
             note=self._note,
             slots=slice(start, start + len(riding)),
-            num_slots=len(riding),
             is_last=not len(self._waiting),
         )
         if part.is_last:
