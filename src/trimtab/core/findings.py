@@ -52,6 +52,10 @@ class Symptom(StrEnum):
     ODD_TOKENS = "tokens unlike those before"
 
 
+HARMLESS = frozenset({Symptom.STALL, Symptom.SLOW, Symptom.MISSING_LOSS, Symptom.SCALE_FROZEN})
+"""What costs time or sight, but does nothing to the weights."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One symptom at one step."""

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.block import Block
-from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.findings import HARMLESS, Finding, Severity
 from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Moment, Transition
 from trimtab.core.signals import LOSS
 from trimtab.detect.expectation import median
@@ -39,9 +39,6 @@ LEVEL_RECORDS = 32
 LEAD_RECORDS = 8
 """A warning so soon before the onset, or before the next warning, belongs to it. Source: spikes
 follow one to eight steps after their first signs."""
-
-UNRELATED = frozenset({Symptom.STALL, Symptom.SLOW, Symptom.SCALE_FROZEN, Symptom.MISSING_LOSS})
-"""Warnings that do not lead up to an incident: a slow step says nothing about the next loss."""
 
 
 class EpisodeTracker:
@@ -64,7 +61,8 @@ class EpisodeTracker:
         for finding in findings:
             if finding.severity is Severity.ALARM:
                 alarms.setdefault(block.row_of(finding.tick), []).append(finding)
-            elif finding.severity is Severity.WARN and finding.symptom not in UNRELATED:
+            # A slow step says nothing about the next loss.
+            elif finding.severity is Severity.WARN and finding.symptom not in HARMLESS:
                 warnings[block.row_of(finding.tick)] = finding.tick
         stops = sorted({*alarms, *warnings})
         changes: list[IncidentChange] = []

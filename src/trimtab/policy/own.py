@@ -1,15 +1,13 @@
-"""What trimtab itself advises for each class of incident."""
+"""What trimtab itself advises, where that differs from the textbook."""
 
 from trimtab.core.actions import Action, ActionKind
-from trimtab.core.findings import Symptom
+from trimtab.core.findings import HARMLESS, Symptom
 from trimtab.core.incidents import IncidentClass, Outlook
 from trimtab.diagnose.diagnosis import Diagnosis
+from trimtab.policy import textbook
 
 SURE = 0.8
 """An outlook this certain is worth acting on; under it waiting costs less than a wrong rollback."""
-
-HARMLESS = frozenset({Symptom.STALL, Symptom.SLOW, Symptom.MISSING_LOSS, Symptom.SCALE_FROZEN})
-"""What costs time or sight, but does nothing to the weights."""
 
 PASSING = frozenset(
     {Symptom.GRADIENT_SPIKE, Symptom.UPDATE_SPIKE, Symptom.NONFINITE_GRAD_NORM, Symptom.OVERFLOWS}
@@ -27,12 +25,7 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
             reason="The weights are not touched; only time is lost.",
         )
     if recurs:
-        return Action(
-            kind=ActionKind.LOWER_LR,
-            instruction="Lower the learning rate by 2 to 3 times and run on from a checkpoint "
-            f"older than step {onset}.",
-            reason="It came back at the same place after a restart.",
-        )
+        return textbook.advise(diagnosis, recurs=True)
     match diagnosis.incident_class:
         case IncidentClass.HARD_BATCH:
             return Action(
@@ -40,12 +33,8 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
                 instruction="Go on; nothing is to be done.",
                 reason="One batch was hard and the next ones were not.",
             )
-        case IncidentClass.RECOVERABLE:
-            return Action(
-                kind=ActionKind.WAIT,
-                instruction="Go on, and look again 200 steps later.",
-                reason="The loss came back by itself.",
-            )
+        case IncidentClass.RECOVERABLE | IncidentClass.PLATEAU:
+            return textbook.advise(diagnosis, recurs=False)
         case IncidentClass.LINGERING:
             return _after_lingering(diagnosis)
         case IncidentClass.DIVERGENT:
@@ -57,12 +46,6 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
             )
         case IncidentClass.SILENT:
             return _after_silence(diagnosis)
-        case IncidentClass.PLATEAU:
-            return Action(
-                kind=ActionKind.STOP,
-                instruction="Stop the run if the evaluation loss is flat too.",
-                reason="Nothing more is being learnt.",
-            )
         case None:
             return _while_open(onset, diagnosis.incident.outlook)
 
