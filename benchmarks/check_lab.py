@@ -20,12 +20,12 @@ from benchmarks.results import publish, table
 from trimtab.check import read_config
 from trimtab.check.catalogue import RULES
 from trimtab.check.plan import NormPlace, Precision, TrainingPlan
-from trimtab.lab.data import Batch, DataConfig, WindowDataset
-from trimtab.lab.model import Gpt
-from trimtab.lab.optimizer import OptimizerConfig, make_optimizer, parameter_groups
-from trimtab.lab.shards import Split, TokenCorpus
-from trimtab.lab.sizes import SIZES
-from trimtab.lab.tokens import CorpusConfig, prepare_corpus
+from trimtab.lab.corpus.data import Batch, DataConfig, WindowDataset
+from trimtab.lab.corpus.shards import Split, TokenCorpus
+from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
+from trimtab.lab.model.gpt import Gpt
+from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer, parameter_groups
+from trimtab.lab.model.sizes import SIZES
 
 SEEDS = 10
 ENOUGH = 9

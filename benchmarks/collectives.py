@@ -24,11 +24,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import trimtab
 from benchmarks.results import publish, table
 from trimtab.core.config import GateConfig
-from trimtab.lab.local_ranks import run_ranks
-from trimtab.live.boundary import Boundary
-from trimtab.live.protect.ballot import Ballot
+from trimtab.lab.trainer.local_ranks import run_ranks
+from trimtab.live.measure.sensors import HEAD
 from trimtab.live.protect.gate import Gate
-from trimtab.live.sensors import HEAD
+from trimtab.live.ranks.ballot import Ballot
+from trimtab.live.ranks.boundary import Boundary
 
 REAL_WORLDS = (2, 4, 8, 16)
 FAKE_WORLDS = (64, 16_384)

@@ -14,9 +14,9 @@ import torch
 
 import trimtab
 from trimtab.core.config import Config, LiveConfig
-from trimtab.lab.model import Gpt
-from trimtab.lab.optimizer import OptimizerConfig, make_optimizer
-from trimtab.lab.sizes import SIZES
+from trimtab.lab.model.gpt import Gpt
+from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer
+from trimtab.lab.model.sizes import SIZES
 
 MAX_NORM = 1.0
 LR = 3e-4

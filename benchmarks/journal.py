@@ -23,9 +23,9 @@ from benchmarks.results import publish, table
 from trimtab.core.block import Block, Column
 from trimtab.core.config import JournalConfig
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
-from trimtab.journal.files import JournalFiles
-from trimtab.journal.packing import Form
-from trimtab.journal.segment import write_segment
+from trimtab.journal.format.files import JournalFiles
+from trimtab.journal.write.packing import Form
+from trimtab.journal.write.segment import write_segment
 
 NAMES = [f"signal_{number:02d}" for number in range(20)]
 LONGEST = 1800

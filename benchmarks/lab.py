@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.results import publish, table
-from trimtab.lab.shards import TokenCorpus
-from trimtab.lab.sizes import SIZES
-from trimtab.lab.tokens import CorpusConfig, prepare_corpus
-from trimtab.lab.train import train
-from trimtab.lab.train_config import Dtype, TrainConfig
+from trimtab.lab.corpus.shards import TokenCorpus
+from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
+from trimtab.lab.model.sizes import SIZES
+from trimtab.lab.trainer.train import train
+from trimtab.lab.trainer.train_config import Dtype, TrainConfig
 
 STEPS = {"0.15M": 60, "1M": 30, "3M": 20, "10M": 12, "x1": 6}
 """Enough for a median, few enough for a coffee."""

@@ -17,9 +17,9 @@ mpl.use("svg")
 import matplotlib.pyplot as plt
 
 from trimtab.core import signals
-from trimtab.lab.catalogue import FAULTS, HARMLESS, KINDS, NATURAL
-from trimtab.lab.pairing import Pair
-from trimtab.lab.suite import INDEX
+from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, KINDS, NATURAL
+from trimtab.lab.scenarios.pairing import Pair
+from trimtab.lab.scenarios.suite import INDEX
 
 _PICTURE = Path(__file__).parent.parent / "docs" / "patterns.svg"
 _COLUMNS = 6

@@ -31,13 +31,13 @@ from trimtab.core.block import Block, FloatArray
 from trimtab.core.causes import Cause
 from trimtab.core.config import Config, Mode
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.lab.catalogue import kind_named
-from trimtab.lab.checkpoints import Run
-from trimtab.lab.disturbance import Base, Disturbance, Parts
-from trimtab.lab.faults.f11_fp16_overflow import Fp16Overflow
-from trimtab.lab.scenario import Scenario
-from trimtab.lab.touch import current_step
-from trimtab.lab.train import train
+from trimtab.lab.faults.numerics.f11_fp16_overflow import Fp16Overflow
+from trimtab.lab.scenarios.catalogue import kind_named
+from trimtab.lab.scenarios.scenario import Scenario
+from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.disturbance import Base, Disturbance, Parts
+from trimtab.lab.trainer.touch import current_step
+from trimtab.lab.trainer.train import train
 
 SEEDS = range(20)
 STEPS, SHORT_STEPS, OVERFLOW_STEPS = 600, 300, 240

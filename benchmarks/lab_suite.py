@@ -14,10 +14,10 @@ from pathlib import Path
 from benchmarks.results import publish, table
 from trimtab.core import signals
 from trimtab.core.signals import CLOCKS
-from trimtab.lab.catalogue import FAULTS, HARMLESS, KINDS, NATURAL
-from trimtab.lab.pairing import Pair
-from trimtab.lab.suite import INDEX
-from trimtab.lab.trial import read_truth
+from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, KINDS, NATURAL
+from trimtab.lab.scenarios.pairing import Pair
+from trimtab.lab.scenarios.suite import INDEX
+from trimtab.lab.scenarios.trial import read_truth
 
 _RATIOS = (
     (signals.LOSS, False),

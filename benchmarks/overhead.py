@@ -14,7 +14,7 @@ import torch
 from benchmarks.contenders import PEERS, Contender, Make, Trimtab, make_all
 from benchmarks.operations import Counting
 from benchmarks.results import publish, table
-from trimtab.lab.sizes import SIZES
+from trimtab.lab.model.sizes import SIZES
 
 ROUNDS = 110
 BARE_STEPS = 8

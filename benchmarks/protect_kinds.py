@@ -14,9 +14,9 @@ from trimtab.core import signals
 from trimtab.core.block import Block
 from trimtab.core.config import GateConfig, Mode
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.lab.catalogue import FAULTS
-from trimtab.lab.scenario import Scenario
-from trimtab.lab.trial import run_trial
+from trimtab.lab.scenarios.catalogue import FAULTS
+from trimtab.lab.scenarios.scenario import Scenario
+from trimtab.lab.scenarios.trial import run_trial
 
 STEPS = 240
 SEED = 1

@@ -10,9 +10,9 @@ from trimtab.core.block import Block, Column, Event
 from trimtab.core.config import TextbookConfig
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
-from trimtab.diagnose.case import Case, RunFacts
+from trimtab.diagnose.context import Case, RunFacts
 from trimtab.diagnose.diagnosis import Diagnosis, diagnose
-from trimtab.diagnose.own_tree import OWN_QUESTIONS
+from trimtab.diagnose.tree.trimtab import OWN_QUESTIONS
 
 Array = NDArray[np.float64]
 

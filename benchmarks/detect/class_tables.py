@@ -14,10 +14,10 @@ def class_section(lab: Sequence[Classed], real: Sequence[Classed], splits: Seque
     """All tables of classes."""
     parts = [
         "The true class of a lab fault is that of the run beside its clean twin "
-        "(`src/trimtab/lab/outcome.py`), of a public incident its label. Scored is the first "
-        "incident from the onset on; what was not found counts in recall, not here. A fault that "
-        "was there from the first step on has no before: beside its twin the loss is too high, by "
-        "itself it looks as any other, and the incident is called silent.",
+        "(`src/trimtab/lab/scenarios/outcome.py`), of a public incident its label. Scored is the "
+        "first incident from the onset on; what was not found counts in recall, not here. A fault "
+        "that was there from the first step on has no before: beside its twin the loss is too high, "
+        "by itself it looks as any other, and the incident is called silent.",
         _right_table(lab, real, splits),
     ]
     for split in splits:
@@ -27,7 +27,8 @@ def class_section(lab: Sequence[Classed], real: Sequence[Classed], splits: Seque
             parts.append(f"Wrong, lab, {split}:\n\n{_wrong_table(items)}")
     parts.append(
         "How sure it was: the outlooks of each look that said so, and how many were right. The "
-        "certainties come from the tuning splits of both (`src/trimtab/diagnose/outlook.py`).\n\n"
+        "certainties come from the tuning splits of both "
+        "(`src/trimtab/diagnose/incidents/outlook.py`).\n\n"
         + _certainty_table([*lab, *real], splits)
     )
     return "\n\n".join(parts)

@@ -1,8 +1,8 @@
 """Classes of incidents: what trimtab said became of each, against what truly did.
 
-In the lab the truth is the run beside its clean twin (`trimtab.lab.outcome`); on public runs it is
-the label. Scored is the first incident that opened from the onset on, or in the labelled event.
-Where there is none, nothing is scored here: that counts in recall.
+In the lab the truth is the run beside its clean twin (`trimtab.lab.scenarios.outcome`); on
+public runs it is the label. Scored is the first incident that opened from the onset on, or in the
+labelled event. Where there is none, nothing is scored here: that counts in recall.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from trimtab.core.block import Block
 from trimtab.core.findings import Severity
 from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Outlook, Transition
 from trimtab.judge import Judge
-from trimtab.lab.outcome import true_class
-from trimtab.lab.pairing import Pair
+from trimtab.lab.scenarios.outcome import true_class
+from trimtab.lab.scenarios.pairing import Pair
 
 LOOKS = (8, 32)
 """Records after the alarm at which a provisional class is asked for."""

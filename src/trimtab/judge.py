@@ -20,15 +20,15 @@ from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentChange
 from trimtab.detect.detector import Detector
 from trimtab.detect.ensemble import Ensemble
-from trimtab.detect.nonfinite import NonFinite
-from trimtab.detect.textbook_rise import TextbookRise
-from trimtab.detect.textbook_scale import TextbookScale
-from trimtab.detect.textbook_spike import TextbookSpike
-from trimtab.diagnose.case import Case, RunFacts
+from trimtab.detect.textbook.nonfinite import NonFinite
+from trimtab.detect.textbook.rise import TextbookRise
+from trimtab.detect.textbook.scale import TextbookScale
+from trimtab.detect.textbook.spike import TextbookSpike
+from trimtab.diagnose.context import Case, RunFacts
 from trimtab.diagnose.diagnosis import diagnose
-from trimtab.diagnose.episode_tracker import EpisodeTracker
-from trimtab.diagnose.own_tree import OWN_QUESTIONS
-from trimtab.diagnose.tracker import IncidentTracker
+from trimtab.diagnose.incidents.textbook_tracker import IncidentTracker
+from trimtab.diagnose.incidents.tracker import EpisodeTracker
+from trimtab.diagnose.tree.trimtab import OWN_QUESTIONS
 from trimtab.policy import own, textbook
 from trimtab.policy.opinion import Opinion
 

@@ -16,9 +16,9 @@ from tests.check.plans import HEALTHY
 from trimtab.check import check_config, read_config
 from trimtab.check.curve import Shape
 from trimtab.check.examine import Examination, Line
-from trimtab.check.own import FIELDS
+from trimtab.check.formats.plain import FIELDS
+from trimtab.check.formats.shell import read_flags
 from trimtab.check.plan import LossScaling, NormPlace, Precision
-from trimtab.check.shell import read_flags
 from trimtab.core.config import Config
 from trimtab.core.errors import ConfigError, TrimtabError, UnreadablePlan
 

@@ -13,12 +13,12 @@ pytest.importorskip("torchdata")
 
 from typer.testing import CliRunner
 
-from trimtab.cli import lab_train as lab
+from trimtab.cli.lab import train as lab
 from trimtab.cli.main import app
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.lab.optimizer import OptimizerConfig
-from trimtab.lab.sizes import SIZES
-from trimtab.lab.train_config import Dtype, Engine, TrainConfig
+from trimtab.lab.model.optimizer import OptimizerConfig
+from trimtab.lab.model.sizes import SIZES
+from trimtab.lab.trainer.train_config import Dtype, Engine, TrainConfig
 
 SMALL = ["--size", "0.15M", "--batch-size", "4", "--length", "16", "--corpus-bytes", "400000"]
 

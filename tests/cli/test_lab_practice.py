@@ -13,12 +13,12 @@ from rich.console import Console
 from tests.lab.conftest import SMALL_BYTES
 from typer.testing import CliRunner
 
-from trimtab.cli import lab_practice
+from trimtab.cli.lab import practice as lab_practice
 from trimtab.cli.main import app
 from trimtab.core.actions import ActionKind
-from trimtab.lab import scenario
 from trimtab.lab.practice.exercise import Exercise
 from trimtab.lab.practice.write_up import empty_write_up
+from trimtab.lab.scenarios import scenario
 
 SEED = 3
 

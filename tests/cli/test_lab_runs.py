@@ -11,11 +11,11 @@ pytest.importorskip("torchdata")
 from typer.testing import CliRunner, Result
 
 from trimtab.cli.main import app
-from trimtab.lab import scenario as scenarios
-from trimtab.lab import suite as suites
-from trimtab.lab.catalogue import KINDS
-from trimtab.lab.scenario import Scenario
-from trimtab.lab.trial import run_trial
+from trimtab.lab.scenarios import scenario as scenarios
+from trimtab.lab.scenarios import suite as suites
+from trimtab.lab.scenarios.catalogue import KINDS
+from trimtab.lab.scenarios.scenario import Scenario
+from trimtab.lab.scenarios.trial import run_trial
 
 SMALL_BYTES = 400_000
 

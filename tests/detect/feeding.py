@@ -9,8 +9,8 @@ import numpy as np
 from trimtab.core.block import Block, Column, Event
 from trimtab.core.findings import Finding, Severity
 from trimtab.detect.ensemble import RecordDetector
-from trimtab.detect.known import Calendar
-from trimtab.detect.rows import rows_of
+from trimtab.detect.known_events import Calendar
+from trimtab.detect.tools.rows import rows_of
 
 
 def block(length: int, **parts: Any) -> Block:

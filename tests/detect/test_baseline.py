@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab.detect.baseline import (
+from trimtab.detect.tools.baseline import (
     CELL,
     FAR_OFF,
     FEWEST,

@@ -5,13 +5,13 @@ import pytest
 from tests.detect.feeding import alarms, at, block, findings
 
 from trimtab.core.findings import Severity, Symptom
-from trimtab.detect.frozen import ZEROS, Frozen
-from trimtab.detect.logits import Logits
-from trimtab.detect.order import STANDS, Order
-from trimtab.detect.precision import STANDS as SCALE_STANDS
-from trimtab.detect.precision import Precision
-from trimtab.detect.repeats import MEMORY, Repeats
-from trimtab.detect.schedule import RISES, Schedule
+from trimtab.detect.run.counters import STANDS, Order
+from trimtab.detect.run.lr_schedule import RISES, Schedule
+from trimtab.detect.run.repeated_batch import MEMORY, Repeats
+from trimtab.detect.state.attention_logits import Logits
+from trimtab.detect.state.frozen import ZEROS, Frozen
+from trimtab.detect.state.loss_scale import STANDS as SCALE_STANDS
+from trimtab.detect.state.loss_scale import Precision
 
 LENGTH, AT = 300, 200
 

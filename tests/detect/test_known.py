@@ -4,8 +4,8 @@ import numpy as np
 from tests.detect.feeding import block
 
 from trimtab.core.block import Block, Event
-from trimtab.detect.known import SETTLED, Calendar, Known
-from trimtab.detect.rows import rows_of
+from trimtab.detect.known_events import SETTLED, Calendar, Known
+from trimtab.detect.tools.rows import rows_of
 
 
 def known(run: Block) -> list[tuple[int, Known]]:

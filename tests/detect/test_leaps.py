@@ -5,8 +5,8 @@ import pytest
 from tests.detect.feeding import alarms, at, block, findings
 
 from trimtab.core.findings import Severity, Symptom
-from trimtab.detect.leap import Leap, Reach
-from trimtab.detect.leaps import Leaps
+from trimtab.detect.state.state_jumps import Leaps
+from trimtab.detect.tools.jump_test import Leap, Reach
 
 LENGTH, AT = 600, 400
 REACH = Reach(up=2.0, down=3.0, floor=1e-3)

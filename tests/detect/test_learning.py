@@ -4,8 +4,8 @@ import numpy as np
 from tests.detect.feeding import alarms, at, block
 
 from trimtab.core.findings import Symptom
-from trimtab.detect.no_learning import PATIENCE, NoLearning
-from trimtab.detect.resume import Resume
+from trimtab.detect.loss.no_learning import PATIENCE, NoLearning
+from trimtab.detect.loss.resume_gap import Resume
 
 LENGTH, AT = 800, 300
 

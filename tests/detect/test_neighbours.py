@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab.detect.baseline import CELL, FEWEST, LOSS_SHAPE, Baseline, Scores
-from trimtab.detect.neighbours import NEAR, WINDOW, Neighbours
+from trimtab.detect.tools.baseline import CELL, FEWEST, LOSS_SHAPE, Baseline, Scores
+from trimtab.detect.tools.neighbours import NEAR, WINDOW, Neighbours
 
 LENGTH = 5 * WINDOW
 

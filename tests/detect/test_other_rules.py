@@ -9,9 +9,9 @@ from tests.synthetic import block_of
 from trimtab.core.block import Block, Column
 from trimtab.core.config import TextbookConfig
 from trimtab.core.findings import Finding, Symptom
-from trimtab.detect.nonfinite import NonFinite
-from trimtab.detect.textbook_rise import TextbookRise
-from trimtab.detect.textbook_scale import TextbookScale
+from trimtab.detect.textbook.nonfinite import NonFinite
+from trimtab.detect.textbook.rise import TextbookRise
+from trimtab.detect.textbook.scale import TextbookScale
 
 CONFIG = TextbookConfig()
 

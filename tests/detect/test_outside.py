@@ -5,9 +5,9 @@ import pytest
 from tests.detect.feeding import alarms, at, block
 
 from trimtab.core.findings import Symptom
-from trimtab.detect.norm_trend import NormTrend
-from trimtab.detect.outside import Outside, Span
-from trimtab.detect.token_mix import TokenMix
+from trimtab.detect.run.token_mix import TokenMix
+from trimtab.detect.state.norm_trend import NormTrend
+from trimtab.detect.tools.range_test import Outside, Span
 
 SPAN = Span(before=6, newest=2, widths=0.5)
 

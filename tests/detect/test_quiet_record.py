@@ -5,8 +5,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab.detect.quiet_record import BLOCK, BLOCKS, FACTOR, Bounds, QuietRecord
-from trimtab.detect.running_sums import RunningSums
+from trimtab.detect.tools.running_sums import RunningSums
+from trimtab.detect.tools.score_history import BLOCK, BLOCKS, FACTOR, Bounds, QuietRecord
 
 
 @settings(max_examples=25, deadline=None)

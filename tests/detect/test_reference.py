@@ -12,10 +12,10 @@ from tests.synthetic import block_of, falling_loss
 
 from trimtab.core.block import Block, Column
 from trimtab.core.findings import Finding, Severity, Symptom
-from trimtab.detect.earlier_attempt import MEMORY, EarlierAttempt
-from trimtab.detect.reference import Reference
-from trimtab.detect.rows import rows_of
-from trimtab.detect.side_by_side import lay_beside, same_batches
+from trimtab.detect.reference.earlier_attempt import MEMORY, EarlierAttempt
+from trimtab.detect.reference.reference import Reference
+from trimtab.detect.reference.side_by_side import lay_beside, same_batches
+from trimtab.detect.tools.rows import rows_of
 
 LENGTH, AT = 900, 600
 

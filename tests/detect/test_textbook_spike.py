@@ -7,8 +7,8 @@ from tests.synthetic import add_spike, block_of, falling_loss
 from trimtab.core.block import Block, Column
 from trimtab.core.config import TextbookConfig
 from trimtab.core.findings import Finding, Symptom
-from trimtab.detect.textbook_spike import TextbookSpike
-from trimtab.detect.windows import trailing_moments
+from trimtab.detect.textbook.spike import TextbookSpike
+from trimtab.detect.tools.windows import trailing_moments
 
 
 def find(loss: np.ndarray) -> list[Finding]:

@@ -5,7 +5,7 @@ import pytest
 from tests.detect.feeding import alarms, at, block, findings
 
 from trimtab.core.findings import Severity, Symptom
-from trimtab.detect.throughput import Throughput
+from trimtab.detect.run.throughput import Throughput
 
 LENGTH, AT = 500, 300
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from trimtab.core.block import Block, Column
 from trimtab.core.errors import LogError
-from trimtab.diagnose.comparison import Comparison, compare_losses
+from trimtab.diagnose.measures.comparison import Comparison, compare_losses
 
 
 def block(losses: list[float], steps: list[int] | None = None) -> Block:

@@ -10,8 +10,8 @@ from tests.synthetic import block_of
 from trimtab.core.block import Block, Column
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Transition
-from trimtab.diagnose.episode import MOST_REOPENED, SETTLED
-from trimtab.diagnose.episode_tracker import EpisodeTracker
+from trimtab.diagnose.incidents.open_incident import MOST_REOPENED, SETTLED
+from trimtab.diagnose.incidents.tracker import EpisodeTracker
 
 NOISE = 0.1
 ONSET = 300

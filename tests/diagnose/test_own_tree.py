@@ -6,9 +6,9 @@ import pytest
 from tests.synthetic import diagnosis_of
 
 from trimtab.core.findings import Symptom
-from trimtab.diagnose import own_leaves
-from trimtab.diagnose.leaves import Leaf
-from trimtab.diagnose.own_tree import OWN_QUESTIONS
+from trimtab.diagnose.tree import trimtab_leaves as own_leaves
+from trimtab.diagnose.tree.textbook_leaves import Leaf
+from trimtab.diagnose.tree.trimtab import OWN_QUESTIONS
 
 NOT_NAMED = {
     # Asked for by their signals, in questions 1 to 4.

@@ -11,11 +11,11 @@ from trimtab.core.causes import Cause, Standing
 from trimtab.core.config import Rules
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.signals import Quality
-from trimtab.diagnose import leaves
-from trimtab.diagnose.case import RunFacts
-from trimtab.diagnose.leaves import Leaf
-from trimtab.diagnose.reading import Verdict
-from trimtab.diagnose.tree import QUESTIONS
+from trimtab.diagnose.context import RunFacts
+from trimtab.diagnose.evidence.reading import Verdict
+from trimtab.diagnose.tree import textbook_leaves as leaves
+from trimtab.diagnose.tree.textbook import QUESTIONS
+from trimtab.diagnose.tree.textbook_leaves import Leaf
 from trimtab.judge import Judge
 from trimtab.policy.opinion import Opinion
 

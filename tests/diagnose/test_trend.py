@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trimtab.core.incidents import Moment
-from trimtab.diagnose.trend import trend_of
+from trimtab.diagnose.incidents.trend import trend_of
 
 
 def moments(losses: np.ndarray, *, first: int = 100) -> list[Moment]:

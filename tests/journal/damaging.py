@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from trimtab.core.config import JournalConfig
 from trimtab.journal import JournalWriter, RunDirectory
-from trimtab.journal.files import JournalFiles
-from trimtab.journal.header import CHUNK_ROWS
-from trimtab.journal.openlog import OpenLog
-from trimtab.journal.packing import Forms
-from trimtab.journal.sealed import SealedFile
+from trimtab.journal.format.files import JournalFiles
+from trimtab.journal.format.header import CHUNK_ROWS
+from trimtab.journal.read.sealed import SealedFile
+from trimtab.journal.write.openlog import OpenLog
+from trimtab.journal.write.packing import Forms
 
 SEALED, OPEN = 10_000, 400
 """Records in each of the two sealed files, and in the log after them."""

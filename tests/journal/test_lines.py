@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.journal.lines import decode, encode
-from trimtab.journal.notes import SCHEMA, understand
+from trimtab.journal.format.entries import SCHEMA, understand
+from trimtab.journal.format.lines import decode, encode
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.journal.comparing import row, rows_of
 
-from trimtab.journal.lines import encode
-from trimtab.journal.packing import Form, Forms, PackedRows
+from trimtab.journal.format.lines import encode
+from trimtab.journal.write.packing import Form, Forms, PackedRows
 
 one_nan = st.floats().map(lambda value: value if value == value else float("nan"))
 records = st.dictionaries(st.text(), one_nan, max_size=5)

@@ -21,9 +21,9 @@ from trimtab.journal import (
     RunDirectory,
     read_journal,
 )
-from trimtab.journal.files import JournalFiles
-from trimtab.journal.lines import Entry, encode
-from trimtab.journal.sealing import settle
+from trimtab.journal.format.files import JournalFiles
+from trimtab.journal.format.lines import Entry, encode
+from trimtab.journal.write.sealing import settle
 
 HEAD = {"kind": "segment", "note": 0, "schema": 1, "index": 0, "qualities": {}}
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from trimtab.core.block import Block, Column
-from trimtab.journal import sealed as sealed_room
-from trimtab.journal.assembly import assemble
-from trimtab.journal.damage import DamageKind
-from trimtab.journal.header import CHUNK_ROWS, MAGIC, MAX_ROWS, trailer
-from trimtab.journal.lines import decode, encode
-from trimtab.journal.sealed import SealedFile
-from trimtab.journal.segment import write_segment
+from trimtab.journal.format.damage import DamageKind
+from trimtab.journal.format.header import CHUNK_ROWS, MAGIC, MAX_ROWS, trailer
+from trimtab.journal.format.lines import decode, encode
+from trimtab.journal.read import sealed as sealed_room
+from trimtab.journal.read.assembly import assemble
+from trimtab.journal.read.sealed import SealedFile
+from trimtab.journal.write.segment import write_segment
 
 ROWS = 3 * CHUNK_ROWS + 17
 NOTES = [{"kind": "segment", "schema": 1, "index": 0, "qualities": {}}]

@@ -7,10 +7,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trimtab.journal import Follower, RunDirectory, read_journal
-from trimtab.journal.files import JournalFiles
-from trimtab.journal.lines import Entry, encode
-from trimtab.journal.notes import _FIELDS
-from trimtab.journal.sealing import settle
+from trimtab.journal.format.entries import _FIELDS
+from trimtab.journal.format.files import JournalFiles
+from trimtab.journal.format.lines import Entry, encode
+from trimtab.journal.write.sealing import settle
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),

@@ -9,8 +9,8 @@ import pytest
 if TYPE_CHECKING:
     from tests.lab.observing import Bench
 
-    from trimtab.lab.scenario import Scenario
-    from trimtab.lab.shards import TokenCorpus
+    from trimtab.lab.corpus.shards import TokenCorpus
+    from trimtab.lab.scenarios.scenario import Scenario
 
 SMALL_BYTES = 400_000
 """Source text of the tests' corpus; 1/30 of the library, all four sources in it."""
@@ -20,7 +20,7 @@ SMALL_BYTES = 400_000
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> "TokenCorpus":
     for package in ("torch", "tokenizers", "torchdata"):
         pytest.importorskip(package)
-    from trimtab.lab.tokens import CorpusConfig, prepare_corpus
+    from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
 
     return prepare_corpus(
         CorpusConfig(vocab_size=512, max_bytes=SMALL_BYTES),
@@ -44,8 +44,8 @@ def trial(
     trials: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> "Callable[[Scenario], Path]":
     """Runs a scenario on the small corpus, or finds it where a test has run it before."""
-    from trimtab.lab import scenario
-    from trimtab.lab.trial import run_trial
+    from trimtab.lab.scenarios import scenario
+    from trimtab.lab.scenarios.trial import run_trial
 
     monkeypatch.setattr(scenario, "CORPUS_BYTES", SMALL_BYTES)
     return lambda wanted: run_trial(wanted, trials, cache_dir=cache)

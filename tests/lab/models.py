@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.lab.model import Gpt, Output, Signals
-from trimtab.lab.sizes import SIZES, ModelConfig
+from trimtab.lab.model.gpt import Gpt, Output, Signals
+from trimtab.lab.model.sizes import SIZES, ModelConfig
 
 TINY = SIZES["0.15M"]
 

@@ -15,15 +15,15 @@ from torch import Tensor
 
 from trimtab.core.block import Block
 from trimtab.core.config import Config
-from trimtab.lab.checkpoints import Run
-from trimtab.lab.data import Batch
-from trimtab.lab.disturbance import Base, Disturbance, Parts
-from trimtab.lab.local_ranks import run_ranks
-from trimtab.lab.optimizer import OptimizerConfig
-from trimtab.lab.sizes import ModelConfig
-from trimtab.lab.touch import change_batches, change_gradient
-from trimtab.lab.train import train
-from trimtab.lab.train_config import Dtype, Engine, TrainConfig
+from trimtab.lab.corpus.data import Batch
+from trimtab.lab.model.optimizer import OptimizerConfig
+from trimtab.lab.model.sizes import ModelConfig
+from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.disturbance import Base, Disturbance, Parts
+from trimtab.lab.trainer.local_ranks import run_ranks
+from trimtab.lab.trainer.touch import change_batches, change_gradient
+from trimtab.lab.trainer.train import train
+from trimtab.lab.trainer.train_config import Dtype, Engine, TrainConfig
 
 ONSET = 8
 STEPS = 14

@@ -14,10 +14,10 @@ from tests.lab.training import first_difference, journal
 from trimtab.core.block import Block
 from trimtab.core.causes import Cause
 from trimtab.core.errors import ConfigError
-from trimtab.lab.catalogue import FAULTS, HARMLESS, KINDS, NATURAL, kind_named
-from trimtab.lab.disturbance import Base
-from trimtab.lab.scenario import Scenario
-from trimtab.lab.trial import read_truth
+from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, KINDS, NATURAL, kind_named
+from trimtab.lab.scenarios.scenario import Scenario
+from trimtab.lab.scenarios.trial import read_truth
+from trimtab.lab.trainer.disturbance import Base
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 

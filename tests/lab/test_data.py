@@ -12,9 +12,9 @@ pytest.importorskip("torchdata")
 import torch
 
 from trimtab.core.errors import ConfigError
-from trimtab.lab.data import Batch, DataConfig, WindowDataset, make_loader
-from trimtab.lab.shards import Split, TokenCorpus
-from trimtab.lab.text import Source
+from trimtab.lab.corpus.data import Batch, DataConfig, WindowDataset, make_loader
+from trimtab.lab.corpus.shards import Split, TokenCorpus
+from trimtab.lab.corpus.text import Source
 
 CONFIG = DataConfig(batch_size=8, length=16, seed=5)
 

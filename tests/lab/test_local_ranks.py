@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 import torch.distributed as dist
 
-from trimtab.lab.local_ranks import RankFailed, RanksLost, run_ranks
+from trimtab.lab.trainer.local_ranks import RankFailed, RanksLost, run_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 

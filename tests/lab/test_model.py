@@ -13,8 +13,8 @@ import torch
 from tests.lab.models import TINY, gradients, make, measured, rows
 from torch import Tensor
 
-from trimtab.lab.attention import rotary_table, rotate
-from trimtab.lab.model import Gpt
+from trimtab.lab.model.attention import rotary_table, rotate
+from trimtab.lab.model.gpt import Gpt
 
 
 def test_shapes_and_the_loss_of_a_model_that_knows_nothing() -> None:

@@ -15,9 +15,9 @@ from tests.lab.models import TINY, gradients, make, rows
 from torch import Tensor
 from torch.multiprocessing.spawn import start_processes
 
-from trimtab.lab.model import Gpt
-from trimtab.lab.optimizer import OptimizerConfig, make_optimizer
-from trimtab.lab.sizes import ModelConfig
+from trimtab.lab.model.gpt import Gpt
+from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer
+from trimtab.lab.model.sizes import ModelConfig
 
 RICH = ModelConfig(
     vocab_size=512,

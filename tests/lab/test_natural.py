@@ -15,11 +15,11 @@ from tests.lab.observing import ONSET, Bench, settings_for
 from tests.lab.training import journal, per_step
 
 from trimtab.core import signals
-from trimtab.lab.catalogue import NATURAL
-from trimtab.lab.disturbance import Base, Disturbance
-from trimtab.lab.natural import AttentionCollapse, Fp16Spiral, NoWarmup, PostNorm, WideInit
-from trimtab.lab.scenario import Scenario
-from trimtab.lab.train_config import TrainConfig
+from trimtab.lab.faults.natural import AttentionCollapse, Fp16Spiral, NoWarmup, PostNorm, WideInit
+from trimtab.lab.scenarios.catalogue import NATURAL
+from trimtab.lab.scenarios.scenario import Scenario
+from trimtab.lab.trainer.disturbance import Base, Disturbance
+from trimtab.lab.trainer.train_config import TrainConfig
 
 Trial = Callable[[Scenario], Path]
 

@@ -5,8 +5,8 @@ import pytest
 from tests.synthetic import block_of
 
 from trimtab.core.incidents import IncidentClass
-from trimtab.lab.outcome import true_class
-from trimtab.lab.pairing import Pair
+from trimtab.lab.scenarios.outcome import true_class
+from trimtab.lab.scenarios.pairing import Pair
 
 ONSET, STEPS = 300, 600
 SIGMA = 0.2

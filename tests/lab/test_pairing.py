@@ -11,7 +11,7 @@ pytest.importorskip("torchdata")
 
 from trimtab.core.block import Block
 from trimtab.core.builder import BlockBuilder, Record
-from trimtab.lab.pairing import Pair
+from trimtab.lab.scenarios.pairing import Pair
 
 STEPS, ONSET = 300, 150
 

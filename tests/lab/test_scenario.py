@@ -11,10 +11,10 @@ pytest.importorskip("torchdata")
 
 from trimtab.core.errors import ConfigError
 from trimtab.core.jsonable import to_jsonable
-from trimtab.lab.catalogue import CLEAN, KINDS
-from trimtab.lab.disturbance import Base
-from trimtab.lab.scenario import Grade, Regime, Scenario, Setting, SuiteSplit
-from trimtab.lab.train_config import Dtype, Engine
+from trimtab.lab.scenarios.catalogue import CLEAN, KINDS
+from trimtab.lab.scenarios.scenario import Grade, Regime, Scenario, Setting, SuiteSplit
+from trimtab.lab.trainer.disturbance import Base
+from trimtab.lab.trainer.train_config import Dtype, Engine
 
 SEEDS = range(200)
 SUITE_SEEDS = range(5)

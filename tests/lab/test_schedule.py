@@ -11,7 +11,7 @@ pytest.importorskip("torchdata")
 import torch
 from tests.lab.training import small
 
-from trimtab.lab.schedule import lr_factor, make_schedule
+from trimtab.lab.trainer.schedule import lr_factor, make_schedule
 
 
 def test_it_rises_straight_falls_as_a_cosine_and_ends_at_a_tenth() -> None:

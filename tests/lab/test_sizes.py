@@ -14,8 +14,8 @@ pytest.importorskip("torchdata")
 import torch
 
 from trimtab.core.errors import ConfigError
-from trimtab.lab.model import Gpt
-from trimtab.lab.sizes import SIZES, ModelConfig
+from trimtab.lab.model.gpt import Gpt
+from trimtab.lab.model.sizes import SIZES, ModelConfig
 
 MEANT = {"0.15M": 150e3, "1M": 1e6, "3M": 3e6, "10M": 10e6, "x1": 50e6}
 
@@ -79,7 +79,7 @@ def test_a_missing_package_is_told_with_its_cure() -> None:
     script = (
         "import sys\n"
         "sys.modules['tokenizers'] = None\n"  # any import of it now raises
-        "import trimtab.lab.sizes\n"
+        "import trimtab.lab.model.sizes\n"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "MissingExtra: the lab needs tokenizers" in run.stderr

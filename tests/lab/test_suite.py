@@ -12,10 +12,9 @@ pytest.importorskip("torchdata")
 
 from tests.lab.training import journal, timeless
 
-from trimtab.lab.catalogue import CLEAN, FAULTS, HARMLESS, KINDS, NATURAL
-from trimtab.lab.disturbance import Base
-from trimtab.lab.scenario import Grade, Scenario, SuiteSplit
-from trimtab.lab.suite import (
+from trimtab.lab.scenarios.catalogue import CLEAN, FAULTS, HARMLESS, KINDS, NATURAL
+from trimtab.lab.scenarios.scenario import Grade, Scenario, SuiteSplit
+from trimtab.lab.scenarios.suite import (
     INDEX,
     Built,
     build_suite,
@@ -24,7 +23,8 @@ from trimtab.lab.suite import (
     tiny_suite,
     with_twins,
 )
-from trimtab.lab.trial import TRUTH, read_truth, run_trial
+from trimtab.lab.scenarios.trial import TRUTH, read_truth, run_trial
+from trimtab.lab.trainer.disturbance import Base
 
 SUITES = {"full": full_suite, "fast": fast_suite, "tiny": tiny_suite}
 

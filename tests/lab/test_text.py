@@ -14,7 +14,7 @@ pytest.importorskip("torchdata")
 from tests.lab.conftest import SMALL_BYTES
 
 from trimtab.core.errors import LabError
-from trimtab.lab.text import Document, Source, documents_of, library_files
+from trimtab.lab.corpus.text import Document, Source, documents_of, library_files
 
 ALL = 2**40
 

@@ -16,11 +16,11 @@ from tests.lab.training import TRAINED, per_step
 from torch import Tensor
 
 from trimtab.core import signals
-from trimtab.lab.checkpoints import Run
-from trimtab.lab.data import Batch
-from trimtab.lab.disturbance import Base, Disturbance, Parts
-from trimtab.lab.model import Output
-from trimtab.lab.touch import (
+from trimtab.lab.corpus.data import Batch
+from trimtab.lab.model.gpt import Output
+from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.disturbance import Base, Disturbance, Parts
+from trimtab.lab.trainer.touch import (
     before_step,
     change_batches,
     change_gradient,

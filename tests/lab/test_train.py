@@ -26,12 +26,12 @@ from tests.lab.training import (
 
 from trimtab.core.block import Block
 from trimtab.core.errors import ConfigError, LabError
-from trimtab.lab.checkpoints import latest
-from trimtab.lab.data import Batch, WindowDataset
-from trimtab.lab.model import Gpt
-from trimtab.lab.optimizer import OptimizerConfig
-from trimtab.lab.train import train
-from trimtab.lab.train_config import Dtype, Engine, TrainConfig
+from trimtab.lab.corpus.data import Batch, WindowDataset
+from trimtab.lab.model.gpt import Gpt
+from trimtab.lab.model.optimizer import OptimizerConfig
+from trimtab.lab.trainer.checkpoints import latest
+from trimtab.lab.trainer.train import train
+from trimtab.lab.trainer.train_config import Dtype, Engine, TrainConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 

@@ -16,8 +16,8 @@ from tests.lab.training import journal, per_step, run_until, small, timeless, we
 from tests.ranks import run_ranks
 
 from trimtab.core.errors import ConfigError
-from trimtab.lab.train import train
-from trimtab.lab.train_config import Dtype, Engine
+from trimtab.lab.trainer.train import train
+from trimtab.lab.trainer.train_config import Dtype, Engine
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),

@@ -14,10 +14,10 @@ pytest.importorskip("torchdata")
 from tests.lab.training import journal
 from tests.ranks import run_ranks
 
-from trimtab.lab.sizes import SIZES
-from trimtab.lab.tokens import CorpusConfig, prepare_corpus
-from trimtab.lab.train import train
-from trimtab.lab.train_config import Dtype, Engine, TrainConfig
+from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
+from trimtab.lab.model.sizes import SIZES
+from trimtab.lab.trainer.train import train
+from trimtab.lab.trainer.train_config import Dtype, Engine, TrainConfig
 
 pytestmark = [
     pytest.mark.slow,

@@ -13,12 +13,12 @@ pytest.importorskip("torchdata")
 from tests.lab.training import TRAINED, journal, per_step, timeless
 
 from trimtab.core import signals
-from trimtab.lab import trial as trials_room
-from trimtab.lab.catalogue import CLEAN
-from trimtab.lab.disturbance import Base
-from trimtab.lab.local_ranks import run_ranks
-from trimtab.lab.scenario import Scenario
-from trimtab.lab.trial import TRUTH, is_done, read_truth, run_trial
+from trimtab.lab.scenarios import trial as trials_room
+from trimtab.lab.scenarios.catalogue import CLEAN
+from trimtab.lab.scenarios.scenario import Scenario
+from trimtab.lab.scenarios.trial import TRUTH, is_done, read_truth, run_trial
+from trimtab.lab.trainer.disturbance import Base
+from trimtab.lab.trainer.local_ranks import run_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 

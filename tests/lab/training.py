@@ -15,9 +15,9 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from trimtab.core.block import Block
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.lab.sizes import SIZES
-from trimtab.lab.train import train
-from trimtab.lab.train_config import TrainConfig
+from trimtab.lab.model.sizes import SIZES
+from trimtab.lab.trainer.train import train
+from trimtab.lab.trainer.train_config import TrainConfig
 
 CLOCKS = frozenset({"clock", "step_seconds", "tokens_per_second", "data_seconds"})
 """Signals that tell the time, and so are never twice the same."""

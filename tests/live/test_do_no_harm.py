@@ -30,34 +30,34 @@ STEPS = 40
 FAILS_AT = 15
 
 PLACES = [
-    "trimtab.live.activations._Writer._write",
-    "trimtab.live.loss_meter.LossMeter.add",
-    "trimtab.live.sensors.as_scalar",
-    "trimtab.live.sensors.Sensors.give_norm",
-    "trimtab.live.sensors.Sensors.measure_head",
-    "trimtab.live.sensors.Sensors.take_own",
-    "trimtab.live.sensors.Sensors.interpret_head",
-    "trimtab.live.sensors.Sensors.interpret_rest",
-    "trimtab.live.sensors._explain_head",
-    "trimtab.live.state_sums._squares",
-    "trimtab.live.shares.Shares.by_role",
-    "trimtab.live.telemetry.Telemetry.measure",
-    "trimtab.live.telemetry.Telemetry.interpret",
-    "trimtab.live.telemetry.sum_state",
-    "trimtab.live.watcher.Watcher._fill",
-    "trimtab.live.delivery.Delivery.take",
-    "trimtab.live.watcher.Watcher.note_loss_scale",
-    "trimtab.live.host_side.HostSide.take",
-    "trimtab.live.host_side.HostSide._judge_record",
-    "trimtab.live.host_side.HostSide._derived",
+    "trimtab.live.measure.activations._Writer._write",
+    "trimtab.live.measure.loss_meter.LossMeter.add",
+    "trimtab.live.measure.sensors.as_scalar",
+    "trimtab.live.measure.sensors.Sensors.give_norm",
+    "trimtab.live.measure.sensors.Sensors.measure_head",
+    "trimtab.live.measure.sensors.Sensors.take_own",
+    "trimtab.live.measure.sensors.Sensors.interpret_head",
+    "trimtab.live.measure.sensors.Sensors.interpret_rest",
+    "trimtab.live.measure.sensors._explain_head",
+    "trimtab.live.measure.state_sums._squares",
+    "trimtab.live.measure.shares.Shares.by_role",
+    "trimtab.live.measure.telemetry.Telemetry.measure",
+    "trimtab.live.measure.telemetry.Telemetry.interpret",
+    "trimtab.live.measure.telemetry.sum_state",
+    "trimtab.live.loop.watcher.Watcher._fill",
+    "trimtab.live.host.delivery.Delivery.take",
+    "trimtab.live.loop.watcher.Watcher.note_loss_scale",
+    "trimtab.live.host.host_side.HostSide.take",
+    "trimtab.live.host.host_side.HostSide._judge_record",
+    "trimtab.live.host.host_side.HostSide._derived",
     "trimtab.judge.Judge.feed",
-    "trimtab.journal.writer.JournalWriter.append",
+    "trimtab.journal.write.writer.JournalWriter.append",
     "trimtab.detect.ensemble.Ensemble.feed",
 ]
 AT_THE_END = [
-    "trimtab.live.boundary.Boundary.drain",
-    "trimtab.live.host_side.HostSide.close",
-    "trimtab.live.host_side.HostSide._write_postmortems",
+    "trimtab.live.ranks.boundary.Boundary.drain",
+    "trimtab.live.host.host_side.HostSide.close",
+    "trimtab.live.host.host_side.HostSide._write_postmortems",
     "trimtab.judge.Judge.finish",
 ]
 SETUP = Setup(adamw(fused=True), steps=STEPS, guard_clips=True)
@@ -135,7 +135,7 @@ def test_training_goes_on_and_the_journal_tells_it(
 
 
 def test_a_failing_writer_thread_costs_records_only(bare: Outcome, tmp_path: Path) -> None:
-    assert_same_bits(bare, train_with("trimtab.journal.openlog.OpenLog.flush", tmp_path))
+    assert_same_bits(bare, train_with("trimtab.journal.write.openlog.OpenLog.flush", tmp_path))
 
 
 def test_a_guard_that_cannot_begin_steps_aside(
@@ -166,12 +166,12 @@ def on_ranks(rank: int, place: str, failing_rank: int, folder: Path) -> int:
 
 
 RANK_PLACES = [
-    "trimtab.live.activations._Writer._write",
-    "trimtab.live.loss_meter.LossMeter.add",
-    "trimtab.live.sensors.Sensors.measure_head",
-    "trimtab.live.telemetry.Telemetry.measure",
-    "trimtab.live.delivery.Delivery.take",
-    "trimtab.live.watcher.Watcher._fill",
+    "trimtab.live.measure.activations._Writer._write",
+    "trimtab.live.measure.loss_meter.LossMeter.add",
+    "trimtab.live.measure.sensors.Sensors.measure_head",
+    "trimtab.live.measure.telemetry.Telemetry.measure",
+    "trimtab.live.host.delivery.Delivery.take",
+    "trimtab.live.loop.watcher.Watcher._fill",
 ]
 
 

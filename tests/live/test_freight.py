@@ -10,8 +10,8 @@ from tests.live.tiny import journal_of
 from torch import nn
 
 import trimtab
-from trimtab.live.freight import MOST_NUMBERS, Freight, Part
-from trimtab.live.host_side import StepNote
+from trimtab.live.host.freight import MOST_NUMBERS, Freight, Part
+from trimtab.live.host.host_side import StepNote
 
 HEAD = torch.zeros(3)
 BLOCKS = 60

@@ -10,7 +10,7 @@ from benchmarks.operations import Counting
 from tests.live.tiny import Tiny, loss_of, make_model
 
 import trimtab
-from trimtab.live.sensors import Sensors
+from trimtab.live.measure.sensors import Sensors
 
 READS = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal"}
 

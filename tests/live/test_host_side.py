@@ -6,7 +6,7 @@ import pytest
 
 from trimtab.core.config import Config
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.live.host_side import HostSide, StepNote
+from trimtab.live.host.host_side import HostSide, StepNote
 
 PAUSES = (100, 110, 120)
 

@@ -12,14 +12,14 @@ from torch import nn
 
 from trimtab.core import signals
 from trimtab.core.errors import ConfigError
-from trimtab.live.activations import find_blocks
-from trimtab.live.batch_facts import BatchFacts
-from trimtab.live.ceiling import Ceiling
+from trimtab.live.host.ceiling import Ceiling
+from trimtab.live.loop.step_loop import StepLoop
+from trimtab.live.measure.activations import find_blocks
+from trimtab.live.measure.batch_facts import BatchFacts
+from trimtab.live.measure.roles import assign_roles, role_of
+from trimtab.live.measure.shares import Shares
+from trimtab.live.measure.state_sums import squares
 from trimtab.live.optimizers import find_optimizers
-from trimtab.live.roles import assign_roles, role_of
-from trimtab.live.shares import Shares
-from trimtab.live.state_sums import squares
-from trimtab.live.step_loop import StepLoop
 
 
 class TestOptimizers:

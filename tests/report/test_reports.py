@@ -10,8 +10,8 @@ from tests.synthetic import add_spike, block_of, falling_loss, troubled_run
 
 from trimtab.core.block import Block
 from trimtab.core.config import Rules
-from trimtab.diagnose.case import RunFacts
-from trimtab.diagnose.discards import reckon_discards
+from trimtab.diagnose.context import RunFacts
+from trimtab.diagnose.measures.discards import reckon_discards
 from trimtab.judge import Judge
 from trimtab.report.account import Account
 from trimtab.report.plain import markdown, plain

@@ -3,8 +3,16 @@
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType, ModuleType
 
-from trimtab.check import architecture, decay, operations, optimizer, precision, schedule, warmup
 from trimtab.check.rule import Rule
+from trimtab.check.rules import (
+    architecture,
+    decay,
+    operations,
+    optimizer,
+    precision,
+    schedule,
+    warmup,
+)
 from trimtab.core.errors import ConfigError
 
 FAMILIES: tuple[ModuleType, ...] = (

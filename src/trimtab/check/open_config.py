@@ -9,11 +9,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from trimtab.check import hf, megatron, torchtitan
-from trimtab.check.own import FIELDS, read_own, typed_settings
-from trimtab.check.places import json_lines, toml_lines
+from trimtab.check.formats import hf, megatron, torchtitan
+from trimtab.check.formats.places import json_lines, toml_lines
+from trimtab.check.formats.plain import FIELDS, read_own, typed_settings
+from trimtab.check.formats.shell import read_flags
 from trimtab.check.reading import Reading
-from trimtab.check.shell import read_flags
 from trimtab.core.config import CheckConfig
 from trimtab.core.errors import UnreadablePlan
 

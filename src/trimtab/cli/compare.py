@@ -9,7 +9,7 @@ from trimtab.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from trimtab.cli.examination import Source
-    from trimtab.diagnose.comparison import Comparison
+    from trimtab.diagnose.measures.comparison import Comparison
 
 
 def compare(
@@ -34,7 +34,7 @@ def compare(
     # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab.cli import output
     from trimtab.cli.examination import read_source
-    from trimtab.diagnose.comparison import compare_losses
+    from trimtab.diagnose.measures.comparison import compare_losses
 
     with output.told_errors():
         sources = read_source(run), read_source(base)

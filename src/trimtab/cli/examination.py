@@ -9,8 +9,8 @@ from trimtab.core.block import Block
 from trimtab.core.config import Rules
 from trimtab.core.errors import ConfigError, JournalError, NoUsableLoss
 from trimtab.core.signals import LOSS, REFERENCE_LOSS
-from trimtab.detect.side_by_side import lay_beside, same_batches
-from trimtab.diagnose.case import RunFacts
+from trimtab.detect.reference.side_by_side import lay_beside, same_batches
+from trimtab.diagnose.context import RunFacts
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.judge import Judge
 from trimtab.policy.opinion import Opinion

@@ -10,7 +10,7 @@ from trimtab.cli.compare import compare
 from trimtab.cli.demo import demo
 from trimtab.cli.diagnose import diagnose
 from trimtab.cli.follow import follow
-from trimtab.cli.lab import app as lab
+from trimtab.cli.lab.app import app as lab
 from trimtab.cli.note import note
 from trimtab.cli.report import report
 

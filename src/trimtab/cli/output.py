@@ -12,8 +12,8 @@ from rich.console import Console
 from trimtab.cli.examination import write_incidents
 from trimtab.cli.exit_codes import ExitCode
 from trimtab.core.errors import ConfigError, JournalError, TrimtabError
-from trimtab.diagnose.discards import reckon_discards
-from trimtab.diagnose.goodput import reckon_goodput
+from trimtab.diagnose.measures.discards import reckon_discards
+from trimtab.diagnose.measures.goodput import reckon_goodput
 from trimtab.journal import RunDirectory
 from trimtab.report.account import Account
 from trimtab.report.plain import plain

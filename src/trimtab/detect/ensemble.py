@@ -8,23 +8,23 @@ from typing import Any, Protocol
 
 from trimtab.core.block import Block
 from trimtab.core.findings import Finding
-from trimtab.detect.frozen import Frozen
-from trimtab.detect.integrity import Integrity
-from trimtab.detect.known import Calendar, Known
-from trimtab.detect.leaps import Leaps
-from trimtab.detect.logits import Logits
-from trimtab.detect.loss_watch import LossWatch
-from trimtab.detect.no_learning import NoLearning
-from trimtab.detect.norm_trend import NormTrend
-from trimtab.detect.order import Order
-from trimtab.detect.precision import Precision
-from trimtab.detect.reference import Reference
-from trimtab.detect.repeats import Repeats
-from trimtab.detect.resume import Resume
-from trimtab.detect.rows import Row, rows_of
-from trimtab.detect.schedule import Schedule
-from trimtab.detect.throughput import Throughput
-from trimtab.detect.token_mix import TokenMix
+from trimtab.detect.known_events import Calendar, Known
+from trimtab.detect.loss.loss_detectors import LossWatch
+from trimtab.detect.loss.no_learning import NoLearning
+from trimtab.detect.loss.resume_gap import Resume
+from trimtab.detect.reference.reference import Reference
+from trimtab.detect.run.counters import Order
+from trimtab.detect.run.lr_schedule import Schedule
+from trimtab.detect.run.repeated_batch import Repeats
+from trimtab.detect.run.throughput import Throughput
+from trimtab.detect.run.token_mix import TokenMix
+from trimtab.detect.state.attention_logits import Logits
+from trimtab.detect.state.frozen import Frozen
+from trimtab.detect.state.loss_scale import Precision
+from trimtab.detect.state.nonfinite import Integrity
+from trimtab.detect.state.norm_trend import NormTrend
+from trimtab.detect.state.state_jumps import Leaps
+from trimtab.detect.tools.rows import Row, rows_of
 
 SHORT = 48
 """Records up to which one by one is faster than numpy (measured)."""

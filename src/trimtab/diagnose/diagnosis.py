@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from trimtab.core.causes import Cause, Hypothesis, Standing
 from trimtab.core.incidents import Incident, IncidentClass
-from trimtab.diagnose import hypotheses
-from trimtab.diagnose.case import Case
-from trimtab.diagnose.cost import Cost, reckon
-from trimtab.diagnose.layers import LayerNorms, layer_norms
-from trimtab.diagnose.symptoms import Symptoms, measure
-from trimtab.diagnose.tree import QUESTIONS, Question, Walk, walk
+from trimtab.diagnose.causes import hypotheses
+from trimtab.diagnose.context import Case
+from trimtab.diagnose.measures.cost import Cost, reckon
+from trimtab.diagnose.measures.layers import LayerNorms, layer_norms
+from trimtab.diagnose.measures.symptoms import Symptoms, measure
+from trimtab.diagnose.tree.textbook import QUESTIONS, Question, Walk, walk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

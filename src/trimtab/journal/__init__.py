@@ -23,13 +23,13 @@ and writer (the way in), follow (the live way out), notebook (what people write 
 is told when something is wrong).
 """
 
-from trimtab.journal.damage import Damage, DamageKind
 from trimtab.journal.directory import RunDirectory
-from trimtab.journal.follow import Follower
-from trimtab.journal.notebook import add_note
-from trimtab.journal.reader import JournalReading, read_journal
-from trimtab.journal.story import UNKNOWN_EVENT
-from trimtab.journal.writer import JournalWriter
+from trimtab.journal.format.damage import Damage, DamageKind
+from trimtab.journal.read.follow import Follower
+from trimtab.journal.read.notebook import add_note
+from trimtab.journal.read.reader import JournalReading, read_journal
+from trimtab.journal.read.story import UNKNOWN_EVENT
+from trimtab.journal.write.writer import JournalWriter
 
 __all__ = [
     "UNKNOWN_EVENT",

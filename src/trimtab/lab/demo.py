@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 
 import trimtab
-from trimtab.lab.data import Batch, DataConfig, WindowDataset, make_loader
-from trimtab.lab.model import Gpt
-from trimtab.lab.optimizer import OptimizerConfig, make_optimizer
-from trimtab.lab.sizes import SIZES
-from trimtab.lab.tokens import CorpusConfig, prepare_corpus
+from trimtab.lab.corpus.data import Batch, DataConfig, WindowDataset, make_loader
+from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
+from trimtab.lab.model.gpt import Gpt
+from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer
+from trimtab.lab.model.sizes import SIZES
 
 STEPS = 480
 BAD_BATCH_STEP = 300

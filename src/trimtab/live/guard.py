@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from trimtab.core import signals
-from trimtab.live.loss_meter import Number
-from trimtab.live.step_loop import Step, StepLoop
-from trimtab.live.watcher import Watcher
+from trimtab.live.loop.step_loop import Step, StepLoop
+from trimtab.live.loop.watcher import Watcher
+from trimtab.live.measure.loss_meter import Number
 
 
 class Guard:

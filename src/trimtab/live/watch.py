@@ -14,15 +14,15 @@ from trimtab._version import __version__
 from trimtab.core.config import Config, Mode
 from trimtab.core.errors import ConfigError, TrimtabError
 from trimtab.journal import RunDirectory
-from trimtab.live.boundary import Boundary
 from trimtab.live.guard import Guard, NoGuard
-from trimtab.live.host_side import HostSide
+from trimtab.live.host.host_side import HostSide
+from trimtab.live.loop.watcher import Watcher
+from trimtab.live.measure.sensors import Sensors
 from trimtab.live.optimizers import find_optimizers, parameters_of
 from trimtab.live.protect.gate import Gate
 from trimtab.live.protect.words import MOST_REPORTED
-from trimtab.live.sensors import Sensors
+from trimtab.live.ranks.boundary import Boundary
 from trimtab.live.shield import Shield, log
-from trimtab.live.watcher import Watcher
 
 
 def watch(

@@ -8,8 +8,8 @@ from trimtab.core.block import Block
 from trimtab.core.causes import Cause
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_jsonable
-from trimtab.diagnose.case import RunFacts
-from trimtab.diagnose.discards import reckon_discards
+from trimtab.diagnose.context import RunFacts
+from trimtab.diagnose.measures.discards import reckon_discards
 from trimtab.policy.opinion import Opinion
 
 _MILD_TO_GRAVE = [

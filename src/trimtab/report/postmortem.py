@@ -12,7 +12,7 @@ from trimtab.core.signals import (
     TOKEN_RARITY,
     UNIQUE_TOKEN_SHARE,
 )
-from trimtab.diagnose.reading import number
+from trimtab.diagnose.evidence.reading import number
 from trimtab.policy.opinion import Opinion
 from trimtab.report.account import Account
 from trimtab.report.plain import markdown

@@ -7,8 +7,8 @@ from rich.text import Text
 
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import GRAD_NORM, LOSS
-from trimtab.diagnose.discards import reckon_discards
-from trimtab.diagnose.reading import Verdict, number
+from trimtab.diagnose.evidence.reading import Verdict, number
+from trimtab.diagnose.measures.discards import reckon_discards
 from trimtab.policy.opinion import Opinion
 from trimtab.report.account import Account
 from trimtab.report.plain import plain

@@ -9,8 +9,8 @@ pytest.importorskip("torchdata")
 
 from tests.lab.observing import ONSET, STEPS, STILL, Arrays, Bench, Observed, differing
 
-from trimtab.lab.disturbance import Base
-from trimtab.lab.faults.f13_bit_flip import GradientBitFlip, WeightBitFlip
+from trimtab.lab.faults.machine.f13_bit_flip import GradientBitFlip, WeightBitFlip
+from trimtab.lab.trainer.disturbance import Base
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 

@@ -8,8 +8,8 @@ pytest.importorskip("torchdata")
 
 from tests.lab.observing import ONSET, STEPS, Bench
 
-from trimtab.lab.disturbance import Disturbance
 from trimtab.lab.harmless.batches import BatchRamp, LongerSequences, PlannedMix
+from trimtab.lab.trainer.disturbance import Disturbance
 
 
 @pytest.mark.parametrize(("kind", "rows", "length"), [(BatchRamp, 2, 16), (LongerSequences, 8, 4)])

@@ -5,9 +5,9 @@ import pytest
 pytest.importorskip("torch")
 
 from trimtab.core.errors import ConfigError
-from trimtab.lab.catalogue import KINDS
-from trimtab.lab.disturbance import Base
 from trimtab.lab.practice.exercise import FEWEST_STEPS, STEPS, Exercise, Home
+from trimtab.lab.scenarios.catalogue import KINDS
+from trimtab.lab.trainer.disturbance import Base
 
 MANY = [Exercise.of_seed(seed) for seed in range(300)]
 

@@ -13,12 +13,12 @@ from tests.lab.conftest import SMALL_BYTES
 
 from trimtab.core.actions import ActionKind
 from trimtab.core.signals import LOSS
-from trimtab.lab import scenario
+from trimtab.lab.corpus.shards import TokenCorpus
 from trimtab.lab.practice.answers import Answer, parse_answer
 from trimtab.lab.practice.exercise import Exercise
 from trimtab.lab.practice.rehearsal import Plan, Rehearsal, make_plan
 from trimtab.lab.practice.treatment import leave_alone
-from trimtab.lab.shards import TokenCorpus
+from trimtab.lab.scenarios import scenario
 
 STEPS = 48
 

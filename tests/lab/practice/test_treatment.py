@@ -12,9 +12,9 @@ pytest.importorskip("torchdata")
 from tests.lab.training import journal, per_step, small
 
 from trimtab.core.config import Config
-from trimtab.lab.disturbance import Disturbance
-from trimtab.lab.faults.f12_logic_nan import LogicNan
-from trimtab.lab.faults.f13_bit_flip import GradientBitFlip
+from trimtab.lab.corpus.shards import TokenCorpus
+from trimtab.lab.faults.machine.f13_bit_flip import GradientBitFlip
+from trimtab.lab.faults.numerics.f12_logic_nan import LogicNan
 from trimtab.lab.practice.treatment import (
     Treated,
     Treatment,
@@ -23,9 +23,9 @@ from trimtab.lab.practice.treatment import (
     lower_rate,
     skip_batches,
 )
-from trimtab.lab.shards import TokenCorpus
-from trimtab.lab.train import train
-from trimtab.lab.train_config import Dtype
+from trimtab.lab.trainer.disturbance import Disturbance
+from trimtab.lab.trainer.train import train
+from trimtab.lab.trainer.train_config import Dtype
 
 ONSET = 6
 EVERY_STEP = Config.from_dict({"live": {"telemetry_steps": 1}})

@@ -26,13 +26,13 @@ IN_THE_GATE = [
     "trimtab.live.protect.folded_clip.FoldedClip.done",
 ]
 IN_THE_GUARD = [
-    "trimtab.live.activations._Writer._write",
-    "trimtab.live.sensors.Sensors.see_gradient",
-    "trimtab.live.sensors.Sensors.measure_head",
-    "trimtab.live.sensors.Sensors.own_loss",
-    "trimtab.live.sensors.Sensors.measure_rest",
+    "trimtab.live.measure.activations._Writer._write",
+    "trimtab.live.measure.sensors.Sensors.see_gradient",
+    "trimtab.live.measure.sensors.Sensors.measure_head",
+    "trimtab.live.measure.sensors.Sensors.own_loss",
+    "trimtab.live.measure.sensors.Sensors.measure_rest",
     "trimtab.live.protect.words.GateWords.tell",
-    "trimtab.live.watcher.Watcher._fill",
+    "trimtab.live.loop.watcher.Watcher._fill",
 ]
 SETUP = Setup(adamw(fused=True), steps=30, clip=None, mode="protect")
 

@@ -26,8 +26,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 
 import trimtab
 from trimtab.core.config import Config, LiveConfig
-from trimtab.live.protect.ballot import value_and_rank, with_rank
-from trimtab.live.shards import local
+from trimtab.live.ranks.ballot import value_and_rank, with_rank
+from trimtab.live.ranks.shards import local
 
 
 class TestBallot:

@@ -13,7 +13,7 @@ from tests.readers.written import FIRST, ROWS, assert_reads_back
 from trimtab.core.errors import LogError, UnreadableLog
 from trimtab.core.signals import LOSS, Quality
 from trimtab.readers import LogFormat, read_log
-from trimtab.readers.trackers import database
+from trimtab.readers.trackers.databases import database
 
 PACKED = {
     "mlflow": FIXTURES / "mlflow" / "mlflow.db.gz",

@@ -12,7 +12,7 @@ from tests.readers.written import ROWS, assert_reads_back
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.signals import LOSS, Quality
 from trimtab.readers import LogFormat, read_log
-from trimtab.readers.trackers import chunklog
+from trimtab.readers.trackers.wandb import chunklog
 
 RUN = FIXTURES / "wandb" / "run-fixture.wandb"
 HEADER = b":W&B\xe1\xbe\x00"

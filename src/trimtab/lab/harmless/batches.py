@@ -3,11 +3,11 @@
 import dataclasses
 
 from trimtab.core.causes import Cause
-from trimtab.lab.checkpoints import Run
-from trimtab.lab.data import Batch
-from trimtab.lab.disturbance import Disturbance, Parts, between
-from trimtab.lab.faults.f04_mix_shift import MixShift
-from trimtab.lab.touch import change_batches
+from trimtab.lab.corpus.data import Batch
+from trimtab.lab.faults.data.f04_mix_shift import MixShift
+from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.disturbance import Disturbance, Parts, between
+from trimtab.lab.trainer.touch import change_batches
 
 
 class BatchRamp(Disturbance):

@@ -3,10 +3,10 @@
 import dataclasses
 import time
 
-from trimtab.lab.checkpoints import Run
-from trimtab.lab.disturbance import Base, Disturbance, Parts, between
-from trimtab.lab.touch import before_step
-from trimtab.lab.train_config import TrainConfig
+from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.disturbance import Base, Disturbance, Parts, between
+from trimtab.lab.trainer.touch import before_step
+from trimtab.lab.trainer.train_config import TrainConfig
 
 
 class LongEvaluation(Disturbance):

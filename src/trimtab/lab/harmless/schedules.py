@@ -3,11 +3,11 @@
 import dataclasses
 from functools import partial
 
-from trimtab.lab.checkpoints import Run
-from trimtab.lab.disturbance import Disturbance, Parts
-from trimtab.lab.schedule import lr_factor
-from trimtab.lab.touch import scale_rate
-from trimtab.lab.train_config import TrainConfig
+from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.disturbance import Disturbance, Parts
+from trimtab.lab.trainer.schedule import lr_factor
+from trimtab.lab.trainer.touch import scale_rate
+from trimtab.lab.trainer.train_config import TrainConfig
 
 
 class Cooldown(Disturbance):

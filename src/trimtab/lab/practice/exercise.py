@@ -15,10 +15,10 @@ from types import MappingProxyType
 import numpy as np
 
 from trimtab.core.errors import ConfigError
-from trimtab.lab.catalogue import kind_named
-from trimtab.lab.disturbance import Base, Disturbance
-from trimtab.lab.scenario import Scenario
-from trimtab.lab.train_config import TrainConfig
+from trimtab.lab.scenarios.catalogue import kind_named
+from trimtab.lab.scenarios.scenario import Scenario
+from trimtab.lab.trainer.disturbance import Base, Disturbance
+from trimtab.lab.trainer.train_config import TrainConfig
 
 STEPS = 240
 """A run of some seconds, long enough for 100 healthy steps in front of the trouble."""

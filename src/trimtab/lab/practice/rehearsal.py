@@ -27,7 +27,7 @@ from trimtab.core.block import Block
 from trimtab.core.config import Config
 from trimtab.core.signals import EVAL_LOSS
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.lab.disturbance import Disturbance
+from trimtab.lab.corpus.tokens import Progress
 from trimtab.lab.practice.answers import Answer
 from trimtab.lab.practice.exercise import Exercise, Home
 from trimtab.lab.practice.scoring import Result, Stakes
@@ -39,8 +39,8 @@ from trimtab.lab.practice.treatment import (
     lower_rate,
     skip_batches,
 )
-from trimtab.lab.tokens import Progress
-from trimtab.lab.train import Outcome, train
+from trimtab.lab.trainer.disturbance import Disturbance
+from trimtab.lab.trainer.train import Outcome, train
 
 _EVERY_STEP = Config.from_dict({"live": {"telemetry_steps": 1}})
 """All signals at every step of the run that is shown."""

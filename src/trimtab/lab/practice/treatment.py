@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from trimtab.lab.checkpoints import Run
-from trimtab.lab.data import Batch, Loader
-from trimtab.lab.disturbance import Disturbance, Parts
-from trimtab.lab.touch import before_step, scale_rate
+from trimtab.lab.corpus.data import Batch, Loader
+from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.disturbance import Disturbance, Parts
+from trimtab.lab.trainer.touch import before_step, scale_rate
 
 Treatment = Callable[[Run], Run]
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from trimtab.live.shards import local
+from trimtab.live.ranks.shards import local
 
 _ABSENT = object()
 

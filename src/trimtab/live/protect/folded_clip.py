@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from trimtab.live.optimizers import parameters_of
 from trimtab.live.protect.discard import divide_gradients
-from trimtab.live.shards import local, norm_dtype
+from trimtab.live.ranks.shards import local, norm_dtype
 from trimtab.live.shield import Shield
 
 _EPSILON = 1e-6

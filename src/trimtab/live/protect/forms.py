@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
-from trimtab.live.shards import local
+from trimtab.live.ranks.shards import local
 
 _KINDS = (AdamW, Adam, SGD, Adagrad)
 """What has a fused form; the first that fits counts."""

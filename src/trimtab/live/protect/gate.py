@@ -15,9 +15,8 @@ from torch.optim import Optimizer
 from trimtab.core import signals
 from trimtab.core.config import GateConfig
 from trimtab.core.errors import ConfigError
-from trimtab.live.boundary import Boundary
+from trimtab.live.measure.sensors import HEAD
 from trimtab.live.optimizers import parameters_of
-from trimtab.live.protect.ballot import ACCEPT, DISCARD, Ballot
 from trimtab.live.protect.discard import Discard, divide_gradients
 from trimtab.live.protect.folded_clip import FoldedClip
 from trimtab.live.protect.forms import Forms
@@ -30,7 +29,8 @@ from trimtab.live.protect.words import (
     USUAL_LOSS,
     VOTE,
 )
-from trimtab.live.sensors import HEAD
+from trimtab.live.ranks.ballot import ACCEPT, DISCARD, Ballot
+from trimtab.live.ranks.boundary import Boundary
 from trimtab.live.shield import Shield
 
 

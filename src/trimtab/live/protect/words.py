@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from trimtab.core import signals
-from trimtab.live.protect.ballot import DISCARD
+from trimtab.live.ranks.ballot import DISCARD
 from trimtab.live.shield import log
 
 REASONS = {

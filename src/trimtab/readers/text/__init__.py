@@ -3,17 +3,17 @@
 from collections.abc import Mapping
 
 from trimtab.readers.formats import LogFormat, Reader
-from trimtab.readers.text.deepspeed import DEEPSPEED
-from trimtab.readers.text.fairseq import FAIRSEQ
-from trimtab.readers.text.llmc import LLMC
-from trimtab.readers.text.megatron import MEGATRON
-from trimtab.readers.text.mlperf import MLPERF
-from trimtab.readers.text.modded_nanogpt import MODDED_NANOGPT
-from trimtab.readers.text.nanochat import NANOCHAT
-from trimtab.readers.text.nanogpt import NANOGPT
-from trimtab.readers.text.nemo import NEMO
-from trimtab.readers.text.olmo import OLMO
-from trimtab.readers.text.torchtitan import TORCHTITAN
+from trimtab.readers.text.formats.deepspeed import DEEPSPEED
+from trimtab.readers.text.formats.fairseq import FAIRSEQ
+from trimtab.readers.text.formats.llmc import LLMC
+from trimtab.readers.text.formats.megatron import MEGATRON
+from trimtab.readers.text.formats.mlperf import MLPERF
+from trimtab.readers.text.formats.modded_nanogpt import MODDED_NANOGPT
+from trimtab.readers.text.formats.nanochat import NANOCHAT
+from trimtab.readers.text.formats.nanogpt import NANOGPT
+from trimtab.readers.text.formats.nemo import NEMO
+from trimtab.readers.text.formats.olmo import OLMO
+from trimtab.readers.text.formats.torchtitan import TORCHTITAN
 
 TEXT_READERS: Mapping[LogFormat, Reader] = {
     # MLPerf first and DeepSpeed last: both stand among the lines of other trainers.

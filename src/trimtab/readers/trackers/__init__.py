@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 
 from trimtab.readers.formats import LogFormat, Reader
+from trimtab.readers.trackers.databases.sqlite_log import SQLITE
 from trimtab.readers.trackers.golden_values import GOLDEN
 from trimtab.readers.trackers.hf_state import HF
 from trimtab.readers.trackers.lightning import LIGHTNING
 from trimtab.readers.trackers.mlflow_files import MLFLOW
 from trimtab.readers.trackers.parquet import PARQUET
-from trimtab.readers.trackers.sqlite_log import SQLITE
-from trimtab.readers.trackers.tensorboard import TENSORBOARD
-from trimtab.readers.trackers.wandb_csv import WANDB_CSV
-from trimtab.readers.trackers.wandb_run import WANDB
+from trimtab.readers.trackers.tensorboard.reader import TENSORBOARD
+from trimtab.readers.trackers.wandb.csv_export import WANDB_CSV
+from trimtab.readers.trackers.wandb.run_file import WANDB
 
 TRACKER_READERS: Mapping[LogFormat, Reader] = {
     LogFormat.HF: HF,

@@ -1,0 +1,1 @@
+"""The rules on a training config, one file for each family."""

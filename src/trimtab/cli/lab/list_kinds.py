@@ -1,0 +1,30 @@
+"""`trimtab lab list`: what the lab can do to a run."""
+
+
+def list_kinds() -> None:
+    """List the faults, natural instabilities and hard negatives of the lab.
+
+    Needs torch, tokenizers and torchdata: pip install "trimtab[lab]".
+    """
+    # Imported here so that `trimtab --help` does not wait for torch.
+    from rich.console import Console
+    from rich.table import Table
+
+    from trimtab.cli import output
+
+    with output.told_errors():
+        from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, NATURAL
+        from trimtab.lab.scenarios.listing import describe
+    console = Console(highlight=False)
+    for title, kinds in (
+        ("Faults", FAULTS),
+        ("Natural instabilities: a setting, and nothing else", NATURAL),
+        ("Hard negatives: no fault, but they look like one", HARMLESS),
+    ):
+        table = Table("name", "what it does", "severity 0 to 1", "lasts", "run", title=title)
+        table.title_justify, table.box = "left", None
+        for name, kind in kinds.items():
+            told = describe(kind)
+            table.add_row(name, told.title, told.strengths, told.lasts, told.base)
+        console.print(table)
+        console.print()

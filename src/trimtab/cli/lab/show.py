@@ -1,0 +1,90 @@
+"""`trimtab lab show`: a run of the lab, and where it was broken."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_CURVES = ("loss", "grad_norm", "lr", "update_norm", "adam_v_norm", "loss_scale", "step_seconds")
+_NAME_WIDTH = 14
+
+
+def show(
+    run: Annotated[Path, typer.Argument(help="A run of `lab run` or `lab suite`.")],
+) -> None:
+    """Show a run's curves with the fault's mark, what was done to it, and its clean twin.
+
+    Exit code: 0 shown, 3 no run of the lab.
+    """
+    print_trial(run)
+
+
+def print_trial(run: Path) -> None:
+    """Print the curves and the truth of a trial."""
+    # Imported here so that `trimtab --help` does not wait for numpy.
+    from rich.console import Console
+
+    from trimtab.cli import output
+
+    console = Console(highlight=False)
+    with output.told_errors():
+        from trimtab.lab.scenarios.trial import read_truth
+
+        truth = read_truth(run)
+        console.print(_curves(run, truth, console.width))
+    console.print(_story(truth))
+    typer.echo(f"what trimtab makes of it: trimtab report {run}", err=True)
+
+
+def _curves(run: Path, truth: dict[str, Any], width: int) -> "RenderableType":
+    from rich.text import Text
+
+    from trimtab.cli.output import find_run
+    from trimtab.journal import read_journal
+    from trimtab.report.sparkline import marks, sparkline
+
+    block = read_journal(find_run(run)).block
+    room = min(width - _NAME_WIDTH, 100)
+    lines = []
+    for name in _CURVES:
+        column = block.column(name)
+        if column.recorded:
+            lines.append(f"{name:<{_NAME_WIDTH}}{sparkline(column, room)}")
+    twin = run.parent / truth["twin"] if truth["twin"] else None
+    if twin is not None and (twin / "trimtab").exists():
+        clean = read_journal(find_run(twin)).block
+        lines.insert(1, f"{'  its twin':<{_NAME_WIDTH}}{sparkline(clean.column('loss'), room)}")
+    if truth["onset"] is not None:
+        under = [(truth["onset"], "^onset")]
+        if truth["end"] is not None and truth["end"] < len(block):
+            under.append((truth["end"], "^end"))
+        lines.append(" " * _NAME_WIDTH + marks(under, len(block), room))
+    return Text("\n".join(lines))
+
+
+def _story(truth: dict[str, Any]) -> str:
+    """What was done, in a few lines."""
+    setting = truth["setting"]
+    lines = [
+        f"{truth['scenario']}: {setting['regime']}, learning rate {setting['lr']:g}, "
+        f"{setting['batch_size']} windows of {setting['length']}, width {setting['width']}"
+    ]
+    if truth["onset"] is None:
+        lines.append("nothing was done to this run")
+        return "\n".join(lines)
+    until = "to the end" if truth["end"] is None else f"until step {truth['end']}"
+    what = truth["cause"] or ("a fault" if truth["is_fault"] else "no fault")
+    lines.append(f"{what}: {truth['title']}, from step {truth['onset']} {until}")
+    lines.append(
+        f"severity {truth['severity']:.2f}: {truth['strength']:.4g} {truth['strength_is']}"
+    )
+    lines += [f"  {name}: {_short(fact)}" for name, fact in truth["facts"].items()]
+    return "\n".join(lines)
+
+
+def _short(fact: Any) -> str:
+    text = str(fact)
+    return text if len(text) <= 70 else text[:67] + "..."

@@ -1,0 +1,1 @@
+"""Detectors of the loss and of the gradient norm beside it."""

@@ -1,0 +1,267 @@
+"""Loss spikes: a rise that this run's own noise does not explain.
+
+Eleven tests look at every record. Six see the loss: the record alone, and sums over the last 2, 4,
+8, 16 and 32, each value cut off at 5 scales so that no single one decides. Three see loss and
+gradient norm together, through the smaller of their two scores: both must rise. Two see the loss
+against its neighbours (neighbours.py): the record alone, and two in a row. Each test has a prior
+(spike_limits.py) and follows the run's own quiet record (quiet_record.py). After an alarm the sums
+begin again, so the next alarm is new evidence.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from operator import gt
+from typing import Any
+
+import numpy as np
+
+from trimtab.core.block import FloatArray
+from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.signals import LOSS
+from trimtab.detect.loss.spike_limits import (
+    JOINT,
+    JOINT_SUMS,
+    LEAST_RISE,
+    LENGTHS,
+    NEAR,
+    NEAR_SUMS,
+    ROOTS,
+    SUMS,
+    limits_at,
+)
+from trimtab.detect.rates import FALSE_PER_10K
+from trimtab.detect.tools.baseline import Score, Scores
+from trimtab.detect.tools.rows import Seen, Series
+from trimtab.detect.tools.running_sums import RunningSums
+from trimtab.detect.tools.score_history import QuietRecord
+
+LOWEST, HIGHEST = -3.0, 5.0
+"""Scores are cut off here before they are added. Source: measured, without it three to five times
+the false alarms; 4 to 6 are equal."""
+
+HIGHEST_NEAR = 8.0
+"""The same against neighbours: their pairs alarm in calm runs alone, where 8 is beyond all."""
+
+NORM_SHARE = 0.9
+"""A norm's score counts by this much beside the loss's: healthy norms have longer tails."""
+
+NO_NORM = -1.0
+"""What stands for both together where no norm was recorded: it speaks against."""
+
+WITH_NORM = 1.5
+"""Where a norm is recorded, one loss alone is left to the joint tests, and two in a row are asked
+for so many times more: hard batches raise the loss by 7 scales and the norm by a quarter
+(measured), and the joint tests see nearly all that is lost."""
+
+BURN_IN_RECORDS, BURN_IN = 256, 2.0
+"""Added to every threshold at the start of a run: starts are curved and warm-ups rise. Source:
+measured, halves the false alarms."""
+
+ONSET_SCORE = 1.5
+"""The onset is where the excess over this score, added up to the alarm, is largest."""
+
+BATCH, CAREFUL = 1024, 8
+"""Records that are looked at in one go, and one by one after one that could alarm."""
+
+_LONGEST = max(LENGTHS)
+
+
+class LossSpike:
+    """Alarms where the loss, or loss and gradient norm together, rise beyond the run's noise."""
+
+    name = "loss-spike"
+
+    def __init__(self, caution: float = 1.0) -> None:
+        self._caution = caution
+        self._set_stride(1.0)
+        self._sums = RunningSums(SUMS)
+        self._joint_sums = RunningSums(JOINT_SUMS)
+        self._near_sums = RunningSums(NEAR_SUMS)
+        self._record = QuietRecord(len(LENGTHS))
+        self._recent: deque[tuple[int, int, float]] = deque(maxlen=_LONGEST)
+        """Tick, step and score of the records since the last alarm."""
+        self._num_records = 0
+
+    def take(
+        self, seen: Seen, loss: Score | None, near: Score | None, norm_z: float
+    ) -> Finding | None:
+        """Judge a finite loss, scored against past and neighbours; NaN where there is no norm."""
+        self._num_records += 1
+        if loss is None:
+            return None
+        if loss.stride != self._stride:
+            self._change_stride(loss.stride)
+        z = loss.z
+        near_z = near.z if near is not None else 0.0
+        both = min(max(z, near_z), NORM_SHARE * norm_z) if norm_z == norm_z else NO_NORM
+        score = min(max(z, LOWEST), HIGHEST)
+        self._recent.append((seen.tick, seen.step, score))
+        sums = self._sums.add(score)
+        joint_sums = self._joint_sums.add(min(max(both, LOWEST), HIGHEST))
+        near_sums = self._near_sums.add(min(max(near_z, LOWEST), HIGHEST_NEAR))
+        raw = (z, *sums, both, *joint_sums, near_z, *near_sums)
+        scores = [score / root for score, root in zip(raw, ROOTS, strict=True)]
+        if any(map(gt, scores, self._lows)):
+            hit = self._exceeded(scores, loss, near or loss, norm_z)
+            if hit is not None:
+                return self._alarm(hit, seen, near or loss if hit[0] >= NEAR else loss)
+        self._record.see(scores)
+        return None
+
+    def sweep(
+        self, series: Series, loss: Scores, near: Scores, norm_z: FloatArray
+    ) -> list[Finding]:
+        """Judge many finite losses, as `take` would judge one after the other."""
+        findings = []
+        at, careful = 0, 0
+        while at < len(series):
+            if not careful:
+                passed = self._pass_quietly(series, loss, near, norm_z, at)
+                at, careful = at + passed, 0 if passed == BATCH else CAREFUL
+                continue
+            finding = self.take(series.one(at), loss.one(at), near.one(at), float(norm_z[at]))
+            if finding is not None:
+                findings.append(finding)
+            at, careful = at + 1, careful - 1
+        return findings
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the detector remembers."""
+        return {
+            "stride": self._stride,
+            "sums": self._sums.state_dict(),
+            "joint_sums": self._joint_sums.state_dict(),
+            "near_sums": self._near_sums.state_dict(),
+            "record": self._record.state_dict(),
+            "recent": [list(entry) for entry in self._recent],
+            "num_records": self._num_records,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Become the detector that `state_dict` described."""
+        self._set_stride(float(state["stride"]))
+        self._sums.load_state_dict(state["sums"])
+        self._joint_sums.load_state_dict(state["joint_sums"])
+        self._near_sums.load_state_dict(state["near_sums"])
+        self._record.load_state_dict(state["record"])
+        self._recent = deque((tuple(entry) for entry in state["recent"]), maxlen=_LONGEST)
+        self._num_records = int(state["num_records"])
+
+    def _set_stride(self, stride: float) -> None:
+        self._stride = stride
+        self._limits = limits_at(stride).times(self._caution)
+        self._lows = self._limits.lows
+
+    def _change_stride(self, stride: float) -> None:
+        """Another pace of logging is another run to get to know."""
+        self._set_stride(stride)
+        self._record.clear()
+        self._begin_again()
+
+    def _pass_quietly(
+        self, series: Series, loss: Scores, near: Scores, norm_z: FloatArray, first: int
+    ) -> int:
+        """Take records in one go up to the first that could alarm; say how many."""
+        part = slice(first, first + BATCH)
+        z, both = loss.z[part], NORM_SHARE * norm_z[part]
+        steady = loss.stride[part] == self._stride
+        if not steady.all():  # also where the baseline is not ready and the stride not known
+            z = z[: int(np.argmin(steady))]
+            both = both[: len(z)]
+        if not len(z):
+            return 0
+        near_z = near.z[part][: len(z)]
+        near_z = np.where(np.isnan(near_z), 0.0, near_z)
+        both = np.where(np.isnan(both), NO_NORM, np.minimum(np.maximum(z, near_z), both))
+        cuts = (
+            np.clip(z, LOWEST, HIGHEST),
+            np.clip(both, LOWEST, HIGHEST),
+            np.clip(near_z, LOWEST, HIGHEST_NEAR),
+        )
+        after = self._sums.copy(), self._joint_sums.copy(), self._near_sums.copy()
+        sums, joint_sums, near_sums = (
+            part.sweep(cut) for part, cut in zip(after, cuts, strict=True)
+        )
+        raw = np.stack((z, *sums, both, *joint_sums, near_z, *near_sums))
+        scores = raw / np.array(ROOTS)[:, None]
+        least = self._record.least_thresholds(self._limits.bounds, len(z))
+        suspicious = (scores > np.array(least)[:, None]).any(axis=0)
+        quiet = int(np.argmax(suspicious)) if suspicious.any() else len(z)
+        if quiet < len(z):
+            for sums_of, cut in zip(self._all_sums(), cuts, strict=True):
+                sums_of.sweep(cut[:quiet])
+        else:
+            self._sums, self._joint_sums, self._near_sums = after
+        self._record.sweep(scores[:, :quiet])
+        self._num_records += quiet
+        recent = slice(max(first + quiet - _LONGEST, first), first + quiet)
+        ticks, steps = series.tick[recent].tolist(), series.step[recent].tolist()
+        self._recent.extend(zip(ticks, steps, cuts[0][:quiet][-_LONGEST:].tolist(), strict=True))
+        return quiet
+
+    def _exceeded(
+        self, scores: Sequence[float], loss: Score, near: Score, norm_z: float
+    ) -> tuple[int, float, float] | None:
+        """The first test beyond its threshold, with score and threshold; None if there is none."""
+        burn_in = BURN_IN if self._num_records <= BURN_IN_RECORDS else 0.0
+        has_norm = norm_z == norm_z
+        for test, score in enumerate(scores):
+            bounds = self._limits.bounds[test]
+            if score <= bounds.low or (test == NEAR and has_norm):
+                continue
+            threshold = burn_in + self._record.threshold(test, bounds)
+            known = loss
+            if test >= NEAR:
+                known = near
+                threshold *= WITH_NORM if has_norm else 1.0
+            rise = score / ROOTS[test] * known.scale
+            if score > threshold and rise > LEAST_RISE[test] * abs(known.expected):
+                return test, score, threshold
+        return None
+
+    def _alarm(self, hit: tuple[int, float, float], seen: Seen, loss: Score) -> Finding:
+        """The finding; what led to it is used up."""
+        test, score, threshold = hit
+        onset_tick, onset_step = _onset(self._recent)
+        self._begin_again()
+        self._record.discard()
+        return Finding(
+            detector=self.name,
+            symptom=Symptom.LOSS_SPIKE,
+            severity=Severity.ALARM,
+            signal=LOSS,
+            step=seen.step,
+            tick=seen.tick,
+            value=seen.value,
+            expected=loss.expected,
+            limit=loss.expected + threshold / ROOTS[test] * loss.scale,
+            onset_tick=onset_tick,
+            false_per_10k=FALSE_PER_10K[self.name],
+            facts={
+                "score": score,
+                "threshold": threshold,
+                "records": float(LENGTHS[test]),
+                "with_norm": float(JOINT <= test < NEAR),
+                "scale": loss.scale,
+                "onset_step": float(onset_step),
+            },
+        )
+
+    def _all_sums(self) -> tuple[RunningSums, RunningSums, RunningSums]:
+        return self._sums, self._joint_sums, self._near_sums
+
+    def _begin_again(self) -> None:
+        for sums in self._all_sums():
+            sums.clear()
+        self._recent.clear()
+
+
+def _onset(recent: Sequence[tuple[int, int, float]]) -> tuple[int, int]:
+    """Where the rise that ends with the last record most likely began."""
+    onset, excess, best = recent[-1], 0.0, -math.inf
+    for entry in reversed(recent):
+        excess += entry[2] - ONSET_SCORE
+        if excess > best:
+            best, onset = excess, entry
+    return onset[0], onset[1]

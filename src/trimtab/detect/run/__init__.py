@@ -1,0 +1,1 @@
+"""Detectors of how the run is executed: counters, data, throughput, schedule."""

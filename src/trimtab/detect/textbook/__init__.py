@@ -1,0 +1,1 @@
+"""The detectors of the textbook rule set."""

@@ -1,0 +1,1 @@
+"""What detectors are made of: baselines, windows, range tests and jump tests."""

@@ -1,0 +1,1 @@
+"""Hypotheses about the cause of an incident."""

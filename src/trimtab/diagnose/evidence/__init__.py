@@ -1,0 +1,1 @@
+"""Checks: yes/no tests on an incident's signals."""

@@ -1,0 +1,1 @@
+"""Findings grouped into incidents: onset, peak, end and class."""

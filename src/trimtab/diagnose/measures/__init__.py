@@ -1,0 +1,1 @@
+"""Figures of an incident or a run: symptoms, cost, goodput, layers, comparison."""

@@ -1,0 +1,61 @@
+"""Symptoms: an incident in numbers only, before anybody explains anything."""
+
+import math
+from dataclasses import dataclass
+
+from trimtab.core.block import NO_POSITION, FloatArray
+from trimtab.core.signals import GRAD_NORM, LOSS, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
+from trimtab.diagnose.context import Case
+
+EMA_RECORDS = 50
+"""The loss before the onset is an exponential average over 50 records. Source: the post-mortem
+template of the textbook."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symptoms:
+    """The numbers of an incident; None is "not recorded"."""
+
+    loss_before: float | None
+    """Exponential average over the 50 records before the onset."""
+    loss_peak: float | None
+    loss_after_50: float | None
+    """50 records after the peak."""
+    loss_after_500: float | None
+    grad_norm_before: float | None
+    grad_norm_peak: float | None
+    lr: float | None
+    dtype: str | None
+    data_position: int | None
+    token_rarity: float | None
+    unique_token_share: float | None
+    """Of the batch at the onset."""
+
+
+def measure(case: Case) -> Symptoms:
+    """The numbers of an incident."""
+    norms = case.before(GRAD_NORM, EMA_RECORDS)
+    position = int(case.block.data_position[case.onset_row])
+    return Symptoms(
+        loss_before=_average(case.before(LOSS, 10 * EMA_RECORDS)),
+        loss_peak=case.incident.peak.loss,
+        loss_after_50=case.loss_after(50),
+        loss_after_500=case.loss_after(500),
+        grad_norm_before=_average(norms),
+        grad_norm_peak=case.worst(GRAD_NORM),
+        lr=case.at_onset(LR),
+        dtype=case.facts.dtype,
+        data_position=None if position == NO_POSITION else position,
+        token_rarity=case.at_onset(TOKEN_RARITY),
+        unique_token_share=case.at_onset(UNIQUE_TOKEN_SHARE),
+    )
+
+
+def _average(values: FloatArray) -> float | None:
+    """The exponential average at the last of these values."""
+    if not len(values):
+        return None
+    average = float(values[0])
+    for value in values[1:]:
+        average += (float(value) - average) * 2 / (EMA_RECORDS + 1)
+    return average if math.isfinite(average) else None

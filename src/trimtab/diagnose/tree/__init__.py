@@ -1,0 +1,1 @@
+"""Decision trees: questions, answers and the conclusion they lead to."""

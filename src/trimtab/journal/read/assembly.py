@@ -1,0 +1,153 @@
+"""Put the files of a journal together into one block.
+
+The columns are allocated once, for all files, and each file is read straight into its rows: a
+journal of a million records is not copied after it was read.
+"""
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from trimtab.core.block import Block, BoolArray, Column, Event, FloatArray, IntArray
+from trimtab.core.signals import Quality
+from trimtab.journal.format.damage import Damage, DamageKind
+from trimtab.journal.format.header import AXES
+from trimtab.journal.read.part import Losses, Part, Target
+
+Progress = Callable[[int, int], None]
+"""Called with the number of files read so far and the number of all files."""
+
+_THREADS = min(4, os.cpu_count() or 1)
+"""Reading and checking leave Python's lock, so two cores take half the time of one."""
+
+
+@dataclass(slots=True)
+class _Table:
+    """The columns of all files, while they are being filled."""
+
+    axes: IntArray
+    values: FloatArray
+    present: dict[str, BoolArray]
+    """Only for signals that are not recorded in every row."""
+    names: list[str]
+    lost: BoolArray | None = None
+    """Rows that could not be read at all."""
+
+
+def assemble(
+    parts: Sequence[Part],
+    signals: Collection[str] | None = None,
+    *,
+    events: Sequence[Event] = (),
+    qualities: Mapping[str, Quality] | None = None,
+    progress: Progress | None = None,
+) -> tuple[Block, list[Damage]]:
+    """The records of the parts by rising tick, and what was found damaged on the way."""
+    table = _allocate(parts, signals)
+    ends = np.cumsum([part.rows for part in parts], dtype=np.int64)
+    spans = [slice(int(end) - part.rows, int(end)) for part, end in zip(parts, ends, strict=True)]
+    damage: list[Damage] = []
+    with ThreadPoolExecutor(_THREADS) as pool:
+        filled = pool.map(lambda job: _fill(table, *job), zip(parts, spans, strict=True))
+        for done, (span, losses) in enumerate(zip(spans, filled, strict=True), 1):
+            _strike_out(table, span.start, losses)
+            damage.extend(losses.damage)
+            if progress is not None:
+                progress(done, len(parts))
+    order = _order(table, damage)
+    return _block(table, order, events, qualities or {}), damage
+
+
+def _allocate(parts: Sequence[Part], signals: Collection[str] | None) -> _Table:
+    rows = sum(part.rows for part in parts)
+    complete: dict[str, int] = {}
+    for part in parts:
+        for name, everywhere in part.names().items():
+            if signals is None or name in signals:
+                complete[name] = complete.get(name, 0) + (part.rows if everywhere else 0)
+    return _Table(
+        axes=np.empty((len(AXES), rows), dtype=np.int64),
+        # One allocation, not one per signal: the system gives large pages only to large pieces.
+        values=np.empty((len(complete), rows)),
+        present={n: np.zeros(rows, dtype=np.bool_) for n, full in complete.items() if full < rows},
+        names=list(complete),
+    )
+
+
+def _fill(table: _Table, part: Part, span: slice) -> Losses:
+    """Read one part into its rows; parts touch different rows, so they can be read at once."""
+    axes = {name: table.axes[place, span] for place, name in enumerate(AXES)}
+    has = part.names()
+    columns = {}
+    for place, name in enumerate(table.names):
+        values, present = table.values[place, span], table.present.get(name)
+        if name in has:
+            columns[name] = Target(values, None if present is None else present[span])
+        else:
+            values.fill(np.nan)
+    return part.read(axes, columns)
+
+
+def _strike_out(table: _Table, start: int, losses: Losses) -> None:
+    rows = table.axes.shape[1]
+    for name, lost in losses.values:
+        span = slice(start + lost.start, start + lost.stop)
+        table.values[table.names.index(name), span] = np.nan
+        table.present.setdefault(name, np.ones(rows, dtype=np.bool_))[span] = False
+    for lost in losses.rows:
+        if table.lost is None:
+            table.lost = np.zeros(rows, dtype=np.bool_)
+        table.lost[start + lost.start : start + lost.stop] = True
+
+
+def _order(table: _Table, damage: list[Damage]) -> IntArray | None:
+    """The rows to take, by rising tick and each tick once; None if that is how they lie."""
+    ticks = table.axes[AXES.index("tick")]
+    if table.lost is None and (ticks[1:] > ticks[:-1]).all():
+        return None
+    kept = np.arange(len(ticks)) if table.lost is None else np.flatnonzero(~table.lost)
+    # Stable, so that of two records with one tick the one of the earlier part comes first.
+    order = kept[np.argsort(ticks[kept], kind="stable")]
+    again = 1 + np.flatnonzero(np.diff(ticks[order]) == 0)
+    if len(again):
+        first, last = (int(ticks[order[place]]) for place in (again[0], again[-1]))
+        damage.append(
+            Damage(
+                kind=DamageKind.REPEATED,
+                file="journal",
+                sentence=(
+                    f"{len(again)} records stand in more than one file, between the ticks {first} "
+                    f"and {last}; the first of each was taken"
+                ),
+                ticks=(first, last),
+            )
+        )
+    return np.delete(order, again)
+
+
+def _block(
+    table: _Table,
+    order: IntArray | None,
+    events: Sequence[Event],
+    qualities: Mapping[str, Quality],
+) -> Block:
+    axes, values, present = table.axes, table.values, table.present
+    if order is not None:
+        axes, values = axes[:, order], values[:, order]
+        present = {name: mask[order] for name, mask in present.items()}
+    step, tick, attempt, position = axes
+    return Block(
+        step=step,
+        tick=tick,
+        attempt=attempt,
+        data_position=position,
+        columns={
+            name: Column(row, present[name]) if name in present else Column.complete(row)
+            for name, row in zip(table.names, values, strict=True)
+        },
+        qualities=dict(qualities),
+        events=tuple(sorted(events, key=lambda event: event.tick)),
+    )

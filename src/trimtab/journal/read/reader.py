@@ -1,0 +1,82 @@
+"""Read a journal: all its files into one block, with everything that is wrong told.
+
+A journal can be read while it is written. A file that is sealed meanwhile is found under its new
+name; a damaged file costs what was damaged and nothing else.
+"""
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from trimtab.core.block import Block, IntArray
+from trimtab.journal.directory import RunDirectory
+from trimtab.journal.format.damage import Damage, DamageKind
+from trimtab.journal.read.assembly import Progress, assemble
+from trimtab.journal.read.notebook import read_notes
+from trimtab.journal.read.opening import open_parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalReading:
+    """What a journal holds, and what it has lost."""
+
+    block: Block
+    damage: tuple[Damage, ...]
+    dropped: int
+    """Records that the writer could not get rid of in time, as it told them."""
+    ended: str | None
+    """How the writer ended; None while it runs, and if it was killed."""
+    schema: int
+    """The highest schema among the files."""
+
+
+def read_journal(
+    run: RunDirectory,
+    signals: Collection[str] | None = None,
+    progress: Progress | None = None,
+) -> JournalReading:
+    """Everything in a run's journal, or only some signals of it."""
+    parts, story = open_parts(run)
+    events = sorted([*story.events, *read_notes(run)], key=lambda event: event.tick)
+    block, damage = assemble(
+        parts, signals, events=events, qualities=story.qualities, progress=progress
+    )
+    lost = _lost_ticks(block.tick, story.drops)
+    return JournalReading(
+        block=block,
+        damage=(*story.damage, *damage, *lost),
+        dropped=story.dropped,
+        ended=story.ended,
+        schema=story.schema,
+    )
+
+
+def _lost_ticks(ticks: IntArray, drops: Iterable[tuple[int, int]]) -> Iterator[Damage]:
+    """The ticks before and between the records that no drop accounts for."""
+    if not len(ticks) or ticks[-1] == len(ticks) - 1:
+        return
+    holes = np.flatnonzero(np.diff(ticks, prepend=-1) > 1)
+    known = sorted(drops)
+    for hole in holes:
+        first = int(ticks[hole - 1]) + 1 if hole else 0
+        last = int(ticks[hole]) - 1
+        for drop in known[max(bisect_right(known, (first,)) - 1, 0) :]:
+            if drop[0] > last:
+                break
+            if drop[1] >= first:
+                if drop[0] > first:
+                    yield _lost(first, drop[0] - 1)
+                first = drop[1] + 1
+        if first <= last:
+            yield _lost(first, last)
+
+
+def _lost(first: int, last: int) -> Damage:
+    return Damage(
+        kind=DamageKind.LOST_TICKS,
+        file="journal",
+        sentence=f"the {last - first + 1} records with the ticks {first} to {last} are lost",
+        ticks=(first, last),
+    )

@@ -1,0 +1,1 @@
+"""Writing a journal: a bounded queue, one open file, and sealing it into columns."""

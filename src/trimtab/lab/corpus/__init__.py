@@ -1,0 +1,1 @@
+"""The lab's data: text, tokenizer, token files, batches by data position."""

@@ -1,0 +1,172 @@
+"""prepare_corpus: from the standard library's text to token files, made once and then reused."""
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from trimtab.core.errors import ConfigError, LabError
+from trimtab.lab.corpus.shards import (
+    MANIFEST,
+    TOKENIZER,
+    Split,
+    TokenArray,
+    TokenCorpus,
+    checksum,
+    shard_name,
+)
+from trimtab.lab.corpus.text import Document, Source, SourceFile, documents_of, library_files
+from trimtab.lab.corpus.tokenizer import encode, train_tokenizer
+
+Progress = Callable[[int, int], None]
+"""Takes how much of the work is done and how much there is."""
+
+_FORMAT = 1
+"""Raised whenever the same text would give other files; older caches are then left behind."""
+
+_CHUNK = 64
+"""Documents that are encoded at once: enough for all cores, few enough to tell the progress."""
+
+_VOCABULARIES = range(256 + 1, 2**16 + 1)
+"""From all bytes and the separator to all that fits into uint16."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusConfig:
+    """Which corpus to make."""
+
+    vocab_size: int
+    """Number of tokens; `SIZES[name].vocab_size` for a model of the lab."""
+
+    max_bytes: int = 2**25
+    """The most source text to read. The whole library without its tests has 11 MB in Python 3.11;
+    a smaller number takes a fair sample of its files."""
+
+    def __post_init__(self) -> None:
+        if self.vocab_size not in _VOCABULARIES:
+            first, last = _VOCABULARIES[0], _VOCABULARIES[-1]
+            raise ConfigError(f"vocab_size must be {first} to {last}, got {self.vocab_size}")
+
+
+def default_cache() -> Path:
+    """Where caches are kept: `$XDG_CACHE_HOME/trimtab`, or `~/.cache/trimtab`."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG standard: a relative path is to be ignored.
+    base = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
+    return base / "trimtab"
+
+
+def prepare_corpus(
+    config: CorpusConfig, *, cache_dir: Path | None = None, progress: Progress | None = None
+) -> TokenCorpus:
+    """The corpus from the cache if it is there and whole, else made anew (about 20 seconds).
+
+    Ranks and runs may call this at the same time: a folder appears only when it is complete.
+    """
+    files = library_files(config.max_bytes)
+    facts = _facts(config, files)
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+    cache = (cache_dir or default_cache()) / "tokens"
+    folder = cache / f"python{platform.python_version()}-vocab{config.vocab_size}-{key}"
+    corpus = TokenCorpus.load(folder)
+    if corpus is not None:
+        return corpus
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix=".draft-") as draft:
+        _build(Path(draft, "corpus"), config, files, facts, progress or _no_progress)
+        _publish(Path(draft), folder)
+    corpus = TokenCorpus.load(folder)
+    if corpus is None:
+        raise LabError(f"{folder} was damaged while it was written; is the disk full or failing?")
+    return corpus
+
+
+def _facts(config: CorpusConfig, files: Sequence[SourceFile]) -> dict[str, Any]:
+    """All that decides what the token files hold."""
+    listing = "\n".join(f"{file.name} {file.size}" for file in files)
+    return {
+        "format": _FORMAT,
+        "python": platform.python_version(),
+        "tokenizers": tokenizers.__version__,
+        "vocab_size": config.vocab_size,
+        "max_bytes": config.max_bytes,
+        "source_files": len(files),
+        "source_listing_sha256": hashlib.sha256(listing.encode()).hexdigest(),
+    }
+
+
+def _build(
+    folder: Path,
+    config: CorpusConfig,
+    files: Sequence[SourceFile],
+    facts: dict[str, Any],
+    progress: Progress,
+) -> None:
+    """Read, train, encode: each counts as a third of the work."""
+    folder.mkdir()
+    third = len(files)
+    documents: list[Document] = []
+    for place, file in enumerate(files):
+        documents += documents_of(file, place)
+        progress(place, 3 * third)
+    progress(third, 3 * third)
+    tokenizer = train_tokenizer((d.text for d in documents if not d.held_out), config.vocab_size)
+    tokenizer.save(str(folder / TOKENIZER))
+    encoded: list[TokenArray] = []
+    for start in range(0, len(documents), _CHUNK):
+        progress(2 * third + start * third // len(documents), 3 * third)
+        encoded += encode(tokenizer, [d.text for d in documents[start : start + _CHUNK]])
+    entries = {TOKENIZER: {"sha256": checksum(folder / TOKENIZER)}}
+    entries |= _write_shards(folder, documents, encoded)
+    manifest = facts | {"files": entries}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    progress(3 * third, 3 * third)
+
+
+def _write_shards(
+    folder: Path, documents: Sequence[Document], encoded: Sequence[TokenArray]
+) -> dict[str, dict[str, Any]]:
+    """One file per source and split; returns what the manifest says about each."""
+    parts: dict[tuple[Source, Split], list[tuple[Document, TokenArray]]] = defaultdict(list)
+    for document, ids in zip(documents, encoded, strict=True):
+        split = Split.HELD_OUT if document.held_out else Split.TRAIN
+        parts[document.source, split].append((document, ids))
+    entries = {}
+    for (source, split), pairs in sorted(parts.items()):
+        name = shard_name(source, split)
+        tokens = np.concatenate([ids for _, ids in pairs])
+        np.save(folder / name, tokens, allow_pickle=False)
+        entries[name] = {
+            "source": source.value,
+            "split": split.value,
+            "documents": len(pairs),
+            "bytes": sum(len(document.text.encode()) for document, _ in pairs),
+            "tokens": len(tokens),
+            "sha256": checksum(folder / name),
+        }
+    return entries
+
+
+def _publish(draft: Path, folder: Path) -> None:
+    """Put a finished corpus in its place, in one move; a damaged one goes with the draft."""
+    try:
+        if folder.exists() and TokenCorpus.load(folder) is None:
+            folder.replace(draft / "damaged")
+        (draft / "corpus").replace(folder)
+    except OSError:
+        # Another process has been here in the meantime; what it put there is as good as ours.
+        if TokenCorpus.load(folder) is None:
+            raise
+
+
+def _no_progress(done: int, total: int) -> None:
+    """Nobody watches."""

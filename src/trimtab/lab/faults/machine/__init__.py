@@ -1,0 +1,1 @@
+"""Faults of hardware, ranks, storage and resumes."""

@@ -1,0 +1,89 @@
+"""F13: one bit of one number turns over, in a gradient or in a weight."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.core.causes import Cause
+from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.disturbance import Disturbance, Parts
+from trimtab.lab.trainer.touch import before_step, change_gradient
+
+_LOWEST, _HIGHEST = 23, 30
+"""The bits of a float32's exponent. 30 is 0 in every number below 2, and turning it multiplies by
+2^128; the others are mostly 1 there, and turning them makes a number vanish, which nobody sees."""
+
+
+class _BitFlip(Disturbance):
+    cause = Cause.F13
+    strength_name = "bit"
+
+    @property
+    def strength(self) -> float:
+        """From the lowest bit of the exponent to its highest."""
+        return _LOWEST + math.ceil((_HIGHEST - _LOWEST) * self.severity)
+
+    def _choose(self, parts: Parts) -> tuple[str, nn.Parameter, int]:
+        """A random element of a random matrix."""
+        matrices = [(n, p) for n, p in parts.run.model.named_parameters() if p.ndim == 2]
+        name, parameter = matrices[int(self.random.integers(len(matrices)))]
+        element = int(self.random.spawn(1)[0].integers(parameter.numel()))
+        return name, parameter, element
+
+    def _flip(self, name: str, values: Tensor, element: int) -> None:
+        """Turn the bit over in place; the tensor is float32 and contiguous."""
+        bit = int(self.strength)
+        number = values.view(-1)[element : element + 1]
+        self.truth |= {"tensor": name, "element": element, "bit": bit, "before": number.item()}
+        number.view(torch.int32).bitwise_xor_(1 << bit)
+        self.truth["after"] = number.item()
+
+
+class GradientBitFlip(_BitFlip):
+    """A bit of a gradient flips on one rank, before it is averaged; it is gone at the next step."""
+
+    title = "a bit flip in a gradient"
+    heals = True
+
+    @property
+    def steps(self) -> int:
+        """One gradient."""
+        return 1
+
+    def attach(self, parts: Parts) -> Run:
+        """Flip it on the last rank."""
+        if parts.ranks.rank != parts.ranks.size - 1:
+            return parts.run
+        name, parameter, element = self._choose(parts)
+        self.truth["rank"] = parts.ranks.rank
+
+        def change(step: int, gradient: Tensor) -> Tensor:
+            if step != self.onset:
+                return gradient
+            flipped = gradient.clone(memory_format=torch.contiguous_format)
+            self._flip(name, flipped, element)
+            return flipped
+
+        change_gradient(parts.run, parameter, change)
+        return parts.run
+
+
+class WeightBitFlip(_BitFlip):
+    """A bit of a weight flips on one rank, between two steps, and stays."""
+
+    title = "a bit flip in a weight"
+
+    def attach(self, parts: Parts) -> Run:
+        """Flip it on the last rank."""
+        if parts.ranks.rank != parts.ranks.size - 1:
+            return parts.run
+        name, parameter, element = self._choose(parts)
+        self.truth["rank"] = parts.ranks.rank
+
+        @torch.no_grad()
+        def act(step: int) -> None:
+            if step == self.onset:
+                self._flip(name, parameter, element)
+
+        return before_step(parts.run, act)

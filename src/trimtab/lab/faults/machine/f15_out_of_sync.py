@@ -1,0 +1,40 @@
+"""F15: the replicas of a model are not the same any more."""
+
+import torch
+
+from trimtab.core.causes import Cause
+from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.disturbance import Base, Disturbance, Parts, between
+from trimtab.lab.trainer.touch import before_step
+
+
+class OutOfSync(Disturbance):
+    """The weights of one rank move away from the others' and stay away: ranks average gradients,
+    and nobody ever compares weights."""
+
+    cause = Cause.F15
+    title = "a rank whose weights differ"
+    strength_name = "difference by the size of the weights"
+    base = Base.RANKS
+
+    @property
+    def strength(self) -> float:
+        """From 1 % to the size of the weights themselves."""
+        return between(0.01, 1.0, self.severity)
+
+    def attach(self, parts: Parts) -> Run:
+        """Move the weights of the last rank at the onset."""
+        if parts.ranks.rank != parts.ranks.size - 1:
+            return parts.run
+        self.truth["rank"] = parts.ranks.rank
+        generator = torch.Generator().manual_seed(self.seed)
+
+        @torch.no_grad()
+        def act(step: int) -> None:
+            if step != self.onset:
+                return
+            for parameter in parts.run.model.parameters():
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter.add_(noise * self.strength * parameter.square().mean().sqrt())
+
+        return before_step(parts.run, act)

@@ -1,0 +1,1 @@
+"""Faults of number formats, logits and the loss."""

@@ -1,0 +1,1 @@
+"""Faults of the optimizer, its state and its schedule."""

@@ -1,0 +1,33 @@
+"""F06: a run is resumed without (all of) its optimizer state."""
+
+import math
+
+from trimtab.core.causes import Cause
+from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.disturbance import Base, Disturbance, Parts, between
+
+
+class StateLost(Disturbance):
+    """The moments and the step count of a share of all parameters are gone after the resume."""
+
+    cause = Cause.F06
+    title = "optimizer state lost at a resume"
+    strength_name = "share of the parameters"
+    base = Base.RESUME
+
+    @property
+    def strength(self) -> float:
+        """From a fifth of the tensors to all of them."""
+        return between(0.2, 1.0, self.severity)
+
+    def attach(self, parts: Parts) -> Run:
+        """Forget the state that was just loaded."""
+        if parts.first_step != self.onset:
+            return parts.run
+        named = list(parts.run.model.named_parameters())
+        count = math.ceil(self.strength * len(named))
+        chosen = sorted(self.random.permutation(len(named))[:count].tolist())
+        for name, parameter in (named[place] for place in chosen):
+            self.truth.setdefault("parameters", []).append(name)
+            del parts.run.optimizer.state[parameter]
+        return parts.run

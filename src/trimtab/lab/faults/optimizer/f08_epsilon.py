@@ -1,0 +1,31 @@
+"""F08: an epsilon that is not small any more."""
+
+from trimtab.core.causes import Cause
+from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.disturbance import Disturbance, Parts, between
+from trimtab.lab.trainer.touch import before_step
+
+
+class LargeEpsilon(Disturbance):
+    """Adam's epsilon grows past the root of v: the update shrinks where gradients are small."""
+
+    cause = Cause.F08
+    title = "epsilon larger than the root of the second moment"
+    strength_name = "epsilon"
+
+    @property
+    def strength(self) -> float:
+        """From 1e-4, about the root of v in a small model, to 1e-1."""
+        return between(1e-4, 1e-1, self.severity)
+
+    def attach(self, parts: Parts) -> Run:
+        """Set epsilon at the onset."""
+        groups = parts.run.optimizer.param_groups
+
+        def act(step: int) -> None:
+            if step == self.onset:
+                self.truth["epsilon_before"] = groups[0]["eps"]
+                for group in groups:
+                    group["eps"] = self.strength
+
+        return before_step(parts.run, act)

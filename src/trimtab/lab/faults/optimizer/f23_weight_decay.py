@@ -1,0 +1,32 @@
+"""F23: a weight decay that is far too strong."""
+
+from trimtab.core.causes import Cause
+from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.disturbance import Disturbance, Parts, between
+from trimtab.lab.trainer.touch import before_step
+
+
+class StrongDecay(Disturbance):
+    """The decay of all matrices is multiplied; their norms melt away while v and the rate are
+    normal. A decay of 0 shows nothing within the length of a small run, so it is not here."""
+
+    cause = Cause.F23
+    title = "weight decay far too strong"
+    strength_name = "times the planned decay"
+
+    @property
+    def strength(self) -> float:
+        """From 10 to 300 times."""
+        return between(10, 300, self.severity)
+
+    def attach(self, parts: Parts) -> Run:
+        """Multiply the decay at the onset."""
+        groups = parts.run.optimizer.param_groups
+
+        def act(step: int) -> None:
+            if step == self.onset:
+                for group in groups:
+                    group["weight_decay"] *= self.strength
+                self.truth["weight_decay"] = max(group["weight_decay"] for group in groups)
+
+        return before_step(parts.run, act)

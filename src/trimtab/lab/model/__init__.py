@@ -1,0 +1,1 @@
+"""The lab's model: a small GPT, its sizes and its optimizer."""

@@ -1,0 +1,202 @@
+"""Gpt: pre-norm, RMSNorm, SwiGLU, rotary positions; it reads top to bottom.
+
+    tokens -> embed -> [norm_embed]
+           -> x + attention(norm_attention(x)) -> x + mlp(norm_mlp(x))     once per block
+           -> norm -> head (or the embedding, transposed) -> loss
+
+Parameter names say what a parameter is: `embed.weight`, `blocks.0.attention.qkv.weight`,
+`blocks.0.mlp.up.weight`, `blocks.0.norm_mlp.weight`, `norm.weight`, `head.weight`. There is no
+dropout and no bias. The model keeps no buffers, so it may be built on the meta device, sharded,
+and initialised afterwards:
+
+    with torch.device("meta"):
+        model = Gpt(SIZES["x1"])
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    model.to_empty(device="cuda")
+    model.init_weights(torch.Generator().manual_seed(0))
+"""
+
+import math
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from trimtab.lab.model.attention import Attention, RMSNorm
+from trimtab.lab.model.sizes import ModelConfig
+
+
+# Named tuples, not dataclasses: DDP, FSDP2 and torch.compile look for tensors inside of them.
+class Signals(NamedTuple):
+    """What a forward pass measured, on the device; reading it is the caller's wait."""
+
+    max_attention_logit: Tensor
+    """Largest attention logit of each block: (layers,)."""
+
+    max_log_z: Tensor
+    """Largest |log Z| over all tokens; Z is the sum of the exponentials of a token's logits."""
+
+    token_losses: Tensor
+    """Cross-entropy of each token: (batch, length); 0 where the target is masked."""
+
+
+class Output(NamedTuple):
+    """What a forward pass returns."""
+
+    loss: Tensor
+    """What to train on: the cross-entropy, plus the z-loss if the config has one."""
+
+    cross_entropy: Tensor
+    """Mean cross-entropy over all tokens that are not masked, in fp32; NaN if all are."""
+
+    logits: Tensor
+    """Scores of the next token: (batch, length, vocab_size)."""
+
+    signals: Signals | None
+    """None unless `Gpt.measure` is set."""
+
+
+class Mlp(nn.Module):
+    """SwiGLU: one projection decides how much of the other passes."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate = nn.Linear(config.width, config.mlp_width, bias=False)
+        self.up = nn.Linear(config.width, config.mlp_width, bias=False)
+        self.down = nn.Linear(config.mlp_width, config.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Each position on its own."""
+        out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
+        return out
+
+
+class Block(nn.Module):
+    """Attention and MLP, each added to the residual stream."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.post_norm = config.post_norm
+        self.checkpoint_activations = config.checkpoint_activations
+        self.norm_attention = RMSNorm(config.width)
+        self.attention = Attention(config)
+        self.norm_mlp = RMSNorm(config.width)
+        self.mlp = Mlp(config)
+
+    def forward(self, x: Tensor, measure: bool) -> tuple[Tensor, Tensor | None]:
+        """The residual stream after this block, and its largest attention logit if measured."""
+        if not (self.checkpoint_activations and torch.is_grad_enabled()):
+            return self._run(x, measure)
+        # Inside of the block, so that the hooks of FSDP2 stay outside of what runs twice. Nothing
+        # here draws random numbers, so there is no generator state to keep.
+        out: tuple[Tensor, Tensor | None] = checkpoint(
+            self._run, x, measure, use_reentrant=False, preserve_rng_state=False
+        )
+        return out
+
+    def _run(self, x: Tensor, measure: bool) -> tuple[Tensor, Tensor | None]:
+        if self.post_norm:
+            gathered, peak = self.attention(x, measure)
+            x = self.norm_attention(x + gathered)
+            return self.norm_mlp(x + self.mlp(x)), peak
+        gathered, peak = self.attention(self.norm_attention(x), measure)
+        x = x + gathered
+        return x + self.mlp(self.norm_mlp(x)), peak
+
+
+class Gpt(nn.Module):
+    """A small GPT that trains like the large ones.
+
+    With equal configs and generators the weights are bit-identical, whatever the device and the
+    number of ranks. Without a generator the numbers come from torch's global one.
+    """
+
+    def __init__(self, config: ModelConfig, *, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.measure = False
+        """Whether forward passes return `Signals`; measuring does not change the trained bits."""
+        device = torch.get_default_device()
+        # torch's own init would take time and random numbers for values that are thrown away.
+        with torch.device("meta"):
+            self.embed = nn.Embedding(config.vocab_size, config.width)
+            self.norm_embed = RMSNorm(config.width) if config.embedding_norm else None
+            self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+            self.norm = RMSNorm(config.width)
+            # A tied head is no module: `to_empty` and checkpoints would make two tensors of it.
+            self.head = (
+                None if config.tied_head else nn.Linear(config.width, config.vocab_size, bias=False)
+            )
+        if device.type != "meta":
+            self.to_empty(device=device)
+            self.init_weights(generator)
+
+    @torch.no_grad()
+    def init_weights(self, generator: torch.Generator | None = None) -> None:
+        """Fill all parameters, sharded or not; the generator lives on the CPU."""
+        for name, parameter in self.named_parameters():
+            if "norm" in name:
+                parameter.fill_(1.0)
+            else:
+                _fill_normal(parameter, self._std(name), generator)
+
+    def _std(self, name: str) -> float:
+        """Init deviation of a matrix."""
+        std = self.config.base_std
+        if not name.startswith("blocks."):
+            return std
+        # muP: the variance of a hidden weight falls with its fan-in; the others keep theirs.
+        std /= math.sqrt(self.config.mup_multiplier)
+        if name.endswith(("attention.out.weight", "mlp.down.weight")):
+            # GPT-2: 2 sums per layer enter the residual stream; its variance must not grow by them.
+            std /= math.sqrt(2 * self.config.layers)
+        return std
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Output:
+        """Predict each next token; both are (batch, length), and a target of -100 is masked."""
+        x = self.embed(tokens)
+        if self.norm_embed is not None:
+            x = self.norm_embed(x)
+        peaks: list[Tensor] = []
+        for block in self.blocks:
+            x, peak = block(x, self.measure)
+            if peak is not None:
+                peaks.append(peak)
+        x = self.norm(x)
+        if self.config.mup_base_width is not None:
+            x = x / self.config.mup_multiplier  # muP: logits must not grow with the width
+        logits = F.linear(x, self.embed.weight) if self.head is None else self.head(x)
+        return self._score(logits, targets, peaks)
+
+    def _score(self, logits: Tensor, targets: Tensor, peaks: list[Tensor]) -> Output:
+        """The loss, and the signals if the blocks have measured theirs."""
+        # fp32: a softmax over thousands of tokens in half precision loses the small ones.
+        scores, wanted = logits.float().flatten(0, 1), targets.flatten()
+        loss = cross_entropy = F.cross_entropy(scores, wanted)
+        if self.config.z_loss:
+            loss = cross_entropy + self.config.z_loss * scores.logsumexp(-1).square().mean()
+        signals = None
+        if peaks:
+            with torch.no_grad():
+                signals = Signals(
+                    max_attention_logit=torch.stack(peaks),
+                    max_log_z=scores.logsumexp(-1).abs().amax(),
+                    token_losses=F.cross_entropy(scores, wanted, reduction="none").view_as(targets),
+                )
+        return Output(loss=loss, cross_entropy=cross_entropy, logits=logits, signals=signals)
+
+
+def _fill_normal(parameter: Tensor, std: float, generator: torch.Generator | None) -> None:
+    # Drawn whole and on the CPU: the same bits on every device and every number of ranks.
+    values = torch.empty(parameter.shape, device="cpu").normal_(std=std, generator=generator)
+    if hasattr(parameter, "device_mesh"):
+        # Imported here because it takes most of a second, and only shards need it.
+        from torch.distributed.tensor import DTensor, distribute_tensor
+
+        shard = cast(DTensor, parameter)
+        values = distribute_tensor(values, shard.device_mesh, shard.placements)
+    parameter.copy_(values)

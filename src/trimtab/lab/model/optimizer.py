@@ -1,0 +1,76 @@
+"""AdamW as large runs set it: decay on matrices only, learning rates by muP."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trimtab.core.errors import ConfigError
+from trimtab.lab.model.gpt import Gpt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerConfig:
+    """The settings of AdamW."""
+
+    lr: float
+    """Peak learning rate; with muP, the one tuned at the base width."""
+
+    beta1: float = 0.9
+    """Memory of the first moment. Source: common to published runs."""
+
+    beta2: float = 0.95
+    """Memory of the second moment. 0.95 forgets a spike in 20 steps, where Adam's 0.999 carries it
+    for 1,000. Source: GPT-3, Llama, OLMo."""
+
+    epsilon: float = 1e-8
+    """Floor under the root of the second moment. Source: Adam's default."""
+
+    weight_decay: float = 0.1
+    """Decay of matrices. Norms and embeddings are not decayed: a gain has no reason to be near 0,
+    and the row of a rare token would shrink at every step in which it does not occur."""
+
+    fused: bool = True
+    """One kernel for all parameters: 3.5 times as fast as `foreach` (CPU, 10M parameters), and the
+    only kind that can discard a step on the device."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise ConfigError(f"lr must be finite and positive, got {self.lr}")
+        if self.weight_decay < 0:
+            raise ConfigError(f"weight_decay must not be negative, got {self.weight_decay}")
+
+
+def make_optimizer(model: Gpt, config: OptimizerConfig) -> torch.optim.AdamW:
+    """AdamW over all parameters of the model, sharded or not."""
+    return torch.optim.AdamW(
+        parameter_groups(model, lr=config.lr, weight_decay=config.weight_decay),
+        lr=config.lr,
+        betas=(config.beta1, config.beta2),
+        eps=config.epsilon,
+        fused=config.fused,
+    )
+
+
+def parameter_groups(model: Gpt, *, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+    """Hidden matrices, the head if it is not tied, and what is not decayed: embeddings and norms.
+
+    Under muP the learning rate of hidden matrices falls as the width grows, and their decay rises
+    with it, because AdamW decays by the product of both (as in microsoft/mup).
+    """
+    hidden, head, plain = [], [], []
+    for name, parameter in model.named_parameters():
+        if "norm" in name or name.startswith("embed."):
+            plain.append(parameter)
+        elif name.startswith("head."):
+            head.append(parameter)
+        else:
+            hidden.append(parameter)
+    width = model.config.mup_multiplier
+    groups = [
+        {"params": hidden, "lr": lr / width, "weight_decay": weight_decay * width},
+        {"params": head, "lr": lr, "weight_decay": weight_decay},
+        {"params": plain, "lr": lr, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]

@@ -1,0 +1,137 @@
+"""Engines: one model, alone or spread over the ranks that torchrun started.
+
+    torchrun --standalone --nproc_per_node=4 -m trimtab.cli lab train --engine fsdp2 ...
+
+The arithmetic is the same everywhere: weights are fp32 and autocast rounds inside of the forward
+pass, under FSDP2 too, so that a run may change its engine between two steps.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from trimtab.core.errors import ConfigError
+from trimtab.lab.model.gpt import Gpt, Output
+from trimtab.lab.model.sizes import ModelConfig
+from trimtab.lab.trainer.train_config import Engine
+
+Forward = Callable[[Tensor, Tensor], Output]
+"""What the loop calls: tokens and targets in, the loss out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """This process among those of the run."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        if self.size > 1:
+            dist.barrier()
+
+    def mean(self, value: Tensor) -> Tensor:
+        """The mean over ranks, the same bits on all."""
+        if self.size > 1:
+            dist.all_reduce(value)
+        return value / self.size
+
+
+@contextmanager
+def join_ranks() -> Iterator[Ranks]:
+    """Meet the other ranks if there are any, and leave them at the end if nobody had met yet."""
+    has_gpu = torch.cuda.is_available()
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    device = torch.device("cuda", local_rank) if has_gpu else torch.device("cpu")
+    if has_gpu:
+        torch.cuda.set_device(device)
+    # torchrun says in the environment how many there are and where they meet.
+    comes_by_itself = "WORLD_SIZE" in os.environ and not dist.is_initialized()
+    if comes_by_itself:
+        dist.init_process_group("nccl" if has_gpu else "gloo")
+    try:
+        if dist.is_initialized():
+            yield Ranks(rank=dist.get_rank(), size=dist.get_world_size(), device=device)
+        else:
+            yield Ranks(rank=0, size=1, device=device)
+    finally:
+        if comes_by_itself:
+            dist.destroy_process_group()
+
+
+def build_model(
+    config: ModelConfig, engine: Engine, ranks: Ranks, seed: int
+) -> tuple[Gpt, Forward]:
+    """The model with its initial weights, and what to call in its place.
+
+    The weights are the same bits under every engine.
+    """
+    _check(engine, ranks)
+    generator = torch.Generator().manual_seed(seed)
+    if engine in (Engine.FSDP2, Engine.HSDP):
+        # Made on no device, sharded, then filled: no rank ever holds the whole model.
+        with torch.device("meta"):
+            model = Gpt(config)
+        _shard(model, engine, ranks)
+        model.to_empty(device=ranks.device)
+        model.init_weights(generator)
+        return model, model
+    model = Gpt(config, generator=generator).to(ranks.device)
+    if engine is Engine.DDP:
+        on_gpu = [ranks.device] if ranks.device.type == "cuda" else None
+        return model, DistributedDataParallel(model, device_ids=on_gpu)
+    return model, model
+
+
+def share_gradients(forward: Forward, *, now: bool) -> None:
+    """Say before a micro-batch whether its gradients are to be averaged over ranks yet.
+
+    Under DDP once per step is enough. FSDP2 shares them at each micro-batch: whole gradients of all
+    layers would not fit beside each other, which is why one shards.
+    """
+    if isinstance(forward, DistributedDataParallel):
+        forward.require_backward_grad_sync = now  # what its `no_sync()` sets
+
+
+def _shard(model: Gpt, engine: Engine, ranks: Ranks) -> None:
+    """Each block is gathered on its own; embedding, last norm and head form the rest."""
+    # Imported here because they take most of a second, and only shards need them.
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    device = ranks.device.type
+    if engine is Engine.FSDP2:
+        mesh = init_device_mesh(device, (ranks.size,))
+    else:
+        mesh = init_device_mesh(device, _groups(ranks), mesh_dim_names=("replica", "shard"))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def _groups(ranks: Ranks) -> tuple[int, int]:
+    """Number and size of HSDP's groups: one per machine, or two on a single machine."""
+    on_this_machine = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size))
+    groups = ranks.size // on_this_machine if on_this_machine < ranks.size else 2
+    return groups, ranks.size // groups
+
+
+def _check(engine: Engine, ranks: Ranks) -> None:
+    if engine is Engine.ALONE and ranks.size > 1:
+        raise ConfigError(f"engine alone cannot use {ranks.size} ranks; take ddp, fsdp2 or hsdp")
+    if engine is not Engine.ALONE and not dist.is_initialized():
+        raise ConfigError(
+            f"engine {engine} needs ranks; start it by: "
+            "torchrun --standalone --nproc_per_node=2 -m trimtab.cli lab train ..."
+        )
+    if engine is Engine.HSDP and ranks.size != math.prod(_groups(ranks)):
+        raise ConfigError(f"engine hsdp needs groups of equal size, got {ranks.size} ranks")

@@ -1,0 +1,132 @@
+"""TrainConfig: all that decides the numbers of a run. Equal configs train equal bits."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import torch
+
+from trimtab.core.errors import ConfigError
+from trimtab.lab.model.optimizer import OptimizerConfig
+from trimtab.lab.model.sizes import ModelConfig
+
+_LONGEST_WARMUP = 2000
+"""Steps of warm-up that published runs agree on (GPT-3, Llama, OLMo)."""
+
+_MAY_CHANGE = frozenset({"engine", "checkpoint_steps", "eval_steps", "eval_batches", "measure"})
+"""What a resume may set anew: where the run is computed and how it is looked at."""
+
+
+class Dtype(StrEnum):
+    """In what the matrices are multiplied; weights, optimizer and softmax stay in fp32."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+    def autocast(self, device: torch.device) -> torch.autocast:
+        """The context of a forward pass; what needs fp32 stays in it by torch's own list."""
+        types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+        return torch.autocast(device.type, types[self.value], enabled=self is not Dtype.FP32)
+
+
+class Engine(StrEnum):
+    """How a model is spread over ranks."""
+
+    ALONE = "alone"
+    """One process."""
+
+    DDP = "ddp"
+    """Every rank has the whole model; gradients are averaged."""
+
+    FSDP2 = "fsdp2"
+    """Every rank has a slice of each tensor; whole layers exist only while they are used."""
+
+    HSDP = "hsdp"
+    """FSDP2 inside of each group of ranks, DDP between the groups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """The settings of a training run; the defaults are those of large runs, scaled down."""
+
+    model: ModelConfig
+    """The model; `SIZES` has named ones."""
+
+    steps: int
+    """Length of the run, and of its learning rate schedule."""
+
+    optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=1e-3))
+    """AdamW's settings. 1e-3 is the best of 3e-4, 1e-3 and 3e-3 at 3M and 10M, by the held-out loss
+    after 300 steps of 512 tokens (10M: 5.26, 5.18, 5.30); 1M learns faster with 3e-3."""
+
+    dtype: Dtype = Dtype.BF16
+    """bf16 has the range of fp32, so nothing overflows and no loss scale is needed."""
+
+    engine: Engine = Engine.ALONE
+    """How the model is spread over ranks."""
+
+    batch_size: int = 8
+    """Windows of a step, over all ranks and micro-batches."""
+
+    length: int = 128
+    """Tokens of a window. 8 x 128 tokens are a step of about a second at 10M on one core."""
+
+    accumulate: int = 1
+    """Micro-batches that a step is cut into; the numbers are the same but for rounding."""
+
+    clip: float | None = 1.0
+    """Largest norm of a gradient; None is not to clip. Source: GPT-3, Llama, OLMo."""
+
+    warmup_steps: int | None = None
+    """Steps until the learning rate is at its peak; None is 2,000, or a tenth of a shorter run."""
+
+    seed: int = 0
+    """Decides the initial weights and the order of the data."""
+
+    corpus_bytes: int = 2**25
+    """The most source text to make tokens from; this is more than there is, so all of it."""
+
+    checkpoint_steps: int = 100
+    """Steps between two checkpoints; there is always one behind the last step."""
+
+    eval_steps: int = 100
+    """Steps between two evaluations on held-out text; there is always one at the end."""
+
+    eval_batches: int = 8
+    """Batches of an evaluation, each time the same ones."""
+
+    measure: bool = False
+    """Whether to journal the largest attention logit, log Z and token loss as well; costs memory
+    for all attention logits of a layer."""
+
+    def __post_init__(self) -> None:
+        least_one = ("steps", "accumulate", "checkpoint_steps", "eval_steps", "eval_batches")
+        for name in least_one:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.batch_size < 1 or self.batch_size % self.accumulate:
+            raise ConfigError(
+                f"batch_size {self.batch_size} must divide into {self.accumulate} micro-batches"
+            )
+        if self.clip is not None and not self.clip > 0:
+            raise ConfigError(f"clip must be positive, got {self.clip}")
+        if not 0 <= self.warmup <= self.steps:
+            raise ConfigError(f"warmup_steps must be 0 to {self.steps}, got {self.warmup_steps}")
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Windows of a micro-batch, over all ranks."""
+        return self.batch_size // self.accumulate
+
+    @property
+    def warmup(self) -> int:
+        """Steps of warm-up, whether they were given or not."""
+        if self.warmup_steps is not None:
+            return self.warmup_steps
+        return min(_LONGEST_WARMUP, self.steps // 10)
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that a resumed run must share with the one that it continues."""
+        return {k: v for k, v in dataclasses.asdict(self).items() if k not in _MAY_CHANGE}

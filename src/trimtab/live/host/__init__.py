@@ -1,0 +1,1 @@
+"""What happens on the host: records, journal, judgement."""

@@ -1,0 +1,82 @@
+"""StepLoop: a loader step by step, each batch looked at before it leaves the host."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from trimtab.core import signals
+from trimtab.core.block import NO_POSITION
+from trimtab.core.errors import ConfigError
+from trimtab.live.measure.batch_facts import BatchFacts
+
+_END = object()
+
+
+@dataclass(slots=True, kw_only=True)
+class Step:
+    """One step of the loop: iterate over it for its micro-batches."""
+
+    number: int
+    data_position: int
+    """The index of its first batch, the same on all ranks."""
+    pull: Callable[[], Any]
+    size: int
+    batches: list[Any] = field(default_factory=list)
+    data_seconds: float = 0.0
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.batches
+        while len(self.batches) < self.size and self.load():
+            yield self.batches[-1]
+
+    def load(self) -> bool:
+        """Fetch the next micro-batch; whether there was one."""
+        started = time.perf_counter()
+        batch = self.pull()
+        self.data_seconds += time.perf_counter() - started
+        if batch is _END:
+            return False
+        self.batches.append(batch)
+        return True
+
+
+class StepLoop:
+    """A loader in steps of `accumulate` batches, with the facts of the step at hand."""
+
+    def __init__(self, loader: Iterable[Any], accumulate: int, data_position: int = 0) -> None:
+        if accumulate < 1:
+            raise ConfigError(f"accumulate must be at least 1, got {accumulate}")
+        self._loader = loader
+        self._accumulate = accumulate
+        self._facts = BatchFacts()
+        self._step: Step | None = None
+        self._position = data_position
+
+    @property
+    def data_position(self) -> int:
+        """Where in the data the step at hand began."""
+        return NO_POSITION if self._step is None else self._step.data_position
+
+    def run(self, next_number: Callable[[], int]) -> Iterator[Step]:
+        """The steps, until the data ends."""
+        iterator = iter(self._loader)
+        while True:
+            step = Step(
+                number=next_number(),
+                data_position=self._position,
+                pull=lambda: next(iterator, _END),
+                size=self._accumulate,
+            )
+            if not step.load():
+                return
+            self._step = step
+            yield step
+            self._position += len(step.batches)
+
+    def facts(self) -> dict[str, float]:
+        """What the batches of the step at hand look like."""
+        if self._step is None:
+            return {}
+        told = self._facts.measure(self._step.batches)
+        return {**told, signals.DATA_SECONDS: self._step.data_seconds}

@@ -1,0 +1,145 @@
+"""StateSums: sums over weights, gradients and Adam's moments, for every piece of every parameter.
+
+The update is worked out from the state after the step instead of copying the parameters before it:
+a copy would need memory that a large run does not have. It is
+
+    lr * (m / (c * s) + decay * p),   s = sqrt(v / (1 - beta2^t)) + eps,   c = 1 - beta1^t
+
+and its square follows from sums over m/s, p and their product, so no vector of it is ever made.
+What is the same for all elements (the corrections, lr, decay) is applied to the sums, not to them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.optim import Optimizer
+
+from trimtab.live.measure.pieces import Chunk, Family, families
+from trimtab.live.ranks.shards import norm_dtype
+
+Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
+
+BY_ROLE = ("param", "grad", "m", "v", "update")
+"""Squares of weights, gradient, both moments and the last update."""
+
+WHOLE = ("zeros", "grad_dot_m", "adam_grads", "grad_to_v")
+"""Elements of the gradient that are exactly zero; its product with the first moment; its squares
+where there are moments to compare it with; sums of g^2/v."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSums:
+    """A number for each piece of what BY_ROLE and WHOLE name; zero where there are no moments."""
+
+    indices: list[int]
+    """The parameter that each piece belongs to."""
+    values: torch.Tensor
+    """A row for each name, a column for each piece."""
+    step: torch.Tensor | None
+    """Updates that Adam has counted; None if there is no Adam."""
+
+
+def sum_state(
+    optimizers: Sequence[Optimizer], index_of: dict[torch.Tensor, int], device: torch.device
+) -> StateSums | None:
+    """The sums of everything that has a gradient; None if nothing has."""
+    indices: list[int] = []
+    parts: list[torch.Tensor] = []
+    step: torch.Tensor | None = None
+    for family in families(optimizers, index_of):
+        if family.step is None:
+            parts.append(_without_moments(family, indices))
+        else:
+            counted = family.step.to(device, torch.float32, non_blocking=True).reshape(())
+            step = counted if step is None else step
+            parts.append(_with_moments(family, counted, indices))
+    if not parts:
+        return None
+    return StateSums(indices=indices, values=torch.cat(parts, dim=1), step=step)
+
+
+def squares(tensors: Tensors) -> torch.Tensor:
+    """The square of each tensor's norm, in fp32 whatever the tensors are."""
+    norms = torch._foreach_norm(tensors, 2.0, dtype=norm_dtype(*tensors))
+    return torch.stack(norms).square().float()
+
+
+def _without_moments(family: Family, indices: list[int]) -> torch.Tensor:
+    sums = _Columns(indices)
+    for chunk in family.chunks:
+        sums.add(chunk, _squares(chunk.weights), _squares(chunk.grads), _zeros(chunk.grads))
+    param, grad, zeros = sums.rows()
+    none = torch.zeros_like(grad)
+    return torch.stack([param, grad, none, none, none, zeros, none, none, none])
+
+
+def _with_moments(family: Family, step: torch.Tensor, indices: list[int]) -> torch.Tensor:
+    beta1, beta2 = family.group["betas"]
+    first, second = 1.0 - beta1**step, 1.0 - beta2**step  # no host numbers: `step` may be there
+    epsilon = family.group["eps"] * second.sqrt()
+    sums = _Columns(indices)
+    for chunk in family.chunks:
+        _sum_adam(chunk, epsilon, sums)
+    param, grad, zeros, m, v, grad_dot_m, grad_to_v, direction, along = sums.rows()
+    update = direction * (second / first.square())
+    decay = family.group["weight_decay"] if family.is_decoupled else 0.0
+    if decay:
+        update = update + along * (2 * decay * second.sqrt() / first) + decay**2 * param
+    rate: float | torch.Tensor = family.group["lr"]
+    update = update * rate * rate
+    return torch.stack([param, grad, m, v, update, zeros, grad_dot_m, grad, grad_to_v * second])
+
+
+def _sum_adam(chunk: Chunk, epsilon: torch.Tensor, sums: "_Columns") -> None:
+    """All sums of a chunk; what is summed last is m / (sqrt(v) + epsilon)."""
+    told = (
+        *(_squares(chunk.weights), _squares(chunk.grads), _zeros(chunk.grads)),
+        *(_squares(chunk.m), _squares(chunk.v), _dots(chunk.grads, chunk.m)),
+    )
+    scale = torch._foreach_sqrt(chunk.v)
+    torch._foreach_add_(scale, [epsilon] * len(scale))  # a single one is read by the host
+    grad_to_v = _squares(torch._foreach_div(chunk.grads, scale))
+    direction = torch._foreach_div(chunk.m, scale)
+    sums.add(chunk, *told, grad_to_v, _squares(direction), _dots(direction, chunk.weights))
+
+
+class _Columns:
+    """Gathers one number per piece and row, chunk by chunk."""
+
+    def __init__(self, indices: list[int]) -> None:
+        self._indices = indices
+        """Those of all pieces so far, also of other families."""
+        self._rows: list[list[torch.Tensor]] = []
+
+    def add(self, chunk: Chunk, *rows: Tensors) -> None:
+        """Take the numbers of one chunk."""
+        self._indices += chunk.indices
+        self._rows = self._rows or [[] for _ in rows]
+        for row, numbers in zip(self._rows, rows, strict=True):
+            row += numbers
+
+    def rows(self) -> list[torch.Tensor]:
+        """The numbers of all chunks, row by row."""
+        return [torch.stack(row).float() for row in self._rows]
+
+
+def _squares(pieces: Tensors) -> Tensors:
+    """The square of each flat piece's norm."""
+    if pieces[0].device.type == "cpu" and all(piece.dtype == torch.float32 for piece in pieces):
+        # Half the time of a norm on a processor; elsewhere all norms are one kernel.
+        return _dots(pieces, pieces)
+    norms = torch._foreach_norm(pieces, 2.0, dtype=norm_dtype(*pieces))
+    return torch._foreach_mul(norms, norms)
+
+
+def _dots(ones: Tensors, others: Tensors) -> Tensors:
+    """The inner product of each pair."""
+    return [torch.dot(a, b) for a, b in zip(ones, others, strict=True)]
+
+
+def _zeros(pieces: Tensors) -> Tensors:
+    """How many elements of each piece are exactly zero."""
+    # Ones and zeros added up by a dot take half the time of `count_nonzero`.
+    ones = [torch.eq(p, 0, out=torch.empty_like(p, dtype=torch.float32)) for p in pieces]
+    return _dots(ones, ones)

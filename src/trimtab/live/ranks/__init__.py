@@ -1,0 +1,1 @@
+"""What concerns several ranks: reductions, votes, shards."""

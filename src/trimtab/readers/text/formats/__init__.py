@@ -1,0 +1,1 @@
+"""One file for each text log format."""

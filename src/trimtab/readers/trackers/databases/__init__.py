@@ -1,0 +1,1 @@
+"""Trackers that keep their points in SQLite."""

@@ -1,0 +1,179 @@
+"""TFRecord files: [length u64][its checksum][payload][its checksum], again and again.
+
+No length is believed before it is checked against its checksum and against the file. After damage
+the next place with a sound length is looked for, so that one bad byte costs one record.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trimtab.core.block import BoolArray, IntArray
+from trimtab.readers.lines import Progress
+from trimtab.readers.trackers.tensorboard.crc32c import Bytes, Checksums, masked_crcs
+
+CHUNK_BYTES = 1 << 20
+"""Bytes read at once: some 20,000 scalars."""
+
+RECORD_BYTES = 1 << 26
+"""A longer record is passed over: it holds pictures or a graph. Its memory would be ours."""
+
+CHECKED_BYTES = 1 << 12
+"""Payloads up to this length are checked against their checksum: scalars take some 50 bytes."""
+
+_HEADER = 12
+_FOOTER = 4
+_length = struct.Struct("<Q").unpack_from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """Some consecutive records, as they lie in a buffer."""
+
+    data: bytes
+    starts: list[int]
+    ends: list[int]
+
+
+class RecordFile:
+    """The records of one file, some thousands at a time."""
+
+    def __init__(self, path: Path, progress: Progress) -> None:
+        self._path = path
+        self._progress = progress
+        self.num_bad = 0
+        """Records whose payload is not what was written."""
+        self.num_gaps = 0
+        """Places where no record could be found for a while."""
+        self.num_long = 0
+        """Records that are too long to be looked at."""
+        self.is_cut = False
+        """Whether the last record is not complete."""
+
+    def records(self) -> Iterator[Records]:
+        """The sound records; what was not sound is counted."""
+        with self._path.open("rb") as file:
+            # What is written from now on is left to the next reading.
+            size = os.fstat(file.fileno()).st_size
+            data, wanted, lost = b"", CHUNK_BYTES, False
+            while block := file.read(min(wanted, size - file.tell())):
+                data += block
+                framing = _Framing(data, left=size - file.tell(), lost=lost)
+                yield self._checked(data, framing)
+                data, lost = data[framing.end :], framing.lost
+                self.num_gaps += framing.num_gaps
+                self.is_cut |= framing.is_cut
+                wanted = max(CHUNK_BYTES, framing.missing)
+                if wanted > RECORD_BYTES:
+                    self.num_long += 1
+                    file.seek(framing.missing, os.SEEK_CUR)
+                    data, wanted = b"", CHUNK_BYTES
+                self._progress(file.tell(), size)
+            self.is_cut |= len(data) > 0
+
+    def _checked(self, data: bytes, framing: "_Framing") -> Records:
+        starts = np.array(framing.starts, dtype=np.int64)
+        ends = np.array(framing.ends, dtype=np.int64)
+        sound = _sound_payloads(np.frombuffer(data, dtype=np.uint8), starts, ends - starts)
+        if sound.all():
+            return Records(data=data, starts=framing.starts, ends=framing.ends)
+        self.num_bad += int(np.count_nonzero(~sound))
+        return Records(data=data, starts=starts[sound].tolist(), ends=ends[sound].tolist())
+
+
+class _Framing:
+    """Where the records of a buffer begin and end."""
+
+    def __init__(self, data: bytes, *, left: int, lost: bool) -> None:
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.end = 0
+        """Up to where the buffer is used up."""
+        self.missing = 0
+        """Bytes behind the buffer that its last record still needs."""
+        self.lost = lost
+        """Whether no sound record was found since the last damage."""
+        self.num_gaps = 0
+        self.is_cut = False
+        self._data = data
+        self._left = left
+        self._take_quickly()
+        if self.end + _HEADER <= len(data):
+            sound = sound_headers(data, np.array([self.end])).all()
+            if not sound or not self._is_waiting(self.end):
+                self._take_carefully()
+
+    def _take_quickly(self) -> None:
+        """Take records by their lengths, check these all at once, keep those before a bad one."""
+        data, size, place = self._data, len(self._data), 0
+        places: list[int] = []
+        while place + _HEADER <= size:
+            end = place + _HEADER + _length(data, place)[0] + _FOOTER
+            if end > size:
+                break
+            places.append(place)
+            place = end
+        borders = np.array([*places, place], dtype=np.int64)
+        sound = sound_headers(data, borders[:-1])
+        number = len(places) if sound.all() else int(np.argmin(sound))
+        self.starts += (borders[:number] + _HEADER).tolist()
+        self.ends += (borders[1 : number + 1] - _FOOTER).tolist()
+        self.end = int(borders[number])
+        self.lost &= number == 0
+
+    def _take_carefully(self) -> None:
+        """Take the records behind damage: every place that holds a sound header may be one."""
+        data, size, place = self._data, len(self._data), self.end
+        marks = sound_headers(data, np.arange(size - _HEADER + 1)).tobytes()
+        while place < len(marks):
+            if not marks[place]:
+                self.num_gaps += not self.lost
+                self.lost = True
+                found = marks.find(1, place)
+                place = len(marks) if found < 0 else found
+                continue
+            end = place + _HEADER + _length(data, place)[0] + _FOOTER
+            if end <= size:
+                self.starts.append(place + _HEADER)
+                self.ends.append(end - _FOOTER)
+                self.lost = False
+                place = end
+            elif self._is_waiting(place):
+                break
+            else:
+                place += 1
+        self.end = place
+
+    def _is_waiting(self, place: int) -> bool:
+        """Whether the file holds the rest of a record whose sound header stands at a place."""
+        missing = _HEADER + _length(self._data, place)[0] + _FOOTER - (len(self._data) - place)
+        if missing > self._left:
+            self.is_cut = self.lost = True
+            return False
+        self.missing = missing
+        return True
+
+
+def sound_headers(data: bytes, places: IntArray) -> BoolArray:
+    """At which of the places a length and its checksum stand."""
+    array = np.frombuffer(data, dtype=np.uint8)
+    lengths = np.full(len(places), 8, dtype=np.int64)
+    return np.asarray(masked_crcs(array, places, lengths) == _words(array, places + 8))
+
+
+def _sound_payloads(data: Bytes, starts: IntArray, lengths: IntArray) -> BoolArray:
+    sound = np.ones(len(starts), dtype=np.bool_)
+    short = np.flatnonzero(lengths <= CHECKED_BYTES)
+    crcs = masked_crcs(data, starts[short], lengths[short])
+    sound[short] = crcs == _words(data, starts[short] + lengths[short])
+    return sound
+
+
+def _words(data: Bytes, places: IntArray) -> Checksums:
+    """The 32-bit words at these places."""
+    rows = data[places[:, np.newaxis] + np.arange(4)]
+    return np.asarray(rows.view("<u4").reshape(-1))

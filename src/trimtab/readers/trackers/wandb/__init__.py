@@ -1,0 +1,1 @@
+"""W&B's run files and chart exports."""
