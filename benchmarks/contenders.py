@@ -66,7 +66,7 @@ class Trimtab(Contender):
 
     def __init__(self, size: str, folder: Path, *, mode: str, telemetry: bool = True) -> None:
         super().__init__(size, folder)
-        live = LiveConfig() if telemetry else LiveConfig(telemetry_steps=10**9, activations=False)
+        live = LiveConfig() if telemetry else LiveConfig(telemetry_every=10**9, activations=False)
         self.guard = trimtab.watch(
             self.model, self.optimizer, run_dir=folder, mode=mode, config=Config(live=live)
         )

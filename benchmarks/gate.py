@@ -104,7 +104,7 @@ def main() -> None:
     body = (
         'The rule of `mode="protect"` with its defaults, replayed over every healthy public run '
         "that has a gradient norm (bar: 1 discard in 10,000 steps). The thresholds have their "
-        "sources in GateConfig. Not all are blind to these runs: `norm_sigmas` and `least_steps` "
+        "sources in GateConfig. Not all are blind to these runs: `norm_sigmas` and `min_history` "
         "were set by runs of the lab and checked here, and windows of 160 and 192 steps were left "
         "because the spike's second step was caught less often (83 %).\n\n"
         + table(columns, rows)

@@ -51,7 +51,7 @@ HEALTHY = ("cooldown", "warmup-end", "batch-ramp", "length-change", "mix-switch"
 HEALTHY_SEEDS, HEALTHY_STEPS = range(1000, 1016), 400
 """Other seeds than those that any threshold was looked at with."""
 
-_WATCHING = Config.from_dict({"live": {"telemetry_steps": 1000, "activations": False}})
+_WATCHING = Config.from_dict({"live": {"telemetry_every": 1000, "activations": False}})
 """Telemetry does not decide about steps."""
 
 

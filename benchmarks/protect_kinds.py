@@ -26,7 +26,7 @@ def main() -> None:
     """Measure and publish."""
     torch.set_num_threads(1)
     logging.getLogger("trimtab").setLevel(logging.ERROR)  # every discard would be told
-    most = GateConfig().most_in_a_row
+    most = GateConfig().max_consecutive_discards
     rows: list[list[object]] = []
     with tempfile.TemporaryDirectory() as name:
         for kind in FAULTS:
@@ -56,9 +56,9 @@ def row_of(run: Block) -> list[object]:
     return [len(run), int(finite.sum()), _longest(finite), gave_in, int(other.sum())]
 
 
-def is_fine(run: Block, most_in_a_row: int) -> bool:
+def is_fine(run: Block, max_consecutive_discards: int) -> bool:
     """Whether the run came to its end, and the budget held."""
-    return len(run) >= STEPS and _longest(_discarded(run)[0]) <= most_in_a_row
+    return len(run) >= STEPS and _longest(_discarded(run)[0]) <= max_consecutive_discards
 
 
 def _discarded(run: Block) -> tuple[np.ndarray, np.ndarray]:

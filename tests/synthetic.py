@@ -10,7 +10,7 @@ from trimtab.core.block import Block, Column, Event
 from trimtab.core.config import TextbookConfig
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
-from trimtab.diagnose.context import Case, RunFacts
+from trimtab.diagnose.context import IncidentContext, RunFacts
 from trimtab.diagnose.diagnosis import Diagnosis, diagnose
 from trimtab.diagnose.tree.trimtab import OWN_QUESTIONS
 
@@ -78,4 +78,6 @@ def diagnosis_of(symptom: Symptom, *, resumed: bool = False) -> Diagnosis:
         findings=(finding,),
         num_findings=1,
     )
-    return diagnose(Case.of(incident, block, RunFacts(), TextbookConfig()), OWN_QUESTIONS)
+    return diagnose(
+        IncidentContext.of(incident, block, RunFacts(), TextbookConfig()), OWN_QUESTIONS
+    )

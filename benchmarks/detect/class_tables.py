@@ -16,8 +16,8 @@ def class_section(lab: Sequence[Classed], real: Sequence[Classed], splits: Seque
         "The true class of a lab fault is that of the run beside its clean twin "
         "(`src/trimtab/lab/scenarios/outcome.py`), of a public incident its label. Scored is the "
         "first incident from the onset on; what was not found counts in recall, not here. A fault "
-        "that was there from the first step on has no before: beside its twin the loss is too high, "
-        "by itself it looks as any other, and the incident is called silent.",
+        "that was there from the first step on has no before: beside its twin the loss is too "
+        "high, by itself it looks as any other, and the incident is called silent.",
         _right_table(lab, real, splits),
     ]
     for split in splits:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trimtab.core.incidents import Incident
     from trimtab.judge import Judge
     from trimtab.live.watch import watch
-    from trimtab.policy.opinion import Opinion
+    from trimtab.policy.incident_report import IncidentReport
     from trimtab.readers import read_log
 
 __all__ = [
@@ -27,8 +27,8 @@ __all__ = [
     "Event",
     "Finding",
     "Incident",
+    "IncidentReport",
     "Judge",
-    "Opinion",
     "TrimtabError",
     "__version__",
     "read_log",
@@ -43,7 +43,7 @@ _HOME = {
     "Finding": "trimtab.core.findings",
     "Incident": "trimtab.core.incidents",
     "Judge": "trimtab.judge",
-    "Opinion": "trimtab.policy.opinion",
+    "IncidentReport": "trimtab.policy.incident_report",
     "TrimtabError": "trimtab.core.errors",
     "read_log": "trimtab.readers",
     "watch": "trimtab.live.watch",

@@ -24,13 +24,13 @@ from trimtab.detect.textbook.nonfinite import NonFinite
 from trimtab.detect.textbook.rise import TextbookRise
 from trimtab.detect.textbook.scale import TextbookScale
 from trimtab.detect.textbook.spike import TextbookSpike
-from trimtab.diagnose.context import Case, RunFacts
+from trimtab.diagnose.context import IncidentContext, RunFacts
 from trimtab.diagnose.diagnosis import diagnose
 from trimtab.diagnose.incidents.textbook_tracker import IncidentTracker
 from trimtab.diagnose.incidents.tracker import EpisodeTracker
 from trimtab.diagnose.tree.trimtab import OWN_QUESTIONS
 from trimtab.policy import own, textbook
-from trimtab.policy.opinion import Opinion
+from trimtab.policy.incident_report import IncidentReport
 
 STATE_VERSION = 2
 
@@ -76,15 +76,19 @@ class Judge:
         """The run has ended: say of what is still open what can be said."""
         return self._judgement([], self._tracker.finish())
 
-    def explain(self, incident: Incident, run: Block, facts: RunFacts | None = None) -> Opinion:
+    def explain(
+        self, incident: Incident, run: Block, facts: RunFacts | None = None
+    ) -> IncidentReport:
         """Diagnose an incident of this run and say what to do about it."""
-        case = Case.of(incident, run, facts or RunFacts(), self._config.textbook)
+        case = IncidentContext.of(incident, run, facts or RunFacts(), self._config.textbook)
         recurs = self._recurs(incident, run)
         if self.rules is Rules.TEXTBOOK:
             diagnosis = diagnose(case)
-            return Opinion(diagnosis=diagnosis, action=textbook.advise(diagnosis, recurs=recurs))
+            return IncidentReport(
+                diagnosis=diagnosis, action=textbook.advise(diagnosis, recurs=recurs)
+            )
         diagnosis = diagnose(case, OWN_QUESTIONS)
-        return Opinion(diagnosis=diagnosis, action=own.advise(diagnosis, recurs=recurs))
+        return IncidentReport(diagnosis=diagnosis, action=own.advise(diagnosis, recurs=recurs))
 
     def state_dict(self) -> dict[str, Any]:
         """All that the judge remembers, in JSON's terms."""
@@ -137,7 +141,7 @@ def _tracker(rules: Rules, config: Config) -> IncidentTracker | EpisodeTracker:
 def _detectors(rules: Rules, config: Config) -> list[Detector]:
     match rules:
         case Rules.TRIMTAB:
-            return [Ensemble(config.detect.caution)]
+            return [Ensemble(config.detect.threshold_scale)]
         case Rules.TEXTBOOK:
             return [
                 NonFinite(),

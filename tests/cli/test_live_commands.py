@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from trimtab.cli.main import app
 from trimtab.core.block import Block, Column, Event
-from trimtab.diagnose.measures.goodput import reckon_goodput
+from trimtab.diagnose.measures.goodput import compute_goodput
 from trimtab.journal import JournalWriter, RunDirectory, add_note, read_journal
 from trimtab.report.live_view import LiveView
 
@@ -112,7 +112,7 @@ class TestGoodput:
             step=step,
             events=(Event(kind="step not applied", tick=7, step=5),),
         )
-        goodput = reckon_goodput(block)
+        goodput = compute_goodput(block)
         assert (goodput.steps_done, goodput.steps_kept) == (8, 5)
         assert goodput.hours == pytest.approx(60 / 3600)  # the hours between are not the run's
         assert goodput.share == 5 / 8
@@ -120,11 +120,11 @@ class TestGoodput:
     def test_discarded_steps_are_lost_unless_they_were_done_again(self) -> None:
         discarded = Column.complete(np.array([0, 1, 1, 0, 0, 1.0]))
         block = Block.from_columns({"discarded": discarded}, step=np.array([0, 1, 2, 2, 3, 4]))
-        goodput = reckon_goodput(block)
+        goodput = compute_goodput(block)
         assert (goodput.steps_done, goodput.steps_kept) == (6, 3)  # 0, 2 and 3
 
     def test_without_a_clock_there_are_no_hours(self) -> None:
-        assert reckon_goodput(block_of({"loss": np.ones(3)})).hours is None
+        assert compute_goodput(block_of({"loss": np.ones(3)})).hours is None
 
     def test_report_tells_it_with_the_price(self, tmp_path: Path) -> None:
         write_run(tmp_path)

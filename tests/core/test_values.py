@@ -16,7 +16,7 @@ from trimtab.core.signals import Quality
 
 
 def test_the_catalogue_has_24_causes_with_stable_ids() -> None:
-    assert [cause.name for cause in Cause] == [f"F{number:02d}" for number in range(1, 25)]
+    assert [cause.id for cause in Cause] == [f"F{number:02d}" for number in range(1, 25)]
     assert len({cause.title for cause in Cause}) == 24
 
 
@@ -58,7 +58,7 @@ def test_integers_too_large_for_a_float_are_infinite_not_an_error() -> None:
 def test_values_of_the_house_become_json() -> None:
     told = to_jsonable(
         {
-            "cause": Cause.F02,
+            "cause": Cause.RARE_TOKENS,
             "severity": Severity.ALARM,
             "class": IncidentClass.SILENT,
             "scalar": np.float32(1.5),

@@ -166,5 +166,5 @@ def test_smoothed_values_make_it_quieter_and_less_sure() -> None:
 
 def test_caution_raises_every_threshold() -> None:
     block = block_of(run(loss=np.full(3, 0.25)), first_step=0)
-    assert Ensemble(caution=1.0).feed(block)
-    assert not Ensemble(caution=2.0).feed(block)
+    assert Ensemble(threshold_scale=1.0).feed(block)
+    assert not Ensemble(threshold_scale=2.0).feed(block)

@@ -17,17 +17,17 @@ from trimtab.diagnose.tree import textbook_leaves as leaves
 from trimtab.diagnose.tree.textbook import QUESTIONS
 from trimtab.diagnose.tree.textbook_leaves import Leaf
 from trimtab.judge import Judge
-from trimtab.policy.opinion import Opinion
+from trimtab.policy.incident_report import IncidentReport
 
 
-def opinions(block: Block, facts: RunFacts | None = None) -> list[Opinion]:
+def opinions(block: Block, facts: RunFacts | None = None) -> list[IncidentReport]:
     judge = Judge(rules=Rules.TEXTBOOK)
     judge.feed(block)
     judge.finish()
     return [judge.explain(incident, block, facts) for incident in judge.incidents]
 
 
-def last(signals: Mapping[str, Array], facts: RunFacts | None = None) -> Opinion:
+def last(signals: Mapping[str, Array], facts: RunFacts | None = None) -> IncidentReport:
     return opinions(block_of(signals), facts)[-1]
 
 
@@ -181,7 +181,7 @@ def test_the_troubled_run_is_told_as_it_is() -> None:
     spiked, nan = opinions(troubled_run())[-2:]
     assert spiked.diagnosis.incident.onset.step == 600
     assert spiked.diagnosis.incident_class is IncidentClass.RECOVERABLE
-    assert spiked.diagnosis.cause is Cause.F02
+    assert spiked.diagnosis.cause is Cause.RARE_TOKENS
     assert nan.diagnosis.incident.onset.step == 900
     assert nan.diagnosis.incident_class is IncidentClass.DIVERGENT
 
@@ -207,7 +207,7 @@ def test_a_resume_shortly_before_supports_lost_optimizer_state() -> None:
         events=(Event(kind="resume", tick=290, step=291),),
     )
     causes = {h.cause: h for h in opinions(resumed)[-1].diagnosis.hypotheses}
-    assert causes[Cause.F06].standing is Standing.SUPPORTED
+    assert causes[Cause.OPTIMIZER_STATE_LOST].standing is Standing.SUPPORTED
 
 
 def test_a_restart_seen_only_by_the_step_counts_too() -> None:
@@ -216,7 +216,7 @@ def test_a_restart_seen_only_by_the_step_counts_too() -> None:
         block.columns, step=block.step, attempt=(np.arange(400) >= 280).astype(np.int64)
     )
     causes = {h.cause: h for h in opinions(restarted)[-1].diagnosis.hypotheses}
-    assert causes[Cause.F06].standing is Standing.SUPPORTED
+    assert causes[Cause.OPTIMIZER_STATE_LOST].standing is Standing.SUPPORTED
 
 
 def test_a_steep_warm_up_in_a_thinned_log_is_no_jump() -> None:
@@ -270,11 +270,11 @@ def test_odd_tokens_name_the_cause_where_the_norm_alone_does_not() -> None:
         "token_rarity": 5.3 + 0.05 * np.tile([1.0, -1.0], 200),
         "unique_token_share": 0.3 + 0.01 * np.tile([1.0, -1.0], 200),
     }
-    assert last(signals).diagnosis.cause is Cause.F01
+    assert last(signals).diagnosis.cause is Cause.HARD_BATCH
     signals["unique_token_share"][300] = 0.002
     diagnosis = last(signals).diagnosis
     assert diagnosis.walk.leaf is leaves.SPIKE_UNEXPLAINED
-    assert diagnosis.cause is Cause.F02
+    assert diagnosis.cause is Cause.RARE_TOKENS
     assert "unique_token_share 0.002" in diagnosis.root_cause
 
 
@@ -282,7 +282,7 @@ def test_fp32_rules_an_overflow_out_whatever_the_gradient_did() -> None:
     signals = {"loss": nan_from(300), "grad_norm": with_value(0.5, 400, r299=np.inf)}
     for dtype, standing in (("fp32", Standing.RULED_OUT), ("fp16", Standing.SUPPORTED)):
         hypotheses = last(signals, RunFacts(dtype=dtype)).diagnosis.hypotheses
-        assert {h.cause: h.standing for h in hypotheses}[Cause.F11] is standing
+        assert {h.cause: h.standing for h in hypotheses}[Cause.FP16_OVERFLOW] is standing
 
 
 def test_norms_by_layer_are_those_next_to_the_onset() -> None:

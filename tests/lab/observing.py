@@ -31,7 +31,7 @@ STILL = OptimizerConfig(lr=1e-30)
 """So low a rate moves no bit of any weight: each step of two runs can be compared, not the first
 one alone that differs."""
 
-EVERY_STEP = Config.from_dict({"live": {"telemetry_steps": 1}})
+EVERY_STEP = Config.from_dict({"live": {"telemetry_every": 1}})
 
 Arrays = dict[str, npt.NDArray[Any]]
 

@@ -90,7 +90,7 @@ def test_the_catalogue_is_whole() -> None:
     assert {kind.cause for kind in FAULTS.values()} == set(Cause)
     for name, kind in FAULTS.items():
         assert kind.cause is not None
-        assert name[:3] == kind.cause.name
+        assert name[:3] == kind.cause.id
     # F20 is in the catalogue of causes to be told apart from faults.
     assert [name for name, kind in FAULTS.items() if not kind.is_fault] == ["F20"]
     assert all(kind.is_fault and kind.from_start for kind in NATURAL.values())

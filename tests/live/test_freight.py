@@ -17,11 +17,11 @@ HEAD = torch.zeros(3)
 BLOCKS = 60
 
 
-@pytest.mark.parametrize(("num_slots", "telemetry_steps"), [(7, 10), (49, 10), (480, 10), (900, 3)])
+@pytest.mark.parametrize(("num_slots", "telemetry_every"), [(7, 10), (49, 10), (480, 10), (900, 3)])
 def test_all_parts_together_are_the_whole_before_the_next_comes(
-    num_slots: int, telemetry_steps: int
+    num_slots: int, telemetry_every: int
 ) -> None:
-    freight = Freight(num_slots, telemetry_steps)
+    freight = Freight(num_slots, telemetry_every)
     assert freight.join(HEAD) == (None, HEAD)
     whole = torch.arange(float(num_slots))
     note = StepNote(step=5, clock=0.0)
@@ -36,8 +36,8 @@ def test_all_parts_together_are_the_whole_before_the_next_comes(
         arrived[part.slots] = shared[3:]
         parts.append(part)
     assert torch.equal(arrived, whole)
-    assert len(parts) <= telemetry_steps
-    assert max(part.num_slots for part in parts) <= MOST_NUMBERS or len(parts) == telemetry_steps
+    assert len(parts) <= telemetry_every
+    assert max(part.num_slots for part in parts) <= MOST_NUMBERS or len(parts) == telemetry_every
     assert freight.join(HEAD) == (None, HEAD)
 
 

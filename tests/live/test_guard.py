@@ -74,7 +74,7 @@ def test_the_journal_is_behind_by_the_lag_and_no_more(tmp_path: Path) -> None:
 
 def test_telemetry_has_the_true_numbers(tmp_path: Path) -> None:
     model, optimizer = build()
-    config = Config(live=LiveConfig(telemetry_steps=1))
+    config = Config(live=LiveConfig(telemetry_every=1))
     truth: list[dict[str, float]] = []
     with trimtab.watch(model, optimizer, run_dir=tmp_path, config=config) as guard:
         for batch in batches(12):
@@ -457,7 +457,7 @@ def test_a_bad_batch_in_a_live_run_gets_its_postmortem(tmp_path: Path) -> None:
 def test_a_resume_without_the_optimizers_state_is_told_while_the_run_goes_on(
     tmp_path: Path,
 ) -> None:
-    config = Config.from_dict({"live": {"telemetry_steps": 1}})
+    config = Config.from_dict({"live": {"telemetry_every": 1}})
     model, optimizer = build()
     data = batches(240)
     for first, last in ((0, 200), (200, 240)):

@@ -11,11 +11,11 @@ from tests.synthetic import add_spike, block_of, falling_loss, troubled_run
 from trimtab.core.block import Block
 from trimtab.core.config import Rules
 from trimtab.diagnose.context import RunFacts
-from trimtab.diagnose.measures.discards import reckon_discards
+from trimtab.diagnose.measures.discards import compute_discards
 from trimtab.judge import Judge
-from trimtab.report.account import Account
 from trimtab.report.plain import markdown, plain
 from trimtab.report.postmortem import write_postmortem
+from trimtab.report.run_report import RunReport
 from trimtab.report.terminal import MOST_ROWS, view
 
 
@@ -25,12 +25,12 @@ def account_of(
     source: str = "run.csv",
     facts: RunFacts | None = None,
     notes: Sequence[str] = (),
-) -> Account:
+) -> RunReport:
     judge = Judge(rules=Rules.TEXTBOOK)
     judge.feed(block)
     judge.finish()
     known = facts or RunFacts()
-    return Account(
+    return RunReport(
         source=source,
         format="csv",
         rules="textbook",
@@ -41,13 +41,13 @@ def account_of(
     )
 
 
-def drawn(account: Account, width: int = 120) -> str:
+def drawn(account: RunReport, width: int = 120) -> str:
     console = Console(width=width, file=io.StringIO(), record=True)
     console.print(view(account, width))
     return console.export_text()
 
 
-def spike_postmortem(account: Account) -> str:
+def spike_postmortem(account: RunReport) -> str:
     opinion = next(o for o in account.opinions if o.diagnosis.incident.onset.step == 600)
     return write_postmortem(opinion, account)
 
@@ -199,6 +199,6 @@ class TestDiscards:
 
     def test_many_places_are_counted_and_not_listed(self) -> None:
         discarded = np.tile([1.0, 0.0], 10)
-        found = reckon_discards(block_of({"loss": np.ones(20), "discarded": discarded}))
+        found = compute_discards(block_of({"loss": np.ones(20), "discarded": discarded}))
         assert found is not None
         assert found.where() == "1, 3, 5, 7, 9, 11 and 4 more places"

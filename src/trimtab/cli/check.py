@@ -30,7 +30,7 @@ def check(
 ) -> None:
     """Check a training config: what is wrong, why, and the line that mends it.
 
-    Exit code: 0 nothing found, 1 findings, 2 wrong call, 3 no readable config.
+    Exit code: 0 nothing found, 1 findings, 2 usage error, 3 no readable config.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
     import json

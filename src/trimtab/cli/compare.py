@@ -29,7 +29,7 @@ def compare(
     mean absolute difference is, if the difference does not end beyond it, and if no loss is
     finite in one run alone.
 
-    Exit code: 0 within, 1 not within, 2 wrong call, 3 unreadable or no common steps.
+    Exit code: 0 within, 1 not within, 2 usage error, 3 unreadable or no common steps.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab.cli import output

@@ -30,7 +30,7 @@ def diagnose(
 ) -> None:
     """Say what happened in a run: what, when, which kind, likely why, what to do.
 
-    Exit code: 0 nothing found, 1 findings, 2 wrong call, 3 no readable loss.
+    Exit code: 0 nothing found, 1 findings, 2 usage error, 3 no readable loss.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab.cli import output

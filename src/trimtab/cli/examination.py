@@ -13,10 +13,10 @@ from trimtab.detect.reference.side_by_side import lay_beside, same_batches
 from trimtab.diagnose.context import RunFacts
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.judge import Judge
-from trimtab.policy.opinion import Opinion
+from trimtab.policy.incident_report import IncidentReport
 from trimtab.readers import LogFormat, read_log
-from trimtab.report.account import Account
 from trimtab.report.incident_files import write_incident
+from trimtab.report.run_report import RunReport
 
 _CUT = 65536
 """Records judged between two movements of the progress bar."""
@@ -39,12 +39,12 @@ def examine(
     price_per_hour: float | None = None,
     log_format: str | None = None,
     reference: Path | None = None,
-) -> Account:
+) -> RunReport:
     """Read and judge a log or a run directory; raises TrimtabError if it cannot be read."""
     source = read_source(path, log_format)
     if reference is not None:
         source = _beside(source, reference)
-    return Account(
+    return RunReport(
         source=str(path),
         format=source.format,
         rules=rules.value,
@@ -65,7 +65,7 @@ def read_source(path: Path, log_format: str | None = None) -> Source:
     return source
 
 
-def write_incidents(account: Account, folder: Path) -> list[Path]:
+def write_incidents(account: RunReport, folder: Path) -> list[Path]:
     """Write the files of every incident; return the post-mortems."""
     written = []
     with patient_progress("Writing") as advance:
@@ -90,7 +90,7 @@ def _beside(source: Source, reference: Path) -> Source:
     return dataclasses.replace(source, block=block, notes=(*source.notes, note))
 
 
-def _judge(source: Source, rules: Rules) -> tuple[Opinion, ...]:
+def _judge(source: Source, rules: Rules) -> tuple[IncidentReport, ...]:
     judge = Judge(rules=rules)
     with patient_progress("Judging") as advance:
         done = 0

@@ -11,7 +11,7 @@ def follow(
 ) -> None:
     """Watch a run's journal as it grows, until the run ends or Ctrl-C.
 
-    Exit code: 0 the run ended or you left, 2 wrong call, 3 no readable journal.
+    Exit code: 0 the run ended or you left, 2 usage error, 3 no readable journal.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
     import time

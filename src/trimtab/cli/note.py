@@ -12,7 +12,7 @@ def note(
 ) -> None:
     """Write down something that you did or saw, at the step where the run is now.
 
-    Exit code: 0 written, 2 wrong call, 3 no readable journal.
+    Exit code: 0 written, 2 usage error, 3 no readable journal.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab.cli.output import find_run, told_errors

@@ -12,11 +12,11 @@ from rich.console import Console
 from trimtab.cli.examination import write_incidents
 from trimtab.cli.exit_codes import ExitCode
 from trimtab.core.errors import ConfigError, JournalError, TrimtabError
-from trimtab.diagnose.measures.discards import reckon_discards
-from trimtab.diagnose.measures.goodput import reckon_goodput
+from trimtab.diagnose.measures.discards import compute_discards
+from trimtab.diagnose.measures.goodput import compute_goodput
 from trimtab.journal import RunDirectory
-from trimtab.report.account import Account
 from trimtab.report.plain import plain
+from trimtab.report.run_report import RunReport
 from trimtab.report.terminal import view
 
 
@@ -42,20 +42,20 @@ def find_run(path: Path) -> RunDirectory:
     return found
 
 
-def print_view(account: Account) -> None:
+def print_view(account: RunReport) -> None:
     """Print the account for people."""
     console = Console(highlight=False)
     console.print(view(account, console.width))
 
 
-def print_goodput(account: Account) -> None:
+def print_goodput(account: RunReport) -> None:
     """Print how much of the run was kept, and what it took."""
-    goodput = reckon_goodput(account.block)
+    goodput = compute_goodput(account.block)
     parts = [
         f"goodput: {goodput.steps_kept:,} of {goodput.steps_done:,} steps kept "
         f"({100 * goodput.share:.1f} %)"
     ]
-    discards = reckon_discards(account.block)
+    discards = compute_discards(account.block)
     if discards is not None:
         parts.append(f"{discards.count:,} discarded")
     if goodput.hours is None:
@@ -68,12 +68,12 @@ def print_goodput(account: Account) -> None:
     typer.echo(", ".join(parts))
 
 
-def print_json(account: Account) -> None:
+def print_json(account: RunReport) -> None:
     """Print the account for machines."""
     sys.stdout.write(json.dumps(account.to_dict(), indent=1, allow_nan=False) + "\n")
 
 
-def write_and_tell(account: Account, folder: Path) -> None:
+def write_and_tell(account: RunReport, folder: Path) -> None:
     """Write the files of the incidents and say where they are, or why they are not."""
     if not account.opinions:
         return

@@ -17,7 +17,7 @@ def report(
 ) -> None:
     """Judge a run's journal, write its post-mortems beside it, and reckon its goodput.
 
-    Exit code: 0 report written, 2 wrong call, 3 no readable journal.
+    Exit code: 0 report written, 2 usage error, 3 no readable journal.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab.cli import output

@@ -5,37 +5,38 @@ from enum import Enum, StrEnum
 
 
 class Cause(Enum):
-    """A fault that can be behind an incident: its id is the member's name."""
+    """A fault that can cause an incident. The ids are stable: JSON and docs use them."""
 
-    F01 = "hard batch"
-    F02 = "long-tail or degenerate tokens"
-    F03 = "duplicate batch or epoch wrap"
-    F04 = "data-mix shift"
-    F05 = "learning-rate discontinuity"
-    F06 = "optimizer state lost"
-    F07 = "stale second moment (beta2 too high)"
-    F08 = "epsilon regime"
-    F09 = "attention-logit growth"
-    F10 = "output-logit drift"
-    F11 = "fp16 overflow or scale collapse"
-    F12 = "logic NaN (log 0, 0/0, full mask)"
-    F13 = "transient bit flip"
-    F14 = "bad device"
-    F15 = "replicas out of sync"
-    F16 = "loader stall"
-    F17 = "slow rank"
-    F18 = "wrong checkpoint, RNG or data position"
-    F19 = "parameters not updating"
-    F20 = "batch or sequence-length change (no fault)"
-    F21 = "learning rate too high, structural"
-    F22 = "loss-reduction bug"
-    F23 = "weight decay too low or too high"
-    F24 = "schedule wrong"
+    HARD_BATCH = "F01", "hard batch"
+    RARE_TOKENS = "F02", "long-tail or degenerate tokens"
+    DUPLICATE_BATCH = "F03", "duplicate batch or epoch wrap"
+    DATA_MIX_SHIFT = "F04", "data-mix shift"
+    LR_DISCONTINUITY = "F05", "learning-rate discontinuity"
+    OPTIMIZER_STATE_LOST = "F06", "optimizer state lost"
+    STALE_SECOND_MOMENT = "F07", "stale second moment (beta2 too high)"
+    EPSILON_REGIME = "F08", "epsilon regime"
+    ATTENTION_LOGIT_GROWTH = "F09", "attention-logit growth"
+    OUTPUT_LOGIT_DRIFT = "F10", "output-logit drift"
+    FP16_OVERFLOW = "F11", "fp16 overflow or scale collapse"
+    LOGIC_NAN = "F12", "logic NaN (log 0, 0/0, full mask)"
+    BIT_FLIP = "F13", "transient bit flip"
+    BAD_DEVICE = "F14", "bad device"
+    REPLICAS_OUT_OF_SYNC = "F15", "replicas out of sync"
+    LOADER_STALL = "F16", "loader stall"
+    SLOW_RANK = "F17", "slow rank"
+    WRONG_RESUME = "F18", "wrong checkpoint, RNG or data position"
+    PARAMETERS_NOT_UPDATING = "F19", "parameters not updating"
+    BATCH_SIZE_CHANGE = "F20", "batch or sequence-length change (no fault)"
+    LR_TOO_HIGH = "F21", "learning rate too high, structural"
+    LOSS_REDUCTION_BUG = "F22", "loss-reduction bug"
+    WEIGHT_DECAY = "F23", "weight decay too low or too high"
+    WRONG_SCHEDULE = "F24", "schedule wrong"
 
-    @property
-    def title(self) -> str:
+    def __init__(self, id: str, title: str) -> None:
+        self.id = id
+        """Its id in the catalogue, such as F11."""
+        self.title = title
         """The fault in words."""
-        return self.value
 
 
 class Standing(StrEnum):

@@ -88,12 +88,15 @@ def _require(condition: bool, message: str) -> None:
 class DetectConfig(_Section):
     """Trimtab's own rules. Their thresholds follow the run's own noise; one knob moves them all."""
 
-    caution: float = 1.0
+    threshold_scale: float = 1.0
     """All thresholds for spikes and levels are multiplied by this: over 1 fewer alarms, under 1
     earlier ones. At 1 the false alarms are those of the published scoreboard."""
 
     def __post_init__(self) -> None:
-        _require(0.5 <= self.caution <= 10, f"caution must be in 0.5..10, got {self.caution}")
+        _require(
+            0.5 <= self.threshold_scale <= 10,
+            "threshold_scale must be in 0.5..10",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +178,7 @@ class LiveConfig(_Section):
     """Steps between taking a value on the device and reading it on the host. Two let the device
     run ahead by as much as training loops usually do; equal on all ranks."""
 
-    telemetry_steps: int = 10
+    telemetry_every: int = 10
     """Every so many steps the norms of parameters, updates and moments are taken as well. Source:
     stability guides log them every 10 steps."""
 
@@ -184,7 +187,7 @@ class LiveConfig(_Section):
 
     def __post_init__(self) -> None:
         _require(0 <= self.lag_steps <= 100, "lag_steps must be in 0..100")
-        _require(self.telemetry_steps >= 1, "telemetry_steps must be at least 1")
+        _require(self.telemetry_every >= 1, "telemetry_every must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +203,7 @@ class GateConfig(_Section):
     window: int = 128
     """Steps that the usual is taken from. Source: 78 public runs, where 64 to 192 were equal."""
 
-    least_steps: int = 96
+    min_history: int = 96
     """Accepted steps in the window before a finite step can be discarded: three quarters of it. A
     run that has just begun throws its norm about: with 64, two of 24,000 healthy steps of the lab
     were discarded, both at about step 75."""
@@ -229,14 +232,14 @@ class GateConfig(_Section):
     joint_ratio: float = 2.0
     """How many times its median the norm must be then."""
 
-    most_in_a_row: int = 20
+    max_consecutive_discards: int = 20
     """Finite steps discarded in a row before the gate gives in and learns anew. Source: 5 to 20
     batches are what people skip by hand behind a spike."""
 
-    most_recent: int = 32
-    """The same for steps discarded now and then; an eighth of `recent_steps`."""
+    max_recent_discards: int = 32
+    """The same for steps discarded now and then; an eighth of `discard_memory_steps`."""
 
-    recent_steps: int = 256
+    discard_memory_steps: int = 256
     """How fast those are forgotten: each counts less by one part in so many with every step."""
 
     clip_excess: bool = False
@@ -253,13 +256,13 @@ class GateConfig(_Section):
     """Whether Adam, AdamW, SGD and Adagrad are made fused, the form that needs no host read."""
 
     def __post_init__(self) -> None:
-        _require(2 <= self.least_steps <= self.window, "least_steps must be in 2..window")
+        _require(2 <= self.min_history <= self.window, "min_history must be in 2..window")
         sigmas = ("norm_sigmas", "loss_sigmas", "joint_sigmas", "excess_sigmas")
         for name in (*sigmas, "loss_excess"):
             _require(getattr(self, name) > 0, f"{name} must be positive")
         for name in ("norm_ratio", "joint_ratio", "excess_ratio"):
             _require(getattr(self, name) > 1, f"{name} must be over 1")
-        for name in ("most_in_a_row", "most_recent", "recent_steps"):
+        for name in ("max_consecutive_discards", "max_recent_discards", "discard_memory_steps"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1")
 
 

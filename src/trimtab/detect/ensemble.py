@@ -63,11 +63,11 @@ class Ensemble:
 
     name = "trimtab"
 
-    def __init__(self, caution: float = 1.0) -> None:
+    def __init__(self, threshold_scale: float = 1.0) -> None:
         self._calendar = Calendar()
         self._detectors: list[RecordDetector] = [
             Integrity(),
-            LossWatch(caution),
+            LossWatch(threshold_scale),
             Reference(),
             Order(),
             Repeats(),

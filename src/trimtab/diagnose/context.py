@@ -1,4 +1,4 @@
-"""Case: one incident with the records around it, as the questions look at it."""
+"""IncidentContext: one incident with the records around it, as the questions look at it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ after the peak; with telemetry taken every 10 steps that is 2,000 and more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class IncidentContext:
     """One incident with the records around it."""
 
     block: Block
@@ -50,7 +50,9 @@ class Case:
     config: TextbookConfig
 
     @classmethod
-    def of(cls, incident: Incident, run: Block, facts: RunFacts, config: TextbookConfig) -> "Case":
+    def of(
+        cls, incident: Incident, run: Block, facts: RunFacts, config: TextbookConfig
+    ) -> "IncidentContext":
         """The case of an incident in a run."""
         start = max(run.row_of(incident.onset.tick) - RECORDS_BEFORE, 0)
         stop = run.row_of(incident.last.tick) + RECORDS_AFTER

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from trimtab.core.causes import Cause, Hypothesis, Standing
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.diagnose.causes import hypotheses
-from trimtab.diagnose.context import Case
+from trimtab.diagnose.context import IncidentContext
 from trimtab.diagnose.measures.cost import Cost, reckon
 from trimtab.diagnose.measures.layers import LayerNorms, layer_norms
 from trimtab.diagnose.measures.symptoms import Symptoms, measure
@@ -31,7 +31,7 @@ class Diagnosis:
     cost: Cost
 
 
-def diagnose(case: Case, questions: Mapping[str, Question] = QUESTIONS) -> Diagnosis:
+def diagnose(case: IncidentContext, questions: Mapping[str, Question] = QUESTIONS) -> Diagnosis:
     """Explain one incident, by the textbook's questions or others."""
     walked = walk(case, questions)
     ranked = hypotheses.rank(case)

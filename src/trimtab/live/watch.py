@@ -102,7 +102,7 @@ def _build(
         boundary,
         host,
         shield,
-        telemetry_steps=live.telemetry_steps,
+        telemetry_every=live.telemetry_every,
         first_step=step,
         scaler=scaler,
     )

@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from trimtab.policy.opinion import Opinion
-from trimtab.report.account import Account, opinion_to_dict
+from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.postmortem import write_postmortem
+from trimtab.report.run_report import RunReport, opinion_to_dict
 
 
-def write_incident(folder: Path, opinion: Opinion, account: Account) -> Path:
+def write_incident(folder: Path, opinion: IncidentReport, account: RunReport) -> Path:
     """Write both files into the folder; return the path of the post-mortem."""
     folder.mkdir(parents=True, exist_ok=True)
     machine = json.dumps(opinion_to_dict(opinion), indent=1, allow_nan=False)

@@ -13,9 +13,9 @@ from trimtab.core.signals import (
     UNIQUE_TOKEN_SHARE,
 )
 from trimtab.diagnose.evidence.reading import number
-from trimtab.policy.opinion import Opinion
-from trimtab.report.account import Account
+from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.plain import markdown
+from trimtab.report.run_report import RunReport
 
 UNKNOWN = "not recorded"
 
@@ -24,7 +24,7 @@ _AROUND = (-3, -2, -1, 0, 1, 2, 3, 5, 10, 20, 50)
 """Records around the onset that the table shows: close by one at a time, then wider."""
 
 
-def write_postmortem(opinion: Opinion, account: Account) -> str:
+def write_postmortem(opinion: IncidentReport, account: RunReport) -> str:
     """The whole document."""
     sections = (
         ("Symptoms", _symptoms(opinion)),
@@ -46,14 +46,14 @@ def write_postmortem(opinion: Opinion, account: Account) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _title(opinion: Opinion) -> str:
+def _title(opinion: IncidentReport) -> str:
     incident = opinion.diagnosis.incident
     named = opinion.diagnosis.incident_class
     kind = incident.symptoms[0].value
     return f"Incident {incident.number}: {kind} at step {incident.onset.step}, {named or 'open'}"
 
 
-def _summary(opinion: Opinion, account: Account) -> str:
+def _summary(opinion: IncidentReport, account: RunReport) -> str:
     symptoms, incident = opinion.diagnosis.symptoms, opinion.diagnosis.incident
     until = f"ended at step {incident.end.step}" if incident.end else "was not seen to end"
     discarded = opinion.diagnosis.cost.discarded
@@ -71,7 +71,7 @@ def _summary(opinion: Opinion, account: Account) -> str:
     )
 
 
-def _symptoms(opinion: Opinion) -> Iterator[str]:
+def _symptoms(opinion: IncidentReport) -> Iterator[str]:
     incident, symptoms = opinion.diagnosis.incident, opinion.diagnosis.symptoms
     position = symptoms.data_position
     rows = (
@@ -96,7 +96,7 @@ def _symptoms(opinion: Opinion) -> Iterator[str]:
         yield f"| {name} | {value} |"
 
 
-def _evidence(opinion: Opinion, account: Account) -> Iterator[str]:
+def _evidence(opinion: IncidentReport, account: RunReport) -> Iterator[str]:
     positions = _positions(opinion, account)
     yield f"- Run: {markdown(account.facts.link or account.source)}"
     yield f"- Batch range: {positions}"
@@ -114,7 +114,7 @@ def _evidence(opinion: Opinion, account: Account) -> Iterator[str]:
             yield f"| {account.block.step[row]}{mark} | {' | '.join(cells)} |"
 
 
-def _layers(opinion: Opinion) -> Iterator[str]:
+def _layers(opinion: IncidentReport) -> Iterator[str]:
     layers = opinion.diagnosis.layers
     if not layers:
         yield f"- Norms by layer: {UNKNOWN}"
@@ -127,12 +127,12 @@ def _layers(opinion: Opinion) -> Iterator[str]:
         yield f"| {markdown(layer.signal)} | {number(layer.before)} | {number(layer.after)} |"
 
 
-def _value(account: Account, name: str, row: int) -> str:
+def _value(account: RunReport, name: str, row: int) -> str:
     column = account.block.column(name)
     return number(float(column.values[row])) if column.present[row] else ""
 
 
-def _positions(opinion: Opinion, account: Account) -> str:
+def _positions(opinion: IncidentReport, account: RunReport) -> str:
     incident = opinion.diagnosis.incident
     rows = slice(
         account.block.row_of(incident.onset.tick), account.block.row_of(incident.last.tick) + 1
@@ -142,9 +142,9 @@ def _positions(opinion: Opinion, account: Account) -> str:
     return f"{np.min(known)} to {np.max(known)}" if len(known) else UNKNOWN
 
 
-def _hypotheses(opinion: Opinion) -> Iterator[str]:
+def _hypotheses(opinion: IncidentReport) -> Iterator[str]:
     for place, hypothesis in enumerate(opinion.diagnosis.hypotheses, start=1):
-        cause = f"{hypothesis.cause.name} {hypothesis.cause.title}: " if hypothesis.cause else ""
+        cause = f"{hypothesis.cause.id} {hypothesis.cause.title}: " if hypothesis.cause else ""
         statement = hypothesis.statement
         if hypothesis.cause is None:
             step = opinion.diagnosis.incident.peak.step
@@ -154,7 +154,7 @@ def _hypotheses(opinion: Opinion) -> Iterator[str]:
             yield f"   - panel {markdown(item.panel)}: {markdown(item.observation)}"
 
 
-def _discriminating(opinion: Opinion) -> Iterator[str]:
+def _discriminating(opinion: IncidentReport) -> Iterator[str]:
     hypotheses = opinion.diagnosis.hypotheses
     told = False
     for place, hypothesis in enumerate(hypotheses, start=1):
@@ -176,7 +176,7 @@ def _discriminating(opinion: Opinion) -> Iterator[str]:
         yield f"- Panel {markdown(panel)} was not recorded: it would decide H{place}."
 
 
-def _walk(opinion: Opinion) -> Iterator[str]:
+def _walk(opinion: IncidentReport) -> Iterator[str]:
     yield "| question | answer | seen | then |"
     yield "| --- | --- | --- | --- |"
     for answer in opinion.diagnosis.walk.answers:
@@ -187,7 +187,7 @@ def _walk(opinion: Opinion) -> Iterator[str]:
         )
 
 
-def _class(opinion: Opinion) -> Iterator[str]:
+def _class(opinion: IncidentReport) -> Iterator[str]:
     named, incident = opinion.diagnosis.incident_class, opinion.diagnosis.incident
     if named is None:
         yield f"Open: the log ends {incident.records} records after the onset, too early to say."
@@ -195,7 +195,7 @@ def _class(opinion: Opinion) -> Iterator[str]:
         yield f"{named.value.capitalize()}, {incident.records} records long."
 
 
-def _verification(opinion: Opinion, account: Account) -> Iterator[str]:
+def _verification(opinion: IncidentReport, account: RunReport) -> Iterator[str]:
     incident, symptoms = opinion.diagnosis.incident, opinion.diagnosis.symptoms
     seed = UNKNOWN if account.facts.seed is None else str(account.facts.seed)
     until = incident.last.step + (incident.last.step - incident.onset.step) + 500
@@ -210,7 +210,7 @@ def _verification(opinion: Opinion, account: Account) -> Iterator[str]:
         yield f"and the loss at step {incident.peak.step} stays under {limit} (0.05 above before)."
 
 
-def _cost(opinion: Opinion, account: Account) -> Iterator[str]:
+def _cost(opinion: IncidentReport, account: RunReport) -> Iterator[str]:
     cost, price = opinion.diagnosis.cost, account.price_per_hour
     yield f"- Steps: {cost.steps}"
     if cost.discarded is not None:

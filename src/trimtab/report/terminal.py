@@ -8,10 +8,10 @@ from rich.text import Text
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import GRAD_NORM, LOSS
 from trimtab.diagnose.evidence.reading import Verdict, number
-from trimtab.diagnose.measures.discards import reckon_discards
-from trimtab.policy.opinion import Opinion
-from trimtab.report.account import Account
+from trimtab.diagnose.measures.discards import compute_discards
+from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.plain import plain
+from trimtab.report.run_report import RunReport
 from trimtab.report.sparkline import marks, sparkline
 
 MOST_ROWS = 20
@@ -28,10 +28,10 @@ _STYLES = {
 _VERDICTS = {Verdict.YES: "bold", Verdict.NO: "", Verdict.NOT_RECORDED: "dim italic"}
 
 
-def view(account: Account, width: int) -> RenderableType:
+def view(account: RunReport, width: int) -> RenderableType:
     """The whole account for a terminal of this width."""
     parts: list[RenderableType] = [_heading(account), *_curves(account, width)]
-    discards = reckon_discards(account.block)
+    discards = compute_discards(account.block)
     if discards is not None and discards.count:
         told = f"{discards.count:,} steps discarded, kept from the weights: {discards.where()}"
         parts.append(Text(told, style="yellow"))
@@ -49,7 +49,7 @@ def view(account: Account, width: int) -> RenderableType:
     return Group(*parts)
 
 
-def _heading(account: Account) -> Text:
+def _heading(account: RunReport) -> Text:
     steps = account.block.step
     text = Text(plain(account.source), style="bold")
     text.append(
@@ -60,7 +60,7 @@ def _heading(account: Account) -> Text:
     return text
 
 
-def _curves(account: Account, width: int) -> list[Text]:
+def _curves(account: RunReport, width: int) -> list[Text]:
     block = account.block
     names = [name for name in (LOSS, GRAD_NORM) if block.column(name).recorded]
     indent = max(len(name) for name in names) + 1
@@ -77,7 +77,7 @@ def _curves(account: Account, width: int) -> list[Text]:
     return [*lines, Text(" " * indent + marks(onsets, len(block), drawn), style="bold yellow")]
 
 
-def _table(opinions: tuple[Opinion, ...]) -> Table:
+def _table(opinions: tuple[IncidentReport, ...]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("#", "step", "class", "what", "loss", "likely cause", "do"):
         table.add_column(name, justify="right" if name in "#step" else "left")
@@ -102,7 +102,7 @@ def _what(incident: Incident) -> str:
     return f"{first} (+{len(more)})" if more else first
 
 
-def _walk(opinion: Opinion) -> Panel:
+def _walk(opinion: IncidentReport) -> Panel:
     table = Table(box=None, pad_edge=False, show_header=False)
     for _ in range(4):
         table.add_column()

@@ -28,7 +28,7 @@ from trimtab.lab.trainer.train import train
 from trimtab.lab.trainer.train_config import Dtype
 
 ONSET = 6
-EVERY_STEP = Config.from_dict({"live": {"telemetry_steps": 1}})
+EVERY_STEP = Config.from_dict({"live": {"telemetry_every": 1}})
 
 
 class Bench:

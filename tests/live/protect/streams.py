@@ -25,7 +25,10 @@ class HostRule:
         """Judge a step and learn from it."""
         is_finite = math.isfinite(loss) and math.isfinite(norm)
         odd, excess, ratio = self._look(loss, norm) if is_finite else (False, False, 1.0)
-        spent = self.in_a_row >= self.config.most_in_a_row or self.recent >= self.config.most_recent
+        spent = (
+            self.in_a_row >= self.config.max_consecutive_discards
+            or self.recent >= self.config.max_recent_discards
+        )
         turned_down = (odd or excess) and not spent
         forget = (odd or excess) and spent
         discarded = not is_finite or (odd and not spent)
@@ -35,7 +38,7 @@ class HostRule:
         self.last.append((np.float32(loss), np.log(np.float32(norm))) if enters else None)
         self.last = self.last[-self.config.window :]
         self.in_a_row = self.in_a_row + 1 if turned_down else 0
-        self.recent = self.recent * (1 - 1 / self.config.recent_steps) + turned_down
+        self.recent = self.recent * (1 - 1 / self.config.discard_memory_steps) + turned_down
         self.steps += 1
         if self.steps % REFRESH_STEPS == 0:
             self._refresh()
@@ -65,7 +68,7 @@ class HostRule:
     def _refresh(self) -> None:
         known = [step for step in self.last if step is not None]
         self.sigmas = None
-        if len(known) < self.config.least_steps:
+        if len(known) < self.config.min_history:
             return
         values = np.array(known, dtype=np.float32)
         middle = len(known) // 2

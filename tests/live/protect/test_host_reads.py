@@ -30,7 +30,7 @@ def count(
         run_dir=folder / str(mode),
         mode=mode or "observe",
         enabled=mode is not None,
-        config=Config(live=LiveConfig(telemetry_steps=1000)),
+        config=Config(live=LiveConfig(telemetry_every=1000)),
     ) as guard:
         steps(guard, model, optimizer, 8, "cpu")
         counting = Counting()

@@ -108,7 +108,7 @@ def follow(rank: int, schedule: Schedule, folder: Path) -> tuple[list[bool], lis
     """Train by the schedule; returns which steps were taken, and the weights' bits at the end."""
     model = make_model()
     optimizer = optim.AdamW(model.parameters(), fused=True)
-    config = Config(live=LiveConfig(lag_steps=schedule.lag, telemetry_steps=4))
+    config = Config(live=LiveConfig(lag_steps=schedule.lag, telemetry_every=4))
     taken = []
     with trimtab.watch(model, optimizer, run_dir=folder, mode="protect", config=config) as guard:
         for step in range(schedule.steps):

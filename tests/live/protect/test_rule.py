@@ -29,7 +29,11 @@ def test_the_same_decisions_as_a_rule_on_the_host(
     seed: int, fault_rate: float, clip_excess: bool, level_moves: bool
 ) -> None:
     config = GateConfig(
-        window=24, least_steps=9, most_in_a_row=4, most_recent=8, clip_excess=clip_excess
+        window=24,
+        min_history=9,
+        max_consecutive_discards=4,
+        max_recent_discards=8,
+        clip_excess=clip_excess,
     )
     dice = np.random.default_rng(seed)
     stream = healthy(150, seed)
@@ -99,7 +103,7 @@ def test_no_livelock_when_the_level_moves() -> None:
     stream[700] = (stream[700][0] * 5, stream[700][1] * 50)
     outcomes = run_rule(make_rule(), stream)
     discarded = [n for n, outcome in enumerate(outcomes) if outcome.discarded]
-    assert discarded == [*range(300, 300 + config.most_in_a_row), 700]
+    assert discarded == [*range(300, 300 + config.max_consecutive_discards), 700]
     assert [n for n, outcome in enumerate(outcomes) if outcome.forgot] == [320]
 
 
@@ -143,7 +147,7 @@ def test_a_state_that_was_saved_goes_on_as_if_nothing_had_been() -> None:
 
 def test_a_state_that_does_not_fit_is_told() -> None:
     with pytest.raises(ConfigError, match=r"another gate\.window"):
-        make_rule().load_state_dict(make_rule(window=64, least_steps=32).state_dict())
+        make_rule().load_state_dict(make_rule(window=64, min_history=32).state_dict())
     with pytest.raises(ConfigError, match="leave it out"):
         make_rule().load_state_dict({})
 

@@ -142,7 +142,7 @@ def test_a_moved_level_is_accepted_told_and_learnt(
 ) -> None:
     model = make_model()
     optimizer = optim.AdamW(model.parameters(), fused=True)
-    gate = GateConfig(window=16, least_steps=8, most_in_a_row=5)
+    gate = GateConfig(window=16, min_history=8, max_consecutive_discards=5)
     with trimtab.watch(
         model, optimizer, run_dir=tmp_path, mode="protect", config=Config(gate=gate)
     ) as guard:
@@ -158,7 +158,7 @@ def test_a_moved_level_is_accepted_told_and_learnt(
 
 @pytest.mark.parametrize("promote", [True, False])
 def test_excess_is_scaled_down_in_the_update_or_by_hand(promote: bool, tmp_path: Path) -> None:
-    gate = GateConfig(window=16, least_steps=8, clip_excess=True, promote=promote)
+    gate = GateConfig(window=16, min_history=8, clip_excess=True, promote=promote)
     model = make_model()
     optimizer = optim.SGD(model.parameters(), lr=1.0)
     moved = []

@@ -73,8 +73,8 @@ class Level:
 
     name = "level"
 
-    def __init__(self, caution: float = 1.0) -> None:
-        self._bounds = BOUNDS.times(caution)
+    def __init__(self, threshold_scale: float = 1.0) -> None:
+        self._bounds = BOUNDS.times(threshold_scale)
         self._cells: deque[tuple[float, int]] = deque(maxlen=_LONGEST)
         """Mean and first tick of the newest cells."""
         self._sums = SpanSums()

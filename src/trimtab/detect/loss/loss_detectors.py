@@ -34,12 +34,12 @@ class LossWatch:
     name = "loss-watch"
     hears = Known.CHANGED
 
-    def __init__(self, caution: float = 1.0) -> None:
+    def __init__(self, threshold_scale: float = 1.0) -> None:
         self._baseline = Baseline(LOSS_SHAPE, lags=True)
         self._neighbours = Neighbours()
-        self._spike = LossSpike(caution)
+        self._spike = LossSpike(threshold_scale)
         self._cells = Cells()
-        self._level = Level(caution)
+        self._level = Level(threshold_scale)
         self._norms = {name: Baseline(LOG_NORM_SHAPE, lags=False) for name in NORMS}
         self._norm_spikes = {name: NormSpike(name) for name in NORMS}
 

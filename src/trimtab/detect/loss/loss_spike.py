@@ -72,8 +72,8 @@ class LossSpike:
 
     name = "loss-spike"
 
-    def __init__(self, caution: float = 1.0) -> None:
-        self._caution = caution
+    def __init__(self, threshold_scale: float = 1.0) -> None:
+        self._caution = threshold_scale
         self._set_stride(1.0)
         self._sums = RunningSums(SUMS)
         self._joint_sums = RunningSums(JOINT_SUMS)

@@ -32,9 +32,9 @@ class Limits:
         """What a score must exceed to be worth a closer look."""
         return tuple(bound.low for bound in self.bounds)
 
-    def times(self, caution: float) -> "Limits":
+    def times(self, threshold_scale: float) -> "Limits":
         """The limits, each so many times higher."""
-        return Limits(tuple(bound.times(caution) for bound in self.bounds))
+        return Limits(tuple(bound.times(threshold_scale) for bound in self.bounds))
 
 
 _NEVER = Bounds(prior=math.inf, low=math.inf, cap=math.inf, rank=1)

@@ -52,10 +52,13 @@ class Bounds:
     little."""
     learnt: int = LEARNT_BLOCKS
 
-    def times(self, caution: float) -> "Bounds":
+    def times(self, threshold_scale: float) -> "Bounds":
         """The same with thresholds so many times higher."""
         return dataclasses.replace(
-            self, prior=caution * self.prior, low=caution * self.low, cap=caution * self.cap
+            self,
+            prior=threshold_scale * self.prior,
+            low=threshold_scale * self.low,
+            cap=threshold_scale * self.cap,
         )
 
 

@@ -1,7 +1,7 @@
 """Panels of findings that name their trouble by themselves: was there one in this incident?"""
 
 from trimtab.core.findings import Symptom
-from trimtab.diagnose.context import Case
+from trimtab.diagnose.context import IncidentContext
 from trimtab.diagnose.evidence.reading import Panel, Reading, number, reading
 
 _MOST_KINDS = 3
@@ -11,7 +11,7 @@ _MOST_KINDS = 3
 def panel_of(*symptoms: Symptom) -> Panel:
     """The panel that asks for findings of any of these kinds."""
 
-    def panel(case: Case) -> Reading:
+    def panel(case: IncidentContext) -> Reading:
         hits = [finding for finding in case.incident.findings if finding.symptom in symptoms]
         if not hits:
             if len(symptoms) > _MOST_KINDS:

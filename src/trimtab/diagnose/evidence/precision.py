@@ -11,11 +11,11 @@ from trimtab.core.signals import (
     PARAM_NORM,
     UPDATE_NORM,
 )
-from trimtab.diagnose.context import Case
+from trimtab.diagnose.context import IncidentContext
 from trimtab.diagnose.evidence.reading import Reading, Verdict, number, reading, unrecorded
 
 
-def nonfinite_loss(case: Case) -> Reading:
+def nonfinite_loss(case: IncidentContext) -> Reading:
     """Is the loss NaN or infinite at any record of the incident?"""
     bad = case.during(LOSS).nonfinite
     if not bad.any():
@@ -25,7 +25,7 @@ def nonfinite_loss(case: Case) -> Reading:
     return reading(LOSS, True, f"loss is {value} at step {case.block.step[row]}")
 
 
-def nonfinite_norm(case: Case) -> Reading:
+def nonfinite_norm(case: IncidentContext) -> Reading:
     """Is a weight, update or optimizer norm NaN or infinite?"""
     hits = [f for f in case.incident.findings if f.symptom is Symptom.NONFINITE_NORM]
     if hits:
@@ -37,7 +37,7 @@ def nonfinite_norm(case: Case) -> Reading:
     return reading(norms[0], False, f"{', '.join(norms)} finite")
 
 
-def half_precision(case: Case) -> Reading:
+def half_precision(case: IncidentContext) -> Reading:
     """Was the run in fp16?"""
     if case.facts.dtype is not None:
         return reading("dtype", case.facts.dtype == "fp16", f"the run is {case.facts.dtype}")
@@ -46,7 +46,7 @@ def half_precision(case: Case) -> Reading:
     return unrecorded("dtype", "dtype not recorded, and no loss scale either")
 
 
-def gradient_first(case: Case) -> Reading:
+def gradient_first(case: IncidentContext) -> Reading:
     """Was the gradient norm non-finite while the loss still was finite?"""
     if not case.recorded(GRAD_NORM):
         return unrecorded(GRAD_NORM, "gradient norm not recorded")
@@ -60,7 +60,7 @@ def gradient_first(case: Case) -> Reading:
     return reading(GRAD_NORM, earlier, f"gradient norm non-finite at step {step}, {when}")
 
 
-def loss_first(case: Case) -> Reading:
+def loss_first(case: IncidentContext) -> Reading:
     """Was the loss non-finite no later than the gradient norm?"""
     other = gradient_first(case)
     if other.verdict is Verdict.NOT_RECORDED:
@@ -68,7 +68,7 @@ def loss_first(case: Case) -> Reading:
     return reading(LOSS, other.verdict is Verdict.NO, other.observation)
 
 
-def stays_nonfinite(case: Case) -> Reading:
+def stays_nonfinite(case: IncidentContext) -> Reading:
     """Did the loss stay non-finite to the end of the incident?"""
     loss = case.during(LOSS)
     bad = loss.nonfinite[loss.present]
@@ -77,7 +77,7 @@ def stays_nonfinite(case: Case) -> Reading:
     return reading(LOSS, stays, f"the last {count} recorded losses are non-finite")
 
 
-def nonfinite_gradient(case: Case) -> Reading:
+def nonfinite_gradient(case: IncidentContext) -> Reading:
     """Is there a record whose gradient norm is NaN or infinite?"""
     if not case.recorded(GRAD_NORM):
         return unrecorded(GRAD_NORM, "gradient norm not recorded")
@@ -85,7 +85,7 @@ def nonfinite_gradient(case: Case) -> Reading:
     return reading(GRAD_NORM, count > 0, f"{count} non-finite gradient norms")
 
 
-def scale_collapsed(case: Case) -> Reading:
+def scale_collapsed(case: IncidentContext) -> Reading:
     """Did the loss scale fall under 1?"""
     scale = case.during(LOSS_SCALE)
     if not scale.finite.any():
@@ -96,7 +96,7 @@ def scale_collapsed(case: Case) -> Reading:
     )
 
 
-def scale_constant(case: Case) -> Reading:
+def scale_constant(case: IncidentContext) -> Reading:
     """Did the loss scale never move?"""
     scale = case.block.column(LOSS_SCALE)[: case.last_row + 1]
     values = scale.values[scale.finite]

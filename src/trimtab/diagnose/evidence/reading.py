@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trimtab.diagnose.context import Case
+from trimtab.diagnose.context import IncidentContext
 
 
 class Verdict(StrEnum):
@@ -26,7 +26,7 @@ class Reading:
     observation: str
 
 
-Panel = Callable[[Case], Reading]
+Panel = Callable[[IncidentContext], Reading]
 """Reads one yes-or-no off the records around an incident."""
 
 

@@ -7,11 +7,11 @@ import numpy as np
 from trimtab.core.findings import Symptom
 from trimtab.core.signals import GRAD_NORM, LOSS, LR, PARAM_NORM
 from trimtab.detect.tools.windows import mean_and_deviation
-from trimtab.diagnose.context import Case
+from trimtab.diagnose.context import IncidentContext
 from trimtab.diagnose.evidence.reading import Reading, number, reading, unrecorded
 
 
-def monotone_rise(case: Case) -> Reading:
+def monotone_rise(case: IncidentContext) -> Reading:
     """Did the loss rise at each of the last 200 records?"""
     hits = [f for f in case.incident.findings if f.symptom is Symptom.RISING_LOSS]
     if not hits:
@@ -25,7 +25,7 @@ def monotone_rise(case: Case) -> Reading:
     )
 
 
-def lr_rising(case: Case) -> Reading:
+def lr_rising(case: IncidentContext) -> Reading:
     """Did the learning rate increase over the same records?"""
     rates = case.before(LR, case.config.rise_records)
     if len(rates) < 2:
@@ -34,7 +34,7 @@ def lr_rising(case: Case) -> Reading:
     return reading(LR, bool(rates[-1] > rates[0]), way)
 
 
-def norm_changed(case: Case) -> Reading:
+def norm_changed(case: IncidentContext) -> Reading:
     """Did a parameter group's weight norm change by more than 2x in the 200 steps up to here?"""
     names = [n for n in case.block.columns if n == PARAM_NORM or n.startswith(f"{PARAM_NORM}/")]
     changes = {}
@@ -51,7 +51,7 @@ def norm_changed(case: Case) -> Reading:
     return reading(name, ratio > case.config.norm_ratio, way)
 
 
-def gradient_trend(case: Case) -> Reading:
+def gradient_trend(case: IncidentContext) -> Reading:
     """Does the rolling mean of the gradient norm trend up?"""
     norms = case.before(GRAD_NORM, case.config.rise_records)
     if len(norms) < 4:

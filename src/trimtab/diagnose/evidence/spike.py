@@ -15,7 +15,7 @@ from trimtab.core.signals import (
     UNIQUE_TOKEN_SHARE,
 )
 from trimtab.detect.tools.windows import mean_and_deviation
-from trimtab.diagnose.context import Case
+from trimtab.diagnose.context import IncidentContext
 from trimtab.diagnose.evidence.reading import Reading, number, reading, unrecorded
 
 LR_JUMP = 1.2
@@ -35,7 +35,7 @@ _PACE_RECORDS = 20
 _PACE_FACTOR = 3.0
 
 
-def spike(case: Case) -> Reading:
+def spike(case: IncidentContext) -> Reading:
     """Is there a loss above mean + 3 sigma of the 100 before it?"""
     hits = [f for f in case.incident.findings if f.symptom is Symptom.LOSS_SPIKE]
     if not hits:
@@ -49,7 +49,7 @@ def spike(case: Case) -> Reading:
     )
 
 
-def rose(case: Case) -> Reading:
+def rose(case: IncidentContext) -> Reading:
     """Did the loss or a norm rise beyond the run's own noise?"""
     hits = [finding for finding in case.incident.findings if finding.symptom in _RISES]
     if not hits:
@@ -60,7 +60,7 @@ def rose(case: Case) -> Reading:
     return reading(first.signal, True, f"{shown}, {usual}{case.doubt(first.signal)}")
 
 
-def recovered(case: Case) -> Reading:
+def recovered(case: IncidentContext) -> Reading:
     """Was the loss back in the time that a recovery may take?"""
     incident = case.incident
     if incident.end and incident.incident_class in _RECOVERED:
@@ -69,13 +69,13 @@ def recovered(case: Case) -> Reading:
     return reading(LOSS, False, f"not back in {incident.records} records{ended}")
 
 
-def had_its_time(case: Case) -> Reading:
+def had_its_time(case: IncidentContext) -> Reading:
     """Did the log go on for the time that a recovery may take?"""
     seen = f"{case.incident.records} records from the onset on"
     return reading(LOSS, case.incident.incident_class is not None, seen)
 
 
-def long_tail(case: Case) -> Reading:
+def long_tail(case: IncidentContext) -> Reading:
     """Is the gradient norm at the spike over 30 times its rolling mean?"""
     peak, usual = case.largest_finite(GRAD_NORM), case.before(GRAD_NORM, case.config.window)
     if peak is None or not len(usual):
@@ -90,7 +90,7 @@ def long_tail(case: Case) -> Reading:
     )
 
 
-def odd_tokens(case: Case) -> Reading:
+def odd_tokens(case: IncidentContext) -> Reading:
     """Are the tokens of the batch at the onset far from those of the batches before?"""
     shown = []
     odd = False
@@ -106,7 +106,7 @@ def odd_tokens(case: Case) -> Reading:
     return reading(TOKEN_RARITY, odd, "; ".join(shown))
 
 
-def lr_jump(case: Case) -> Reading:
+def lr_jump(case: IncidentContext) -> Reading:
     """Did the learning rate jump at the onset?"""
     lr = case.block.column(LR)
     rows = np.flatnonzero(lr.finite[: case.onset_row + 1])[-_PACE_RECORDS - 2 :]
@@ -124,7 +124,7 @@ def lr_jump(case: Case) -> Reading:
     return reading(LR, jumped, f"learning rate {way}")
 
 
-def repeated_batch(case: Case) -> Reading:
+def repeated_batch(case: IncidentContext) -> Reading:
     """Was the batch of the onset seen shortly before?"""
     prints = case.block.column(FINGERPRINT)
     row = case.onset_row
@@ -138,7 +138,7 @@ def repeated_batch(case: Case) -> Reading:
     return reading(FINGERPRINT, True, f"the same batch as at step {step}")
 
 
-def resumed(case: Case) -> Reading:
+def resumed(case: IncidentContext) -> Reading:
     """Did the run resume, or its step go back, within the 50 records before the onset?"""
     start = max(case.onset_row - case.config.recovery_records, 0)
     first, last = int(case.block.tick[start]), int(case.block.tick[case.onset_row])

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.core.signals import STEP_SECONDS, TOKENS_PER_SECOND
-from trimtab.diagnose.context import Case
-from trimtab.diagnose.measures.discards import Discards, reckon_discards
+from trimtab.diagnose.context import IncidentContext
+from trimtab.diagnose.measures.discards import Discards, compute_discards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Cost:
     """Those of the steps that never reached the weights; None if the run was not protected."""
 
 
-def reckon(case: Case) -> Cost:
+def reckon(case: IncidentContext) -> Cost:
     """The cost of an incident, from the step time and throughput around it."""
     incident = case.incident
     steps = max(incident.last.step - incident.onset.step, 0) + 1
@@ -31,11 +31,11 @@ def reckon(case: Case) -> Cost:
         seconds = steps * step_seconds
         if tokens_per_second is not None:
             tokens = seconds * tokens_per_second
-    discarded = reckon_discards(case.block[case.onset_row : case.last_row + 1])
+    discarded = compute_discards(case.block[case.onset_row : case.last_row + 1])
     return Cost(steps=steps, seconds=seconds, tokens=tokens, discarded=discarded)
 
 
-def _typical(case: Case, signal: str) -> float | None:
+def _typical(case: IncidentContext, signal: str) -> float | None:
     """The median around the incident: a few stalled steps must not set the price of all."""
     column = case.block.column(signal)
     values = column.values[column.finite]

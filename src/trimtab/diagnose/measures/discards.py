@@ -29,7 +29,7 @@ class Discards:
         return ", ".join(shown) + (f" and {more:,} more places" if more else "")
 
 
-def reckon_discards(block: Block) -> Discards | None:
+def compute_discards(block: Block) -> Discards | None:
     """What was discarded in these records; None if the run was not protected."""
     column = block.column(DISCARDED)
     if not column.recorded:

@@ -30,7 +30,7 @@ PAUSE_SECONDS = 3600.0
 checkpoints of large public runs take minutes, restarts hours."""
 
 
-def reckon_goodput(block: Block) -> Goodput:
+def compute_goodput(block: Block) -> Goodput:
     """The goodput of a run."""
     not_applied = {event.step for event in block.events if event.kind == "step not applied"}
     discarded = block.column(DISCARDED)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.core.signals import ACTIVATION_RMS, GRAD_NORM_OF
-from trimtab.diagnose.context import Case
+from trimtab.diagnose.context import IncidentContext
 
 NEAR_RECORDS = 20
 """Telemetry is taken every 10 records by default: twice as far away, there must have been one."""
@@ -20,7 +20,7 @@ class LayerNorms:
     after: float | None
 
 
-def layer_norms(case: Case) -> tuple[LayerNorms, ...]:
+def layer_norms(case: IncidentContext) -> tuple[LayerNorms, ...]:
     """What was recorded by layer around the onset; None where nothing was near."""
     names = [n for n in case.block.columns if n.startswith((ACTIVATION_RMS, GRAD_NORM_OF))]
     row = case.onset_row

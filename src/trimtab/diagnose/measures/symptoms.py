@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from trimtab.core.block import NO_POSITION, FloatArray
 from trimtab.core.signals import GRAD_NORM, LOSS, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
-from trimtab.diagnose.context import Case
+from trimtab.diagnose.context import IncidentContext
 
 EMA_RECORDS = 50
 """The loss before the onset is an exponential average over 50 records. Source: the post-mortem
@@ -32,7 +32,7 @@ class Symptoms:
     """Of the batch at the onset."""
 
 
-def measure(case: Case) -> Symptoms:
+def measure(case: IncidentContext) -> Symptoms:
     """The numbers of an incident."""
     norms = case.before(GRAD_NORM, EMA_RECORDS)
     position = int(case.block.data_position[case.onset_row])

@@ -21,7 +21,7 @@ a norm that is not finite is seen here before the loss shows it.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trimtab.diagnose.context import Case
+from trimtab.diagnose.context import IncidentContext
 from trimtab.diagnose.evidence import precision, slow, spike
 from trimtab.diagnose.evidence.reading import Panel, Reading, Verdict
 from trimtab.diagnose.tree import textbook_leaves as leaves
@@ -169,7 +169,7 @@ QUESTIONS = {
 }
 
 
-def walk(case: Case, questions: Mapping[str, Question] = QUESTIONS) -> Walk:
+def walk(case: IncidentContext, questions: Mapping[str, Question] = QUESTIONS) -> Walk:
     """Ask question after question until the tree ends."""
     answers: list[Answer] = []
     here: str | Leaf = "1.1"

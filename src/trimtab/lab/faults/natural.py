@@ -27,7 +27,7 @@ class _Natural(Disturbance):
 class AttentionCollapse(_Natural):
     """A high rate without QK-norm: attention logits grow until each head looks at one token."""
 
-    cause = Cause.F09
+    cause = Cause.ATTENTION_LOGIT_GROWTH
     title = "high rate without QK-norm"
     strength_name = "learning rate"
 
@@ -44,7 +44,7 @@ class AttentionCollapse(_Natural):
 class PostNorm(_Natural):
     """Norms behind the residual sums, deep and with no warm-up: it never learns to look back."""
 
-    cause = Cause.F21
+    cause = Cause.LR_TOO_HIGH
     title = "post-norm at depth"
     strength_name = "layers"
 
@@ -62,7 +62,7 @@ class PostNorm(_Natural):
 class WideInit(_Natural):
     """Initial weights far too large: the first loss is far above that of guessing."""
 
-    cause = Cause.F21
+    cause = Cause.LR_TOO_HIGH
     title = "too wide an init"
     strength_name = "deviation of the initial weights"
 
@@ -80,7 +80,7 @@ class WideInit(_Natural):
 class NoWarmup(_Natural):
     """The full rate from the first step, while the second moment is still unknown."""
 
-    cause = Cause.F21
+    cause = Cause.LR_TOO_HIGH
     title = "no warm-up"
     strength_name = "learning rate"
 
@@ -97,7 +97,7 @@ class NoWarmup(_Natural):
 class Fp16Spiral(_Natural):
     """fp16 at a high rate: activations grow by themselves until they overflow."""
 
-    cause = Cause.F11
+    cause = Cause.FP16_OVERFLOW
     title = "high rate in fp16"
     strength_name = "learning rate"
     base = Base.FP16

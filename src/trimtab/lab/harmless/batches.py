@@ -13,7 +13,7 @@ from trimtab.lab.trainer.touch import change_batches
 class BatchRamp(Disturbance):
     """The batch is small until the onset and whole from there on: the noise falls."""
 
-    cause = Cause.F20
+    cause = Cause.BATCH_SIZE_CHANGE
     title = "batch-size ramp"
     strength_name = "times more rows"
     is_fault = False
@@ -43,7 +43,7 @@ class BatchRamp(Disturbance):
 class LongerSequences(Disturbance):
     """Windows are short until the onset and long from there on; with more context loss falls."""
 
-    cause = Cause.F20
+    cause = Cause.BATCH_SIZE_CHANGE
     title = "sequence-length change"
     strength_name = "times longer"
     is_fault = False

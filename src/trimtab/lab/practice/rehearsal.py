@@ -42,7 +42,7 @@ from trimtab.lab.practice.treatment import (
 from trimtab.lab.trainer.disturbance import Disturbance
 from trimtab.lab.trainer.train import Outcome, train
 
-_EVERY_STEP = Config.from_dict({"live": {"telemetry_steps": 1}})
+_EVERY_STEP = Config.from_dict({"live": {"telemetry_every": 1}})
 """All signals at every step of the run that is shown."""
 
 Steps = Callable[[int], None]

@@ -112,7 +112,7 @@ def show_truth(exercise: Exercise, facts: dict[str, object]) -> RenderableType:
     was = exercise.disturbance()
     table = Table.grid(padding=(0, 2))
     last = exercise.steps - 1 if was.end is None else was.end - 1
-    cause = f"{was.cause.name} {was.cause.title}" if was.cause else "in no catalogue"
+    cause = f"{was.cause.id} {was.cause.title}" if was.cause else "in no catalogue"
     rows = [
         ("what", was.title),
         ("cause", cause if was.is_fault else "no fault"),

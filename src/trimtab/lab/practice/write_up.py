@@ -10,7 +10,7 @@ from trimtab.core.causes import Cause
 from trimtab.core.incidents import IncidentClass
 from trimtab.lab.practice.exercise import Exercise
 from trimtab.lab.practice.scoring import Mark
-from trimtab.policy.opinion import Opinion
+from trimtab.policy.incident_report import IncidentReport
 
 NEAR_STEPS = 5
 """Onsets that differ by no more are the same: a curve cannot be read more closely by eye."""
@@ -67,7 +67,7 @@ def _template(title: str) -> Iterator[str]:
         yield from ("", f"## {heading}", "", f"<!-- {hint} -->")
         yield from (f"{line}:" for line in lines)
     yield from ("", "<!-- The faults by their numbers:")
-    yield from (f"{cause.name} {cause.title}" for cause in Cause)
+    yield from (f"{cause.id} {cause.title}" for cause in Cause)
     yield "-->"
 
 
@@ -83,7 +83,7 @@ def read_write_up(text: str) -> WriteUp | None:
     return None if found == empty else found
 
 
-def write_up_of(opinion: Opinion | None) -> WriteUp:
+def write_up_of(opinion: IncidentReport | None) -> WriteUp:
     """The same lines as the judge would fill them in; None is that it saw nothing."""
     if opinion is None:
         return WriteUp(onset=NONE, incident_class=NONE, cause=NONE, action=ActionKind.WAIT)
@@ -91,7 +91,7 @@ def write_up_of(opinion: Opinion | None) -> WriteUp:
     return WriteUp(
         onset=str(diagnosis.incident.onset.step),
         incident_class=diagnosis.incident_class or "open",
-        cause=diagnosis.cause.name if diagnosis.cause else NONE,
+        cause=diagnosis.cause.id if diagnosis.cause else NONE,
         action=opinion.action.kind,
     )
 
@@ -103,7 +103,7 @@ def truth_of(exercise: Exercise, marks: list[Mark]) -> WriteUp:
     return WriteUp(
         onset=str(was.onset) if was.is_fault else NONE,
         incident_class="",
-        cause=was.cause.name if was.cause else NONE,
+        cause=was.cause.id if was.cause else NONE,
         action=", ".join(best),
     )
 

@@ -206,7 +206,7 @@ class Scenario:
             return told
         return told | {
             "is_fault": disturbance.is_fault,
-            "cause": disturbance.cause.name if disturbance.cause else None,
+            "cause": disturbance.cause.id if disturbance.cause else None,
             "title": disturbance.title,
             "onset": 0 if disturbance.from_start else disturbance.onset,
             "end": disturbance.end,

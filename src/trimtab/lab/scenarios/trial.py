@@ -30,7 +30,7 @@ _WORLD = 2
 _RANKS_SECONDS = 1800.0
 """A run on ranks takes 20 seconds of CPU; by the clock of a machine with other work, far more."""
 
-_WATCHING = Config.from_dict({"live": {"telemetry_steps": 1}})
+_WATCHING = Config.from_dict({"live": {"telemetry_every": 1}})
 """All signals at every step: what moves first is a question of single steps."""
 
 Steps = Callable[[int], None]

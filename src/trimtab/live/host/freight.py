@@ -35,9 +35,9 @@ class Part:
 class Freight:
     """Takes the telemetry of a step and hands it out part by part."""
 
-    def __init__(self, num_slots: int, telemetry_steps: int) -> None:
+    def __init__(self, num_slots: int, telemetry_every: int) -> None:
         # All must be on its way before the next telemetry comes.
-        num_parts = min(math.ceil(num_slots / MOST_NUMBERS), telemetry_steps)
+        num_parts = min(math.ceil(num_slots / MOST_NUMBERS), telemetry_every)
         self._num_slots = num_slots
         self._size = math.ceil(num_slots / num_parts)
         self._note: StepNote | None = None

@@ -20,8 +20,8 @@ from trimtab.diagnose.context import RunFacts
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.judge import Judge
 from trimtab.live.host.ceiling import Ceiling
-from trimtab.report.account import Account
 from trimtab.report.incident_files import write_incident
+from trimtab.report.run_report import RunReport
 
 log = logging.getLogger("trimtab")
 
@@ -143,7 +143,7 @@ class HostSide:
             return
         block = read_journal(self._run).block
         opinions = [self._judge.explain(i, block, self._facts) for i in self._judge.incidents]
-        account = Account(
+        account = RunReport(
             source=str(self._run.root),
             format="journal",
             rules=self._judge.rules.value,

@@ -45,7 +45,7 @@ class Crossing:
         delivery: Delivery,
         shield: Shield,
         *,
-        telemetry_steps: int,
+        telemetry_every: int,
         tell_failure: Callable[[str, str], None],
     ) -> None:
         self.gate: Gate | None = None
@@ -54,9 +54,9 @@ class Crossing:
         self._boundary = boundary
         self._delivery = delivery
         self._shield = shield
-        self._telemetry_steps = telemetry_steps
+        self._telemetry_steps = telemetry_every
         self._tell_failure = tell_failure
-        self._freight = Freight(len(sensors.rest), telemetry_steps)
+        self._freight = Freight(len(sensors.rest), telemetry_every)
         self._num_steps = 0
         self._part: Part | None = None
         """What has crossed the ranks with the step that the gates have met for."""

@@ -36,7 +36,7 @@ class Watcher:
         host: HostSide | None,
         shield: Shield,
         *,
-        telemetry_steps: int,
+        telemetry_every: int,
         first_step: int,
         scaler: Any,
     ) -> None:
@@ -52,7 +52,7 @@ class Watcher:
             boundary,
             Delivery(sensors, host),
             shield,
-            telemetry_steps=telemetry_steps,
+            telemetry_every=telemetry_every,
             tell_failure=self._tell_failure,
         )
         self._scaler = scaler

@@ -34,7 +34,7 @@ class Baseline:
     """
 
     def __init__(self, config: GateConfig, device: torch.device) -> None:
-        self._least = config.least_steps
+        self._least = config.min_history
         self._window = torch.full((2, config.window), math.inf, device=device)
         """Loss and log norm of the last steps, in a ring; infinite where one was not accepted."""
         self._usual = torch.full((4,), math.nan, device=device)

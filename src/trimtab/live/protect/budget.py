@@ -15,13 +15,13 @@ class Budget:
     """Counts finite steps that were turned down; those that are not finite cost nothing."""
 
     def __init__(self, config: GateConfig, device: torch.device) -> None:
-        fading = 1.0 - 1.0 / config.recent_steps
-        most = [float(config.most_in_a_row), float(config.most_recent)]
+        fading = 1.0 - 1.0 / config.discard_memory_steps
+        most = [float(config.max_consecutive_discards), float(config.max_recent_discards)]
         self._most = torch.tensor(most, device=device)
         self._if_turned_down = torch.tensor([1.0, fading], device=device)
         self._if_not = torch.tensor([0.0, fading], device=device)
         self._spent = torch.zeros(2, device=device)
-        """In a row, and recently: there each counts less by one part in `recent_steps` a step."""
+        """In a row, and recently: the latter decays by 1 / `discard_memory_steps` a step."""
 
     def is_spent(self) -> torch.Tensor:
         """Whether nothing more may be turned down."""

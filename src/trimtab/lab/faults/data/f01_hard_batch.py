@@ -14,7 +14,7 @@ from trimtab.lab.trainer.touch import change_batches
 class HardBatch(Disturbance):
     """For one step, the windows of a batch are shuffled inside: every token common, none likely."""
 
-    cause = Cause.F01
+    cause = Cause.HARD_BATCH
     title = "a batch whose tokens are in random order"
     strength_name = "share of its windows"
     heals = True

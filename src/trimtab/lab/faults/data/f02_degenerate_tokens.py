@@ -22,7 +22,7 @@ _LONGEST_PHRASE = 4
 class DegenerateTokens(Disturbance):
     """Rows of rare tokens, or of a short phrase repeated; the seed decides which."""
 
-    cause = Cause.F02
+    cause = Cause.RARE_TOKENS
     title = "rows of rare tokens, or of a phrase repeated"
     strength_name = "share of the rows of each batch"
     heals = True

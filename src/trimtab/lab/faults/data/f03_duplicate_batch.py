@@ -12,7 +12,7 @@ from trimtab.lab.trainer.touch import change_batches
 class DuplicateBatch(Disturbance):
     """The batch before the onset comes again and again; the loss falls, and nothing is learned."""
 
-    cause = Cause.F03
+    cause = Cause.DUPLICATE_BATCH
     title = "the same batch over and over"
     strength_name = "steps"
     heals = True

@@ -21,7 +21,7 @@ _KINDS = (Source.PROSE, Source.TABLES, Source.GARBAGE)
 class MixShift(Disturbance):
     """A share of the rows comes from one source only, until the run ends."""
 
-    cause: ClassVar[Cause | None] = Cause.F04
+    cause: ClassVar[Cause | None] = Cause.DATA_MIX_SHIFT
     title = "another mix of data, unannounced"
     strength_name = "share of the rows that are of one source"
 

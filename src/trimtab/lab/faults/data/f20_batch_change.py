@@ -12,7 +12,7 @@ from trimtab.lab.trainer.touch import change_batches
 class SmallerBatch(Disturbance):
     """From the onset on only some rows of each batch are left, and nobody has announced it."""
 
-    cause = Cause.F20
+    cause = Cause.BATCH_SIZE_CHANGE
     title = "a smaller batch, unannounced"
     strength_name = "times fewer rows"
     is_fault = False

@@ -16,7 +16,7 @@ _LOWEST, _HIGHEST = 23, 30
 
 
 class _BitFlip(Disturbance):
-    cause = Cause.F13
+    cause = Cause.BIT_FLIP
     strength_name = "bit"
 
     @property

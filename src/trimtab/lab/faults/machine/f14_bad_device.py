@@ -19,7 +19,7 @@ _ELEMENTS = 64
 class BadDevice(Disturbance):
     """On one step in five, some numbers of a gradient on the last rank are far too large."""
 
-    cause = Cause.F14
+    cause = Cause.BAD_DEVICE
     title = "a rank that computes wrong gradients"
     strength_name = "times too large"
     base = Base.RANKS

@@ -12,7 +12,7 @@ class OutOfSync(Disturbance):
     """The weights of one rank move away from the others' and stay away: ranks average gradients,
     and nobody ever compares weights."""
 
-    cause = Cause.F15
+    cause = Cause.REPLICAS_OUT_OF_SYNC
     title = "a rank whose weights differ"
     strength_name = "difference by the size of the weights"
     base = Base.RANKS

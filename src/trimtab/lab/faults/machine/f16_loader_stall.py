@@ -13,7 +13,7 @@ _EVERY = 5
 class LoaderStall(Disturbance):
     """Every fifth batch comes late for a while. The numbers of the run do not change at all."""
 
-    cause = Cause.F16
+    cause = Cause.LOADER_STALL
     title = "batches that come late"
     strength_name = "seconds"
     heals = True

@@ -14,7 +14,7 @@ from trimtab.lab.trainer.touch import change_output
 class SlowRank(Disturbance):
     """The last rank needs longer for its forward pass; a step is as slow as its slowest rank."""
 
-    cause = Cause.F17
+    cause = Cause.SLOW_RANK
     title = "a rank that is slow"
     strength_name = "seconds more per step"
     base = Base.RANKS

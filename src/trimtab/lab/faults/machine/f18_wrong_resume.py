@@ -17,7 +17,7 @@ from trimtab.lab.trainer.touch import before_step, change_batches
 class WrongWeights(Disturbance):
     """After the resume the weights are those of an earlier checkpoint; all else is right."""
 
-    cause = Cause.F18
+    cause = Cause.WRONG_RESUME
     title = "old weights at a resume"
     strength_name = "share of the way back to the start"
     base = Base.RESUME
@@ -47,7 +47,7 @@ class WrongWeights(Disturbance):
 class WrongPosition(Disturbance):
     """After the resume the data goes on from an earlier place: batches are seen a second time."""
 
-    cause = Cause.F18
+    cause = Cause.WRONG_RESUME
     title = "an old data position at a resume"
     strength_name = "steps back"
     base = Base.RESUME

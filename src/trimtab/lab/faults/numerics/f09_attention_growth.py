@@ -15,7 +15,7 @@ class AttentionGrowth(Disturbance):
     """Query and key weights grow by a share at every step; logits grow by its square, until
     attention looks at one token only. It is what a high rate does without QK-norm, made faster."""
 
-    cause = Cause.F09
+    cause = Cause.ATTENTION_LOGIT_GROWTH
     title = "attention logits that grow"
     strength_name = "growth of query and key weights per step"
 

@@ -11,7 +11,7 @@ from trimtab.lab.trainer.touch import before_step
 class OutputDrift(Disturbance):
     """The gain of the last norm grows by a share at every step: the model becomes too sure."""
 
-    cause = Cause.F10
+    cause = Cause.OUTPUT_LOGIT_DRIFT
     title = "output logits that grow"
     strength_name = "growth of the last norm's gain per step"
 

@@ -19,7 +19,7 @@ class Fp16Overflow(Disturbance):
     """What the last MLP adds to the residual stream grows by a factor at every step. Past 65,504
     the forward pass is inf, the loss NaN, and the scaler halves its scale for ever."""
 
-    cause = Cause.F11
+    cause = Cause.FP16_OVERFLOW
     title = "activations that outgrow fp16"
     strength_name = "growth of a block's output per step"
     base = Base.FP16

@@ -11,7 +11,7 @@ class LogicNan(Disturbance):
     """A masked mean written by hand meets a batch whose mask is empty: the loss is NaN and so is
     every gradient. (torch's own cross-entropy gives a NaN loss there, and gradients of 0.)"""
 
-    cause = Cause.F12
+    cause = Cause.LOGIC_NAN
     title = "a batch without any target"
     strength_name = "batches"
 

@@ -11,7 +11,7 @@ class LossReduction(Disturbance):
     """The loss that is trained on is a multiple of the mean. In half of all runs the logged one is
     too, in the others only the gradient tells."""
 
-    cause = Cause.F22
+    cause = Cause.LOSS_REDUCTION_BUG
     title = "a loss summed instead of averaged"
     strength_name = "times the mean"
 

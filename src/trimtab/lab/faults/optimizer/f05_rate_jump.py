@@ -9,7 +9,7 @@ from trimtab.lab.trainer.touch import scale_rate
 class RateJump(Disturbance):
     """For some steps the rate is multiplied, as by a schedule that is badly stitched."""
 
-    cause = Cause.F05
+    cause = Cause.LR_DISCONTINUITY
     title = "a jump of the learning rate"
     strength_name = "times the planned rate"
     heals = True

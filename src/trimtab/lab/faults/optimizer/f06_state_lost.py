@@ -10,7 +10,7 @@ from trimtab.lab.trainer.disturbance import Base, Disturbance, Parts, between
 class StateLost(Disturbance):
     """The moments and the step count of a share of all parameters are gone after the resume."""
 
-    cause = Cause.F06
+    cause = Cause.OPTIMIZER_STATE_LOST
     title = "optimizer state lost at a resume"
     strength_name = "share of the parameters"
     base = Base.RESUME

@@ -13,7 +13,7 @@ class StaleMoment(Disturbance):
     """v shrinks to what it was when gradients were small, and beta2 keeps it there: each update is
     divided by far too little."""
 
-    cause = Cause.F07
+    cause = Cause.STALE_SECOND_MOMENT
     title = "a second moment far behind the gradient"
     strength_name = "times smaller than it should be"
 

@@ -9,7 +9,7 @@ from trimtab.lab.trainer.touch import before_step
 class LargeEpsilon(Disturbance):
     """Adam's epsilon grows past the root of v: the update shrinks where gradients are small."""
 
-    cause = Cause.F08
+    cause = Cause.EPSILON_REGIME
     title = "epsilon larger than the root of the second moment"
     strength_name = "epsilon"
 

@@ -11,7 +11,7 @@ from trimtab.lab.trainer.touch import before_step
 class Frozen(Disturbance):
     """Some parameters stop asking for a gradient. The rest of the model learns around them."""
 
-    cause = Cause.F19
+    cause = Cause.PARAMETERS_NOT_UPDATING
     title = "parameters that are not updated"
     strength_name = "share of the block parameters"
 

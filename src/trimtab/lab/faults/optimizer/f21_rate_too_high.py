@@ -11,7 +11,7 @@ from trimtab.lab.trainer.train_config import TrainConfig
 class RateTooHigh(Disturbance):
     """The peak rate is too high from the first step on."""
 
-    cause = Cause.F21
+    cause = Cause.LR_TOO_HIGH
     title = "a learning rate that is too high"
     strength_name = "times the right rate"
     from_start = True

@@ -10,7 +10,7 @@ class StrongDecay(Disturbance):
     """The decay of all matrices is multiplied; their norms melt away while v and the rate are
     normal. A decay of 0 shows nothing within the length of a small run, so it is not here."""
 
-    cause = Cause.F23
+    cause = Cause.WEIGHT_DECAY
     title = "weight decay far too strong"
     strength_name = "times the planned decay"
 

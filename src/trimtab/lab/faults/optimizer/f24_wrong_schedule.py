@@ -12,7 +12,7 @@ from trimtab.lab.trainer.touch import scale_rate
 class WrongSchedule(Disturbance):
     """From the onset on the cosine is upside down: the rate rises by what it should have fallen."""
 
-    cause = Cause.F24
+    cause = Cause.WRONG_SCHEDULE
     title = "a schedule with its sign wrong"
     strength_name = "power of the planned fall by which the rate rises"
 

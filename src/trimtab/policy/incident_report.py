@@ -1,4 +1,4 @@
-"""Opinion: one incident explained, with what to do about it."""
+"""IncidentReport: one incident explained, with what to do about it."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from trimtab.diagnose.diagnosis import Diagnosis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opinion:
+class IncidentReport:
     """What an incident was, and what to do about it."""
 
     diagnosis: Diagnosis

@@ -1,4 +1,4 @@
-"""Account: one run, judged and explained; every report is made from it."""
+"""RunReport: one run, judged and explained; every report is made from it."""
 
 import math
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from trimtab.core.causes import Cause
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_jsonable
 from trimtab.diagnose.context import RunFacts
-from trimtab.diagnose.measures.discards import reckon_discards
-from trimtab.policy.opinion import Opinion
+from trimtab.diagnose.measures.discards import compute_discards
+from trimtab.policy.incident_report import IncidentReport
 
 _MILD_TO_GRAVE = [
     IncidentClass.HARD_BATCH,
@@ -24,7 +24,7 @@ _MILD_TO_GRAVE = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class RunReport:
     """One run, judged and explained."""
 
     source: str
@@ -35,12 +35,12 @@ class Account:
     facts: RunFacts
     notes: tuple[str, ...]
     """What the reader had to say about the log."""
-    opinions: tuple[Opinion, ...]
+    opinions: tuple[IncidentReport, ...]
     """One per incident, in the order of onset."""
     price_per_hour: float | None = None
     """What an hour of the whole job costs, if somebody said."""
 
-    def gravest(self, count: int) -> tuple[Opinion, ...]:
+    def gravest(self, count: int) -> tuple[IncidentReport, ...]:
         """The gravest incidents, in the order of onset."""
         grave_first = sorted(
             range(len(self.opinions)), key=lambda at: _gravity(self.opinions[at]), reverse=True
@@ -58,14 +58,14 @@ class Account:
             "first_step": int(steps[0]) if len(steps) else None,
             "last_step": int(steps[-1]) if len(steps) else None,
             "signals": {name: self.block.quality(name).label for name in self.block.columns},
-            "discarded": to_jsonable(reckon_discards(self.block)),
+            "discarded": to_jsonable(compute_discards(self.block)),
             "facts": to_jsonable(self.facts),
             "notes": list(self.notes),
             "incidents": [opinion_to_dict(opinion) for opinion in self.opinions],
         }
 
 
-def opinion_to_dict(opinion: Opinion) -> dict[str, Any]:
+def opinion_to_dict(opinion: IncidentReport) -> dict[str, Any]:
     """One incident in JSON's terms."""
     told: dict[str, Any] = to_jsonable(opinion)
     diagnosis = opinion.diagnosis
@@ -80,10 +80,10 @@ def opinion_to_dict(opinion: Opinion) -> dict[str, Any]:
 
 
 def _cause(cause: Cause | None) -> dict[str, str] | None:
-    return {"id": cause.name, "title": cause.title} if cause else None
+    return {"id": cause.id, "title": cause.title} if cause else None
 
 
-def _gravity(opinion: Opinion) -> tuple[int, float]:
+def _gravity(opinion: IncidentReport) -> tuple[int, float]:
     """A key that sorts incidents from mild to grave."""
     symptoms = opinion.diagnosis.symptoms
     height = (symptoms.loss_peak or 0.0) - (symptoms.loss_before or 0.0)
