@@ -68,7 +68,7 @@ def test_values_of_the_house_become_json() -> None:
         }
     )
     assert told == {
-        "cause": "long-tail or degenerate tokens",
+        "cause": "F02",
         "severity": "alarm",
         "class": "silent",
         "scalar": 1.5,

@@ -32,11 +32,20 @@ class Cause(Enum):
     WEIGHT_DECAY = "F23", "weight decay too low or too high"
     WRONG_SCHEDULE = "F24", "schedule wrong"
 
-    def __init__(self, id: str, title: str) -> None:
-        self.id = id
+    title: str
+    """The fault in words."""
+
+    def __new__(cls, id: str, title: str) -> "Cause":
+        """A member whose value is its id, so that `Cause("F11")` finds it."""
+        member = object.__new__(cls)
+        member._value_ = id
+        member.title = title
+        return member
+
+    @property
+    def id(self) -> str:
         """Its id in the catalogue, such as F11."""
-        self.title = title
-        """The fault in words."""
+        return str(self.value)
 
 
 class Standing(StrEnum):
