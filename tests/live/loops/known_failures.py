@@ -121,6 +121,41 @@ _COMPILED = {
     "a_compiled_step_is_not_compiled_again_for_the_guard": "the recompile limit is hit in ours",
 }
 
+_RANKS_LEAVING = {
+    "a_graceful_sigterm_leaves_time_for_the_checkpoint": "one rank leaves alone; gloo aborts",
+    "ranks_with_fewer_batches_may_join": "gloo aborts",
+    "a_rank_that_leaves_the_guard_leaves_the_others_alone": "gloo aborts",
+    "a_step_that_one_rank_does_not_record_is_a_step": "gloo aborts",
+    "recording_on_the_first_rank_alone_works_and_is_reported": "the first rank waits",
+    "a_guard_on_one_rank_alone_is_refused_or_works": "gloo aborts",
+    "a_batch_that_all_ranks_skip_costs_no_other_step[protect]": "the next step is discarded",
+}
+
+_RANKS_GROUPS = {
+    "training_goes_on_during_an_asynchronous_save": "collectives mix on the default group",
+    "collectives_of_a_users_thread_stay_right": "collectives mix on the default group",
+    "only_the_ranks_of_the_given_group_are_watched": "there is no process_group",
+    "a_world_where_not_all_train_does_not_hang_without_a_group": "watch waits for the world",
+    "a_guard_older_than_the_group_decides_with_the_others": "each rank decides alone",
+    "an_odd_value_on_one_rank_ends_nothing": "the guard is gone on all ranks",
+    "a_copy_is_not_watched_on_any_rank": "TypeError on the first rank, a watcher on the others",
+}
+
+_MESHES = {
+    "the_norm_on_a_mesh_is_that_of_one_process[replicated_tensor_parallel]": "ConfigError",
+    "the_norm_on_a_mesh_is_that_of_one_process[sharded_tensor_parallel]": "ConfigError",
+    "a_nan_in_one_shard_is_kept_out_on_every_rank[tensor_parallel]": (
+        "fused AdamW refuses plain tensors and DTensors together"
+    ),
+    "a_nan_in_one_shard_is_kept_out_on_every_rank[replicated_tensor_parallel]": "ConfigError",
+    "a_nan_in_one_shard_is_kept_out_on_every_rank[sharded_tensor_parallel]": "ConfigError",
+    "the_norm_of_pipeline_stages_is_that_of_one_process": "gloo aborts at the first telemetry",
+    "a_nan_in_one_stage_is_kept_out_of_both": "gloo aborts at the first telemetry",
+    "experts_under_one_name_have_the_true_norm_or_none": "0.5144 instead of 0.5147",
+    "fsdp1_is_clipped_by_the_norm_of_all_shards_or_refused": "each rank clips by its own norm",
+    "an_expert_without_a_token_has_no_activation": "it counts as -1",
+}
+
 _FILES = {
     "clipping": _CLIPPING,
     "several_optimizers": _SEVERAL_OPTIMIZERS,
@@ -135,6 +170,9 @@ _FILES = {
     "silence": _SILENCE,
     "leaks": _LEAKS,
     "compiled": _COMPILED,
+    "ranks_leaving": _RANKS_LEAVING,
+    "ranks_groups": _RANKS_GROUPS,
+    "meshes": _MESHES,
 }
 
 KNOWN_FAILURES = {

@@ -1,9 +1,6 @@
 """Default dtypes and devices, complex and sparse parameters, parameters on two devices."""
 
 import logging
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from tests.live.loops.loop import (
     warnings_of,
     weights,
 )
+from tests.live.loops.ranks import in_child
 from tests.live.tiny import batches, loss_of, make_model
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -28,27 +26,23 @@ from torch.func import functional_call, grad, vmap
 import trimtab
 from trimtab.core.config import Config
 
-DEFAULT_DTYPE = """
-    import sys
-    import torch
-    from pathlib import Path
-    import trimtab
-    from tests.live.loops.loop import discarded_steps, is_finite, column, train
-    from tests.live.tiny import make_model
 
-    folder, building, training, mode = sys.argv[1:]
+def train_with_default_dtype(folder: Path, building: str, training: str, mode: str) -> bool:
+    """One default dtype while the model is built and watched, maybe another one afterwards."""
     torch.set_default_dtype(getattr(torch, building))
     model = make_model().to(getattr(torch, training))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    optimizer = adamw(model.parameters())
     with trimtab.watch(model, optimizer, run_dir=folder, mode=mode) as guard:
         torch.set_default_dtype(getattr(torch, training))
-        bad = {8} if mode == "protect" else set()
-        give = lambda step, loss: {"loss": loss, "tokens": 1001}
-        train(guard, model, optimizer, 14, nan_at=bad, record=give)
-    assert is_finite(model)
-    assert column(Path(folder), "tokens") == [1001] * 14, column(Path(folder), "tokens")
-    assert mode == "observe" or discarded_steps(Path(folder)) == [8]
-"""
+        train(
+            guard,
+            model,
+            optimizer,
+            14,
+            nan_at={8} if mode == "protect" else set(),
+            record=lambda step, loss: {"loss": loss, "tokens": 1001},
+        )
+    return is_finite(model)
 
 
 @pytest.mark.parametrize(
@@ -63,11 +57,9 @@ DEFAULT_DTYPE = """
 def test_the_default_dtype_does_not_matter(
     building: str, training: str, mode: str, tmp_path: Path
 ) -> None:
-    # A process of its own: the default dtype is the first thing that it meets.
-    script = textwrap.dedent(DEFAULT_DTYPE)
-    arguments = [sys.executable, "-c", script, str(tmp_path), building, training, mode]
-    result = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0, result.stderr[-2000:]
+    assert in_child(train_with_default_dtype, tmp_path, building, training, mode)
+    assert column(tmp_path, "tokens") == [1001.0] * 14
+    assert mode == "observe" or discarded_steps(tmp_path) == [8]
 
 
 def test_the_default_device_does_not_matter(tmp_path: Path) -> None:

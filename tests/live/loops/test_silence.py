@@ -1,7 +1,5 @@
 """A guard that does nothing, or sees something, says so in the log; otherwise it is silent."""
 
-import logging
-import multiprocessing
 import resource
 from pathlib import Path
 from typing import Any
@@ -10,10 +8,12 @@ import pytest
 import torch
 from tests.live.loops.foreign_optimizers import SharpnessAware
 from tests.live.loops.loop import adamw, losses, train, warnings_of
+from tests.live.loops.ranks import in_child, log_of_trimtab
 from tests.live.tiny import WIDTH, Tiny, TinyBlock, batches, loss_of, make_model
 from torch import nn
 
 import trimtab
+from trimtab.core.config import Config
 
 watch: Any = trimtab.watch
 
@@ -114,30 +114,24 @@ def test_a_run_that_does_not_clip_is_not_told_that_it_clips(
     assert not [sentence for sentence in warnings_of(caplog) if "clip" in sentence]
 
 
-def journal_into_a_full_disk(folder: Path, answers: Any) -> None:
-    torch.set_num_threads(1)
-    said: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("trimtab").addHandler(handler)
+def journal_into_a_full_disk(folder: Path) -> list[str]:
+    config = Config.from_dict({"journal": {"close_seconds": 0.5}})
     model = make_model()
     optimizer = adamw(model.parameters())
-    with trimtab.watch(model, optimizer, run_dir=folder) as guard:
+    with (
+        log_of_trimtab() as said,
+        trimtab.watch(model, optimizer, run_dir=folder, config=config) as guard,
+    ):
         train(guard, model, optimizer, 5)
         resource.setrlimit(resource.RLIMIT_FSIZE, (2048, resource.RLIM_INFINITY))
         train(guard, model, optimizer, 60, skip=range(5))
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    answers.put(said)
+    return said
 
 
 def test_a_journal_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     # In a child: a limit on the size of files is as good as a full disk.
-    context = multiprocessing.get_context("fork")
-    answers = context.Queue()
-    child = context.Process(target=journal_into_a_full_disk, args=(tmp_path, answers))
-    child.start()
-    said = answers.get(timeout=60)
-    child.join(10)
+    said = in_child(journal_into_a_full_disk, tmp_path)
     assert any("journal" in sentence for sentence in said)
 
 
