@@ -13,6 +13,7 @@ SEVERITIES = {
     "S1": "harms training or hangs",
     "S2": "wrong or missing record or decision",
     "S3": "annoying",
+    "R": "from a review of the code",
 }
 
 

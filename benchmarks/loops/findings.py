@@ -11,7 +11,7 @@ SOURCE = Path(__file__).with_name("findings.toml")
 class Finding:
     """One way in which the guard failed."""
 
-    number: int
+    number: int | str
     severity: str
     what: str
     tests: tuple[str, ...]

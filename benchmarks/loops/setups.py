@@ -36,9 +36,9 @@ def _introduction(tried: list[TestResult]) -> str:
     swept = len(tried) - alone
     return (
         f"{alone} set-ups, and {swept} optimizers of pytorch_optimizer. Each trains a small model\n"
-        "for 12 steps without trimtab, in `observe`, and in `protect` with one batch whose loss is\n"
-        "NaN. *Same bits*: parameters and buffers equal those of the bare run. *No trace*: they\n"
-        "equal those of a bare run that never saw the bad batch. Written by\n"
+        "for 12 steps without trimtab, in `observe`, and in `protect` with one batch whose loss\n"
+        "is NaN. *Same bits*: parameters and buffers equal those of the bare run. *No trace*:\n"
+        "they equal those of a bare run that never saw the bad batch. Written by\n"
         "`scripts/bench loops setups`."
     )
 
