@@ -11,6 +11,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "live/loops/" in item.nodeid:
             name = item.nodeid.rpartition("live/loops/")[2]
+            name = name.replace("test_", "", 1).replace(".py::test_", "::", 1)
             reason = KNOWN_FAILURES.get(name) or KNOWN_FAILURES.get(name.partition("[")[0])
             if reason:
                 item.add_marker(pytest.mark.xfail(strict=True, reason=reason))

@@ -1,4 +1,7 @@
-"""What does not hold yet: a test by its name, with or without its parameters -> what happens."""
+"""What does not hold yet: a test by its name, with or without its parameters -> what happens.
+
+`ranks/leaving::a_test` is `test_a_test` in `ranks/test_leaving.py`.
+"""
 
 _CLIPPING = {
     "a_step_that_the_user_skips_by_its_norm_costs_no_other_step": (
@@ -170,13 +173,11 @@ _FILES = {
     "silence": _SILENCE,
     "leaks": _LEAKS,
     "compiled": _COMPILED,
-    "ranks_leaving": _RANKS_LEAVING,
-    "ranks_groups": _RANKS_GROUPS,
-    "meshes": _MESHES,
+    "ranks/leaving": _RANKS_LEAVING,
+    "ranks/groups": _RANKS_GROUPS,
+    "ranks/meshes": _MESHES,
 }
 
 KNOWN_FAILURES = {
-    f"test_{file}.py::test_{name}": reason
-    for file, tests in _FILES.items()
-    for name, reason in tests.items()
+    f"{file}::{name}": reason for file, tests in _FILES.items() for name, reason in tests.items()
 }

@@ -17,7 +17,7 @@ from tests.live.loops.loop import (
     warnings_of,
     weights,
 )
-from tests.live.loops.ranks import in_child
+from tests.live.loops.ranks.launch import in_child
 from tests.live.tiny import batches, loss_of, make_model
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.live.loops.foreign_optimizers import SharpnessAware
 from tests.live.loops.loop import adamw, losses, train, warnings_of
-from tests.live.loops.ranks import in_child, log_of_trimtab
+from tests.live.loops.ranks.launch import in_child, log_of_trimtab
 from tests.live.tiny import WIDTH, Tiny, TinyBlock, batches, loss_of, make_model
 from torch import nn
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.live.loops.loop import adamw, losses
-from tests.live.loops.ranks import digest, log_of_trimtab, run_ranks, take_step
+from tests.live.loops.ranks.launch import digest, log_of_trimtab, run_ranks, take_step
 from tests.live.tiny import batches, journal_of, loss_of, make_model
 from torch.nn.parallel import DistributedDataParallel
 

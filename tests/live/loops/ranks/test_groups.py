@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.live.loops.loop import adamw, column, losses
-from tests.live.loops.ranks import digest, meet, run_ranks, take_step
+from tests.live.loops.ranks.launch import digest, meet, run_ranks, take_step
 from tests.live.tiny import batches, make_model
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.nn.parallel import DistributedDataParallel

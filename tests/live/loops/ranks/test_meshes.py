@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.live.loops.loop import NAN, adamw, column, discarded_steps
-from tests.live.loops.ranks import log_of_trimtab, run_ranks
+from tests.live.loops.ranks.launch import log_of_trimtab, run_ranks
 from tests.live.tiny import batches, journal_of, loss_of, make_model
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
