@@ -8,13 +8,12 @@ over the steps of the fault as if their batches had never come.
 """
 
 import dataclasses
-import json
 import logging
 import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.kept import Kept
 from benchmarks.results import publish, table
 from trimtab.core import signals
 from trimtab.core.block import Block, FloatArray
@@ -230,23 +230,6 @@ def main() -> None:
         f"{steps:,} steps discarded (bar: 1 in 10,000)."
     )
     publish("Protection in the lab", "scripts/bench lab_protect", body)
-
-
-class Kept:
-    """Outcomes of runs by name, kept in a folder: a measurement that was stopped goes on."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def have(self, name: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """The outcome of that name, measured if it is not there."""
-        path = self._folder / f"{name.replace('/', ' ')}.json"
-        if not path.exists():
-            path.write_text(json.dumps(measure()), encoding="utf-8")
-            print(name, path.read_text(encoding="utf-8"), file=sys.stderr, flush=True)
-        outcome: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
-        return outcome
 
 
 def _rows(lab: Lab, trouble: Trouble, kept: Kept) -> Iterator[list[object]]:

@@ -15,8 +15,8 @@ import trimtab
 IN_THE_GATE = [
     "trimtab.live.protect.rule.Rule.judge",
     "trimtab.live.protect.rule.Rule.learn",
-    "trimtab.live.protect.baseline.Baseline.take",
-    "trimtab.live.protect.budget.Budget.is_spent",
+    "trimtab.live.protect.baseline.Baseline.update",
+    "trimtab.live.protect.budget.Budget.update",
     "trimtab.live.protect.gate.Gate._report",
     "trimtab.live.protect.gate.Gate._prepare",
     "trimtab.live.protect.gate.Gate.clear",

@@ -4,7 +4,8 @@
     guard.clip_grad_norm_(1.0)       FoldedClip    the norm now, the clipping inside the update
     optimizer.step()
       pre-hook                       Boundary      numbers of all ranks added up (all_reduce, SUM)
-                                     Rule          odd against Baseline, and Budget has room?
+                                     Rule          take, scale down or discard: Conditions on
+                                                   Baseline and Budget
                                      Ballot        all ranks do the same (all_reduce, MAX)
                                      Discard       a flag on the device, or no gradients
       the update                     happens, or leaves every bit as it was

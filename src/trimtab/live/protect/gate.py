@@ -20,16 +20,9 @@ from trimtab.live.optimizers import parameters_of
 from trimtab.live.protect.discard import Discard, divide_gradients
 from trimtab.live.protect.folded_clip import FoldedClip
 from trimtab.live.protect.forms import Forms
-from trimtab.live.protect.rule import Rule, Verdict
-from trimtab.live.protect.words import (
-    FORGET,
-    REASONS,
-    SHRINK,
-    USUAL_LOG_NORM,
-    USUAL_LOSS,
-    VOTE,
-)
-from trimtab.live.ranks.ballot import ACCEPT, DISCARD, Ballot
+from trimtab.live.protect.rule import REPORT_NAMES, Rule, Verdict
+from trimtab.live.protect.words import VOTE
+from trimtab.live.ranks.ballot import DISCARD, OUT, Ballot
 from trimtab.live.ranks.boundary import Boundary
 from trimtab.live.shield import Shield
 
@@ -49,6 +42,8 @@ class Decision:
     """What gradients are to be divided by, because their norm is in excess of the usual."""
     is_discarded: bool | None = None
     """The vote on the host, if somebody had to read it."""
+    is_shrunk: bool = False
+    """Whether `shrink` is more than 1, if somebody had to read it."""
 
     def told(self, *, in_full: bool) -> tuple[tuple[str, ...], tuple[torch.Tensor, ...]]:
         """The names and numbers that leave for the host; at least the vote, on every rank."""
@@ -83,8 +78,7 @@ class Gate:
         """The same as torch wants it, without a dimension."""
         self._decision: Decision | None = None
         self._report_names = (
-            *(*REASONS, FORGET, USUAL_LOSS, USUAL_LOG_NORM),
-            *((SHRINK,) if config.clip_excess else ()),
+            *REPORT_NAMES,
             *((signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK) if self._ballot.world > 1 else ()),
         )
 
@@ -99,17 +93,17 @@ class Gate:
         verdict: Verdict | None = None
         if loss is not None and not self.shield.is_down:
             with self.shield.guarding("rule"):
-                verdict = self.rule.judge(total[1 : 1 + len(HEAD)])
+                verdict = self.rule.judge(total[1 : 1 + len(HEAD)], may_scale=may_shrink)
         agreed = self._ballot.cast(None if verdict is None else verdict.discards, loss)
         torch.eq(agreed, DISCARD, out=self._flag)
         decision = Decision(total=total, vote=agreed, report_names=self._report_names)
         self._decision = decision
         if verdict is not None:
             with self.shield.guarding("learn"):
-                if may_shrink and verdict.shrink is not None:
-                    decision.shrink = torch.where(agreed == ACCEPT, verdict.shrink, 1.0)[0]
+                if may_shrink:
+                    decision.shrink = self._agreed_shrink(verdict.shrink, agreed)
                 decision.report = self._report(verdict)
-                self.rule.learn(verdict, agreed)
+                self.rule.learn(verdict)
         self.parted = self.parted or (self.shield.is_down and self._ballot.world == 1)
 
     def before(self, optimizer: Optimizer) -> None:
@@ -179,18 +173,29 @@ class Gate:
         decision = self._decision
         if decision is None:
             return
-        if decision.shrink is not None:
+        if decision.is_discarded is None:
+            decision.is_discarded, decision.is_shrunk = self._read(decision)
+        if decision.is_discarded:
+            self._discard.by_hand(optimizer)
+        elif decision.is_shrunk and decision.shrink is not None:
             clipped = 1.0 if self.clip.scale is None else self.clip.scale
             further = (decision.shrink / clipped).clamp(min=1.0)
             divide_gradients(parameters_of([optimizer]), further)
-        if decision.is_discarded is None:
-            decision.is_discarded = bool(self._flag)  # the one host read of this way
-        if decision.is_discarded:
-            self._discard.by_hand(optimizer)
+
+    def _read(self, decision: Decision) -> tuple[bool, bool]:
+        """Whether the step is discarded and whether it is scaled, in one host read."""
+        if decision.shrink is None:
+            return bool(self._flag), False
+        shrink = float(torch.where(self._found_inf > 0, 0.0, decision.shrink))
+        return shrink == 0, shrink > 1
+
+    def _agreed_shrink(self, shrink: torch.Tensor, agreed: torch.Tensor) -> torch.Tensor:
+        """What every rank divides by: nothing if one of them could not decide."""
+        if self._ballot.world > 1:
+            shrink = torch.where(agreed == OUT, 1.0, shrink)
+        return shrink[0]
 
     def _report(self, verdict: Verdict) -> tuple[torch.Tensor, ...]:
-        hits = verdict.hits if verdict.shrink is None else verdict.hits[: len(REASONS)]
-        shrink = () if verdict.shrink is None else (verdict.shrink,)
         extreme = self._ballot.extreme
         largest = () if extreme is None else (extreme,)
-        return (hits, verdict.forget, self.rule.baseline.usual, *shrink, *largest)
+        return (*self.rule.report(verdict), *largest)

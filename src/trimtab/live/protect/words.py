@@ -5,22 +5,18 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from trimtab.core import signals
+from trimtab.live.protect.rule import (
+    IS_ARMED,
+    LETS_THROUGH,
+    SCALED_BY,
+    USUAL_LOG_NORM,
+    USUAL_LOSS,
+)
 from trimtab.live.ranks.ballot import DISCARD
 from trimtab.live.shield import log
 
-REASONS = {
-    "odd_norm": "gradient norm",
-    "odd_loss": "loss",
-    "odd_both": "loss and gradient norm together",
-}
-"""The tests of the rule in their order, and what each looks at."""
-
 VOTE = "vote"
-FORGET = "forget"
-USUAL_LOSS = "usual_loss"
-USUAL_LOG_NORM = "usual_log_norm"
-SHRINK = "shrink"
-"""The names of the numbers that the gate reports."""
+"""The name of what the ranks agreed on; the rule names the other values of a report."""
 
 MOST_REPORTED = 16
 """At least as many numbers as a report can have."""
@@ -43,6 +39,8 @@ class GateWords:
     def __init__(self, notebook: Notebook | None) -> None:
         self._notebook = notebook
         self._in_a_row = 0
+        self._lets_through = False
+        self._is_armed = False
 
     def tell(
         self, step: int, told: Mapping[str, float], report: Mapping[str, float]
@@ -56,16 +54,27 @@ class GateWords:
                 found[name] = report[name]
         if is_discarded:
             self._tell_discard(step, told, report)
-        elif report.get(SHRINK, 1.0) > 1.0:
-            self._event("gradient scaled down", step, {"by": report[SHRINK]})
-        if report[FORGET] > 0:
+        elif report.get(SCALED_BY, 1.0) > 1.0:
+            self._event("gradient scaled down", step, {"by": report[SCALED_BY]})
+        self._tell_changes(step, report)
+        return found
+
+    def _tell_changes(self, step: int, report: Mapping[str, float]) -> None:
+        """Tell when the gate begins to let odd steps through, and when it is armed."""
+        lets_through = report.get(LETS_THROUGH, 0.0) > 0
+        if lets_through and not self._lets_through:
             log.warning(
-                "trimtab: the budget of discarded steps is spent at step %d: the level has moved, "
-                "so the step is taken and the gate learns anew what is usual",
+                "trimtab: loss and gradient norm are far above the usual since some steps, at step "
+                "%d still: the weights are damaged or the level has moved. The gate lets these "
+                "steps through, because only training can bring them back",
                 step,
             )
-            self._event("gate learns anew", step, {"reasons": _reasons(told, report)})
-        return found
+            self._event("gate lets steps through", step, {})
+        self._lets_through = lets_through
+        is_armed = report.get(IS_ARMED, 0.0) > 0
+        if is_armed and not self._is_armed:
+            self._event("gate armed", step, {})
+        self._is_armed = self._is_armed or is_armed
 
     def _tell_discard(
         self, step: int, told: Mapping[str, float], report: Mapping[str, float]
@@ -112,4 +121,4 @@ def _reasons(told: Mapping[str, float], report: Mapping[str, float]) -> list[str
         for name in (signals.LOSS, signals.GRAD_NORM)
         if not math.isfinite(told.get(name, 0.0))
     ]
-    return reasons or [reason for name, reason in REASONS.items() if report[name] > 0]
+    return reasons or ["loss and gradient norm together"]
