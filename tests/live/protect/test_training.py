@@ -213,6 +213,32 @@ def test_what_the_gate_has_learnt_is_saved_and_loaded(tmp_path: Path) -> None:
         guard.load_state_dict(state)
 
 
+def test_a_rare_class_is_learnt_as_without_the_gate(tmp_path: Path) -> None:
+    def run(folder: Path | None) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1)
+        )
+        optimizer = optim.AdamW(model.parameters(), lr=3e-3, fused=True)
+        generator = torch.Generator().manual_seed(1)
+        with trimtab.watch(
+            model, optimizer, run_dir=folder or "x", mode="protect", enabled=folder is not None
+        ) as guard:
+            for _ in range(600):
+                labels = (torch.rand(32, 1, generator=generator) < 0.002).float()
+                points = torch.randn(32, 16, generator=generator) + 2 * labels
+                loss = torch.nn.functional.binary_cross_entropy_with_logits(model(points), labels)
+                guard.record(loss=loss)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        return [parameter.detach().clone() for parameter in model.parameters()]
+
+    protected, bare = run(tmp_path), run(None)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(protected, bare, strict=True))
+    assert not journal_of(tmp_path).column("discarded").values.any()
+
+
 def test_accelerate_prepares_what_we_protect(tmp_path: Path) -> None:
     accelerate = pytest.importorskip("accelerate")
     accelerator = accelerate.Accelerator(cpu=True)
