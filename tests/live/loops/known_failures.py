@@ -108,11 +108,15 @@ _SILENCE = {
     "steps_that_nobody_records_are_reported": "nothing in the log",
     "records_without_a_step_are_reported": "nothing in the log",
     "an_optimizer_whose_step_is_never_called_is_reported": "nothing in the log",
-    "blocks_that_return_a_dict_are_not_taken_for_compiled": "advice about torch.compile",
     "a_run_that_does_not_clip_is_not_told_that_it_clips": "advice about clipping",
     "a_journal_that_cannot_be_written_is_reported": "nothing in the log",
     "an_incident_is_logged_listed_and_handed_over": "there is no on_incident",
     "a_callback_that_raises_does_not_end_the_run": "there is no on_incident",
+}
+
+_ACTIVATIONS = {
+    "blocks_that_return_a_dict_are_not_taken_for_compiled": "advice about torch.compile",
+    "the_layers_are_the_blocks_and_not_the_experts_of_one": "the experts of the first layer",
 }
 
 _LEAKS = {
@@ -171,6 +175,7 @@ _FILES = {
     "buffers": _BUFFERS,
     "signals_and_exits": _SIGNALS_AND_EXITS,
     "silence": _SILENCE,
+    "activations": _ACTIVATIONS,
     "leaks": _LEAKS,
     "compiled": _COMPILED,
     "ranks/leaving": _RANKS_LEAVING,

@@ -5,6 +5,7 @@ that now and then); a hang is the very thing that is looked for.
 """
 
 import datetime
+import faulthandler
 import logging
 import multiprocessing
 import os
@@ -135,6 +136,7 @@ def _child(
     torch.set_num_threads(1)  # first of all: a parent that ran backward left a thread pool
     os.environ["OMP_NUM_THREADS"] = "1"
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    faulthandler.disable()  # an abort is expected, and its traces would fill the screen
     try:
         if join:
             meet(rank, world, meeting)
