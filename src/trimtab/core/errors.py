@@ -9,6 +9,7 @@ TrimtabError
  +-- JournalError         a run directory that cannot be used as asked
  +-- MissingExtra         an optional package that was asked for is not installed
  +-- LabError             the lab cannot do on this machine what was asked
+ +-- NonFiniteRun         a protected run whose steps are not finite any more
 
 Each message says what is wrong, what was found, and what to do next.
 """
@@ -48,3 +49,7 @@ class MissingExtra(TrimtabError):
 
 class LabError(TrimtabError):
     """The lab cannot do on this machine what was asked."""
+
+
+class NonFiniteRun(TrimtabError):
+    """A protected run has had so many steps in a row that were not finite that it is broken."""

@@ -1,4 +1,4 @@
-"""Telemetry crosses the ranks in parts and arrives whole."""
+"""Telemetry crosses the ranks in chunks and arrives whole."""
 
 import math
 from pathlib import Path
@@ -10,35 +10,36 @@ from tests.live.tiny import journal_of
 from torch import nn
 
 import trimtab
-from trimtab.live.host.freight import MOST_NUMBERS, Freight, Part
-from trimtab.live.host.host_side import StepNote
+from trimtab.live.host.step_note import StepNote
+from trimtab.live.host.telemetry_chunks import MAX_NUMBERS, Chunk, TelemetryChunks
 
-HEAD = torch.zeros(3)
 BLOCKS = 60
 
 
 @pytest.mark.parametrize(("num_slots", "telemetry_every"), [(7, 10), (49, 10), (480, 10), (900, 3)])
-def test_all_parts_together_are_the_whole_before_the_next_comes(
+def test_all_chunks_together_are_the_whole_before_the_next_comes(
     num_slots: int, telemetry_every: int
 ) -> None:
-    freight = Freight(num_slots, telemetry_every)
-    assert freight.join(HEAD) == (None, HEAD)
+    chunks = TelemetryChunks(num_slots, telemetry_every, torch.device("cpu"))
+    nothing, zeros = chunks.pop()
+    assert nothing is None
+    assert zeros.tolist() == [0.0] * chunks.size
     whole = torch.arange(float(num_slots))
-    note = StepNote(step=5, clock=0.0)
-    freight.load(note, whole)
-    arrived = torch.full((num_slots,), math.nan)
-    parts: list[Part] = []
-    while not parts or not parts[-1].is_last:
-        part, shared = freight.join(HEAD)
-        assert part is not None
-        assert part.note is note
-        assert len(shared) == 3 + part.num_slots
-        arrived[part.slots] = shared[3:]
-        parts.append(part)
-    assert torch.equal(arrived, whole)
-    assert len(parts) <= telemetry_every
-    assert max(part.num_slots for part in parts) <= MOST_NUMBERS or len(parts) == telemetry_every
-    assert freight.join(HEAD) == (None, HEAD)
+    note = StepNote(step=5)
+    chunks.load(note, whole)
+    arrived = torch.full((num_slots + chunks.size,), math.nan)
+    handed: list[Chunk] = []
+    while not handed or not handed[-1].is_last:
+        chunk, values = chunks.pop()
+        assert chunk is not None
+        assert chunk.note is note
+        assert len(values) == chunks.size  # whether or not it is full: ranks must send the same
+        arrived[chunk.start : chunk.start + len(values)] = values
+        handed.append(chunk)
+    assert torch.equal(arrived[:num_slots], whole)
+    assert len(handed) <= telemetry_every
+    assert chunks.size <= MAX_NUMBERS or len(handed) == telemetry_every
+    assert chunks.pop()[0] is None
 
 
 @pytest.mark.parametrize("mode", ["observe", "protect"])

@@ -1,8 +1,11 @@
-"""Forms: which optimizers can read a flag on the device, and making those fused that could.
+"""FusedSupport: which optimizers can read a flag on the device, and promotion of those that could.
 
 A fused optimizer of torch leaves parameters, moments and step counter alone if its `found_inf` is
 exactly 1. The foreach and for-loop forms refuse the flag, so they are promoted to the fused one:
-the same arithmetic in one kernel, equal within rounding and faster.
+the same arithmetic in one kernel, equal within rounding and faster. Promotion is tried on the real
+parameters with the flag set, which changes nothing.
+
+`_step_supports_amp_scaling` stays as it is: GradScaler, Lightning and Accelerate go by it.
 """
 
 import functools
@@ -13,63 +16,70 @@ from typing import Any
 import torch
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
+from trimtab.live.protect.discard import Discard
 from trimtab.live.ranks.shards import local
 
 _KINDS = (AdamW, Adam, SGD, Adagrad)
 """What has a fused form; the first that fits counts."""
 
-_ABSENT = object()
+
+_FUSED_CHECK = "_need_device_dtype_check_for_fused"
+"""What torch itself leaves on an optimizer when its fused form runs."""
 
 
-class Forms:
-    """The forms of the watched optimizers; promotes them and takes it back at the end."""
+class FusedSupport:
+    """Knows the forms of the watched optimizers; promotes them and undoes it at the end."""
 
     def __init__(self, *, promote: bool, on_promotion: Callable[[str], None]) -> None:
         self._promotes = promote
-        self._tell = on_promotion
-        self._found: dict[Optimizer, _Found] = {}
+        self._on_promotion = on_promotion
+        self._originals: dict[Optimizer, _Original] = {}
         self._unfit: set[Optimizer] = set()
         self._obedient: dict[tuple[Optimizer, int], bool] = {}
 
     def reads_flag(self, optimizer: Optimizer) -> bool:
-        """Whether the update at hand can be withheld by a flag on the device.
+        """Whether the present update can be withheld by a flag on the device.
 
         Asked when there are gradients; promotes the optimizer if that is all it takes.
         """
-        if optimizer in self._found and _has_sparse_gradient(optimizer):
+        if optimizer in self._originals and _has_sparse_gradient(optimizer):
             self._take_back(optimizer)
         # Asked at every step: loading a checkpoint puts the saved form back in place.
         if not _is_fused(optimizer) and not self._promote(optimizer):
             return False
         return self._obeys(optimizer) and not _lacks_momentum(optimizer)
 
+    def may_read_flag(self, optimizer: Optimizer) -> bool:
+        """Whether it can be expected to, before there are gradients."""
+        is_fused = _is_fused(optimizer)
+        return is_fused or (self._promotes and type(optimizer) in _KINDS and _fits(optimizer))
+
     def undo(self) -> None:
         """Give every optimizer the form back that it came with."""
-        for optimizer, found in self._found.items():
+        for optimizer, found in self._originals.items():
             found.restore(optimizer)
-        self._found.clear()
+        self._originals.clear()
 
     def _promote(self, optimizer: Optimizer) -> bool:
         if not self._promotes or optimizer in self._unfit or type(optimizer) not in _KINDS:
             return False
-        is_new = optimizer not in self._found
+        is_new = optimizer not in self._originals
         if is_new:
-            self._found[optimizer] = _Found(optimizer)
+            self._originals[optimizer] = _Original(optimizer)
         optimizer.defaults.update(fused=True, foreach=False)
-        optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
         for group in optimizer.param_groups:
             group.update(fused=True, foreach=False)
             _move_counters(optimizer, group, to_device=True)
-        if not _fits(optimizer) or not self._obeys(optimizer):
+        if not _fits(optimizer) or not self._obeys(optimizer) or (is_new and not _runs(optimizer)):
             self._take_back(optimizer)
             return False
         if is_new:
-            self._tell(type(optimizer).__name__)
+            self._on_promotion(type(optimizer).__name__)
         return True
 
     def _take_back(self, optimizer: Optimizer) -> None:
         self._unfit.add(optimizer)
-        self._found.pop(optimizer).restore(optimizer)
+        self._originals.pop(optimizer).restore(optimizer)
 
     def _obeys(self, optimizer: Optimizer) -> bool:
         key = (optimizer, len(optimizer.param_groups))  # parameters come in groups
@@ -78,27 +88,25 @@ class Forms:
         return self._obedient[key]
 
 
-class _Found:
+class _Original:
     """The form that an optimizer came with."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._defaults = _form(optimizer.defaults)
         self._groups = [_form(group) for group in optimizer.param_groups]
-        self._scaling = vars(optimizer).get("_step_supports_amp_scaling", _ABSENT)
+        self._attributes = set(vars(optimizer))
         self._handle = optimizer.register_state_dict_post_hook(self._as_found)
 
     def restore(self, optimizer: Optimizer) -> None:
         """Put everything back."""
         self._handle.remove()
+        if _FUSED_CHECK not in self._attributes:
+            vars(optimizer).pop(_FUSED_CHECK, None)
         optimizer.defaults.update(self._defaults)
         for place, group in enumerate(optimizer.param_groups):
             group.update(self._form_of(place))
             if not group["fused"] and not group.get("capturable"):
                 _move_counters(optimizer, group, to_device=False)
-        if self._scaling is _ABSENT:
-            vars(optimizer).pop("_step_supports_amp_scaling", None)
-        else:
-            vars(optimizer)["_step_supports_amp_scaling"] = self._scaling
 
     def _as_found(self, optimizer: Optimizer, saved: dict[str, Any]) -> None:
         """A checkpoint shows the form that the user chose."""
@@ -140,6 +148,29 @@ def _is_unsound(group: dict[str, Any]) -> bool:
     )
 
 
+def _runs(optimizer: Optimizer) -> bool:
+    """Try the fused form on the real parameters: with the flag at 1 it changes nothing."""
+    if _lacks_momentum(optimizer):
+        return True  # it would fill its momentum with noise; that step goes the other way
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    had_state = {p for p in parameters if optimizer.state.get(p)}
+    device = local(parameters[0]).device
+    discard = Discard()
+    try:
+        flag = torch.ones((), dtype=torch.float32, device=device)
+        discard.via_found_inf(optimizer, flag, None)
+        with torch.no_grad():
+            inspect.unwrap(type(optimizer).step)(optimizer)
+    except Exception:  # such as parameters of which some are sharded and some are not
+        return False
+    finally:
+        discard.undo(optimizer)
+        for parameter in parameters:
+            if parameter not in had_state:
+                optimizer.state.pop(parameter, None)
+    return True
+
+
 def _has_sparse_gradient(optimizer: Optimizer) -> bool:
     """Whether there is a gradient that only the other forms take; Adam takes none at all."""
     return not isinstance(optimizer, Adam) and any(
@@ -150,7 +181,7 @@ def _has_sparse_gradient(optimizer: Optimizer) -> bool:
 
 
 def _obeys(optimizer: Optimizer) -> bool:
-    """Whether a fused optimizer of this kind leaves parameters of this kind alone when told to."""
+    """Whether a fused optimizer of this kind leaves parameters of this kind alone by the flag."""
     kind = next((kind for kind in _KINDS if isinstance(optimizer, kind)), None)
     if kind is None:
         return False
@@ -171,7 +202,7 @@ def _is_obedient(kind: type[Optimizer], device: torch.device, dtype: torch.dtype
         for flag, gradient in ((0.0, 1.0), (1.0, float("nan"))):
             before = number.detach().clone()
             number.grad = torch.full_like(number, gradient)
-            optimizer.found_inf = torch.full((), flag, device=device)
+            optimizer.found_inf = torch.full((), flag, dtype=torch.float32, device=device)
             optimizer.step()
             moved.append(not torch.equal(number.detach(), before))
     except Exception:  # whatever it is: such an optimizer is protected in the other way
