@@ -25,6 +25,7 @@ import torch._dynamo  # imported before the fork: every child would pay for it o
 import torch.distributed as dist
 import torch.distributed.checkpoint
 import torch.distributed.fsdp
+from tests.live.loops.loop import without_paths
 from tests.live.tiny import loss_of
 
 DEADLINE_SECONDS = 40.0
@@ -170,7 +171,7 @@ def log_of_trimtab() -> Iterator[list[str]]:
     """What trimtab logs as a warning or worse on this rank."""
     said: list[str] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: said.append(without_paths(record.getMessage()))  # type: ignore[method-assign]
     logger = logging.getLogger("trimtab")
     logger.addHandler(handler)
     try:
