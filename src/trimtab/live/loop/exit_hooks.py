@@ -54,7 +54,8 @@ class _Handler:
         self.closers: list[weakref.WeakMethod[Callable[[str], None]]] = []
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if signal.getsignal(signal.SIGTERM) is not self:
+        present: Any = signal.getsignal(signal.SIGTERM)
+        if present is not self:
             return  # a user's handler was set on top and calls this one: it decides
         for closer in self.closers:
             close = closer()
