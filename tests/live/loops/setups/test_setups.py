@@ -11,6 +11,7 @@ from tests.live.loops.ranks.launch import log_of_trimtab, run_ranks
 from tests.live.loops.setups.loops import loop_setups
 from tests.live.loops.setups.optimizers import optimizer_setups, swept
 from tests.live.loops.setups.parallel import parallel_setups
+from tests.live.loops.setups.trainers import trainer_setups
 from tests.live.loops.setups.trial import BAD, Learned, SetUp
 
 import trimtab
@@ -19,7 +20,8 @@ from trimtab.core.errors import TrimtabError
 
 SETUPS = {
     setup.name: setup
-    for setup in (*optimizer_setups(), *loop_setups(), *parallel_setups(), *swept())
+    for setups in (optimizer_setups, loop_setups, trainer_setups, parallel_setups, swept)
+    for setup in setups()
 }
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
