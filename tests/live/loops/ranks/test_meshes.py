@@ -1,5 +1,6 @@
 """Norms and decisions on meshes of every kind: the numbers of one process, or a clear refusal."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -95,17 +96,19 @@ MESHES = {
 }
 
 
-def train_on_mesh(rank: int, kind: str, folder: Path, mode: str, bad: int | None) -> bool:
-    """The same batches on every rank; one rank's shard of a gradient is NaN once."""
+def train_on_mesh(
+    rank: int, kind: str, folder: Path, mode: str, faults: dict[int, int], steps: int = STEPS
+) -> bool:
+    """The same batches on every rank; at the step of a fault that rank's gradient has a NaN."""
     model = MESHES[kind][0]()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
     with trimtab.watch(model, optimizer, run_dir=folder, mode=mode) as guard:
-        for step, batch in enumerate(batches(STEPS)):
+        for step, batch in enumerate(batches(steps)):
             loss = loss_of(model, batch)
             guard.record(loss=loss, tokens=batch.numel())
             optimizer.zero_grad()
             loss.backward()
-            if step == bad and rank == dist.get_world_size() - 1:
+            if faults.get(step) == rank:
                 local(model.blocks[0].mlp[0].weight.grad).fill_(NAN)
             optimizer.step()
     return all(bool(torch.isfinite(local(p)).all()) for p in model.parameters())
@@ -118,15 +121,29 @@ def local(tensor: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", MESHES)
 def test_the_norm_on_a_mesh_is_that_of_one_process(kind: str, tmp_path: Path) -> None:
-    run_ranks(train_on_mesh, MESHES[kind][1], kind, tmp_path, "observe", None)
+    run_ranks(train_on_mesh, MESHES[kind][1], kind, tmp_path, "observe", {})
     expected = norms_of_one_process(batches(STEPS))
     assert column(tmp_path, "grad_norm") == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", MESHES)
 def test_a_nan_in_one_shard_is_kept_out_on_every_rank(kind: str, tmp_path: Path) -> None:
-    assert all(run_ranks(train_on_mesh, MESHES[kind][1], kind, tmp_path, "protect", BAD))
+    world = MESHES[kind][1]
+    faults = {BAD: world - 1}
+    assert all(run_ranks(train_on_mesh, world, kind, tmp_path, "protect", faults))
     assert discarded_steps(tmp_path) == [BAD]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", MESHES)
+def test_faults_on_random_ranks_are_kept_out_for_300_steps(kind: str, tmp_path: Path) -> None:
+    choice = random.Random(kind)
+    world = MESHES[kind][1]
+    faults = {step: choice.randrange(world) for step in sorted(choice.sample(range(300), 30))}
+    arguments = (kind, tmp_path, "protect", faults, 300)
+    assert all(run_ranks(train_on_mesh, world, *arguments, deadline=240.0))
+    assert set(discarded_steps(tmp_path)) >= set(faults)
+    assert len(journal_of(tmp_path)) == 300
 
 
 class FirstStage(nn.Module):
