@@ -2,19 +2,18 @@
 lab_protect`).
 
 Each of 20 seeds is trained with each fault while trimtab observes and while it protects, and
-without any fault. What counts is the mean loss of the 10 steps behind the fault over that of the
+without any fault. What counts is the mean loss of the 10 steps after the fault over that of the
 clean twin. A discarded step is a step of learning less, so there is a second twin: one that passes
 over the steps of the fault as if their batches had never come.
 """
 
 import dataclasses
-import json
 import logging
 import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.kept import Kept
 from benchmarks.results import publish, table
 from trimtab.core import signals
 from trimtab.core.block import Block, FloatArray
@@ -42,10 +42,10 @@ from trimtab.lab.trainer.train import train
 SEEDS = range(20)
 STEPS, SHORT_STEPS, OVERFLOW_STEPS = 600, 300, 240
 """The length of the lab's suite, and less for faults of few steps (fp16 is slow here). Onsets lie
-between 0.42 and 0.62 of it, and a run is left behind them. At step 120 the loss still falls by
+between 0.42 and 0.62 of it, and a run is stopped after them. At step 120 the loss still falls by
 0.005 a step: 4 steps less to learn from are the whole bar there, and 0.008 at step 300."""
 
-BEHIND = 10
+AFTER = 10
 BAR = 0.02
 HEALTHY = ("cooldown", "warmup-end", "batch-ramp", "length-change", "mix-switch")
 HEALTHY_SEEDS, HEALTHY_STEPS = range(1000, 1016), 400
@@ -77,7 +77,7 @@ class ShortOverflow(Fp16Overflow):
 
 
 class PassedOver(Disturbance):
-    """The optimizer does not move for so many steps; everything else goes on."""
+    """The optimizer does not move for some steps; everything else goes on."""
 
     cause: ClassVar[Cause | None] = None
     title = "steps without an update"
@@ -86,11 +86,11 @@ class PassedOver(Disturbance):
 
     @property
     def steps(self) -> int:
-        """As many as it was told."""
+        """As many as were given."""
         return self.num_steps
 
     def attach(self, parts: Parts) -> Run:
-        """Take the gradients away in front of the update."""
+        """Take the gradients away before the update."""
 
         def hook(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             if self.covers(current_step(parts.run)):
@@ -113,6 +113,11 @@ class Trouble:
     steps: int = SHORT_STEPS
     modes: tuple[Mode, ...] = (Mode.OBSERVE, Mode.PROTECT)
     has_skipping_twin: bool = False
+
+    @property
+    def name(self) -> str:
+        """What selects it on the command line: `F12`, or `F12-8` for the longer one."""
+        return f"{self.kind}-8" if "8 batches" in self.title else self.kind
 
     def scenario(self, seed: int) -> Scenario:
         """The run that has it."""
@@ -176,7 +181,7 @@ class Lab:
             config = disturbance.settings(config)
         # The latest onset and the longest fault, if it is to serve for all.
         latest = round(0.62 * scenario.steps) + 8
-        last = (latest if disturbance is None else _end(disturbance, scenario.steps)) + BEHIND
+        last = (latest if disturbance is None else _end(disturbance, scenario.steps)) + AFTER
 
         def on_step(done: int, loss: Tensor) -> None:
             if done == last:
@@ -197,23 +202,24 @@ class Lab:
 
 
 def main() -> None:
-    """Measure and publish: `lab_protect [FOLDER]`; what FOLDER has already is not done again."""
+    """Measure and publish: `lab_protect [FOLDER [KIND ...]]`.
+
+    What FOLDER has already is not done again. With kinds, such as F02 or healthy, only those are
+    measured, and the section shows only those.
+    """
     torch.set_num_threads(1)
-    logging.getLogger("trimtab").setLevel(logging.ERROR)  # every discard would be told
+    logging.getLogger("trimtab").setLevel(logging.ERROR)  # every discard would be logged
+    kinds = set(sys.argv[2:])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(sys.argv[1] if len(sys.argv) > 1 else name)
         lab, kept = Lab(Path(name) / "run"), Kept(folder)
-        rows = [row for trouble in TROUBLES for row in _rows(lab, trouble, kept)]
-        healthy = [
-            kept.have(f"{kind} seed {seed}", partial(_healthy, lab, kind, seed))
-            for seed in HEALTHY_SEEDS
-            for kind in HEALTHY
-        ]
-    discarded, steps = (sum(int(run[name]) for run in healthy) for name in ("discarded", "steps"))
+        troubles = [trouble for trouble in TROUBLES if not kinds or trouble.name in kinds]
+        rows = [row for trouble in troubles for row in _rows(lab, trouble, kept)]
+        healthy = _healthy_sentence(lab, kept) if not kinds or "healthy" in kinds else ""
     body = (
         f"{len(SEEDS)} seeds of both regimes; runs of {STEPS} steps (F02, 8 batches of F12), "
-        f"{OVERFLOW_STEPS} (F11) or {SHORT_STEPS}, left {BEHIND} steps behind the fault. Excess: "
-        f"mean loss of these {BEHIND} steps minus the clean twin's. Bar: at most +{BAR} in each "
+        f"{OVERFLOW_STEPS} (F11) or {SHORT_STEPS}, stopped {AFTER} steps after the fault. Excess: "
+        f"mean loss of these {AFTER} steps minus the clean twin's. Bar: at most +{BAR} in each "
         "seed with protection. A discarded step is also a step of learning less; the last column "
         "is the worst excess over a twin that passes over the same steps as if their batches had "
         "never come. An overflow is also caught by GradScaler, so F11 shows that both together do "
@@ -225,28 +231,23 @@ def main() -> None:
             ],
             rows,
         )
-        + f"\n\nHealthy and hard-negative runs with protection ({', '.join(HEALTHY)}; "
-        f"{len(HEALTHY_SEEDS)} seeds that no threshold was looked at with): {discarded} of "
-        f"{steps:,} steps discarded (bar: 1 in 10,000)."
+        + healthy
     )
     publish("Protection in the lab", "scripts/bench lab_protect", body)
 
 
-class Kept:
-    """Outcomes of runs by name, kept in a folder: a measurement that was stopped goes on."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def have(self, name: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """The outcome of that name, measured if it is not there."""
-        path = self._folder / f"{name.replace('/', ' ')}.json"
-        if not path.exists():
-            path.write_text(json.dumps(measure()), encoding="utf-8")
-            print(name, path.read_text(encoding="utf-8"), file=sys.stderr, flush=True)
-        outcome: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
-        return outcome
+def _healthy_sentence(lab: Lab, kept: Kept) -> str:
+    runs = [
+        kept.have(f"{kind} seed {seed}", partial(_healthy, lab, kind, seed))
+        for seed in HEALTHY_SEEDS
+        for kind in HEALTHY
+    ]
+    discarded, steps = (sum(int(run[name]) for run in runs) for name in ("discarded", "steps"))
+    return (
+        f"\n\nHealthy and hard-negative runs with protection ({', '.join(HEALTHY)}; "
+        f"{len(HEALTHY_SEEDS)} seeds that no threshold was looked at with): {discarded} of "
+        f"{steps:,} steps discarded (bar: 1 in 10,000)."
+    )
 
 
 def _rows(lab: Lab, trouble: Trouble, kept: Kept) -> Iterator[list[object]]:
@@ -275,7 +276,7 @@ def _pair(lab: Lab, trouble: Trouble, seed: int) -> dict[str, float]:
     """The excess of one seed in each mode, and what was discarded when protected."""
     scenario, disturbance = trouble.scenario(seed), trouble.disturbance(seed)
     end = _end(disturbance, trouble.steps)
-    window = slice(end, end + BEHIND)
+    window = slice(end, end + AFTER)
     clean = lab.clean(scenario)[window]
     outcome: dict[str, float] = {}
     for mode in trouble.modes:  # the last one protects
@@ -298,7 +299,7 @@ def _healthy(lab: Lab, kind: str, seed: int) -> dict[str, float]:
 
 
 def _end(disturbance: Disturbance | None, steps: int) -> int:
-    """The first step behind a disturbance; behind the run if it stays."""
+    """The first step after a disturbance; after the run if it stays."""
     end = None if disturbance is None else disturbance.end
     return steps if end is None else end
 

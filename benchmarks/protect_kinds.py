@@ -26,21 +26,21 @@ def main() -> None:
     """Measure and publish."""
     torch.set_num_threads(1)
     logging.getLogger("trimtab").setLevel(logging.ERROR)  # every discard would be told
-    most = GateConfig().max_consecutive_discards
+    longest = GateConfig().max_consecutive_discards
     rows: list[list[object]] = []
     with tempfile.TemporaryDirectory() as name:
         for kind in FAULTS:
             scenario = Scenario(kind=kind, seed=SEED, steps=STEPS, mode=Mode.PROTECT)
             run = read_journal(RunDirectory(run_trial(scenario, Path(name)))).block
-            rows.append([kind, *row_of(run), "yes" if is_fine(run, most) else "NO"])
+            rows.append([kind, *row_of(run), "yes" if is_fine(run, longest) else "NO"])
             print(rows[-1], file=sys.stderr, flush=True)
     body = (
         f"Every fault kind once, severe, {STEPS} steps, seed {SEED}. Finite steps may be discarded "
-        f"{most} in a row before the gate gives in and learns anew; steps that are not finite are "
+        f"{longest} in a row before the gate lets them through; steps that are not finite are "
         "never taken, however many there are.\n\n"
         + table(
             [
-                *("fault", "steps", "finite discarded", "most in a row", "gave in"),
+                *("fault", "steps", "finite discarded", "most in a row", "let through"),
                 *("not finite discarded", "fine"),
             ],
             rows,
@@ -50,10 +50,10 @@ def main() -> None:
 
 
 def row_of(run: Block) -> list[object]:
-    """Steps, finite discards and the longest row of them, times given in, the other discards."""
+    """Steps, finite discards and the longest row of them, rows let through, other discards."""
     finite, other = _discarded(run)
-    gave_in = sum(event.kind == "gate learns anew" for event in run.events)
-    return [len(run), int(finite.sum()), _longest(finite), gave_in, int(other.sum())]
+    let_through = sum(event.kind == "gate lets steps through" for event in run.events)
+    return [len(run), int(finite.sum()), _longest(finite), let_through, int(other.sum())]
 
 
 def is_fine(run: Block, max_consecutive_discards: int) -> bool:
