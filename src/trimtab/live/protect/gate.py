@@ -29,6 +29,7 @@ from trimtab.live.ranks.rank_vote import DISCARD, OUT
 from trimtab.live.shield import Shield
 
 _RECORDED = HEAD.index("recorded")
+_GIVEN = HEAD.index("given_norm")
 _SQUARES = HEAD.index("grad_squares")
 
 
@@ -102,7 +103,7 @@ class Gate:
         if loss is not None and not self.shield.is_down:
             with self.shield.guarding("rule"):
                 if sync.world == 1 and not is_recorded:
-                    discards = ~torch.isfinite(head[_SQUARES : _SQUARES + 1])
+                    discards = _is_nonfinite(head)
                 else:
                     verdict = self.rule.judge(head[: len(RULE_HEAD)], may_scale=may_shrink)
                     discards = self._only_nonfinite_if_unrecorded(head, verdict, sync)
@@ -191,8 +192,7 @@ class Gate:
         if sync.world == 1:
             return verdict.discards
         is_recorded = head[_RECORDED : _RECORDED + 1] > 0
-        is_nonfinite = ~torch.isfinite(head[_SQUARES : _SQUARES + 1])
-        return torch.where(is_recorded, verdict.discards, is_nonfinite)
+        return torch.where(is_recorded, verdict.discards, _is_nonfinite(head))
 
     def _prepare(self, optimizer: Optimizer, decision: Decision | None) -> None:
         if not self._fused.reads_flag(optimizer):
@@ -249,3 +249,9 @@ class Gate:
         if largest is not None:
             decision.report_names += (signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK)
             decision.report += (largest,)
+
+
+def _is_nonfinite(head: torch.Tensor) -> torch.Tensor:
+    """Whether the gradients are not finite, by the norm that was measured or given."""
+    norm = head[_GIVEN : _GIVEN + 1] + head[_SQUARES : _SQUARES + 1]
+    return ~torch.isfinite(norm)
