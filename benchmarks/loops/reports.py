@@ -53,7 +53,8 @@ def _path(name: str) -> str:
 
 def _file(module: str) -> str:
     """`ranks/leaving` for `tests.live.loops.ranks.test_leaving`."""
-    return module.partition("live.loops.")[2].replace(".", "/").replace("test_", "", 1)
+    path = module.removeprefix("tests.live.").replace(".", "/").replace("test_", "", 1)
+    return path.removeprefix("loops/") if path.startswith("loops/") else f"../{path}"
 
 
 def read_report(report: Path) -> list[TestResult]:

@@ -1,6 +1,7 @@
 """Every set-up: `observe` changes no bit; `protect` keeps a NaN batch out or says it cannot."""
 
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -120,11 +121,12 @@ def protection(ends: list[dict[str, Any]]) -> str:
         sentence
         for end in ends
         for sentence in end["heard"]
-        if not sentence.startswith("trimtab failed")  # a bug of ours is no refusal
+        if re.search("discard|protect", sentence)
+        and not sentence.startswith("trimtab failed")  # a bug of ours is no refusal
     ]
     if all(outcome == end["without"] for outcome, end in zip(outcomes, ends, strict=True)):
         return "no trace of the bad step"
-    if sentences:
-        return f"refused: {sentences[0]}"
-    assert all(outcome is not None and outcome.is_finite for outcome in outcomes), "NaN got in"
-    return "NaN kept out"
+    if all(outcome is not None and outcome.is_finite for outcome in outcomes):
+        return "NaN kept out"
+    assert sentences, "NaN got in"
+    return f"refused: {sentences[0]}"
