@@ -3,7 +3,7 @@
 import logging
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 log = logging.getLogger("trimtab")
 
@@ -26,13 +26,9 @@ class Shield:
         """Call this with part, place and error when something is caught."""
         self._listeners.append(listener)
 
-    @contextmanager
-    def guarding(self, place: str) -> Iterator[None]:
-        """Run code of trimtab; no exception of it reaches the user."""
-        try:
-            yield
-        except Exception as error:  # the very point: no error of ours gets out
-            self.catch(place, error)
+    def guarding(self, place: str) -> "_Guarding":
+        """Run code of trimtab in this context; no exception of it reaches the user."""
+        return _Guarding(self, place)
 
     def catch(self, place: str, error: Exception) -> None:
         """Handle what was raised where `guarding` cannot stand."""
@@ -53,6 +49,31 @@ class Shield:
                 listener(self.part, place, trace)
             except Exception:  # even reporting may fail
                 log.exception("trimtab could not report its failure")
+
+
+class _Guarding:
+    """A context of a shield; a class, because one from a generator costs three times as much."""
+
+    __slots__ = ("_place", "_shield")
+
+    def __init__(self, shield: Shield, place: str) -> None:
+        self._shield = shield
+        self._place = place
+
+    def __enter__(self) -> None:
+        """Nothing is to be prepared."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        """Catch what was raised, unless it is meant to end the program."""
+        if isinstance(error, Exception):  # the very point: no error of ours gets out
+            self._shield.catch(self._place, error)
+            return True
+        return False
 
 
 class Shields:
