@@ -38,7 +38,7 @@ class Shield:
             return
         trace = "".join(traceback.format_exception(error)).strip()
         log.error(
-            "trimtab: %s failed in %s: %s; training goes on\n%s",
+            "trimtab: %s failed in %s: %s; training continues\n%s",
             self.part,
             place,
             self._consequence,
@@ -81,12 +81,12 @@ class Shields:
 
     def __init__(self) -> None:
         self.numbers = Shield("loss and gradient norm", "the guard steps aside on all ranks")
-        self.telemetry = Shield("telemetry", "it stops, the rest goes on")
-        self.activations = Shield("activations", "they are not recorded, the rest goes on")
-        self.user = Shield("user signals", "they are not recorded, the rest goes on")
-        self.host = Shield("journal", "nothing is recorded any more, the rest goes on")
-        self.judge = Shield("judge", "records are not judged any more, the rest goes on")
-        self.gate = Shield("gate", "trimtab protects no longer; it goes on watching")
+        self.telemetry = Shield("telemetry", "it stops, the rest continues")
+        self.activations = Shield("activations", "they are not recorded, the rest continues")
+        self.user = Shield("user signals", "they are not recorded, the rest continues")
+        self.host = Shield("journal", "nothing is recorded any more, the rest continues")
+        self.judge = Shield("judge", "records are not judged any more, the rest continues")
+        self.gate = Shield("gate", "trimtab protects no longer; it keeps watching")
 
     def __iter__(self) -> Iterator[Shield]:
         return iter(vars(self).values())
