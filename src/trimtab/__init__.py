@@ -1,7 +1,10 @@
-"""Trimtab keeps large PyTorch training runs on course.
+"""Trimtab keeps large PyTorch training runs healthy.
 
-Names are loaded when they are first used: `import trimtab` costs next to nothing, and nothing here
-loads torch unless it is asked for by name.
+    report = trimtab.diagnose("train.log")             # what happened in a finished run
+    with trimtab.watch(model, optimizer) as guard:     # the same for a live one
+
+Names are loaded on first use: `import trimtab` costs next to nothing, and torch is loaded only by
+the names that need it.
 """
 
 import importlib
@@ -15,10 +18,12 @@ if TYPE_CHECKING:
     from trimtab.core.errors import TrimtabError
     from trimtab.core.findings import Finding
     from trimtab.core.incidents import Incident
+    from trimtab.diagnosis import diagnose
     from trimtab.judge import Judge
     from trimtab.live.watch import watch
     from trimtab.policy.incident_report import IncidentReport
     from trimtab.readers import read_log
+    from trimtab.report.run_report import RunReport
 
 __all__ = [
     "Block",
@@ -29,8 +34,10 @@ __all__ = [
     "Incident",
     "IncidentReport",
     "Judge",
+    "RunReport",
     "TrimtabError",
     "__version__",
+    "diagnose",
     "read_log",
     "watch",
 ]
@@ -42,13 +49,15 @@ _HOME = {
     "Event": "trimtab.core.block",
     "Finding": "trimtab.core.findings",
     "Incident": "trimtab.core.incidents",
-    "Judge": "trimtab.judge",
     "IncidentReport": "trimtab.policy.incident_report",
+    "Judge": "trimtab.judge",
+    "RunReport": "trimtab.report.run_report",
     "TrimtabError": "trimtab.core.errors",
+    "diagnose": "trimtab.diagnosis",
     "read_log": "trimtab.readers",
     "watch": "trimtab.live.watch",
 }
-"""Where each public name lives."""
+"""The module of each public name."""
 
 
 def __getattr__(name: str) -> Any:

@@ -41,7 +41,7 @@ def check(
     from trimtab.cli import output
     from trimtab.report.check_view import check_to_dict, check_view
 
-    with output.told_errors():
+    with output.reported_errors():
         found = check_config(config, off=off or (), known=_known(known or []))
     if as_json:
         typer.echo(json.dumps(check_to_dict(found), indent=2))

@@ -8,8 +8,8 @@ import typer
 from trimtab.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from trimtab.cli.examination import Source
     from trimtab.diagnose.measures.comparison import Comparison
+    from trimtab.diagnosis import Source
 
 
 def compare(
@@ -33,10 +33,10 @@ def compare(
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab.cli import output
-    from trimtab.cli.examination import read_source
     from trimtab.diagnose.measures.comparison import compare_losses
+    from trimtab.diagnosis import read_source
 
-    with output.told_errors():
+    with output.reported_errors():
         sources = read_source(run), read_source(base)
         found = compare_losses(sources[0].block, sources[1].block, within, until)
     if as_json:
@@ -56,7 +56,7 @@ def _as_json(
 
     from trimtab.core.jsonable import to_jsonable
 
-    told = {
+    shown = {
         "run": str(run),
         "base": str(base),
         "within": found.is_within,
@@ -64,16 +64,16 @@ def _as_json(
         **to_jsonable(found),
         "notes": {"run": sources[0].notes, "base": sources[1].notes},
     }
-    return json.dumps(told, indent=1, allow_nan=False)
+    return json.dumps(shown, indent=1, allow_nan=False)
 
 
 def _heading(path: Path, source: "Source") -> str:
     from trimtab.core.signals import LOSS
-    from trimtab.report.plain import plain
+    from trimtab.report.escaping import printable
 
     block = source.block
     return (
-        f"{plain(str(path))}  {source.format}, {len(block):,} records, "
+        f"{printable(str(path))}  {source.format}, {len(block):,} records, "
         f"steps {block.step.min():,} to {block.step.max():,}, {block.quality(LOSS).label} loss"
     )
 

@@ -19,11 +19,11 @@ def follow(
     from rich.console import Console
     from rich.live import Live
 
-    from trimtab.cli.output import find_run, told_errors
+    from trimtab.cli.output import find_run, reported_errors
     from trimtab.journal import Follower
     from trimtab.report.live_view import LiveView
 
-    with told_errors():
+    with reported_errors():
         directory = find_run(run)
     console = Console(highlight=False)
     view = LiveView(str(run))

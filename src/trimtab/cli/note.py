@@ -15,9 +15,9 @@ def note(
     Exit code: 0 written, 2 usage error, 3 no readable journal.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
-    from trimtab.cli.output import find_run, told_errors
+    from trimtab.cli.output import find_run, reported_errors
     from trimtab.journal import add_note
 
-    with told_errors():
+    with reported_errors():
         step = add_note(find_run(run), text)
     typer.echo(f"noted at step {step}")

@@ -10,7 +10,7 @@ from rich.text import Text
 from trimtab.check.examine import Examination, Objection
 from trimtab.check.rule import Level, Shown
 from trimtab.core.jsonable import to_jsonable
-from trimtab.report.plain import plain
+from trimtab.report.escaping import printable
 
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.ADVICE: "cyan"}
 
@@ -18,7 +18,7 @@ _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.ADVICE: "cyan
 def check_view(found: Examination) -> RenderableType:
     """The examination for a terminal."""
     parts: list[RenderableType] = [_heading(found)]
-    parts += [Text(f"note: {plain(note)}", style="dim") for note in found.reading.notes]
+    parts += [Text(f"note: {printable(note)}", style="dim") for note in found.reading.notes]
     for objection in found.objections:
         parts += [Text(), _objection(objection)]
     parts.append(Text())
@@ -33,7 +33,7 @@ def check_view(found: Examination) -> RenderableType:
 
 
 def _heading(found: Examination) -> Text:
-    text = Text(plain(found.reading.source), style="bold")
+    text = Text(printable(found.reading.source), style="bold")
     return text.append(f"  {found.reading.dialect.name}", style="not bold")
 
 
@@ -44,13 +44,13 @@ def _objection(objection: Objection) -> Table:
     table.add_column(overflow="fold")
     level = Text(rule.level.name.lower(), style=_STYLES[rule.level])
     table.add_row(level, Text(f"{rule.id}  {rule.title}", style="bold"))
-    table.add_row("", Text(plain(objection.what)))
+    table.add_row("", Text(printable(objection.what)))
     table.add_row(Text("why", style="dim"), Text(rule.mechanism, style="dim"))
     for line in objection.fix:
         place = f"line {line.line}: " if line.line else "add: "
-        table.add_row(Text("fix", style="green"), Text(place).append(plain(line.text), "green"))
+        table.add_row(Text("fix", style="green"), Text(place).append(printable(line.text), "green"))
     if objection.how:
-        table.add_row(Text("fix", style="green"), Text(plain(objection.how)))
+        table.add_row(Text("fix", style="green"), Text(printable(objection.how)))
     proof = f" ({rule.shown})" if rule.shown is Shown.LAB else ""
     table.add_row(Text("source", style="dim"), Text(rule.source + proof, style="dim"))
     return table

@@ -19,7 +19,7 @@ from trimtab.core.signals import (
     UPDATE_NORM,
 )
 from trimtab.diagnose.evidence.reading import number
-from trimtab.report.plain import plain
+from trimtab.report.escaping import printable
 from trimtab.report.sparkline import sparkline
 
 KEPT_RECORDS = 2000
@@ -59,7 +59,7 @@ class LiveView:
     def draw(self, width: int) -> RenderableType:
         """The present state for a terminal of this width."""
         if not len(self._recent):
-            return Text(f"{plain(self._source)}: no record yet")
+            return Text(f"{printable(self._source)}: no record yet")
         parts: list[RenderableType] = [self._heading()]
         indent = 10
         for name in (LOSS, GRAD_NORM):
@@ -73,14 +73,14 @@ class LiveView:
         return Group(*parts)
 
     def _heading(self) -> Text:
-        text = Text(plain(self._source), style="bold")
+        text = Text(printable(self._source), style="bold")
         text.append(
             f"  step {self._recent.step[-1]:,}, {self._num_records:,} records", style="not bold"
         )
         if self._num_discarded:
             text.append(f", {self._num_discarded:,} discarded", style="yellow")
         if self.ended is not None:
-            text.append(f", ended: {plain(self.ended)}", style="bold yellow")
+            text.append(f", ended: {printable(self.ended)}", style="bold yellow")
         elif CLOCK in self._latest:
             age = max(time.time() - self._latest[CLOCK], 0.0)
             text.append(f", last record {age:.0f} s ago", style="red" if age > 60 else "dim")
@@ -101,7 +101,7 @@ class LiveView:
             symptoms = facts.get("symptoms") or []
             table.add_row(
                 *(
-                    plain(str(cell))
+                    printable(str(cell))
                     for cell in (
                         facts["number"],
                         facts.get("onset", ""),

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.report.test_reports import account_of
+from tests.report.test_reports import report_of
 from tests.synthetic import troubled_run
 
 from trimtab.core.actions import ActionKind
@@ -23,8 +23,8 @@ from trimtab.lab.practice.write_up import (
 )
 from trimtab.report.postmortem import write_postmortem
 
-ACCOUNT = account_of(troubled_run())
-SPIKE = ACCOUNT.opinions[0]
+REPORT = report_of(troubled_run())
+SPIKE = REPORT.incidents[0]
 TRUTH = WriteUp(onset="600", incident_class="", cause="F02", action="wait")
 
 
@@ -39,7 +39,7 @@ def filled_in(**lines: str) -> str:
 
 def test_the_template_has_the_parts_of_our_post_mortem() -> None:
     headings = r"(?m)^## (.*)$"
-    ours = re.findall(headings, write_postmortem(SPIKE, ACCOUNT))
+    ours = re.findall(headings, write_postmortem(SPIKE, REPORT))
     assert re.findall(headings, empty_write_up("Exercise 1")) == ours
 
 

@@ -12,7 +12,7 @@ def list_kinds() -> None:
 
     from trimtab.cli import output
 
-    with output.told_errors():
+    with output.reported_errors():
         from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, NATURAL
         from trimtab.lab.scenarios.listing import describe
     console = Console(highlight=False)

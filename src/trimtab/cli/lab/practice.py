@@ -62,7 +62,7 @@ def practice(
 
     from trimtab.cli import output
 
-    with output.told_errors():
+    with output.reported_errors():
         from trimtab.lab.practice import view
         from trimtab.lab.practice.answers import parse_answer
         from trimtab.lab.practice.exercise import STEPS, Exercise
@@ -156,15 +156,14 @@ def _write_up(folder: Path, exercise: "Exercise", *, edit: bool) -> None:
 
 def _compare(folder: Path, exercise: "Exercise", marks: "list[Mark]", console: "Console") -> None:
     """Write our post-mortem of the same journal, and set both side by side."""
-    from trimtab.cli.examination import examine
-    from trimtab.core.config import Rules
+    from trimtab.diagnosis import diagnose
     from trimtab.lab.practice import view, write_up
     from trimtab.report.postmortem import write_postmortem
 
-    account = examine(folder / "run", Rules.TRIMTAB)
-    opinion = next(iter(account.gravest(1)), None)
+    report = diagnose(folder / "run")
+    incident = next(iter(report.most_severe(1)), None)
     ours = folder / "postmortem-ours.md"
-    text = "The judge saw no incident.\n" if opinion is None else write_postmortem(opinion, account)
+    text = write_postmortem(incident, report) if incident else "The judge saw no incident.\n"
     ours.write_text(text, encoding="utf-8")
     shutil.rmtree(folder / "run" / "checkpoints", ignore_errors=True)
     yours = write_up.read_write_up(_yours(folder).read_text(encoding="utf-8"))
@@ -172,7 +171,7 @@ def _compare(folder: Path, exercise: "Exercise", marks: "list[Mark]", console: "
         typer.echo(f"\nOur post-mortem: {ours}\nThe empty one for yours: {_yours(folder)}")
         return
     truth = write_up.truth_of(exercise, marks)
-    lines = write_up.compare(yours, write_up.write_up_of(opinion), truth)
+    lines = write_up.compare(yours, write_up.write_up_of(incident), truth)
     typer.echo("\nYour post-mortem and ours, which has seen the same journal to its end")
     console.print(view.show_comparison(lines))
     typer.echo(f"\nOur post-mortem: {ours}\nYours: {_yours(folder)}")

@@ -42,9 +42,9 @@ def run(
     # Imported here so that `trimtab --help` does not wait for torch.
     from trimtab.cli import output
     from trimtab.cli.lab.show import print_trial
-    from trimtab.cli.progress import patient_progress
+    from trimtab.cli.progress import progress_bar
 
-    with output.told_errors():
+    with output.reported_errors():
         from trimtab.lab.scenarios.scenario import Grade, Scenario
         from trimtab.lab.scenarios.trial import run_trial
 
@@ -52,7 +52,7 @@ def run(
             kind=kind, seed=seed, grade=Grade(grade), steps=steps, severity=severity, mode=mode
         )
         scenarios = [scenario.twin(), scenario] if twin else [scenario]
-        with patient_progress("training") as advance:
+        with progress_bar() as advance:
             total = steps * len(scenarios)
             for before, one in zip(range(0, total, steps), scenarios, strict=True):
                 tell = partial(_tell, advance, before, total)
@@ -61,4 +61,4 @@ def run(
 
 
 def _tell(advance: Advance, before: int, total: int, done: int) -> None:
-    advance(before + done, total)
+    advance("Training", before + done, total)

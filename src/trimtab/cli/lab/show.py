@@ -30,7 +30,7 @@ def print_trial(run: Path) -> None:
     from trimtab.cli import output
 
     console = Console(highlight=False)
-    with output.told_errors():
+    with output.reported_errors():
         from trimtab.lab.scenarios.trial import read_truth
 
         truth = read_truth(run)

@@ -35,7 +35,7 @@ def suite(
         console=Console(stderr=True),
         transient=True,
     )
-    with output.told_errors():
+    with output.reported_errors():
         from trimtab.lab.scenarios.suite import build_suite, fast_suite, full_suite
 
         scenarios = fast_suite() if fast else full_suite()

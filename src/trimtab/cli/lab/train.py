@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trimtab.cli.progress import Advance
-
 if TYPE_CHECKING:
     from trimtab.lab.trainer.train_config import TrainConfig
 
@@ -100,7 +98,7 @@ def train(
         "eval_steps": eval_steps,
         "measure": measure,
     }
-    with output.told_errors():
+    with output.reported_errors():
         from trimtab.lab.trainer.train import train as train_model
 
         config = _config(size, dtype, chosen, lr, settings)
@@ -133,7 +131,9 @@ def _is_first_rank() -> bool:
 
 
 @contextmanager
-def _progress(steps: int) -> Iterator[tuple[Advance, Callable[[int, Any], None]]]:
+def _progress(
+    steps: int,
+) -> Iterator[tuple[Callable[[int, int], None], Callable[[int, Any], None]]]:
     """A bar with the loss, on standard error, of the first rank and for eyes only."""
     from rich.console import Console
     from rich.progress import (

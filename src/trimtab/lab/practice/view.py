@@ -25,7 +25,7 @@ from trimtab.diagnose.evidence.reading import number
 from trimtab.lab.practice.exercise import Exercise, Home
 from trimtab.lab.practice.scoring import Mark, Stakes
 from trimtab.lab.practice.write_up import Line
-from trimtab.report.plain import plain
+from trimtab.report.escaping import printable
 from trimtab.report.sparkline import marks, sparkline
 
 _RECENT = 40
@@ -121,7 +121,7 @@ def show_truth(exercise: Exercise, facts: dict[str, object]) -> RenderableType:
         *((name.replace("_", " "), _short(fact)) for name, fact in facts.items()),
     ]
     for name, value in rows:
-        table.add_row(Text(name, style="cyan"), Text(plain(value)))
+        table.add_row(Text(name, style="cyan"), Text(printable(value)))
     lesson = _HOMES[exercise.home] if was.is_fault else "There was nothing to do about it."
     return Group(Text("What it was", style="bold"), table, Text(lesson))
 
@@ -134,7 +134,7 @@ def show_comparison(lines: list[Line]) -> RenderableType:
     for line in lines:
         table.add_row(
             line.name,
-            Text(plain(line.yours) or "-"),  # not a str: brackets in it would be taken as markup
+            Text(printable(line.yours) or "-"),  # not a str: brackets would be read as markup
             line.ours,
             Text("yes", style="green") if line.agrees else Text("no", style="red"),
             line.truth,
@@ -192,7 +192,7 @@ def _events(shown: Block) -> Iterator[Text]:
     for event in shown.events:
         if event.kind not in _QUIET_EVENTS:
             facts = ", ".join(f"{name}: {fact}" for name, fact in event.facts.items())
-            yield Text(plain(f"{event.kind} at step {event.step} ({facts})"))
+            yield Text(printable(f"{event.kind} at step {event.step} ({facts})"))
 
 
 def _short(fact: object) -> str:
