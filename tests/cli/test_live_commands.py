@@ -101,7 +101,7 @@ class TestFollow:
         assert runner.invoke(app, ["follow", str(tmp_path)]).exit_code == 3
 
     def test_the_view_before_the_first_record(self) -> None:
-        assert "no record yet" in str(LiveView("x").draw(80))
+        assert "no records yet" in str(LiveView("x").draw(80))
 
 
 class TestGoodput:

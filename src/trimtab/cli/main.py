@@ -16,7 +16,7 @@ from trimtab.cli.report import report
 
 app = typer.Typer(
     name="trimtab",
-    help="Keeps large training runs on course: what happened, which kind, likely why, what to do.",
+    help="Keeps PyTorch training runs healthy: finds loss spikes, NaNs and divergence, and why.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # a traceback that can be pasted into a bug report
@@ -41,4 +41,4 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Keeps large training runs on course: what happened, which kind, likely why, what to do."""
+    """Keeps PyTorch training runs healthy: finds loss spikes, NaNs and divergence, and why."""

@@ -1,4 +1,4 @@
-"""What a check found, for a terminal and for machines: the worst first, a summary last."""
+"""The result of `trimtab check` for a terminal and as JSON: the worst first, a summary last."""
 
 from collections import defaultdict
 from typing import Any
@@ -16,7 +16,7 @@ _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.ADVICE: "cyan
 
 
 def check_view(found: Examination) -> RenderableType:
-    """The examination for a terminal."""
+    """The result for a terminal."""
     parts: list[RenderableType] = [_heading(found)]
     parts += [Text(f"note: {printable(note)}", style="dim") for note in found.reading.notes]
     for objection in found.objections:
@@ -57,19 +57,19 @@ def _objection(objection: Objection) -> Table:
 
 
 def _unchecked(found: Examination) -> Text:
-    """The rules that were not run, by what they would have to know."""
+    """The rules that did not run, by the settings that they need."""
     groups: dict[str, list[str]] = defaultdict(list)
     for skipped in found.unchecked:
         groups[", ".join(sorted(skipped.needs))].append(skipped.rule.id)
-    told = "; ".join(f"{' '.join(ids)} needs {needs}" for needs, ids in groups.items())
-    return Text(f"not checked (tell by --set): {told}", style="dim")
+    needed = "; ".join(f"{' '.join(ids)} needs {needs}" for needs, ids in groups.items())
+    return Text(f"not checked (add by --set): {needed}", style="dim")
 
 
 def _summary(found: Examination) -> Text:
     errors, warnings, advice = (
         found.count(level) for level in (Level.ERROR, Level.WARNING, Level.ADVICE)
     )
-    rest = f"{found.checked} rules looked at it, {len(found.unchecked)} know too little to"
+    rest = f"{found.checked} rules ran, {len(found.unchecked)} need more settings"
     if not found.objections:
         return Text(f"Nothing found; {rest}.", style="bold green")
     style = "bold red" if errors else "bold yellow" if warnings else "bold cyan"
@@ -82,7 +82,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def check_to_dict(found: Examination) -> dict[str, Any]:
-    """The examination in JSON's terms."""
+    """The result as JSON values."""
     plan = to_jsonable(found.reading.plan)
     return {
         "source": found.reading.source,
