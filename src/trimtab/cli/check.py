@@ -15,11 +15,12 @@ def check(
         typer.Argument(
             metavar="TRAINING_CONFIG",
             help="HF training arguments (JSON), torchtitan (TOML, JSON), a script with Megatron-LM "
-            "or HF flags, or a [training] table in TOML.",
+            "or HF flags, or a TOML file with a training table.",
         ),
     ],
     off: Annotated[
-        list[str] | None, typer.Option(help="Switch a rule off by its id; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="RULE", help="Switch a rule off by its id; may be repeated."),
     ] = None,
     known: Annotated[
         list[str] | None,

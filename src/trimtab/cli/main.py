@@ -12,6 +12,7 @@ from trimtab.cli.diagnose import diagnose
 from trimtab.cli.follow import follow
 from trimtab.cli.lab.app import app as lab
 from trimtab.cli.note import note
+from trimtab.cli.plugins import CommandWithPlugins
 from trimtab.cli.report import report
 
 app = typer.Typer(
@@ -21,8 +22,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # a traceback that can be pasted into a bug report
 )
-for command in (check, compare, demo, diagnose, follow, note, report):
+for command in (check, compare, demo, follow, note):
     app.command()(command)
+for judging in (diagnose, report):
+    app.command(cls=CommandWithPlugins)(judging)
 app.add_typer(lab)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "--config", help="Settings in TOML: the [tool.trimtab] table of the file, or all of it."
+        "--config", help="Settings in TOML: the tool.trimtab table of the file, or all of it."
     ),
 ]
 

@@ -3,9 +3,12 @@
 A plug-in that cannot be loaded never stops trimtab: it is reported in one sentence and left out.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
+
+DETECTORS = "trimtab.detectors"
+"""The group of detectors (`core/detector.py`)."""
 
 READERS = "trimtab.readers"
 """The group of log readers (`core/reader.py`)."""
@@ -25,11 +28,18 @@ class Plugin:
     failure: str | None = None
     """Why it failed to load, in one sentence; None if it loaded."""
 
+    def __str__(self) -> str:
+        return f"{self.name} ({self.package} {self.version})"
+
+
+def list_plugins(group: str) -> list[Plugin]:
+    """Every plug-in of a group, sorted by name, without loading any."""
+    return [_plugin(entry) for entry in _entry_points(group)]
+
 
 def load_plugins(group: str) -> list[Plugin]:
     """Every plug-in of a group, sorted by name; check `failure` before using `object`."""
-    found = sorted(entry_points(group=group), key=lambda entry: (entry.name, _package(entry)))
-    return [_load(entry, group) for entry in found]
+    return [_load(entry, group) for entry in _entry_points(group)]
 
 
 def describe_error(error: BaseException) -> str:
@@ -38,18 +48,25 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-def _load(entry: EntryPoint, group: str) -> Plugin:
-    package = _package(entry)
+def _entry_points(group: str) -> list[EntryPoint]:
+    return sorted(entry_points(group=group), key=lambda entry: (entry.name, _package(entry)))
+
+
+def _plugin(entry: EntryPoint) -> Plugin:
     version = entry.dist.version if entry.dist else "unknown"
+    return Plugin(name=entry.name, package=_package(entry), version=version)
+
+
+def _load(entry: EntryPoint, group: str) -> Plugin:
+    plugin = _plugin(entry)
     try:
-        loaded = entry.load()
+        return replace(plugin, object=entry.load())
     except Exception as error:
         failure = (
-            f"Plug-in {entry.name!r} ({group}) of {package} {version} could not be loaded "
-            f"and is left out: {describe_error(error)}."
+            f"Plug-in {entry.name!r} ({group}) of {plugin.package} {plugin.version} could not be "
+            f"loaded and is left out: {describe_error(error)}."
         )
-        return Plugin(name=entry.name, package=package, version=version, failure=failure)
-    return Plugin(name=entry.name, package=package, version=version, object=loaded)
+        return replace(plugin, failure=failure)
 
 
 def _package(entry: EntryPoint) -> str:
