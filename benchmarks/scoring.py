@@ -40,7 +40,7 @@ def score(run: RealRun, alarm_rows: Sequence[int]) -> Score:
     """Score the alarms of one detector on one run."""
     rows = sorted(set(alarm_rows))
     onsets = onset_rows(rows)
-    zones = _excused(run)
+    zones = excused(run)
     false = tuple(
         episode
         for episode in episodes(rows)
@@ -69,7 +69,7 @@ def chance_recall(run: RealRun, alarm_rows: Sequence[int], seed: int = 0) -> lis
     onsets[np.asarray(onset_rows(sorted(set(alarm_rows))), dtype=np.int64) + 1] = 1
     onsets_before = np.cumsum(onsets)
     busy = np.zeros(len(run.block) + 1, dtype=np.int64)
-    for first, last in _excused(run):
+    for first, last in excused(run):
         busy[max(first, 0) + 1 : last + 2] = 1
     busy_before = np.cumsum(busy)
     shares = []
@@ -93,7 +93,7 @@ def counted(run: RealRun) -> list[Label]:
     ]
 
 
-def _excused(run: RealRun) -> list[tuple[int, int]]:
+def excused(run: RealRun) -> list[tuple[int, int]]:
     """The zones in which an alarm is not false."""
     return [
         zone(run, label)
