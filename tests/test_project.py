@@ -27,6 +27,15 @@ def test_a_name_that_is_not_there_says_so() -> None:
         trimtab.wacth  # noqa: B018
 
 
+def test_diagnose_is_the_function_whatever_is_imported_first() -> None:
+    script = (
+        "import trimtab.judge, trimtab.diagnose.context\n"
+        "from trimtab import diagnose\n"
+        "assert diagnose is trimtab.diagnose is trimtab.diagnosis.diagnose\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def test_importing_trimtab_loads_nothing_heavy() -> None:
     script = "import sys, trimtab; assert not {'torch', 'numpy', 'rich'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)

@@ -8,6 +8,8 @@ the names that need it.
 """
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from trimtab._version import __version__
@@ -58,6 +60,20 @@ _HOME = {
     "watch": "trimtab.live.watch",
 }
 """The module of each public name."""
+
+
+class _Package(ModuleType):
+    """The package, in which `trimtab.diagnose` is always the function.
+
+    Python sets the folder of the same name as an attribute when it is first imported.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in _HOME or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
