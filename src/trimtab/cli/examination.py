@@ -14,7 +14,7 @@ from trimtab.diagnose.context import RunFacts
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.judge import Judge
 from trimtab.policy.incident_report import IncidentReport
-from trimtab.readers import LogFormat, read_log
+from trimtab.readers import read_log
 from trimtab.report.incident_files import write_incident
 from trimtab.report.run_report import RunReport
 
@@ -120,12 +120,6 @@ def _read_run(run: RunDirectory) -> Source:
 
 
 def _read_foreign(path: Path, log_format: str | None) -> Source:
-    known = [format.value for format in LogFormat]
-    if log_format is not None and log_format not in known:
-        raise ConfigError(f"{log_format!r} is no format of a log; known are {', '.join(known)}")
-    given = LogFormat(log_format) if log_format else None
     with patient_progress("Reading") as advance:
-        reading = read_log(path, format=given, progress=advance)
-    return Source(
-        block=reading.block, format=reading.format.value, facts=RunFacts(), notes=reading.notes
-    )
+        reading = read_log(path, format=log_format, progress=advance)
+    return Source(block=reading.block, format=reading.format, facts=RunFacts(), notes=reading.notes)
