@@ -7,7 +7,7 @@ The command, the lab and the live guard all make their reports here.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -16,12 +16,13 @@ from pathlib import Path
 from trimtab.core.block import Block
 from trimtab.core.config import Config, Rules
 from trimtab.core.errors import ConfigError, JournalError, NoUsableLoss
+from trimtab.core.reader import LogReader
 from trimtab.core.signals import LOSS, REFERENCE_LOSS
 from trimtab.detect.reference.side_by_side import lay_beside, same_batches
 from trimtab.diagnose.context import RunFacts
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.judge import Judge
-from trimtab.readers import LogFormat, read_log
+from trimtab.readers import read_log
 from trimtab.report.run_report import RunReport
 
 RECORDS_PER_BLOCK = 65536
@@ -49,6 +50,7 @@ def diagnose(
     config: Config | None = None,
     reference: str | PathLike[str] | None = None,
     format: str | None = None,
+    readers: Sequence[LogReader] = (),
     progress: Progress | None = None,
 ) -> RunReport:
     """Say what happened in a run: which incidents, of which class, why, and what to do.
@@ -59,15 +61,16 @@ def diagnose(
         config: Settings; default: all defaults.
         reference: A run over the same batches, to compare with step by step.
         format: The format of the log; default: recognised by its content.
+        readers: Log readers to try before trimtab's formats and installed plug-ins.
         progress: Called now and then with what is being done and how far it is.
 
     Raises UnreadableLog or NoUsableLoss if there is nothing to judge, ConfigError for a setting
     that cannot be right.
     """
     config = config or Config()
-    source = read_source(path, format=format, progress=progress)
+    source = read_source(path, format=format, readers=readers, progress=progress)
     if reference is not None:
-        source = _add_reference(source, reference)
+        source = _add_reference(source, read_source(reference, readers=readers), str(reference))
     judge = Judge(config, _rules(rules, config))
     done = 0
     for block in source.block.cut(RECORDS_PER_BLOCK):
@@ -100,13 +103,17 @@ def build_report(
 
 
 def read_source(
-    path: str | PathLike[str], *, format: str | None = None, progress: Progress | None = None
+    path: str | PathLike[str],
+    *,
+    format: str | None = None,
+    readers: Sequence[LogReader] = (),
+    progress: Progress | None = None,
 ) -> Source:
     """Read a log or a run directory; raises LogError or JournalError if it has no loss."""
     path = Path(path)
     reading = None if progress is None else partial(progress, "Reading")
     run = RunDirectory.find(path) if format is None else None
-    source = _read_run(run, reading) if run else _read_log(path, format, reading)
+    source = _read_run(run, reading) if run else _read_log(path, format, readers, reading)
     if not source.block.column(LOSS).recorded:
         raise NoUsableLoss(f"{path} holds {len(source.block)} records, but no loss")
     return source
@@ -129,27 +136,25 @@ def _read_run(run: RunDirectory, progress: Callable[[int, int], None] | None) ->
 
 
 def _read_log(
-    path: Path, format: str | None, progress: Callable[[int, int], None] | None
+    path: Path,
+    format: str | None,
+    readers: Sequence[LogReader],
+    progress: Callable[[int, int], None] | None,
 ) -> Source:
-    known = [known.value for known in LogFormat]
-    if format is not None and format not in known:
-        raise ConfigError(f"unknown log format {format!r}; choose from {', '.join(known)}")
-    reading = read_log(path, format=LogFormat(format) if format else None, progress=progress)
-    return Source(
-        block=reading.block, format=reading.format.value, facts=RunFacts(), notes=reading.notes
-    )
+    reading = read_log(path, format=format, readers=readers, progress=progress)
+    return Source(block=reading.block, format=reading.format, facts=RunFacts(), notes=reading.notes)
 
 
-def _add_reference(source: Source, reference: str | PathLike[str]) -> Source:
+def _add_reference(source: Source, reference: Source, name: str) -> Source:
     """The source with what the reference recorded at the same batches."""
-    block = lay_beside(source.block, read_source(reference).block)
+    block = lay_beside(source.block, reference.block)
     count = int((block.column(REFERENCE_LOSS).present & same_batches(block)).sum())
     if not count:
         raise ConfigError(
-            f"{reference} has no batch in common with this run; give a run over the same data in "
+            f"{name} has no batch in common with this run; give a run over the same data in "
             "the same order"
         )
-    note = f"compared with {reference} at {count:,} of {len(block):,} records"
+    note = f"compared with {name} at {count:,} of {len(block):,} records"
     return dataclasses.replace(source, block=block, notes=(*source.notes, note))
 
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from trimtab.core.block import IntArray
 from trimtab.core.errors import UnreadableLog
-from trimtab.readers.formats import Reader
-from trimtab.readers.lines import LineFile, Progress
+from trimtab.readers.formats import Format
+from trimtab.readers.lines import LineFile
+from trimtab.readers.log_file import Progress
 from trimtab.readers.table import Table
 from trimtab.readers.text.grammar import Fields, Grammar, Line, Place
 from trimtab.readers.text.layouts import MOST_LAYOUTS, Layout, Pairs
@@ -33,8 +34,8 @@ _SAMPLE_LINES = 1000
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def text_reader(grammar: Grammar) -> Reader:
-    """The reader of a format."""
+def text_format(grammar: Grammar) -> Format:
+    """The format that a grammar describes."""
 
     def recognises(head: bytes) -> bool:
         text = head.decode("utf-8", "replace")
@@ -47,13 +48,19 @@ def text_reader(grammar: Grammar) -> Reader:
 
     def read(path: Path, progress: Progress) -> Table:
         file = LineFile(path, progress)
-        scribe = _Scribe(grammar)
+        parser = _Parser(grammar)
         for lines in file.chunks():
-            scribe.take(lines, unfinished=file.unfinished)
-        return scribe.finish(path, file.notes)
+            parser.add_lines(lines, unfinished=file.unfinished)
+        return parser.finish(path, file.notes)
 
     description = f"the text log of {grammar.trainer}"
-    return Reader(description=description, suffixes=(), recognises=recognises, read=read)
+    return Format(
+        name=grammar.name,
+        description=description,
+        suffixes=(),
+        recognises=recognises,
+        read=read,
+    )
 
 
 class _Kind:
@@ -92,7 +99,7 @@ class _Kind:
             self.layouts.append(Layout(names, pattern))
 
 
-class _Scribe:
+class _Parser:
     """The records of a text log on their way into a table."""
 
     def __init__(self, grammar: Grammar) -> None:
@@ -110,8 +117,8 @@ class _Scribe:
         self._num_cut = 0
         self._num_long = 0
 
-    def take(self, lines: list[str], *, unfinished: bool = False) -> None:
-        """Take the next lines; `unfinished` says that it is one, without an end."""
+    def add_lines(self, lines: list[str], *, unfinished: bool = False) -> None:
+        """Parse the next lines; `unfinished` says that it is a single line without an end."""
         for line in lines:
             if "\x1b" in line:
                 line = _COLOURS.sub("", line)
@@ -137,15 +144,17 @@ class _Scribe:
         table = self._table
         table.meanings |= {meaning.name: meaning for meaning in self._grammar.meanings}
         for note in notes:
-            table.tell(note)
+            table.add_note(note)
         if self._num_cut:
-            table.tell(f"Lines cut off in the middle, left out: {self._num_cut}.")
+            table.add_note(f"Lines cut off in the middle, left out: {self._num_cut}.")
         if self._num_long:
-            table.tell(f"Lines of more than {LINE_CHARS} characters, left out: {self._num_long}.")
+            table.add_note(
+                f"Lines of more than {LINE_CHARS} characters, left out: {self._num_long}."
+            )
         others = rows_of_others(np.array(self._ranks))
         if len(others):
             table.leave_out(others)
-            table.tell(f"Records of further ranks, left out: {len(others)}.")
+            table.add_note(f"Records of further ranks, left out: {len(others)}.")
         if self._grammar.finish:
             with np.errstate(all="ignore"):  # a log may hold numbers of any size
                 self._grammar.finish(table)
