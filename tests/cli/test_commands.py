@@ -141,10 +141,10 @@ def test_a_log_that_cannot_serve_exits_3_with_one_line(
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_a_usage_error_exits_2() -> None:
+def test_a_usage_error_exits_2(log: Path) -> None:
     assert runner.invoke(app, ["diagnose"]).exit_code == 2
     assert runner.invoke(app, ["diagnose", "x.csv", "--rules", "folklore"]).exit_code == 2
-    unknown = runner.invoke(app, ["diagnose", "x.csv", "--format", "folklore"])
+    unknown = runner.invoke(app, ["diagnose", "run.csv", "--format", "folklore"])
     assert unknown.exit_code == 2
     assert "unknown log format 'folklore'; choose from csv, deepspeed" in unknown.stderr
     assert runner.invoke(app, ["diagnose", "absent.csv"]).exit_code == 3
