@@ -95,7 +95,7 @@ def _judge(source: Source, rules: Rules) -> tuple[IncidentReport, ...]:
     with patient_progress("Judging") as advance:
         done = 0
         for piece in source.block.cut(_CUT):
-            judge.feed(piece)
+            judge.update(piece)
             done += len(piece)
             advance(done, len(source.block))
     judge.finish()

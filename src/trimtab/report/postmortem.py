@@ -12,7 +12,7 @@ from trimtab.core.signals import (
     TOKEN_RARITY,
     UNIQUE_TOKEN_SHARE,
 )
-from trimtab.diagnose.evidence.reading import number
+from trimtab.diagnose.evidence.check import number
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.plain import markdown
 from trimtab.report.run_report import RunReport
@@ -49,7 +49,7 @@ def write_postmortem(opinion: IncidentReport, account: RunReport) -> str:
 def _title(opinion: IncidentReport) -> str:
     incident = opinion.diagnosis.incident
     named = opinion.diagnosis.incident_class
-    kind = incident.symptoms[0].value
+    kind = markdown(incident.symptoms[0])
     return f"Incident {incident.number}: {kind} at step {incident.onset.step}, {named or 'open'}"
 
 
@@ -151,7 +151,7 @@ def _hypotheses(opinion: IncidentReport) -> Iterator[str]:
             statement += f" (first seen at step {step}; which tensor is {UNKNOWN})"
         yield f"{place}. **{hypothesis.standing}**: {cause}{statement}."
         for item in hypothesis.evidence:
-            yield f"   - panel {markdown(item.panel)}: {markdown(item.observation)}"
+            yield f"   - panel {markdown(item.signal)}: {markdown(item.observation)}"
 
 
 def _discriminating(opinion: IncidentReport) -> Iterator[str]:
@@ -162,12 +162,12 @@ def _discriminating(opinion: IncidentReport) -> Iterator[str]:
             if item.favors is not None:
                 told = True
                 way = "favors" if item.favors else "speaks against"
-                seen = f"{markdown(item.panel)}: {markdown(item.observation)}"
+                seen = f"{markdown(item.signal)}: {markdown(item.observation)}"
                 yield f"- Panel {seen}: {way} H{place}."
     if not told:
         yield "None of the panels that could tell the hypotheses apart was recorded."
     open_ones = [
-        (place, item.panel)
+        (place, item.signal)
         for place, hypothesis in enumerate(hypotheses, start=1)
         if hypothesis.standing is Standing.OPEN
         for item in hypothesis.evidence
@@ -180,9 +180,9 @@ def _walk(opinion: IncidentReport) -> Iterator[str]:
     yield "| question | answer | seen | then |"
     yield "| --- | --- | --- | --- |"
     for answer in opinion.diagnosis.walk.answers:
-        seen = markdown(answer.reading.observation)
+        seen = markdown(answer.result.observation)
         yield (
-            f"| {answer.id} {answer.question} | {answer.reading.verdict} | {seen} "
+            f"| {answer.id} {answer.question} | {answer.result.outcome} | {seen} "
             f"| {answer.goes_to} |"
         )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimtab.core.block import Block
-from trimtab.core.causes import Cause
+from trimtab.core.causes import AnyCause
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_jsonable
 from trimtab.diagnose.context import RunFacts
@@ -79,7 +79,7 @@ def opinion_to_dict(opinion: IncidentReport) -> dict[str, Any]:
     return told
 
 
-def _cause(cause: Cause | None) -> dict[str, str] | None:
+def _cause(cause: AnyCause | None) -> dict[str, str] | None:
     return {"id": cause.id, "title": cause.title} if cause else None
 
 

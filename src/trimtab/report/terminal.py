@@ -7,7 +7,7 @@ from rich.text import Text
 
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import GRAD_NORM, LOSS
-from trimtab.diagnose.evidence.reading import Verdict, number
+from trimtab.diagnose.evidence.check import Outcome, number
 from trimtab.diagnose.measures.discards import compute_discards
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.plain import plain
@@ -25,7 +25,7 @@ _STYLES = {
     IncidentClass.SILENT: "magenta",
     IncidentClass.RECOVERABLE: "yellow",
 }
-_VERDICTS = {Verdict.YES: "bold", Verdict.NO: "", Verdict.NOT_RECORDED: "dim italic"}
+_VERDICTS = {Outcome.YES: "bold", Outcome.NO: "", Outcome.NOT_RECORDED: "dim italic"}
 
 
 def view(account: RunReport, width: int) -> RenderableType:
@@ -98,7 +98,7 @@ def _table(opinions: tuple[IncidentReport, ...]) -> Table:
 
 
 def _what(incident: Incident) -> str:
-    first, *more = (symptom.value for symptom in incident.symptoms)
+    first, *more = (str(symptom) for symptom in incident.symptoms)
     return f"{first} (+{len(more)})" if more else first
 
 
@@ -107,12 +107,12 @@ def _walk(opinion: IncidentReport) -> Panel:
     for _ in range(4):
         table.add_column()
     for answer in opinion.diagnosis.walk.answers:
-        verdict = answer.reading.verdict
+        verdict = answer.result.outcome
         table.add_row(
             Text(answer.id, style="cyan"),
             answer.question,
             Text(verdict.value, style=_VERDICTS[verdict]),
-            Text(plain(answer.reading.observation), style="dim"),
+            Text(plain(answer.result.observation), style="dim"),
         )
     verdict_lines = Table.grid(padding=(0, 2))
     for name, text in (
