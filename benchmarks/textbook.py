@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from benchmarks.real_runs import SPLITS, Label, RealRun, real_runs
 from benchmarks.results import publish, table
 from benchmarks.scoring import Score, score
-from trimtab.core.config import Rules
 from trimtab.core.findings import Severity
 from trimtab.core.incidents import Incident
 from trimtab.judge import Judge
@@ -25,8 +24,8 @@ class Judged:
 
 def judge_run(run: RealRun) -> Judged:
     """Judge one run by the textbook rules."""
-    judge = Judge(rules=Rules.TEXTBOOK)
-    findings = judge.feed(run.block).findings
+    judge = Judge(rules="textbook")
+    findings = judge.update(run.block).findings
     judge.finish()
     alarms = [run.block.row_of(f.tick) for f in findings if f.severity is Severity.ALARM]
     return Judged(run=run, score=score(run, alarms), incidents=judge.incidents)

@@ -12,7 +12,7 @@ from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.diagnose.context import IncidentContext, RunFacts
 from trimtab.diagnose.diagnosis import Diagnosis, diagnose
-from trimtab.diagnose.tree.trimtab import OWN_QUESTIONS
+from trimtab.diagnose.tree.trimtab import TRIMTAB_TREE
 
 Array = NDArray[np.float64]
 
@@ -78,6 +78,4 @@ def diagnosis_of(symptom: Symptom, *, resumed: bool = False) -> Diagnosis:
         findings=(finding,),
         num_findings=1,
     )
-    return diagnose(
-        IncidentContext.of(incident, block, RunFacts(), TextbookConfig()), OWN_QUESTIONS
-    )
+    return diagnose(IncidentContext.of(incident, block, RunFacts(), TextbookConfig()), TRIMTAB_TREE)

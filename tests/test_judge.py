@@ -50,7 +50,7 @@ def runs(draw: st.DrawFn) -> Block:
 
 
 def verdicts(judge: Judge, pieces: list[Block]) -> str:
-    judgements = [judge.feed(piece) for piece in pieces] + [judge.finish()]
+    judgements = [judge.update(piece) for piece in pieces] + [judge.finish()]
     findings = [finding for judgement in judgements for finding in judgement.findings]
     changes = [change for judgement in judgements for change in judgement.changes]
     # By their text, because a NaN is not equal to itself.
@@ -121,10 +121,10 @@ def check_cuts(config: Config, run: Block, data: st.DataObject) -> None:
 
     saved_at = data.draw(st.integers(0, len(run)))
     first = Judge(config)
-    head = first.feed(run[:saved_at])
+    head = first.update(run[:saved_at])
     second = Judge(config)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    tail = second.feed(run[saved_at:])
+    tail = second.update(run[saved_at:])
     end = second.finish()
     joined = [
         *head.findings,
@@ -151,7 +151,7 @@ def test_every_incident_of_trimtabs_own_rules_can_be_explained(run: Block) -> No
 
 def check_opinions(config: Config, run: Block) -> None:
     judge = Judge(config)
-    judge.feed(run)
+    judge.update(run)
     judge.finish()
     for incident in judge.incidents:
         opinion = judge.explain(incident, run)
@@ -165,9 +165,9 @@ def test_an_open_incident_is_told_as_it_now_stands(config: Config) -> None:
     loss = 2 + noise + np.concatenate((np.zeros(400), 5 + np.arange(20)))  # still climbing
     judge = Judge(config)
     run = Block.from_columns({"loss": Column.complete(loss)}, step=np.arange(420))
-    judge.feed(run[:410])
+    judge.update(run[:410])
     before = judge.incidents[-1]
-    assert not judge.feed(run[410:411]).changes
+    assert not judge.update(run[410:411]).changes
     now = judge.incidents[-1]
     assert now.number == before.number
     assert before.peak.loss == loss[409]

@@ -65,7 +65,7 @@ class Judged:
     def of(cls, block: Block) -> "Judged":
         """Let the judge, with the rules it has by default, see a whole run."""
         judge = Judge()
-        seen = judge.feed(block)
+        seen = judge.update(block)
         alarms = [item for item in seen.findings if item.severity is Severity.ALARM]
         return cls(
             alarm_rows=sorted({block.row_of(item.tick) for item in alarms}),
@@ -152,7 +152,7 @@ def _outlook_at(look: int, changes: Sequence[IncidentChange]) -> Outlook | None:
     """The outlook given so many records after the alarm; of one that was over by then, its end."""
     for change in changes:
         outlook = change.incident.outlook
-        if change.transition is Transition.FORESEEN and outlook and outlook.records == look:
+        if change.transition is Transition.FORECAST and outlook and outlook.records == look:
             return outlook
         if change.transition is Transition.CLOSED and change.incident.incident_class:
             return Outlook(

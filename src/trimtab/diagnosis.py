@@ -14,7 +14,7 @@ from os import PathLike
 from pathlib import Path
 
 from trimtab.core.block import Block
-from trimtab.core.config import Config, Rules
+from trimtab.core.config import Config
 from trimtab.core.errors import ConfigError, JournalError, NoUsableLoss
 from trimtab.core.reader import LogReader
 from trimtab.core.signals import LOSS, REFERENCE_LOSS
@@ -24,6 +24,7 @@ from trimtab.journal import RunDirectory, read_journal
 from trimtab.judge import Judge
 from trimtab.readers import read_log
 from trimtab.report.run_report import RunReport
+from trimtab.rulesets import RuleSet
 
 RECORDS_PER_BLOCK = 65536
 """Records judged between two calls of `progress`."""
@@ -46,7 +47,7 @@ class Source:
 def diagnose(
     path: str | PathLike[str],
     *,
-    rules: str | None = None,
+    rules: RuleSet | str | None = None,
     config: Config | None = None,
     reference: str | PathLike[str] | None = None,
     format: str | None = None,
@@ -57,7 +58,7 @@ def diagnose(
 
     Args:
         path: A run directory, or a log of any known format.
-        rules: The rule set to judge by, "trimtab" or "textbook"; default: as `config` says.
+        rules: A rule set or its name, "trimtab" or "textbook"; default: as `config` says.
         config: Settings; default: all defaults.
         reference: A run over the same batches, to compare with step by step.
         format: The format of the log; default: recognised by its content.
@@ -71,10 +72,10 @@ def diagnose(
     source = read_source(path, format=format, readers=readers, progress=progress)
     if reference is not None:
         source = _add_reference(source, read_source(reference, readers=readers), str(reference))
-    judge = Judge(config, _rules(rules, config))
+    judge = Judge(config, rules)
     done = 0
     for block in source.block.cut(RECORDS_PER_BLOCK):
-        judge.feed(block)
+        judge.update(block)
         done += len(block)
         if progress is not None:
             progress("Judging", done, len(source.block))
@@ -94,7 +95,7 @@ def build_report(
     return RunReport(
         source=name,
         format=source.format,
-        rules=judge.rules.value,
+        rules=judge.rules.name,
         incidents=tuple(incidents),
         block=source.block,
         facts=source.facts,
@@ -156,11 +157,3 @@ def _add_reference(source: Source, reference: Source, name: str) -> Source:
         )
     note = f"compared with {name} at {count:,} of {len(block):,} records"
     return dataclasses.replace(source, block=block, notes=(*source.notes, note))
-
-
-def _rules(name: str | None, config: Config) -> Rules:
-    if name is None:
-        return config.rules
-    if name not in list(Rules):
-        raise ConfigError(f"unknown rules {name!r}; choose from {', '.join(Rules)}")
-    return Rules(name)

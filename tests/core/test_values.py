@@ -104,5 +104,4 @@ def test_an_incident_survives_being_taken_apart() -> None:
     )
     state = json.loads(json.dumps(dataclasses.asdict(incident)))
     assert Incident.from_state(state) == incident
-    assert not incident.is_open
     assert incident.symptoms == (Symptom.LOSS_SPIKE,)

@@ -9,7 +9,6 @@ from rich.console import Console
 from tests.synthetic import add_spike, block_of, falling_loss, troubled_run
 
 from trimtab.core.block import Block
-from trimtab.core.config import Rules
 from trimtab.diagnose.context import RunFacts
 from trimtab.diagnose.measures.discards import compute_discards
 from trimtab.judge import Judge
@@ -26,8 +25,8 @@ def report_of(
     facts: RunFacts | None = None,
     notes: Sequence[str] = (),
 ) -> RunReport:
-    judge = Judge(rules=Rules.TEXTBOOK)
-    judge.feed(block)
+    judge = Judge(rules="textbook")
+    judge.update(block)
     judge.finish()
     known = facts or RunFacts()
     return RunReport(

@@ -18,7 +18,7 @@ from trimtab.core.signals import (
     TOKENS_PER_SECOND,
     UPDATE_NORM,
 )
-from trimtab.diagnose.evidence.reading import number
+from trimtab.diagnose.evidence.check import number
 from trimtab.report.escaping import printable
 from trimtab.report.sparkline import sparkline
 

@@ -13,7 +13,7 @@ from trimtab.core.signals import (
     TOKEN_RARITY,
     UNIQUE_TOKEN_SHARE,
 )
-from trimtab.diagnose.evidence.reading import number
+from trimtab.diagnose.evidence.check import number
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.escaping import escape_markdown
 
@@ -175,7 +175,7 @@ def _hypotheses(report: IncidentReport) -> Iterator[str]:
             statement += f" (first seen at step {step}; which tensor is {UNKNOWN})"
         yield f"{place}. **{hypothesis.standing}**: {cause}{statement}."
         for item in hypothesis.evidence:
-            yield f"   - {escape_markdown(item.panel)}: {escape_markdown(item.observation)}"
+            yield f"   - {escape_markdown(item.signal)}: {escape_markdown(item.observation)}"
 
 
 def _discriminating(report: IncidentReport) -> Iterator[str]:
@@ -186,27 +186,27 @@ def _discriminating(report: IncidentReport) -> Iterator[str]:
             if item.favors is not None:
                 decided = True
                 way = "favors" if item.favors else "speaks against"
-                seen = f"{escape_markdown(item.panel)}: {escape_markdown(item.observation)}"
+                seen = f"{escape_markdown(item.signal)}: {escape_markdown(item.observation)}"
                 yield f"- {seen}: {way} H{place}."
     if not decided:
         yield "None of the signals that could decide between the hypotheses was recorded."
     undecided = [
-        (place, item.panel)
+        (place, item.signal)
         for place, hypothesis in enumerate(hypotheses, start=1)
         if hypothesis.standing is Standing.OPEN
         for item in hypothesis.evidence
     ]
-    for place, panel in undecided:
-        yield f"- {escape_markdown(panel)} was not recorded; it would decide H{place}."
+    for place, signal in undecided:
+        yield f"- {escape_markdown(signal)} was not recorded; it would decide H{place}."
 
 
 def _walk(report: IncidentReport) -> Iterator[str]:
     yield "| question | answer | observed | next |"
     yield "| --- | --- | --- | --- |"
     for answer in report.diagnosis.walk.answers:
-        seen = escape_markdown(answer.reading.observation)
+        seen = escape_markdown(answer.result.observation)
         yield (
-            f"| {answer.id} {answer.question} | {answer.reading.verdict} | {seen} "
+            f"| {answer.id} {answer.question} | {answer.result.outcome} | {seen} "
             f"| {answer.goes_to} |"
         )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trimtab.core.block import Block
-from trimtab.core.causes import Cause
+from trimtab.core.causes import AnyCause
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_jsonable
@@ -108,7 +108,7 @@ def incident_to_dict(report: IncidentReport, run: RunReport) -> dict[str, Any]:
     return shown
 
 
-def _cause(cause: Cause | None) -> dict[str, str] | None:
+def _cause(cause: AnyCause | None) -> dict[str, str] | None:
     return {"id": cause.id, "title": cause.title} if cause else None
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import GRAD_NORM, LOSS
-from trimtab.diagnose.evidence.reading import Verdict, number
+from trimtab.diagnose.evidence.check import Outcome, number
 from trimtab.diagnose.measures.discards import compute_discards
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.escaping import printable
@@ -29,7 +29,7 @@ _STYLES = {
     IncidentClass.SILENT: "magenta",
     IncidentClass.RECOVERABLE: "yellow",
 }
-_VERDICTS = {Verdict.YES: "bold", Verdict.NO: "", Verdict.NOT_RECORDED: "dim italic"}
+_OUTCOMES = {Outcome.YES: "bold", Outcome.NO: "", Outcome.NOT_RECORDED: "dim italic"}
 
 
 def view(report: RunReport, width: int, *, questions: bool = False) -> RenderableType:
@@ -126,9 +126,9 @@ def _explanation(report: IncidentReport, run: RunReport, *, questions: bool) -> 
         if package:
             lines.add_row(Text("plug-in", style="bold"), Text(_foreign(finding, package)))
     seen = [
-        answer.reading.observation
+        answer.result.observation
         for answer in diagnosis.walk.answers
-        if answer.reading.verdict is Verdict.YES
+        if answer.result.outcome is Outcome.YES
     ]
     for name, text in (
         ("seen", "; ".join(dict.fromkeys(seen))),
@@ -165,11 +165,11 @@ def _questions(report: IncidentReport) -> Table:
     for _ in range(3):
         table.add_column()
     for answer in report.diagnosis.walk.answers:
-        verdict = answer.reading.verdict
+        outcome = answer.result.outcome
         table.add_row(
             Text(answer.id, style="cyan"),
             answer.question,
-            Text(verdict.value, style=_VERDICTS[verdict]),
-            Text(printable(answer.reading.observation), style="dim"),
+            Text(outcome.value, style=_OUTCOMES[outcome]),
+            Text(printable(answer.result.observation), style="dim"),
         )
     return table

@@ -63,7 +63,7 @@ class HostSide:
         run.write_manifest(manifest)
         if len(earlier):
             # Only who knows how the run was before can say whether it goes on from there.
-            self._judge.feed(earlier)
+            self._judge.update(earlier)
             self._attempt += int(first_step <= earlier.step[-1])
             self.event("resume", first_step, {"last_step": int(earlier.step[-1])})
 
@@ -116,7 +116,7 @@ class HostSide:
         for kind, step in self._untold:
             builder.add_event(Event(kind=kind, tick=record.tick, step=step))
         self._untold.clear()
-        for change in self._judge.feed(builder.build()).changes:
+        for change in self._judge.update(builder.build()).changes:
             self._tell(change)
 
     def _advise(self) -> None:

@@ -8,21 +8,21 @@ from tests.synthetic import Array, add_spike, block_of, falling_loss, troubled_r
 
 from trimtab.core.block import Block, Event
 from trimtab.core.causes import Cause, Standing
-from trimtab.core.config import Rules
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.signals import Quality
 from trimtab.diagnose.context import RunFacts
-from trimtab.diagnose.evidence.reading import Verdict
-from trimtab.diagnose.tree import textbook_leaves as leaves
-from trimtab.diagnose.tree.textbook import QUESTIONS
-from trimtab.diagnose.tree.textbook_leaves import Leaf
+from trimtab.diagnose.evidence.check import Outcome
+from trimtab.diagnose.tree import textbook as leaves
+from trimtab.diagnose.tree.textbook import TEXTBOOK_TREE
+from trimtab.diagnose.tree.walk import Leaf
 from trimtab.judge import Judge
 from trimtab.policy.incident_report import IncidentReport
+from trimtab.rulesets import TEXTBOOK
 
 
 def opinions(block: Block, facts: RunFacts | None = None) -> list[IncidentReport]:
-    judge = Judge(rules=Rules.TEXTBOOK)
-    judge.feed(block)
+    judge = Judge(rules=TEXTBOOK)
+    judge.update(block)
     judge.finish()
     return [judge.explain(incident, block, facts) for incident in judge.incidents]
 
@@ -152,21 +152,23 @@ def test_the_walk_ends_where_it_should(name: str) -> None:
 
 
 def test_every_end_is_tested() -> None:
-    ends = {id(end) for q in QUESTIONS.values() for end in (q.yes, q.no) if isinstance(end, Leaf)}
+    ends = {
+        id(end) for q in TEXTBOOK_TREE.values() for end in (q.yes, q.no) if isinstance(end, Leaf)
+    }
     tested = {id(leaf) for _, _, leaf in CASES.values()}
     assert ends - tested == {id(leaves.HEALTHY)}  # an incident always has a symptom to explain
 
 
 def test_every_question_leads_to_one_that_exists() -> None:
-    for question in QUESTIONS.values():
+    for question in TEXTBOOK_TREE.values():
         for end in (question.yes, question.no):
-            assert isinstance(end, Leaf) or end in QUESTIONS
+            assert isinstance(end, Leaf) or end in TEXTBOOK_TREE
 
 
 def test_a_signal_that_was_not_recorded_says_so_and_the_way_of_no_is_taken() -> None:
     walk = last({"loss": spike()}).diagnosis.walk
     by_id = {answer.id: answer for answer in walk.answers}
-    assert by_id["2.3a"].reading.verdict is Verdict.NOT_RECORDED
+    assert by_id["2.3a"].result.outcome is Outcome.NOT_RECORDED
     assert by_id["2.3a"].goes_to == "2.3b"
 
 
@@ -233,7 +235,7 @@ def test_a_signal_that_is_not_raw_says_so() -> None:
         block.columns, step=block.step, qualities={"grad_norm": Quality.POST_CLIP}
     )
     answers = {a.id: a for a in opinions(clipped)[-1].diagnosis.walk.answers}
-    assert "post-clip" in answers["2.3a"].reading.observation
+    assert "post-clip" in answers["2.3a"].result.observation
 
 
 def test_symptoms_are_numbers_and_what_is_not_recorded_is_none() -> None:

@@ -6,9 +6,9 @@ import pytest
 from tests.synthetic import diagnosis_of
 
 from trimtab.core.findings import Symptom
-from trimtab.diagnose.tree import trimtab_leaves as own_leaves
-from trimtab.diagnose.tree.textbook_leaves import Leaf
-from trimtab.diagnose.tree.trimtab import OWN_QUESTIONS
+from trimtab.diagnose.tree import trimtab_leaves as leaves
+from trimtab.diagnose.tree.trimtab import TRIMTAB_TREE
+from trimtab.diagnose.tree.walk import Leaf
 
 NOT_NAMED = {
     # Asked for by their signals, in questions 1 to 4.
@@ -28,33 +28,33 @@ NOT_NAMED = {
 @pytest.mark.parametrize("symptom", sorted(set(Symptom) - NOT_NAMED))
 def test_what_a_detector_names_is_what_the_tree_ends_in(symptom: Symptom) -> None:
     diagnosis = diagnosis_of(symptom)
-    assert diagnosis.root_cause != own_leaves.UNEXPLAINED.root_cause
+    assert diagnosis.root_cause != leaves.UNEXPLAINED.root_cause
 
 
 def test_a_finding_of_another_kind_is_not_taken_for_it() -> None:
-    assert diagnosis_of(Symptom.STALL).root_cause == own_leaves.STALLED.root_cause
-    assert diagnosis_of(Symptom.SLOW).root_cause == own_leaves.SLOWED.root_cause
+    assert diagnosis_of(Symptom.STALL).root_cause == leaves.STALLED.root_cause
+    assert diagnosis_of(Symptom.SLOW).root_cause == leaves.SLOWED.root_cause
 
 
 def reachable() -> Iterator[Leaf]:
-    for question in OWN_QUESTIONS.values():
+    for question in TRIMTAB_TREE.values():
         for end in (question.yes, question.no):
             if isinstance(end, Leaf):
                 yield end
 
 
 def test_no_end_of_our_own_is_out_of_reach() -> None:
-    own = {name for name, leaf in vars(own_leaves).items() if isinstance(leaf, Leaf)}
+    own = {name for name, leaf in vars(leaves).items() if isinstance(leaf, Leaf)}
     reached = {leaf.root_cause for leaf in reachable()}
-    assert {name for name in own if getattr(own_leaves, name).root_cause not in reached} == set()
+    assert {name for name in own if getattr(leaves, name).root_cause not in reached} == set()
 
 
 @pytest.mark.parametrize(
     ("symptom", "at_a_resume", "else_"),
     [
-        (Symptom.STATE_LOST, own_leaves.STATE_LOST, own_leaves.CHANGED_MOMENTS),
-        (Symptom.REPEATED_BATCH, own_leaves.WRONG_RESUME, own_leaves.REPEATED),
-        (Symptom.NORM_DRIFT, own_leaves.WRONG_RESUME, own_leaves.DRIFTING),
+        (Symptom.STATE_LOST, leaves.STATE_LOST, leaves.CHANGED_MOMENTS),
+        (Symptom.REPEATED_BATCH, leaves.WRONG_RESUME, leaves.REPEATED),
+        (Symptom.NORM_DRIFT, leaves.WRONG_RESUME, leaves.DRIFTING),
     ],
 )
 def test_the_same_finding_means_another_thing_at_a_resume(
@@ -68,7 +68,7 @@ def test_no_walk_comes_to_a_question_twice() -> None:
     def follow(here: str | Leaf, way: tuple[str, ...]) -> None:
         if isinstance(here, str):
             assert here not in way
-            follow(OWN_QUESTIONS[here].yes, (*way, here))
-            follow(OWN_QUESTIONS[here].no, (*way, here))
+            follow(TRIMTAB_TREE[here].yes, (*way, here))
+            follow(TRIMTAB_TREE[here].no, (*way, here))
 
     follow("1.1", ())

@@ -10,8 +10,8 @@ from tests.synthetic import block_of
 from trimtab.core.block import Block, Column
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Transition
-from trimtab.diagnose.incidents.open_incident import MOST_REOPENED, SETTLED
-from trimtab.diagnose.incidents.tracker import EpisodeTracker
+from trimtab.diagnose.incidents.tracker import IncidentTracker
+from trimtab.diagnose.incidents.trimtab_recovery import MAX_REOPENED, SETTLED, TrimtabRecovery
 
 NOISE = 0.1
 ONSET = 300
@@ -42,8 +42,8 @@ def judged(
 ) -> tuple[Incident, list[IncidentChange]]:
     """The only incident of a run, and what changed about it."""
     block = block_of({"loss": loss[:until]}, first_step=0)
-    tracker = EpisodeTracker()
-    changes = [*tracker.feed(block, alarms), *tracker.finish()]
+    tracker = IncidentTracker(TrimtabRecovery())
+    changes = [*tracker.update(block, alarms), *tracker.finish()]
     last = {change.incident.number: change.incident for change in changes}
     assert list(last) == [1]
     return tracker.open_incident or last[1], changes
@@ -60,7 +60,7 @@ def test_a_spike_that_comes_back_is_recoverable_and_ends_where_it_came_back() ->
     assert incident.incident_class is IncidentClass.RECOVERABLE
     assert incident.end is not None
     assert ONSET + 20 <= incident.end.step <= ONSET + 25
-    assert transitions(changes)[-2:] == [Transition.CLASSED, Transition.CLOSED]
+    assert transitions(changes)[-2:] == [Transition.CLASSIFIED, Transition.CLOSED]
 
 
 def test_one_high_loss_is_a_hard_batch() -> None:
@@ -100,8 +100,8 @@ def test_a_loss_that_runs_away_is_divergent_also_when_the_log_ends_early() -> No
     assert judged(loss, alarm(ONSET + 10))[0].incident_class is IncidentClass.DIVERGENT
     early, changes = judged(loss, alarm(ONSET + 10), until=ONSET + 60)
     assert early.incident_class is IncidentClass.DIVERGENT
-    assert early.is_open
-    assert transitions(changes)[-1] is Transition.CLASSED
+    assert early.end is None
+    assert transitions(changes)[-1] is Transition.CLASSIFIED
 
 
 def test_a_loss_far_above_that_does_not_fall_is_divergent_and_one_that_falls_lingers() -> None:
@@ -123,7 +123,7 @@ def test_non_finite_losses_that_stay_are_divergent() -> None:
     loss[ONSET:] = np.nan
     incident, _ = judged(loss, alarm(ONSET, Symptom.NONFINITE_LOSS))
     assert incident.incident_class is IncidentClass.DIVERGENT
-    assert incident.is_open
+    assert incident.end is None
 
 
 def test_weights_that_are_no_numbers_and_a_higher_loss_are_divergent() -> None:
@@ -171,7 +171,7 @@ def test_every_open_incident_has_an_outlook_at_8_and_32_records() -> None:
         told = [
             change.incident.outlook.records
             for change in changes
-            if change.transition is Transition.FORESEEN and change.incident.outlook
+            if change.transition is Transition.FORECAST and change.incident.outlook
         ]
         assert told == [8, 32]
         assert changes[-1].incident.outlook is not None
@@ -191,7 +191,7 @@ def test_an_incident_is_over_when_no_loss_comes_any_more() -> None:
     loss = losses(1200)
     present = np.arange(len(loss)) < ONSET
     block = Block.from_columns({"loss": Column(loss, present)}, step=np.arange(len(loss)))
-    changes = EpisodeTracker().feed(block, [alarm(ONSET, Symptom.FROZEN)])
+    changes = IncidentTracker(TrimtabRecovery()).update(block, [alarm(ONSET, Symptom.FROZEN)])
     assert transitions(changes) == [Transition.OPENED, Transition.CLOSED]
     assert changes[-1].tick <= ONSET + SETTLED * 100 + 1
 
@@ -225,11 +225,11 @@ def test_no_incident_stays_open_or_is_reopened_for_ever(
         {"loss": Column(loss, present)}, step=STRIDE * np.arange(len(entries))
     )
     findings = [alarm(20 + row, symptom) for row, symptom in sorted(alarms) if row < len(after)]
-    tracker = EpisodeTracker()
+    tracker = IncidentTracker(TrimtabRecovery())
     lasted = blind = 0
     reopened: dict[int, int] = {}
     for row, part in enumerate(block.cut(1)):
-        changes = tracker.feed(part, [item for item in findings if item.tick == row])
+        changes = tracker.update(part, [item for item in findings if item.tick == row])
         for change in changes:
             number = change.incident.number
             if change.transition in (Transition.OPENED, Transition.REOPENED):
@@ -243,4 +243,4 @@ def test_no_incident_stays_open_or_is_reopened_for_ever(
         blind = 0 if present[row] else blind + 1
         assert lasted <= MOST_RECORDS or not np.isfinite(loss[row])
         assert blind <= MOST_RECORDS
-    assert all(count <= MOST_REOPENED for count in reopened.values())
+    assert all(count <= MAX_REOPENED for count in reopened.values())

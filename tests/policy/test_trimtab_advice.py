@@ -10,22 +10,22 @@ from trimtab.core.actions import ActionKind
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import IncidentClass
 from trimtab.judge import Judge
-from trimtab.policy import own
+from trimtab.policy.advice import advise
 
 
 @pytest.mark.parametrize("recurs", [False, True])
 def test_what_only_costs_time_is_waited_for(recurs: bool) -> None:
-    assert own.advise(diagnosis_of(Symptom.STALL), recurs=recurs).kind is ActionKind.WAIT
+    assert advise(diagnosis_of(Symptom.STALL), recurs=recurs).kind is ActionKind.WAIT
 
 
 def test_what_goes_into_the_weights_is_rolled_back() -> None:
-    action = own.advise(diagnosis_of(Symptom.STATE_LOST), recurs=False)
+    action = advise(diagnosis_of(Symptom.STATE_LOST), recurs=False)
     assert action.kind is ActionKind.ROLL_BACK
     assert "300" in action.instruction
 
 
 def test_what_comes_back_asks_for_a_lower_rate() -> None:
-    action = own.advise(diagnosis_of(Symptom.NORM_DRIFT), recurs=True)
+    action = advise(diagnosis_of(Symptom.NORM_DRIFT), recurs=True)
     assert action.kind is ActionKind.LOWER_LR
 
 
@@ -34,7 +34,7 @@ def test_a_silent_spike_that_passed_is_waited_out_and_a_silent_fault_that_stays_
     norm[300] = 20.0
     block = block_of({"loss": falling_loss(600), "grad_norm": norm})
     judge = Judge()
-    judge.feed(block)
+    judge.update(block)
     (incident,) = judge.incidents
     assert incident.incident_class is IncidentClass.SILENT
     assert judge.explain(incident, block).action.kind is ActionKind.WAIT

@@ -4,8 +4,8 @@ from tests.synthetic import add_spike, block_of
 
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block
-from trimtab.core.config import Rules
 from trimtab.judge import Judge
+from trimtab.rulesets import TEXTBOOK
 
 
 def action_on(loss: np.ndarray, attempt: np.ndarray | None = None) -> ActionKind:
@@ -13,8 +13,8 @@ def action_on(loss: np.ndarray, attempt: np.ndarray | None = None) -> ActionKind
     if attempt is not None:
         step = np.where(attempt > 0, block.step - int(np.argmax(attempt > 0)), block.step)
         block = Block.from_columns(block.columns, step=step, attempt=attempt)
-    judge = Judge(rules=Rules.TEXTBOOK)
-    judge.feed(block)
+    judge = Judge(rules=TEXTBOOK)
+    judge.update(block)
     judge.finish()
     return judge.explain(judge.incidents[-1], block).action.kind
 

@@ -5,15 +5,16 @@ import pytest
 from tests.synthetic import add_spike, block_of, falling_loss
 
 from trimtab.core.block import Block
-from trimtab.core.config import Config, Rules
+from trimtab.core.config import Config
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import IncidentChange, IncidentClass, Transition
 from trimtab.judge import Judge
+from trimtab.rulesets import TEXTBOOK
 
 
 def changes(block: Block) -> tuple[list[IncidentChange], Judge]:
-    judge = Judge(rules=Rules.TEXTBOOK)
-    seen = [*judge.feed(block).changes, *judge.finish().changes]
+    judge = Judge(rules=TEXTBOOK)
+    seen = [*judge.update(block).changes, *judge.finish().changes]
     return seen, judge
 
 
@@ -28,7 +29,7 @@ def test_a_spike_that_comes_back_is_recoverable() -> None:
     (incident,) = judge.incidents
     assert [change.transition for change in seen] == [
         Transition.OPENED,
-        Transition.CLASSED,
+        Transition.CLASSIFIED,
         Transition.CLOSED,
     ]
     assert incident.incident_class is IncidentClass.RECOVERABLE
@@ -58,8 +59,8 @@ def test_a_nan_that_stays_is_divergent_and_stays_open() -> None:
     seen, judge = changes(block_of({"loss": loss}, first_step=0))
     (incident,) = judge.incidents
     assert incident.incident_class is IncidentClass.DIVERGENT
-    assert incident.is_open
-    assert [change.transition for change in seen] == [Transition.OPENED, Transition.CLASSED]
+    assert incident.end is None
+    assert [change.transition for change in seen] == [Transition.OPENED, Transition.CLASSIFIED]
 
 
 def test_a_nan_that_stays_is_divergent_even_if_the_log_ends_at_once() -> None:
@@ -89,7 +90,7 @@ def test_a_log_that_ends_early_leaves_the_class_open() -> None:
     loss = np.concatenate([steady(200), [40.0, 39.0]])
     _, judge = changes(block_of({"loss": loss}))
     assert judge.incidents[0].incident_class is None
-    assert judge.incidents[0].is_open
+    assert judge.incidents[0].end is None
 
 
 def test_an_alarm_soon_after_the_end_reopens() -> None:
@@ -168,18 +169,18 @@ def test_a_nan_in_the_first_records_is_not_held_against_a_baseline_that_is_not_t
 
 def test_state_survives_json_in_the_middle_of_an_incident() -> None:
     block = block_of({"loss": add_spike(falling_loss(400), 300)})
-    whole = Judge(rules=Rules.TEXTBOOK)
-    whole.feed(block)
-    first = Judge(rules=Rules.TEXTBOOK)
-    first.feed(block[:305])
-    second = Judge(rules=Rules.TEXTBOOK)
+    whole = Judge(rules=TEXTBOOK)
+    whole.update(block)
+    first = Judge(rules=TEXTBOOK)
+    first.update(block[:305])
+    second = Judge(rules=TEXTBOOK)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    second.feed(block[305:])
+    second.update(block[305:])
     assert second.incidents == whole.incidents
 
 
 def test_a_state_of_another_kind_is_refused() -> None:
-    state = Judge(Config(), Rules.TEXTBOOK).state_dict()
+    state = Judge(Config(), TEXTBOOK).state_dict()
     state["version"] = 99
     with pytest.raises(Exception, match="start a new judge"):
-        Judge(rules=Rules.TEXTBOOK).load_state_dict(state)
+        Judge(rules=TEXTBOOK).load_state_dict(state)
