@@ -1,12 +1,15 @@
-"""Whatever a detector can alarm of, trimtab's own tree has a question for."""
+"""Trimtab's tree has a question for every symptom that a detector can raise an alarm for."""
 
 from collections.abc import Iterator
 
 import pytest
 from tests.synthetic import diagnosis_of
 
+from trimtab.core.causes import Cause, Standing
 from trimtab.core.findings import Symptom
+from trimtab.diagnose.causes import hypotheses
 from trimtab.diagnose.tree import trimtab_leaves as leaves
+from trimtab.diagnose.tree.textbook import TEXTBOOK_TREE
 from trimtab.diagnose.tree.trimtab import TRIMTAB_TREE
 from trimtab.diagnose.tree.walk import Leaf
 
@@ -72,3 +75,41 @@ def test_no_walk_comes_to_a_question_twice() -> None:
             follow(TRIMTAB_TREE[here].no, (*way, here))
 
     follow("1.1", ())
+
+
+NEVER_NAMED = {
+    Cause.OUTPUT_LOGIT_DRIFT,
+    Cause.BAD_DEVICE,
+    Cause.REPLICAS_OUT_OF_SYNC,
+    Cause.BATCH_SIZE_CHANGE,
+    Cause.LOSS_REDUCTION_BUG,
+}
+
+
+def test_the_causes_that_cannot_be_named_are_the_documented_ones() -> None:
+    ends = [
+        end
+        for tree in (TRIMTAB_TREE, TEXTBOOK_TREE)
+        for question in tree.values()
+        for end in (question.yes, question.no)
+    ]
+    by_tree = {end.cause for end in ends if isinstance(end, Leaf)}
+    by_suspect = {
+        suspect.cause
+        for suspect in vars(hypotheses).values()
+        if isinstance(suspect, hypotheses.Suspect)
+    }
+    assert set(Cause) - by_tree - by_suspect == NEVER_NAMED
+
+
+@pytest.mark.parametrize("symptom", sorted(set(Symptom) - NOT_NAMED))
+def test_the_cause_that_the_tree_names_is_the_first_hypothesis(symptom: Symptom) -> None:
+    diagnosis = diagnosis_of(symptom)
+    if diagnosis.cause is None:
+        return
+    causes = [item.cause for item in diagnosis.hypotheses]
+    assert causes.count(diagnosis.cause) == 1
+    if diagnosis.walk.leaf.is_explained:
+        assert causes[0] is diagnosis.cause
+        assert diagnosis.hypotheses[0].standing is Standing.SUPPORTED
+        assert any(item.favors for item in diagnosis.hypotheses[0].evidence)
