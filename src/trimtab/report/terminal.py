@@ -23,6 +23,9 @@ MAX_ROWS = 20
 
 MAX_EXPLAINED = 3
 
+MAX_WIDTH = 120
+"""Wider tables are harder to read along the line."""
+
 _STYLES = {
     IncidentClass.DIVERGENT: "bold red",
     IncidentClass.LINGERING: "red",
@@ -34,7 +37,7 @@ _OUTCOMES = {Outcome.YES: "bold", Outcome.NO: "", Outcome.NOT_RECORDED: "dim ita
 
 def view(report: RunReport, width: int, *, questions: bool = False) -> RenderableType:
     """The report for a terminal of this width; `questions` shows how each answer was reached."""
-    parts: list[RenderableType] = [_heading(report), *_curves(report, width)]
+    parts: list[RenderableType] = [_heading(report, width), *_curves(report, width)]
     discards = compute_discards(report.block)
     if discards is not None and discards.count:
         line = f"{discards.count:,} steps discarded, kept out of the weights: {discards.where()}"
@@ -44,7 +47,7 @@ def view(report: RunReport, width: int, *, questions: bool = False) -> Renderabl
         parts.append(Text(f"No incident by the {report.rules} rules.", style="bold green"))
         return Group(*parts)
     listed = report.most_severe(MAX_ROWS)
-    parts += [Text(), _table(listed)]
+    parts += [Text(), _table(listed, width)]
     if len(listed) < len(report.incidents):
         rest = len(report.incidents) - len(listed)
         parts.append(Text(f"{rest} less severe incidents are not listed here.", style="dim"))
@@ -53,22 +56,22 @@ def view(report: RunReport, width: int, *, questions: bool = False) -> Renderabl
     return Group(*parts)
 
 
-def _heading(report: RunReport) -> Text:
+def _heading(report: RunReport, width: int) -> Text:
     steps = report.block.step
-    text = Text(printable(report.source), style="bold")
-    text.append(
-        f"  {report.format}, {len(steps):,} records, steps {steps[0]:,} to {steps[-1]:,}, "
-        f"{report.rules} rules",
-        style="not bold",
+    source = printable(report.source)
+    details = (
+        f"{report.format}, {len(steps):,} records, steps {steps[0]:,} to {steps[-1]:,}, "
+        f"{report.rules} rules"
     )
-    return text
+    gap = "  " if len(source) + 2 + len(details) <= width else "\n"
+    return Text(source, style="bold").append(gap + details, style="not bold")
 
 
 def _curves(report: RunReport, width: int) -> list[Text]:
     block = report.block
     names = [name for name in (LOSS, GRAD_NORM) if block.column(name).recorded]
     indent = max(len(name) for name in names) + 1
-    room = max(min(width - indent, 100), 10)
+    room = max(min(width, MAX_WIDTH) - indent, 10)
     lines = [
         Text(name.ljust(indent), style="cyan").append(
             sparkline(block.column(name), room), style="default"
@@ -83,12 +86,13 @@ def _curves(report: RunReport, width: int) -> list[Text]:
     return lines
 
 
-def _table(reports: tuple[IncidentReport, ...]) -> Table:
-    """One line per incident; a cause that does not fit is cut, its id is not."""
-    table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
-    for name in ("#", "step", "class", "symptom", "loss", "action"):
+def _table(reports: tuple[IncidentReport, ...], width: int) -> Table:
+    """One line per incident; what does not fit is cut, the explanation has it in full."""
+    table = Table(box=None, pad_edge=False, header_style="bold", width=min(width, MAX_WIDTH))
+    for name in ("#", "step", "class", "loss", "action"):
         table.add_column(name, justify="right" if name in ("#", "step") else "left", no_wrap=True)
-    table.add_column("likely cause", no_wrap=True, overflow="ellipsis", ratio=1, min_width=3)
+    table.add_column("symptom", no_wrap=True, overflow="ellipsis", ratio=2)
+    table.add_column("likely cause", no_wrap=True, overflow="ellipsis", ratio=3)
     for report in reports:
         diagnosis, incident = report.diagnosis, report.incident
         symptoms, named = diagnosis.symptoms, diagnosis.incident_class
@@ -97,17 +101,12 @@ def _table(reports: tuple[IncidentReport, ...]) -> Table:
             str(incident.number),
             f"{incident.onset.step:,}",
             Text(named.value if named else "open", style=_STYLES.get(named, "") if named else ""),
-            Text(_symptom(incident)),
             f"{number(symptoms.loss_before)} -> {number(symptoms.loss_peak)}",
             report.action.kind.value,
+            Text(printable(str(incident.symptoms[0]))),
             Text(printable(cause)),
         )
     return table
-
-
-def _symptom(incident: Incident) -> str:
-    first, *more = (printable(str(symptom)) for symptom in incident.symptoms)
-    return f"{first} (+{len(more)})" if more else first
 
 
 def _explanation(report: IncidentReport, run: RunReport, *, questions: bool) -> Group:
