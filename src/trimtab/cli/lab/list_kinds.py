@@ -1,4 +1,4 @@
-"""`trimtab lab list`: what the lab can do to a run."""
+"""`trimtab lab list`: the faults and hard negatives of the lab."""
 
 
 def list_kinds() -> None:
@@ -18,13 +18,13 @@ def list_kinds() -> None:
     console = Console(highlight=False)
     for title, kinds in (
         ("Faults", FAULTS),
-        ("Natural instabilities: a setting, and nothing else", NATURAL),
-        ("Hard negatives: no fault, but they look like one", HARMLESS),
+        ("Natural instabilities: caused by a setting alone", NATURAL),
+        ("Hard negatives: they look like a fault and are not", HARMLESS),
     ):
         table = Table("name", "what it does", "severity 0 to 1", "lasts", "run", title=title)
         table.title_justify, table.box = "left", None
         for name, kind in kinds.items():
-            told = describe(kind)
-            table.add_row(name, told.title, told.strengths, told.lasts, told.base)
+            row = describe(kind)
+            table.add_row(name, row.title, row.strengths, row.lasts, row.base)
         console.print(table)
         console.print()

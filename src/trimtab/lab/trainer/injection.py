@@ -1,11 +1,11 @@
-"""Where a run can be touched from outside, one function per place.
+"""Injection points: the places where a run can be changed from outside, one function each.
 
- next(loader) ------ before_step: anything between two steps; change_batches: what comes out
+ next(loader) ------ before_step: anything between two steps; change_batches: the batches
  forward(batch) ---- change_output
- backward() -------- change_gradient: as it is computed, before ranks average and before clipping
- scheduler.step() -- scale_rate
+ backward() -------- change_gradient: as it is computed, before averaging over ranks and clipping
+ scheduler.step() -- scale_lr
 
-An evaluation runs the same forward pass without gradients, and is never touched.
+Evaluations run the same forward pass without gradients and are never changed.
 """
 
 import dataclasses
@@ -21,11 +21,11 @@ from trimtab.lab.trainer.checkpoints import Run
 from trimtab.lab.trainer.engines import Forward
 
 ChangeBatch = Callable[[int, Batch], Batch]
-"""Takes the step and its batch; returns the batch that the run gets."""
+"""Takes the step and its batch; returns the batch that the run receives."""
 
 
-class _TouchedLoader:
-    """A loader with somebody between it and the run; it knows its place as before."""
+class _InjectedLoader:
+    """A loader whose batches are changed on the way to the run; its position is unaffected."""
 
     def __init__(self, loader: Loader, step_of: Callable[[], int], change: ChangeBatch) -> None:
         self._loader = loader
@@ -44,18 +44,18 @@ class _TouchedLoader:
 
 
 def current_step(run: Run) -> int:
-    """The step at hand: the scheduler counts them, and its count is saved and resumed."""
+    """The current step, from the scheduler: its count is saved in checkpoints and resumed."""
     return int(run.scheduler.last_epoch)
 
 
 def change_batches(run: Run, change: ChangeBatch) -> Run:
-    """Let every micro-batch pass through `change`."""
-    touched = _TouchedLoader(run.loader, lambda: current_step(run), change)
-    return dataclasses.replace(run, loader=touched)
+    """Apply `change` to every micro-batch."""
+    loader = _InjectedLoader(run.loader, lambda: current_step(run), change)
+    return dataclasses.replace(run, loader=loader)
 
 
 def before_step(run: Run, act: Callable[[int], None]) -> Run:
-    """Call `act` once in front of every step, when the state is that of the step before."""
+    """Call `act` once before every step, when the state is still that after the previous step."""
     seen: int | None = None
 
     def once(step: int, batch: Batch) -> Batch:
@@ -69,7 +69,7 @@ def before_step(run: Run, act: Callable[[int], None]) -> Run:
 
 
 def change_output(run: Run, forward: Forward, change: Callable[[int, Output], Output]) -> None:
-    """Let what the forward pass returns pass through `change`, in training only."""
+    """Apply `change` to the output of the forward pass, in training only."""
 
     def hook(module: nn.Module, inputs: Any, output: Output) -> Output:
         return change(current_step(run), output) if torch.is_grad_enabled() else output
@@ -80,12 +80,12 @@ def change_output(run: Run, forward: Forward, change: Callable[[int, Output], Ou
 def change_gradient(
     run: Run, parameter: nn.Parameter, change: Callable[[int, Tensor], Tensor]
 ) -> None:
-    """Let the gradient of a parameter pass through `change`, on this rank, as it is computed."""
+    """Apply `change` to the gradient of a parameter on this rank, as it is computed."""
     parameter.register_hook(lambda gradient: change(current_step(run), gradient))
 
 
-def scale_rate(run: Run, factor: Callable[[int], float]) -> None:
-    """Multiply the learning rate of each step from the one at hand on."""
+def scale_lr(run: Run, factor: Callable[[int], float]) -> None:
+    """Multiply the learning rate by `factor(step)` from the current step on."""
     run.scheduler.lr_lambdas = [
         _scaled(planned, factor) for planned in cast(list[Any], run.scheduler.lr_lambdas)
     ]

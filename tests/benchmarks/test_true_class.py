@@ -1,12 +1,12 @@
-"""The true class of a fault, from made-up pairs of a run and its twin."""
+"""The true class of a fault, from synthetic pairs of a run and its twin."""
 
 import numpy as np
 import pytest
+from benchmarks.true_class import true_class
+from benchmarks.twins import Pair
 from tests.synthetic import block_of
 
 from trimtab.core.incidents import IncidentClass
-from trimtab.lab.scenarios.outcome import true_class
-from trimtab.lab.scenarios.pairing import Pair
 
 ONSET, STEPS = 300, 600
 SIGMA = 0.2
@@ -19,7 +19,7 @@ def twin_loss(seed: int = 0) -> np.ndarray:
 
 
 def class_of(excess: np.ndarray, *, norm: float = 1.0) -> IncidentClass | None:
-    """The class of a run whose loss has this excess over its twin, and whose norm is so large."""
+    """The class of a run whose loss has this excess over its twin, and with this norm."""
     twin = {"loss": twin_loss(), "param_norm": np.full(STEPS, 1.0)}
     run = {name: values.copy() for name, values in twin.items()}
     run["loss"][ONSET:] += excess
@@ -81,7 +81,7 @@ def test_a_loss_that_leaves_late_was_silent_before() -> None:
     assert class_of(late, norm=1.5) is IncidentClass.SILENT
 
 
-def test_other_data_than_the_twins_is_no_excess() -> None:
+def test_different_data_is_not_an_excess() -> None:
     other = twin_loss(seed=1) - twin_loss()
     assert class_of(other[ONSET:], norm=1.5) is IncidentClass.SILENT
 

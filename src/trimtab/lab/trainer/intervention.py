@@ -1,8 +1,8 @@
-"""Disturbance: something that is done to a run, a fault or something harmless that looks like one.
+"""Intervention: a change made to a run, either a fault or something harmless that looks like one.
 
-A disturbance lays its hands on the parts of a run before the loop begins (`attach`) or on its
-settings (`settings`). The loop itself does not know of it: it is broken the way real ones are, from
-outside, by the batch, the gradient, the state or the clock that it gets.
+An intervention changes the parts of a run before the loop starts (`attach`), or its settings
+(`settings`). The loop has no code for it: as in real runs, the trouble comes in through the batch,
+the gradient, the state or the clock.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from trimtab.lab.trainer.train_config import TrainConfig
 
 
 class Base(StrEnum):
-    """What a run has to be for a disturbance to be possible in it."""
+    """The kind of run that an intervention needs."""
 
     PLAIN = "plain"
     """One process, fp32."""
@@ -33,12 +33,12 @@ class Base(StrEnum):
     """Two ranks under DDP."""
 
     RESUME = "resume"
-    """One process that is stopped at the onset and resumed from its checkpoint."""
+    """One process, stopped at the onset and resumed from its checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What a disturbance may lay its hands on: a run that is built, loaded, and not yet watched."""
+class RunParts:
+    """What an intervention may change: a run that is built and loaded, but not yet watched."""
 
     run: Run
     forward: Forward
@@ -46,46 +46,46 @@ class Parts:
     config: TrainConfig
     corpus: TokenCorpus
     first_step: int
-    """0, or where a resumed run goes on."""
+    """0, or the step at which a resumed run continues."""
 
 
 @dataclass(kw_only=True)
-class Disturbance(ABC):
-    """One disturbance of one run, its numbers drawn and settled before the run begins."""
+class Intervention(ABC):
+    """One intervention in one run; all its random numbers are drawn before the run starts."""
 
     cause: ClassVar[Cause | None]
-    """Its place in the catalogue; None if it has none."""
+    """Its cause in the catalogue; None if it is not there."""
 
     title: ClassVar[str]
     """What it does, in a few words."""
 
     strength_name: ClassVar[str]
-    """What its severity stands for."""
+    """The quantity that the severity sets, with its unit."""
 
     is_fault: ClassVar[bool] = True
-    """False for what only looks like a fault."""
+    """False if it only looks like a fault."""
 
     base: ClassVar[Base] = Base.PLAIN
 
     from_start: ClassVar[bool] = False
-    """Whether it is in the run from its first step on, so that no part of it is like its twin."""
+    """Whether it acts from the first step, so that no part of the run equals its twin."""
 
     heals: ClassVar[bool] = False
-    """Whether its cause is gone when it ends, and a run may come back by itself."""
+    """Whether its cause disappears at its end, so that the run may recover without help."""
 
     planned: ClassVar[bool] = False
-    """Whether who runs the job would have announced it; then it is an event in the journal."""
+    """Whether the operator would have announced it; the journal then has an event."""
 
     onset: int
-    """The first step that is different."""
+    """The first step that differs."""
 
     severity: float
-    """0 is hardly there, 1 is as bad as it gets; each kind says what that means."""
+    """From 0 (barely visible) to 1 (worst case); `strength` gives its meaning for each kind."""
 
     seed: int
 
     truth: dict[str, Any] = field(default_factory=dict, init=False)
-    """What it really did, filled in while it does it."""
+    """What it actually did, filled in during the run."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.severity <= 1:
@@ -95,7 +95,7 @@ class Disturbance(ABC):
 
     @property
     def steps(self) -> int | None:
-        """How many steps it lasts; None is until the end."""
+        """How many steps it lasts; None is until the end of the run."""
         return None
 
     @property
@@ -105,27 +105,27 @@ class Disturbance(ABC):
 
     @property
     def end(self) -> int | None:
-        """The first step that it does not touch any more; None if it stays."""
+        """The first step after it; None if it lasts until the end of the run."""
         return None if self.steps is None else self.onset + self.steps
 
     @property
     def random(self) -> np.random.Generator:
-        """Numbers of its own, the same at each call and on every rank."""
+        """A fresh generator for this intervention, equal at each call and on every rank."""
         return np.random.default_rng([self.seed, *type(self).__name__.encode()])
 
     def covers(self, step: int) -> bool:
-        """Whether a step lies between onset and end."""
+        """Whether it is active at this step."""
         return self.onset <= step and (self.end is None or step < self.end)
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        """The settings of the run that has it; most leave them alone."""
+        """The settings of the run with this intervention; most kinds change nothing here."""
         return config
 
     @abstractmethod
-    def attach(self, parts: Parts) -> Run:
-        """Get hold of a run; called once per process, before it is watched."""
+    def attach(self, parts: RunParts) -> Run:
+        """Install it into a run; called once per process, before the run is watched."""
 
 
-def between(low: float, high: float, severity: float) -> float:
-    """The strength that lies at a severity between the mildest and the worst, by ratio."""
+def interpolate(low: float, high: float, severity: float) -> float:
+    """The strength at a severity: from `low` at 0 to `high` at 1, on a logarithmic scale."""
     return float(low * (high / low) ** severity)

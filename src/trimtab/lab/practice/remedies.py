@@ -1,7 +1,7 @@
-"""Treatments: what an action does to a run, by the same hands that a fault has.
+"""Remedies: what an action changes in a run, through the same injection points as a fault.
 
-A treatment takes the parts of a run that is built and loaded, and returns them changed. The fault,
-if it is still there, comes behind it.
+A remedy takes a run that is built and loaded and returns it changed. If the fault is still active,
+it is attached after the remedy.
 """
 
 import dataclasses
@@ -18,65 +18,65 @@ from torch import nn
 
 from trimtab.lab.corpus.data import Batch, Loader
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Disturbance, Parts
-from trimtab.lab.trainer.touch import before_step, scale_rate
+from trimtab.lab.trainer.injection import before_step, scale_lr
+from trimtab.lab.trainer.intervention import Intervention, RunParts
 
-Treatment = Callable[[Run], Run]
+Remedy = Callable[[Run], Run]
 
-_NORMS = 50
-_OUTLYING = 8.0
-"""A gradient so many times the median of the last 50 is thrown away. Measured in exercises: batches
-of rare tokens 13 times, a loss that is summed 20, the largest of healthy batches 6."""
+_NORM_HISTORY = 50
+_OUTLIER_RATIO = 8.0
+"""A gradient norm above this many times the median of the last 50 is discarded. Measured in
+exercises: batches of rare tokens 13 times, a summed loss 20, the largest healthy batch 6."""
 
 
 @dataclass(kw_only=True)
-class Treated(Disturbance):
-    """A run that something is done about, and its fault if that is still there."""
+class RemedyAndFault(Intervention):
+    """A remedy, followed by the fault if that is still active."""
 
     cause = None
     title = "an action"
     strength_name = "none"
     is_fault = False
 
-    treatment: Treatment
-    fault: Disturbance | None
+    remedy: Remedy
+    fault: Intervention | None
 
-    def attach(self, parts: Parts) -> Run:
-        """Treat the run, then let the fault get hold of it."""
-        run = self.treatment(parts.run)
+    def attach(self, parts: RunParts) -> Run:
+        """Apply the remedy, then attach the fault."""
+        run = self.remedy(parts.run)
         if self.fault is None:
             return run
         return self.fault.attach(dataclasses.replace(parts, run=run))
 
 
-def leave_alone(run: Run) -> Run:
+def no_remedy(run: Run) -> Run:
     """Change nothing."""
     return run
 
 
-def skip_batches(count: int) -> Treatment:
-    """Take the data from so many batches further on."""
+def skip_batches(count: int) -> Remedy:
+    """Skip the next `count` batches."""
 
-    def treat(run: Run) -> Run:
-        return dataclasses.replace(run, loader=_Skipping(run.loader, count))
+    def apply(run: Run) -> Run:
+        return dataclasses.replace(run, loader=_SkippingLoader(run.loader, count))
 
-    return treat
+    return apply
 
 
-def lower_rate(factor: float, from_step: int) -> Treatment:
+def lower_lr(factor: float, from_step: int) -> Remedy:
     """Divide the learning rate from a step on."""
 
-    def treat(run: Run) -> Run:
-        scale_rate(run, lambda step: 1 / factor if step >= from_step else 1.0)
+    def apply(run: Run) -> Run:
+        scale_lr(run, lambda step: 1 / factor if step >= from_step else 1.0)
         return run
 
-    return treat
+    return apply
 
 
 def discard_outliers(run: Run) -> Run:
-    """Let no update through whose gradient is not finite, or far larger than those before it."""
+    """Discard updates whose gradient is not finite, or far larger than the recent ones."""
     squares: list[float] = []
-    norms: deque[float] = deque(maxlen=_NORMS)
+    norms: deque[float] = deque(maxlen=_NORM_HISTORY)
 
     def measure(parameter: nn.Parameter) -> None:
         if parameter.grad is not None:
@@ -84,20 +84,20 @@ def discard_outliers(run: Run) -> Run:
 
     def gate(optimizer: torch.optim.Optimizer, *call: Any) -> None:
         norm = math.sqrt(sum(squares)) / run.scaler.get_scale()
-        if norm <= _OUTLYING * float(np.median(norms or [norm])):  # False for NaN
+        if norm <= _OUTLIER_RATIO * float(np.median(norms or [norm])):  # False for NaN
             norms.append(norm)
         else:
             optimizer.zero_grad()
 
-    # As it is computed: the optimizer gets to see a gradient that is clipped already.
+    # Measured as it is computed: when the optimizer runs, the gradient is already clipped.
     for parameter in run.model.parameters():
         parameter.register_post_accumulate_grad_hook(measure)
     run.optimizer.register_step_pre_hook(gate)
     return before_step(run, lambda step: squares.clear())
 
 
-class _Skipping:
-    """A loader that leaves out its first batches."""
+class _SkippingLoader:
+    """A loader that skips its first batches."""
 
     def __init__(self, loader: Loader, count: int) -> None:
         self._loader = loader

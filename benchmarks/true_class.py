@@ -1,14 +1,14 @@
-"""Outcome: the class that a fault of the lab truly had, from the run and its clean twin alone.
+"""The true class of a fault of the lab, from the run and its clean twin alone.
 
-No detector has a say in it. What counts is the excess, the run's loss less that of its twin,
-against sigma, the twin's own noise from step to step. A loss below the twin's is no damage.
+No detector is involved. The measure is the excess, the run's loss minus that of its twin, relative
+to sigma, the twin's noise from step to step. A loss below the twin's is not damage.
 
     the loss left     one step over 5 sigma, or a mean of 10 steps over 1 sigma
     the loss is back  from a step on no such step, and every mean of 10 within half a sigma
 
-    divergent    the loss ends non-finite; or it did not come back and rises, or stands over 1 nat
-                 above where it was before the onset and does not fall
-    silent       did not leave within 100 steps of the alarm, while another signal left
+    divergent    the loss ends non-finite; or it is not back and rises, or it stays more than 1 nat
+                 above its level before the onset and does not fall
+    silent       the loss did not leave within 100 steps of the alarm, but another signal did
     hard batch   left for one step, with a gradient norm under 3 times the usual
     recoverable  back within 100 steps of leaving
     plateau      not back, and no longer falling while the twin still falls
@@ -16,44 +16,44 @@ against sigma, the twin's own noise from step to step. A loss below the twin's i
 
 Sources: half a sigma and 1 nat are the figures by which guides and published diagnoses call a loss
 recovered or lost; one step and 100 steps are the rules by which the public runs were labelled; 5
-sigma within 100 steps is what the lab takes for a move of any signal.
+sigma within 100 steps is the limit for a move of any signal (`benchmarks/twins.py`).
 """
 
 import math
 
 import numpy as np
 
+from benchmarks.twins import Pair
 from trimtab.core import signals
 from trimtab.core.block import BoolArray, FloatArray
 from trimtab.core.incidents import IncidentClass
-from trimtab.lab.scenarios.pairing import Pair
 
 _BEFORE = 100
-"""Steps before the onset that noise and level are taken from."""
+"""Steps before the onset that noise and level are estimated from."""
 
 _MEAN_STEPS = 10
 _STEP_SIGMAS, _MEAN_SIGMAS, _BACK_SIGMAS = 5.0, 1.0, 0.5
-_LEAST = 0.05
-"""Nats that sigma is at least, however calm the losses are."""
+_MIN_SIGMA = 0.05
+"""Lower bound of sigma, in nats."""
 
 _WITHIN = 100
-"""Steps after the alarm in which the loss has to leave; what it does later is another story."""
+"""Steps after the alarm in which the loss must leave; later changes do not count."""
 
 _CALM_RATIO = 3.0
-"""A batch with a larger gradient norm was more than hard: it may have moved the weights."""
+"""With a larger gradient norm it is not a hard batch: it may have damaged the weights."""
 
 _FAR = 1.0
 _RECOVERY_STEPS = 100
 _END_STEPS = 50
-"""The end of a run, and the stretch before it that tells whether it falls or rises."""
+"""Length of the last part of a run, and of an earlier part that it is compared with."""
 
 
 def true_class(pair: Pair, alarm: int | None = None) -> IncidentClass | None:
-    """What became of the run; None if nothing in it ever left the twin.
+    """The class of the run; None if no signal ever left the twin.
 
     Args:
         pair: The run and its twin.
-        alarm: The step at which somebody noticed; None is the onset itself.
+        alarm: The step of the alarm; None is the onset.
     """
     run, twin = pair.values(signals.LOSS)
     after = slice(pair.onset, len(run))
@@ -61,16 +61,16 @@ def true_class(pair: Pair, alarm: int | None = None) -> IncidentClass | None:
         return IncidentClass.DIVERGENT
     excess = run[after] - twin[after]
     usual = twin[max(pair.onset - _BEFORE, 0) : pair.onset or _BEFORE]
-    # Where the two see other data, the noise of both is in the excess.
-    sigma = max(_noise(usual), _noise(excess), _LEAST)
+    # If the two see different data, the excess has the noise of both.
+    sigma = max(_noise(usual), _noise(excess), _MIN_SIGMA)
     away = _away(excess, sigma)
-    spell = np.flatnonzero(away)
+    steps_away = np.flatnonzero(away)
     noticed = 0 if alarm is None else alarm - pair.onset
-    if not len(spell) or spell[0] >= noticed + _WITHIN:
+    if not len(steps_away) or steps_away[0] >= noticed + _WITHIN:
         return IncidentClass.SILENT if pair.moves() else None
     if away[-1]:
-        return _of_a_loss_that_stayed_away(run, twin, pair.onset, sigma)
-    lasted = int(spell[-1] + 1 - spell[0])
+        return _class_if_still_away(run, twin, pair.onset, sigma)
+    lasted = int(steps_away[-1] + 1 - steps_away[0])
     if lasted == 1 and not pair.peak_ratio(signals.GRAD_NORM) > _CALM_RATIO:
         return IncidentClass.HARD_BATCH
     in_time = lasted <= _RECOVERY_STEPS
@@ -78,15 +78,15 @@ def true_class(pair: Pair, alarm: int | None = None) -> IncidentClass | None:
 
 
 def _noise(losses: FloatArray) -> float:
-    """Noise from step to step, blind to the trend and to single outliers."""
+    """Noise from step to step, robust against the trend and against single outliers."""
     changes = np.diff(losses[np.isfinite(losses)])
     return float(1.4826 * np.median(np.abs(changes - np.median(changes))) / math.sqrt(2))
 
 
 def _away(excess: FloatArray, sigma: float) -> BoolArray:
-    """At which steps the loss was away: from the first that left to the last that was not back."""
+    """The steps at which the loss was away: from the first that left to the last not yet back."""
     means = np.convolve(excess, np.full(_MEAN_STEPS, 1 / _MEAN_STEPS), mode="valid")
-    # The mean of the steps from here on; at the end of the run, of the last ten.
+    # The mean of the next ten steps; at the end of the run, of the last ten.
     ahead = np.append(means, np.full(len(excess) - len(means), means[-1]))
     jumps = ~(excess <= _STEP_SIGMAS * sigma)
     left = jumps | ~(ahead <= _MEAN_SIGMAS * sigma)
@@ -97,7 +97,7 @@ def _away(excess: FloatArray, sigma: float) -> BoolArray:
     return away
 
 
-def _of_a_loss_that_stayed_away(
+def _class_if_still_away(
     run: FloatArray, twin: FloatArray, onset: int, sigma: float
 ) -> IncidentClass:
     end, earlier = slice(-_END_STEPS, None), slice(-3 * _END_STEPS, -2 * _END_STEPS)

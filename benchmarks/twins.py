@@ -1,8 +1,8 @@
-"""A run beside its clean twin: what moved first, how far, and whether it came back.
+"""A run compared with its clean twin: what moved first, how far, and whether it recovered.
 
-Up to the onset the two are the same bits, so any difference is the fault's. How large it has to be
-to count is measured in the twin's own noise from step to step. Clocks are never twice the same;
-they are compared with themselves before the onset.
+Up to the onset the two are bit-identical, so the fault causes every difference. Differences are
+measured in units of the twin's noise from step to step. Clocks are never the same twice, so they
+are compared with the same run before the onset.
 """
 
 import math
@@ -17,20 +17,20 @@ from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.scenarios.trial import read_truth
 
 _BEFORE = 100
-"""Steps before the onset that the noise is taken from."""
+"""Steps before the onset that the noise is estimated from."""
 
 _WITHIN = 100
-"""Steps after the onset that count: what shows itself later is another story."""
+"""Steps after the onset that count: later changes are not attributed to the fault."""
 
 _SIGMAS = 5.0
 _CLOCK_RATIO = 4.0
-"""A clock has moved when it is this many times its own median. The slowest of 600 steps on a busy
-machine of two cores was 3 times the median."""
+"""A clock has moved when it is this many times its median. The slowest of 600 steps on a busy
+machine with two cores was 3 times the median."""
 
-_LEAST_SHARE = 1e-3
-"""A difference under a thousandth of the value itself is none, however calm the signal is."""
+_MIN_SHARE = 1e-3
+"""A difference below a thousandth of the value is ignored, however small the noise is."""
 
-_BACK = 0.05
+_RECOVERED = 0.05
 """Nats between a run and its twin, as a mean of 10 steps, below which it has recovered."""
 
 
@@ -41,7 +41,7 @@ class Move:
     signal: str
     step: int
     sigmas: float
-    """By how much at that step; inf where it is no finite number any more."""
+    """The difference at that step; inf if the value is not finite."""
 
 
 class Pair:
@@ -55,7 +55,7 @@ class Pair:
 
     @classmethod
     def load(cls, run_dir: Path) -> "Pair":
-        """Read a trial of a suite and its twin, which lies beside it."""
+        """Read a trial of a suite and its twin in the same suite."""
         truth = read_truth(run_dir)
         run, twin = (
             read_journal(RunDirectory(folder)).block
@@ -64,7 +64,7 @@ class Pair:
         return cls(run, twin, truth["onset"])
 
     def values(self, signal: str) -> tuple[FloatArray, FloatArray]:
-        """A signal of both; NaN where it was not recorded."""
+        """A signal of the run and of the twin; NaN where it was not recorded."""
         run, twin = (block.column(signal) for block in (self._run, self._twin))
         return (
             np.where(run.present, run.values, np.nan)[: self._rows],
@@ -72,20 +72,20 @@ class Pair:
         )
 
     def moves(self) -> list[Move]:
-        """Every signal that left the twin soon after the onset, the first one first."""
+        """Every signal that left the twin soon after the onset, in order of time."""
         names = self._run.columns.keys() & self._twin.columns.keys()
         found = [self._move(name) for name in sorted(names - {signals.CLOCK})]
         return sorted((m for m in found if m), key=lambda move: (move.step, -move.sigmas))
 
     def loss_difference(self) -> FloatArray:
-        """Loss of the run over that of its twin, at each step."""
+        """Loss of the run minus that of its twin, at each step."""
         run, twin = self.values(signals.LOSS)
         return run - twin
 
     def peak_ratio(self, signal: str, *, downwards: bool = False) -> float:
-        """The largest (or smallest) value after the onset by the middle one before it.
+        """The largest (or smallest) value after the onset divided by the median before it.
 
-        From the first step on there is no before: then by the twin.
+        If the onset is the first step, the median is that of the twin.
         """
         run, twin = self.values(signal)
         before = (run if self.onset else twin)[max(self.onset - _BEFORE, 0) : self.onset or _WITHIN]
@@ -98,18 +98,18 @@ class Pair:
         return float(peak / np.nanmedian(before))
 
     def steps_to_recover(self) -> int | None:
-        """How long after the onset the loss came back to that of the twin for good; None: never."""
+        """Steps from the onset until the loss returned to the twin's for good; None: never."""
         apart = self.loss_difference()[self.onset :]
         if len(apart) < 10:
             return None
         means = np.convolve(apart, np.full(10, 0.1), mode="valid")
-        away = np.flatnonzero(~(means < _BACK))
+        away = np.flatnonzero(~(means < _RECOVERED))
         if not len(away):
             return 0
         return None if away[-1] == len(means) - 1 else int(away[-1]) + 10
 
     def final_difference(self) -> float:
-        """Mean difference of the loss over the last 50 steps."""
+        """Mean difference in loss over the last 50 steps."""
         return float(self.loss_difference()[-50:].mean())
 
     def _move(self, signal: str) -> Move | None:
@@ -126,26 +126,26 @@ class Pair:
             return None
         steps = np.diff(known)
         noise = 1.4826 * float(np.median(np.abs(steps - np.median(steps)))) / math.sqrt(2)
-        noise = max(noise, _LEAST_SHARE * float(np.median(np.abs(known))) / _SIGMAS, 1e-300)
+        noise = max(noise, _MIN_SHARE * float(np.median(np.abs(known))) / _SIGMAS, 1e-300)
         apart = np.abs(run[window] - twin[window]) / noise
         apart[~np.isfinite(run[window]) & np.isfinite(twin[window])] = math.inf
         return self._first(signal, np.nan_to_num(apart, nan=0.0, posinf=math.inf), _SIGMAS)
 
-    def _first(self, signal: str, apart: FloatArray, least: float) -> Move | None:
-        over = np.flatnonzero(apart > least)
+    def _first(self, signal: str, apart: FloatArray, limit: float) -> Move | None:
+        over = np.flatnonzero(apart > limit)
         if not len(over):
             return None
         row = int(over[0])
         return Move(signal=signal, step=self.onset + row, sigmas=float(apart[row]))
 
     def _is_broken(self, signal: str) -> bool:
-        """Whether a recorded value is NaN or infinite, which is not the same as not recorded."""
+        """Whether a recorded value is NaN or infinite, as opposed to not recorded."""
         column = self._run.column(signal)
         return bool(column.nonfinite[self.onset : self.onset + _WITHIN].any())
 
 
 def _ratio(values: FloatArray, usual: float) -> FloatArray:
-    """How many times the usual, upwards or downwards."""
+    """The ratio to the usual value, upwards or downwards."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = values / usual
         return np.nan_to_num(np.maximum(ratio, 1 / ratio), nan=0.0, posinf=0.0)

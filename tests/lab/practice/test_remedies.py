@@ -1,4 +1,4 @@
-"""What each treatment does to a run, seen in its journal."""
+"""What each remedy does to a run, seen in its journal."""
 
 from pathlib import Path
 
@@ -15,15 +15,15 @@ from trimtab.core.config import Config
 from trimtab.lab.corpus.shards import TokenCorpus
 from trimtab.lab.faults.machine.f13_bit_flip import GradientBitFlip
 from trimtab.lab.faults.numerics.f12_logic_nan import LogicNan
-from trimtab.lab.practice.treatment import (
-    Treated,
-    Treatment,
+from trimtab.lab.practice.remedies import (
+    Remedy,
+    RemedyAndFault,
     discard_outliers,
-    leave_alone,
-    lower_rate,
+    lower_lr,
+    no_remedy,
     skip_batches,
 )
-from trimtab.lab.trainer.disturbance import Disturbance
+from trimtab.lab.trainer.intervention import Intervention
 from trimtab.lab.trainer.train import train
 from trimtab.lab.trainer.train_config import Dtype
 
@@ -32,7 +32,7 @@ EVERY_STEP = Config.from_dict({"live": {"telemetry_every": 1}})
 
 
 class Bench:
-    """Trains small runs, each treated in one way."""
+    """Trains small runs, each with one remedy."""
 
     def __init__(self, folder: Path, cache: Path) -> None:
         self._folder = folder
@@ -40,15 +40,19 @@ class Bench:
 
     def run(
         self,
-        treatment: Treatment = leave_alone,
-        fault: Disturbance | None = None,
+        remedy: Remedy = no_remedy,
+        fault: Intervention | None = None,
         dtype: Dtype = Dtype.FP32,
     ) -> tuple[Path, float]:
         run_dir = self._folder / f"run-{len(list(self._folder.iterdir()))}"
-        treated = Treated(onset=0, severity=0.0, seed=0, treatment=treatment, fault=fault)
+        intervention = RemedyAndFault(onset=0, severity=0.0, seed=0, remedy=remedy, fault=fault)
         config = small(dtype=dtype, eval_steps=100, checkpoint_steps=100)
         outcome = train(
-            config, run_dir, cache_dir=self._cache, watching=EVERY_STEP, disturbance=treated
+            config,
+            run_dir,
+            cache_dir=self._cache,
+            guard_config=EVERY_STEP,
+            intervention=intervention,
         )
         return run_dir, outcome.eval_loss
 
@@ -65,9 +69,9 @@ def test_skipped_batches_are_never_seen(bench: Bench) -> None:
     assert list(per_step(journal(skipped), "fingerprint").values())[:8] == seen[4:]
 
 
-def test_a_rate_is_lowered_from_a_step_on_and_the_schedule_goes_on(bench: Bench) -> None:
+def test_the_lr_is_lowered_from_a_step_on_and_the_schedule_continues(bench: Bench) -> None:
     plain = per_step(journal(bench.run()[0]), "lr")
-    lowered = per_step(journal(bench.run(lower_rate(4.0, ONSET))[0]), "lr")
+    lowered = per_step(journal(bench.run(lower_lr(4.0, ONSET))[0]), "lr")
     for step, rate in plain.items():
         assert lowered[step] == pytest.approx(rate / (4 if step >= ONSET else 1))
 
@@ -77,7 +81,7 @@ def test_an_update_that_is_not_finite_is_discarded(bench: Bench, dtype: Dtype) -
     def nan_loss() -> LogicNan:
         return LogicNan(onset=ONSET, severity=0.0, seed=0)
 
-    if dtype is Dtype.FP32:  # in fp16 the scaler skips such a step by itself
+    if dtype is Dtype.FP32:  # in fp16 the scaler already skips such a step
         assert np.isnan(bench.run(fault=nan_loss())[1])
     run_dir, loss = bench.run(discard_outliers, nan_loss(), dtype)
     assert np.isfinite(loss)

@@ -1,4 +1,4 @@
-"""Runs beside their twins, on curves whose truth is known."""
+"""Runs compared with their twins, on curves with a known truth."""
 
 import math
 
@@ -9,9 +9,10 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 pytest.importorskip("torchdata")
 
+from benchmarks.twins import Pair
+
 from trimtab.core.block import Block
 from trimtab.core.builder import BlockBuilder, Record
-from trimtab.lab.scenarios.pairing import Pair
 
 STEPS, ONSET = 300, 150
 
@@ -19,8 +20,8 @@ STEPS, ONSET = 300, 150
 def block(**curves: np.ndarray) -> Block:
     builder = BlockBuilder()
     for step in range(STEPS):
-        told = {name: float(values[step]) for name, values in curves.items()}
-        builder.add(Record(step=step, tick=step, signals=told))
+        values_at_step = {name: float(values[step]) for name, values in curves.items()}
+        builder.add(Record(step=step, tick=step, signals=values_at_step))
     return builder.build()
 
 
@@ -58,7 +59,7 @@ def test_the_first_signal_that_leaves_its_twin_comes_first() -> None:
     assert pair.moves()[0].sigmas == pytest.approx(20, rel=0.4)  # 2.0 by a deviation of 0.1
 
 
-def test_less_than_five_sigma_is_no_move() -> None:
+def test_less_than_five_sigma_is_not_a_move() -> None:
     run = block(loss=LOSS, grad_norm=changed(NORM, ONSET, STEPS, 0.25))
     assert Pair(run, TWIN, ONSET).moves() == []
 
@@ -70,7 +71,7 @@ def test_a_nan_is_a_move_of_any_size() -> None:
     assert (move.signal, move.step, move.sigmas) == ("loss", ONSET + 2, math.inf)
 
 
-def test_a_spike_that_comes_back_and_one_that_stays() -> None:
+def test_a_spike_that_recovers_and_one_that_stays() -> None:
     back = Pair(block(loss=changed(LOSS, ONSET, ONSET + 20, 1.0)), TWIN, ONSET)
     assert back.steps_to_recover() == pytest.approx(30, abs=3)  # means of 10 steps
     assert back.peak_ratio("loss") == pytest.approx(4 / 3, rel=0.05)
@@ -80,7 +81,7 @@ def test_a_spike_that_comes_back_and_one_that_stays() -> None:
     assert stays.final_difference() == pytest.approx(0.2)
 
 
-def test_broken_and_missing_peaks_are_told_apart() -> None:
+def test_broken_and_missing_peaks_are_distinguished() -> None:
     loss = LOSS.copy()
     loss[ONSET:] = np.nan
     pair = Pair(block(loss=loss), TWIN, ONSET)
@@ -91,7 +92,7 @@ def test_broken_and_missing_peaks_are_told_apart() -> None:
 
 def test_a_clock_is_compared_with_itself() -> None:
     seconds = np.abs(noise(3, 0.01, 0.001))
-    other = np.abs(noise(4, 0.012, 0.001))  # another machine, another speed: no fault
+    other = np.abs(noise(4, 0.012, 0.001))  # a machine of a different speed is not a fault
     slow = seconds.copy()
     slow[ONSET + 5] = 1.0
     twin = block(loss=LOSS, step_seconds=other)
@@ -100,7 +101,7 @@ def test_a_clock_is_compared_with_itself() -> None:
     assert [(move.signal, move.step) for move in moves] == [("step_seconds", ONSET + 5)]
 
 
-def test_what_is_there_from_the_start_is_measured_by_the_twin() -> None:
+def test_a_fault_from_the_first_step_is_measured_against_the_twin() -> None:
     run = block(loss=LOSS + 2.0, grad_norm=NORM)
     pair = Pair(run, TWIN, 0)
     assert pair.moves()[0].signal == "loss"
