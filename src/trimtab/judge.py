@@ -18,12 +18,9 @@ from trimtab.core.config import Config, Rules
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentChange
-from trimtab.detect.detector import Detector
-from trimtab.detect.ensemble import Ensemble
-from trimtab.detect.textbook.nonfinite import NonFinite
-from trimtab.detect.textbook.rise import TextbookRise
-from trimtab.detect.textbook.scale import TextbookScale
-from trimtab.detect.textbook.spike import TextbookSpike
+from trimtab.detect.detector_set import DetectorSet
+from trimtab.detect.textbook.textbook_detectors import textbook_detectors
+from trimtab.detect.trimtab_detectors import trimtab_detectors
 from trimtab.diagnose.context import IncidentContext, RunFacts
 from trimtab.diagnose.diagnosis import diagnose
 from trimtab.diagnose.incidents.textbook_tracker import IncidentTracker
@@ -67,8 +64,7 @@ class Judge:
 
     def feed(self, block: Block) -> Judgement:
         """Take the next records of the run."""
-        findings = [finding for detector in self._detectors for finding in detector.feed(block)]
-        findings.sort(key=lambda finding: finding.tick)  # stable: detectors keep their order
+        findings = self._detectors.update(block)
         changes = self._tracker.feed(block, findings)
         return self._judgement(findings, changes)
 
@@ -95,7 +91,7 @@ class Judge:
         return {
             "version": STATE_VERSION,
             "rules": self.rules.value,
-            "detectors": {detector.name: detector.state_dict() for detector in self._detectors},
+            "detectors": self._detectors.state_dict(),
             "tracker": self._tracker.state_dict(),
             "incidents": [dataclasses.asdict(incident) for incident in self.incidents],
         }
@@ -108,8 +104,7 @@ class Judge:
                 f"the saved judge has version and rules {found}, this one has "
                 f"{(STATE_VERSION, self.rules.value)}; start a new judge instead"
             )
-        for detector in self._detectors:
-            detector.load_state_dict(state["detectors"][detector.name])
+        self._detectors.load_state_dict(state["detectors"])
         self._tracker.load_state_dict(state["tracker"])
         incidents = [Incident.from_state(part) for part in state["incidents"]]
         self._incidents = {incident.number: incident for incident in incidents}
@@ -138,14 +133,9 @@ def _tracker(rules: Rules, config: Config) -> IncidentTracker | EpisodeTracker:
             return IncidentTracker(config.textbook)
 
 
-def _detectors(rules: Rules, config: Config) -> list[Detector]:
+def _detectors(rules: Rules, config: Config) -> DetectorSet:
     match rules:
         case Rules.TRIMTAB:
-            return [Ensemble(config.detect.threshold_scale)]
+            return DetectorSet(trimtab_detectors(config))
         case Rules.TEXTBOOK:
-            return [
-                NonFinite(),
-                TextbookSpike(config.textbook),
-                TextbookRise(config.textbook),
-                TextbookScale(config.textbook),
-            ]
+            return DetectorSet(textbook_detectors(config))
