@@ -5,11 +5,18 @@ import pytest
 from tests.synthetic import block_of, falling_loss
 
 from trimtab.core.block import Block, Column
+from trimtab.core.config import Config, DetectConfig
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import Quality
-from trimtab.detect.ensemble import Ensemble
+from trimtab.detect.detector_set import DetectorSet
+from trimtab.detect.trimtab_detectors import trimtab_detectors
 
 LENGTH, AT = 2400, 2000
+
+
+def detectors(threshold_scale: float = 1.0) -> DetectorSet:
+    config = Config(detect=DetectConfig(threshold_scale=threshold_scale))
+    return DetectorSet(trimtab_detectors(config))
 
 
 def run(**changes: np.ndarray) -> dict[str, np.ndarray]:
@@ -28,15 +35,15 @@ def run(**changes: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def found(signals: dict[str, np.ndarray], least: Severity = Severity.ALARM) -> list[Finding]:
-    findings = Ensemble().feed(block_of(signals, first_step=0))
+    findings = detectors().update(block_of(signals, first_step=0))
     return [finding for finding in findings if finding.severity >= least]
 
 
-def test_a_healthy_run_is_left_in_peace() -> None:
+def test_a_healthy_run_raises_nothing() -> None:
     assert found(run(), Severity.WARN) == []
 
 
-def test_a_spike_is_seen_at_its_second_step_and_dated_back() -> None:
+def test_a_spike_is_found_at_its_second_step_and_dated_back() -> None:
     first, *_ = found(run(loss=np.full(10, 0.5)))
     assert first.symptom is Symptom.LOSS_SPIKE
     assert first.step == AT + 1
@@ -59,7 +66,7 @@ def test_where_no_norm_is_logged_a_calm_run_alarms_at_the_first_high_loss() -> N
     assert found(wild) == []
 
 
-def test_one_loss_beyond_all_measure_is_an_alarm() -> None:
+def test_one_extreme_loss_is_an_alarm() -> None:
     assert [finding.step for finding in found(run(loss=np.array([5.0])))] == [AT]
 
 
@@ -67,7 +74,7 @@ def test_one_high_loss_in_a_thinned_log_is_an_alarm() -> None:
     signals = {"loss": run(loss=np.array([0.5]))["loss"]}
     columns = {name: Column.complete(values) for name, values in signals.items()}
     block = Block.from_columns(columns, step=100 * np.arange(LENGTH))
-    assert [finding.tick for finding in Ensemble().feed(block)] == [AT]
+    assert [finding.tick for finding in detectors().update(block)] == [AT]
 
 
 def test_loss_and_norm_together_need_less_than_each_alone() -> None:
@@ -78,7 +85,7 @@ def test_loss_and_norm_together_need_less_than_each_alone() -> None:
     assert first.facts["with_norm"] == 1.0
 
 
-def test_a_slow_ramp_is_seen_long_before_its_peak() -> None:
+def test_a_slow_ramp_is_found_long_before_its_peak() -> None:
     first, *_ = found(run(loss=np.linspace(0, 1.5, 60)))
     assert AT < first.step < AT + 15
 
@@ -89,7 +96,7 @@ def test_a_rising_norm_leads_the_loss() -> None:
     assert first.step == AT + 1
 
 
-def test_one_large_norm_is_a_warning_and_one_that_dwarfs_all_an_alarm() -> None:
+def test_one_large_norm_is_a_warning_and_a_huge_one_an_alarm() -> None:
     (warning,) = found(run(grad_norm=np.array([4.0])), Severity.WARN)
     assert warning.severity is Severity.WARN
     assert warning.facts["ratio"] == pytest.approx(4.0, rel=0.3)
@@ -122,7 +129,7 @@ def test_a_nan_does_not_hide_what_comes_after_it() -> None:
     assert steps[:2] == [AT, AT + 21]
 
 
-def test_a_moved_level_is_told_and_then_taken_as_normal() -> None:
+def test_a_moved_level_is_reported_and_then_normal() -> None:
     steps = [finding.step for finding in found(run(loss=np.full(400, 0.12)))]
     assert AT < steps[0] < AT + 60
     assert max(steps) < AT + 160
@@ -133,7 +140,7 @@ def test_a_drift_is_a_level_that_rose() -> None:
     assert Symptom.LEVEL_SHIFT in {finding.symptom for finding in found(run(loss=drift))}
 
 
-def test_where_the_easy_stretches_of_the_data_end_nothing_has_moved() -> None:
+def test_the_end_of_easy_stretches_of_data_is_no_level_shift() -> None:
     swings = run()["loss"]
     is_easy = np.arange(LENGTH) % 48 < 16
     swings -= np.where(is_easy, 0.18, 0.0)
@@ -145,16 +152,16 @@ def test_where_the_easy_stretches_of_the_data_end_nothing_has_moved() -> None:
     assert found({"loss": moved})
 
 
-def test_smoothed_values_make_it_quieter_and_less_sure() -> None:
+def test_smoothed_values_make_findings_rarer_and_less_confident() -> None:
     signals = run(loss=np.full(3, 0.22))
     block = block_of({"loss": signals["loss"]}, first_step=0)
-    assert Ensemble().feed(block)
+    assert detectors().update(block)
     doubted = Block.from_columns(
         block.columns, step=block.step, qualities={"loss": Quality.SMOOTHED}
     )
-    assert not Ensemble().feed(doubted)
+    assert not detectors().update(doubted)
     signals = run(loss=np.full(20, 2.0))
-    (first, *_) = Ensemble().feed(
+    (first, *_) = detectors().update(
         Block.from_columns(
             {"loss": Column.complete(signals["loss"])},
             step=block.step,
@@ -164,7 +171,7 @@ def test_smoothed_values_make_it_quieter_and_less_sure() -> None:
     assert first.confidence < 1
 
 
-def test_caution_raises_every_threshold() -> None:
+def test_the_threshold_scale_raises_every_threshold() -> None:
     block = block_of(run(loss=np.full(3, 0.25)), first_step=0)
-    assert Ensemble(threshold_scale=1.0).feed(block)
-    assert not Ensemble(threshold_scale=2.0).feed(block)
+    assert detectors(threshold_scale=1.0).update(block)
+    assert not detectors(threshold_scale=2.0).update(block)
