@@ -7,7 +7,7 @@ The command, the lab and the live guard all make their reports here.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -15,16 +15,18 @@ from pathlib import Path
 
 from trimtab.core.block import Block
 from trimtab.core.config import Config
+from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError, JournalError, NoUsableLoss
 from trimtab.core.reader import LogReader
 from trimtab.core.signals import LOSS, REFERENCE_LOSS
 from trimtab.detect.reference.side_by_side import lay_beside, same_batches
+from trimtab.detect.user_detectors import load_user_detectors
 from trimtab.diagnose.context import RunFacts
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.judge import Judge
 from trimtab.readers import read_log
 from trimtab.report.run_report import RunReport
-from trimtab.rulesets import RuleSet
+from trimtab.rulesets import RuleSet, rule_set
 
 RECORDS_PER_BLOCK = 65536
 """Records judged between two calls of `progress`."""
@@ -41,7 +43,20 @@ class Source:
     block: Block
     format: str
     facts: RunFacts
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+    """The notes about readers of users that failed and were left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeJudge:
+    """A judge, and what is known about the detectors of users in it."""
+
+    judge: Judge
+    packages: Mapping[str, str]
+    """The package of each detector that is not trimtab's, by the detector's name."""
+    failures: tuple[str, ...]
+    """One sentence for each plug-in that failed to load and was left out."""
 
 
 def diagnose(
@@ -51,6 +66,7 @@ def diagnose(
     config: Config | None = None,
     reference: str | PathLike[str] | None = None,
     format: str | None = None,
+    detectors: Sequence[Detector] = (),
     readers: Sequence[LogReader] = (),
     progress: Progress | None = None,
 ) -> RunReport:
@@ -62,6 +78,7 @@ def diagnose(
         config: Settings; default: all defaults.
         reference: A run over the same batches, to compare with step by step.
         format: The format of the log; default: recognised by its content.
+        detectors: Detectors to run beside those of the rule set and of installed plug-ins.
         readers: Log readers to try before trimtab's formats and installed plug-ins.
         progress: Called now and then with what is being done and how far it is.
 
@@ -72,21 +89,34 @@ def diagnose(
     source = read_source(path, format=format, readers=readers, progress=progress)
     if reference is not None:
         source = _add_reference(source, read_source(reference, readers=readers), str(reference))
-    judge = Judge(config, rules)
+    made = make_judge(config, rules, detectors)
     done = 0
     for block in source.block.cut(RECORDS_PER_BLOCK):
-        judge.update(block)
+        made.judge.update(block)
         done += len(block)
         if progress is not None:
             progress("Judging", done, len(source.block))
-    judge.finish()
-    return build_report(judge, source, name=str(path), progress=progress)
+    made.judge.finish()
+    return build_report(made, source, name=str(path), progress=progress)
+
+
+def make_judge(
+    config: Config, rules: RuleSet | str | None = None, detectors: Sequence[Detector] = ()
+) -> MadeJudge:
+    """A judge with the detectors of the rule set, those given, and those of installed plug-ins."""
+    chosen = config.rules if rules is None else rules
+    rules = rule_set(chosen) if isinstance(chosen, str) else chosen
+    names = [detector.name for detector in rules.make_detectors(config)]
+    users = load_user_detectors(detectors, names)
+    judge = Judge(config, rules, users.detectors)
+    return MadeJudge(judge=judge, packages=users.packages, failures=users.failures)
 
 
 def build_report(
-    judge: Judge, source: Source, *, name: str, progress: Progress | None = None
+    made: MadeJudge, source: Source, *, name: str, progress: Progress | None = None
 ) -> RunReport:
     """Explain every incident of a judge that has seen the whole run."""
+    judge = made.judge
     incidents = []
     for incident in judge.incidents:
         incidents.append(judge.explain(incident, source.block, source.facts))
@@ -99,7 +129,9 @@ def build_report(
         incidents=tuple(incidents),
         block=source.block,
         facts=source.facts,
-        notes=source.notes,
+        notes=(*source.notes, *made.failures, *judge.failures),
+        failures=(*source.failures, *made.failures, *judge.failures),
+        packages=made.packages,
     )
 
 
@@ -143,7 +175,13 @@ def _read_log(
     progress: Callable[[int, int], None] | None,
 ) -> Source:
     reading = read_log(path, format=format, readers=readers, progress=progress)
-    return Source(block=reading.block, format=reading.format, facts=RunFacts(), notes=reading.notes)
+    return Source(
+        block=reading.block,
+        format=reading.format,
+        facts=RunFacts(),
+        notes=reading.notes,
+        failures=reading.failures,
+    )
 
 
 def _add_reference(source: Source, reference: Source, name: str) -> Source:

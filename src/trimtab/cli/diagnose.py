@@ -59,6 +59,7 @@ def diagnose(
             format=log_format,
             progress=progress,
         )
+    output.print_failures(report)
     if as_json:
         output.print_json(report)
     else:

@@ -50,6 +50,12 @@ def print_view(report: RunReport, *, questions: bool = False) -> None:
     console.print(view(report, console.width, questions=questions))
 
 
+def print_failures(report: RunReport) -> None:
+    """Print a line on standard error for each plug-in that failed."""
+    for failure in report.failures:
+        typer.echo(printable(f"trimtab: {failure}"), err=True)
+
+
 def print_goodput(report: RunReport) -> None:
     """Print how much of the run was kept, and what it cost."""
     goodput = compute_goodput(report.block)

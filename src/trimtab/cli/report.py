@@ -45,6 +45,7 @@ def report(
                 run, rules=rules, config=load_config(config, settings), progress=progress
             )
     found = dataclasses.replace(found, price_per_hour=price)
+    output.print_failures(found)
     output.print_view(found, questions=verbose)
     output.print_goodput(found)
     output.write_files(found, directory.incidents)

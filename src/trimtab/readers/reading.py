@@ -30,6 +30,8 @@ class LogReading:
     """Signal or axis to the name that it has in the log."""
     notes: tuple[str, ...]
     """Everything that was left out, repaired, chosen or guessed, in plain sentences."""
+    failures: tuple[str, ...] = ()
+    """One sentence for each reader of a user that failed and was left out; also in `notes`."""
 
 
 def read_log(
@@ -114,14 +116,15 @@ def _choose_by_suffix(log: _Log) -> Choice:
     return Choice(path=log.path, format=by_suffix(log.path, log.head))
 
 
-def _read(choice: Choice, log: _Log, notes: Sequence[str] = ()) -> LogReading:
+def _read(choice: Choice, log: _Log, failures: Sequence[str] = ()) -> LogReading:
     named = to_block(_read_table(choice, log), choice.path)
     return LogReading(
         block=named.block,
         path=choice.path,
         format=choice.format.name,
         names=named.names,
-        notes=(*notes, *choice.notes, *named.notes),
+        notes=(*failures, *choice.notes, *named.notes),
+        failures=tuple(failures),
     )
 
 
@@ -149,6 +152,7 @@ def _from_outside(found: OutsideReading, log: _Log, outside: OutsideReaders) -> 
         format=found.format,
         names=content.names,
         notes=(*outside.notes, *content.notes),
+        failures=tuple(outside.notes),
     )
 
 

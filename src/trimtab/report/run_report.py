@@ -45,6 +45,8 @@ class RunReport:
     """What is known about the run besides its records."""
     notes: tuple[str, ...] = ()
     """What was left out, repaired, lost or guessed on the way, in plain sentences."""
+    failures: tuple[str, ...] = ()
+    """The notes about plug-ins that failed and were left out."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """Which package a detector or reader comes from, by its name; trimtab's are not listed."""
     price_per_hour: float | None = None

@@ -123,7 +123,7 @@ def _explanation(report: IncidentReport, run: RunReport, *, questions: bool) -> 
     for finding in incident.findings:
         package = run.package_of(finding)
         if package:
-            lines.add_row(Text("plug-in", style="bold"), Text(_foreign(finding, package)))
+            lines.add_row(Text("found", style="bold"), Text(_foreign(finding, package)))
     seen = [
         answer.result.observation
         for answer in diagnosis.walk.answers
@@ -152,9 +152,10 @@ def _steps(incident: Incident) -> str:
 
 def _foreign(finding: Finding, package: str) -> str:
     """A finding of a plug-in's detector."""
+    expected = "" if finding.expected is None else f", expected {number(finding.expected)}"
     return printable(
-        f"{finding.symptom}: {finding.signal} {number(finding.value)} at step {finding.step:,}, "
-        f"found by {finding.detector} ({package})"
+        f"{finding.symptom}: {finding.signal} {number(finding.value)} at step {finding.step:,}"
+        f"{expected}, by {finding.detector} ({package})"
     )
 
 

@@ -17,9 +17,8 @@ from trimtab.core.config import Config
 from trimtab.core.incidents import IncidentChange
 from trimtab.core.signals import Quality
 from trimtab.diagnose.context import RunFacts
-from trimtab.diagnosis import Source, build_report
+from trimtab.diagnosis import Source, build_report, make_judge
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
-from trimtab.judge import Judge
 from trimtab.live.host.ceiling import Ceiling
 from trimtab.report.incident_files import write_incidents
 
@@ -54,7 +53,10 @@ class HostSide:
         self._attempt = int(earlier.attempt[-1]) if len(earlier) else 0
         self._last_clock: float | None = None
         self._facts = RunFacts.from_manifest(manifest)
-        self._judge = Judge(config)
+        self._made = make_judge(config)
+        self._judge = self._made.judge
+        for failure in self._made.failures:
+            log.warning("trimtab: %s", failure)
         self._untold: list[tuple[str, int]] = []
         """Events that the judge will hear of with the next record."""
         self._ceiling = Ceiling()
@@ -144,5 +146,5 @@ class HostSide:
         source = Source(
             block=read_journal(self._run).block, format="journal", facts=self._facts, notes=()
         )
-        report = build_report(self._judge, source, name=str(self._run.root))
+        report = build_report(self._made, source, name=str(self._run.root))
         write_incidents(report, self._run.incidents)
