@@ -1,4 +1,4 @@
-"""What the textbook rules say about the real runs: the baseline to beat."""
+"""The textbook rules on the real runs: the baseline to beat."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,9 +37,9 @@ def main() -> None:
     rows = [row for split in SPLITS for row in _rows(split, judged)]
     body = [
         f"All {len(judged)} public runs, read and judged by the textbook rules; strict scoring "
-        "(`benchmarks/scoring.py`). No bar: this is the baseline that trimtab's own rules must "
-        "beat. The labels call a spike recovered that is back within 100 steps or 2 records, the "
-        "textbook gives it 50 records: the classes differ by definition too.",
+        "(`benchmarks/scoring.py`). No bar: this is the baseline that trimtab's rules must beat. "
+        "In the labels a spike is recovered if it is back within 100 steps or 2 records, in the "
+        "textbook within 50 records, so the classes also differ by definition.",
         "",
         table(("split", "what", "textbook rules"), rows),
     ]
@@ -68,7 +68,7 @@ def _rows(split: str, everything: Sequence[Judged]) -> list[tuple[str, str, str]
         (split, "found, high confidence", _recall(found, "high")),
         (split, "found, medium confidence", _recall(found, "medium")),
         (split, "Llama-3.1-8B spikes: alarm before the peak", _early(llama)),
-        (split, "class of the incident right, of those found and labelled", _classes(found)),
+        (split, "incident class correct, of those found and labelled", _classes(found)),
         (split, "incidents opened", f"{sum(len(item.incidents) for item in judged):,}"),
     ]
 

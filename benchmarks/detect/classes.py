@@ -1,6 +1,6 @@
 """Classes of incidents: what trimtab said became of each, against what truly did.
 
-In the lab the truth is the run beside its clean twin (`trimtab.lab.scenarios.outcome`); on
+In the lab the truth is the run beside its clean twin (`benchmarks.true_class`); on
 public runs it is the label. Scored is the first incident that opened from the onset on, or in the
 labelled event. Where there is none, nothing is scored here: that counts in recall.
 """
@@ -13,12 +13,12 @@ import numpy as np
 from benchmarks.detect.suite import LabRun
 from benchmarks.real_runs import RealRun
 from benchmarks.scoring import counted, zone
+from benchmarks.true_class import true_class
+from benchmarks.twins import Pair
 from trimtab.core.block import Block
 from trimtab.core.findings import Severity
 from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Outlook, Transition
 from trimtab.judge import Judge
-from trimtab.lab.scenarios.outcome import true_class
-from trimtab.lab.scenarios.pairing import Pair
 
 LOOKS = (8, 32)
 """Records after the alarm at which a provisional class is asked for."""

@@ -15,10 +15,11 @@ from typing import Any
 
 from trimtab.core.block import Block
 from trimtab.core.config import Config
+from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentChange
-from trimtab.detect.detector import Detector
+from trimtab.detect.detector_set import DetectorSet
 from trimtab.diagnose.context import IncidentContext, RunFacts
 from trimtab.diagnose.diagnosis import diagnose
 from trimtab.diagnose.incidents.tracker import IncidentTracker
@@ -59,7 +60,9 @@ class Judge:
         self._config = config or Config()
         rules = self._config.rules if rules is None else rules
         self.rules = rule_set(rules) if isinstance(rules, str) else rules
-        self._detectors = [*self.rules.make_detectors(self._config), *detectors]
+        judging = [*self.rules.make_detectors(self._config), *detectors]
+        self._names = [detector.name for detector in judging]
+        self._detectors = DetectorSet(judging)
         self._tracker = IncidentTracker(self.rules.make_recovery(self._config))
         self._incidents: dict[int, Incident] = {}
         """As they stood at their last change."""
@@ -72,6 +75,11 @@ class Judge:
         standing = self._incidents if now is None else self._incidents | {now.number: now}
         return tuple(standing.values())
 
+    @property
+    def failures(self) -> list[str]:
+        """One sentence for each detector that raised and was left out."""
+        return self._detectors.failures
+
     def update(self, block: Block) -> Judgement:
         """Judge the next records of the run; raises ValueError if they came before."""
         if len(block):
@@ -82,8 +90,7 @@ class Judge:
                     f"{last}; give it each record once and in order, or use a new judge"
                 )
             self._last_tick = int(block.tick[-1])
-        findings = [finding for detector in self._detectors for finding in detector.feed(block)]
-        findings.sort(key=lambda finding: finding.tick)  # stable: detectors keep their order
+        findings = self._detectors.update(block)
         return self._judgement(findings, self._tracker.update(block, findings))
 
     def finish(self) -> Judgement:
@@ -109,7 +116,7 @@ class Judge:
             "version": STATE_VERSION,
             "settings": self._settings(),
             "last_tick": self._last_tick,
-            "detectors": {detector.name: detector.state_dict() for detector in self._detectors},
+            "detectors": self._detectors.state_dict(),
             "tracker": self._tracker.state_dict(),
             "incidents": [dataclasses.asdict(incident) for incident in self.incidents],
         }
@@ -118,8 +125,7 @@ class Judge:
         """Restore what `state_dict` saved; raises ConfigError if the settings differ."""
         self._require_same(state)
         self._last_tick = state["last_tick"]
-        for detector in self._detectors:
-            detector.load_state_dict(state["detectors"][detector.name])
+        self._detectors.load_state_dict(state["detectors"])
         self._tracker.load_state_dict(state["tracker"])
         incidents = [Incident.from_state(part) for part in state["incidents"]]
         self._incidents = {incident.number: incident for incident in incidents}
@@ -128,7 +134,7 @@ class Judge:
         """The settings that the state depends on."""
         return {
             "rules": self.rules.name,
-            "detectors": [detector.name for detector in self._detectors],
+            "detectors": self._names,
             **self._config.detect.to_dict(),
             **{f"textbook.{k}": v for k, v in self._config.textbook.to_dict().items()},
         }

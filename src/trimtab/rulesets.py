@@ -11,13 +11,10 @@ from typing import Protocol
 
 from trimtab.core.actions import Action
 from trimtab.core.config import Config
+from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError
-from trimtab.detect.detector import Detector
-from trimtab.detect.ensemble import Ensemble
-from trimtab.detect.textbook.nonfinite import NonFinite
-from trimtab.detect.textbook.rise import TextbookRise
-from trimtab.detect.textbook.scale import TextbookScale
-from trimtab.detect.textbook.spike import TextbookSpike
+from trimtab.detect.textbook.textbook_detectors import textbook_detectors
+from trimtab.detect.trimtab_detectors import trimtab_detectors
 from trimtab.diagnose.diagnosis import Diagnosis
 from trimtab.diagnose.incidents.recovery import Recovery
 from trimtab.diagnose.incidents.textbook_recovery import TextbookRecovery
@@ -49,22 +46,9 @@ class RuleSet:
     advise: Advise
 
 
-def _trimtab_detectors(config: Config) -> Sequence[Detector]:
-    return [Ensemble(config.detect.threshold_scale)]
-
-
-def _textbook_detectors(config: Config) -> Sequence[Detector]:
-    return [
-        NonFinite(),
-        TextbookSpike(config.textbook),
-        TextbookRise(config.textbook),
-        TextbookScale(config.textbook),
-    ]
-
-
 TRIMTAB = RuleSet(
     name="trimtab",
-    make_detectors=_trimtab_detectors,
+    make_detectors=trimtab_detectors,
     make_recovery=lambda config: TrimtabRecovery(),
     tree=TRIMTAB_TREE,
     advise=advise,
@@ -73,7 +57,7 @@ TRIMTAB = RuleSet(
 
 TEXTBOOK = RuleSet(
     name="textbook",
-    make_detectors=_textbook_detectors,
+    make_detectors=textbook_detectors,
     make_recovery=lambda config: TextbookRecovery(config.textbook),
     tree=TEXTBOOK_TREE,
     advise=advise_by_textbook,

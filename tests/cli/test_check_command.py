@@ -66,12 +66,12 @@ def test_what_the_config_does_not_say_is_told_by_set(tmp_path: Path) -> None:
     [
         (["absent.json"], 3, "not a file"),
         (["PLAN", "--off", "TT999"], 2, "no rule TT999"),
-        (["PLAN", "--set", "lr"], 2, "name=value"),
+        (["PLAN", "--set", "lr"], 2, "NAME=VALUE"),
         (["PLAN", "--set", "lrr=3"], 3, "did you mean 'lr'"),
         ([], 2, "Missing argument"),
     ],
 )
-def test_a_wrong_call_and_an_unreadable_config(
+def test_a_usage_error_and_an_unreadable_config(
     plan: Path, arguments: list[str], code: int, message: str
 ) -> None:
     given = [str(plan) if part == "PLAN" else part for part in arguments]

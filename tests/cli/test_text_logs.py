@@ -44,4 +44,4 @@ def test_the_format_can_be_given(log: Path) -> None:
     assert "holds no record as torchtitan prints them" in wrong.stderr
     unknown = runner.invoke(app, ["diagnose", str(log), "--format", "excel"])
     assert unknown.exit_code == 2
-    assert "'excel' is no format of a log; known are csv, jsonl" in unknown.stderr
+    assert "unknown log format 'excel'; choose from csv, deepspeed" in unknown.stderr

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from tests.synthetic import block_of, falling_loss
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block
 from trimtab.core.causes import Cause, Standing, UserCause
+from trimtab.core.detector import Detector, Row
 from trimtab.core.findings import Explanation, Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_jsonable
@@ -23,39 +23,34 @@ HOT = Explanation(
 )
 
 
-class Temperature:
+class Temperature(Detector):
     """Alarms when a GPU gets hot."""
 
     name = "temperature"
+    not_saved = ("_explanation",)
 
     def __init__(self, explanation: Explanation | None = None) -> None:
         self._explanation = explanation
         self.was_hot = False
 
-    def feed(self, block: Block) -> list[Finding]:
-        findings = []
-        for row, value in enumerate(block.column("gpu_celsius").values.tolist()):
-            if value > 90 and not self.was_hot:
-                findings.append(
-                    Finding(
-                        detector=self.name,
-                        symptom="GPU too hot",
-                        severity=Severity.ALARM,
-                        signal="gpu_celsius",
-                        step=int(block.step[row]),
-                        tick=int(block.tick[row]),
-                        value=value,
-                        explanation=self._explanation,
-                    )
-                )
-            self.was_hot = value > 90
-        return findings
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"was_hot": self.was_hot}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.was_hot = state["was_hot"]
+    def update(self, row: Row) -> list[Finding]:
+        value = row.signals.get("gpu_celsius", 0.0)
+        is_new = value > 90 and not self.was_hot
+        self.was_hot = value > 90
+        if not is_new:
+            return []
+        return [
+            Finding(
+                detector=self.name,
+                symptom="GPU too hot",
+                severity=Severity.ALARM,
+                signal="gpu_celsius",
+                step=row.step,
+                tick=row.tick,
+                value=value,
+                explanation=self._explanation,
+            )
+        ]
 
 
 def hot_run(*, spike: float = 0.0) -> Block:

@@ -1,4 +1,4 @@
-"""Batches by data position: the same for all numbers of ranks and workers, and after a resume."""
+"""Batches by data position: the same for any number of ranks and workers, and after a resume."""
 
 from itertools import islice
 
@@ -21,7 +21,7 @@ CONFIG = DataConfig(batch_size=8, length=16, seed=5)
 forks = pytest.mark.filterwarnings(
     "ignore:This process .* is multi-threaded", "ignore:This DataLoader will create"
 )
-"""Workers are forked, and a machine may have one core; neither is what these tests are about."""
+"""Workers are forked, and a machine may have one core; both cause warnings that do not matter."""
 
 
 def same(one: Batch, other: Batch) -> bool:
@@ -54,7 +54,7 @@ def test_all_ranks_together_have_the_same_global_batch(
         assert all(part.source_shares == batch.source_shares for part in parts)
 
 
-def test_an_epoch_has_every_window_once_and_the_next_one_another_order(
+def test_an_epoch_has_every_window_once_and_the_next_one_a_different_order(
     corpus: TokenCorpus,
 ) -> None:
     config = DataConfig(batch_size=7, length=512, seed=1)
@@ -74,8 +74,6 @@ def test_an_epoch_has_every_window_once_and_the_next_one_another_order(
         for start in range(0, len(tokens) - 512, 512)
     ]
     assert sorted(first) == sorted(windows)
-    assert data.epoch_of(0) == 0
-    assert data.epoch_of(data.windows) == 7
 
 
 def test_targets_are_the_next_tokens(corpus: TokenCorpus) -> None:
@@ -87,7 +85,7 @@ def test_targets_are_the_next_tokens(corpus: TokenCorpus) -> None:
     assert same(batch.to("cpu"), batch)
 
 
-def test_the_order_hangs_on_the_seed(corpus: TokenCorpus) -> None:
+def test_the_order_depends_on_the_seed(corpus: TokenCorpus) -> None:
     other = DataConfig(batch_size=8, length=16, seed=6)
     assert same(WindowDataset(corpus, CONFIG)[9], WindowDataset(corpus, CONFIG)[9])
     assert not torch.equal(
@@ -108,18 +106,18 @@ def test_source_shares_are_those_of_the_corpus(corpus: TokenCorpus) -> None:
 @forks
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("resume_at", [1, 7])
-def test_a_resume_goes_on_exactly(corpus: TokenCorpus, workers: int, resume_at: int) -> None:
-    # Long windows: the second epoch begins inside of this stretch.
+def test_a_resume_continues_exactly(corpus: TokenCorpus, workers: int, resume_at: int) -> None:
+    # Long windows: the second epoch starts within these batches.
     config = DataConfig(batch_size=64, length=256)
     data = WindowDataset(corpus, config)
-    assert data.epoch_of(0) < data.epoch_of(15)
+    assert 0 < data.windows < 15 * 64
     straight = list(islice(make_loader(data, workers=workers), 16))
     loader = make_loader(data, workers=workers)
     batches = iter(loader)
     for _ in range(resume_at):
         next(batches)
     state = loader.state_dict()
-    next(batches)  # goes beyond the state that was taken
+    next(batches)  # moves beyond the saved state
 
     fresh = make_loader(WindowDataset(corpus, config), workers=workers)
     fresh.load_state_dict(state)
@@ -129,7 +127,7 @@ def test_a_resume_goes_on_exactly(corpus: TokenCorpus, workers: int, resume_at: 
         assert all(same(*pair) for pair in zip(rest, straight[resume_at:], strict=True))
 
 
-def test_a_state_of_two_ranks_serves_four(corpus: TokenCorpus) -> None:
+def test_a_state_saved_on_two_ranks_loads_on_four(corpus: TokenCorpus) -> None:
     two = [make_loader(WindowDataset(corpus, CONFIG, rank=r, world_size=2)) for r in range(2)]
     for one in two:
         list(islice(one, 5))
@@ -151,8 +149,8 @@ def test_a_loader_leaves_the_global_generator_alone(corpus: TokenCorpus) -> None
     assert torch.equal(state, torch.random.get_rng_state())
 
 
-def test_what_cannot_be_cut_is_told(corpus: TokenCorpus) -> None:
-    with pytest.raises(ConfigError, match="must divide by 3 ranks"):
+def test_an_impossible_split_into_batches_is_an_error(corpus: TokenCorpus) -> None:
+    with pytest.raises(ConfigError, match="must be divisible by 3 ranks"):
         WindowDataset(corpus, CONFIG, world_size=3)
     with pytest.raises(ConfigError, match="rank must be in 0 to 1, got 2"):
         WindowDataset(corpus, CONFIG, rank=2, world_size=2)

@@ -1,4 +1,4 @@
-"""Ranks on this machine: each answers, and a rank that fails or dies is told apart."""
+"""Ranks on this machine: results, exceptions and lost ranks."""
 
 import os
 import time
@@ -22,7 +22,7 @@ def _meet(rank: int, factor: int) -> tuple[int, int]:
     return rank, int(total)
 
 
-def test_each_rank_answers_in_its_place() -> None:
+def test_results_are_in_order_of_rank() -> None:
     assert run_ranks(_meet, 3, 10) == [(0, 60), (1, 60), (2, 60)]
 
 
@@ -40,7 +40,7 @@ def test_a_rank_that_raises_is_quoted_and_not_tried_again(tmp_path: Path) -> Non
 
 
 def _die(rank: int, folder: Path, times: int) -> int:
-    """Rank 1 dies without a word, so many times."""
+    """Rank 1 dies without an exception, `times` times."""
     deaths = len(list(folder.iterdir()))
     dist.barrier()
     if rank == 1 and deaths < times:
@@ -50,12 +50,12 @@ def _die(rank: int, folder: Path, times: int) -> int:
     return deaths
 
 
-def test_ranks_that_are_lost_are_tried_once_more(tmp_path: Path) -> None:
-    # The other rank raises in its barrier when the first is gone: that is no failure of its own.
+def test_lost_ranks_are_retried_once(tmp_path: Path) -> None:
+    # The other rank raises in its barrier when the first is gone; that is not its own failure.
     assert run_ranks(_die, 2, tmp_path, 1) == [1, 1]
 
 
-def test_ranks_that_are_lost_twice_are_given_up(tmp_path: Path) -> None:
+def test_ranks_lost_twice_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(RanksLost, match=r"exit codes \[.*3\]"):
         run_ranks(_die, 2, tmp_path, 3)
     assert len(list(tmp_path.iterdir())) == 2
@@ -65,8 +65,8 @@ def _hang(rank: int) -> None:
     time.sleep(60 * rank)
 
 
-def test_a_rank_that_falls_silent_is_ended() -> None:
+def test_a_rank_that_hangs_is_killed() -> None:
     started = time.monotonic()
-    with pytest.raises(RanksLost, match="did not answer"):
+    with pytest.raises(RanksLost, match="did not return"):
         run_ranks(_hang, 2, timeout=1)
     assert time.monotonic() - started < 30

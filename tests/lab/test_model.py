@@ -17,7 +17,7 @@ from trimtab.lab.model.attention import rotary_table, rotate
 from trimtab.lab.model.gpt import Gpt
 
 
-def test_shapes_and_the_loss_of_a_model_that_knows_nothing() -> None:
+def test_shapes_and_the_loss_of_an_untrained_model() -> None:
     output = make()(*rows())
     assert output.logits.shape == (2, 24, TINY.vocab_size)
     assert output.loss.shape == ()

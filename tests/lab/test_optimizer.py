@@ -119,6 +119,6 @@ def test_the_defaults_are_those_of_large_runs() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"lr": 0.0}, {"lr": 1e-3, "weight_decay": -0.1}])
-def test_settings_that_cannot_be_are_told(settings: dict[str, Any]) -> None:
+def test_impossible_settings_are_an_error(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         OptimizerConfig(**settings)

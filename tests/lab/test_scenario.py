@@ -1,4 +1,4 @@
-"""Scenarios: what a seed stands for, whom a run is compared with, what is known before it."""
+"""Scenarios: the setting of a seed, the twin of a run, the description before the run."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from trimtab.core.errors import ConfigError
 from trimtab.core.jsonable import to_jsonable
 from trimtab.lab.scenarios.catalogue import CLEAN, KINDS
 from trimtab.lab.scenarios.scenario import Grade, Regime, Scenario, Setting, SuiteSplit
-from trimtab.lab.trainer.disturbance import Base
+from trimtab.lab.trainer.intervention import Base
 from trimtab.lab.trainer.train_config import Dtype, Engine
 
 SEEDS = range(200)
@@ -22,7 +22,7 @@ CHOICES = ("lr", "batch_size", "width", "length")
 
 
 def _settings(split: SuiteSplit, seeds: range = SEEDS) -> list[Setting]:
-    return [one for seed in seeds if (one := Setting.of_seed(seed)).split is split]
+    return [one for seed in seeds if (one := Setting.from_seed(seed)).split is split]
 
 
 def _choices(settings: list[Setting]) -> set[tuple[float, ...]]:
@@ -34,7 +34,7 @@ def test_held_out_runs_have_settings_that_tuning_never_sees() -> None:
     for name in CHOICES:
         seen, new = ({getattr(one, name) for one in part} for part in (tune, held_out))
         assert new - seen, name
-    # In the suite, which has few seeds, no held-out run is trained as any for tuning could be.
+    # In the suite, which has few seeds, no held-out run has a setting that tuning could have.
     assert not _choices(_settings(SuiteSplit.HELD_OUT, SUITE_SEEDS)) & _choices(tune)
 
 
@@ -44,11 +44,11 @@ def test_both_regimes_are_in_both_splits(seeds: range) -> None:
         assert {one.regime for one in _settings(split, seeds)} == set(Regime)
 
 
-def test_a_seed_decides_the_setting_and_its_regime_the_numbers() -> None:
-    assert Setting.of_seed(7) == Setting.of_seed(7)
-    assert len({dataclasses.replace(Setting.of_seed(seed), seed=0) for seed in SEEDS}) > 20
+def test_a_seed_determines_the_setting_and_the_regime_its_numbers() -> None:
+    assert Setting.from_seed(7) == Setting.from_seed(7)
+    assert len({dataclasses.replace(Setting.from_seed(seed), seed=0) for seed in SEEDS}) > 20
     for seed in range(10):
-        setting = Setting.of_seed(seed)
+        setting = Setting.from_seed(seed)
         config = setting.config(Base.PLAIN, 100)
         clipped = setting.regime is Regime.CLIPPED
         assert (config.clip, config.optimizer.beta2) == ((1.0, 0.95) if clipped else (None, 0.999))
@@ -70,7 +70,7 @@ def test_a_seed_decides_the_setting_and_its_regime_the_numbers() -> None:
         (Base.RESUME, Dtype.FP32, Engine.ALONE),
     ],
 )
-def test_a_base_decides_what_the_run_is(base: Base, dtype: Dtype, engine: Engine) -> None:
+def test_a_base_determines_dtype_and_engine(base: Base, dtype: Dtype, engine: Engine) -> None:
     scenario = Scenario(kind=CLEAN, seed=3, base=base)
     config = scenario.config()
     assert (config.dtype, config.engine) == (dtype, engine)
@@ -79,11 +79,11 @@ def test_a_base_decides_what_the_run_is(base: Base, dtype: Dtype, engine: Engine
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_twin_is_the_same_run_but_for_what_is_done_to_it(kind: str) -> None:
+def test_a_twin_is_the_same_run_without_the_intervention(kind: str) -> None:
     scenario = Scenario(kind=kind, seed=4, steps=200)
     twin = scenario.twin()
-    assert twin.disturbance() is None
-    assert twin.needs is scenario.needs is KINDS[kind].base
+    assert twin.intervention() is None
+    assert twin.required_base is scenario.required_base is KINDS[kind].base
     assert twin.setting == scenario.setting
     assert twin.steps == scenario.steps
     assert twin.stop == scenario.stop
@@ -97,14 +97,14 @@ def test_runs_of_a_seed_share_a_twin_per_base() -> None:
     assert len({run.twin().name for run in runs}) == 2 * len(Base)
 
 
-def test_onset_and_severity_are_drawn_where_they_should_be() -> None:
+def test_onset_and_severity_are_drawn_from_their_ranges() -> None:
     for kind in KINDS:
         onsets = set()
         for seed in range(20):
             mild, severe = (Scenario(kind=kind, seed=seed, grade=grade) for grade in Grade)
             assert 0.42 * 600 <= mild.onset <= 0.62 * 600
-            assert mild.onset == severe.onset  # how hard is another question than when
-            ones = [one.disturbance() for one in (mild, severe)]
+            assert mild.onset == severe.onset  # the grade does not change the onset
+            ones = [one.intervention() for one in (mild, severe)]
             assert ones[0] is not None
             assert ones[1] is not None
             assert 0.2 <= ones[0].severity <= 0.45
@@ -112,25 +112,25 @@ def test_onset_and_severity_are_drawn_where_they_should_be() -> None:
             assert ones[0].onset == mild.onset
             onsets.add(mild.onset)
         assert len(onsets) > 10
-    given = Scenario(kind="F05", seed=0, severity=0.3).disturbance()
+    given = Scenario(kind="F05", seed=0, severity=0.3).intervention()
     assert given is not None
     assert given.severity == 0.3
 
 
-def test_what_is_known_before_the_run_can_be_written() -> None:
+def test_the_description_of_a_scenario_is_jsonable() -> None:
     for kind in KINDS:
         scenario = Scenario(kind=kind, seed=2)
-        told = to_jsonable(scenario.described())
-        assert json.loads(json.dumps(told)) == told
-        assert told["twin"] == scenario.twin().name
-        assert told["is_fault"] == KINDS[kind].is_fault
-        assert told["onset"] == (0 if KINDS[kind].from_start else scenario.onset)
-        assert (told["end"] or 10**9) > told["onset"]
-    clean = Scenario(kind=CLEAN, seed=2).described()
+        description = to_jsonable(scenario.description())
+        assert json.loads(json.dumps(description)) == description
+        assert description["twin"] == scenario.twin().name
+        assert description["is_fault"] == KINDS[kind].is_fault
+        assert description["onset"] == (0 if KINDS[kind].from_start else scenario.onset)
+        assert (description["end"] or 10**9) > description["onset"]
+    clean = Scenario(kind=CLEAN, seed=2).description()
     assert (clean["is_fault"], clean["cause"], clean["onset"]) == (False, None, None)
     assert clean["twin"] is None
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no disturbance of the lab"):
+    with pytest.raises(ConfigError, match="unknown kind"):
         Scenario(kind="F77", seed=0).config()

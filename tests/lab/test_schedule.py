@@ -14,7 +14,7 @@ from tests.lab.training import small
 from trimtab.lab.trainer.schedule import lr_factor, make_schedule
 
 
-def test_it_rises_straight_falls_as_a_cosine_and_ends_at_a_tenth() -> None:
+def test_the_lr_rises_linearly_falls_as_a_cosine_and_ends_at_a_tenth() -> None:
     factors = [lr_factor(step, warmup=10, steps=111) for step in range(111)]
     assert factors[:10] == pytest.approx([0.1 * n for n in range(1, 11)])
     assert factors[10] == 1.0

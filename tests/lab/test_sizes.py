@@ -1,4 +1,4 @@
-"""The named sizes, and configs that cannot be right."""
+"""The named sizes, and invalid configs."""
 
 import math
 import subprocess
@@ -69,13 +69,13 @@ def test_the_init_follows_the_width_only_where_the_classic_one_is_too_large() ->
         ({"mup_base_width": 24}, "multiple of the head size 16"),
     ],
 )
-def test_a_shape_that_cannot_be_is_told(changed: dict[str, Any], message: str) -> None:
+def test_an_impossible_shape_is_an_error(changed: dict[str, Any], message: str) -> None:
     shape: dict[str, Any] = {"vocab_size": 512, "width": 64, "layers": 2, "heads": 4}
     with pytest.raises(ConfigError, match=message):
         ModelConfig(**(shape | changed))
 
 
-def test_a_missing_package_is_told_with_its_cure() -> None:
+def test_a_missing_package_is_reported_with_the_install_command() -> None:
     script = (
         "import sys\n"
         "sys.modules['tokenizers'] = None\n"  # any import of it now raises

@@ -86,7 +86,7 @@ def test_garbage_is_base64_minified_and_repeated(tmp_path: Path) -> None:
     assert repeated.startswith(code + code + code)
 
 
-def test_files_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
+def test_unreadable_files_are_skipped(tmp_path: Path) -> None:
     root = library(tmp_path, good="x = 1\n", broken="def f(:\n", empty="", nul="x = '\0'\n")
     (root / "latin.py").write_bytes(b"x = '\xe9'\n")
     (root / "cookie.py").write_bytes(b"# coding: no-such-encoding\n")
@@ -96,6 +96,6 @@ def test_files_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
     assert texts == {"x = 1\n", "x = '\\d'\n"}
 
 
-def test_a_library_without_source_is_told(tmp_path: Path) -> None:
+def test_a_library_without_source_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="no Python source"):
         library_files(ALL, tmp_path)

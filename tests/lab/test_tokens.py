@@ -1,4 +1,4 @@
-"""The cached corpus: round trip, reuse, damage, and its rare tokens."""
+"""The cached corpus: round trip, reuse and damage."""
 
 import json
 import multiprocessing
@@ -43,7 +43,7 @@ def test_any_text_survives(corpus: TokenCorpus) -> None:
     assert corpus.tokenizer.decode(corpus.tokenizer.encode(text).ids) == text
 
 
-def test_the_manifest_tells_what_is_there(corpus: TokenCorpus) -> None:
+def test_the_manifest_describes_the_files(corpus: TokenCorpus) -> None:
     assert list(corpus.tokens(Split.TRAIN)) == list(Source)
     assert Source.GARBAGE not in corpus.tokens(Split.HELD_OUT)
     assert corpus.vocab_size == 512
@@ -55,15 +55,6 @@ def test_the_manifest_tells_what_is_there(corpus: TokenCorpus) -> None:
             assert entry["tokens"] == len(tokens)
             assert entry["bytes"] > len(tokens) > 0
             assert tokens.max() < corpus.vocab_size
-
-
-def test_rare_tokens_arise_by_themselves(corpus: TokenCorpus) -> None:
-    tail, counts = corpus.rare_tail(), corpus.counts()
-    assert len(tail.rare) > 5
-    assert ((counts[tail.rare] > 0) & (counts[tail.rare] < 10)).all()
-    assert tail.occurrences == counts[tail.rare].sum()
-    assert (counts[tail.never] == 0).all()
-    assert len(corpus.rare_tail(below=100).rare) > len(tail.rare)
 
 
 def modified(folder: Path) -> dict[str, int]:
@@ -82,11 +73,11 @@ def test_two_builds_are_equal_and_the_second_call_builds_nothing(tmp_path: Path)
     before = modified(first.folder)
     prepare_corpus(TINY, cache_dir=tmp_path / "a")
     assert modified(first.folder) == before
-    assert list((tmp_path / "a" / "tokens").iterdir()) == [first.folder]  # no draft stays behind
+    assert list((tmp_path / "a" / "tokens").iterdir()) == [first.folder]  # no draft is left
 
 
 @pytest.mark.parametrize("damage", ["flipped", "missing", "manifest", "not a folder"])
-def test_a_damaged_cache_is_built_anew(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_cache_is_rebuilt(damage: str, tmp_path: Path) -> None:
     whole = prepare_corpus(TINY, cache_dir=tmp_path)
     shard = whole.folder / "train-code.npy"
     if damage == "flipped":
@@ -116,7 +107,7 @@ def test_processes_that_build_at_the_same_time_do_not_harm_each_other(tmp_path: 
     assert list((tmp_path / "tokens").iterdir()) == [one.folder]
 
 
-def test_another_vocabulary_is_another_folder(tmp_path: Path) -> None:
+def test_a_different_vocabulary_has_a_different_folder(tmp_path: Path) -> None:
     one = prepare_corpus(TINY, cache_dir=tmp_path)
     two = prepare_corpus(CorpusConfig(vocab_size=301, max_bytes=100_000), cache_dir=tmp_path)
     assert one.folder != two.folder
@@ -131,6 +122,6 @@ def test_the_cache_is_where_the_desktop_standard_says(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("vocab_size", [100, 70_000])
-def test_a_vocabulary_that_cannot_be_is_told(vocab_size: int) -> None:
+def test_an_impossible_vocabulary_is_an_error(vocab_size: int) -> None:
     with pytest.raises(ConfigError, match="vocab_size must be 257 to 65536"):
         CorpusConfig(vocab_size=vocab_size)

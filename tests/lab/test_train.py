@@ -59,10 +59,10 @@ def test_the_same_seed_gives_the_same_journal_bit_for_bit(
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_resume_at_any_step_goes_on_bit_for_bit(
+def test_a_resume_at_any_step_is_bit_identical(
     variant: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A scale that overflows at first: steps that are not made must be remembered too.
+    # A scale that overflows at first: skipped steps must be saved too.
     overflowing = partial(torch.amp.GradScaler, init_scale=2.0**30)
     monkeypatch.setattr(torch.amp, "GradScaler", overflowing)
     config = small(**VARIANTS[variant], checkpoint_steps=1, steps=8)
@@ -106,7 +106,7 @@ def test_steps_since_the_last_checkpoint_are_done_again(tmp_path: Path, cache: P
     assert all(again[step] == first[step] for step in (4, 5, 6))
 
 
-def test_a_step_that_was_cut_off_in_the_middle_is_done_again_whole(
+def test_an_interrupted_step_is_repeated_completely(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = small(accumulate=4, checkpoint_steps=1)
@@ -129,7 +129,7 @@ def test_a_step_that_was_cut_off_in_the_middle_is_done_again_whole(
     _assert_same_state(tmp_path / "cut", tmp_path / "whole", config.steps)
 
 
-def test_a_run_that_was_killed_while_it_saved_goes_on_from_the_one_before(
+def test_a_run_killed_while_saving_resumes_from_the_previous_checkpoint(
     tmp_path: Path, cache: Path
 ) -> None:
     config = small()
@@ -145,7 +145,7 @@ def test_a_run_that_was_killed_while_it_saved_goes_on_from_the_one_before(
     ]
 
 
-def test_resume_begins_where_there_is_nothing_and_ends_where_all_is_done(
+def test_resume_starts_at_step_0_without_a_checkpoint_and_stops_if_all_steps_are_done(
     tmp_path: Path, cache: Path
 ) -> None:
     config = small(steps=4)
@@ -156,11 +156,13 @@ def test_resume_begins_where_there_is_nothing_and_ends_where_all_is_done(
     assert len(journal(tmp_path)) == 4
 
 
-def test_what_cannot_be_continued_is_refused_in_a_sentence(tmp_path: Path, cache: Path) -> None:
+def test_a_run_that_cannot_be_continued_is_refused_with_a_reason(
+    tmp_path: Path, cache: Path
+) -> None:
     train(small(steps=2), tmp_path, cache_dir=cache)
-    with pytest.raises(ConfigError, match="holds a run already"):
+    with pytest.raises(ConfigError, match="already has a run"):
         train(small(steps=2), tmp_path, cache_dir=cache)
-    with pytest.raises(ConfigError, match="begun with batch_size 8, now it is 4"):
+    with pytest.raises(ConfigError, match="started with batch_size 8, now it is 4"):
         train(small(steps=2, batch_size=4), tmp_path, cache_dir=cache, resume=True)
     for shard in (tmp_path / "checkpoints/step-00000002").glob("*.distcp"):
         shard.write_bytes(shard.read_bytes()[:1000])
@@ -174,12 +176,12 @@ def test_what_cannot_be_continued_is_refused_in_a_sentence(tmp_path: Path, cache
 def test_evaluations_are_events_and_signals(tmp_path: Path, cache: Path) -> None:
     outcome = train(small(), tmp_path, cache_dir=cache)
     block = journal(tmp_path)
-    told = [event for event in block.events if event.kind == "evaluation"]
-    assert [event.step for event in told] == [0, 5, 10, 12]
+    evaluations = [event for event in block.events if event.kind == "evaluation"]
+    assert [event.step for event in evaluations] == [0, 5, 10, 12]
     losses = per_step(block, "eval_loss")
     assert list(losses) == [0, 5, 10]
-    assert [event.facts["loss"] for event in told] == [*losses.values(), outcome.eval_loss]
-    assert losses[0] == pytest.approx(math.log(512), abs=0.1)  # knows nothing yet
+    assert [event.facts["loss"] for event in evaluations] == [*losses.values(), outcome.eval_loss]
+    assert losses[0] == pytest.approx(math.log(512), abs=0.1)  # untrained
     assert outcome.eval_loss < losses[0] - 0.1
     saved = [event.facts["steps"] for event in block.events if event.kind == "checkpoint"]
     assert saved == [4, 8, 12]
@@ -199,7 +201,7 @@ def test_accumulation_changes_nothing_but_rounding(tmp_path: Path, cache: Path) 
 def test_only_matrices_decay_and_the_norm_is_from_before_clipping(
     tmp_path: Path, cache: Path
 ) -> None:
-    # So tight a clip leaves nothing of the gradient, and decay alone moves the weights.
+    # Such a tight clip removes the gradient, so that only decay changes the weights.
     config = small(optimizer=OptimizerConfig(lr=0.1), warmup_steps=0, steps=1, clip=1e-30)
     train(config, tmp_path, cache_dir=cache)
     before = Gpt(config.model, generator=torch.Generator().manual_seed(0)).state_dict()
@@ -211,7 +213,7 @@ def test_only_matrices_decay_and_the_norm_is_from_before_clipping(
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"steps": 0}, "steps must be at least 1"),
         ({"batch_size": 6, "accumulate": 4}, "must divide into 4 micro-batches"),
@@ -221,10 +223,10 @@ def test_only_matrices_decay_and_the_norm_is_from_before_clipping(
         ({"seed": -1}, "seed must not be negative"),
     ],
 )
-def test_settings_that_cannot_be_right(
-    settings: dict[str, Any], told: str, tmp_path: Path, cache: Path
+def test_invalid_settings_are_an_error(
+    settings: dict[str, Any], message: str, tmp_path: Path, cache: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         train(small(**settings), tmp_path, cache_dir=cache)
 
 

@@ -1,4 +1,4 @@
-"""The trainer on real ranks: the same bits twice, and the same run whatever it is spread over."""
+"""The trainer on real ranks: reproducible bits, and the same run under every engine."""
 
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 CLOSE = 1e-5
-"""Relative: sums over other numbers of ranks round otherwise, and nothing else may differ."""
+"""Relative: sums over a different number of ranks are rounded differently; nothing else differs."""
 
 
 def _train(rank: int, settings: dict[str, Any], run_dir: Path, cache: Path, stop: int) -> None:
@@ -81,16 +81,16 @@ def test_an_fp16_overflow_is_one_decision_of_all_ranks(
     overflowing = partial(torch.amp.GradScaler, init_scale=2.0**30)
     monkeypatch.setattr(torch.amp, "GradScaler", overflowing)
     settings = {"dtype": Dtype.FP16, "steps": 16, "accumulate": 2}
-    told = {}
+    found = {}
     for engine in (Engine.DDP, Engine.FSDP2, Engine.HSDP):
         run_ranks(_train, 4, settings | {"engine": engine}, tmp_path / engine, cache, 16)
         block = journal(tmp_path / engine)
-        told[engine] = [list(per_step(block, name).values()) for name in ("loss", "loss_scale")]
-    losses, scales = told.pop(Engine.DDP)
+        found[engine] = [list(per_step(block, name).values()) for name in ("loss", "loss_scale")]
+    losses, scales = found.pop(Engine.DDP)
     assert scales[0] == 2.0**30
     assert scales[-2] == scales[-1] < scales[0]
     assert losses[-1] < losses[0]
-    for mine, my_scales in told.values():
+    for mine, my_scales in found.values():
         assert my_scales == scales
         np.testing.assert_allclose(mine, losses, rtol=1e-3)
 
@@ -101,10 +101,10 @@ def _refuse(rank: int, settings: dict[str, Any], run_dir: Path, cache: Path) -> 
     return str(caught.value)
 
 
-def test_what_ranks_cannot_do_is_refused_on_all_of_them(tmp_path: Path, cache: Path) -> None:
-    told = run_ranks(_refuse, 2, {}, tmp_path, cache)
-    assert all("alone cannot use 2 ranks" in one for one in told)
-    told = run_ranks(_refuse, 3, {"engine": Engine.HSDP, "batch_size": 6}, tmp_path, cache)
-    assert all("groups of equal size, got 3" in one for one in told)
-    told = run_ranks(_refuse, 2, {"engine": Engine.DDP, "batch_size": 3}, tmp_path, cache)
-    assert all("must divide by 2 ranks" in one for one in told)
+def test_impossible_settings_are_refused_on_all_ranks(tmp_path: Path, cache: Path) -> None:
+    errors = run_ranks(_refuse, 2, {}, tmp_path, cache)
+    assert all("alone cannot use 2 ranks" in error for error in errors)
+    errors = run_ranks(_refuse, 3, {"engine": Engine.HSDP, "batch_size": 6}, tmp_path, cache)
+    assert all("groups of equal size, got 3" in error for error in errors)
+    errors = run_ranks(_refuse, 2, {"engine": Engine.DDP, "batch_size": 3}, tmp_path, cache)
+    assert all("must be divisible by 2 ranks" in error for error in errors)

@@ -1,4 +1,4 @@
-"""The larger models, trained for real; minutes each."""
+"""The larger models, trained; minutes each."""
 
 import math
 from pathlib import Path
@@ -33,7 +33,7 @@ X1: dict[str, Any] = {
     "corpus_bytes": 2**21,
     "eval_batches": 1,
 }
-"""Few tokens: this is about whether it runs, and 600 MB of state are work enough."""
+"""Few tokens: the test only checks that it runs, and 600 MB of state take long enough."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Trials: a run and its truth, the same bits each time, whole or not there."""
+"""Trials: a run and its truth, bit-identical each time, complete or not there."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ from trimtab.lab.scenarios import trial as trials_room
 from trimtab.lab.scenarios.catalogue import CLEAN
 from trimtab.lab.scenarios.scenario import Scenario
 from trimtab.lab.scenarios.trial import TRUTH, is_done, read_truth, run_trial
-from trimtab.lab.trainer.disturbance import Base
+from trimtab.lab.trainer.intervention import Base
 from trimtab.lab.trainer.local_ranks import run_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
@@ -38,7 +38,7 @@ def test_the_same_scenario_gives_the_same_bits_and_the_same_truth(
     assert read_truth(one)["facts"]
 
 
-def test_a_right_resume_is_the_run_that_was_never_stopped(trial: Trial) -> None:
+def test_a_correct_resume_equals_the_uninterrupted_run(trial: Trial) -> None:
     resumed = journal(trial(Scenario(kind="right-resume", seed=1, steps=STEPS, severity=0.0)))
     whole = journal(trial(Scenario(kind=CLEAN, seed=1, steps=STEPS)))
     assert "resume" in {event.kind for event in resumed.events}
@@ -47,26 +47,28 @@ def test_a_right_resume_is_the_run_that_was_never_stopped(trial: Trial) -> None:
 
 
 @pytest.mark.parametrize("kind", ["F01", "F02", "F03", "F12", "F18d"])
-def test_the_batches_of_the_truth_are_those_that_were_hit(kind: str, trial: Trial) -> None:
+def test_the_data_positions_in_the_truth_are_those_of_the_changed_batches(
+    kind: str, trial: Trial
+) -> None:
     scenario = Scenario(kind=kind, seed=1, steps=STEPS, severity=1.0)
     run_dir = trial(scenario)
     run, twin = (journal(folder) for folder in (run_dir, trial(scenario.twin())))
     truth = read_truth(run_dir)
-    told = truth["facts"]["data_positions"]
+    positions = truth["facts"]["data_positions"]
     found, usual = (per_step(block, signals.FINGERPRINT) for block in (run, twin))
     changed = [step for step in found if found[step] != usual[step]]
-    if kind == "F12":  # its batches are as they were, and their loss is not
+    if kind == "F12":  # its batches do not change, only their loss
         losses = per_step(run, signals.LOSS)
         changed = [step for step, loss in losses.items() if loss != loss and step < truth["end"]]
-    if kind in ("F03", "F18d"):  # told is what came again
+    if kind in ("F03", "F18d"):  # the truth has the batches that were repeated
         again = [found[step] for step in changed]
-        assert set(again) == {usual[position] for position in told}
+        assert set(again) == {usual[position] for position in positions}
     else:
-        assert changed == told
+        assert changed == positions
     assert changed[0] == truth["onset"] == scenario.onset
 
 
-def test_a_trial_leaves_a_run_directory_and_its_truth(trial: Trial) -> None:
+def test_a_trial_writes_a_run_directory_and_its_truth(trial: Trial) -> None:
     scenario = Scenario(kind="F02", seed=1, steps=STEPS, severity=1.0)
     run_dir = trial(scenario)
     assert sorted(path.name for path in run_dir.iterdir()) == ["trimtab", TRUTH]
@@ -84,7 +86,7 @@ def test_a_trial_on_ranks_has_the_facts_of_all_ranks(trial: Trial) -> None:
     assert truth["facts"]["steps"][0] == truth["onset"]
 
 
-def test_a_finished_trial_is_left_and_a_half_one_is_made_again(
+def test_a_finished_trial_is_kept_and_an_interrupted_one_is_trained_again(
     trial: Trial, tmp_path: Path, cache: Path
 ) -> None:
     scenario = Scenario(kind=CLEAN, seed=1, steps=4)
@@ -104,7 +106,7 @@ def test_a_finished_trial_is_left_and_a_half_one_is_made_again(
     assert not (run_dir / "checkpoints").exists()
 
 
-def test_a_trial_of_the_same_name_and_other_settings_is_another(
+def test_a_trial_with_the_same_name_and_different_settings_is_trained_again(
     trial: Trial, tmp_path: Path, cache: Path
 ) -> None:
     short, longer = (Scenario(kind=CLEAN, seed=1, steps=steps) for steps in (3, 4))
@@ -117,18 +119,18 @@ def test_a_trial_of_the_same_name_and_other_settings_is_another(
     assert not is_done(longer, tmp_path)
 
 
-def test_steps_are_told(trial: Trial, tmp_path: Path, cache: Path) -> None:
-    told: list[int] = []
+def test_steps_are_reported(trial: Trial, tmp_path: Path, cache: Path) -> None:
+    steps: list[int] = []
     scenario = Scenario(kind=CLEAN, seed=1, base=Base.RESUME, steps=6)
-    run_trial(scenario, tmp_path, cache_dir=cache, on_step=told.append)
-    assert told == [1, 2, 3, 4, 5, 6]
+    run_trial(scenario, tmp_path, cache_dir=cache, on_step=steps.append)
+    assert steps == [1, 2, 3, 4, 5, 6]
 
 
-def test_ranks_that_are_lost_begin_anew(
+def test_lost_ranks_start_again(
     trial: Trial, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run_twice(body: Any, world: int, *args: Any, timeout: float) -> list[Any]:
-        # What `run_ranks` does when the first ranks were lost on their way.
+        # What `run_ranks` does when the first ranks were lost.
         run_ranks(body, world, *args)
         return run_ranks(body, world, *args)
 

@@ -61,15 +61,6 @@ class RunDirectory:
         """The folder of the incidents' folders."""
         return self.home / "incidents"
 
-    def incident_folder(self, number: int, step: int) -> Path:
-        """The folder of one incident, named so that names sort as incidents opened."""
-        # Numbers only, so no name that came from outside can ever lead out of the folder.
-        if number < 1 or step < 0:
-            raise JournalError(
-                f"an incident has a number from 1 and a step from 0, got {number} and {step}"
-            )
-        return self.incidents / f"{int(number):04d}-step-{int(step):06d}"
-
     def exists(self) -> bool:
         """Whether trimtab has written a manifest or a journal here."""
         # A folder called trimtab/journal alone is not enough: a source tree has one too.

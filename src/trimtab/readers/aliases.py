@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from trimtab.core.signals import Quality
-from trimtab.readers.wording import listed, quoted
+from trimtab.readers.quoting import listed, quoted
 
 STEP: Final = "step"
 """The axis that counts optimizer updates."""

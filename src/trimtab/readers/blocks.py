@@ -10,8 +10,8 @@ from trimtab.core.block import NO_POSITION, Block, BoolArray, Column, IntArray
 from trimtab.core.errors import NoUsableLoss
 from trimtab.core.signals import LOSS, Quality
 from trimtab.readers.aliases import DATA_POSITION, STEP, Naming, name_columns
+from trimtab.readers.quoting import listed, quoted
 from trimtab.readers.table import Table
-from trimtab.readers.wording import listed, quoted
 
 FREE_CELLS = 1 << 26
 """A block may always have this many cells (0.6 GB)."""
@@ -49,7 +49,7 @@ def to_block(table: Table, path: Path) -> NamedBlock:
     step, with_step = _steps(table, foreign.get(STEP), notes)
     with_signal, wanted = table.rows_with(signals), table.kept
     rows = wanted & with_step & with_signal
-    _tell_dropped(with_step[wanted], with_signal[wanted], notes)
+    _note_dropped(with_step[wanted], with_signal[wanted], notes)
     columns = _columns(table, naming, signals, rows)
     if LOSS not in columns:
         raise NoUsableLoss(
@@ -140,7 +140,7 @@ def _columns(
     return columns
 
 
-def _tell_dropped(with_step: BoolArray, with_signal: BoolArray, notes: list[str]) -> None:
+def _note_dropped(with_step: BoolArray, with_signal: BoolArray, notes: list[str]) -> None:
     without_step = np.count_nonzero(~with_step)
     if without_step:
         notes.append(f"Rows without a usable step, left out: {without_step}.")

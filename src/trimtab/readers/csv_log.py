@@ -14,8 +14,9 @@ import numpy as np
 from trimtab.core.block import FloatArray
 from trimtab.core.errors import UnreadableLog
 from trimtab.readers.cells import to_matrix, to_number
-from trimtab.readers.formats import Reader
-from trimtab.readers.lines import LineFile, Progress
+from trimtab.readers.formats import Format
+from trimtab.readers.lines import LineFile
+from trimtab.readers.log_file import Progress
 from trimtab.readers.table import MAX_COLUMNS, Table
 
 DELIMITERS = (",", "\t", ";")
@@ -97,10 +98,10 @@ class _Sheet:
                 "run logged anything"
             )
         for note in notes:
-            self._table.tell(note)
+            self._table.add_note(note)
         for sentence, count in self._counts.items():
             if count:
-                self._table.tell(f"{sentence}: {count}.")
+                self._table.add_note(f"{sentence}: {count}.")
         return self._table
 
     def _add_numbers(self, lines: list[str]) -> bool:
@@ -249,7 +250,8 @@ def _unique(header: Sequence[str]) -> list[str]:
     return list(names)
 
 
-CSV = Reader(
+CSV = Format(
+    name="csv",
     description="CSV or TSV with a header line",
     suffixes=(".csv", ".tsv"),
     recognises=recognises,

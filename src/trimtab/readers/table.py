@@ -12,7 +12,7 @@ import numpy as np
 from trimtab.core.block import BoolArray, Column, FloatArray, IntArray
 from trimtab.readers.aliases import Alias
 from trimtab.readers.cells import to_numbers
-from trimtab.readers.wording import listed, printable, quoted
+from trimtab.readers.quoting import listed, printable, quoted
 
 MAX_COLUMNS = 10_000
 """Names beyond this many are not metrics but data: the norms of every tensor of a 70B model
@@ -87,7 +87,7 @@ class Table:
         """Leave out a column."""
         del self._columns[name]
 
-    def tell(self, note: str) -> None:
+    def add_note(self, note: str) -> None:
         """Add a sentence about the file to the notes."""
         self._notes.append(note)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from benchmarks.collectives import MOST_BYTES, MOST_COLLECTIVES, traffic
+from benchmarks.collectives import MAX_BYTES, MAX_COLLECTIVES, traffic
 from tests.live.protect.made_up import FAULTS, NAN, break_step, give_gradients, make_model
 from tests.live.protect.test_do_no_harm import IN_THE_GATE, IN_THE_GUARD
 from tests.live.test_do_no_harm import planted
@@ -302,6 +302,6 @@ def test_a_rank_whose_optimizer_is_passed_over_keeps_nobody_waiting(tmp_path: Pa
 @pytest.mark.parametrize("world", [2, 64, 16384])
 def test_two_collectives_and_few_bytes_a_step_at_any_world_size(world: int, tmp_path: Path) -> None:
     counted = traffic(world, tmp_path, num_blocks=40, steps=21)
-    assert all(len(step) == MOST_COLLECTIVES for step in counted.steps)
-    assert counted.most_bytes <= MOST_BYTES
+    assert all(len(step) == MAX_COLLECTIVES for step in counted.steps)
+    assert counted.max_bytes <= MAX_BYTES
     assert min(map(sum, counted.steps)) == 4 * 9 + 8 * 2  # nine floats and two whole numbers

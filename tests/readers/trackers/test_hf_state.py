@@ -10,7 +10,7 @@ from tests.readers.shapes import Write, values
 
 from trimtab.core.errors import NoUsableLoss, UnreadableLog
 from trimtab.core.signals import LOSS, Quality
-from trimtab.readers import LogFormat, read_log
+from trimtab.readers import read_log
 
 STATE = FIXTURES / "hf" / "every_1.json"
 WINDOWED = FIXTURES / "hf" / "every_2.json"
@@ -26,7 +26,7 @@ def record(step: int, loss: float, **others: float) -> dict[str, Any]:
 
 def test_a_nan_that_the_trainer_wrote_as_zero_is_a_nan_again() -> None:
     reading = read_log(STATE)
-    assert reading.format is LogFormat.HF
+    assert reading.format == "hf"
     assert reading.block.step.tolist() == list(range(1, 13))
     wanted = [loss if math.isfinite(loss) else math.nan for loss in HF_LOSSES]
     assert values(reading.block, "loss") == pytest.approx(wanted, abs=0, nan_ok=True)
@@ -95,7 +95,7 @@ def test_a_history_without_records(write: Write, text: str) -> None:
 
 def test_a_state_without_a_history(write: Write) -> None:
     with pytest.raises(UnreadableLog, match="has no log_history"):
-        read_log(write('{"global_step": 3}'), format=LogFormat.HF)
+        read_log(write('{"global_step": 3}'), format="hf")
 
 
 def test_cut_anywhere_what_stands_before_is_read(write: Write) -> None:
@@ -150,4 +150,4 @@ def test_a_checkpoint_that_was_never_finished_gives_way(tmp_path: Path) -> None:
 
 def test_a_copy_under_another_name_is_known_by_its_content(tmp_path: Path) -> None:
     shutil.copy(STATE, tmp_path / "history.txt")
-    assert read_log(tmp_path / "history.txt").format is LogFormat.HF
+    assert read_log(tmp_path / "history.txt").format == "hf"

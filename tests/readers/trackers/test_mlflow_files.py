@@ -7,7 +7,7 @@ from tests.readers.shapes import values
 from tests.readers.written import FIRST, ROWS, assert_reads_back
 
 from trimtab.core.errors import UnreadableLog
-from trimtab.readers import LogFormat, read_log
+from trimtab.readers import read_log
 
 STORE = FIXTURES / "mlflow" / "mlruns"
 
@@ -24,7 +24,7 @@ def make(folder: Path, **metrics: str) -> Path:
 
 def test_the_newest_run_of_a_store() -> None:
     reading = read_log(STORE)
-    assert reading.format is LogFormat.MLFLOW
+    assert reading.format == "mlflow"
     assert_reads_back(reading.block, ROWS)
     assert reading.names["loss"] == "train/loss"
     assert "It is the newest of 2 such logs" in reading.notes[1]

@@ -12,7 +12,7 @@ from tests.readers.written import FIRST, ROWS, assert_reads_back
 
 from trimtab.core.errors import LogError, UnreadableLog
 from trimtab.core.signals import LOSS, Quality
-from trimtab.readers import LogFormat, read_log
+from trimtab.readers import read_log
 from trimtab.readers.trackers.databases import database
 
 PACKED = {
@@ -52,7 +52,7 @@ def mlflow_rows(*rows: str) -> str:
 
 def test_the_newest_run_is_read_and_others_by_name(packed: Path) -> None:
     reading = read_log(packed)
-    assert reading.format is LogFormat.SQLITE
+    assert reading.format == "sqlite"
     assert_reads_back(reading.block, ROWS)
     assert "Of 2 runs in the file, 'run' is read" in reading.notes[0]
     assert_reads_back(read_log(f"{packed}#run").block, ROWS)

@@ -19,7 +19,7 @@ from tests.readers.written import FIRST, ROWS, SECOND, assert_reads_back
 
 from trimtab.core.errors import NoUsableLoss, UnreadableLog
 from trimtab.core.signals import LOSS, Quality
-from trimtab.readers import LogFormat, read_log
+from trimtab.readers import read_log
 
 RUN = FIXTURES / "tensorboard"
 OLD_STYLE, NEW_STYLE = sorted(RUN.iterdir())
@@ -27,7 +27,7 @@ OLD_STYLE, NEW_STYLE = sorted(RUN.iterdir())
 
 def test_several_event_files_of_one_run() -> None:
     reading = read_log(RUN)
-    assert reading.format is LogFormat.TENSORBOARD
+    assert reading.format == "tensorboard"
     assert_reads_back(reading.block, ROWS)
     assert reading.names["loss"] == "train/loss"
     assert reading.notes == ("Times that the step goes back, as after a restart: 1.",)

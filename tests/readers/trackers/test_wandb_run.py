@@ -11,7 +11,7 @@ from tests.readers.written import ROWS, assert_reads_back
 
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.signals import LOSS, Quality
-from trimtab.readers import LogFormat, read_log
+from trimtab.readers import read_log
 from trimtab.readers.trackers.wandb import chunklog
 
 RUN = FIXTURES / "wandb" / "run-fixture.wandb"
@@ -40,7 +40,7 @@ def chunks(*records: bytes, kind: int = 1) -> bytes:
 
 def test_an_offline_run() -> None:
     reading = read_log(RUN)
-    assert reading.format is LogFormat.WANDB
+    assert reading.format == "wandb"
     assert RUN.stat().st_size > chunklog.BLOCK_BYTES
     assert_reads_back(reading.block, ROWS)
     assert reading.names["step"] == "trainer/global_step"

@@ -17,11 +17,11 @@ from trimtab.core.config import Config
 from trimtab.core.incidents import IncidentChange
 from trimtab.core.signals import Quality
 from trimtab.diagnose.context import RunFacts
+from trimtab.diagnosis import Source, build_report
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.judge import Judge
 from trimtab.live.host.ceiling import Ceiling
-from trimtab.report.incident_files import write_incident
-from trimtab.report.run_report import RunReport
+from trimtab.report.incident_files import write_incidents
 
 log = logging.getLogger("trimtab")
 
@@ -141,18 +141,8 @@ class HostSide:
     def _write_postmortems(self) -> None:
         if not self._judge.incidents:
             return
-        block = read_journal(self._run).block
-        opinions = [self._judge.explain(i, block, self._facts) for i in self._judge.incidents]
-        account = RunReport(
-            source=str(self._run.root),
-            format="journal",
-            rules=self._judge.rules.name,
-            block=block,
-            facts=self._facts,
-            notes=(),
-            opinions=tuple(opinions),
+        source = Source(
+            block=read_journal(self._run).block, format="journal", facts=self._facts, notes=()
         )
-        for opinion in opinions:
-            incident = opinion.diagnosis.incident
-            folder = self._run.incident_folder(incident.number, incident.onset.step)
-            write_incident(folder, opinion, account)
+        report = build_report(self._judge, source, name=str(self._run.root))
+        write_incidents(report, self._run.incidents)

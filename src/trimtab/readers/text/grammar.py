@@ -1,6 +1,6 @@
 """What a trainer's text log looks like: which of its lines matter and what they say.
 
-A format is a `Grammar`, and nothing else: `scribe.py` reads them all.
+A format is a `Grammar` and nothing else: `parser.py` reads them all.
 """
 
 import re
@@ -53,10 +53,12 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
-    """One format."""
+    """One text format."""
 
+    name: str
+    """The name of the format, as given to `--format`."""
     trainer: str
-    """Who writes such logs."""
+    """The trainer that writes such logs."""
     sign: re.Pattern[str]
     """By which the format is recognised, in any line that may hold a record."""
     lines: tuple[Line, ...]

@@ -35,7 +35,7 @@ def unscale(table: Table, *, norm: str, scale: str) -> None:
     values[rows] = np.exp2(log_norm - carried)
     table.replace(norm, Column(values, norms.present))
     mark_quality(table, norm, Quality.INFERRED)
-    table.tell(
+    table.add_note(
         f"{norm!r} moves with {scale!r}, so it is the norm of the scaled gradient; it was divided "
         f"by the scale in {len(rows)} records."
     )

@@ -14,9 +14,9 @@ import numpy as np
 from trimtab.core.block import FloatArray
 from trimtab.core.errors import UnreadableLog
 from trimtab.readers.cells import to_number
-from trimtab.readers.formats import Reader
-from trimtab.readers.jsonl_log import decode_json
-from trimtab.readers.lines import Progress
+from trimtab.readers.formats import Format
+from trimtab.readers.json_objects import decode_json
+from trimtab.readers.log_file import LogFile, Progress
 from trimtab.readers.table import Table
 
 _MARK = re.compile(rb'^\s*\{\s*"[^"]*"\s*:\s*\{\s*"(start_step|end_step|step_interval|values)"\s*:')
@@ -24,9 +24,9 @@ _MARK = re.compile(rb'^\s*\{\s*"[^"]*"\s*:\s*\{\s*"(start_step|end_step|step_int
 
 def read(path: Path, progress: Progress) -> Table:
     """Read a file of golden values."""
-    data = path.read_bytes()
+    file = LogFile(path, progress)
     try:
-        document, _ = decode_json(data.decode("utf-8-sig", "replace").strip())
+        document, _ = decode_json(file.read().decode("utf-8-sig", "replace").strip())
     except (ValueError, RecursionError) as error:
         raise UnreadableLog(
             f"{path} cannot be read as JSON ({error}); if it was cut off, get it whole"
@@ -42,7 +42,6 @@ def read(path: Path, progress: Progress) -> Table:
         if name != "step":
             places = np.searchsorted(steps, np.array(list(values), dtype=np.float64))
             table.add(name, rows[places], _array(values))
-    progress(len(data), len(data))
     return table
 
 
@@ -84,7 +83,8 @@ def _array(values: Mapping[float, float]) -> FloatArray:
     return np.array(list(values.values()), dtype=np.float64)
 
 
-GOLDEN = Reader(
+GOLDEN = Format(
+    name="megatron-golden",
     description="golden values of Megatron-LM",
     suffixes=(),
     recognises=recognises,

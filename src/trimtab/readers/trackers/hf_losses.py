@@ -9,8 +9,8 @@ import numpy as np
 from trimtab.core.block import BoolArray, Column
 from trimtab.core.signals import LOSS, Quality
 from trimtab.readers.aliases import Alias, name_columns
+from trimtab.readers.quoting import quoted
 from trimtab.readers.table import Table
-from trimtab.readers.wording import quoted
 
 _MARKS = ("loss", "learning_rate", "epoch")
 """Names that the Trainer logs together at every record."""
@@ -31,7 +31,7 @@ def restore_hf_losses(table: Table, prefix: str = "") -> None:
     quality = Quality.RAW
     if _is_thinned(table, losses):
         quality = Quality.WINDOW_MEAN
-        table.tell(
+        table.add_note(
             f"HF's Trainer logs the mean of {quoted(name)} since the record before: a short spike "
             "is higher than it looks."
         )
@@ -39,7 +39,7 @@ def restore_hf_losses(table: Table, prefix: str = "") -> None:
         quality = Quality.INFERRED
         values = np.where(hidden, np.nan, losses.values)
         table.replace(name, Column(values, losses.present))
-        table.tell(
+        table.add_note(
             f"Values of {quoted(name)} that are exactly 0 beside a gradient norm that is 0 or not "
             f"finite, taken as NaN, which HF's Trainer writes so: {np.count_nonzero(hidden)}."
         )
@@ -51,7 +51,7 @@ def _hidden(losses: Column, table: Table, norm: str) -> BoolArray:
     zero = losses.present & (losses.values == 0.0)
     if norm not in table.recorded:
         if zero.any():
-            table.tell(
+            table.add_note(
                 f"Losses of exactly 0: {np.count_nonzero(zero)}. HF's Trainer writes a NaN so, but "
                 "without a gradient norm they are left as they are."
             )

@@ -63,7 +63,9 @@ class Points:
         self._fill(table, numbers, values, row_of)
         if len(rows) > 1 and len(np.unique(steps)) == 1:
             table.replace(STEP, Column.complete(rows.astype(np.float64)))
-            table.tell(f"Every value was logged at step {steps[0]}: the rows are numbered from 0.")
+            table.add_note(
+                f"Every value was logged at step {steps[0]}: the rows are numbered from 0."
+            )
         known = np.isfinite(times) & (times > 0)
         if known.any():
             clock = np.full(len(rows), np.nan)

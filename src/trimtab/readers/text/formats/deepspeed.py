@@ -18,7 +18,7 @@ from trimtab.readers.aliases import STEP, Alias
 from trimtab.readers.table import Table
 from trimtab.readers.text.grammar import NUMBER, Grammar, Line, Place
 from trimtab.readers.text.layouts import Pairs
-from trimtab.readers.text.scribe import text_reader
+from trimtab.readers.text.parser import text_format
 from trimtab.readers.text.windows import mark_window_means
 
 
@@ -32,11 +32,12 @@ def finish(table: Table) -> None:
         return
     shifts = np.concatenate([[0.0], np.cumsum(np.where(anew, 1 - moves, 0.0))])
     table.replace(STEP, Column(step.values + shifts, step.present))
-    table.tell(f"Epochs in which the steps are counted anew, joined: {np.count_nonzero(anew)}.")
+    table.add_note(f"Epochs in which the steps are counted anew, joined: {np.count_nonzero(anew)}.")
 
 
-DEEPSPEED = text_reader(
+DEEPSPEED = text_format(
     Grammar(
+        name="deepspeed",
         trainer="DeepSpeed",
         sign=re.compile(r"steps: \d+ loss: |[Ee]poch: \d+ ?\| ?[Ss]tep: \d+ ?\|"),
         lines=(

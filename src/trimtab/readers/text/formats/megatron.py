@@ -22,7 +22,7 @@ from trimtab.readers.table import Table
 from trimtab.readers.text.grammar import Grammar, Line
 from trimtab.readers.text.layouts import Pairs
 from trimtab.readers.text.loss_scaling import unscale
-from trimtab.readers.text.scribe import text_reader
+from trimtab.readers.text.parser import text_format
 from trimtab.readers.text.windows import mark_quality, mark_window_means, window_lengths
 
 LM_LOSS = "lm loss"
@@ -57,17 +57,20 @@ def _restore_losses(table: Table) -> None:
     table.replace(LM_LOSS, Column(values, present))
     if dropped.any():
         mark_quality(table, LM_LOSS, Quality.INFERRED)
-        table.tell(
+        table.add_note(
             f"Records in which {LM_LOSS!r} was not printed, as Megatron does with NaN; taken as "
             f"NaN: {np.count_nonzero(dropped)}."
         )
     idle_ones = np.count_nonzero(unprinted & ~dropped)
     if idle_ones:
-        table.tell(f"Records in which all iterations were skipped, without a loss: {idle_ones}.")
+        table.add_note(
+            f"Records in which all iterations were skipped, without a loss: {idle_ones}."
+        )
 
 
-MEGATRON = text_reader(
+MEGATRON = text_format(
     Grammar(
+        name="megatron",
         trainer="Megatron-LM",
         sign=re.compile(r" iteration +\d+/ *\d+ \| +(?:consumed samples|elapsed time)"),
         lines=(

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from trimtab.core.signals import GRAD_NORM, LOSS, LR, TOKENS_PER_SECOND
 from trimtab.readers.aliases import Alias
 from trimtab.readers.text.grammar import NUMBER, Grammar, Line, Place
-from trimtab.readers.text.scribe import text_reader
+from trimtab.readers.text.parser import text_format
 
 _METRIC = re.compile(rf"([^=]+)=({NUMBER})([BTPE]?)\s*$")
 _FACTORS = {"": 1.0, "B": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
@@ -28,8 +28,9 @@ def _metric(rest: str) -> Iterator[tuple[str, float]]:
         yield name, float(number.replace(",", "")) * _FACTORS[letter]
 
 
-OLMO = text_reader(
+OLMO = text_format(
     Grammar(
+        name="olmo",
         trainer="OLMo",
         sign=re.compile(r"\[step=\d+/[\d?]+,epoch=\d+"),
         lines=(

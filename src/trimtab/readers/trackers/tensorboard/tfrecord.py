@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from trimtab.core.block import BoolArray, IntArray
-from trimtab.readers.lines import Progress
+from trimtab.readers.log_file import Progress
 from trimtab.readers.trackers.tensorboard.crc32c import Bytes, Checksums, masked_crcs
 
 CHUNK_BYTES = 1 << 20

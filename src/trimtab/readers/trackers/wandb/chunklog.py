@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from trimtab.readers.lines import Progress
+from trimtab.readers.log_file import Progress
 
 BLOCK_BYTES = 1 << 15
 

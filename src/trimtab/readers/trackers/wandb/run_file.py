@@ -6,8 +6,8 @@ from pathlib import Path
 
 from trimtab.core.errors import UnreadableLog
 from trimtab.readers.folders import newest_first
-from trimtab.readers.formats import Reader
-from trimtab.readers.lines import Progress
+from trimtab.readers.formats import Format
+from trimtab.readers.log_file import Progress
 from trimtab.readers.table import Table
 from trimtab.readers.trackers.call_steps import CALL_STEP, prefer_steps_beside_loss
 from trimtab.readers.trackers.hf_losses import is_by_hf, restore_hf_losses
@@ -58,7 +58,7 @@ def read(path: Path, progress: Progress) -> Table:
         found = " ".join(notes) or "nothing is damaged"
         raise UnreadableLog(f"{path} has no history ({found}); check that the run logged anything")
     for note in notes:
-        table.tell(note)
+        table.add_note(note)
     prefer_steps_beside_loss(table)
     if is_by_hf(table, _HF_PREFIX):
         restore_hf_losses(table, _HF_PREFIX)
@@ -116,7 +116,8 @@ def _item(data: bytes, start: int, end: int) -> tuple[str, Cell | None]:
     return "/".join(names), cell
 
 
-WANDB = Reader(
+WANDB = Format(
+    name="wandb",
     description="W&B run files (.wandb)",
     suffixes=(".wandb",),
     recognises=recognises,
