@@ -1,4 +1,4 @@
-"""Made-up runs for tests: small, seeded, with trouble put in on purpose."""
+"""Synthetic runs for tests: small, seeded, with faults added on purpose."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ def troubled_run() -> Block:
 
 
 def diagnosis_of(symptom: Symptom, *, resumed: bool = False) -> Diagnosis:
-    """An incident in a healthy run that has one finding, maybe at a resume."""
+    """The diagnosis of an incident with one finding in a healthy run, maybe at a resume."""
     block = block_of({"loss": falling_loss(400)})
     if resumed:
         event = Event(kind="resume", tick=299, step=300)

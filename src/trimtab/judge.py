@@ -166,6 +166,6 @@ class Judge:
 
 
 def _attempt(incident: Incident, run: Block) -> int:
-    """The attempt in which the incident began; that of the nearest record if its own was lost."""
+    """The attempt in which the incident began, by the nearest record if the onset was lost."""
     row = min(run.row_of(incident.onset.tick), len(run) - 1)
     return int(run.attempt[row]) if len(run) else 0

@@ -12,7 +12,7 @@ from trimtab.judge import Judge
 from trimtab.rulesets import TEXTBOOK
 
 
-def changes(block: Block) -> tuple[list[IncidentChange], Judge]:
+def judged(block: Block) -> tuple[list[IncidentChange], Judge]:
     judge = Judge(rules=TEXTBOOK)
     seen = [*judge.update(block).changes, *judge.finish().changes]
     return seen, judge
@@ -25,7 +25,7 @@ def steady(records: int) -> np.ndarray:
 
 def test_a_spike_that_comes_back_is_recoverable() -> None:
     loss = np.concatenate([steady(200), [30.0, 20.0, 12.0, 10.4], steady(100)])
-    seen, judge = changes(block_of({"loss": loss}, first_step=0))
+    seen, judge = judged(block_of({"loss": loss}, first_step=0))
     (incident,) = judge.incidents
     assert [change.transition for change in seen] == [
         Transition.OPENED,
@@ -41,22 +41,22 @@ def test_a_spike_that_comes_back_is_recoverable() -> None:
 
 def test_a_level_that_stays_up_is_lingering_and_becomes_the_new_normal() -> None:
     loss = np.concatenate([steady(200), steady(400) + 15.0])
-    _, judge = changes(block_of({"loss": loss}, first_step=0))
+    _, judge = judged(block_of({"loss": loss}, first_step=0))
     (incident,) = judge.incidents
     assert incident.incident_class is IncidentClass.LINGERING
     assert incident.end is not None
     assert incident.end.step == 250
 
 
-def test_a_loss_that_goes_on_rising_is_divergent() -> None:
+def test_a_loss_that_keeps_rising_is_divergent() -> None:
     loss = np.concatenate([steady(200), 20.0 + np.arange(51.0)])
-    _, judge = changes(block_of({"loss": loss}, first_step=0))
+    _, judge = judged(block_of({"loss": loss}, first_step=0))
     assert judge.incidents[0].incident_class is IncidentClass.DIVERGENT
 
 
 def test_a_nan_that_stays_is_divergent_and_stays_open() -> None:
     loss = np.concatenate([steady(200), np.full(80, np.nan)])
-    seen, judge = changes(block_of({"loss": loss}, first_step=0))
+    seen, judge = judged(block_of({"loss": loss}, first_step=0))
     (incident,) = judge.incidents
     assert incident.incident_class is IncidentClass.DIVERGENT
     assert incident.end is None
@@ -65,13 +65,13 @@ def test_a_nan_that_stays_is_divergent_and_stays_open() -> None:
 
 def test_a_nan_that_stays_is_divergent_even_if_the_log_ends_at_once() -> None:
     loss = np.concatenate([steady(200), [np.nan]])
-    _, judge = changes(block_of({"loss": loss}))
+    _, judge = judged(block_of({"loss": loss}))
     assert judge.incidents[0].incident_class is IncidentClass.DIVERGENT
 
 
 def test_a_divergent_incident_stays_divergent_when_finite_losses_return() -> None:
     loss = np.concatenate([steady(200), np.full(80, np.nan), steady(20)])
-    _, judge = changes(block_of({"loss": loss}, first_step=0))
+    _, judge = judged(block_of({"loss": loss}, first_step=0))
     (incident,) = judge.incidents
     assert incident.incident_class is IncidentClass.DIVERGENT
     assert incident.end is not None
@@ -80,36 +80,36 @@ def test_a_divergent_incident_stays_divergent_when_finite_losses_return() -> Non
 def test_one_nan_among_good_losses_is_recoverable() -> None:
     loss = steady(300)
     loss[250] = np.nan
-    _, judge = changes(block_of({"loss": loss}, first_step=0))
+    _, judge = judged(block_of({"loss": loss}, first_step=0))
     (incident,) = judge.incidents
     assert incident.incident_class is IncidentClass.RECOVERABLE
     assert incident.onset.step == 250
 
 
-def test_a_log_that_ends_early_leaves_the_class_open() -> None:
+def test_a_log_that_ends_early_gives_no_class() -> None:
     loss = np.concatenate([steady(200), [40.0, 39.0]])
-    _, judge = changes(block_of({"loss": loss}))
+    _, judge = judged(block_of({"loss": loss}))
     assert judge.incidents[0].incident_class is None
     assert judge.incidents[0].end is None
 
 
 def test_an_alarm_soon_after_the_end_reopens() -> None:
     loss = np.concatenate([steady(200), [40.0], steady(5), [60.0], steady(60)])
-    seen, judge = changes(block_of({"loss": loss}, first_step=0))
+    seen, judge = judged(block_of({"loss": loss}, first_step=0))
     assert len(judge.incidents) == 1
     assert Transition.REOPENED in [change.transition for change in seen]
     assert judge.incidents[0].peak.step == 206
 
 
-def test_an_alarm_long_after_the_end_is_another_incident() -> None:
+def test_an_alarm_long_after_the_end_is_a_new_incident() -> None:
     loss = np.concatenate([steady(200), [40.0], steady(30), [80.0], steady(60)])
-    _, judge = changes(block_of({"loss": loss}, first_step=0))
+    _, judge = judged(block_of({"loss": loss}, first_step=0))
     assert [incident.onset.step for incident in judge.incidents] == [200, 231]
 
 
 def test_a_new_symptom_worsens_the_incident() -> None:
     loss = np.concatenate([steady(200), [40.0, 50.0, np.nan, np.nan]])
-    seen, judge = changes(block_of({"loss": loss}, first_step=0))
+    seen, judge = judged(block_of({"loss": loss}, first_step=0))
     worsened = [change for change in seen if change.transition is Transition.WORSENED]
     assert [change.tick for change in worsened] == [202]
     assert judge.incidents[0].symptoms == (Symptom.LOSS_SPIKE, Symptom.NONFINITE_LOSS)
@@ -117,31 +117,31 @@ def test_a_new_symptom_worsens_the_incident() -> None:
 
 def test_the_excursion_does_not_enter_the_baseline() -> None:
     loss = np.concatenate([steady(200), [1000.0, 900.0, 10.0], steady(30), [50.0], steady(9)])
-    _, judge = changes(block_of({"loss": loss}, first_step=0))
-    # The textbook's own window is blind to 50 after 1000; ask the tracker through a NaN.
+    _, judge = judged(block_of({"loss": loss}, first_step=0))
+    # The textbook's window does not see 50 after 1000; a NaN shows the baseline.
     loss[-10] = np.nan
-    _, judge = changes(block_of({"loss": loss}, first_step=0))
+    _, judge = judged(block_of({"loss": loss}, first_step=0))
     assert judge.incidents[-1].baseline_mean == pytest.approx(10.0, abs=0.1)
 
 
 def test_a_slow_rise_is_silent() -> None:
     loss = np.concatenate([falling_loss(150), 3.0 + 0.001 * np.arange(260.0)])
-    _, judge = changes(block_of({"loss": loss}))
+    _, judge = judged(block_of({"loss": loss}))
     assert IncidentClass.SILENT in [incident.incident_class for incident in judge.incidents]
 
 
-def test_a_norm_that_is_not_finite_is_silent() -> None:
+def test_a_non_finite_norm_is_silent() -> None:
     norms = np.concatenate([np.ones(300), np.full(300, np.inf)])
-    _, judge = changes(block_of({"loss": steady(600), "param_norm": norms}))
+    _, judge = judged(block_of({"loss": steady(600), "param_norm": norms}))
     assert judge.incidents[0].incident_class is IncidentClass.SILENT
 
 
-def test_a_silent_incident_that_spikes_is_classed_by_its_loss() -> None:
+def test_a_silent_incident_that_spikes_is_classified_by_its_loss() -> None:
     norms = np.concatenate([np.ones(300), np.full(300, np.inf)])
     loss = steady(600)
     loss[300] = 10.9  # above mean + 0.5 sigma: the incident stays open
     loss[301:340] = 40.0
-    _, judge = changes(block_of({"loss": loss, "param_norm": norms}))
+    _, judge = judged(block_of({"loss": loss, "param_norm": norms}))
     assert judge.incidents[0].incident_class is IncidentClass.RECOVERABLE
 
 
@@ -156,12 +156,12 @@ def test_an_alarm_at_a_record_without_loss_has_no_loss_not_nan() -> None:
             ),
         ]
     )
-    _, judge = changes(block)
+    _, judge = judged(block)
     assert judge.incidents[0].onset.loss is None
 
 
-def test_a_nan_in_the_first_records_is_not_held_against_a_baseline_that_is_not_there() -> None:
-    _, judge = changes(block_of({"loss": np.array([np.nan, 5.0, 4.0])}))
+def test_a_nan_in_the_first_records_needs_no_baseline() -> None:
+    _, judge = judged(block_of({"loss": np.array([np.nan, 5.0, 4.0])}))
     (incident,) = judge.incidents
     assert incident.baseline_mean is None
     assert incident.incident_class is IncidentClass.RECOVERABLE
@@ -179,7 +179,7 @@ def test_state_survives_json_in_the_middle_of_an_incident() -> None:
     assert second.incidents == whole.incidents
 
 
-def test_a_state_of_another_kind_is_refused() -> None:
+def test_a_state_of_a_different_version_is_refused() -> None:
     state = Judge(Config(), TEXTBOOK).state_dict()
     state["version"] = 99
     with pytest.raises(Exception, match="start a new judge"):

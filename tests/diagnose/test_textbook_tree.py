@@ -1,4 +1,4 @@
-"""Every end of the textbook tree is reached by a run that deserves it."""
+"""Every leaf of the textbook tree is reached by a run with that fault."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ from trimtab.policy.incident_report import IncidentReport
 from trimtab.rulesets import TEXTBOOK
 
 
-def opinions(block: Block, facts: RunFacts | None = None) -> list[IncidentReport]:
+def reports(block: Block, facts: RunFacts | None = None) -> list[IncidentReport]:
     judge = Judge(rules=TEXTBOOK)
     judge.update(block)
     judge.finish()
@@ -28,7 +28,7 @@ def opinions(block: Block, facts: RunFacts | None = None) -> list[IncidentReport
 
 
 def last(signals: Mapping[str, Array], facts: RunFacts | None = None) -> IncidentReport:
-    return opinions(block_of(signals), facts)[-1]
+    return reports(block_of(signals), facts)[-1]
 
 
 def calm(records: int) -> Array:
@@ -146,12 +146,12 @@ CASES: dict[str, tuple[dict[str, Array], RunFacts, Leaf]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_walk_ends_where_it_should(name: str) -> None:
+def test_the_walk_ends_at_the_right_leaf(name: str) -> None:
     signals, facts, leaf = CASES[name]
     assert last(signals, facts).diagnosis.walk.leaf is leaf
 
 
-def test_every_end_is_tested() -> None:
+def test_every_leaf_is_tested() -> None:
     ends = {
         id(end) for q in TEXTBOOK_TREE.values() for end in (q.yes, q.no) if isinstance(end, Leaf)
     }
@@ -165,22 +165,22 @@ def test_every_question_leads_to_one_that_exists() -> None:
             assert isinstance(end, Leaf) or end in TEXTBOOK_TREE
 
 
-def test_a_signal_that_was_not_recorded_says_so_and_the_way_of_no_is_taken() -> None:
+def test_a_signal_that_was_not_recorded_is_reported_and_takes_the_no_branch() -> None:
     walk = last({"loss": spike()}).diagnosis.walk
     by_id = {answer.id: answer for answer in walk.answers}
     assert by_id["2.3a"].result.outcome is Outcome.NOT_RECORDED
     assert by_id["2.3a"].goes_to == "2.3b"
 
 
-def test_a_plateau_overrules_the_state_machine() -> None:
+def test_a_plateau_overrides_the_state_machine() -> None:
     signals, facts, _ = CASES["plateau"]
     diagnosis = last(signals, facts).diagnosis
     assert diagnosis.incident.incident_class is IncidentClass.SILENT
     assert diagnosis.incident_class is IncidentClass.PLATEAU
 
 
-def test_the_troubled_run_is_told_as_it_is() -> None:
-    spiked, nan = opinions(troubled_run())[-2:]
+def test_the_troubled_run_is_diagnosed() -> None:
+    spiked, nan = reports(troubled_run())[-2:]
     assert spiked.diagnosis.incident.onset.step == 600
     assert spiked.diagnosis.incident_class is IncidentClass.RECOVERABLE
     assert spiked.diagnosis.cause is Cause.RARE_TOKENS
@@ -196,8 +196,8 @@ def test_a_nan_that_stays_has_the_destructive_update_first() -> None:
 
 def test_hypotheses_are_ranked_by_standing() -> None:
     block = troubled_run()
-    for opinion in opinions(block):
-        order = [list(Standing).index(h.standing) for h in opinion.diagnosis.hypotheses]
+    for report in reports(block):
+        order = [list(Standing).index(h.standing) for h in report.diagnosis.hypotheses]
         assert order == sorted(order)
 
 
@@ -208,7 +208,7 @@ def test_a_resume_shortly_before_supports_lost_optimizer_state() -> None:
         step=block.step,
         events=(Event(kind="resume", tick=290, step=291),),
     )
-    causes = {h.cause: h for h in opinions(resumed)[-1].diagnosis.hypotheses}
+    causes = {h.cause: h for h in reports(resumed)[-1].diagnosis.hypotheses}
     assert causes[Cause.OPTIMIZER_STATE_LOST].standing is Standing.SUPPORTED
 
 
@@ -217,7 +217,7 @@ def test_a_restart_seen_only_by_the_step_counts_too() -> None:
     restarted = Block.from_columns(
         block.columns, step=block.step, attempt=(np.arange(400) >= 280).astype(np.int64)
     )
-    causes = {h.cause: h for h in opinions(restarted)[-1].diagnosis.hypotheses}
+    causes = {h.cause: h for h in reports(restarted)[-1].diagnosis.hypotheses}
     assert causes[Cause.OPTIMIZER_STATE_LOST].standing is Standing.SUPPORTED
 
 
@@ -234,16 +234,16 @@ def test_a_signal_that_is_not_raw_says_so() -> None:
     clipped = Block.from_columns(
         block.columns, step=block.step, qualities={"grad_norm": Quality.POST_CLIP}
     )
-    answers = {a.id: a for a in opinions(clipped)[-1].diagnosis.walk.answers}
+    answers = {a.id: a for a in reports(clipped)[-1].diagnosis.walk.answers}
     assert "post-clip" in answers["2.3a"].result.observation
 
 
 def test_symptoms_are_numbers_and_what_is_not_recorded_is_none() -> None:
     loss = add_spike(falling_loss(1200), 599)
-    opinion = next(
-        o for o in opinions(block_of({"loss": loss})) if o.diagnosis.incident.onset.step == 600
+    report = next(
+        r for r in reports(block_of({"loss": loss})) if r.diagnosis.incident.onset.step == 600
     )
-    symptoms = opinion.diagnosis.symptoms
+    symptoms = report.diagnosis.symptoms
     assert symptoms.loss_before == pytest.approx(2.1, abs=0.1)
     assert symptoms.loss_peak == pytest.approx(4.6, abs=0.1)
     assert symptoms.loss_after_50 == pytest.approx(2.1, abs=0.1)
@@ -265,7 +265,7 @@ def test_cost_counts_steps_time_and_tokens() -> None:
     assert last({"loss": spike()}).diagnosis.cost.seconds is None
 
 
-def test_odd_tokens_name_the_cause_where_the_norm_alone_does_not() -> None:
+def test_odd_tokens_name_the_cause_where_the_norm_does_not() -> None:
     signals = {
         "loss": spike(),
         "grad_norm": with_value(0.5, 400, r300=14.0),  # 28 times the mean: not 30

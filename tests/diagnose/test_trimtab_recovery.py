@@ -1,4 +1,4 @@
-"""The incident state machine of trimtab's own rules: what an incident is, and when it ends."""
+"""The incident state machine of trimtab's rules: what an incident is, and when it ends."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ ONSET = 300
 
 
 def losses(rows: int = 800, *, fall: float = 0.0, seed: int = 0) -> np.ndarray:
-    """A loss with noise that falls by so much per unit of the logarithm of the step."""
+    """A loss with noise that falls by this much per unit of the logarithm of the step."""
     noise = np.random.default_rng(seed).normal(0, NOISE, rows)
     return 4.0 - fall * np.log((np.arange(rows) + 1) / 100) + noise
 
@@ -75,7 +75,7 @@ def test_one_high_loss_is_a_hard_batch() -> None:
     assert incident.incident_class is IncidentClass.HARD_BATCH
 
 
-def test_a_level_that_stays_lingers_and_becomes_the_new_normal_which_is_told() -> None:
+def test_a_level_that_stays_lingers_and_is_reported_as_the_new_normal() -> None:
     loss = losses()
     loss[ONSET:] += 0.5
     incident, changes = judged(loss, alarm(ONSET))
@@ -86,7 +86,7 @@ def test_a_level_that_stays_lingers_and_becomes_the_new_normal_which_is_told() -
     assert changes[-2].tick - ONSET <= SETTLED * 100 + 1
 
 
-def test_a_gap_that_hides_behind_the_trend_is_not_taken_for_a_recovery() -> None:
+def test_a_gap_that_the_trend_hides_does_not_count_as_a_recovery() -> None:
     loss = losses(500, fall=1.5)
     loss[ONSET:] += 0.6
     assert loss[ONSET + 150 :].mean() < loss[ONSET - 20 : ONSET].mean()  # under the old level again
@@ -112,9 +112,9 @@ def test_a_loss_far_above_that_does_not_fall_is_divergent_and_one_that_falls_lin
     assert judged(loss, alarm(ONSET))[0].incident_class is IncidentClass.LINGERING
 
 
-def test_a_loss_that_is_back_up_where_it_was_before_a_drop_is_not_lost() -> None:
+def test_a_loss_that_is_back_at_its_level_before_a_drop_is_not_divergent() -> None:
     loss = losses()
-    loss[ONSET - 60 : ONSET] -= 3.0  # the same batch, learnt by heart
+    loss[ONSET - 60 : ONSET] -= 3.0  # the same batch, memorized
     assert judged(loss, alarm(ONSET))[0].incident_class is not IncidentClass.DIVERGENT
 
 
@@ -126,7 +126,7 @@ def test_non_finite_losses_that_stay_are_divergent() -> None:
     assert incident.end is None
 
 
-def test_weights_that_are_no_numbers_and_a_higher_loss_are_divergent() -> None:
+def test_non_finite_weights_with_a_higher_loss_are_divergent() -> None:
     loss = losses()
     loss[ONSET:] += 0.5
     incident, _ = judged(loss, alarm(ONSET, Symptom.NONFINITE_NORM), alarm(ONSET))
@@ -142,7 +142,7 @@ def test_an_alarm_that_the_loss_does_not_follow_is_silent() -> None:
     assert incident.new_level is None
 
 
-def test_an_alarm_that_the_loss_does_follow_is_classed_by_the_loss() -> None:
+def test_an_alarm_that_the_loss_follows_is_classified_by_the_loss() -> None:
     loss = losses()
     loss[ONSET + 10 : ONSET + 60] += 0.4
     incident, _ = judged(loss, alarm(ONSET, Symptom.LR_JUMP))
@@ -156,7 +156,7 @@ def test_no_learning_is_a_plateau() -> None:
     assert incident.incident_class is IncidentClass.PLATEAU
 
 
-def test_a_loss_far_above_that_learns_nothing_is_lost_and_no_plateau() -> None:
+def test_a_loss_far_above_that_does_not_learn_is_divergent_and_no_plateau() -> None:
     loss = losses()
     loss[ONSET:] += 10.0
     incident, _ = judged(loss, alarm(ONSET), alarm(ONSET + 90, Symptom.NO_LEARNING))
@@ -168,12 +168,12 @@ def test_every_open_incident_has_an_outlook_at_8_and_32_records() -> None:
     for height, symptom in ((1.0, Symptom.LOSS_SPIKE), (0.0, Symptom.FROZEN)):
         loss[ONSET:] += height
         _, changes = judged(loss, alarm(ONSET, symptom), until=ONSET + 60)
-        told = [
+        forecasts = [
             change.incident.outlook.records
             for change in changes
             if change.transition is Transition.FORECAST and change.incident.outlook
         ]
-        assert told == [8, 32]
+        assert forecasts == [8, 32]
         assert changes[-1].incident.outlook is not None
         assert 0.5 < changes[-1].incident.outlook.certainty < 1
 
@@ -187,7 +187,7 @@ def test_the_onset_is_dated_back_to_a_warning_that_led_up_to_it_but_not_to_a_slo
     assert incident.onset.step == ONSET - 4
 
 
-def test_an_incident_is_over_when_no_loss_comes_any_more() -> None:
+def test_an_incident_is_over_when_the_loss_is_no_longer_recorded() -> None:
     loss = losses(1200)
     present = np.arange(len(loss)) < ONSET
     block = Block.from_columns({"loss": Column(loss, present)}, step=np.arange(len(loss)))

@@ -14,7 +14,7 @@ from trimtab.diagnose.tree.trimtab import TRIMTAB_TREE
 from trimtab.diagnose.tree.walk import Leaf
 
 NOT_NAMED = {
-    # Asked for by their signals, in questions 1 to 4.
+    # Questions 1 to 4 look at their signals.
     Symptom.NONFINITE_LOSS,
     Symptom.NONFINITE_GRAD_NORM,
     Symptom.NONFINITE_NORM,
@@ -24,17 +24,17 @@ NOT_NAMED = {
     Symptom.STALE_MOMENT,
     Symptom.LEVEL_SHIFT,
     Symptom.SCALE_COLLAPSE,
-    Symptom.RISING_LOSS,  # the textbook's own
+    Symptom.RISING_LOSS,  # only the textbook's
 }
 
 
 @pytest.mark.parametrize("symptom", sorted(set(Symptom) - NOT_NAMED))
-def test_what_a_detector_names_is_what_the_tree_ends_in(symptom: Symptom) -> None:
+def test_a_finding_that_names_its_cause_leads_to_it(symptom: Symptom) -> None:
     diagnosis = diagnosis_of(symptom)
     assert diagnosis.root_cause != leaves.UNEXPLAINED.root_cause
 
 
-def test_a_finding_of_another_kind_is_not_taken_for_it() -> None:
+def test_similar_findings_lead_to_different_leaves() -> None:
     assert diagnosis_of(Symptom.STALL).root_cause == leaves.STALLED.root_cause
     assert diagnosis_of(Symptom.SLOW).root_cause == leaves.SLOWED.root_cause
 
@@ -46,10 +46,10 @@ def reachable() -> Iterator[Leaf]:
                 yield end
 
 
-def test_no_end_of_our_own_is_out_of_reach() -> None:
-    own = {name for name, leaf in vars(leaves).items() if isinstance(leaf, Leaf)}
+def test_every_leaf_can_be_reached() -> None:
+    names = {name for name, leaf in vars(leaves).items() if isinstance(leaf, Leaf)}
     reached = {leaf.root_cause for leaf in reachable()}
-    assert {name for name in own if getattr(leaves, name).root_cause not in reached} == set()
+    assert {name for name in names if getattr(leaves, name).root_cause not in reached} == set()
 
 
 @pytest.mark.parametrize(
@@ -60,19 +60,19 @@ def test_no_end_of_our_own_is_out_of_reach() -> None:
         (Symptom.NORM_DRIFT, leaves.WRONG_RESUME, leaves.DRIFTING),
     ],
 )
-def test_the_same_finding_means_another_thing_at_a_resume(
+def test_the_same_finding_means_something_else_at_a_resume(
     symptom: Symptom, at_a_resume: Leaf, else_: Leaf
 ) -> None:
     assert diagnosis_of(symptom, resumed=True).root_cause == at_a_resume.root_cause
     assert diagnosis_of(symptom).root_cause == else_.root_cause
 
 
-def test_no_walk_comes_to_a_question_twice() -> None:
-    def follow(here: str | Leaf, way: tuple[str, ...]) -> None:
+def test_no_walk_asks_a_question_twice() -> None:
+    def follow(here: str | Leaf, path: tuple[str, ...]) -> None:
         if isinstance(here, str):
-            assert here not in way
-            follow(TRIMTAB_TREE[here].yes, (*way, here))
-            follow(TRIMTAB_TREE[here].no, (*way, here))
+            assert here not in path
+            follow(TRIMTAB_TREE[here].yes, (*path, here))
+            follow(TRIMTAB_TREE[here].no, (*path, here))
 
     follow("1.1", ())
 

@@ -23,20 +23,20 @@ def calm(records: int) -> np.ndarray:
     return np.asarray(2.0 + np.tile([0.03, -0.03], records)[:records])
 
 
-def test_what_came_back_is_waited_for() -> None:
+def test_a_loss_that_came_back_needs_no_rollback() -> None:
     assert action_on(add_spike(calm(400), 300)) is ActionKind.WAIT
 
 
 @pytest.mark.parametrize("tail", [calm(100) + 1.0, np.full(100, np.nan)])
-def test_what_did_not_come_back_is_rolled_back(tail: np.ndarray) -> None:
+def test_a_loss_that_did_not_come_back_is_rolled_back(tail: np.ndarray) -> None:
     assert action_on(np.concatenate([calm(300), tail])) is ActionKind.ROLL_BACK
 
 
-def test_too_early_is_waited_for() -> None:
+def test_a_log_that_ends_too_early_means_wait() -> None:
     assert action_on(add_spike(calm(302), 300)) is ActionKind.WAIT
 
 
-def test_what_comes_back_after_a_restart_asks_for_a_lower_rate() -> None:
+def test_what_recurs_after_a_restart_needs_a_lower_learning_rate() -> None:
     once = add_spike(calm(400), 300)
     attempt = np.repeat([0, 1], 400)
     assert action_on(np.concatenate([once, once]), attempt) is ActionKind.LOWER_LR

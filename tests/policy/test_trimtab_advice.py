@@ -1,4 +1,4 @@
-"""What trimtab itself advises."""
+"""Trimtab's advice."""
 
 import dataclasses
 
@@ -14,17 +14,17 @@ from trimtab.policy.advice import advise
 
 
 @pytest.mark.parametrize("recurs", [False, True])
-def test_what_only_costs_time_is_waited_for(recurs: bool) -> None:
+def test_what_only_costs_time_needs_no_rollback(recurs: bool) -> None:
     assert advise(diagnosis_of(Symptom.STALL), recurs=recurs).kind is ActionKind.WAIT
 
 
-def test_what_goes_into_the_weights_is_rolled_back() -> None:
+def test_what_affects_the_weights_is_rolled_back() -> None:
     action = advise(diagnosis_of(Symptom.STATE_LOST), recurs=False)
     assert action.kind is ActionKind.ROLL_BACK
     assert "300" in action.instruction
 
 
-def test_what_comes_back_asks_for_a_lower_rate() -> None:
+def test_what_recurs_needs_a_lower_learning_rate() -> None:
     action = advise(diagnosis_of(Symptom.NORM_DRIFT), recurs=True)
     assert action.kind is ActionKind.LOWER_LR
 

@@ -36,7 +36,7 @@ class RunFacts:
 RECORDS_BEFORE = 4096
 RECORDS_AFTER = 1024
 """How far around an incident the checks look: the textbook's windows are 200 records and 500
-after the peak; with telemetry taken every 10 steps that is 2,000 and more."""
+after the peak; with telemetry every 10 steps that is 2,000 and more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class IncidentContext:
     """One incident with the records around it."""
 
     block: Block
-    """The records from some way before the onset to some way after the last one."""
+    """The records around the incident, from well before its onset to well after its last one."""
     incident: Incident
     facts: RunFacts
     config: TextbookConfig
@@ -84,7 +84,7 @@ class IncidentContext:
         return self.block.column(signal)[self.onset_row : self.last_row + 1]
 
     def before(self, signal: str, records: int, *, within_steps: int | None = None) -> FloatArray:
-        """The last finite values before the onset: at most this many, from these steps at most."""
+        """The last `records` finite values before the onset, not older than `within_steps`."""
         column = self.block.column(signal)[: self.onset_row]
         chosen = column.finite
         if within_steps is not None:

@@ -23,7 +23,7 @@ class Suspect:
     cause: Cause | None
     statement: str
     signs: tuple[Check, ...]
-    """One yes supports it; if all that are recorded say no, it is ruled out."""
+    """One yes supports it; if every recorded one says no, it is ruled out."""
     requires: tuple[Check, ...] = ()
     """One no rules it out, whatever the signs say."""
 

@@ -32,8 +32,8 @@ def lr_rising(context: IncidentContext) -> CheckResult:
     rates = context.before(LR, context.config.rise_records)
     if len(rates) < 2:
         return unrecorded(LR, "learning rate not recorded")
-    way = f"learning rate {number(float(rates[0]))} -> {number(float(rates[-1]))}"
-    return answered(LR, bool(rates[-1] > rates[0]), way)
+    change = f"learning rate {number(float(rates[0]))} -> {number(float(rates[-1]))}"
+    return answered(LR, bool(rates[-1] > rates[0]), change)
 
 
 def norm_changed(context: IncidentContext) -> CheckResult:
@@ -51,8 +51,8 @@ def norm_changed(context: IncidentContext) -> CheckResult:
     name = max(changes, key=lambda name: abs(math.log(changes[name][1] / changes[name][0])))
     then, now = changes[name]
     ratio = max(now / then, then / now)
-    way = f"{name} {number(then)} -> {number(now)} in {context.config.norm_steps} steps"
-    return answered(name, ratio > context.config.norm_ratio, way)
+    change = f"{name} {number(then)} -> {number(now)} in {context.config.norm_steps} steps"
+    return answered(name, ratio > context.config.norm_ratio, change)
 
 
 def gradient_trend(context: IncidentContext) -> CheckResult:

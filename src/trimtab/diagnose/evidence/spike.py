@@ -75,7 +75,7 @@ def recovered(context: IncidentContext) -> CheckResult:
 
 
 def had_its_time(context: IncidentContext) -> CheckResult:
-    """Did the log go on for the time that a recovery may take?"""
+    """Did the log continue for the time that a recovery may take?"""
     seen = f"{context.incident.records} records from the onset on"
     return answered(LOSS, context.incident.incident_class is not None, seen)
 

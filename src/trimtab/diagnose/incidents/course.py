@@ -34,7 +34,7 @@ NEAR_SCALES_SINGLE = 2.5
 
 CONFIRM_RECORDS, CONFIRM_SCALES = 32, 0.5
 """It is back when the median of 32 records from there on is within 0.5 scales. Half a sigma is the
-textbook's own limit. Equal results: 24 to 40 records, 0.3 to 0.5 scales."""
+textbook's limit. Equal results: 24 to 40 records, 0.3 to 0.5 scales."""
 
 BACK_SHARE = 0.02
 """A loss within this share of its old level is back, however calm it was. Source: the rule by which

@@ -90,7 +90,7 @@ class OpenIncident:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the loss has taken no part in it so far."""
+        """Whether the loss has not been affected so far."""
         return self.incident_class is IncidentClass.SILENT
 
     @property

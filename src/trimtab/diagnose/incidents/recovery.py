@@ -14,9 +14,9 @@ from trimtab.diagnose.incidents.open_incident import OpenIncident
 
 
 class Recovery(ABC):
-    """Decides for the tracker. A method `class_if_...` returns None where its case does not hold.
+    """Decides for the tracker. A `class_if_...` method returns None if it does not apply.
 
-    `class_if_over` and the methods after it are asked at each record with a loss, in this order.
+    From `follow` to `class_if_settled` they are called at each record with a loss, in this order.
     """
 
     history_records: int
@@ -48,7 +48,7 @@ class Recovery(ABC):
         """The class of an incident that is over; `is_calm` if this record raised no alarm."""
 
     def outlook(self, incident: OpenIncident) -> Outlook | None:
-        """What will probably become of the incident, at the records at which this is asked."""
+        """A forecast, at the records at which the rule set makes one."""
         return None
 
     @abstractmethod
@@ -72,5 +72,5 @@ class Recovery(ABC):
         """The class when the log ends; None if it is too early to say."""
 
     def is_out_of_losses(self, incident: OpenIncident) -> bool:
-        """Whether so many records had no loss that the incident is closed."""
+        """Whether the incident is closed because too many records had no loss."""
         return False

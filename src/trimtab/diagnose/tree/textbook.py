@@ -207,7 +207,7 @@ TEXTBOOK_TREE: Tree = {
         no=SPIKE_UNEXPLAINED,
     ),
     "2.4": Question(
-        text="Did the log go on for the 50 records that a recovery may take?",
+        text="Did the log continue for the 50 records that a recovery may take?",
         check=spike.had_its_time,
         yes=PERSISTENT,
         no=TOO_EARLY,

@@ -71,11 +71,11 @@ _OTHERS: _Named = (
 _RESUMED = "Did the run resume, or go back, just before?"
 
 
-def _chain(chapter: int, asked: _Named, end: str | Leaf) -> dict[str, Question]:
+def _chain(chapter: int, entries: _Named, end: str | Leaf) -> dict[str, Question]:
     """One question per entry, each leading to the next on "no"."""
     questions = {}
-    for place, (text, symptoms, yes) in enumerate(asked, start=1):
-        no = f"{chapter}.{place + 1}" if place < len(asked) else end
+    for place, (text, symptoms, yes) in enumerate(entries, start=1):
+        no = f"{chapter}.{place + 1}" if place < len(entries) else end
         questions[f"{chapter}.{place}"] = Question(
             text=text, check=has_finding(*symptoms), yes=yes, no=no
         )
