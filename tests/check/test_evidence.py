@@ -13,7 +13,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "RESULTS.md"
 
 
 def trials_won() -> dict[str, int]:
-    """Rule to the seeds in which its fix was better, as published."""
+    """ConfigRule to the seeds in which its fix was better, as published."""
     section = RESULTS.read_text(encoding="utf-8").split("## Check in the lab")[1].split("\n## ")[0]
     rows = re.findall(rf"^\| (TT\d{{3}}) \|.*\| (\d+) of {SEEDS} \| (yes|no) \|$", section, re.M)
     assert all((int(won) >= MIN_BETTER) == (shown == "yes") for _, won, shown in rows)

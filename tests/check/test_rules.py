@@ -7,7 +7,7 @@ from tests.check.plans import HEALTHY, PLANTED
 
 from trimtab.check import check_config
 from trimtab.check.catalogue import RULES
-from trimtab.check.formats.plain import FIELDS
+from trimtab.check.formats.training_table import FIELDS
 from trimtab.check.rule import Level
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from tests.check.plans import HEALTHY
 from typer.testing import CliRunner
 
 from trimtab.check.catalogue import RULES
-from trimtab.check.formats.plain import FIELDS
+from trimtab.check.formats.training_table import FIELDS
 from trimtab.cli.main import app
 
 runner = CliRunner()

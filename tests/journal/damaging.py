@@ -4,7 +4,7 @@ A wound says which bytes it touched, so that the test knows what may be lost and
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +83,8 @@ class Wound:
     stop: int
     """Bytes from first to stop are not as they were; equal where bytes were put in between."""
     is_cut_to_end: bool = False
+    moves_rest: bool = False
+    """Whether the bytes after it are no longer where they were."""
 
 
 def wound(kind: str, path: Path, rng: random.Random) -> Wound:
@@ -112,7 +114,12 @@ def wound(kind: str, path: Path, rng: random.Random) -> Wound:
             data[place:place] = copied
             first = stop = place
     path.write_bytes(data)
-    return Wound(first=first, stop=stop, is_cut_to_end=stop == size and kind != "bit flip")
+    return Wound(
+        first=first,
+        stop=stop,
+        is_cut_to_end=stop == size and kind != "bit flip",
+        moves_rest=kind in ("deleted range", "duplicated range"),
+    )
 
 
 def may_be_lost(original: Path, hurt: Wound, first_tick: int) -> tuple[Mask, dict[str, Mask]]:
@@ -127,6 +134,8 @@ def may_be_lost(original: Path, hurt: Wound, first_tick: int) -> tuple[Mask, dic
     if hurt.first < file._base and hurt.stop > end:  # both headers
         rows[first_tick : first_tick + file.rows] = True
         return rows, values
+    if hurt.moves_rest:  # a sealed file is read by position: what has moved is lost
+        hurt = replace(hurt, stop=original.stat().st_size)
     for (part, name), at in file._places.items():
         length = {"axis": 8 * file.rows, "values": 8 * file.rows, "mask": -(-file.rows // 8)}
         begin, stop = file._base + at, file._base + at + length.get(part, 0)

@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trimtab.check.catalogue import RULES, rule_ids
+from trimtab.check.config_reading import ConfigReading
 from trimtab.check.plan import TELLS, TrainingPlan
-from trimtab.check.reading import Reading
-from trimtab.check.rollback import RollbackCost, reckon_rollback
-from trimtab.check.rule import Fault, Level, Rule
+from trimtab.check.rollback import RollbackCost, compute_rollback_cost
+from trimtab.check.rule import ConfigRule, Fault, Level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class FixLine:
     """One line of a fix, as the user would write it."""
 
     text: str
@@ -23,9 +23,9 @@ class Line:
 class Objection:
     """One rule that does not hold, and what to do about it."""
 
-    rule: Rule
+    rule: ConfigRule
     what: str
-    fix: tuple[Line, ...]
+    fix: tuple[FixLine, ...]
     how: str
     """What to do in words, where the format has no setting for it."""
 
@@ -34,7 +34,7 @@ class Objection:
 class Unchecked:
     """A rule that was not run."""
 
-    rule: Rule
+    rule: ConfigRule
     needs: tuple[str, ...]
     """The settings that it would have to know."""
 
@@ -43,7 +43,7 @@ class Unchecked:
 class Examination:
     """A config, looked at by every rule that could be run."""
 
-    reading: Reading
+    reading: ConfigReading
     objections: tuple[Objection, ...]
     """The worst first."""
     checked: int
@@ -58,7 +58,7 @@ class Examination:
         return sum(objection.rule.level is level for objection in self.objections)
 
 
-def examine(reading: Reading, *, off: Iterable[str] = ()) -> Examination:
+def examine(reading: ConfigReading, *, off: Iterable[str] = ()) -> Examination:
     """Run every rule on a reading, but for those that are switched off."""
     silent = rule_ids(off) | rule_ids(reading.off)
     objections: list[Objection] = []
@@ -69,7 +69,7 @@ def examine(reading: Reading, *, off: Iterable[str] = ()) -> Examination:
             continue
         missing = rule.missing(reading.plan)
         if missing:
-            unchecked.append(Unchecked(rule=rule, needs=_untold(missing, reading.plan)))
+            unchecked.append(Unchecked(rule=rule, needs=_unknown_settings(missing, reading.plan)))
             continue
         checked += 1
         fault = rule.run(reading.plan)
@@ -85,7 +85,7 @@ def examine(reading: Reading, *, off: Iterable[str] = ()) -> Examination:
         off=tuple(sorted(silent)),
         rollback=None
         if plan.checkpoint_steps is None
-        else reckon_rollback(
+        else compute_rollback_cost(
             checkpoint_steps=plan.checkpoint_steps,
             detection_steps=plan.detection_steps,
             log_steps=plan.log_steps,
@@ -95,20 +95,20 @@ def examine(reading: Reading, *, off: Iterable[str] = ()) -> Examination:
     )
 
 
-def _untold(names: tuple[str, ...], plan: TrainingPlan) -> tuple[str, ...]:
+def _unknown_settings(names: tuple[str, ...], plan: TrainingPlan) -> tuple[str, ...]:
     """The settings that would have to be told for these to be known."""
     settings = dict.fromkeys(setting for name in names for setting in TELLS.get(name, (name,)))
     untold = tuple(setting for setting in settings if getattr(plan, setting) is None)
     return untold or ("lr",)  # all is told, but a rate of 0 or less makes no curve
 
 
-def _object(rule: Rule, fault: Fault, reading: Reading) -> Objection:
-    lines: list[Line] = []
+def _object(rule: ConfigRule, fault: Fault, reading: ConfigReading) -> Objection:
+    lines: list[FixLine] = []
     words: list[str] = [fault.how] if fault.how else []
     for change in fault.fix:
         text = reading.dialect.spell(change.field, change.value)
         if text is None:
             words.append(reading.dialect.explain(change.field, change.value))
         else:
-            lines.append(Line(text=text, line=reading.lines.get(change.field)))
+            lines.append(FixLine(text=text, line=reading.lines.get(change.field)))
     return Objection(rule=rule, what=fault.what, fix=tuple(lines), how="; ".join(words))

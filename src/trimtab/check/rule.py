@@ -1,4 +1,4 @@
-"""Rule: one thing that can be wrong with a plan, and how a finding about it is told.
+"""ConfigRule: one thing that can be wrong with a plan, and how a finding about it is told.
 
 A rule is a function whose parameters name what it looks at. It runs when all that have no default
 are known:
@@ -57,14 +57,14 @@ class Fault:
     """What to do, where no setting does it."""
 
 
-Check = Callable[..., Fault | None]
+RuleFunction = Callable[..., Fault | None]
 
 ADAM: Mapping[str, Any] = MappingProxyType({"adam": True})
 """For rules on what only Adam and its family have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ConfigRule:
     """One thing that can be wrong with a plan."""
 
     id: str
@@ -78,7 +78,7 @@ class Rule:
     shown: Shown
     only: Mapping[str, Any]
     """What a plan must be for the rule to be about it at all."""
-    check: Check
+    check: RuleFunction
     needs: tuple[str, ...]
     """What must be known for the rule to run."""
     uses: tuple[str, ...]
@@ -108,12 +108,12 @@ def rule(
     source: str,
     only: Mapping[str, Any] = MappingProxyType({}),
     shown: Shown = Shown.LITERATURE,
-) -> Callable[[Check], Rule]:
+) -> Callable[[RuleFunction], ConfigRule]:
     """Make a rule of a function; its parameters say what it needs."""
 
-    def make(check: Check) -> Rule:
+    def make(check: RuleFunction) -> ConfigRule:
         parameters = inspect.signature(check).parameters
-        return Rule(
+        return ConfigRule(
             id=id,
             level=level,
             title=title,

@@ -6,11 +6,11 @@ What is not in it has Megatron-LM's default.
 from collections.abc import Mapping
 from typing import Any
 
+from trimtab.check.config_reading import ConfigReading, Dialect, Spelling
 from trimtab.check.curve import Shape
 from trimtab.check.formats.shell import Flags
 from trimtab.check.formats.values import Values
 from trimtab.check.plan import LossScaling, NormPlace, Precision, TrainingPlan
-from trimtab.check.reading import Dialect, Reading, Spelling
 
 MARKS = frozenset({"num-layers", "micro-batch-size", "lr-decay-style", "clip-grad", "train-iters"})
 """Names that no other format has."""
@@ -81,7 +81,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 """Field of the plan to the flags that set it; the line of the first one found is shown."""
 
 
-def read_megatron(flags: Flags, *, source: str) -> Reading:
+def read_megatron(flags: Flags, *, source: str) -> ConfigReading:
     """The plan behind a set of Megatron-LM arguments."""
     values = Values(flags.values, source, DEFAULTS)
     open_ended = frozenset(flags.unresolved)
@@ -124,7 +124,7 @@ def read_megatron(flags: Flags, *, source: str) -> Reading:
         eval_steps=values.whole("eval-interval"),
         seeded=True,
     )
-    return Reading(
+    return ConfigReading(
         source=source, dialect=MEGATRON, plan=plan, lines=_places(flags), notes=_notes(flags)
     )
 

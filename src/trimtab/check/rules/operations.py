@@ -1,6 +1,6 @@
 """Rules on running it: whether trouble will be seen, and what going back will cost."""
 
-from trimtab.check.rollback import DETECTION_STEPS, reckon_rollback
+from trimtab.check.rollback import DETECTION_STEPS, compute_rollback_cost
 from trimtab.check.rule import Change, Fault, Level, rule
 
 COSTLY_SECONDS = 2 * 3600
@@ -60,7 +60,7 @@ def costly_rollback(
     log_steps: int | None = None,
 ) -> Fault | None:
     """Reckon what going back costs at worst."""
-    cost = reckon_rollback(
+    cost = compute_rollback_cost(
         checkpoint_steps=checkpoint_steps,
         detection_steps=detection_steps,
         log_steps=log_steps,

@@ -14,7 +14,6 @@ from trimtab.journal.format.damage import Damage, DamageKind
 from trimtab.journal.format.entries import schema_of
 from trimtab.journal.format.header import (
     CHUNK_ROWS,
-    KIND,
     MAGIC,
     MASK_CHUNK,
     NUMBER_CHUNK,
@@ -46,9 +45,7 @@ class SealedFile:
             claimed = self._places["end", ""]
             if claimed > max(size, _BELIEVED):
                 raise ValueError(f"its header claims {claimed} bytes, the file has {size}")
-            end = self._base + claimed + length + TRAILER_BYTES
-            # Where bytes were cut out or put in, all that follows has moved by so many bytes.
-            self._shift = size - end
+            self._size = self._base + claimed + length + TRAILER_BYTES
             self.notes, self.damage = self._read_notes(file)
         if second:
             sentence = f"{self.file} has a damaged header; its second copy served, nothing is lost"
@@ -91,7 +88,7 @@ class SealedFile:
 
     def is_whole(self) -> bool:
         """Whether every byte is as it was written; reads the whole file."""
-        if self.damage or self._shift:
+        if self.damage:
             return False
         axes = {name: np.empty(self.rows, dtype=np.int64) for name in self.header.axes}
         scratch = Target(np.empty(self.rows), np.empty(self.rows, dtype=np.bool_))
@@ -102,7 +99,11 @@ class SealedFile:
         except OSError:
             return False
         header = data[len(MAGIC) : self._base]
-        return data.startswith(MAGIC) and data.endswith(header + trailer(header))
+        return (
+            len(data) == self._size
+            and data.startswith(MAGIC)
+            and data.endswith(header + trailer(header))
+        )
 
     def _read_axes(self, file: FileIO, axes: Mapping[str, IntArray], losses: Losses) -> None:
         for name, out in axes.items():
@@ -160,11 +161,7 @@ class SealedFile:
         bad = []
         for number, (piece, expected) in enumerate(zip(pieces, sums, strict=True)):
             start = number * chunk
-            good = start + len(piece) <= got and found[number] == expected
-            if not good and self._shift:
-                moved = _read_into(file, piece, at + start + self._shift)
-                good = moved == len(piece) and crc32(piece) == expected
-            if not good:
+            if start + len(piece) > got or found[number] != expected:
                 bad.append(number)
         return [slice(a * CHUNK_ROWS, min(b * CHUNK_ROWS, self.rows)) for a, b in _runs(bad)]
 
@@ -173,14 +170,9 @@ class SealedFile:
         data = file.read(self.header.notes_bytes)
         if crc32(data) == self.header.notes_checksum:
             return _parse(data, self.file), []
-        # Lines check themselves, so a generous cut that holds all that may have moved is safe.
-        start = max(self._base + min(self._shift, 0), 0)
-        file.seek(start)
-        data = file.read(self._base + self.header.notes_bytes + max(self._shift, 0) - start)
-        # It may hold the header too, which is a line like the others.
-        notes = [n for n in _parse(data, self.file) if n.get("line", {}).get("kind") != KIND]
+        # Each line has its own checksum, so the sound ones can be kept.
         sentence = f"{self.file} has lost some of its lines that are not records"
-        return tuple(notes), [self._damage(DamageKind.DAMAGED_LINES, sentence)]
+        return _parse(data, self.file), [self._damage(DamageKind.DAMAGED_LINES, sentence)]
 
     def _damage(
         self,
@@ -220,8 +212,6 @@ def _parse(data: bytes, file: str) -> tuple[Entry, ...]:
 
 def _read_into(file: FileIO, out: memoryview, at: int) -> int:
     """Fill a buffer from a place in the file; how many bytes there were."""
-    if at < 0:
-        return 0
     file.seek(at)
     got = file.readinto(out)
     while 0 < got < len(out) and (more := file.readinto(out[got:])):

@@ -1,12 +1,22 @@
-"""Reading: a config as it was read, and how to write a setting back in its own syntax."""
+"""ConfigReading: a config as it was read, and how to write a setting back in its own syntax."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from trimtab.check.plan import TrainingPlan
 
 Spelling = Callable[[Any], str]
+
+
+class Syntax(StrEnum):
+    """The file syntaxes in which several formats are written."""
+
+    JSON = "json"
+    TOML = "toml"
+    YAML = "yaml"
+
 
 _WORDS = {
     "cross_entropy_fp32": "compute the cross-entropy from fp32 logits",
@@ -49,7 +59,7 @@ class Dialect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ConfigReading:
     """A config as it was read."""
 
     source: str

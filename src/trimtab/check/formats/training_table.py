@@ -8,26 +8,26 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, get_args, get_type_hints
 
+from trimtab.check.config_reading import ConfigReading, Dialect, Spelling, Syntax
 from trimtab.check.plan import TrainingPlan
-from trimtab.check.reading import Dialect, Reading, Spelling
 from trimtab.core.errors import UnreadablePlan
 
 FIELDS = frozenset(field.name for field in dataclasses.fields(TrainingPlan))
 _TYPES = get_type_hints(TrainingPlan)
 
 
-def read_own(
+def read_training_table(
     training: Mapping[str, Any],
     *,
     source: str,
     lines: Mapping[str, int] | None = None,
-    toml: bool = False,
+    syntax: Syntax = Syntax.JSON,
     off: tuple[str, ...] = (),
-) -> Reading:
+) -> ConfigReading:
     """The plan that a table of our own names spells out."""
-    return Reading(
+    return ConfigReading(
         source=source,
-        dialect=OWN_TOML if toml else OWN_JSON,
+        dialect=DIALECTS[syntax],
         plan=TrainingPlan(**typed_settings(training, source)),
         lines={name: line for name, line in (lines or {}).items() if name in FIELDS},
         off=off,
@@ -80,14 +80,21 @@ def _points(source: str, value: Any) -> tuple[tuple[int, float], ...]:
     return points
 
 
-def _toml(name: str) -> Spelling:
-    # A list or a text of JSON is one of TOML too.
-    return lambda value: f"{name} = {json.dumps(value)}"
+# A list or a text of JSON is one of TOML and of YAML too.
+_LINES = {
+    Syntax.JSON: '"{name}": {value},',
+    Syntax.TOML: "{name} = {value}",
+    Syntax.YAML: "{name}: {value}",
+}
 
 
-def _json(name: str) -> Spelling:
-    return lambda value: f'"{name}": {json.dumps(value)},'
+def _spelling(name: str, line: str) -> Spelling:
+    return lambda value: line.format(name=name, value=json.dumps(value))
 
 
-OWN_TOML = Dialect(name="training plan", spellings={name: _toml(name) for name in FIELDS})
-OWN_JSON = Dialect(name="training plan", spellings={name: _json(name) for name in FIELDS})
+DIALECTS = {
+    syntax: Dialect(
+        name="training plan", spellings={name: _spelling(name, line) for name in FIELDS}
+    )
+    for syntax, line in _LINES.items()
+}
