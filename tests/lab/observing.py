@@ -171,7 +171,7 @@ def _observe(
     cache: Path,
 ) -> Observed:
     observer = _Observer(onset=0, severity=0.0, seed=0, inner=fault)
-    options: dict[str, Any] = {"watching": EVERY_STEP, "intervention": observer}
+    options: dict[str, Any] = {"guard_config": EVERY_STEP, "intervention": observer}
     run_until(stop, config, run_dir, cache, **options)
     if stop < config.steps:
         train(config, run_dir, resume=True, cache_dir=cache, **options)

@@ -4,7 +4,7 @@
 def list_kinds() -> None:
     """List the faults, natural instabilities and hard negatives of the lab.
 
-    Needs torch, tokenizers and torchdata: pip install "trimtab[lab]".
+    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
     from rich.console import Console

@@ -55,7 +55,7 @@ def practice(
     The run may have a fault, or only look as if it had one. Your answer and all others are carried
     out on the real run. Then you write a post-mortem and compare it with trimtab's.
 
-    Needs torch, tokenizers and torchdata: pip install "trimtab[lab]".
+    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
     from rich.console import Console

@@ -37,7 +37,7 @@ def run(
 ) -> None:
     """Train a small model with a fault in it, and show what happened.
 
-    Needs torch, tokenizers and torchdata: pip install "trimtab[lab]".
+    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
     from trimtab.cli import output

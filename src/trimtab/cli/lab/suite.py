@@ -28,8 +28,9 @@ def suite(
     """Build the labelled runs that trimtab is measured on, or a part of them.
 
     Faults are built both mild and severe. Each run has its journal and a truth.json, and the clean
-    twin of each run is built too. Needs torch, tokenizers and torchdata: pip install
-    "trimtab[lab]".
+    twin of each run is built too. --kinds and --seeds choose runs; both are comma-separated lists.
+
+    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
     import time

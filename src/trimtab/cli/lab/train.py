@@ -80,7 +80,7 @@ def train(
 
     Under torchrun: torchrun --standalone --nproc_per_node=2 -m trimtab.cli lab train ...
 
-    Needs torch, tokenizers and torchdata: pip install "trimtab[lab]".
+    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
     from trimtab.cli import output

@@ -30,7 +30,7 @@ class AttentionCollapse(_Natural):
 
     cause = Cause.ATTENTION_LOGIT_GROWTH
     title = "high learning rate without QK-norm"
-    strength_name = "learning rate"
+    strength_name = "as learning rate"
 
     @property
     def strength(self) -> float:
@@ -65,7 +65,7 @@ class WideInit(_Natural):
 
     cause = Cause.LR_TOO_HIGH
     title = "initial weights far too large"
-    strength_name = "standard deviation of the initial weights"
+    strength_name = "as standard deviation of the initial weights"
 
     @property
     def strength(self) -> float:
@@ -83,7 +83,7 @@ class NoWarmup(_Natural):
 
     cause = Cause.LR_TOO_HIGH
     title = "no warm-up"
-    strength_name = "learning rate"
+    strength_name = "as learning rate"
 
     @property
     def strength(self) -> float:
@@ -100,7 +100,7 @@ class Fp16Spiral(_Natural):
 
     cause = Cause.FP16_OVERFLOW
     title = "high learning rate in fp16"
-    strength_name = "learning rate"
+    strength_name = "as learning rate"
     base = Base.FP16
 
     @property

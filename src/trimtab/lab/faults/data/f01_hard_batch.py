@@ -16,7 +16,7 @@ class HardBatch(Intervention):
 
     cause = Cause.HARD_BATCH
     title = "one batch with its tokens in random order"
-    strength_name = "share of the batch's windows"
+    strength_name = "of the batch's windows"
     heals = True
 
     @property

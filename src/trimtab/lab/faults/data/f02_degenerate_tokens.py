@@ -24,7 +24,7 @@ class DegenerateTokens(Intervention):
 
     cause = Cause.RARE_TOKENS
     title = "rows of rare tokens, or of a repeated phrase"
-    strength_name = "share of the rows in each batch"
+    strength_name = "of the rows in each batch"
     heals = True
 
     @property

@@ -23,7 +23,7 @@ class MixShift(Intervention):
 
     cause: ClassVar[Cause | None] = Cause.DATA_MIX_SHIFT
     title = "a different data mix, unannounced"
-    strength_name = "share of the rows from one source"
+    strength_name = "of the rows from one source"
 
     @property
     def strength(self) -> float:

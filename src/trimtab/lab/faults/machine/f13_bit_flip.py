@@ -17,7 +17,7 @@ _LOWEST, _HIGHEST = 23, 30
 
 class _BitFlip(Intervention):
     cause = Cause.BIT_FLIP
-    strength_name = "bit"
+    strength_name = "(bit number)"
 
     @property
     def strength(self) -> float:

@@ -14,7 +14,7 @@ class OutOfSync(Intervention):
 
     cause = Cause.REPLICAS_OUT_OF_SYNC
     title = "a rank whose weights differ"
-    strength_name = "difference relative to the weights"
+    strength_name = "times the size of the weights"
     base = Base.RANKS
 
     @property

@@ -19,7 +19,7 @@ class WrongWeights(Intervention):
 
     cause = Cause.WRONG_RESUME
     title = "old weights after a resume"
-    strength_name = "share of the steps back to the start"
+    strength_name = "of the steps back to the start"
     base = Base.RESUME
     _kept: dict[str, Tensor]
 

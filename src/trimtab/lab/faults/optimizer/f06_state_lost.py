@@ -12,7 +12,7 @@ class StateLost(Intervention):
 
     cause = Cause.OPTIMIZER_STATE_LOST
     title = "optimizer state lost in a resume"
-    strength_name = "share of the parameters"
+    strength_name = "of the parameters"
     base = Base.RESUME
 
     @property

@@ -11,7 +11,7 @@ class LargeEpsilon(Intervention):
 
     cause = Cause.EPSILON_REGIME
     title = "epsilon larger than the root of the second moment"
-    strength_name = "epsilon"
+    strength_name = "as epsilon"
 
     @property
     def strength(self) -> float:

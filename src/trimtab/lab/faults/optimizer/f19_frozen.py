@@ -13,7 +13,7 @@ class Frozen(Intervention):
 
     cause = Cause.PARAMETERS_NOT_UPDATING
     title = "parameters that are not updated"
-    strength_name = "share of the block parameters"
+    strength_name = "of the block parameters"
 
     @property
     def strength(self) -> float:

@@ -14,7 +14,7 @@ class WrongSchedule(Intervention):
 
     cause = Cause.WRONG_SCHEDULE
     title = "a schedule with the wrong sign"
-    strength_name = "power of the planned decrease by which the rate rises"
+    strength_name = "times the planned decrease, upwards (log scale)"
 
     @property
     def strength(self) -> float:
