@@ -146,13 +146,14 @@ def read_source(
     path = Path(path)
     reading = None if progress is None else partial(progress, "Reading")
     run = RunDirectory.find(path) if format is None else None
-    source = _read_run(run, reading) if run else _read_log(path, format, readers, reading)
+    source = read_run(run, reading) if run else _read_log(path, format, readers, reading)
     if not source.block.column(LOSS).recorded:
         raise NoUsableLoss(f"{path} holds {len(source.block)} records, but no loss")
     return source
 
 
-def _read_run(run: RunDirectory, progress: Callable[[int, int], None] | None) -> Source:
+def read_run(run: RunDirectory, progress: Callable[[int, int], None] | None = None) -> Source:
+    """Read a run directory; what its journal has lost is in the notes."""
     reading = read_journal(run, progress=progress)
     notes = [f"{damage.file}: {damage.sentence}" for damage in reading.damage]
     if reading.dropped:

@@ -1,7 +1,10 @@
 import json
 import resource
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ from trimtab._version import __version__
 from trimtab.cli.main import app
 from trimtab.core.block import Block
 from trimtab.journal import JournalWriter, RunDirectory
+from trimtab.journal.format.lines import encode
 
 runner = CliRunner()
 
@@ -181,16 +185,37 @@ def test_a_report_replaces_the_one_before(tmp_path: Path) -> None:
     ]
 
 
-def test_records_that_the_journal_dropped_are_in_every_report(tmp_path: Path) -> None:
-    root = write_run(troubled_run(), tmp_path / "x1")
-    log = next((root / "trimtab" / "journal").iterdir())
-    log.write_bytes(log.read_bytes()[:-2000])
-    result = runner.invoke(app, ["report", str(root)])
-    assert "note: " in result.stdout
-    printed = json.loads(runner.invoke(app, ["diagnose", str(root), "--json"]).stdout)
-    assert printed["notes"]
-    postmortem = next((root / "trimtab" / "incidents").rglob("postmortem.md")).read_text()
-    assert "- Note: " in postmortem
+def with_dropped_records(log: Path) -> str:
+    """Say in a journal that three records were dropped, as its writer does."""
+    entry = {"kind": "dropped", "note": 1, "first_tick": 1200, "count": 3, "notes": 0}
+    log.write_bytes(log.read_bytes() + encode(entry))
+    return "3 records are missing"
+
+
+def with_torn_tail(log: Path) -> str:
+    """Cut a journal in the middle of a line, as a killed writer leaves it."""
+    log.write_bytes(log.read_bytes()[:-20])
+    return "00000000.log: "
+
+
+@pytest.mark.parametrize("damage", [with_dropped_records, with_torn_tail])
+def test_what_a_journal_has_lost_is_in_every_report(
+    tmp_path: Path, damage: Callable[[Path], str]
+) -> None:
+    root = tmp_path / "x1"
+    with JournalWriter(RunDirectory(root)) as journal:
+        losses = troubled_run().column("loss").values
+        for step, loss in enumerate(losses.tolist()):
+            journal.append(step=step, signals={"loss": loss})
+        time.sleep(0.5)
+        shutil.copytree(root, tmp_path / "open")  # a journal that was not closed
+    lost = damage(tmp_path / "open" / "trimtab" / "journal" / "00000000.log")
+    result = runner.invoke(app, ["report", str(tmp_path / "open")])
+    assert f"note: {lost}" in result.stdout
+    printed = runner.invoke(app, ["diagnose", str(tmp_path / "open"), "--json"])
+    assert any(note.startswith(lost) for note in json.loads(printed.stdout)["notes"])
+    postmortem = next((tmp_path / "open").rglob("postmortem.md")).read_text()
+    assert f"- Note: {lost}" in postmortem
 
 
 def test_a_journal_and_a_log_of_the_same_run_are_judged_alike(tmp_path: Path, log: Path) -> None:

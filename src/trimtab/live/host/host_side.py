@@ -16,8 +16,7 @@ from trimtab.core.builder import BlockBuilder, Record
 from trimtab.core.config import Config
 from trimtab.core.incidents import IncidentChange
 from trimtab.core.signals import Quality
-from trimtab.diagnose.context import RunFacts
-from trimtab.diagnosis import Source, build_report, make_judge
+from trimtab.diagnosis import build_report, make_judge, read_run
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.live.host.ceiling import Ceiling
 from trimtab.report.incident_files import write_incidents
@@ -52,7 +51,6 @@ class HostSide:
         earlier = read_journal(run).block if run.exists() else Block.empty()
         self._attempt = int(earlier.attempt[-1]) if len(earlier) else 0
         self._last_clock: float | None = None
-        self._facts = RunFacts.from_manifest(manifest)
         self._made = make_judge(config)
         self._judge = self._made.judge
         for failure in self._made.failures:
@@ -143,8 +141,5 @@ class HostSide:
     def _write_postmortems(self) -> None:
         if not self._judge.incidents:
             return
-        source = Source(
-            block=read_journal(self._run).block, format="journal", facts=self._facts, notes=()
-        )
-        report = build_report(self._made, source, name=str(self._run.root))
+        report = build_report(self._made, read_run(self._run), name=str(self._run.root))
         write_incidents(report, self._run.incidents)
