@@ -293,3 +293,13 @@ def test_norms_by_layer_are_those_next_to_the_onset() -> None:
     found = last({"loss": spike(), **layers}).diagnosis.layers
     assert [layer.signal.rsplit(".", 1)[1] for layer in found] == ["0", "2", "10"]
     assert (found[1].before, found[1].after) == (3.0, 9.0)
+
+
+def test_a_cause_that_the_tree_names_and_a_check_rules_out_stays_open() -> None:
+    signals = {"loss": calm(400), "loss_scale": with_value(64.0, 400, r310=0.5)}
+    for dtype, standing in (("fp16", Standing.SUPPORTED), ("bf16", Standing.OPEN)):
+        diagnosis = last(signals, RunFacts(dtype=dtype)).diagnosis
+        assert diagnosis.cause is Cause.FP16_OVERFLOW
+        named = next(h for h in diagnosis.hypotheses if h.cause is Cause.FP16_OVERFLOW)
+        assert named.standing is standing
+        assert "lowest loss scale 0.5" in {item.observation for item in named.evidence}

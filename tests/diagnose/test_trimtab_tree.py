@@ -1,17 +1,20 @@
 """Trimtab's tree has a question for every symptom that a detector can raise an alarm for."""
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
-from tests.synthetic import diagnosis_of
+from tests.synthetic import add_spike, block_of, diagnosis_of, falling_loss
 
 from trimtab.core.causes import Cause, Standing
 from trimtab.core.findings import Symptom
+from trimtab.core.signals import Quality
 from trimtab.diagnose.causes import hypotheses
 from trimtab.diagnose.tree import trimtab_leaves as leaves
 from trimtab.diagnose.tree.textbook import TEXTBOOK_TREE
 from trimtab.diagnose.tree.trimtab import TRIMTAB_TREE
 from trimtab.diagnose.tree.walk import Leaf
+from trimtab.judge import Judge
 
 NOT_NAMED = {
     # Questions 1 to 4 look at their signals.
@@ -113,3 +116,16 @@ def test_the_cause_that_the_tree_names_is_the_first_hypothesis(symptom: Symptom)
         assert causes[0] is diagnosis.cause
         assert diagnosis.hypotheses[0].standing is Standing.SUPPORTED
         assert any(item.favors for item in diagnosis.hypotheses[0].evidence)
+
+
+def test_the_confidence_of_a_finding_in_values_that_are_not_raw_is_shown() -> None:
+    loss = add_spike(falling_loss(600), 300, height=5.0)
+    raw = block_of({"loss": loss})
+    smoothed = dataclasses.replace(raw, qualities={"loss": Quality.SMOOTHED})
+    for run, is_raw in ((raw, True), (smoothed, False)):
+        judge = Judge()
+        judge.update(run)
+        answers = judge.explain(judge.incidents[0], run).diagnosis.walk.answers
+        seen = next(answer.result.observation for answer in answers if answer.id == "2.1")
+        assert seen.endswith("(recorded as smoothed), confidence 60 %") is not is_raw
+        assert ("confidence" in seen) is not is_raw

@@ -87,9 +87,7 @@ class Finding:
     onset_tick: int | None = None
     """Where it seems to have begun, if earlier than this record."""
     confidence: float = 1.0
-    """How far the recorded values can be trusted: 1 for raw ones, less for smoothed or inferred."""
-    false_per_10k: float | None = None
-    """False episodes of this detector per 10,000 points of healthy public runs, where measured."""
+    """How far the recorded values can be trusted: 1 if raw, less if smoothed or inferred."""
     facts: Mapping[str, float] = field(default_factory=dict)
     explanation: Explanation | None = None
     """Its cause, where the detector knows it."""

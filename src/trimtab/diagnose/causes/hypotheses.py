@@ -154,7 +154,7 @@ def collect(
     Among equals the cause that the diagnosis names comes first.
     """
     order = list(Standing)
-    found = [from_walk(walked, suspected), *map(from_finding, incident.findings), *suspected]
+    found = [*map(from_finding, incident.findings), from_walk(walked, suspected), *suspected]
     first: dict[object, Hypothesis] = {}
     for item in found:
         if item is not None:

@@ -124,25 +124,27 @@ class OpenIncident:
         return {
             "incident": dataclasses.asdict(self.snapshot()),
             "course": self.course.state_dict(),
-            **{name: getattr(self, name) for name in _COUNTS},
+            **{name: getattr(self, name) for name in _PRIVATE},
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "OpenIncident":
         """The incident that `state_dict` described."""
         incident = Incident.from_state(state["incident"])
-        stored = {f.name for f in dataclasses.fields(cls)}
-        shared = {f.name for f in dataclasses.fields(incident)} & stored
+        shared = {f.name for f in dataclasses.fields(cls)} & _PUBLIC
         return cls(
             **{name: getattr(incident, name) for name in shared - {"findings"}},
             findings=list(incident.findings),
             course=Course.from_state(state["course"]),
-            **{name: state[name] for name in _COUNTS},
+            **{name: state[name] for name in _PRIVATE},
         )
 
 
-_COUNTS = ("is_loud", "waiting", "calm", "missing", "num_reopened")
-"""What the public form does not have."""
+_PUBLIC = {f.name for f in dataclasses.fields(Incident)}
+_PRIVATE = tuple(
+    f.name for f in dataclasses.fields(OpenIncident) if f.name not in {*_PUBLIC, "course"}
+)
+"""What the public form does not have: saved as it is, so that a new field cannot be forgotten."""
 
 
 def _badness(moment: Moment) -> float:
