@@ -1,4 +1,4 @@
-"""Stateful: an object whose attributes are its state, saved and loaded without code of its own.
+"""Stateful: an object whose attributes are its state, saved and loaded without further code.
 
     class Counter(Stateful):
         not_saved = ("_limit",)        # a setting: the constructor sets it, nothing changes it

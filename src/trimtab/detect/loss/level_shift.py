@@ -215,9 +215,8 @@ class LevelShift(Stateful):
         for rises, height, usual in zip(self._rises, heights, self._usual, strict=True):
             known = np.array(rises)
             ages = np.concatenate((known[:, 0], coming))
-            windows = sliding_window_view(np.concatenate((known[:, 1], height)), RISES_REMEMBERED)[
-                looks
-            ]
+            all_heights = np.concatenate((known[:, 1], height))
+            windows = sliding_window_view(all_heights, RISES_REMEMBERED)[looks]
             shrunk = sliding_window_view(ages, RISES_REMEMBERED)[looks] / now
             fall = np.minimum(medians(shrunk * shrunk * windows), 0.0)
             third = RISES_REMEMBERED // 3

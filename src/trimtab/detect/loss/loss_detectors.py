@@ -1,4 +1,4 @@
-"""LossDetectors: loss and norms, each scored once against its past, and the detectors that use it.
+"""LossDetectors: loss and norms, each scored once for the detectors that share the scores.
 
 grad_norm, update_norm, g^2/v --> Baseline --> NormSpike
                                       | score of grad_norm

@@ -41,8 +41,7 @@ LOWEST, HIGHEST = -3.0, 5.0
 five times the false alarms; 4 to 6 are equal."""
 
 HIGHEST_NEAR = 8.0
-"""The same against neighbours: their pairs alarm only in calm runs, where 8 is beyond all
-scores."""
+"""The same against neighbours: pairs alarm only in calm runs, where 8 is beyond all scores."""
 
 NORM_SHARE = 0.9
 """The weight of a norm's score beside that of the loss: healthy norms have longer tails."""
@@ -69,8 +68,7 @@ _LONGEST = max(LENGTHS)
 
 
 class LossSpike(Stateful):
-    """Alarms where the loss, or loss and gradient norm together, rise beyond the noise of the
-    run."""
+    """Alarms where the loss, alone or with the gradient norm, rises beyond the noise of the run."""
 
     name = "loss-spike"
     not_saved = ("_threshold_scale", "_limits", "_lows")
@@ -160,14 +158,14 @@ class LossSpike(Stateful):
         near_z = near.z[part][: len(z)]
         near_z = np.where(np.isnan(near_z), 0.0, near_z)
         both = np.where(np.isnan(both), NO_NORM, np.minimum(np.maximum(z, near_z), both))
-        cuts = (
+        clipped = (
             np.clip(z, LOWEST, HIGHEST),
             np.clip(both, LOWEST, HIGHEST),
             np.clip(near_z, LOWEST, HIGHEST_NEAR),
         )
         after = self._sums.copy(), self._joint_sums.copy(), self._near_sums.copy()
         sums, joint_sums, near_sums = (
-            part.add_many(cut) for part, cut in zip(after, cuts, strict=True)
+            part.add_many(values) for part, values in zip(after, clipped, strict=True)
         )
         raw = np.stack((z, *sums, both, *joint_sums, near_z, *near_sums))
         scores = raw / np.array(ROOTS)[:, None]
@@ -175,15 +173,15 @@ class LossSpike(Stateful):
         suspicious = (scores > np.array(lowest)[:, None]).any(axis=0)
         quiet = int(np.argmax(suspicious)) if suspicious.any() else len(z)
         if quiet < len(z):
-            for sums_of, cut in zip(self._all_sums(), cuts, strict=True):
-                sums_of.add_many(cut[:quiet])
+            for sums_of, values in zip(self._all_sums(), clipped, strict=True):
+                sums_of.add_many(values[:quiet])
         else:
             self._sums, self._joint_sums, self._near_sums = after
         self._history.update_many(scores[:, :quiet])
         self._num_records += quiet
         recent = slice(max(first + quiet - _LONGEST, first), first + quiet)
         ticks, steps = series.tick[recent].tolist(), series.step[recent].tolist()
-        self._recent.extend(zip(ticks, steps, cuts[0][:quiet][-_LONGEST:].tolist(), strict=True))
+        self._recent.extend(zip(ticks, steps, clipped[0][:quiet][-_LONGEST:].tolist(), strict=True))
         return quiet
 
     def _exceeded(

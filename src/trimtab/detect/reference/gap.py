@@ -79,11 +79,9 @@ class Gap(Stateful):
         hits = []
         at = 0
         while at < len(gaps):
-            count = (
-                min(RECORDS_AT_ONCE, max(CALM_RECORDS - self._calm, 1))
-                if self._hits
-                else RECORDS_AT_ONCE
-            )
+            count = RECORDS_AT_ONCE
+            if self._hits:  # the limits are lower again after the calm records
+                count = min(count, max(CALM_RECORDS - self._calm, 1))
             part = slice(at, at + count)
             quiet = self._pass_quietly(gaps[part], steps[part])
             at += quiet
@@ -99,9 +97,9 @@ class Gap(Stateful):
         baseline, sums = copy.deepcopy(self._baseline), self._sums.copy()
         z = self.trust * baseline.update_many(gaps, steps).z
         known = ~np.isnan(z)
-        cut = np.clip(z[known], -HIGHEST, HIGHEST)
+        clipped = np.clip(z[known], -HIGHEST, HIGHEST)
         over = np.zeros(len(z), dtype=np.bool_)
-        for test, total in enumerate(sums.add_many(cut)):
+        for test, total in enumerate(sums.add_many(clipped)):
             over[known] |= total / ROOTS[test] > self._limit(test)
         if not over.any():
             self._baseline, self._sums = baseline, sums
@@ -110,7 +108,7 @@ class Gap(Stateful):
         quiet = int(np.argmax(over))
         self._baseline.update_many(gaps[:quiet], steps[:quiet])
         scored = int(known[:quiet].sum())
-        self._sums.add_many(cut[:scored])
+        self._sums.add_many(clipped[:scored])
         self._pass(scored)
         return quiet
 

@@ -135,7 +135,7 @@ class Counters(Detector):
             rows = np.flatnonzero(column.present & (np.abs(column.values) < MAX_COUNT))
         counts = column.values[rows]
         if self._counted is not None and (np.diff(counts, prepend=self._counted) > 0).all():
-            if len(rows):  # nearly always: it goes on counting
+            if len(rows):  # nearly always: the count rises
                 self._counted, self._standing = float(counts[-1]), 0
             return []
         return [

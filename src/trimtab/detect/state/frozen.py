@@ -53,9 +53,9 @@ class Frozen(Detector):
         counts = ~((rate.values == 0.0) & rate.present)
         counts &= ~((discarded.values == 1.0) & discarded.present)
         names = [name for name in block.columns if _is_judged(name)]
-        return [finding for name in names for finding in self._update_many_of(block, name, counts)]
+        return [finding for name in names for finding in self._judge_signal(block, name, counts)]
 
-    def _update_many_of(self, block: Block, name: str, counts: BoolArray) -> list[Finding]:
+    def _judge_signal(self, block: Block, name: str, counts: BoolArray) -> list[Finding]:
         column = block.columns[name]
         rows = np.flatnonzero(column.present & counts)
         if not len(rows):

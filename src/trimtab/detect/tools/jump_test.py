@@ -3,7 +3,7 @@
     changes:   . : . , : . ; . : .  ...  . : , .  |        compared with the largest of the last 128
                [ --- 8 cells of 16 changes --- ][ this cell ]
 
-The largest recent change is all that the test knows of a signal's noise: it assumes no
+The test knows nothing of a signal's noise but its largest recent change: it assumes no
 distribution, and a heavy tail raises the limit by itself. A jump enters the past only as large as
 the limit, so it is reported once, its new value is normal from then on, and it does not hide the
 next one.
