@@ -103,7 +103,7 @@ class SkippedUpdates(Intervention):
 
 
 @dataclass(frozen=True)
-class Trouble:
+class FaultCase:
     """The fault of one row of the table."""
 
     title: str
@@ -125,20 +125,20 @@ class Trouble:
         return make(onset=onset, severity=self.severity, seed=seed)
 
 
-TROUBLES = (
-    Trouble(
+FAULT_CASES = (
+    FaultCase(
         "F02 rare or repeated tokens, 1 to 5 batches", "F02", steps=STEPS, has_skipping_twin=True
     ),
-    Trouble("F11 fp16 overflow, 3 steps", "F11", make=ShortOverflow, steps=OVERFLOW_STEPS),
-    Trouble("F12 0/0 in the loss, 1 batch", "F12", severity=0.0),
-    Trouble(
+    FaultCase("F11 fp16 overflow, 3 steps", "F11", make=ShortOverflow, steps=OVERFLOW_STEPS),
+    FaultCase("F12 0/0 in the loss, 1 batch", "F12", severity=0.0),
+    FaultCase(
         "F12 0/0 in the loss, 8 batches",
         "F12",
         steps=STEPS,
         modes=(Mode.PROTECT,),
         has_skipping_twin=True,
     ),
-    Trouble("F13 bit 30 of a gradient", "F13"),
+    FaultCase("F13 bit 30 of a gradient", "F13"),
 )
 
 
@@ -202,10 +202,10 @@ def main() -> None:
     logging.getLogger("trimtab").setLevel(logging.ERROR)  # every discard logs a warning
     with tempfile.TemporaryDirectory() as name:
         folder = Path(sys.argv[1] if len(sys.argv) > 1 else name)
-        lab, kept = Lab(Path(name) / "run"), Kept(folder)
-        rows = [row for trouble in TROUBLES for row in _rows(lab, trouble, kept)]
+        lab, cache = Lab(Path(name) / "run"), ResultCache(folder)
+        rows = [row for case in FAULT_CASES for row in _rows(lab, case, cache)]
         healthy = [
-            kept.get(f"{kind} seed {seed}", partial(_healthy, lab, kind, seed))
+            cache.get(f"{kind} seed {seed}", partial(_healthy, lab, kind, seed))
             for seed in HEALTHY_SEEDS
             for kind in HEALTHY
         ]
@@ -231,7 +231,7 @@ def main() -> None:
     publish("Protection in the lab", "scripts/bench lab_protect", body)
 
 
-class Kept:
+class ResultCache:
     """Outcomes of runs by name, kept in a folder, so that an interrupted measurement continues."""
 
     def __init__(self, folder: Path) -> None:
@@ -248,19 +248,18 @@ class Kept:
         return outcome
 
 
-def _rows(lab: Lab, trouble: Trouble, kept: Kept) -> Iterator[list[object]]:
+def _rows(lab: Lab, case: FaultCase, cache: ResultCache) -> Iterator[list[object]]:
     """One row for each mode."""
     outcomes = [
-        kept.get(f"{trouble.title} seed {seed}", partial(_pair, lab, trouble, seed))
-        for seed in SEEDS
+        cache.get(f"{case.title} seed {seed}", partial(_pair, lab, case, seed)) for seed in SEEDS
     ]
-    for mode in trouble.modes:
+    for mode in case.modes:
         found = [outcome[mode.value] for outcome in outcomes]
         known = [excess for excess in found if excess == excess]
         acts = mode is Mode.PROTECT
         skipping = [outcome["over_skipping"] for outcome in outcomes if "over_skipping" in outcome]
         yield [
-            trouble.title,
+            case.title,
             mode,
             f"{statistics.median(known):+.4f}" if known else "NaN",
             f"{max(known):+.4f}" if len(known) == len(found) else "NaN",
@@ -270,18 +269,18 @@ def _rows(lab: Lab, trouble: Trouble, kept: Kept) -> Iterator[list[object]]:
         ]
 
 
-def _pair(lab: Lab, trouble: Trouble, seed: int) -> dict[str, float]:
+def _pair(lab: Lab, case: FaultCase, seed: int) -> dict[str, float]:
     """The excess of one seed in each mode, and what was discarded when protected."""
-    scenario, intervention = trouble.scenario(seed), trouble.intervention(seed)
-    end = _end(intervention, trouble.steps)
+    scenario, intervention = case.scenario(seed), case.intervention(seed)
+    end = _end(intervention, case.steps)
     window = slice(end, end + AFTER)
     clean = lab.clean(scenario)[window]
     outcome: dict[str, float] = {}
-    for mode in trouble.modes:  # the last one protects
-        trace = lab.trace(scenario, trouble.intervention(seed), mode)
+    for mode in case.modes:  # the last one protects
+        trace = lab.trace(scenario, case.intervention(seed), mode)
         outcome[mode.value] = float(np.mean(trace.losses[window] - clean))
         outcome["discarded"] = trace.discarded
-    if trouble.has_skipping_twin:
+    if case.has_skipping_twin:
         skipping = SkippedUpdates(onset=intervention.onset, severity=1.0, seed=seed)
         skipping.num_steps = intervention.steps or 0
         twin = lab.trace(scenario, skipping, Mode.PROTECT)

@@ -72,16 +72,16 @@ class _Observer(Intervention):
             run = self.inner.attach(parts)
             self.seen.truth = self.inner.truth
         for name, parameter in run.model.named_parameters():
-            change_gradient(run, parameter, partial(self._take_gradient, name))
-        return change_batches(run, partial(self._look, run))
+            change_gradient(run, parameter, partial(self._record_gradient, name))
+        return change_batches(run, partial(self._record_batch, run))
 
-    def _take_gradient(self, name: str, step: int, gradient: Tensor) -> Tensor:
+    def _record_gradient(self, name: str, step: int, gradient: Tensor) -> Tensor:
         if not self.seen.gradients[step]:
             self.seen.seconds[step] += time.perf_counter()
         self.seen.gradients[step][name] = gradient.numpy().copy()
         return gradient
 
-    def _look(self, run: Run, step: int, batch: Batch) -> Batch:
+    def _record_batch(self, run: Run, step: int, batch: Batch) -> Batch:
         seen, optimizer = self.seen, run.optimizer
         seen.tokens[step], seen.targets[step] = batch.tokens.numpy(), batch.targets.numpy()
         named = dict(run.model.named_parameters())

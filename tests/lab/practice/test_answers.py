@@ -40,7 +40,7 @@ def test_an_answer_is_parsed(text: str, answer: Answer) -> None:
         ("skip 2.5", "1 to 1000 batches; got 2.5"),
         ("roll back 61", "the step of a checkpoint: 30, 60"),
         ("lower 1", "above 1, up to 1000; got 1"),
-        ("lower nan", "say one of"),
+        ("lower nan", "choose from"),
     ],
 )
 def test_an_invalid_answer_is_an_error(text: str, message: str) -> None:

@@ -1,5 +1,6 @@
 """Trials: a run and its truth, bit-identical each time, complete or not there."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,18 @@ def test_a_trial_with_the_same_name_and_different_settings_is_trained_again(
     assert len(journal(run_dir)) == 4
     (run_dir / TRUTH).write_text('{"scenario": "cut o')
     assert not is_done(longer, tmp_path)
+
+
+def test_a_trial_with_an_older_wording_is_kept_and_one_with_a_different_severity_is_not(
+    trial: Trial, tmp_path: Path, cache: Path
+) -> None:
+    scenario = Scenario(kind="F22", seed=1, steps=4)
+    run_dir = run_trial(scenario, tmp_path, cache_dir=cache)
+    truth = read_truth(run_dir)
+    (run_dir / TRUTH).write_text(json.dumps(truth | {"title": "older", "strength_is": "older"}))
+    assert is_done(scenario, tmp_path)
+    (run_dir / TRUTH).write_text(json.dumps(truth | {"severity": 0.5}))
+    assert not is_done(scenario, tmp_path)
 
 
 def test_steps_are_reported(trial: Trial, tmp_path: Path, cache: Path) -> None:
