@@ -1,4 +1,4 @@
-"""The house as a whole: public names, floors, what an import costs."""
+"""The project as a whole: public names, layers, what an import costs."""
 
 import os
 import subprocess
@@ -62,7 +62,7 @@ def test_a_planted_upward_import_breaks_the_contract(tmp_path: Path) -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(source.read_text())
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
-    # The copy must not be counted as the package by whoever measures coverage here.
+    # The copy must not be counted as the package when coverage is measured here.
     environment = {name: value for name, value in os.environ.items() if "COV" not in name}
     lint = [
         sys.executable,

@@ -62,13 +62,13 @@ def test_a_run_directory_and_a_log(tmp_path: Path) -> None:
 def test_json_is_for_machines(tmp_path: Path) -> None:
     run, base = write(tmp_path / "a.csv", shift_from=300), write(tmp_path / "b.csv")
     code, text = compare(run, base, "--json", "--until", 500)
-    told = json.loads(text)
+    printed = json.loads(text)
     assert code == 1
-    assert told["within"] is False
-    assert told["parted_at"] == 302
-    assert (told["num_common"], told["window"], told["until"]) == (500, 50, 500)
-    assert told["worst"] == pytest.approx(1.0)
-    assert told["notes"] == {"run": [], "base": []}
+    assert printed["within"] is False
+    assert printed["parted_at"] == 302
+    assert (printed["num_common"], printed["window"], printed["until"]) == (500, 50, 500)
+    assert printed["worst"] == pytest.approx(1.0)
+    assert printed["notes"] == {"run": [], "base": []}
 
 
 def test_a_nan_in_one_run_alone(tmp_path: Path) -> None:

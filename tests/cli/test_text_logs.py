@@ -30,8 +30,8 @@ def log(tmp_path: Path) -> Path:
 def test_a_nan_that_the_log_hides_is_found(log: Path) -> None:
     result = runner.invoke(app, ["diagnose", str(log), "--json"])
     assert result.exit_code == 1
-    told = json.loads(result.stdout)
-    [incident] = told["incidents"]
+    printed = json.loads(result.stdout)
+    [incident] = printed["incidents"]
     assert incident["diagnosis"]["incident"]["onset"]["step"] == 400
 
 

@@ -172,7 +172,7 @@ def test_the_most_severe_are_the_most_severe_in_order_of_onset() -> None:
 
 class TestDiscards:
     def run(self) -> Block:
-        """The spike at step 600, discarded together with the step behind it, and one more."""
+        """The spike at step 600, discarded together with the step after it, and one more."""
         length = 1200
         loss = add_spike(falling_loss(length), 599)
         discarded = np.zeros(length)

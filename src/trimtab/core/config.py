@@ -120,18 +120,18 @@ class JournalConfig(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveConfig(Section):
-    """Watching a live run."""
+    """How a live run is watched."""
 
     lag_steps: int = 2
-    """Steps between computing a value on the device and reading it on the host. Two let the device
-    run ahead as far as training loops usually do; equal on all ranks."""
+    """Steps between taking a value on the device and reading it on the host. Two let the device
+    run ahead by as much as training loops usually do; equal on all ranks."""
 
     telemetry_every: int = 10
-    """Steps between two measurements of the norms of parameters, updates and moments. Source:
+    """Every so many steps the norms of parameters, updates and moments are taken as well. Source:
     stability guides log them every 10 steps."""
 
     activations: bool = True
-    """Whether forward hooks measure the outputs of the model's blocks."""
+    """Whether the outputs of the model's blocks are measured by forward hooks."""
 
     def __post_init__(self) -> None:
         require(0 <= self.lag_steps <= 100, "lag_steps must be in 0..100")
@@ -149,59 +149,59 @@ class GateConfig(Section):
     """
 
     window: int = 128
-    """Steps in the baseline. Source: 78 public runs, where 64 to 192 did equally well."""
+    """Steps that the usual is taken from. Source: 78 public runs, where 64 to 192 were equal."""
 
     min_history: int = 96
-    """Accepted steps in the window before a finite step can be discarded: three quarters of it. The
-    norm of a run that has just begun varies widely: with 64, two of 24,000 healthy steps of the
-    lab were discarded, both at about step 75."""
+    """Accepted steps in the window before a finite step can be discarded: three quarters of it. A
+    run that has just begun throws its norm about: with 64, two of 24,000 healthy steps of the lab
+    were discarded, both at about step 75."""
 
     norm_ratio: float = 10.0
-    """A step whose gradient norm is over this many times the median is discarded, whatever the
-    loss. Source: 5 times is exceeded once in 19,000 healthy steps, 8 times never."""
+    """A gradient norm over so many times its median is discarded, whatever the loss. Source: 5
+    times are passed once in 19,000 healthy steps, 8 times never."""
 
     norm_sigmas: float = 14.0
-    """The norm must also be over this many sigmas of its logarithm, so that a run with a noisy norm
-    is left alone. Source: batches of a single row of 32 tokens reach 12.9 by noise alone; the norm
-    of a spike or of a flipped bit is far over both limits."""
+    """And over so many sigmas of its logarithm, so that a run whose norm jumps about is left alone.
+    Source: batches of a single row of 32 tokens reach 12.9 and are nothing but noise; the norm of a
+    spike or of a flipped bit is far over both limits."""
 
     loss_sigmas: float = 25.0
-    """A step whose loss is over this many sigmas is discarded, whatever the norm. Source: the loss
-    of one rank has outliers of over 12 sigmas that are only hard batches."""
+    """A loss over so many sigmas is discarded, whatever the norm. Source: the loss of one rank has
+    outliers of over 12 sigmas that are nothing but hard batches."""
 
     loss_excess: float = 0.1
-    """The loss must also be over its median by this share. Source: bumps of up to 8 % come from the
-    order of the data alone, in several runs at the same step."""
+    """And over its median by this share. Source: bumps of up to 8 % come from the order of the data
+    alone, in several runs at the same step."""
 
     joint_sigmas: float = 6.0
-    """The lower limit, in sigmas, when loss and norm exceed it together, with `loss_excess` and
-    `joint_ratio` exceeded too: in healthy runs that never happens."""
+    """If loss and norm are both over so many sigmas, and the loss over `loss_excess`, less is
+    enough: both are never there together with `joint_ratio` in healthy runs."""
 
     joint_ratio: float = 2.0
-    """How many times its median the norm must be in that case."""
+    """How many times its median the norm must be then."""
 
     max_consecutive_discards: int = 20
-    """Finite steps discarded in a row before the gate accepts them and relearns. Source: people
-    skip 5 to 20 batches by hand after a spike."""
+    """Finite steps discarded in a row before the gate gives in and learns anew. Source: 5 to 20
+    batches are what people skip by hand behind a spike."""
 
     max_recent_discards: int = 32
-    """The same for steps not discarded in a row; an eighth of `discard_memory_steps`."""
+    """The same for steps discarded now and then; an eighth of `discard_memory_steps`."""
 
     discard_memory_steps: int = 256
-    """How fast those are forgotten: with every step the count decays by one part in this many."""
+    """How fast those are forgotten: each counts less by one part in so many with every step."""
 
     clip_excess: bool = False
-    """Whether a gradient that is unusually large, but not large enough to be discarded, is scaled
+    """Whether a gradient that is too large for the usual and too small to be discarded is scaled
     down to the median norm."""
 
     excess_ratio: float = 3.0
-    """The norm above which that happens, in multiples of its median."""
+    """The norm from which that happens, by its median."""
 
     excess_sigmas: float = 8.0
-    """The same in sigmas of its logarithm. Source: 0.8 in 10,000 healthy steps exceed both."""
+    """And in sigmas of its logarithm. Source: both are passed by 0.8 in 10,000 healthy steps."""
 
     promote: bool = True
-    """Whether Adam, AdamW, SGD and Adagrad are switched to fused, which needs no host read."""
+    """Whether Adam, AdamW, SGD and Adagrad are made fused, the form that needs no host read."""
 
     def __post_init__(self) -> None:
         require(2 <= self.min_history <= self.window, "min_history must be in 2..window")
