@@ -22,10 +22,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # a traceback that can be pasted into a bug report
 )
-for command in (check, compare, demo, follow, note):
-    app.command()(command)
-for judging in (diagnose, report):
-    app.command(cls=CommandWithPlugins)(judging)
+app.command(cls=CommandWithPlugins)(diagnose)
+app.command()(check)
+app.command()(compare)
+app.command(cls=CommandWithPlugins)(report)
+app.command()(follow)
+app.command()(note)
+app.command()(demo)
 app.add_typer(lab)
 
 

@@ -87,8 +87,9 @@ def _dotted(section: type[Section]) -> Iterator[str]:
 def _hint(name: str, known: Collection[str]) -> str:
     """The names that a wrong one may have been meant as; all of them if none is close."""
     lasts = {dotted.split(".")[-1]: dotted for dotted in known}
-    close = difflib.get_close_matches(name, known, n=3)
-    close += [lasts[last] for last in difflib.get_close_matches(name.split(".")[-1], lasts, n=3)]
+    last = name.split(".")[-1]
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.7)
+    close += [lasts[near] for near in difflib.get_close_matches(last, lasts, n=3, cutoff=0.7)]
     if close:
         return f"did you mean {' or '.join(repr(one) for one in dict.fromkeys(close))}?"
     return f"known: {', '.join(known)}"

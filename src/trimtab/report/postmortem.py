@@ -120,7 +120,7 @@ def _evidence(report: IncidentReport, run: "RunReport") -> Iterator[str]:
 
 
 def _findings(report: IncidentReport, run: "RunReport") -> Iterator[str]:
-    yield "- Findings, the first of each symptom:"
+    yield "- Findings:"
     yield ""
     yield "| step | symptom | signal | value | expected | limit | detector |"
     yield "| ---: | --- | --- | ---: | ---: | ---: | --- |"
