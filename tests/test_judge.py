@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from tests.synthetic import troubled_run
 from trimtab.core.block import Block, Column
-from trimtab.core.causes import Standing
+from trimtab.core.causes import Cause, Standing
 from trimtab.core.config import Config, DetectConfig, Rules, TextbookConfig
 from trimtab.core.errors import ConfigError
+from trimtab.core.findings import Symptom
 from trimtab.judge import Judge
 from trimtab.rulesets import RULE_SETS
 
@@ -205,6 +206,8 @@ def test_an_incident_whose_records_were_lost_can_still_be_explained(rules: str, 
         report = judge.explain(incident, Block.concat(pieces))
         assert report.diagnosis.symptoms.lr is None  # recorded at each step, but lost at the onset
         assert report.action.instruction
+        if Symptom.NONFINITE_LOSS in incident.symptoms:
+            assert report.diagnosis.cause is Cause.LOGIC_NAN
 
 
 def test_a_rising_loss_is_explained_without_the_records_of_the_rise() -> None:

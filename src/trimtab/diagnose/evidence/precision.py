@@ -24,7 +24,13 @@ from trimtab.diagnose.evidence.check import (
 
 def nonfinite_loss(context: IncidentContext) -> CheckResult:
     """Is the loss NaN or infinite at any record of the incident?"""
-    bad = context.during(LOSS).nonfinite
+    loss = context.during(LOSS)
+    bad = loss.nonfinite
+    if not loss.recorded:
+        first = first_finding(context, Symptom.NONFINITE_LOSS)
+        if first is None:
+            return unrecorded(LOSS, "no loss recorded in the incident")
+        return answered(LOSS, True, f"loss was {first.value} at step {first.step}, a lost record")
     if not bad.any():
         return answered(LOSS, False, "every recorded loss of the incident is finite")
     row = context.onset_row + int(np.flatnonzero(bad)[0])
@@ -55,7 +61,7 @@ def half_precision(context: IncidentContext) -> CheckResult:
 
 
 def gradient_first(context: IncidentContext) -> CheckResult:
-    """Was the gradient norm non-finite while the loss still was finite?"""
+    """Was the gradient norm non-finite while the loss was still finite?"""
     if not context.recorded(GRAD_NORM):
         return unrecorded(GRAD_NORM, "gradient norm not recorded")
     gradient, loss = context.during(GRAD_NORM).nonfinite, context.during(LOSS).nonfinite
@@ -80,6 +86,8 @@ def stays_nonfinite(context: IncidentContext) -> CheckResult:
     """Did the loss stay non-finite to the end of the incident?"""
     loss = context.during(LOSS)
     bad = loss.nonfinite[loss.present]
+    if not len(bad):
+        return unrecorded(LOSS, "the losses of the incident were lost")
     count = int(np.argmin(bad[::-1])) if not bad.all() else len(bad)
     stays = count > 1
     return answered(LOSS, stays, f"the last {count} recorded losses are non-finite")
@@ -105,7 +113,7 @@ def scale_collapsed(context: IncidentContext) -> CheckResult:
 
 
 def scale_constant(context: IncidentContext) -> CheckResult:
-    """Did the loss scale never move?"""
+    """Did the loss scale never change?"""
     scale = context.block.column(LOSS_SCALE)[: context.last_row + 1]
     values = scale.values[scale.finite]
     if not len(values):

@@ -134,7 +134,7 @@ def lr_jump(context: IncidentContext) -> CheckResult:
 
 
 def repeated_batch(context: IncidentContext) -> CheckResult:
-    """Was the batch of the onset seen shortly before?"""
+    """Was the batch at the onset seen shortly before?"""
     prints = context.block.column(FINGERPRINT)
     row = context.onset_row
     if not context.has_onset or not prints.present[row]:
