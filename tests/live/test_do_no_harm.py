@@ -135,7 +135,9 @@ def test_training_goes_on_and_the_journal_tells_it(
 
 
 def test_a_failing_writer_thread_costs_records_only(bare: Outcome, tmp_path: Path) -> None:
-    assert_same_bits(bare, train_with("trimtab.journal.write.openlog.OpenLog.flush", tmp_path))
+    assert_same_bits(
+        bare, train_with("trimtab.journal.write.open_segment.OpenSegment.flush", tmp_path)
+    )
 
 
 def test_a_guard_that_cannot_begin_steps_aside(

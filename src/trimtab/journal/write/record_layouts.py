@@ -1,7 +1,7 @@
-"""Packed records: from `append` until it is sealed, a record is a string of bytes.
+"""Packed records: from `append` until it is sealed, a record is a byte string.
 
-Bytes are nothing to the garbage collector, so a full queue does not wake it in the middle of a
-training step; and a column is cut out of them without touching a number twice.
+The garbage collector does not track bytes, so a full queue does not trigger it in the middle of a
+training step; and columns are cut out of the bytes without touching a number twice.
 """
 
 import json
@@ -15,12 +15,12 @@ import numpy as np
 from trimtab.core.block import Block, Column, IntArray
 from trimtab.journal.format.lines import encode, frame
 
-_AXES = ("form", "step", "tick", "attempt", "position")
-_FORM = Struct("=q")
+_AXES = ("layout", "step", "tick", "attempt", "position")
+_LAYOUT_NUMBER = Struct("=q")
 
 
-class Form:
-    """How records with one set of signals are packed; a run repeats few sets of them."""
+class RecordLayout:
+    """How records with one set of signals are packed; a run repeats few sets."""
 
     def __init__(self, number: int, names: Iterable[str]) -> None:
         self.number = number
@@ -43,7 +43,7 @@ class Form:
         """The record as a line of the journal."""
         _, step, tick, attempt, position, *values = self._struct.unpack(packed)
         if isfinite(sum(values)):
-            # The text that the long way below writes, in two thirds of the time.
+            # The same text as below, in two thirds of the time.
             return frame(self._text % (step, tick, attempt, position, *values))
         return encode(
             {
@@ -57,57 +57,59 @@ class Form:
         )
 
 
-class Forms:
-    """The forms that one writer has met."""
+class RecordLayouts:
+    """The layouts that one writer has seen."""
 
     def __init__(self) -> None:
-        self._by_names: dict[tuple[str, ...], Form] = {}
-        self._by_number: list[Form] = []
+        self._by_names: dict[tuple[str, ...], RecordLayout] = {}
+        self._by_number: list[RecordLayout] = []
 
-    def of_names(self, names: tuple[str, ...]) -> Form:
-        """The form of records with these signals."""
-        form = self._by_names.get(names)
-        if form is None:
-            form = self._by_names[names] = Form(len(self._by_number), names)
-            self._by_number.append(form)
-        return form
+    def for_names(self, names: tuple[str, ...]) -> RecordLayout:
+        """The layout for records with these signals."""
+        layout = self._by_names.get(names)
+        if layout is None:
+            layout = self._by_names[names] = RecordLayout(len(self._by_number), names)
+            self._by_number.append(layout)
+        return layout
 
-    def of_record(self, packed: bytes) -> Form:
-        """The form of a packed record."""
-        number: int = _FORM.unpack_from(packed)[0]
+    def of_record(self, packed: bytes) -> RecordLayout:
+        """The layout of a packed record."""
+        number: int = _LAYOUT_NUMBER.unpack_from(packed)[0]
         return self._by_number[number]
 
 
 class PackedRows:
-    """The records of one file, as columns when it is sealed."""
+    """The records of one segment, turned into columns when it is sealed."""
 
     def __init__(self) -> None:
-        self._rows: dict[Form, bytearray] = {}
+        self._rows: dict[RecordLayout, bytearray] = {}
         self._length = 0
 
     def __len__(self) -> int:
         return self._length
 
-    def add(self, form: Form, packed: bytes) -> None:
+    def add(self, layout: RecordLayout, packed: bytes) -> None:
         """Append one record."""
-        rows = self._rows.get(form)
+        rows = self._rows.get(layout)
         if rows is None:
-            rows = self._rows[form] = bytearray()
+            rows = self._rows[layout] = bytearray()
         rows += packed
         self._length += 1
 
     def block(self) -> Block:
         """All records by rising tick."""
-        tables = {form: np.frombuffer(rows, dtype=form.dtype) for form, rows in self._rows.items()}
+        tables = {
+            layout: np.frombuffer(rows, dtype=layout.dtype) for layout, rows in self._rows.items()
+        }
         axes = {axis: _joined([table[axis] for table in tables.values()]) for axis in _AXES}
         order = np.argsort(axes["tick"])
         place = np.empty_like(order)
         place[order] = np.arange(len(self))
         columns: dict[str, Column] = {}
         start = 0
-        for form, table in tables.items():
+        for layout, table in tables.items():
             rows, start = place[start : start + len(table)], start + len(table)
-            for number, name in enumerate(form.names):
+            for number, name in enumerate(layout.names):
                 column = columns.setdefault(name, Column.missing(len(self)))
                 column.values[rows] = table["values"][:, number]
                 column.present[rows] = True
@@ -121,7 +123,7 @@ class PackedRows:
 
 
 def _text(names: tuple[str, ...]) -> str:
-    """A form to fill in: Python's %r of a float is what its JSON encoder writes."""
+    """A template of the JSON line: Python's %r of a float is what its JSON encoder writes."""
     signals = ",".join(json.dumps(name).replace("%", "%%") + ":%r" for name in names)
     axes = '"kind":"record","step":%d,"tick":%d,"attempt":%d,"position":%d'
     return "{" + axes + ',"signals":{' + signals + "}}"

@@ -1,4 +1,4 @@
-"""Part: one file of a journal as the assembly sees it, be it open or sealed."""
+"""Segment: one file of a journal, open or sealed, as the assembly reads it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,15 +10,15 @@ from trimtab.journal.format.lines import Entry
 
 
 @dataclass(slots=True)
-class Target:
-    """Where the rows of one signal go; no mask if every row of it is recorded."""
+class ColumnTarget:
+    """Where the rows of one signal go; no mask if every row is recorded."""
 
     values: FloatArray
     present: BoolArray | None
 
 
 @dataclass(slots=True)
-class Losses:
+class ReadLosses:
     """What could not be read: whole rows, or rows of one signal."""
 
     rows: list[slice] = field(default_factory=list)
@@ -26,8 +26,8 @@ class Losses:
     damage: list[Damage] = field(default_factory=list)
 
 
-class Part(Protocol):
-    """The records and notes of one file."""
+class Segment(Protocol):
+    """The records and other entries of one file."""
 
     @property
     def file(self) -> str:
@@ -36,33 +36,33 @@ class Part(Protocol):
 
     @property
     def rows(self) -> int:
-        """How many records it holds."""
+        """The number of records."""
         ...
 
     @property
     def last_tick(self) -> int:
-        """The highest tick in it, -1 if it holds no records."""
+        """The highest tick, -1 if there are no records."""
         ...
 
     @property
     def schema(self) -> int:
-        """The highest schema it names."""
+        """The highest schema that it names."""
         ...
 
     @property
-    def notes(self) -> Sequence[Entry]:
-        """Its lines that are not records, understood."""
+    def entries(self) -> Sequence[Entry]:
+        """Its lines that are not records, parsed."""
         ...
 
     @property
     def damage(self) -> Sequence[Damage]:
-        """What was found damaged before any column was read."""
+        """The damage found before any column was read."""
         ...
 
     def names(self) -> Mapping[str, bool]:
-        """The signals in it, and whether each was recorded in every row."""
+        """Its signals, and whether each was recorded in every row."""
         ...
 
-    def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, Target]) -> Losses:
-        """Fill the axes, and those of its columns that are asked for."""
+    def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, ColumnTarget]) -> ReadLosses:
+        """Fill the axes and the requested columns."""
         ...

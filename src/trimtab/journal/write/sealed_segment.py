@@ -1,8 +1,8 @@
-"""Write a sealed file: the records of one segment as columns.
+"""Writes a sealed segment: its records as columns.
 
-Written by hand because Parquet needs a package of 55 MB, and npz loses a whole segment with the
-directory at its end. The layout is in header.py, reading in sealed.py. Numbers are little-endian,
-as on every machine that PyTorch trains on.
+A format of our own because Parquet needs a package of 55 MB, and npz loses a whole segment with the
+directory at its end. The layout is in format/header.py, the reader in
+read/sealed_segment.py. Numbers are little-endian, as on every machine that PyTorch trains on.
 """
 
 import os
@@ -27,9 +27,9 @@ from trimtab.journal.format.header import (
 from trimtab.journal.format.lines import Entry, encode
 
 
-def write_segment(path: Path, block: Block, notes: Iterable[Entry]) -> None:
-    """Write the block and the notes to a new file, and wait until the disk has it."""
-    pieces: list[bytes | memoryview] = [_note_lines(notes)]
+def write_segment(path: Path, block: Block, entries: Iterable[Entry]) -> None:
+    """Write the block and the entries to a new file, and wait until it is on disk (fsync)."""
+    pieces: list[bytes | memoryview] = [_entry_lines(entries)]
     axes = {
         "step": block.step,
         "tick": block.tick,
@@ -40,8 +40,8 @@ def write_segment(path: Path, block: Block, notes: Iterable[Entry]) -> None:
         schema=SCHEMA,
         rows=len(block),
         last_tick=int(block.tick[-1]) if len(block) else -1,
-        notes_bytes=len(pieces[0]),
-        notes_checksum=crc32(pieces[0]),
+        entries_bytes=len(pieces[0]),
+        entries_checksum=crc32(pieces[0]),
         axes={name: _add_axis(axis, pieces) for name, axis in axes.items()},
         signals={name: _add_signal(column, pieces) for name, column in block.columns.items()},
     ).line()
@@ -54,9 +54,9 @@ def write_segment(path: Path, block: Block, notes: Iterable[Entry]) -> None:
         os.fsync(file.fileno())
 
 
-def _note_lines(notes: Iterable[Entry]) -> bytes:
-    # Numbered anew: what the log had lost is told by a damage note and must not be told twice.
-    return b"".join(encode(note | {"note": number}) for number, note in enumerate(notes))
+def _entry_lines(entries: Iterable[Entry]) -> bytes:
+    # Numbered again: a damage entry reports what the log had lost, and a gap would report it twice.
+    return b"".join(encode(entry | {"note": number}) for number, entry in enumerate(entries))
 
 
 def _add_axis(axis: IntArray, pieces: list[bytes | memoryview]) -> Axis:
@@ -76,7 +76,7 @@ def _add_signal(column: Column, pieces: list[bytes | memoryview]) -> Signal:
 
 
 def _one_nan(values: FloatArray) -> FloatArray:
-    # The text of a log knows one NaN: a sealed file must not know more than the log it replaces.
+    # The text of a log has one NaN: a sealed segment must not keep more than the log it replaces.
     nans = np.isnan(values)
     return np.where(nans, np.nan, values) if nans.any() else np.ascontiguousarray(values)
 
@@ -86,7 +86,7 @@ def _add(
     chunk: int,
     pieces: list[bytes | memoryview],
 ) -> tuple[int, ...]:
-    """Add an array to the file's pieces; its checksums."""
+    """Add an array to the file's pieces; returns its checksums."""
     # A memoryview of an empty array cannot be cast.
     view = np.ascontiguousarray(array).data.cast("B") if len(array) else memoryview(b"")
     pieces.append(view)

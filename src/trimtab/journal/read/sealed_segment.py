@@ -1,4 +1,4 @@
-"""Read a sealed file: only what is asked for, straight into its final place, and checked."""
+"""Reads a sealed segment: only what is requested, straight into its final place, and checked."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,57 +22,59 @@ from trimtab.journal.format.header import (
     trailer,
 )
 from trimtab.journal.format.lines import Entry, decode
-from trimtab.journal.read.logfile import LogParser
-from trimtab.journal.read.part import Losses, Target
+from trimtab.journal.read.log_segment import LogParser
+from trimtab.journal.read.segment import ColumnTarget, ReadLosses
 
-_BELIEVED = 2**28
-"""Bytes that a header may claim beyond what the file has: memory is taken for a file that was cut
-short, because what is left of it can be read, but not for a header that claims the moon."""
+_MAX_CLAIMED = 2**28
+"""Bytes that a header may always claim, even if the file has fewer: the rest of a file that was cut
+off can be read. Beyond this, memory is not allocated on the word of a header."""
 
 
-class SealedFile:
-    """One sealed file. Opened for each reading, so a long journal does not hold a file each."""
+class SealedSegment:
+    """One sealed segment. The file is opened for each read, so a long journal keeps none open."""
 
     def __init__(self, path: Path) -> None:
-        """Read header and notes; raises ValueError if neither copy of the header can be used."""
+        """Read header and entries; raises ValueError if neither copy of the header is valid."""
         self.path = path
         self.file = path.name
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             self.header, length, second = _find_header(file, size)
             self._base = len(MAGIC) + length
-            self._places = self.header.places()
-            claimed = self._places["end", ""]
-            if claimed > max(size, _BELIEVED):
+            self._offsets = self.header.offsets()
+            claimed = self._offsets["end", ""]
+            if claimed > max(size, _MAX_CLAIMED):
                 raise ValueError(f"its header claims {claimed} bytes, the file has {size}")
             self._size = self._base + claimed + length + TRAILER_BYTES
-            self.notes, self.damage = self._read_notes(file)
+            self.entries, self.damage = self._read_entries(file)
         if second:
-            sentence = f"{self.file} has a damaged header; its second copy served, nothing is lost"
+            sentence = (
+                f"{self.file} has a damaged header; the second copy was used, nothing is lost"
+            )
             self.damage.append(self._damage(DamageKind.DAMAGED_HEADER, sentence))
 
     @property
     def rows(self) -> int:
-        """How many records it holds."""
+        """The number of records."""
         return self.header.rows
 
     @property
     def last_tick(self) -> int:
-        """The highest tick in it, -1 if it holds no records."""
+        """The highest tick, -1 if there are no records."""
         return self.header.last_tick
 
     @property
     def schema(self) -> int:
-        """The highest schema it names, be it of the columns or of the lines."""
-        return max(self.header.schema, schema_of(self.notes))
+        """The highest schema that it names, of the columns or of the lines."""
+        return max(self.header.schema, schema_of(self.entries))
 
     def names(self) -> dict[str, bool]:
-        """The signals in it, and whether each was recorded in every row."""
+        """Its signals, and whether each was recorded in every row."""
         return {name: signal.mask is None for name, signal in self.header.signals.items()}
 
-    def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, Target]) -> Losses:
-        """Fill the axes, and those of its columns that are asked for."""
-        losses = Losses()
+    def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, ColumnTarget]) -> ReadLosses:
+        """Fill the axes and the requested columns."""
+        losses = ReadLosses()
         if not self.rows:
             return losses
         try:
@@ -91,7 +93,7 @@ class SealedFile:
         if self.damage:
             return False
         axes = {name: np.empty(self.rows, dtype=np.int64) for name in self.header.axes}
-        scratch = Target(np.empty(self.rows), np.empty(self.rows, dtype=np.bool_))
+        scratch = ColumnTarget(np.empty(self.rows), np.empty(self.rows, dtype=np.bool_))
         if self.read(axes, dict.fromkeys(self.names(), scratch)).damage:
             return False
         try:
@@ -105,20 +107,20 @@ class SealedFile:
             and data.endswith(header + trailer(header))
         )
 
-    def _read_axes(self, file: FileIO, axes: Mapping[str, IntArray], losses: Losses) -> None:
+    def _read_axes(self, file: FileIO, axes: Mapping[str, IntArray], losses: ReadLosses) -> None:
         for name, out in axes.items():
             axis = self.header.axes[name]
             if axis.checksums is None:
                 axis.fill(out)
                 continue
             for rows in self._read_checked(file, ("axis", name), out, axis.checksums, NUMBER_CHUNK):
-                out[rows] = -1  # no rubbish in what is told of these rows
+                out[rows] = -1  # no random ticks in the report on these rows
                 losses.rows.append(rows)
                 sentence = f"{self.file} has lost {_span(rows)}: their {name} is damaged"
                 losses.damage.append(self._damage(DamageKind.DAMAGED_AXIS, sentence))
 
     def _read_column(
-        self, file: FileIO, name: str, target: Target, ticks: IntArray, losses: Losses
+        self, file: FileIO, name: str, target: ColumnTarget, ticks: IntArray, losses: ReadLosses
     ) -> None:
         signal, values = self.header.signals[name], target.values
         lost = self._read_checked(file, ("values", name), values, signal.checksums, NUMBER_CHUNK)
@@ -128,9 +130,9 @@ class SealedFile:
         for rows in lost:
             first, last = int(ticks[rows.start]), int(ticks[rows.stop - 1])
             sentence = f"{self.file} has lost {name!r} in {_span(rows)}, ticks {first} to {last}"
-            told = self._damage(DamageKind.DAMAGED_CHUNK, sentence, (first, last), name)
+            damage = self._damage(DamageKind.DAMAGED_CHUNK, sentence, (first, last), name)
             losses.values.append((name, rows))
-            losses.damage.append(told)
+            losses.damage.append(damage)
 
     def _read_mask(
         self, file: FileIO, name: str, sums: Sequence[int] | None, out: BoolArray
@@ -146,13 +148,13 @@ class SealedFile:
     def _read_checked(
         self,
         file: FileIO,
-        part: tuple[str, str],
+        section: tuple[str, str],
         out: NDArray[np.float64] | NDArray[np.int64] | NDArray[np.uint8],
         sums: Sequence[int],
         chunk: int,
     ) -> list[slice]:
-        """Read one part and check it chunk by chunk; the rows that are lost."""
-        view, at = out.data.cast("B"), self._base + self._places[part]
+        """Read one section and check it chunk by chunk; returns the rows that are lost."""
+        view, at = out.data.cast("B"), self._base + self._offsets[section]
         got = _read_into(file, view, at)
         pieces = [view[start : start + chunk] for start in range(0, len(view), chunk)]
         found = [crc32(piece) for piece in pieces]
@@ -165,10 +167,10 @@ class SealedFile:
                 bad.append(number)
         return [slice(a * CHUNK_ROWS, min(b * CHUNK_ROWS, self.rows)) for a, b in _runs(bad)]
 
-    def _read_notes(self, file: BufferedReader) -> tuple[tuple[Entry, ...], list[Damage]]:
+    def _read_entries(self, file: BufferedReader) -> tuple[tuple[Entry, ...], list[Damage]]:
         file.seek(self._base)
-        data = file.read(self.header.notes_bytes)
-        if crc32(data) == self.header.notes_checksum:
+        data = file.read(self.header.entries_bytes)
+        if crc32(data) == self.header.entries_checksum:
             return _parse(data, self.file), []
         # Each line has its own checksum, so the sound ones can be kept.
         sentence = f"{self.file} has lost some of its lines that are not records"
@@ -207,11 +209,11 @@ def _find_header(file: BufferedReader, size: int) -> tuple[Header, int, bool]:
 def _parse(data: bytes, file: str) -> tuple[Entry, ...]:
     parser = LogParser(file)
     parser.feed(data)
-    return parser.take().notes
+    return parser.pop().entries
 
 
 def _read_into(file: FileIO, out: memoryview, at: int) -> int:
-    """Fill a buffer from a place in the file; how many bytes there were."""
+    """Fill a buffer from an offset in the file; returns how many bytes there were."""
     file.seek(at)
     got = file.readinto(out)
     while 0 < got < len(out) and (more := file.readinto(out[got:])):
@@ -220,12 +222,12 @@ def _read_into(file: FileIO, out: memoryview, at: int) -> int:
 
 
 def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    """Consecutive numbers as ranges (first, one after the last)."""
+    """Runs of consecutive numbers as (first, last + 1)."""
     start = 0
-    for place, number in enumerate(numbers, 1):
-        if place == len(numbers) or numbers[place] != number + 1:
+    for index, number in enumerate(numbers, 1):
+        if index == len(numbers) or numbers[index] != number + 1:
             yield numbers[start], number + 1
-            start = place
+            start = index
 
 
 def _span(rows: slice) -> str:

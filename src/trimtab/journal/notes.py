@@ -1,7 +1,7 @@
-"""Notebook: what people write down about a run, from any process, while the run writes its journal.
+"""People's notes about a run, added from any process while the run writes its journal.
 
-A file of its own beside the journal, `notes.log`, in the journal's line format: only the run itself
-may write the journal, and anybody may add a note.
+They are in a separate file, `notes.log`, in the journal's line format: only the run itself may
+write the journal, and anyone may add a note.
 """
 
 import os
@@ -14,14 +14,14 @@ from trimtab.journal.format.lines import decode, encode
 from trimtab.journal.read.follow import Follower
 
 NOTE = "note"
-LONGEST_NOTE = 10_000
-"""Characters; one write of so many bytes to a local file is not torn by another."""
+MAX_NOTE_CHARS = 10_000
+"""One write of this many bytes to a local file is not interleaved with another."""
 
 
 def add_note(run: RunDirectory, text: str) -> int:
-    """Write a note at the step where the run is now, which is returned."""
-    if len(text) > LONGEST_NOTE:
-        raise JournalError(f"a note has at most {LONGEST_NOTE} characters, got {len(text)}")
+    """Add a note at the current step of the run; returns the step."""
+    if len(text) > MAX_NOTE_CHARS:
+        raise JournalError(f"a note has at most {MAX_NOTE_CHARS} characters, got {len(text)}")
     with Follower(run) as follower:
         block = follower.poll()
     tick, step = (int(block.tick[-1]) + 1, int(block.step[-1])) if len(block) else (0, 0)

@@ -10,7 +10,7 @@ from trimtab.journal import Follower, RunDirectory, read_journal
 from trimtab.journal.format.entries import _FIELDS
 from trimtab.journal.format.files import JournalFiles
 from trimtab.journal.format.lines import Entry, encode
-from trimtab.journal.write.sealing import settle
+from trimtab.journal.write.sealing import seal_leftover
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
@@ -46,7 +46,7 @@ def test_no_line_makes_reading_crash_or_sealing_forget(entries: list[Entry]) -> 
         before = read_journal(run)
         with Follower(run) as follower:
             assert len(follower.poll()) == len(before.block)
-        settle(files, 0)
+        seal_leftover(files, 0)
         assert not files.log(0).exists()
         after = read_journal(run)
         assert sorted(map(str, after.block.events)) == sorted(map(str, before.block.events))

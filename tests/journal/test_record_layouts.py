@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.journal.comparing import row, rows_of
 
 from trimtab.journal.format.lines import encode
-from trimtab.journal.write.packing import Form, Forms, PackedRows
+from trimtab.journal.write.record_layouts import PackedRows, RecordLayout, RecordLayouts
 
 one_nan = st.floats().map(lambda value: value if value == value else float("nan"))
 records = st.dictionaries(st.text(), one_nan, max_size=5)
@@ -16,18 +16,18 @@ records = st.dictionaries(st.text(), one_nan, max_size=5)
 def test_the_short_way_to_a_line_writes_what_the_long_way_writes(
     signals: dict[str, float],
 ) -> None:
-    form = Form(3, tuple(signals))
-    packed = form.pack(-3, 7, 2, 2**60, signals.values())
+    layout = RecordLayout(3, tuple(signals))
+    packed = layout.pack(-3, 7, 2, 2**60, signals.values())
     entry = {"kind": "record", "step": -3, "tick": 7, "attempt": 2, "position": 2**60}
-    assert form.line(packed) == encode(entry | {"signals": signals})
+    assert layout.line(packed) == encode(entry | {"signals": signals})
 
 
 @given(journey=st.lists(records, max_size=20))
 def test_columns_hold_every_bit(journey: list[dict[str, float]]) -> None:
-    forms, rows = Forms(), PackedRows()
+    layouts, rows = RecordLayouts(), PackedRows()
     for tick, signals in enumerate(journey):
-        packed = forms.of_names(tuple(signals)).pack(-tick, tick, 1, 2, signals.values())
-        rows.add(forms.of_record(packed), packed)
+        packed = layouts.for_names(tuple(signals)).pack(-tick, tick, 1, 2, signals.values())
+        rows.add(layouts.of_record(packed), packed)
     assert len(rows) == len(journey)
     expected = {tick: row(-tick, signals, 1, 2) for tick, signals in enumerate(journey)}
     assert rows_of(rows.block()) == expected
@@ -35,4 +35,4 @@ def test_columns_hold_every_bit(journey: list[dict[str, float]]) -> None:
 
 def test_what_is_not_a_number_is_told() -> None:
     with pytest.raises(TypeError, match="signals are numbers: required argument is not a float"):
-        Form(0, ("loss",)).pack(0, 0, 0, 0, ["high"])  # type: ignore[list-item]
+        RecordLayout(0, ("loss",)).pack(0, 0, 0, 0, ["high"])  # type: ignore[list-item]
