@@ -81,6 +81,12 @@ def test_a_change_that_cannot_be_right_is_an_error(name: str, message: str) -> N
         Config().override({name: "x"})
 
 
+def test_the_page_on_settings_lists_every_section() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+    for name in Config.__dataclass_fields__:
+        assert f"| `{name}` |" in page
+
+
 @pytest.mark.parametrize("section", [Config, TextbookConfig, JournalConfig])
 def test_every_setting_says_what_it_is(section: type) -> None:
     # The doc is a string under the field; Python drops it, so the source is read.
