@@ -1,6 +1,7 @@
 """`trimtab.diagnose`, with detectors and readers of users that work, fail or clash."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +175,20 @@ def test_a_plugin_shows_in_the_terminal_the_json_and_the_postmortem(
     assert (first["detector"], first["package"]) == ("at-200", "at200-package 1.2")
     postmortem = root / "trimtab" / "incidents" / "0001-step-000200" / "postmortem.md"
     assert "at-200 (at200-package 1.2)" in postmortem.read_text()
+
+
+@pytest.mark.parametrize("page", ["extending", "settings"])
+def test_the_code_in_the_docs_runs(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(__file__).parents[1]
+    monkeypatch.chdir(root / "examples")
+    text = (root / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(code, f"{page}.md", "exec"), names)
+    if page == "settings":
+        assert onsets(names["report"]) == [600, 900]
+    else:
+        detector = names["RewardCollapse"]()
+        rewards = [0.1, 0.5, 0.4, 0.09]
+        rows = [Row(step, step, 0, -1, {"reward": r}, {}) for step, r in enumerate(rewards)]
+        assert [len(detector.update(row)) for row in rows] == [0, 0, 0, 1]

@@ -98,6 +98,8 @@ def test_the_figures_in_the_text_are_those_of_the_results() -> None:
         cells = figures("Protection in the lab", f"{fault} | protect")
         assert float(cells[1]) <= 0.02
         assert cells[2] == "20/20"
+    assert "A shift of 0.02 at" in section("Detection against a reference")
+    assert "sees a rise of 0.02, far below the noise" in text
     assert "In 20 lab runs each, a NaN batch or a flipped bit then costs at most 0.02 nat" in text
 
 
