@@ -72,14 +72,16 @@ class Finding:
     """One symptom at one step."""
 
     detector: str
+    """Name of the detector that found it."""
     symptom: str
     """A `Symptom`, or any string from a user's detector."""
     severity: Severity
     signal: str
+    """The signal that shows it."""
     step: int
     tick: int
     value: float
-    """What was recorded; may be NaN or infinite."""
+    """The recorded value; may be NaN or infinite."""
     expected: float | None = None
     """What the detector expected, where it has a baseline."""
     limit: float | None = None
@@ -89,5 +91,6 @@ class Finding:
     confidence: float = 1.0
     """How far the recorded values can be trusted: 1 if raw, less if smoothed or inferred."""
     facts: Mapping[str, float] = field(default_factory=dict)
+    """Further numbers behind it, by name."""
     explanation: Explanation | None = None
     """Its cause, where the detector knows it."""

@@ -24,11 +24,15 @@ class Transition(StrEnum):
 
     OPENED = "opened"
     WORSENED = "worsened"
+    """An alarm with a new symptom joined it."""
     CLASSIFIED = "classified"
+    """It has a class, or a different one than before."""
     CLOSED = "closed"
     REOPENED = "reopened"
     FORECAST = "forecast"
+    """It has a new outlook."""
     REBASELINED = "new baseline"
+    """The loss did not come back: its level is the new normal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
