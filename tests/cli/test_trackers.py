@@ -32,5 +32,7 @@ def test_the_zero_that_hf_wrote_is_reported_as_nan(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["diagnose", str(LOGS["hf"])])
-    assert "taken as NaN, which HF's Trainer writes so: 2." in " ".join(result.stdout.split())
+    assert "treated as NaN, which HF's Trainer writes this way: 2." in " ".join(
+        result.stdout.split()
+    )
     assert any("-> nan" in line for line in result.stdout.splitlines())

@@ -155,7 +155,7 @@ def test_columns_beyond_the_limit_are_left_out(
     monkeypatch.setattr(csv_log, "MAX_COLUMNS", 3)
     reading = read_log(write("step,loss,a,b,c\n1,2,3,4,5\n"))
     assert reading.block.columns.keys() == {"loss", "a"}
-    assert reading.notes == ("There are more than 3 columns; those after are left out.",)
+    assert reading.notes == ("There are more than 3 columns; the others are left out.",)
 
 
 def test_a_single_loss_among_many_empty_rows_is_kept(

@@ -84,7 +84,7 @@ def test_text_among_numbers_is_counted(write: Write) -> None:
     reading = read_log(write("step,loss,lr\n1,2.5,1\n2,oops,1\n3,1_0,1\n"))
     assert values(reading.block, "loss") == [2.5, None, None]
     assert reading.notes == (
-        "Cells of 'loss' that are not numbers, taken as missing: 2 (the first is 'oops').",
+        "Cells of 'loss' that are not numbers, treated as missing: 2 (the first is 'oops').",
     )
 
 
@@ -99,7 +99,7 @@ def test_ragged_rows(write: Write) -> None:
     assert values(reading.block, "loss") == [2.5, 2.4, 2.3, 2.2]
     assert values(reading.block, "lr") == [None, 1, 1, 1]
     assert reading.notes == (
-        "Rows with fewer cells than the header, the others taken as missing: 1.",
+        "Rows with fewer cells than the header, the rest treated as missing: 1.",
         "Rows with more cells than the header, which were cut off: 1.",
     )
 
@@ -234,7 +234,7 @@ def test_short_rows_under_a_wide_header(write: Write, monkeypatch: pytest.Monkey
     assert values(reading.block, "loss") == [2.5, 2.4, 2.3, 2.2, 2.1]
     assert values(reading.block, "metric 19") == [None, None, 19, None, None]
     assert reading.notes == (
-        "Rows with fewer cells than the header, the others taken as missing: 4.",
+        "Rows with fewer cells than the header, the rest treated as missing: 4.",
         "Last line cut off in the middle, left out: 1.",
     )
 

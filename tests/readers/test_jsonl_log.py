@@ -65,7 +65,7 @@ def test_what_is_no_number_is_left_out(write: Write) -> None:
     assert values(reading.block, "loss") == [2.5, None]
     assert reading.notes == (
         "Columns without a number, left out: 'ok', 'list', 'name'.",
-        "Cells of 'loss' that are not numbers, taken as missing: 2 (the first is 'bool').",
+        "Cells of 'loss' that are not numbers, treated as missing: 2 (the first is 'bool').",
         "Rows with a step and nothing else, left out: 1.",
     )
 
@@ -132,7 +132,7 @@ def test_very_long_names_are_not_metrics(write: Write) -> None:
 
 def test_one_document_over_many_lines(write: Write) -> None:
     text = json.dumps({"history": [{"step": 1, "loss": 2.5}]}, indent=2)
-    with pytest.raises(UnreadableLog, match=r"no line of it is a JSON object .*line 1, '{'"):
+    with pytest.raises(UnreadableLog, match=r"no line is a JSON object .*line 1, '{'"):
         read_log(write(text, "log.json"))
 
 

@@ -1,4 +1,4 @@
-"""A table as a block: canonical names, whole steps, attempts, and the notes on what was done."""
+"""A table as a block: canonical names, integer steps, attempts, and notes on what was done."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ FREE_CELLS = 1 << 26
 """A block may always have this many cells (0.6 GB)."""
 
 CELLS_PER_VALUE = 4
-"""Beyond `FREE_CELLS`, how many cells a block may have for each recorded value. A few values
-under each of a million names must not fill the memory; a log with an evaluation at every tenth
-step stays far below."""
+"""Beyond `FREE_CELLS`, how many cells a block may have per recorded value. A few values under each
+of a million names must not fill the memory; a log with an evaluation every tenth step stays far
+below."""
 
 _AXES = (STEP, DATA_POSITION)
 _LARGEST = 2.0**62
@@ -28,7 +28,7 @@ _LARGEST_EXACT = 2.0**53
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedBlock:
-    """A block, where its signals came from, and what has to be told about it."""
+    """A block, where its signals came from, and notes."""
 
     block: Block
     names: Mapping[str, str]
@@ -54,7 +54,7 @@ def to_block(table: Table, path: Path) -> NamedBlock:
     if LOSS not in columns:
         raise NoUsableLoss(
             f"{path}: no row with a usable step has a value in {quoted(foreign[LOSS])}; "
-            f"the step was looked for in {quoted(foreign[STEP])}, make sure that it holds numbers"
+            f"the step comes from {quoted(foreign[STEP])}, make sure that it holds numbers"
         )
     block = Block.from_columns(
         columns,
@@ -79,7 +79,7 @@ def _affordable(table: Table, naming: Naming, notes: list[str]) -> list[str]:
     limit = max(FREE_CELLS, CELLS_PER_VALUE * sum(recorded.values())) // table.num_rows or 1
     if len(signals) <= limit:
         return signals
-    # The loss is never left out: everything else is judged with it.
+    # The loss is never left out: everything else is judged against it.
     signals.sort(key=lambda name: (naming.aliases[name].signal != LOSS, -recorded[name]))
     notes.append(
         f"Columns left out because nearly all of their cells are missing: {len(signals) - limit}."
@@ -125,7 +125,7 @@ def _positions(table: Table, name: str | None) -> IntArray:
 def _columns(
     table: Table, naming: Naming, signals: list[str], rows: BoolArray
 ) -> dict[str, Column]:
-    """The signals under their canonical names, in these rows; without those left empty."""
+    """The signals under their canonical names, in these rows, without empty ones."""
     columns: dict[str, Column] = {}
     chosen = slice(None) if rows.all() else rows
     for name in signals:

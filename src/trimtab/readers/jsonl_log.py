@@ -26,7 +26,7 @@ def recognises(head: bytes) -> bool:
 
 
 class _Log:
-    """The objects of a file on their way into a table."""
+    """Collects the objects of a file into a table."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -37,7 +37,7 @@ class _Log:
         self._cut = False
 
     def add_lines(self, lines: list[str], *, unfinished: bool) -> None:
-        """Take the next lines; `unfinished` says that the last of them has no line end."""
+        """Add the next lines; `unfinished` means that the last of them has no line end."""
         records: list[Record] = []
         for line in map(str.strip, lines):
             self._num_lines += 1
@@ -54,9 +54,9 @@ class _Log:
     def finish(self, notes: Sequence[str]) -> Table:
         """The table; raises UnreadableLog if there is no object in it."""
         if not self._table.num_rows:
-            found = f"the first is {self._first_bad}" if self._num_bad else "there is none at all"
+            found = f"the first is {self._first_bad}" if self._num_bad else "there are no lines"
             raise UnreadableLog(
-                f"{self._path}: no line of it is a JSON object with anything in it ({found}); "
+                f"{self._path}: no line is a JSON object with anything in it ({found}); "
                 "write one object per line"
             )
         for note in notes:

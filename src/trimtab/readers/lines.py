@@ -51,13 +51,13 @@ class LineFile:
 
 
 def _end_of_lines(data: bytes) -> int:
-    """Where the last whole line ends."""
+    """Where the last complete line ends."""
     # A carriage return at the very end may be the first half of a line end.
     return max(data.rfind(b"\n"), data.rfind(b"\r", 0, -1)) + 1
 
 
 def _from_line_end(block: bytes) -> bytes:
-    """The block from its first line end on, so that the line left out leaves an empty one."""
+    """The block from its first line end on, so that the skipped line leaves an empty one."""
     match = re.search(rb"[\r\n]", block)
     return block[match.start() :] if match else b""
 
@@ -68,7 +68,7 @@ def _lines(data: bytes, first: bool) -> list[str]:
         text = text.removeprefix("\ufeff")
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    # Not splitlines(): it also splits at form feeds and other marks that may stand in a cell.
+    # Not splitlines(): it also splits at form feeds and other characters that a cell may contain.
     lines = text.split("\n")
     lines.pop()
     return lines

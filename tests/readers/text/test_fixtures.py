@@ -69,5 +69,7 @@ def test_what_the_writer_was_given_is_read(path: Path) -> None:
 def test_a_skipped_interval_has_no_loss_and_a_dropped_one_is_nan() -> None:
     notes = read_log(FIXTURES / "megatron.log", format="megatron").notes
     assert "Records in which all iterations were skipped, without a loss: 1." in notes
-    dropped = "Records in which 'lm loss' was not printed, as Megatron does with NaN; taken as NaN"
+    dropped = (
+        "Records in which 'lm loss' was not printed, as Megatron does with NaN; treated as NaN"
+    )
     assert f"{dropped}: 2." in notes

@@ -44,7 +44,7 @@ def read_text(text: str, format: str | None, block_bytes: int, layouts: int = 8)
         path.write_bytes(text.encode("utf-8", "surrogatepass"))
         with (
             mock.patch.object(log_file, "BLOCK_BYTES", block_bytes),
-            mock.patch.object(parser, "MOST_LAYOUTS", layouts),
+            mock.patch.object(parser, "MAX_LAYOUTS", layouts),
         ):
             return read_log(path, format=format).block
 

@@ -34,7 +34,7 @@ def test_a_nan_that_the_trainer_wrote_as_zero_is_a_nan_again() -> None:
     assert reading.block.column("grad_norm").values[8] == math.inf
     assert reading.block.quality(LOSS) is Quality.INFERRED
     (note,) = reading.notes
-    assert "taken as NaN, which HF's Trainer writes so: 2." in note
+    assert "treated as NaN, which HF's Trainer writes this way: 2." in note
 
 
 def test_the_mean_since_the_last_record_is_called_one() -> None:
@@ -43,7 +43,7 @@ def test_the_mean_since_the_last_record_is_called_one() -> None:
     assert values(reading.block, "loss")[0] == (HF_LOSSES[0] + HF_LOSSES[1]) / 2
     assert reading.block.quality(LOSS) is Quality.WINDOW_MEAN
     assert reading.block.quality("grad_norm") is Quality.RAW
-    assert "logs the mean of 'loss' since the record before" in reading.notes[0]
+    assert "logs the mean of 'loss' since the previous record" in reading.notes[0]
 
 
 def test_the_real_trainer_still_writes_so(tmp_path: Path) -> None:

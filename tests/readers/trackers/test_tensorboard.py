@@ -78,7 +78,7 @@ def test_damage_at_the_very_start(write: Write) -> None:
     data[:4] = b"\xff\xff\xff\xff"
     reading = read_log(write(bytes(data)))
     assert_reads_back(reading.block, FIRST)
-    assert "Damaged places that were passed over: 1." in reading.notes
+    assert "Damaged places, skipped: 1." in reading.notes
 
 
 def test_the_folder_above_gives_the_newest_run(tmp_path: Path) -> None:

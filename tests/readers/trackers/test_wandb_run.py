@@ -77,7 +77,7 @@ def test_a_bad_byte_costs_one_record(write: Write) -> None:
     data = bytearray(RUN.read_bytes())
     data[data.index(b"train/loss", len(data) // 2)] ^= 1
     reading = read_log(write(bytes(data)))
-    assert any("by their checksum), passed over: 1." in note for note in reading.notes)
+    assert any("by checksum), skipped: 1." in note for note in reading.notes)
     assert len(reading.block) >= len(ROWS) - 1
 
 
@@ -167,7 +167,7 @@ def test_long_records_are_left_out(write: Write, monkeypatch: pytest.MonkeyPatch
 def test_messages_that_are_none_are_counted(write: Write) -> None:
     bad = [b"\x0b", message((2, b"\x0a\x7f")), varint(2 << 3 | 2) + b"\x7f"]
     reading = read_log(write(HEADER + chunks(*bad, history(3, text("loss", "2.5")))))
-    assert any("passed over: 3." in note for note in reading.notes)
+    assert any("skipped: 3." in note for note in reading.notes)
 
 
 def test_a_run_that_logged_nothing(write: Write) -> None:

@@ -1,4 +1,4 @@
-"""Text logs of trainers: one grammar a format, one reader for all."""
+"""Text logs of trainers: one grammar per format (`formats/`), one parser for all (`parser`)."""
 
 from trimtab.readers.formats import Format
 from trimtab.readers.text.formats.deepspeed import DEEPSPEED
@@ -14,7 +14,7 @@ from trimtab.readers.text.formats.olmo import OLMO
 from trimtab.readers.text.formats.torchtitan import TORCHTITAN
 
 TEXT_FORMATS: tuple[Format, ...] = (
-    # MLPerf first and DeepSpeed last: both stand among the lines of other trainers.
+    # MLPerf first and DeepSpeed last: both appear among the lines of other trainers.
     MLPERF,
     MEGATRON,
     NEMO,

@@ -12,7 +12,7 @@ from trimtab.core.signals import Quality
 from trimtab.readers.table import Table
 from trimtab.readers.text.windows import mark_quality
 
-FEWEST_CHANGES = 6
+MIN_CHANGES = 6
 """With fewer changes of the scale nothing is decided."""
 
 ERRORS = 4.0
@@ -45,7 +45,7 @@ def _share(log_norm: FloatArray, log_scale: FloatArray) -> float:
     """How far the norm follows the scale where it changes: 1 if fully, 0 if chance could do it."""
     moves = np.diff(log_scale)
     changed = moves != 0
-    if np.count_nonzero(changed) < FEWEST_CHANGES:
+    if np.count_nonzero(changed) < MIN_CHANGES:
         return 0.0
     shares = np.diff(log_norm)[changed] / moves[changed]
     error = np.std(shares, ddof=1) / np.sqrt(len(shares))

@@ -1,7 +1,6 @@
-"""The one reader of all text logs: lines go in, a grammar takes them apart, a table comes out.
+"""The parser of all text logs: lines in, taken apart by a grammar, a table out.
 
-Memory is bounded by the records, never by the size of the file: lines that say nothing leave
-nothing behind.
+Memory is bounded by the records, not by the size of the file: other lines leave nothing in memory.
 """
 
 import re
@@ -18,18 +17,18 @@ from trimtab.readers.lines import LineFile
 from trimtab.readers.log_file import Progress
 from trimtab.readers.table import Table
 from trimtab.readers.text.grammar import Fields, Grammar, Line, Place
-from trimtab.readers.text.layouts import MOST_LAYOUTS, Layout, Pairs
+from trimtab.readers.text.layouts import MAX_LAYOUTS, Layout, Pairs
 from trimtab.readers.text.ranks import rank_of, rows_of_others
 
 NAME_CHARS = 128
 """A longer name is not that of a metric."""
 
 LINE_CHARS = 1 << 14
-"""A longer line is no record: real ones have a few hundred characters. The time that a pattern
-takes may grow with the square of this."""
+"""A longer line is not a record: real ones have a few hundred characters. The time of a pattern may
+grow with the square of this."""
 
 _SAMPLE_LINES = 1000
-"""Lines with a mark that are looked at to recognise a format: records are most of them."""
+"""Lines with a mark that are examined to recognise a format: most of them are records."""
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -64,43 +63,43 @@ def text_format(grammar: Grammar) -> Format:
 
 
 class _Kind:
-    """A kind of line, and how such lines looked so far."""
+    """A kind of line, and the layouts seen so far."""
 
     def __init__(self, line: Line) -> None:
         self.line = line
         self.mark = line.mark
         self.search = line.pattern.search
         self.layouts: list[Layout] = []
-        """The one that fitted last comes first."""
+        """The one that matched last comes first."""
         if line.fields is None:  # the pattern catches all there is
             self.layouts.append(Layout(list(line.pattern.groupindex), ".*"))
 
     def fit(self, found: re.Match[str], row: int) -> bool:
-        """Take the line as a whole, if it looks like one before; whether it did."""
+        """Parse the line by a known layout; returns whether one matched."""
         if self.line.fields is None and self.search(found.string, found.end()):
             return False  # two records in a line
-        for place, layout in enumerate(self.layouts):
+        for position, layout in enumerate(self.layouts):
             values = layout.match(found.string, found.end())
             if values:
                 layout.rows.append(row)
                 layout.cells.append(found.groups() + values.groups())
-                if place:
-                    self.layouts.insert(0, self.layouts.pop(place))
+                if position:
+                    self.layouts.insert(0, self.layouts.pop(position))
                 return True
         return False
 
     def learn(self, found: re.Match[str]) -> None:
-        """Remember how a line looks."""
+        """Remember the layout of a line."""
         fields = self.line.fields
         rest = found.string[found.end() :]
-        if isinstance(fields, Pairs) and len(self.layouts) < MOST_LAYOUTS:
+        if isinstance(fields, Pairs) and len(self.layouts) < MAX_LAYOUTS:
             names, pattern = fields.layout(rest)
             names = [*found.groupdict(), *(self.line.prefix + name for name in names)]
             self.layouts.append(Layout(names, pattern))
 
 
 class _Parser:
-    """The records of a text log on their way into a table."""
+    """Collects the records of a text log into a table."""
 
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
@@ -185,7 +184,7 @@ class _Parser:
         """Add a record that looks like none before; whether there was anything in it."""
         again = kind.search(found.string, found.end())
         while again:
-            # A restart wrote on where a crash had stopped: only what it wrote is whole.
+            # A restart continued the line that a crash had cut off: only what it wrote is complete.
             self._num_cut += 1
             found, again = again, kind.search(found.string, again.end())
         fields = _fields(kind.line, found)
@@ -201,7 +200,7 @@ class _Parser:
             cells.append(cell)
 
     def _hand_over(self) -> None:
-        """Put what was gathered into the table."""
+        """Move what was collected into the table."""
         index = self._table.new_rows(self._num_records - self._table.num_rows)
         gathered: list[tuple[str, IntArray, Sequence[object]]] = [
             (name, np.array(rows), cells) for name, (rows, cells) in self._columns.items()
@@ -223,12 +222,12 @@ class _Parser:
 
 
 def _lines_with(mark: str, text: str) -> Iterator[str]:
-    place = text.find(mark)
-    while place >= 0:
-        end = text.find("\n", place)
+    position = text.find(mark)
+    while position >= 0:
+        end = text.find("\n", position)
         end = end if end >= 0 else len(text)
-        yield text[text.rfind("\n", 0, place) + 1 : end]
-        place = text.find(mark, end)
+        yield text[text.rfind("\n", 0, position) + 1 : end]
+        position = text.find(mark, end)
 
 
 def _fields(kind: Line, found: re.Match[str]) -> list[tuple[str, object]]:

@@ -1,4 +1,4 @@
-"""What experiment trackers leave on disk: one file per format, and the parts that they share."""
+"""What experiment trackers write: one file or folder per format, and the parts that they share."""
 
 from trimtab.readers.formats import Format
 from trimtab.readers.trackers.databases.sqlite_log import SQLITE
@@ -22,4 +22,4 @@ TRACKER_FORMATS: tuple[Format, ...] = (
     PARQUET,
     WANDB_CSV,
 )
-"""In the order in which they are tried: each knows its own files by a mark."""
+"""In the order in which they are tried: each recognises its files by a mark."""

@@ -40,25 +40,25 @@ def read(path: Path, progress: Progress) -> Table:
     table.add("step", rows, steps)
     for name, values in series.items():
         if name != "step":
-            places = np.searchsorted(steps, np.array(list(values), dtype=np.float64))
-            table.add(name, rows[places], _array(values))
+            positions = np.searchsorted(steps, np.array(list(values), dtype=np.float64))
+            table.add(name, rows[positions], _array(values))
     return table
 
 
 def recognises(head: bytes) -> bool:
-    """Whether these bytes begin with a metric that has its steps in a table of its own."""
+    """Whether these bytes begin with a metric that holds a table of steps."""
     return _MARK.match(head.removeprefix(b"\xef\xbb\xbf")) is not None
 
 
 def _series(entry: Any) -> dict[float, float]:
-    """Step to value; a value in words means that the step was not recorded."""
+    """Step to value; a value that is text means that the step was not recorded."""
     fields = _members(entry)
     values = fields.get("values")
     if isinstance(values, list):
         start, interval = fields.get("start_step"), fields.get("step_interval")
         if not isinstance(start, float) or not isinstance(interval, float):
             return {}
-        values = {repr(start + place * interval): value for place, value in enumerate(values)}
+        values = {repr(start + position * interval): value for position, value in enumerate(values)}
     series: dict[float, float] = {}
     for key, value in _members(values).items():
         step = _step(key)

@@ -1,4 +1,4 @@
-"""What HF's Trainer does to the loss on its way into every log, told and undone where it can be.
+"""What HF's Trainer does to the loss before it is logged: noted, and undone where possible.
 
 By default (`logging_nan_inf_filter`) a loss that is not finite is left out of the sum, so that the
 log of a run that died reads 0.0; and between two records it is the mean that is logged.
@@ -17,7 +17,7 @@ _MARKS = ("loss", "learning_rate", "epoch")
 
 
 def is_by_hf(table: Table, prefix: str) -> bool:
-    """Whether the names in a table, behind this prefix, are those that HF's Trainer logs."""
+    """Whether the names in a table, after this prefix, are those that HF's Trainer logs."""
     return {prefix + mark for mark in _MARKS} <= table.recorded.keys()
 
 
@@ -32,8 +32,8 @@ def restore_hf_losses(table: Table, prefix: str = "") -> None:
     if _is_thinned(table, losses):
         quality = Quality.WINDOW_MEAN
         table.add_note(
-            f"HF's Trainer logs the mean of {quoted(name)} since the record before: a short spike "
-            "is higher than it looks."
+            f"HF's Trainer logs the mean of {quoted(name)} since the previous record: a short "
+            "spike is higher than it looks."
         )
     if hidden.any():
         quality = Quality.INFERRED
@@ -41,7 +41,8 @@ def restore_hf_losses(table: Table, prefix: str = "") -> None:
         table.replace(name, Column(values, losses.present))
         table.add_note(
             f"Values of {quoted(name)} that are exactly 0 beside a gradient norm that is 0 or not "
-            f"finite, taken as NaN, which HF's Trainer writes so: {np.count_nonzero(hidden)}."
+            "finite, treated as NaN, which HF's Trainer writes this way: "
+            f"{np.count_nonzero(hidden)}."
         )
     table.meanings[name] = Alias(signal=LOSS, name=name, quality=quality)
 
@@ -52,8 +53,8 @@ def _hidden(losses: Column, table: Table, norm: str) -> BoolArray:
     if norm not in table.recorded:
         if zero.any():
             table.add_note(
-                f"Losses of exactly 0: {np.count_nonzero(zero)}. HF's Trainer writes a NaN so, but "
-                "without a gradient norm they are left as they are."
+                f"Losses of exactly 0: {np.count_nonzero(zero)}. HF's Trainer writes NaN this way, "
+                "but without a gradient norm they are left as they are."
             )
         return np.zeros_like(zero)
     norms = table.column(norm)

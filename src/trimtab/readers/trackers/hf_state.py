@@ -1,4 +1,4 @@
-"""HF's `trainer_state.json`: one JSON document that ends a checkpoint, with all that was logged."""
+"""HF's `trainer_state.json`: a JSON document in each checkpoint, with everything logged so far."""
 
 import re
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _HISTORY = re.compile(r'"log_history"\s*:\s*\[')
 _REACHED = re.compile(rb'"global_step"\s*:\s*(\d{1,18})\b')
 
 _HEAD_BYTES = 1 << 12
-"""The keys are sorted: `global_step` stands within the first 300 bytes of real files."""
+"""The keys are sorted: `global_step` is within the first 300 bytes of real files."""
 
 
 def read(path: Path, progress: Progress) -> Table:
@@ -35,7 +35,7 @@ def read(path: Path, progress: Progress) -> Table:
         table.add_note("log_history is cut off or damaged; everything before that was read.")
     for note in file.notes:
         table.add_note(note)
-    # The last record has the mean over the whole run, which is the loss of no step.
+    # The last record has the mean over the whole run, which is not the loss of any step.
     table.meanings["train_loss"] = Alias(signal="train_loss", name="train_loss")
     restore_hf_losses(table)
     return table

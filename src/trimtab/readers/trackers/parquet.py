@@ -125,7 +125,7 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     except (arrow.ArrowException, OSError, ValueError) as error:
         raise UnreadableLog(
-            f"{path} cannot be read as Parquet: {error}; write it again, or give another format"
+            f"{path} cannot be read as Parquet: {error}; write it again, or give a different format"
         ) from error
 
 
@@ -148,7 +148,7 @@ def _check_claims(path: Path, metadata: Any) -> None:
     """Refuse a file that would unpack to far more than it is."""
     size = path.stat().st_size
     unpacked = sum(
-        metadata.row_group(place).total_byte_size for place in range(metadata.num_row_groups)
+        metadata.row_group(position).total_byte_size for position in range(metadata.num_row_groups)
     )
     if metadata.num_rows > max(_FREE_ROWS, ROWS_PER_BYTE * size) or unpacked > max(
         _FREE_UNPACKED, UNPACKED_PER_BYTE * size

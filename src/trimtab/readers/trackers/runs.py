@@ -36,5 +36,5 @@ def note_choice(table: Table, run: Run, runs: Sequence[Run]) -> None:
     if others:
         table.add_note(
             f"Of {len(runs)} runs in the file, {quoted(printable(run.name or run.id))} is read; "
-            f"for another, write its name behind the file and a #: {listed(others)}."
+            f"to read a different one, append # and its name to the file: {listed(others)}."
         )

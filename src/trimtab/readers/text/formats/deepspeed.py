@@ -23,16 +23,18 @@ from trimtab.readers.text.windows import mark_window_means
 
 
 def finish(table: Table) -> None:
-    """Count steps through all epochs, and tell means from values of one step."""
+    """Count steps across epochs, and mark window means."""
     mark_window_means(table, "iter time (s)")
     epoch, step = table.column("epoch"), table.column(STEP)
     moves = np.diff(step.values)
-    anew = (np.diff(epoch.values) > 0) & (moves <= 0)
-    if not anew.any():
+    restarts = (np.diff(epoch.values) > 0) & (moves <= 0)
+    if not restarts.any():
         return
-    shifts = np.concatenate([[0.0], np.cumsum(np.where(anew, 1 - moves, 0.0))])
+    shifts = np.concatenate([[0.0], np.cumsum(np.where(restarts, 1 - moves, 0.0))])
     table.replace(STEP, Column(step.values + shifts, step.present))
-    table.add_note(f"Epochs in which the steps are counted anew, joined: {np.count_nonzero(anew)}.")
+    table.add_note(
+        f"Epochs in which the step count starts again, joined: {np.count_nonzero(restarts)}."
+    )
 
 
 DEEPSPEED = text_format(

@@ -54,7 +54,7 @@ def finish(table: Table) -> None:
 
 
 def _base_of_loss(table: Table) -> float | None:
-    """The base whose powers of the loss make the perplexity; None if there is nothing to tell."""
+    """The base whose powers of the loss make the perplexity; None if it is not known."""
     perplexity = table.column("ppl")
     for name in ("loss", "nll_loss"):
         loss = table.column(name)

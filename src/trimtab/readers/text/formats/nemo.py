@@ -4,7 +4,7 @@
     step 12 | epoch 0 | loss 2.3170 | grad_norm 0.8125 | lr 1.00e-05 | mem 17.31 GiB | ...
 
 The printer divides sums over its interval by its length: all its fields but `global_step` are
-means, printed with four digits. `val_loss` stands in every line until the next evaluation.
+means, printed with four digits. `val_loss` is in every line until the next evaluation.
 Automodel prints the values of the step.
 """
 

@@ -1,4 +1,4 @@
-"""OLMo-core and OLMo: a line with the step, then one indented line a metric.
+"""OLMo-core and OLMo: a line with the step, then one indented line per metric.
 
     2026-11-15 10:00:00.000	host:0	olmo_core.train...:56	INFO	[step=10/5000,epoch=1,eta=2h]
         train/CE loss=9.123

@@ -24,7 +24,7 @@ _ROWS = {
     "run_id": "SELECT id, timestamp, step, metrics FROM metrics WHERE run_id = ?",
     "run_name": "SELECT id, timestamp, step, metrics FROM metrics WHERE run_name = ?",
 }
-"""By what tells runs apart: older versions have only names."""
+"""What identifies a run: older versions have only names."""
 
 _HF_PREFIX = "train/"
 

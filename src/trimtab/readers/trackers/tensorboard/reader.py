@@ -51,7 +51,7 @@ def runs_among(files: Sequence[Path]) -> list[Path]:
 
 
 class _Log:
-    """The events of a run on their way into a table."""
+    """Collects the events of a run into a table."""
 
     def __init__(self) -> None:
         self._points = Points()
@@ -94,7 +94,7 @@ class _Log:
         bad = sum(file.num_bad for file in files) + self._events.num_malformed
         counts = {
             "Records that are not what was written (by their checksum), left out": bad,
-            "Damaged places that were passed over": sum(file.num_gaps for file in files),
+            "Damaged places, skipped": sum(file.num_gaps for file in files),
             "Records too long to hold scalars, left out": sum(file.num_long for file in files),
             "Last record cut off, left out": sum(file.is_cut for file in files),
         }

@@ -1,7 +1,7 @@
 """CSV that W&B exports from a chart: Step, RUN - METRIC, RUN - METRIC__MIN, RUN - METRIC__MAX, ...
 
-Of a single run, the names stand without `RUN - `. A point may stand for many steps: then it is
-their mean, and MIN and MAX say how far they were apart.
+For a single run, the names come without `RUN - `. A point may represent many steps: then it is
+their mean, and MIN and MAX show the spread.
 """
 
 import re

@@ -49,7 +49,7 @@ def read(path: Path, progress: Progress) -> Table:
             rows = []
     table.add_records(rows)
     counts = {
-        "Damaged places (by their checksum), passed over": log.num_bad + num_malformed,
+        "Damaged places (by checksum), skipped": log.num_bad + num_malformed,
         "Records too long to hold history, left out": log.num_long,
         "Last record cut off, left out": int(log.is_cut),
     }
@@ -76,7 +76,7 @@ def runs_among(files: Sequence[Path]) -> list[Path]:
 
 
 def _rows(record: bytes) -> list[dict[str, Cell]]:
-    """The row of a history record; none for a record of another kind."""
+    """The row of a history record; empty for other kinds of records."""
     return [
         _row(record, first, last)
         for number, wire, first, last in protowire.fields(record, 0, len(record))
@@ -106,7 +106,7 @@ def _item(data: bytes, start: int, end: int) -> tuple[str, Cell | None]:
         if number in (_KEY, _NESTED_KEY) and wire == BYTES:
             names.append(protowire.text(data, first, last))
         elif number in (_VALUE_JSON, _TEXT) and wire == BYTES:
-            # NaN and Infinity stand there bare, or in quotes as older versions write them.
+            # NaN and Infinity are bare, or in quotes as older versions write them.
             cell = protowire.text(data, first, min(last, first + _CELL_BYTES)).strip('"')
             cell += "..." if last - first > _CELL_BYTES else ""
         elif (number, wire) == (_NUMBER, FIXED64):
