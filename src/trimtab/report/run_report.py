@@ -48,7 +48,7 @@ class RunReport:
     failures: tuple[str, ...] = ()
     """The notes about plug-ins that failed and were left out."""
     packages: Mapping[str, str] = field(default_factory=dict)
-    """Which package a detector or reader comes from, by its name; trimtab's are not listed."""
+    """The package of each detector that is not trimtab's, by the name of the detector."""
     price_per_hour: float | None = None
     """What an hour of the whole job costs, if given."""
 
