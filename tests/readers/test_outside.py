@@ -1,3 +1,4 @@
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from trimtab.core.block import Block, Column
 from trimtab.core.errors import ConfigError, NoUsableLoss, UnreadableLog
 from trimtab.core.plugins import READERS
 from trimtab.core.reader import LogContent, LogReader
-from trimtab.readers import log_formats, read_log
+from trimtab.readers import LogReading, log_formats, read_log
 
 ACME = """
 import numpy as np
@@ -96,6 +97,18 @@ class TestInstalled:
     def test_it_reads_one_run(self, write: Write) -> None:
         with pytest.raises(UnreadableLog, match="reads one run per file; leave out '#2'"):
             read_log(f"{write(LOG, 'run.acme')}#2")
+
+
+def test_the_example_of_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "readers.md").read_text()
+    (example,) = re.findall(r"```python\n(from pathlib.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "run.acme").write_text("ACME 1\n3.0\n2.5\n")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(example.replace("trimtab.read_log(", "reading = trimtab.read_log("), names)
+    reading = names["reading"]
+    assert isinstance(reading, LogReading)
+    assert (reading.format, values(reading.block, "loss")) == ("acme", [3.0, 2.5])
 
 
 class TestBroken:

@@ -1,4 +1,4 @@
-"""ConfigReading: a config as it was read, and how to write a setting back in its own syntax."""
+"""ConfigReading: a config as it was read, and how to write a setting in its syntax."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,12 +18,12 @@ class Syntax(StrEnum):
     YAML = "yaml"
 
 
-_WORDS = {
+_INSTRUCTIONS = {
     "cross_entropy_fp32": "compute the cross-entropy from fp32 logits",
     "decay_embeddings": "give embeddings a parameter group with weight_decay 0",
     "decay_norms": "give norms and biases a parameter group with weight_decay 0",
     "depth_scaled_init": "divide the init of attention and MLP outputs by sqrt(2 * layers)",
-    "embedding_norm": "put a norm behind the embedding",
+    "embedding_norm": "put a norm after the embedding",
     "fp8_output_layer": "leave the output layer out of fp8",
     "gradient_sum": "sum and reduce gradients in fp32",
     "nan_check": "look for NaN in loss and gradient norm at every step",
@@ -54,8 +54,8 @@ class Dialect:
         return None if spelling is None else spelling(value)
 
     def explain(self, field: str, value: Any) -> str:
-        """What to do in words."""
-        return _WORDS.get(field, f"set {field} to {value}")
+        """What to do, as a sentence."""
+        return _INSTRUCTIONS.get(field, f"set {field} to {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class ConfigReading:
     """A config as it was read."""
 
     source: str
-    """The file, or what else it was."""
+    """The file, or the type of the object."""
     dialect: Dialect
     plan: TrainingPlan
     lines: Mapping[str, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How numbers are told in a sentence."""
+"""Numbers as text in a sentence."""
 
 import math
 

@@ -33,7 +33,7 @@ def read_axolotl(
     lines: Mapping[str, int] | None = None,
     steps: int | None = None,
 ) -> ConfigReading:
-    """The plan behind an axolotl config."""
+    """The plan in an axolotl config."""
     arguments = {_NAMES.get(name, name): value for name, value in given.items()}
     for name in ("bf16", "fp16"):
         if arguments.get(name) in ("auto", "full"):

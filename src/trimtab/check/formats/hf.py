@@ -99,7 +99,7 @@ def read_hf(
     defaults: Mapping[str, Any] = DEFAULTS,
     steps: int | None = None,
 ) -> ConfigReading:
-    """The plan behind a set of training arguments; `steps` is used if they do not limit them."""
+    """The plan in a set of training arguments; `steps` is used if they set no limit."""
     values = Values(given, source, defaults)
     limit = values.whole("max_steps")
     if limit is not None and limit > 0:

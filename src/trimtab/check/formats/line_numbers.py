@@ -1,4 +1,4 @@
-"""On which line of a JSON or TOML file a setting stands; their parsers do not tell."""
+"""The line of each setting in a JSON or TOML file, which their parsers do not report."""
 
 import json
 import re
@@ -10,23 +10,23 @@ _TOML_KEY = re.compile(r"([\w.\-]+|\"[^\"]+\")\s*=")
 
 
 def json_lines(text: str) -> dict[str, int]:
-    """Dotted path of every key to its line; places in a list count for nothing in a path."""
+    """Dotted path of every key to its line; an item of a list adds nothing to a path."""
     lines: dict[str, int] = {}
     above: list[str] = []
     key, line = "", 1
     for token in _JSON_TOKEN.finditer(text):
-        word = token.group()
+        piece = token.group()
         if token["colon"] is not None:
-            key = json.loads(word.removesuffix(":"))
+            key = json.loads(piece.removesuffix(":"))
             lines.setdefault(_dotted([*above, key]), line)
             line += token["colon"].count("\n")
             continue
-        if word == "\n":
+        if piece == "\n":
             line += 1
-        elif word in "{[":
+        elif piece in "{[":
             above.append(key)
             key = ""
-        elif word in "}]":
+        elif piece in "}]":
             key = ""
             if above:
                 above.pop()
@@ -49,7 +49,7 @@ def toml_lines(text: str) -> dict[str, int]:
 
 
 def flatten(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """A tree of tables as one table with dotted names; the first table of a list stands for it."""
+    """A tree of tables as one table with dotted names; of a list of tables, the first is used."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         name = _dotted([above, str(key)])

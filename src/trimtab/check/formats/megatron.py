@@ -82,7 +82,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 
 
 def read_megatron(flags: Flags, *, source: str) -> ConfigReading:
-    """The plan behind a set of Megatron-LM arguments."""
+    """The plan in a set of Megatron-LM arguments."""
     values = Values(flags.values, source, DEFAULTS)
     open_ended = frozenset(flags.unresolved)
     saving = values.text("save") is not None or "save" in open_ended
@@ -233,8 +233,8 @@ def _notes(flags: Flags) -> tuple[str, ...]:
     known = {name for names in _KEYS.values() for name in names}
     left = sorted(known.intersection(flags.unresolved) - {"save"})
     if left:
-        told = ", ".join(f"--{name}" for name in left)
-        notes.append(f"not known without running the script: {told}")
+        names = ", ".join(f"--{name}" for name in left)
+        notes.append(f"not known without running the script: {names}")
     if "rampup-batch-size" in flags.values:
         notes.append("the batch size ramps up; steps are counted at its full size")
     return tuple(notes)

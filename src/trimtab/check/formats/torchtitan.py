@@ -1,7 +1,7 @@
 """torchtitan: its TOML, and the JSON that it saves of its configs.
 
 What is not in it has torchtitan's default. The JSON of 0.3 has the optimizer's settings in
-`param_groups`; the first group stands for all.
+`param_groups`; the first group is used for all.
 """
 
 import json
@@ -94,7 +94,7 @@ def read_torchtitan(
     lines: Mapping[str, int] | None = None,
     syntax: Syntax = Syntax.TOML,
 ) -> ConfigReading:
-    """The plan behind a torchtitan config."""
+    """The plan in a torchtitan config."""
     given, places = _renamed(flatten(tree)), _renamed(lines or {})
     betas = given.get(_GROUP + "betas")
     if isinstance(betas, list | tuple) and len(betas) == 2:

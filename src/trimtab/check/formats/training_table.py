@@ -1,4 +1,4 @@
-"""A plan in trimtab's own words: the `[training]` table of a TOML file, or a mapping."""
+"""A plan under trimtab's names: the `[training]` table of a file, or a mapping."""
 
 import dataclasses
 import difflib
@@ -24,7 +24,7 @@ def read_training_table(
     syntax: Syntax = Syntax.JSON,
     off: tuple[str, ...] = (),
 ) -> ConfigReading:
-    """The plan that a table of our own names spells out."""
+    """The plan in a table with the names of `TrainingPlan`."""
     return ConfigReading(
         source=source,
         dialect=DIALECTS[syntax],
@@ -35,7 +35,7 @@ def read_training_table(
 
 
 def typed_settings(settings: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The settings, each of the type of its field; raises UnreadablePlan for one that is none."""
+    """The settings, each of the type of its field; raises UnreadablePlan if one does not fit."""
     typed: dict[str, Any] = {}
     for name, value in settings.items():
         if name not in FIELDS:
@@ -48,7 +48,7 @@ def typed_settings(settings: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def _typed(source: str, name: str, value: Any) -> Any:
-    """The value as the type of its field; raises UnreadablePlan if it is none."""
+    """The value as the type of its field; raises UnreadablePlan if it does not fit."""
     hint = _TYPES[name]
     kind = next(k for k in (get_args(hint) or (hint,)) if k is not types.NoneType)
     if name == "lr_points":

@@ -146,7 +146,7 @@ def bare_embedding(embedding_norm: bool, model_size: float) -> Fault | None:
     if embedding_norm:
         return None
     return Fault(
-        f"{amount(model_size)} parameters without a norm behind the embedding",
+        f"{amount(model_size)} parameters without a norm after the embedding",
         (Change("embedding_norm", True),),
     )
 

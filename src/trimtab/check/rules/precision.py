@@ -116,7 +116,7 @@ def low_precision_weights(
     Level.ERROR,
     "The second moment cannot decay in bf16",
     mechanism="v times beta2 rounds back to v, so a large gradient stays in the second moment for "
-    "ever and its weight stands still.",
+    "ever and its weight stops moving.",
     source="measured: at 0.998 and above nothing of v is forgotten",
     only={**ADAM, "optimizer_state": Precision.BF16},
 )
