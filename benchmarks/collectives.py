@@ -25,10 +25,11 @@ import trimtab
 from benchmarks.results import publish, table
 from trimtab.core.config import GateConfig
 from trimtab.lab.trainer.local_ranks import run_ranks
-from trimtab.live.measure.sensors import HEAD
+from trimtab.live.measure.step_meter import HEAD
 from trimtab.live.protect.gate import Gate
-from trimtab.live.ranks.ballot import Ballot
-from trimtab.live.ranks.boundary import Boundary
+from trimtab.live.ranks.rank_group import RankGroup
+from trimtab.live.ranks.rank_sync import RankSync
+from trimtab.live.shield import Shield
 
 REAL_WORLDS = (2, 4, 8, 16)
 FAKE_WORLDS = (64, 16_384)
@@ -134,9 +135,14 @@ def _times(rank: int) -> dict[str, list[float]]:
     device = torch.device("cpu")
     model = nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    boundary, ballot = Boundary(device, 2, 64), Ballot(device)
-    gate = Gate(model, [optimizer], boundary, GateConfig(), device, lambda name: None)
-    head = torch.tensor([2.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0])
+    group = RankGroup(rank=rank, world=dist.get_world_size(), handle=dist.group.WORLD)
+    sync = RankSync(group, device)
+    shield = Shield("gate", "it stops")
+    gate = Gate(model, [optimizer], GateConfig(), device, shield, lambda name: None)
+    head = torch.zeros(len(HEAD))
+    head[HEAD.index("loss")], head[HEAD.index("tokens")] = 2.0, 1.0
+    head[HEAD.index("given_norm")], head[HEAD.index("num_given")] = 1.0, 1.0
+    head[HEAD.index("recorded")] = 1.0
     loss, vote = torch.tensor(2.0), torch.zeros(1, dtype=torch.int64)
     sums, votes = torch.zeros(1 + len(HEAD)), torch.zeros(2, dtype=torch.int64)
 
@@ -145,12 +151,11 @@ def _times(rank: int) -> dict[str, list[float]]:
         dist.all_reduce(votes, dist.ReduceOp.MAX)
 
     def reductions() -> None:
-        boundary.reduce(head)
-        ballot.cast(vote, loss)
+        sync.sum(head)
+        sync.vote(vote, loss)
 
     def with_rule() -> None:
-        gate.meet(head, loss, may_shrink=True)
-        gate.take()
+        gate.decide(sync, sync.sum(head), loss, is_recorded=True, may_shrink=True)
 
     ways: dict[str, Callable[[], None]]
     ways = {"bare": bare, "reductions": reductions, "with the rule": with_rule}

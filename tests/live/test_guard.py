@@ -67,9 +67,9 @@ def test_the_journal_is_behind_by_the_lag_and_no_more(tmp_path: Path) -> None:
     model, optimizer = build()
     with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
         loop(guard, model, optimizer, batches(10))
-        host = guard._watcher.host  # type: ignore[union-attr]
-        assert host is not None
-        assert host.journal.append(99, {}) == 8  # ticks 0 to 7 are taken by steps 0 to 7
+        recorder = guard._monitor.recorder  # type: ignore[union-attr]
+        assert recorder is not None
+        assert recorder.journal.append(99, {}) == 8  # ticks 0 to 7 are taken by steps 0 to 7
 
 
 def test_telemetry_has_the_true_numbers(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_an_optimizer_that_rests_does_not_swallow_the_step(tmp_path: Path) -> No
             loss.backward()
             optimizers[1].step()  # the other one rests
             model.zero_grad()
-    assert len(journal_of(tmp_path)) == 5  # the last is never completed
+    assert len(journal_of(tmp_path)) == 6
 
 
 @pytest.mark.parametrize("by_name", [True, False])
@@ -495,7 +495,7 @@ def test_steps_go_on_counting_when_the_guard_has_stepped_aside(tmp_path: Path) -
         for step in guard.steps(batches(10)):
             numbers.append(step.number)
             if step.number == 4:
-                guard._watcher.shield.is_down = True  # type: ignore[union-attr]
+                guard._monitor.shields.numbers.is_down = True  # type: ignore[union-attr]
             loop(guard, model, optimizer, list(step))
     assert numbers == list(range(10))
 

@@ -10,7 +10,7 @@ from benchmarks.operations import Counting
 from tests.live.tiny import Tiny, loss_of, make_model
 
 import trimtab
-from trimtab.live.measure.sensors import Sensors
+from trimtab.live.measure.step_meter import StepMeter
 
 READS = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal"}
 
@@ -59,18 +59,18 @@ def test_the_step_runs_on_meta_where_any_read_raises(tmp_path: Path) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
     with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
         steps(guard, model, optimizer, 25, "meta")
-        assert not guard._watcher.shield.is_down  # type: ignore[union-attr]
+        assert not guard._monitor.shields.numbers.is_down  # type: ignore[union-attr]
 
 
 def test_a_planted_read_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Sensors.measure_head
+    original = StepMeter.head
 
-    def reading(self: Sensors) -> torch.Tensor:
-        measured = original(self)
+    def reading(self: StepMeter, phase: int) -> torch.Tensor:
+        measured = original(self, phase)
         measured[0].item()
         return measured
 
-    monkeypatch.setattr(Sensors, "measure_head", reading)
+    monkeypatch.setattr(StepMeter, "head", reading)
     assert sum(count_operations(tmp_path / "fused", enabled=True)[name] for name in READS) == 10
 
     with torch.device("meta"):
@@ -78,4 +78,4 @@ def test_a_planted_read_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
     with trimtab.watch(model, optimizer, run_dir=tmp_path / "meta") as guard:
         steps(guard, model, optimizer, 3, "meta")
-        assert guard._watcher.shield.is_down  # type: ignore[union-attr]
+        assert guard._monitor.shields.numbers.is_down  # type: ignore[union-attr]

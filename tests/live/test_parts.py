@@ -12,12 +12,12 @@ from torch import nn
 
 from trimtab.core import signals
 from trimtab.core.errors import ConfigError
-from trimtab.live.host.ceiling import Ceiling
+from trimtab.live.host.clip_detector import ClipDetector
 from trimtab.live.loop.step_loop import StepLoop
 from trimtab.live.measure.activations import find_blocks
 from trimtab.live.measure.batch_facts import BatchFacts
 from trimtab.live.measure.roles import assign_roles, role_of
-from trimtab.live.measure.shares import Shares
+from trimtab.live.measure.shard_weights import ShardWeights
 from trimtab.live.measure.state_sums import squares
 from trimtab.live.optimizers import find_optimizers
 
@@ -74,18 +74,18 @@ def test_sums_by_role_and_layer_equal_a_reference_and_nan_stays_where_it_is() ->
     names = [name for name, _ in model.named_parameters()]
     parameters = [p.detach() for p in model.parameters()]
     roles = assign_roles(model, list(model.parameters()))
-    shares = Shares(list(model.parameters()), roles)
+    weights = ShardWeights([1.0] * len(parameters), roles, torch.device("cpu"))
     everything = range(len(parameters))
     parameters[names.index("blocks.1.attention.weight")][0, 0] = float("nan")
-    found = squares(parameters) * shares.shares(everything)
-    by_role = dict(zip(roles.names, shares.by_role(everything, found).tolist(), strict=True))
+    found = squares(parameters) * weights.weights(everything)
+    by_role = dict(zip(roles.names, weights.by_role(everything, found).tolist(), strict=True))
     for role in roles.names:
         mine = [p for n, p in zip(names, parameters, strict=True) if role_of(n) == role]
         reference = float(sum(p.double().square().sum() for p in mine))
         assert by_role[role] == pytest.approx(reference, rel=1e-5, nan_ok=True)
     assert np.isnan(by_role["attention"])
     assert np.isfinite(by_role["mlp"])
-    by_layer = shares.by_layer(everything, found).tolist()
+    by_layer = weights.by_layer(everything, found).tolist()
     assert np.isfinite(by_layer[0])
     assert np.isnan(by_layer[1])
 
@@ -95,16 +95,16 @@ def test_norms_are_taken_in_fp32_whatever_the_dtype() -> None:
     assert float(squares([large]).sqrt()) == pytest.approx(3e5, rel=1e-4)
 
 
-class TestCeiling:
+class TestClipDetector:
     def test_clipped_norms_sit_at_it_and_smaller_ones_do_not(self) -> None:
-        ceiling = Ceiling()
-        assert ceiling.holds(0.9999990)
-        assert not ceiling.holds(0.7)
-        assert ceiling.holds(1.0)
+        ceiling = ClipDetector()
+        assert ceiling.is_clipped(0.9999990)
+        assert not ceiling.is_clipped(0.7)
+        assert ceiling.is_clipped(1.0)
 
     def test_an_odd_ceiling_is_known_by_its_second_touch(self) -> None:
-        ceiling = Ceiling()
-        assert [ceiling.holds(norm) for norm in (0.31234, 0.31234, 0.2, 0.31234)] == [
+        ceiling = ClipDetector()
+        assert [ceiling.is_clipped(norm) for norm in (0.31234, 0.31234, 0.2, 0.31234)] == [
             False,
             True,
             False,
@@ -112,11 +112,13 @@ class TestCeiling:
         ]
 
     def test_what_others_have_passed_is_no_ceiling(self) -> None:
-        ceiling = Ceiling()
-        assert [ceiling.holds(norm) for norm in (1.7345, 1.0, 1.0, 2.5678)] == [False] * 4
+        ceiling = ClipDetector()
+        assert [ceiling.is_clipped(norm) for norm in (1.7345, 1.0, 1.0, 2.5678)] == [False] * 4
 
     def test_what_is_not_a_size_is_none(self) -> None:
-        assert not any(Ceiling().holds(norm) for norm in (0.0, float("nan"), float("inf")))
+        assert not any(
+            ClipDetector().is_clipped(norm) for norm in (0.0, float("nan"), float("inf"))
+        )
 
 
 @dataclass
@@ -148,12 +150,12 @@ class TestBatchFacts:
         ],
     )
     def test_tokens_are_found_in_any_shape_of_batch(self, batch: Any) -> None:
-        told = BatchFacts().measure([batch])
-        assert told[signals.UNIQUE_TOKEN_SHARE] == 1.0
+        found = BatchFacts().measure([batch])
+        assert found[signals.UNIQUE_TOKEN_SHARE] == 1.0
 
     def test_a_batch_of_one_token_is_not_unique(self) -> None:
-        told = BatchFacts().measure([torch.full((4, 5), 7)])
-        assert told[signals.UNIQUE_TOKEN_SHARE] == 1 / 20
+        found = BatchFacts().measure([torch.full((4, 5), 7)])
+        assert found[signals.UNIQUE_TOKEN_SHARE] == 1 / 20
 
     def test_a_token_never_seen_is_rarer_than_one_seen_often(self) -> None:
         facts = BatchFacts()

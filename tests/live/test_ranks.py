@@ -86,9 +86,9 @@ def without_dropout(model: nn.Module) -> nn.Module:
 def sharded(rank: int, engine: str, folder: Path) -> None:
     wrap = ENGINES[engine]
     setup = Setup(
-        adamw(fused=True), wrap=lambda model: wrap(without_dropout(model)), steps=21, clip=None
+        adamw(fused=True), wrap=lambda model: wrap(without_dropout(model)), steps=23, clip=None
     )
-    train(setup, folder / engine, data=batches(21, 10 + rank))
+    train(setup, folder / engine, data=batches(23, 10 + rank))
 
 
 def last_full(block: Block) -> dict[str, float]:
@@ -101,8 +101,8 @@ def last_full(block: Block) -> dict[str, float]:
 
 @pytest.mark.parametrize("engine", ["ddp", "fsdp2"])
 def test_telemetry_over_ranks_equals_one_process(engine: str, tmp_path: Path) -> None:
-    setup = Setup(adamw(fused=True), wrap=without_dropout, steps=21, clip=None)
-    joined = [torch.cat(pair) for pair in zip(batches(21, 10), batches(21, 11), strict=True)]
+    setup = Setup(adamw(fused=True), wrap=without_dropout, steps=23, clip=None)
+    joined = [torch.cat(pair) for pair in zip(batches(23, 10), batches(23, 11), strict=True)]
     train(setup, tmp_path / "alone", data=joined)
     run_ranks(sharded, 2, engine, tmp_path)
     alone, together = (last_full(journal_of(tmp_path / name)) for name in ("alone", engine))

@@ -127,13 +127,24 @@ class LiveConfig(Section):
     run ahead by as much as training loops usually do; equal on all ranks."""
 
     telemetry_every: int = 10
-    """Every so many steps the norms of parameters, updates and moments are taken as well. Source:
-    stability guides log them every 10 steps."""
+    """Steps from one measurement of the norms of parameters, updates and moments to the next.
+    Source: stability guides log them every 10 steps."""
 
     activations: bool = True
     """Whether the outputs of the model's blocks are measured by forward hooks."""
 
+    max_nonfinite_steps: int = 100
+    """Steps in a row that are not finite before a protected run is stopped, and before an observed
+    one logs a warning. Source: a GradScaler that starts at 2^16 needs at most 40 to find its
+    scale."""
+
+    rank_timeout_seconds: float = 1800.0
+    """How long a rank waits for the others, at the start and in a step. Source: the default of
+    torch's gloo groups; a checkpoint of one rank may take many minutes."""
+
     def __post_init__(self) -> None:
+        require(self.max_nonfinite_steps >= 1, "max_nonfinite_steps must be at least 1")
+        require(self.rank_timeout_seconds > 0, "rank_timeout_seconds must be positive")
         require(0 <= self.lag_steps <= 100, "lag_steps must be in 0..100")
         require(self.telemetry_every >= 1, "telemetry_every must be at least 1")
 

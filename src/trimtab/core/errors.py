@@ -9,6 +9,7 @@ TrimtabError
  +-- JournalError         a run directory that cannot be used as asked
  +-- MissingExtra         an optional package that was asked for is not installed
  +-- LabError             the lab cannot do this on this machine
+ +-- NonFiniteRun         a protected run whose steps are not finite any more
 
 Each message says what is wrong, what was found, and what to do next.
 """
@@ -48,3 +49,7 @@ class MissingExtra(TrimtabError):
 
 class LabError(TrimtabError):
     """The lab cannot do this on this machine."""
+
+
+class NonFiniteRun(TrimtabError):
+    """A protected run is stopped: too many steps in a row were not finite."""

@@ -1,4 +1,4 @@
-"""The torch optimizers behind whatever the user passes as "the optimizer"."""
+"""The torch optimizers in what the user passes as "the optimizer", and what they hold."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -6,15 +6,24 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from trimtab.core import signals
 from trimtab.core.errors import ConfigError
 
+MAX_GROUPS = 16
+"""Groups whose learning rates are recorded: some loops have a group for each parameter."""
 
-def find_optimizers(given: Any) -> tuple[Optimizer, ...]:
+
+def find_optimizers(given: Any, *, is_protected: bool = False) -> tuple[Optimizer, ...]:
     """The torch optimizers in an optimizer, a wrapper of one, or several of them.
 
     Accelerate wraps one in an object with `.optimizer`, torchtitan several in a container with
     `.optimizers`; hooks must sit on the torch optimizers themselves, where `step` really happens.
     """
+    if is_protected and _adds_an_update(given):
+        raise ConfigError(
+            f"{type(given).__name__} moves the weights itself besides the optimizer inside it, so "
+            "its bad steps cannot be discarded; use mode='observe'"
+        )
     found = tuple(dict.fromkeys(_unwrap(given)))
     if not found:
         raise ConfigError(f"no torch optimizer found in {type(given).__name__}; pass the optimizer")
@@ -22,6 +31,13 @@ def find_optimizers(given: Any) -> tuple[Optimizer, ...]:
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ConfigError("LBFGS evaluates a step several times; trimtab cannot watch it")
     return found
+
+
+def _adds_an_update(given: Any) -> bool:
+    """Whether this wraps an optimizer and has a step of its own, as Lookahead does."""
+    wraps = isinstance(getattr(given, "optimizer", None), Optimizer)
+    is_known = type(given).__module__.startswith("accelerate")
+    return isinstance(given, Optimizer) and wraps and "step" in vars(type(given)) and not is_known
 
 
 def _unwrap(given: Any) -> Iterator[Optimizer]:
@@ -49,3 +65,26 @@ def parameters_of(optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
             for parameter in group["params"]
         )
     )
+
+
+def main_learning_rate(optimizers: Iterable[Optimizer]) -> dict[str, float | torch.Tensor]:
+    """The learning rate of the largest group as `lr`, and of each group if there are several."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    rates: dict[str, float | torch.Tensor] = {}
+    sizes: dict[str, int] = {}
+    for number, group in enumerate(groups[:MAX_GROUPS]):
+        rate = group.get("lr")
+        if isinstance(rate, torch.Tensor):
+            rates[f"{signals.LR}/{number}"] = rate
+        elif isinstance(rate, int | float):
+            rates[f"{signals.LR}/{number}"] = float(rate)
+        else:  # such as None, where an optimizer finds its own
+            continue
+        trained = [p.numel() for p in group["params"] if p.requires_grad]
+        sizes[f"{signals.LR}/{number}"] = sum(trained)
+    if not rates:
+        return {}
+    main = max(rates, key=sizes.__getitem__)
+    if len(rates) == 1:
+        return {signals.LR: rates[main]}
+    return {signals.LR: rates[main], **rates}

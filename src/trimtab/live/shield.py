@@ -1,4 +1,4 @@
-"""Shield: a bug of ours must never stop or change a training run."""
+"""Shield: a bug of trimtab must never stop or change a training run."""
 
 import logging
 import traceback
@@ -9,38 +9,68 @@ log = logging.getLogger("trimtab")
 
 
 class Shield:
-    """Catches whatever our own code raises, tells it once, and takes the guard out of the way."""
+    """Catches what one part of the guard raises, reports it once, and takes that part down.
 
-    def __init__(self, consequence: str = "steps aside") -> None:
+    Each part has a shield of its own: what fails in telemetry leaves loss, norm and gate working.
+    """
+
+    def __init__(self, part: str, consequence: str) -> None:
+        self.part = part
+        """What the shield stands in front of, as the log names it."""
         self._consequence = consequence
         self.is_down = False
-        """Whether something was caught: from then on the guard only gets out of the way."""
-        self._listeners: list[Callable[[str, str], None]] = []
+        """Whether something was caught: from then on this part does nothing."""
+        self._listeners: list[Callable[[str, str, str], None]] = []
 
-    def on_catch(self, listener: Callable[[str, str], None]) -> None:
-        """Call this with the place and the error when something is caught."""
+    def on_catch(self, listener: Callable[[str, str, str], None]) -> None:
+        """Call this with part, place and error when something is caught."""
         self._listeners.append(listener)
 
     @contextmanager
     def guarding(self, place: str) -> Iterator[None]:
-        """Run our own code; never let an exception of it reach the user."""
+        """Run code of trimtab; no exception of it reaches the user."""
         try:
             yield
         except Exception as error:  # the very point: no error of ours gets out
             self.catch(place, error)
 
     def catch(self, place: str, error: Exception) -> None:
-        """Take what our own code has raised, where `guarding` cannot stand."""
-        first = not self.is_down
+        """Handle what was raised where `guarding` cannot stand."""
+        is_first = not self.is_down
         self.is_down = True
-        if not first:
+        if not is_first:
             return
-        told = "".join(traceback.format_exception(error)).strip()
+        trace = "".join(traceback.format_exception(error)).strip()
         log.error(
-            "trimtab failed in %s and %s; training goes on:\n%s", place, self._consequence, told
+            "trimtab: %s failed in %s: %s; training goes on\n%s",
+            self.part,
+            place,
+            self._consequence,
+            trace,
         )
         for listener in self._listeners:
             try:
-                listener(place, told)
-            except Exception:  # even the telling may fail
-                log.exception("trimtab could not tell of its failure")
+                listener(self.part, place, trace)
+            except Exception:  # even reporting may fail
+                log.exception("trimtab could not report its failure")
+
+
+class Shields:
+    """One shield for each part of the guard that can fail alone."""
+
+    def __init__(self) -> None:
+        self.numbers = Shield("loss and gradient norm", "the guard steps aside on all ranks")
+        self.telemetry = Shield("telemetry", "it stops, the rest goes on")
+        self.activations = Shield("activations", "they are not recorded, the rest goes on")
+        self.user = Shield("user signals", "they are not recorded, the rest goes on")
+        self.host = Shield("journal", "nothing is recorded any more, the rest goes on")
+        self.judge = Shield("judge", "records are not judged any more, the rest goes on")
+        self.gate = Shield("gate", "trimtab protects no longer; it goes on watching")
+
+    def __iter__(self) -> Iterator[Shield]:
+        return iter(vars(self).values())
+
+    @property
+    def failed(self) -> list[str]:
+        """The parts that are down."""
+        return [shield.part for shield in self if shield.is_down]

@@ -1,7 +1,10 @@
 """`trimtab.watch`: puts a guard around a training run."""
 
+import hashlib
 import platform
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +16,20 @@ from torch.optim import Optimizer
 from trimtab._version import __version__
 from trimtab.core.config import Config, Mode
 from trimtab.core.errors import ConfigError, TrimtabError
+from trimtab.core.incidents import Incident
 from trimtab.journal import RunDirectory
 from trimtab.live.guard import Guard, NoGuard
-from trimtab.live.host.host_side import HostSide
-from trimtab.live.loop.watcher import Watcher
-from trimtab.live.measure.sensors import Sensors
+from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.loop.step_monitor import StepMonitor
+from trimtab.live.measure.activations import Activations
+from trimtab.live.measure.slow_meter import SlowMeter
+from trimtab.live.measure.step_meter import StepMeter
+from trimtab.live.measure.telemetry import Telemetry
 from trimtab.live.optimizers import find_optimizers, parameters_of
 from trimtab.live.protect.gate import Gate
-from trimtab.live.protect.words import MOST_REPORTED
-from trimtab.live.ranks.boundary import Boundary
-from trimtab.live.shield import Shield, log
+from trimtab.live.ranks.rank_group import RankFacts, RankGroup, announce, find_ranks, join_group
+from trimtab.live.ranks.shards import local
+from trimtab.live.shield import Shields, log
 
 
 def watch(
@@ -37,9 +44,14 @@ def watch(
     dtype: str | None = None,
     seed: int | None = None,
     link: str | None = None,
+    on_incident: Callable[[Incident], None] | None = None,
+    process_group: Any = None,
+    replicas: int | None = None,
     enabled: bool = True,
 ) -> Guard | NoGuard:
     """Watch a run from here on; use it as a context manager, before `torch.compile`.
+
+    With several ranks, call it on all of them that train the model.
 
     Args:
         model: The model that is trained, wrapped or not.
@@ -52,64 +64,173 @@ def watch(
         step: The number of the first step; after a resume, where the run goes on.
         dtype: The precision regime (fp32, bf16, fp16, fp8), if it is not that of the parameters.
         seed: The run's seed, for the post-mortem.
-        link: Where the run can be looked at, for the post-mortem.
-        enabled: False gives a guard that does nothing and has the same face.
+        link: A link to the run, for the post-mortem.
+        on_incident: Called with an incident when it opens, changes or closes; on the first rank,
+            in a thread of its own.
+        process_group: The ranks that train the model, if not all do and it is not in a DDP of
+            theirs.
+        replicas: How many ranks hold the same part of parameters that differ between ranks
+            (experts), if that is too much to compare.
+        enabled: False gives a guard that does nothing and has the same interface.
     """
+    chosen = _mode(mode)
     if not enabled:
+        if dist.is_initialized():
+            announce(find_ranks(model, process_group), RankFacts(is_enabled=False))
         return NoGuard(model, step)
-    facts = {"mode": _mode(mode).value, "dtype": dtype, "seed": seed, "link": link}
+    settings = config or Config()
+    facts = {"mode": chosen.value, "dtype": dtype, "seed": seed, "link": link}
+    ranks = _Ranks(model, process_group, settings, chosen)
+    parts: _Parts | None = None
     problem: Exception | None = None
-    watcher: Watcher | None = None
     try:
-        watcher = _build(model, optimizer, Path(run_dir), config or Config(), scaler, step, facts)
-    except Exception as error:  # told below, when the other ranks have been asked
+        parts = _Parts.build(model, optimizer, settings, chosen)
+        if ranks.place == 0:
+            manifest = _manifest(model, parts.optimizers, settings, ranks.world, facts)
+            parts.recorder = RunRecorder(
+                RunDirectory(Path(run_dir).absolute()),
+                settings,
+                manifest,
+                first_step=step,
+                shield=parts.shields.judge,
+                on_incident=on_incident,
+            )
+    except Exception as error:  # reported below, when the other ranks know of it
         problem = error
-    has_failed = _has_any_rank_failed(problem, model)
-    if watcher is not None:
-        if not has_failed:
-            return Guard(model, watcher)
-        watcher.close("another rank could not begin")
-    if isinstance(problem, TrimtabError):  # the user can mend it, and nothing has been trained yet
+    try:
+        ranks.set_facts(parts, problem)
+        if problem is None and parts is not None:
+            monitor = StepMonitor(
+                model,
+                parts.optimizers,
+                parts.meter,
+                parts.slow,
+                parts.gate,
+                parts.recorder,
+                parts.shields,
+                config=settings.live,
+                first_step=step,
+                scaler=scaler,
+                replicas=replicas,
+                join=ranks.join,
+            )
+            parts.report_promotion = monitor.report_promotion
+            return Guard(model, monitor)
+        ranks.join()  # the others must not wait for this one
+    except Exception as error:
+        problem = problem or error
+    if parts is not None:
+        parts.undo()
+    if isinstance(problem, TrimtabError):  # the user can fix it, and nothing has been trained yet
         raise problem
     log.error("trimtab could not begin and steps aside; training goes on", exc_info=problem)
     return NoGuard(model, step)
 
 
-def _build(
-    model: nn.Module,
-    optimizer: Any,
-    run_dir: Path,
-    config: Config,
-    scaler: Any,
-    step: int,
-    facts: dict[str, Any],
-) -> Watcher:
-    optimizers = find_optimizers(optimizer)
-    world = dist.get_world_size() if dist.is_initialized() else 1
-    rank = dist.get_rank() if dist.is_initialized() else 0
-    live = config.live
-    shield = Shield()
-    sensors = Sensors(model, optimizers, world, shield, activations=live.activations)
-    capacity = sensors.capacity + MOST_REPORTED
-    boundary = Boundary(sensors.device, live.lag_steps, capacity)
-    host = None
-    if rank == 0:
-        manifest = _manifest(model, optimizers, config, world, facts)
-        host = HostSide(RunDirectory(run_dir), config, manifest, first_step=step)
-    watcher = Watcher(
-        optimizers,
-        sensors,
-        boundary,
-        host,
-        shield,
-        telemetry_every=live.telemetry_every,
-        first_step=step,
-        scaler=scaler,
-    )
-    if facts["mode"] == Mode.PROTECT:
-        tell = watcher.tell_promotion
-        watcher.protect(Gate(model, optimizers, boundary, config.gate, sensors.device, tell))
-    return watcher
+@dataclass(slots=True)
+class _Parts:
+    """The parts of a guard that do not know of other ranks."""
+
+    optimizers: tuple[Optimizer, ...]
+    meter: StepMeter
+    slow: SlowMeter
+    shields: Shields
+    gate: Gate | None = None
+    recorder: RunRecorder | None = None
+    report_promotion: Callable[[str], None] = lambda name: None
+
+    @classmethod
+    def build(cls, model: nn.Module, optimizer: Any, config: Config, mode: Mode) -> "_Parts":
+        optimizers = find_optimizers(optimizer, is_protected=mode is Mode.PROTECT)
+        parameters = parameters_of(optimizers)
+        if not parameters:
+            raise ConfigError("the optimizer has no parameters; add them before trimtab.watch")
+        device = local(parameters[0]).device
+        shields = Shields()
+        meter = StepMeter(optimizers, device)
+        live = config.live
+        slow = SlowMeter(
+            Telemetry(model, optimizers, meter.gradients, device),
+            Activations(model, device) if live.activations else None,
+            shields,
+            live.telemetry_every,
+            device,
+        )
+        parts = cls(optimizers, meter, slow, shields)
+        if mode is Mode.PROTECT:
+            parts.gate = Gate(
+                model,
+                optimizers,
+                config.gate,
+                device,
+                shields.gate,
+                lambda name: parts.report_promotion(name),
+            )
+        return parts
+
+    def undo(self) -> None:
+        """Leave nothing behind."""
+        self.slow.disarm()
+        if self.gate is not None:
+            self.gate.close()
+        if self.recorder is not None:
+            self.recorder.journal.close("could not begin")
+
+
+class _Ranks:
+    """Finds the other ranks: now if there are any, else at the first update."""
+
+    def __init__(self, model: nn.Module, process_group: Any, config: Config, mode: Mode) -> None:
+        self._model = model
+        self._process_group = process_group
+        self._config = config
+        live = config.live
+        self._settings = f"{mode.value} {live.lag_steps} {live.telemetry_every}"
+        self._facts = RankFacts()
+        self._device = torch.device("cpu")
+        self._has_joined = False
+
+    @property
+    def _ranks(self) -> list[int]:
+        if not dist.is_available() or not dist.is_initialized():
+            return [0]
+        return find_ranks(self._model, self._process_group)
+
+    @property
+    def place(self) -> int:
+        """Of this process among the ranks."""
+        ranks = self._ranks
+        return 0 if len(ranks) == 1 else ranks.index(dist.get_rank())
+
+    @property
+    def world(self) -> int:
+        """How many ranks there are."""
+        return len(self._ranks)
+
+    def set_facts(self, parts: _Parts | None, problem: Exception | None) -> None:
+        """What this rank has to tell the others."""
+        if parts is None:
+            self._facts = RankFacts(error=str(problem), settings=self._settings)
+            return
+        names = sorted(
+            f"{name} {tuple(parameter.shape)}" for name, parameter in self._model.named_parameters()
+        )
+        self._device = parts.meter.device
+        self._facts = RankFacts(
+            error=None if problem is None else str(problem),
+            num_optimizers=len(parts.optimizers),
+            settings=self._settings,
+            slots=parts.slow.slots,
+            names=hashlib.blake2b(repr(names).encode()).hexdigest(),
+        )
+
+    def join(self) -> RankGroup | None:
+        """Agree with the other ranks; None if there are none."""
+        if self._has_joined or not dist.is_available() or not dist.is_initialized():
+            return None
+        self._has_joined = True
+        seconds = self._config.live.rank_timeout_seconds
+        return join_group(self._ranks, self._facts, self._device, seconds)
 
 
 def _mode(name: Mode | str) -> Mode:
@@ -143,13 +264,3 @@ def _manifest(
         **facts,
         "dtype": facts["dtype"] or names.get(parameters[0].dtype),
     }
-
-
-def _has_any_rank_failed(problem: Exception | None, model: nn.Module) -> bool:
-    """Whether any rank could not begin: one that watches alone would wait for the others."""
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return problem is not None
-    device = next(model.parameters()).device
-    failed = torch.tensor(0.0 if problem is None else 1.0, device=device)
-    dist.all_reduce(failed)
-    return bool(failed.item() > 0)

@@ -22,11 +22,11 @@ from torch.optim import Optimizer
 import trimtab
 from trimtab.core.config import Config, GateConfig
 from trimtab.live.protect.discard import Discard
-from trimtab.live.protect.forms import Forms
+from trimtab.live.protect.fused_support import FusedSupport
 
 
-def forms(promote: bool = True) -> Forms:
-    return Forms(promote=promote, on_promotion=lambda name: None)
+def forms(promote: bool = True) -> FusedSupport:
+    return FusedSupport(promote=promote, on_promotion=lambda name: None)
 
 
 def snapshot(model: nn.Module) -> list[torch.Tensor]:
@@ -94,7 +94,7 @@ class TestWhatTorchDoes:
         assert moved(model, before)
 
 
-class TestForms:
+class TestFusedSupport:
     def test_what_can_be_promoted_is_and_comes_back(self) -> None:
         for kind in (optim.Adam, optim.AdamW, optim.SGD, optim.Adagrad):
             model = make_model()
@@ -261,7 +261,7 @@ class TestTraces:
             raise RuntimeError("planted")
 
         with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
-            monkeypatch.setattr("trimtab.live.protect.folded_clip.FoldedClip.done", fails)
+            monkeypatch.setattr("trimtab.live.protect.discard.Counters.restore", fails)
             give_gradients(model, 0)
             gradients = [p.grad for p in model.parameters()]
             guard.record(loss=NAN)
@@ -288,7 +288,7 @@ class TestTraces:
                 assert promoted_from(optimizer) == {None, True}
                 assert not optimizer._optimizer_step_pre_hooks
             else:
-                inside = guard._watcher
+                inside = guard._monitor
                 del guard
                 assert traces(optimizer) == set()
                 before = snapshot(model)
@@ -304,7 +304,7 @@ class TestTraces:
         give_gradients(model, 0)
         gradients = [p.grad for p in model.parameters()]
         subject = Discard()
-        subject.by_hand(optimizer)
+        subject.via_missing_grads(optimizer)
         assert all(p.grad is None for p in model.parameters())
         subject.undo(optimizer)
         assert all(p.grad is g for p, g in zip(model.parameters(), gradients, strict=True))
@@ -315,7 +315,7 @@ class TestTraces:
         optimizer = optim.NAdam(model.parameters())
         give_gradients(model, 0)
         subject = Discard()
-        subject.by_hand(optimizer)
+        subject.via_missing_grads(optimizer)
         subject.forget()
         subject.undo(optimizer)
         assert all(p.grad is None for p in model.parameters())
@@ -408,7 +408,7 @@ class TestClosures:
             before = snapshot(model)
             optimizer.step(self.closure(model, guard, 0, NAN))
             assert moved(model, before)  # as it would have without us
-            assert guard._watcher.is_watching  # type: ignore[union-attr]
+            assert guard._monitor.is_watching  # type: ignore[union-attr]
         assert "evaluates its closure more than once" in caplog.text
         assert "goes on watching" in caplog.text
 

@@ -11,7 +11,7 @@ from torch import nn, optim
 from torch.optim import Optimizer
 
 import trimtab
-from trimtab.live.protect.folded_clip import FoldedClip, total_norm
+from trimtab.live.protect.folded_clip import TRIAL_CLIPS, FoldedClip, total_norm
 from trimtab.live.shield import Shield
 
 MAX_NORM = 0.5
@@ -107,48 +107,79 @@ def test_double_precision_stays_double_and_no_gradient_is_zero() -> None:
     assert float(norm) == float(gradients(model).norm())
 
 
-class TestNothingGetsLost:
-    """The clipping is owed from the call to the update; whatever comes between, it is paid."""
+class TestAClipBelongsToItsGradients:
+    """It is carried out on the gradients it was computed from, once, and on no others."""
 
     def folded(self, folds: bool = True) -> tuple[nn.Module, Optimizer, FoldedClip]:
         model = make_model()
         optimizer = optim.AdamW(model.parameters(), fused=True)
+        shield = Shield("clip", "it stops")
+        clip = FoldedClip(model, [optimizer], lambda _: folds, torch.device("cpu"), shield)
+        for number in range(TRIAL_CLIPS):
+            give_gradients(model, number)
+            clip.clip(MAX_NORM)
+            assert float(gradients(model).norm()) == pytest.approx(MAX_NORM, rel=1e-4)
+            assert clip.pop(optimizer, may_fold=True) is None
         give_gradients(model, 0)
-        clip = FoldedClip(model, [optimizer], lambda _: folds, torch.device("cpu"), Shield())
         clip.clip(MAX_NORM)
         return model, optimizer, clip
 
     def test_gradients_are_as_they_were_until_the_update(self) -> None:
-        model, optimizer, clip = self.folded()
-        assert clip.waits(optimizer)
+        model, _, clip = self.folded()
         assert float(gradients(model).norm()) > MAX_NORM
-        clip.settle()
-        assert not clip.waits(optimizer)
+        clip.settle_all()
         assert float(gradients(model).norm()) == pytest.approx(MAX_NORM, rel=1e-4)
-        clip.settle()
+        clip.settle_all()
         assert float(gradients(model).norm()) == pytest.approx(MAX_NORM, rel=1e-4)
 
-    def test_who_cannot_fold_clips_at_once(self) -> None:
+    def test_an_optimizer_that_cannot_fold_has_clipped_gradients_at_once(self) -> None:
         model, optimizer, clip = self.folded(folds=False)
-        assert not clip.waits(optimizer)
+        assert clip.pop(optimizer, may_fold=True) is None
         assert float(gradients(model).norm()) == pytest.approx(MAX_NORM, rel=1e-4)
 
     def test_a_second_call_sees_what_the_first_has_left(self) -> None:
         _, _, clip = self.folded()
         assert float(clip.clip(MAX_NORM / 2)) == pytest.approx(MAX_NORM, rel=1e-4)
 
+    def test_gradients_that_were_replaced_are_not_clipped(self) -> None:
+        model, optimizer, clip = self.folded()
+        give_gradients(model, 7)
+        before = gradients(model)
+        assert clip.pop(optimizer, may_fold=True) is None
+        assert torch.equal(gradients(model), before)
+
+    def test_a_skipped_step_takes_its_clip_along(self) -> None:
+        model, optimizer, clip = self.folded()
+        before = gradients(model)
+        clip.forget()
+        assert clip.pop(optimizer, may_fold=True) is None
+        assert torch.equal(gradients(model), before)
+
+    def test_gradients_that_change_after_the_clip_end_the_folding(self) -> None:
+        model, optimizer, clip = self.folded()
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.mul_(1.0)
+        assert clip.pop(optimizer, may_fold=True) is None
+        assert float(gradients(model).norm()) == pytest.approx(MAX_NORM, rel=1e-4)
+        give_gradients(model, 1)
+        clip.clip(MAX_NORM)
+        assert float(gradients(model).norm()) == pytest.approx(MAX_NORM, rel=1e-4)
+
     def test_a_group_that_comes_later_is_not_clipped_twice(self) -> None:
         model = make_model()
         optimizer = optim.AdamW(model[0].parameters(), fused=True)
-        clip = FoldedClip(model, [optimizer], lambda _: True, torch.device("cpu"), Shield())
+        shield = Shield("clip", "it stops")
+        clip = FoldedClip(model, [optimizer], lambda _: True, torch.device("cpu"), shield)
         give_gradients(model, 0)
         clip.clip(MAX_NORM)
         optimizer.add_param_group({"params": list(model[1].parameters())})
-        clip.settle()
-        give_gradients(model, 0)
-        clip.clip(MAX_NORM)
-        clip.settle()
-        assert float(gradients(model).norm()) == pytest.approx(MAX_NORM, rel=1e-4)
+        for number in range(TRIAL_CLIPS + 2):
+            clip.settle_all()
+            give_gradients(model, number)
+            clip.clip(MAX_NORM)
+            clip.pop(optimizer, may_fold=False)
+            assert float(gradients(model).norm()) == pytest.approx(MAX_NORM, rel=1e-4)
 
     @pytest.mark.parametrize("between", ["close", "record", "unobserved"])
     def test_whatever_comes_between(self, between: str, tmp_path: Path) -> None:
@@ -199,7 +230,7 @@ def test_a_gradient_that_has_a_graph_of_its_own_is_clipped_without_one(tmp_path:
         assert not norm.requires_grad
         optimizer.step()
         optimizer.zero_grad()
-        assert not guard._watcher.gate.shield.is_down  # type: ignore[union-attr]
+        assert not guard._monitor.gate.shield.is_down  # type: ignore[union-attr]
     assert float((flat(model) - before).norm()) == pytest.approx(MAX_NORM, rel=1e-4)
 
 

@@ -13,6 +13,7 @@ from torch import optim
 
 import trimtab
 from trimtab.core.config import Config, LiveConfig
+from trimtab.live.host.step_note import StepState
 
 STEPS = 32
 """Two turns of the grid on which the baseline is worked out."""
@@ -66,13 +67,13 @@ def test_a_decision_is_taken_where_any_read_raises(tmp_path: Path) -> None:
         model = make_model()
     optimizer = optim.AdamW(model.parameters(), foreach=True)
     with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
-        watcher: Any = guard._watcher  # type: ignore[union-attr]
+        monitor: Any = guard._monitor  # type: ignore[union-attr]
         for _ in range(20):
             guard.record(loss=torch.zeros((), device="meta"), tokens=4)
             for parameter in model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
             guard.clip_grad_norm_(1.0)
-            watcher.before_update()
-            watcher._close_step(applied=True)
-        assert not watcher.shield.is_down
-        assert not watcher.gate.shield.is_down
+            monitor._meet(optimizer)
+            monitor._close(StepState.APPLIED)
+        assert not monitor.shields.numbers.is_down
+        assert not monitor.gate.shield.is_down

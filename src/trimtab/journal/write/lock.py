@@ -20,6 +20,11 @@ class JournalLock:
         except BlockingIOError:
             owner = os.pread(self._descriptor, 200, 0).decode(errors="replace").strip()
             self.release()
+            if owner == _name():
+                raise JournalError(
+                    f"{path.parent} is being written by this process; close that writer first "
+                    "(guard.close()), or choose another run directory"
+                ) from None
             raise JournalError(
                 f"{path.parent} is being written by another process ({owner or 'not named'}); "
                 "wait for it to end, or choose a different run directory"
@@ -28,7 +33,7 @@ class JournalLock:
             # Some cluster file systems have no locks. A journal without its lock is better than
             # none: the lock only guards against mistakes.
             pass
-        owner = f"pid {os.getpid()} on {socket.gethostname()}\n"
+        owner = f"{_name()}\n"
         with suppress(OSError):  # the name of the owner is optional; a full disk may refuse it
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, owner.encode(), 0)
@@ -38,3 +43,7 @@ class JournalLock:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+def _name() -> str:
+    return f"pid {os.getpid()} on {socket.gethostname()}"

@@ -1,1 +1,9 @@
-"""What happens on the host: records, journal, judgement."""
+"""What happens on the host.
+
+in_flight.py          numbers on their way from the device to the host, `lag` steps long
+telemetry_chunks.py   telemetry rides along with later steps, a chunk at a time
+record_assembler.py   numbers that arrived become the record of their step
+run_recorder.py       records are journalled and judged; only on the first rank
+incident_log.py       incidents are logged, kept and handed to `on_incident`
+clip_detector.py      a gradient norm that was clipped before it was seen
+"""

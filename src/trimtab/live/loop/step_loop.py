@@ -42,7 +42,7 @@ class Step:
 
 
 class StepLoop:
-    """A loader in steps of `accumulate` batches, with the facts of the step at hand."""
+    """A loader in steps of `accumulate` batches, with the facts of the present step."""
 
     def __init__(self, loader: Iterable[Any], accumulate: int, data_position: int = 0) -> None:
         if accumulate < 1:
@@ -55,7 +55,7 @@ class StepLoop:
 
     @property
     def data_position(self) -> int:
-        """Where in the data the step at hand began."""
+        """Where in the data the present step began."""
         return NO_POSITION if self._step is None else self._step.data_position
 
     def run(self, next_number: Callable[[], int]) -> Iterator[Step]:
@@ -75,8 +75,8 @@ class StepLoop:
             self._position += len(step.batches)
 
     def facts(self) -> dict[str, float]:
-        """What the batches of the step at hand look like."""
+        """What the batches of the present step look like."""
         if self._step is None:
             return {}
-        told = self._facts.measure(self._step.batches)
-        return {**told, signals.DATA_SECONDS: self._step.data_seconds}
+        found = self._facts.measure(self._step.batches)
+        return {**found, signals.DATA_SECONDS: self._step.data_seconds}

@@ -1,1 +1,13 @@
-"""What is measured on the device."""
+"""What is measured, on the device unless said otherwise.
+
+step_meter.py      loss and gradient norm of every step; the user's signals
+gradients.py       the norm of the gradients about to be applied, and whether they changed
+numbers.py         numbers as people give them
+telemetry.py       every few steps: weights, moments, updates, by role and layer
+state_sums.py      the sums that telemetry is made of
+param_chunks.py    parameters with gradients and moments, in chunks
+shard_weights.py   sums by role and layer that count each shard once
+roles.py           role and layer of a parameter, by its name
+activations.py     the size of each block's output, by forward hooks
+batch_facts.py     fingerprint and token statistics of a batch, on the host
+"""

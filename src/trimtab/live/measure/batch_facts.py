@@ -11,8 +11,12 @@ import torch
 from trimtab.core import signals
 from trimtab.core.block import FloatArray, IntArray
 
-MOST_TOKEN_IDS = 1 << 20
+MAX_TOKEN_ID = 1 << 20
 """Token ids beyond this are not a vocabulary; the largest in use have some 260,000 entries."""
+
+SAMPLE_BLOCKS, BLOCK_ELEMENTS = 16, 4096
+"""Of a tensor with more than 65,536 elements so many blocks of so many are looked at: a batch of
+154 MB of images costs no more than one of tokens."""
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
@@ -22,43 +26,61 @@ class BatchFacts:
 
     def __init__(self) -> None:
         self._counts: FloatArray = np.zeros(0)
+        self._total = 0.0
 
     def measure(self, batches: list[Any]) -> dict[str, float]:
         """The facts of the micro-batches of one step; what is not on the host is left out."""
         parts = [list(host_tensors(batch)) for batch in batches]
         if not any(parts):
             return {}
-        told = {signals.FINGERPRINT: float(fingerprint(parts))}
+        found = {signals.FINGERPRINT: float(fingerprint(parts))}
         tokens = [tokens for tensors in parts if (tokens := _tokens(tensors)) is not None]
         if tokens:
-            told |= self._token_facts(np.concatenate(tokens))
+            found |= self._token_facts(np.concatenate(tokens))
         shares = [share for tensors in parts if (share := _shift_share(tensors)) is not None]
         if shares:
-            told[signals.SHIFT_SHARE] = float(np.mean(shares))
-        return told
+            found[signals.SHIFT_SHARE] = float(np.mean(shares))
+        return found
 
     def _token_facts(self, tokens: IntArray) -> dict[str, float]:
-        counts = np.bincount(tokens, minlength=len(self._counts)).astype(np.float64)
-        new = len(counts) - len(self._counts)
-        self._counts = np.concatenate((self._counts, np.zeros(new)))
-        chance = (self._counts + 1.0) / (self._counts.sum() + len(self._counts))
-        self._counts += counts
-        used = counts > 0
-        surprise = -(counts[used] * np.log(chance[used])).sum()
+        ids, counts = np.unique(tokens, return_counts=True)
+        size = int(ids[-1]) + 1
+        if size > len(self._counts):
+            self._counts = np.concatenate((self._counts, np.zeros(size - len(self._counts))))
+        chance = (self._counts[ids] + 1.0) / (self._total + len(self._counts))
+        self._counts[ids] += counts
+        self._total += tokens.size
+        surprise = -(counts * np.log(chance)).sum()
         return {
-            signals.UNIQUE_TOKEN_SHARE: float(used.sum() / tokens.size),
+            signals.UNIQUE_TOKEN_SHARE: float(len(ids) / tokens.size),
             signals.TOKEN_RARITY: float(surprise / tokens.size),
         }
 
 
 def fingerprint(batches: list[list[torch.Tensor]]) -> int:
-    """crc32 over the bytes of the tensors: equal batches have equal ones."""
+    """crc32 over the bytes of the tensors, of large ones over a sample: equal for equal batches."""
     value = 0
     for tensors in batches:
         for tensor in tensors:
-            flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-            value = zlib.crc32(flat.numpy().data, value)
+            if tensor.numel() > SAMPLE_BLOCKS * BLOCK_ELEMENTS:
+                value = zlib.crc32(repr(tuple(tensor.shape)).encode(), value)
+            value = zlib.crc32(_sample(tensor).view(torch.uint8).numpy().data, value)
     return value
+
+
+def _sample(tensor: torch.Tensor) -> torch.Tensor:
+    """A flat tensor as it is, or blocks of it spread evenly."""
+    tensor = tensor.detach()
+    if tensor.numel() <= SAMPLE_BLOCKS * BLOCK_ELEMENTS:
+        return tensor.contiguous().reshape(-1)
+    if not tensor.is_contiguous():
+        rows = torch.linspace(0, len(tensor) - 1, SAMPLE_BLOCKS, device="cpu").long().unique()
+        picked = [tensor[row].reshape(-1)[:BLOCK_ELEMENTS] for row in rows.tolist()]
+        return torch.cat(picked).contiguous()
+    flat = tensor.view(-1)
+    stride = (flat.numel() - BLOCK_ELEMENTS) // (SAMPLE_BLOCKS - 1)
+    starts = range(0, SAMPLE_BLOCKS * stride, stride)
+    return torch.cat([flat[start : start + BLOCK_ELEMENTS] for start in starts])
 
 
 def host_tensors(batch: Any) -> Iterator[torch.Tensor]:
@@ -82,19 +104,20 @@ def _tokens(tensors: list[torch.Tensor]) -> IntArray | None:
     whole = [tensor for tensor in tensors if tensor.dtype in _WHOLE and tensor.dim() > 0]
     if not whole:
         return None
-    tokens = max((tensor.numpy().reshape(-1) for tensor in whole), key=np.max)
+    tokens = max((_sample(tensor).numpy() for tensor in whole), key=np.max)
     # Padding of targets is negative by custom; it is no token.
     tokens = tokens[tokens >= 0]
-    return tokens if tokens.size and tokens.max() < MOST_TOKEN_IDS else None
+    return tokens if tokens.size and tokens.max() < MAX_TOKEN_ID else None
 
 
 def _shift_share(tensors: list[torch.Tensor]) -> float | None:
     """How often a target equals the next input, where a batch is a pair of such tensors."""
-    pair = [tensor.numpy() for tensor in tensors if tensor.dtype == torch.int64]
-    if len(pair) != 2 or pair[0].shape != pair[1].shape or pair[0].ndim != 2:
+    whole = [tensor for tensor in tensors if tensor.dtype == torch.int64]
+    if len(whole) != 2 or whole[0].shape != whole[1].shape or whole[0].dim() != 2:
         return None
-    if pair[0].shape[1] < 2:
+    if whole[0].shape[1] < 2:
         return None
+    pair = [tensor[:SAMPLE_BLOCKS, :BLOCK_ELEMENTS].numpy() for tensor in whole]
     # Which of the two is the input is not known; the right order is the one that fits.
     one, other = pair
     return float(max(np.mean(other[:, :-1] == one[:, 1:]), np.mean(one[:, :-1] == other[:, 1:])))

@@ -1,7 +1,7 @@
 """The role of each parameter (embedding, norm, attention, MLP, head) and its layer, by its name."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +23,7 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers?|blocks?|h)\.(\d+)\.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roles:
-    """The names of roles and layers, and for each parameter the index of its own."""
+    """The names of roles and layers, and the index of each parameter's role and layer."""
 
     names: tuple[str, ...]
     index: tuple[int, ...]
@@ -43,20 +43,32 @@ def role_of(name: str) -> str:
     return next((role for role, pattern in _ROLES if pattern.search(lowered)), "other")
 
 
-def assign_roles(model: torch.nn.Module, parameters: Iterable[torch.Tensor]) -> Roles:
-    """The roles of these parameters of a model."""
+def assign_roles(
+    model: torch.nn.Module,
+    parameters: Iterable[torch.Tensor],
+    role_names: Sequence[str] | None = None,
+    layers: Sequence[str] | None = None,
+) -> Roles:
+    """The roles of these parameters of a model.
+
+    With names that are fixed already, what fits none of them counts as the last role and no layer.
+    """
     names: dict[torch.Tensor, str] = {p: name for name, p in model.named_parameters()}
-    own = [names.get(parameter, "") for parameter in parameters]
-    roles = [role_of(name) for name in own]
-    found = [_LAYER.search(plain_name(name)) for name in own]
-    numbers = [int(match[1]) if match else None for match in found]
-    role_names = tuple(dict.fromkeys(roles))
-    layers = sorted({number for number in numbers if number is not None})
+    found_names = [names.get(parameter, "") for parameter in parameters]
+    roles = [role_of(name) for name in found_names]
+    matches = [_LAYER.search(plain_name(name)) for name in found_names]
+    numbers = [str(int(match[1])) if match else None for match in matches]
+    if role_names is None:
+        role_names = tuple(dict.fromkeys(roles))
+    if layers is None:
+        layers = sorted({number for number in numbers if number is not None}, key=int)
     return Roles(
-        names=role_names,
-        index=tuple(role_names.index(role) for role in roles),
-        layers=tuple(str(layer) for layer in layers),
+        names=tuple(role_names),
+        index=tuple(
+            role_names.index(role) if role in role_names else len(role_names) - 1 for role in roles
+        ),
+        layers=tuple(layers),
         layer_index=tuple(
-            len(layers) if number is None else layers.index(number) for number in numbers
+            layers.index(number) if number in layers else len(layers) for number in numbers
         ),
     )

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch.optim import Optimizer
 
-from trimtab.live.measure.pieces import Chunk, Family, families
-from trimtab.live.ranks.shards import norm_dtype
+from trimtab.live.measure.param_chunks import ParamChunk, ParamFamily, families
+from trimtab.live.ranks.shards import norm_dtype, real
 
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
@@ -47,13 +47,12 @@ def sum_state(
     indices: list[int] = []
     parts: list[torch.Tensor] = []
     step: torch.Tensor | None = None
-    for family in families(optimizers, index_of):
+    for family in families(optimizers, index_of, device):
         if family.step is None:
             parts.append(_without_moments(family, indices))
         else:
-            counted = family.step.to(device, torch.float32, non_blocking=True).reshape(())
-            step = counted if step is None else step
-            parts.append(_with_moments(family, counted, indices))
+            step = family.step if step is None else step
+            parts.append(_with_moments(family, family.step, indices))
     if not parts:
         return None
     return StateSums(indices=indices, values=torch.cat(parts, dim=1), step=step)
@@ -61,11 +60,12 @@ def sum_state(
 
 def squares(tensors: Tensors) -> torch.Tensor:
     """The square of each tensor's norm, in fp32 whatever the tensors are."""
-    norms = torch._foreach_norm(tensors, 2.0, dtype=norm_dtype(*tensors))
+    parts = [real(tensor) for tensor in tensors]
+    norms = torch._foreach_norm(parts, 2.0, dtype=norm_dtype(*parts))
     return torch.stack(norms).square().float()
 
 
-def _without_moments(family: Family, indices: list[int]) -> torch.Tensor:
+def _without_moments(family: ParamFamily, indices: list[int]) -> torch.Tensor:
     sums = _Columns(indices)
     for chunk in family.chunks:
         sums.add(chunk, _squares(chunk.weights), _squares(chunk.grads), _zeros(chunk.grads))
@@ -74,7 +74,7 @@ def _without_moments(family: Family, indices: list[int]) -> torch.Tensor:
     return torch.stack([param, grad, none, none, none, zeros, none, none, none])
 
 
-def _with_moments(family: Family, step: torch.Tensor, indices: list[int]) -> torch.Tensor:
+def _with_moments(family: ParamFamily, step: torch.Tensor, indices: list[int]) -> torch.Tensor:
     beta1, beta2 = family.group["betas"]
     first, second = 1.0 - beta1**step, 1.0 - beta2**step  # no host numbers: `step` may be there
     epsilon = family.group["eps"] * second.sqrt()
@@ -91,9 +91,9 @@ def _with_moments(family: Family, step: torch.Tensor, indices: list[int]) -> tor
     return torch.stack([param, grad, m, v, update, zeros, grad_dot_m, grad, grad_to_v * second])
 
 
-def _sum_adam(chunk: Chunk, epsilon: torch.Tensor, sums: "_Columns") -> None:
+def _sum_adam(chunk: ParamChunk, epsilon: torch.Tensor, sums: "_Columns") -> None:
     """All sums of a chunk; what is summed last is m / (sqrt(v) + epsilon)."""
-    told = (
+    found = (
         *(_squares(chunk.weights), _squares(chunk.grads), _zeros(chunk.grads)),
         *(_squares(chunk.m), _squares(chunk.v), _dots(chunk.grads, chunk.m)),
     )
@@ -101,7 +101,7 @@ def _sum_adam(chunk: Chunk, epsilon: torch.Tensor, sums: "_Columns") -> None:
     torch._foreach_add_(scale, [epsilon] * len(scale))  # a single one is read by the host
     grad_to_v = _squares(torch._foreach_div(chunk.grads, scale))
     direction = torch._foreach_div(chunk.m, scale)
-    sums.add(chunk, *told, grad_to_v, _squares(direction), _dots(direction, chunk.weights))
+    sums.add(chunk, *found, grad_to_v, _squares(direction), _dots(direction, chunk.weights))
 
 
 class _Columns:
@@ -112,7 +112,7 @@ class _Columns:
         """Those of all pieces so far, also of other families."""
         self._rows: list[list[torch.Tensor]] = []
 
-    def add(self, chunk: Chunk, *rows: Tensors) -> None:
+    def add(self, chunk: ParamChunk, *rows: Tensors) -> None:
         """Take the numbers of one chunk."""
         self._indices += chunk.indices
         self._rows = self._rows or [[] for _ in rows]
@@ -135,7 +135,12 @@ def _squares(pieces: Tensors) -> Tensors:
 
 def _dots(ones: Tensors, others: Tensors) -> Tensors:
     """The inner product of each pair."""
-    return [torch.dot(a, b) for a, b in zip(ones, others, strict=True)]
+    # In fp32: the cosine of two parallel bf16 vectors is over 1 otherwise.
+    return [_wide(a).dot(_wide(b)) for a, b in zip(ones, others, strict=True)]
+
+
+def _wide(piece: torch.Tensor) -> torch.Tensor:
+    return piece.float() if piece.dtype in (torch.bfloat16, torch.float16) else piece
 
 
 def _zeros(pieces: Tensors) -> Tensors:

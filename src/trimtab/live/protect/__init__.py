@@ -1,15 +1,18 @@
-"""Protection: a bad step never reaches the weights, and nobody waits for the decision.
+"""Protection: a bad step never reaches the weights, and nothing waits for the decision.
 
     loss.backward()
     guard.clip_grad_norm_(1.0)       FoldedClip    the norm now, the clipping inside the update
     optimizer.step()
-      pre-hook                       Boundary      numbers of all ranks added up (all_reduce, SUM)
+      pre-hook                       RankSync      numbers of all ranks added up (all_reduce, SUM)
                                      Rule          odd against Baseline, and Budget has room?
-                                     Ballot        all ranks do the same (all_reduce, MAX)
+                                     RankSync      all ranks do the same (all_reduce, MAX)
+                                     BufferKeeper  running statistics of a bad batch taken back
                                      Discard       a flag on the device, or no gradients
       the update                     happens, or leaves every bit as it was
       post-hook                      Discard       everything as it was found
 
 The rule is tensors from end to end, so the host never learns the decision in time to act on it, and
-need not. Only an optimizer that cannot read a flag costs one host read (Forms says which).
+need not. Only an optimizer that cannot read a flag costs one host read (FusedSupport knows which),
+and only if `no_op_proof` has shown that it moves nothing without gradients. GateReporter puts the
+decisions into journal and log when they arrive.
 """

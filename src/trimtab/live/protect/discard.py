@@ -2,16 +2,18 @@
 
 On the device: `found_inf`, the flag by which fused optimizers know an overflow. It must be exactly
 0 or 1: torch applies the step at 2. On the host: gradients are taken away for the time of the step,
-because no optimizer moves what has none. Zero gradients would still decay the weights and the
-moments, and 0 x NaN is NaN.
+because an optimizer moves nothing that has none (`no_op_proof` checks that). Zero gradients would
+still decay the weights and the moments, and 0 x NaN is NaN.
 
-What is set on an optimizer here is there only while its `step` runs: a flag that stays behind would
-freeze training without a word.
+What is set on an optimizer here is there only while its `step` runs: a flag that stayed would
+freeze training in silence.
 """
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim import Optimizer
@@ -20,16 +22,25 @@ from trimtab.live.ranks.shards import local
 
 _ABSENT = object()
 
+_overrides: "WeakKeyDictionary[Optimizer, dict[str, list[_Override]]]" = WeakKeyDictionary()
+"""What guards have set on optimizers, the oldest first: two guards may watch one optimizer."""
+
+
+@dataclass(slots=True, eq=False)
+class _Override:
+    """A value in place of an attribute."""
+
+    before: Any
+    value: torch.Tensor
+
 
 @dataclass(slots=True)
 class _Found:
     """What an optimizer had before it was touched."""
 
-    attributes: dict[str, tuple[Any, torch.Tensor]] = field(default_factory=dict)
-    """What was there, and what we put in its place."""
+    overrides: dict[str, _Override] = field(default_factory=dict)
     gradients: dict[torch.Tensor, torch.Tensor] = field(default_factory=dict)
-    settings: list[dict[str, Any]] = field(default_factory=list)
-    """Of each group, without its parameters: some optimizers count their steps there."""
+    counters: "Counters | None" = None
 
 
 class Discard:
@@ -38,7 +49,7 @@ class Discard:
     def __init__(self) -> None:
         self._touched: dict[Optimizer, _Found] = {}
 
-    def by_flag(
+    def via_found_inf(
         self, optimizer: Optimizer, flag: torch.Tensor | None, scale: torch.Tensor | None
     ) -> None:
         """Let a fused optimizer decide by `flag`, and divide its gradients by `scale`.
@@ -49,16 +60,17 @@ class Discard:
         if flag is not None:
             theirs = getattr(optimizer, "found_inf", None)
             either = flag if theirs is None else ((theirs + flag) > 0).to(flag.dtype)
-            _set(optimizer, found, "found_inf", either)
+            found.overrides["found_inf"] = _set(optimizer, "found_inf", either)
         if scale is not None:
             theirs = getattr(optimizer, "grad_scale", None)
-            _set(optimizer, found, "grad_scale", scale if theirs is None else scale * theirs)
+            product = scale if theirs is None else scale * theirs
+            found.overrides["grad_scale"] = _set(optimizer, "grad_scale", product)
 
-    def by_hand(self, optimizer: Optimizer) -> None:
+    def via_missing_grads(self, optimizer: Optimizer) -> None:
         """Take the gradients away, so that the optimizer moves nothing."""
         found = self._touched.setdefault(optimizer, _Found())
+        found.counters = Counters(optimizer)
         for group in optimizer.param_groups:
-            found.settings.append({k: v for k, v in group.items() if k != "params"})
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     found.gradients[parameter] = parameter.grad
@@ -69,19 +81,62 @@ class Discard:
         found = self._touched.pop(optimizer, None)
         if found is None:
             return
-        _restore(optimizer, found)
-        for group, settings in zip(optimizer.param_groups, found.settings, strict=False):
-            parameters = group["params"]
-            group.clear()
-            group.update(params=parameters, **settings)
-        for parameter, gradient in found.gradients.items():
-            parameter.grad = gradient
+        try:
+            for name, override in found.overrides.items():
+                _restore(optimizer, name, override)
+        finally:
+            for parameter, gradient in found.gradients.items():
+                parameter.grad = gradient
+            if found.counters is not None:
+                found.counters.restore(optimizer)
 
     def forget(self) -> None:
-        """Clear what a step has left that never came to its end; its gradients are history."""
+        """Clear what is left of a step that never came to its end; its gradients are history."""
         for optimizer, found in self._touched.items():
-            _restore(optimizer, found)
+            for name, override in found.overrides.items():
+                _restore(optimizer, name, override)
         self._touched.clear()
+
+
+class Counters:
+    """What optimizers count besides their state of each parameter, and can be put back.
+
+    Settings of groups, state that belongs to no parameter, numbers on the optimizer itself.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._groups = [_copy_settings(group) for group in optimizer.param_groups]
+        self._shared = {
+            key: copy.deepcopy(value)
+            for key, value in optimizer.state.items()
+            if not isinstance(key, torch.Tensor)
+        }
+        self._numbers = {
+            name: value for name, value in vars(optimizer).items() if type(value) in (int, float)
+        }
+
+    def restore(self, optimizer: Optimizer) -> None:
+        """Put everything back as it was."""
+        for group, settings in zip(optimizer.param_groups, self._groups, strict=False):
+            for name in [name for name in group if name not in settings and name != "params"]:
+                del group[name]
+            for name, (value, saved) in settings.items():
+                if isinstance(value, torch.Tensor) and saved is not None:
+                    value.copy_(saved)
+                group[name] = value
+        for key in [k for k in optimizer.state if not isinstance(k, torch.Tensor)]:
+            if key not in self._shared:
+                del optimizer.state[key]
+        optimizer.state.update(self._shared)
+        vars(optimizer).update(self._numbers)
+
+
+def _copy_settings(group: dict[str, Any]) -> dict[str, tuple[Any, torch.Tensor | None]]:
+    return {
+        name: (value, value.detach().clone() if isinstance(value, torch.Tensor) else None)
+        for name, value in group.items()
+        if name != "params"
+    }
 
 
 @torch.no_grad()
@@ -91,22 +146,31 @@ def divide_gradients(parameters: Iterable[torch.Tensor], by: torch.Tensor) -> No
     for parameter in parameters:
         if parameter.grad is not None:
             part = local(parameter.grad)
-            parts.setdefault(part.device, []).append(part)
+            if part.is_sparse:
+                part._values().div_(by.to(part.device))
+            else:
+                parts.setdefault(part.device, []).append(part)
     for device, tensors in parts.items():
         torch._foreach_div_(tensors, by.to(device))
 
 
-def _set(optimizer: Optimizer, found: _Found, name: str, value: torch.Tensor) -> None:
-    found.attributes[name] = (vars(optimizer).get(name, _ABSENT), value)
+def _set(optimizer: Optimizer, name: str, value: torch.Tensor) -> _Override:
+    override = _Override(vars(optimizer).get(name, _ABSENT), value)
+    _overrides.setdefault(optimizer, {}).setdefault(name, []).append(override)
     setattr(optimizer, name, value)
+    return override
 
 
-def _restore(optimizer: Optimizer, found: _Found) -> None:
-    for name, (before, ours) in found.attributes.items():
-        # Somebody may have put a value of his own on top of ours; that one stays.
-        if vars(optimizer).get(name) is not ours:
-            continue
-        if before is _ABSENT:
+def _restore(optimizer: Optimizer, name: str, override: _Override) -> None:
+    stack = _overrides.get(optimizer, {}).get(name, [])
+    if override not in stack:
+        return
+    place = stack.index(override)
+    stack.remove(override)
+    if place < len(stack):  # another guard has put its value on top; it will put back ours
+        stack[place].before = override.before
+    elif vars(optimizer).get(name) is override.value:  # a value that the user set on top stays
+        if override.before is _ABSENT:
             delattr(optimizer, name)
         else:
-            setattr(optimizer, name, before)
+            setattr(optimizer, name, override.before)

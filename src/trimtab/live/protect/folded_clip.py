@@ -4,21 +4,41 @@
 smaller. A fused optimizer can divide by `grad_scale` while it reads the gradient anyway, so here
 only the norm is taken and the division waits for the update. Equal within rounding, and one pass
 over the gradients less.
+
+A clip belongs to the very gradients it was computed from, by identity and version. If they are
+replaced, or their step is skipped, it is void. The first clips are carried out at once: folding
+begins only when the user has left clipped gradients alone, and ends when they are changed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from trimtab.live.measure.gradients import Change, Mark, compare, mark
 from trimtab.live.optimizers import parameters_of
 from trimtab.live.protect.discard import divide_gradients
-from trimtab.live.ranks.shards import local, norm_dtype
-from trimtab.live.shield import Shield
+from trimtab.live.ranks.shards import local, norm_dtype, real
+from trimtab.live.shield import Shield, log
 
 _EPSILON = 1e-6
 """What torch adds to the norm before it divides."""
+
+TRIAL_CLIPS = 3
+"""Clips that are carried out at once, to see whether gradients are changed before the update: noise
+or a limit on values must act on clipped gradients."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Owed:
+    """The clip of one optimizer's gradients."""
+
+    parameters: list[torch.Tensor]
+    gradients: Mark
+    scale: torch.Tensor | None
+    """None if they have been divided already."""
 
 
 class FoldedClip:
@@ -28,74 +48,86 @@ class FoldedClip:
         self,
         model: nn.Module,
         optimizers: Sequence[Optimizer],
-        folds: Callable[[Optimizer], bool],
+        can_fold: Callable[[Optimizer], bool],
         device: torch.device,
         shield: Shield,
     ) -> None:
         self._model = model
         self._optimizers = optimizers
-        self._folds = folds
+        self._can_fold = can_fold
         self._shield = shield
         self._device = device
-        self._waiting: set[Optimizer] = set()
-        """Who has not divided yet."""
-        self._scale = torch.ones((), device=device)
-        self._is_clipped = False
-        self._others: dict[tuple[frozenset[Optimizer], int], list[torch.Tensor]] = {}
-
-    @property
-    def scale(self) -> torch.Tensor | None:
-        """What gradients are divided by in the step at hand; None if nobody clips."""
-        return self._scale if self._is_clipped else None
+        self._owed: dict[Optimizer, _Owed] = {}
+        self._num_untouched = 0
+        self.scale: torch.Tensor | None = None
+        """What gradients are divided by in this step; None if nothing is clipped."""
 
     @torch.no_grad()
     def clip(self, max_norm: float) -> torch.Tensor:
         """Clip to `max_norm`; the norm from before is returned, as torch returns it."""
-        self.settle()
+        self.settle_all()
         norm = total_norm(self._model.parameters())
         # A DTensor that a norm comes as is whole on every rank.
         whole = local(norm).to(self._device, torch.float32)
-        self._scale = ((whole + _EPSILON) / max_norm).clamp(min=1.0)
-        folding: frozenset[Optimizer] = frozenset()
-        with self._shield.guarding("clip"):
-            folding = frozenset(filter(self._folds, self._optimizers))
-        divide_gradients(self._not_folded(folding), self._scale)
-        self._waiting, self._is_clipped = set(folding), True
+        scale = ((whole + _EPSILON) / max_norm).clamp(min=1.0)
+        self.scale = scale
+        folding: list[Optimizer] = []
+        if self._num_untouched >= TRIAL_CLIPS:
+            with self._shield.guarding("clip"):
+                folding = [o for o in self._optimizers if self._can_fold(o)]
+        known = set(parameters_of(folding))
+        divide_gradients((p for p in self._model.parameters() if p not in known), scale)
+        for optimizer in self._optimizers:
+            having = [p for p in parameters_of([optimizer]) if p.grad is not None]
+            if having:
+                is_folded = optimizer in folding
+                self._owed[optimizer] = _Owed(having, mark(having), scale if is_folded else None)
         return norm
 
-    def waits(self, optimizer: Optimizer) -> bool:
-        """Whether this optimizer still has to divide its gradients by `scale`."""
-        return optimizer in self._waiting
+    def pop(self, optimizer: Optimizer, *, may_fold: bool) -> torch.Tensor | None:
+        """What the update of this optimizer is to divide by; None if its gradients are clipped."""
+        owed = self._owed.pop(optimizer, None)
+        if owed is None:
+            return None
+        change = compare(owed.gradients, mark(owed.parameters))
+        if change is Change.REPLACED:
+            return None
+        if change is Change.GREW:
+            if self._num_untouched >= TRIAL_CLIPS:
+                log.info("trimtab: gradients change after clipping: it is not folded any more")
+            self._num_untouched = -(2**31)
+        self._num_untouched += 1
+        if owed.scale is None or (may_fold and change is Change.NONE):
+            return owed.scale
+        divide_gradients(owed.parameters, owed.scale)
+        return None
 
-    def done(self, optimizer: Optimizer) -> None:
-        """This optimizer has had its update."""
-        self._waiting.discard(optimizer)
+    def are_unchanged(self, optimizer: Optimizer) -> bool:
+        """Whether the gradients are those that the last clip took the norm of."""
+        owed = self._owed.get(optimizer)
+        return owed is not None and compare(owed.gradients, mark(owed.parameters)) is Change.NONE
 
-    def settle(self, optimizer: Optimizer | None = None) -> None:
-        """Clip now what was to be clipped in an update; of one optimizer, or of all."""
-        for one in self._waiting & ({optimizer} if optimizer else self._waiting):
-            # As the update would have done it: other ranks may have, and must have the same bits.
-            divide_gradients(parameters_of([one]), self._scale)
-            self._waiting.discard(one)
+    def settle_all(self) -> None:
+        """Clip now what was to be clipped in an update and has not changed since."""
+        for optimizer, owed in self._owed.items():
+            if owed.scale is not None and self.are_unchanged(optimizer):
+                # As the update would have done it: other ranks may have, and must have the same.
+                divide_gradients(owed.parameters, owed.scale)
+        self._owed.clear()
 
     def forget(self) -> None:
-        """The step is over."""
-        self._is_clipped = False
-
-    def _not_folded(self, folding: frozenset[Optimizer]) -> Sequence[torch.Tensor]:
-        key = (folding, sum(len(optimizer.param_groups) for optimizer in folding))
-        if key not in self._others:
-            folded = set(parameters_of(folding))
-            self._others[key] = [p for p in self._model.parameters() if p not in folded]
-        return self._others[key]
+        """The step is not taken: its clip is void."""
+        self._owed.clear()
+        self.scale = None
 
 
 def total_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
     """The norm of all gradients as `get_total_norm` has it, but never in half precision."""
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not grads:
-        return torch.tensor(0.0)
-    norms = torch._foreach_norm(grads, 2.0, dtype=norm_dtype(*grads))
-    together = torch.stack([norm.to(grads[0].device) for norm in norms])
+        return torch.zeros((), dtype=torch.float32)
+    parts = [real(grad) for grad in grads]
+    norms = torch._foreach_norm(parts, 2.0, dtype=norm_dtype(*parts))
+    together = torch.stack([norm.to(parts[0].device) for norm in norms])
     total: torch.Tensor = torch.linalg.vector_norm(together)
     return total

@@ -1,8 +1,8 @@
-"""Gate: decides about each step between backward and update, on the device, alike on every rank.
+"""Gate: decides about each update between backward and step, on the device, alike on every rank.
 
-Nothing in here waits for the host, and nothing in here may keep a rank from its two meetings with
-the others: a bug of ours makes this rank vote OUT, the step is taken everywhere, and all gates part
-at the same boundary a few steps later.
+Nothing in here waits for the host, and nothing in here may keep a rank from its meetings with the
+others: a bug of ours makes this rank vote OUT, the step is applied everywhere, and all gates part
+at the same meeting a few steps later.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,13 +15,13 @@ from torch.optim import Optimizer
 from trimtab.core import signals
 from trimtab.core.config import GateConfig
 from trimtab.core.errors import ConfigError
-from trimtab.live.measure.sensors import HEAD
+from trimtab.live.measure.step_meter import HEAD, RULE_HEAD
 from trimtab.live.optimizers import parameters_of
+from trimtab.live.protect.buffers import BufferKeeper
 from trimtab.live.protect.discard import Discard, divide_gradients
 from trimtab.live.protect.folded_clip import FoldedClip
-from trimtab.live.protect.forms import Forms
-from trimtab.live.protect.rule import Rule, Verdict
-from trimtab.live.protect.words import (
+from trimtab.live.protect.fused_support import FusedSupport
+from trimtab.live.protect.gate_reporter import (
     FORGET,
     REASONS,
     SHRINK,
@@ -29,30 +29,33 @@ from trimtab.live.protect.words import (
     USUAL_LOSS,
     VOTE,
 )
-from trimtab.live.ranks.ballot import ACCEPT, DISCARD, Ballot
-from trimtab.live.ranks.boundary import Boundary
+from trimtab.live.protect.no_op_proof import why_not_discardable
+from trimtab.live.protect.rule import Rule, Verdict
+from trimtab.live.ranks.rank_sync import RankSync
+from trimtab.live.ranks.rank_vote import ACCEPT, DISCARD, OUT
 from trimtab.live.shield import Shield
+
+_RECORDED = HEAD.index("recorded")
+_SQUARES = HEAD.index("grad_squares")
 
 
 @dataclass(slots=True, kw_only=True)
 class Decision:
-    """What has been decided about the step at hand."""
+    """What has been decided about a step."""
 
-    total: torch.Tensor
-    """The sums over all ranks, as they leave for the host."""
     vote: torch.Tensor
     """What the ranks have agreed on."""
     report: tuple[torch.Tensor, ...] = ()
     """What the host is to know besides; nothing if this rank could not decide."""
-    report_names: tuple[str, ...]
+    report_names: tuple[str, ...] = ()
     shrink: torch.Tensor | None = None
     """What gradients are to be divided by, because their norm is in excess of the usual."""
     is_discarded: bool | None = None
-    """The vote on the host, if somebody had to read it."""
+    """The vote on the host, if an optimizer had to have it there."""
 
-    def told(self, *, in_full: bool) -> tuple[tuple[str, ...], tuple[torch.Tensor, ...]]:
+    def values(self) -> tuple[tuple[str, ...], tuple[torch.Tensor, ...]]:
         """The names and numbers that leave for the host; at least the vote, on every rank."""
-        if in_full and self.report:
+        if self.report:
             return (VOTE, *self.report_names), (self.vote, *self.report)
         return (VOTE,), (self.vote,)
 
@@ -64,76 +67,102 @@ class Gate:
         self,
         model: nn.Module,
         optimizers: Sequence[Optimizer],
-        boundary: Boundary,
         config: GateConfig,
         device: torch.device,
+        shield: Shield,
         on_promotion: Callable[[str], None],
     ) -> None:
-        self.shield = Shield("protects no longer; it goes on watching")
-        self.parted = False
+        self.shield = shield
+        self.has_parted = False
         """Set when all ranks have agreed to protect no longer."""
-        self._boundary = boundary
-        self._ballot = Ballot(device)
-        self.rule = Rule(config, device)
-        self._forms = Forms(promote=config.promote, on_promotion=on_promotion)
-        self.clip = FoldedClip(model, optimizers, self._forms.reads_flag, device, self.shield)
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)  # the rule computes in fp32 whatever the user does
+        try:
+            self.rule = Rule(config, device)
+        finally:
+            torch.set_default_dtype(before)
+        self._fused = FusedSupport(promote=config.promote, on_promotion=on_promotion)
+        for optimizer in optimizers:
+            why = None if self._fused.may_read_flag(optimizer) else why_not_discardable(optimizer)
+            if why is not None:
+                raise ConfigError(
+                    f"{why}, so its bad steps cannot be discarded; use mode='observe'"
+                )
+        self._unproven = {o for o in optimizers if self._fused.may_read_flag(o)}
+        self.clip = FoldedClip(model, optimizers, self._fused.reads_flag, device, shield)
+        self._buffers = BufferKeeper(model)
         self._discard = Discard()
-        self._flag = torch.zeros(1, device=device)
+        self._flag = torch.zeros(1, dtype=torch.float32, device=device)
         self._found_inf = self._flag[0]
         """The same as torch wants it, without a dimension."""
-        self._decision: Decision | None = None
         self._report_names = (
             *(*REASONS, FORGET, USUAL_LOSS, USUAL_LOG_NORM),
             *((SHRINK,) if config.clip_excess else ()),
-            *((signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK) if self._ballot.world > 1 else ()),
         )
 
-    @property
-    def joins(self) -> bool:
-        """Whether this rank still comes to the meetings of the gates."""
-        return not (self.parted or self._boundary.parted)
-
-    def meet(self, shared: torch.Tensor, loss: torch.Tensor | None, *, may_shrink: bool) -> None:
-        """Decide about the step together with all ranks; `loss` is None where the guard failed."""
-        total = self._boundary.reduce(shared)
+    def decide(
+        self,
+        sync: RankSync,
+        total: torch.Tensor,
+        loss: torch.Tensor | None,
+        *,
+        is_recorded: bool,
+        may_shrink: bool,
+    ) -> Decision:
+        """Decide about a step together with all ranks; `loss` is None where the guard failed."""
+        head = total[1 : 1 + len(HEAD)]
         verdict: Verdict | None = None
+        discards: torch.Tensor | None = None
         if loss is not None and not self.shield.is_down:
             with self.shield.guarding("rule"):
-                verdict = self.rule.judge(total[1 : 1 + len(HEAD)])
-        agreed = self._ballot.cast(None if verdict is None else verdict.discards, loss)
+                if sync.world == 1 and not is_recorded:
+                    discards = ~torch.isfinite(head[_SQUARES : _SQUARES + 1])
+                else:
+                    verdict = self.rule.judge(head[: len(RULE_HEAD)])
+                    discards = self._only_nonfinite_if_unrecorded(head, verdict, sync)
+        agreed = sync.vote(discards, loss)
         torch.eq(agreed, DISCARD, out=self._flag)
-        decision = Decision(total=total, vote=agreed, report_names=self._report_names)
-        self._decision = decision
+        decision = Decision(vote=agreed)
         if verdict is not None:
             with self.shield.guarding("learn"):
                 if may_shrink and verdict.shrink is not None:
                     decision.shrink = torch.where(agreed == ACCEPT, verdict.shrink, 1.0)[0]
-                decision.report = self._report(verdict)
+                self._report(decision, verdict, sync)
                 self.rule.learn(verdict, agreed)
-        self.parted = self.parted or (self.shield.is_down and self._ballot.world == 1)
+        with self.shield.guarding("buffers"):
+            self._buffers.settle(self._found_inf)
+        self.has_parted = self.has_parted or (self.shield.is_down and sync.world == 1)
+        return decision
 
-    def before(self, optimizer: Optimizer) -> None:
+    def decide_further(self, decision: Decision, total: torch.Tensor) -> Decision:
+        """The decision for one more optimizer of the same step: it may have gone bad since."""
+        squares = total[1 + _SQUARES : 2 + _SQUARES]
+        with self.shield.guarding("further optimizer"):
+            # By sums over ranks and the vote, so the same on every rank without another vote.
+            bad = (~torch.isfinite(squares)).long() * (decision.vote.long() != OUT)
+            vote = torch.maximum(decision.vote.long(), bad)
+            torch.eq(vote, DISCARD, out=self._flag)
+            decision.vote = vote
+            decision.is_discarded = None
+            decision.report = ()
+        return decision
+
+    def before(self, optimizer: Optimizer, decision: Decision | None) -> None:
         """This optimizer is about to move: hand it the decision, and the clipping to fold in."""
-        if self._decision is None and not self.clip.waits(optimizer):
-            return
         is_done = False
         with self.shield.guarding("discard"):
-            self._prepare(optimizer)
+            self._prepare(optimizer, decision)
             is_done = True
         if not is_done:
             # The other ranks count on it: what they discard must not be applied here.
-            with self.shield.guarding("discard by hand"):
+            with self.shield.guarding("discard via missing gradients"):
                 self._discard.undo(optimizer)
-                self._prepare_by_hand(optimizer)
+                self._prepare_on_host(optimizer, decision)
 
     def after(self, optimizer: Optimizer) -> None:
         """It has moved, or not: leave it as it was found."""
-        try:
-            with self.shield.guarding("clip"):
-                self.clip.done(optimizer)
-        finally:
-            with self.shield.guarding("undo"):
-                self._discard.undo(optimizer)
+        with self.shield.guarding("undo"):
+            self._discard.undo(optimizer)
 
     def refuse(self, optimizer: Optimizer, why: str) -> None:
         """Give up on an optimizer whose step is more than one update of what was looked at."""
@@ -146,51 +175,78 @@ class Gate:
                 "ones; use mode='observe' with it"
             )
 
-    def take(self) -> Decision | None:
-        """The decision about the step that ends now; None if there was none."""
-        decision, self._decision = self._decision, None
-        self.clip.forget()
-        return decision
+    def end_step(self, *, is_applied: bool) -> None:
+        """The step is over."""
+        self.clip.scale = None
+        if not is_applied:
+            self.clip.forget()
 
-    def clear(self) -> None:
-        """A new step begins, or none any more: nothing may be left of one that broke off."""
-        self._discard.forget()
-        self.clip.settle()
+    def forget(self) -> None:
+        """Clear what an update that raised has left."""
+        with self.shield.guarding("new step"):
+            self._discard.forget()
 
     def close(self) -> None:
         """Give the optimizers back as they came."""
-        self.parted = True
-        for place, end in (("last step", self.clear), ("forms", self._forms.undo)):
+        self.has_parted = True
+        ends = (
+            ("last step", self._discard.forget),
+            ("clip", self.clip.settle_all),
+            ("promotion", self._fused.undo),
+        )
+        for place, end in ends:
             with self.shield.guarding(place):
                 end()
 
-    def _prepare(self, optimizer: Optimizer) -> None:
-        if not self._forms.reads_flag(optimizer):
-            self._prepare_by_hand(optimizer)
-            return
-        scale = self.clip.scale if self.clip.waits(optimizer) else None
-        decision = self._decision
-        if decision is not None and decision.shrink is not None:
-            scale = decision.shrink if scale is None else torch.maximum(scale, decision.shrink)
-        self._discard.by_flag(optimizer, self._found_inf if decision is not None else None, scale)
+    def _only_nonfinite_if_unrecorded(
+        self, head: torch.Tensor, verdict: Verdict, sync: RankSync
+    ) -> torch.Tensor:
+        """An update that no rank recorded is discarded only if it is not finite."""
+        if sync.world == 1:
+            return verdict.discards
+        is_recorded = head[_RECORDED : _RECORDED + 1] > 0
+        is_nonfinite = ~torch.isfinite(head[_SQUARES : _SQUARES + 1])
+        return torch.where(is_recorded, verdict.discards, is_nonfinite)
 
-    def _prepare_by_hand(self, optimizer: Optimizer) -> None:
-        self.clip.settle(optimizer)
-        decision = self._decision
+    def _prepare(self, optimizer: Optimizer, decision: Decision | None) -> None:
+        if not self._fused.reads_flag(optimizer):
+            self._prepare_on_host(optimizer, decision)
+            return
+        scale = self.clip.pop(optimizer, may_fold=True)
+        if decision is not None and decision.shrink is not None:
+            rest = self._left_to_shrink(decision.shrink)
+            scale = rest if scale is None else torch.maximum(scale, decision.shrink)
+        flag = self._found_inf if decision is not None else None
+        if flag is not None or scale is not None:
+            self._discard.via_found_inf(optimizer, flag, scale)
+
+    def _prepare_on_host(self, optimizer: Optimizer, decision: Decision | None) -> None:
+        self.clip.pop(optimizer, may_fold=False)
         if decision is None:
             return
         if decision.shrink is not None:
-            clipped = 1.0 if self.clip.scale is None else self.clip.scale
-            further = (decision.shrink / clipped).clamp(min=1.0)
-            divide_gradients(parameters_of([optimizer]), further)
+            divide_gradients(parameters_of([optimizer]), self._left_to_shrink(decision.shrink))
+        if optimizer in self._unproven:  # it was to be fused, and is not
+            self._unproven.discard(optimizer)
+            why = why_not_discardable(optimizer)
+            if why is not None:
+                raise ConfigError(f"{why}, so its bad steps cannot be discarded")
         if decision.is_discarded is None:
             decision.is_discarded = bool(self._flag)  # the one host read of this way
         if decision.is_discarded:
-            self._discard.by_hand(optimizer)
+            self._discard.via_missing_grads(optimizer)
 
-    def _report(self, verdict: Verdict) -> tuple[torch.Tensor, ...]:
+    def _left_to_shrink(self, shrink: torch.Tensor) -> torch.Tensor:
+        """What is left to divide by where gradients have been clipped already."""
+        clipped = self.clip.scale
+        return shrink if clipped is None else (shrink / clipped).clamp(min=1.0)
+
+    def _report(self, decision: Decision, verdict: Verdict, sync: RankSync) -> None:
         hits = verdict.hits if verdict.shrink is None else verdict.hits[: len(REASONS)]
         shrink = () if verdict.shrink is None else (verdict.shrink,)
-        extreme = self._ballot.extreme
-        largest = () if extreme is None else (extreme,)
-        return (hits, verdict.forget, self.rule.baseline.usual, *shrink, *largest)
+        decision.report_names = self._report_names
+        decision.report = (hits, verdict.forget, self.rule.baseline.usual, *shrink)
+        largest = sync.largest_loss
+        if largest is not None:
+            decision.report_names += (signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK)
+            decision.report += (largest,)

@@ -1,19 +1,19 @@
-"""Local views of parameters that may be sharded over ranks, and how often each is held.
-
-Sums of squares over all ranks are right for every layout if each local part is divided by the
-number of ranks that hold the same part: 1 under FSDP2, the replicas under HSDP, all under DDP.
-"""
+"""Local views of tensors that may be sharded over ranks, and the precision to take norms in."""
 
 import torch
-import torch.distributed as dist
-from torch.distributed.tensor import DTensor, Shard
-
-from trimtab.core.errors import ConfigError
+from torch.distributed.tensor import DTensor
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """The part of a tensor that this rank holds."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def real(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that norms can be taken of: complex numbers as pairs, sparse ones as values."""
+    if tensor.is_sparse:
+        tensor = tensor.coalesce().values()
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def norm_dtype(*tensors: torch.Tensor) -> torch.dtype:
@@ -22,19 +22,17 @@ def norm_dtype(*tensors: torch.Tensor) -> torch.dtype:
     return torch.float64 if is_double else torch.float32
 
 
-def num_copies(tensor: torch.Tensor) -> int:
-    """How many ranks hold the same part of a tensor as this one."""
-    world = dist.get_world_size() if dist.is_initialized() else 1
+def num_copies(tensor: torch.Tensor, num_holders: int) -> float:
+    """How many ranks hold the same part of a tensor, if `num_holders` ranks hold the tensor.
+
+    Sums of squares over ranks are right for every layout if each local part is divided by this:
+    1 under FSDP2, the replicas under HSDP, all under DDP.
+    """
     if not isinstance(tensor, DTensor):
-        return world
+        return float(num_holders)
     mesh = tensor.device_mesh
-    if mesh.size() != world:
-        raise ConfigError(
-            f"a parameter lives on {mesh.size()} of {world} ranks (pipeline or expert parallel); "
-            "trimtab cannot add up its norm, give it by guard.record(grad_norm=...)"
-        )
     parts = 1
     for dimension, placement in enumerate(tensor.placements):
-        if isinstance(placement, Shard):
+        if not placement.is_replicate():  # sharded, or sharded twice
             parts *= mesh.size(dimension)
-    return world // parts
+    return max(num_holders / parts, 1.0)

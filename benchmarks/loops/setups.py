@@ -1,0 +1,93 @@
+"""The set-ups that were tried, as a table in docs/live.md."""
+
+import re
+from collections import Counter
+
+from benchmarks.loops.reports import ROOT, TestResult, run_tests
+from benchmarks.results import table
+
+PAGE = ROOT / "docs" / "live.md"
+HEADING = "## Tried with"
+GROUPS = {
+    "optimizer": "Optimizers",
+    "precision": "Precision",
+    "loop": "Loops",
+    "model": "Models",
+    "ranks": "Several ranks",
+}
+SWEEP = "sweep"
+
+
+def publish_setups() -> None:
+    """Try every set-up and write the section."""
+    results = run_tests(["setups/setups"], "--timeout=300")
+    tried = [result for result in results if result.outcome != "skipped"]
+    parts = [_introduction(tried)]
+    for group, title in GROUPS.items():
+        mine = [result for result in tried if result.properties.get("group") == group]
+        rows = [[result.properties["setup"], *_cells(result)] for result in mine]
+        parts.append(table([title, "`observe`", "`protect`, one NaN batch"], rows))
+    parts.append(_sweep([r for r in results if r.properties.get("group") == SWEEP]))
+    write_section("\n\n".join(parts))
+
+
+def _introduction(tried: list[TestResult]) -> str:
+    alone = sum(result.properties.get("group") != SWEEP for result in tried)
+    swept = len(tried) - alone
+    return (
+        f"{alone} set-ups, and {swept} optimizers of pytorch_optimizer. Each trains a small model\n"
+        "for 12 steps without trimtab, in `observe`, and in `protect` with one batch whose loss\n"
+        "is NaN. *Same bits*: parameters and buffers equal those of the bare run. *No trace*:\n"
+        "they equal those of a bare run that never saw the bad batch. Written by\n"
+        "`scripts/bench loops setups`."
+    )
+
+
+def _cells(result: TestResult) -> tuple[str, str]:
+    observe = result.properties.get("observe", "")
+    protect = result.properties.get("protect", "")
+    if observe.startswith("refused"):
+        return _short(observe), ""
+    if result.outcome != "passed":
+        problem = _short(result.message.splitlines()[0] if result.message else "fails")
+        return (observe, f"not yet: {problem}") if observe else (f"not yet: {problem}", "")
+    return observe, _short(protect)
+
+
+def _short(sentence: str) -> str:
+    """One line without what would break a table."""
+    line = re.sub(r"\s+", " ", sentence).replace("|", "/").replace("AssertionError: ", "")
+    return line if len(line) <= 160 else line[:157] + "..."
+
+
+def _sweep(results: list[TestResult]) -> str:
+    counts: Counter[str] = Counter()
+    named: dict[str, list[str]] = {}
+    for result in results:
+        kind = _kind(result)
+        counts[kind] += 1
+        named.setdefault(kind, []).append(result.properties["setup"].partition(": ")[2])
+    rows = [
+        [kind, count, "" if kind == "no trace of the bad step" else ", ".join(named[kind])]
+        for kind, count in counts.most_common()
+    ]
+    return table(["pytorch_optimizer", "optimizers", "which"], rows)
+
+
+def _kind(result: TestResult) -> str:
+    if result.outcome == "skipped":
+        return "the bare run fails or is not reproducible"
+    observe, protect = _cells(result)
+    cell = protect or observe
+    return "refused in a sentence" if cell.startswith("refused") else cell
+
+
+def write_section(body: str) -> None:
+    """Put the section into the page, before the limits or at its end."""
+    text = PAGE.read_text(encoding="utf-8")
+    sections = re.split(r"(?m)^(?=## )", text)
+    kept = [section for section in sections if not section.startswith(HEADING)]
+    at = next((i for i, s in enumerate(kept) if s.startswith("## Limits")), len(kept))
+    kept.insert(at, f"{HEADING}\n\n{body.strip()}\n\n")
+    PAGE.write_text("".join(kept).rstrip() + "\n", encoding="utf-8")
+    print(f"{HEADING}\n\n{body}")

@@ -1,0 +1,88 @@
+"""IncidentLog: what happens to a run is reported as it happens, in one line each.
+
+WARNING for alarms, with step, class, likely cause, what to do and where the post-mortem will be;
+INFO for the rest. Silence means health.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from trimtab.core.findings import Severity
+from trimtab.core.incidents import Incident, IncidentChange, Transition
+from trimtab.journal import RunDirectory
+from trimtab.live.shield import log
+from trimtab.policy.incident_report import IncidentReport
+from trimtab.report.incident_files import incident_folder_name
+
+CALLBACK_SECONDS = 5.0
+"""How long closing waits for callbacks that still run."""
+
+_WORDS = {
+    Transition.OPENED: "opened",
+    Transition.REOPENED: "came back",
+    Transition.WORSENED: "got worse",
+    Transition.CLASSIFIED: "is now known",
+    Transition.CLOSED: "is over",
+}
+
+
+class IncidentLog:
+    """Logs changes of incidents and hands them to the user's callback, on a thread of its own."""
+
+    def __init__(self, run: RunDirectory, on_incident: Callable[[Incident], None] | None) -> None:
+        self._run = run
+        self._on_incident = on_incident
+        self._waiting: queue.SimpleQueue[Incident | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def report(self, change: IncidentChange, explained: IncidentReport | None) -> None:
+        """Log one change and hand the incident to the callback."""
+        if change.transition not in _WORDS:
+            return
+        incident = change.incident
+        is_alarm = any(finding.severity is Severity.ALARM for finding in incident.findings)
+        is_loud = is_alarm and change.transition is not Transition.CLOSED
+        log.log(
+            logging.WARNING if is_loud else logging.INFO,
+            "trimtab: %s",
+            describe(change, explained, self._run),
+        )
+        if self._on_incident is not None:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._call, name="trimtab-incidents", daemon=True
+                )
+                self._thread.start()
+            self._waiting.put(incident)
+
+    def close(self) -> None:
+        """Wait a little for callbacks that still run."""
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join(CALLBACK_SECONDS)
+
+    def _call(self) -> None:
+        on_incident = self._on_incident
+        while on_incident is not None and (incident := self._waiting.get()) is not None:
+            try:
+                on_incident(incident)
+            except Exception:
+                log.exception("trimtab: on_incident raised; training goes on")
+
+
+def describe(change: IncidentChange, explained: IncidentReport | None, run: RunDirectory) -> str:
+    """One change of an incident in one line."""
+    incident = change.incident
+    kind = incident.incident_class.value if incident.incident_class else "class not known yet"
+    symptoms = ", ".join(incident.symptoms)
+    line = (
+        f"incident {incident.number} {_WORDS[change.transition]} at step {incident.last.step} "
+        f"(since step {incident.onset.step}): {symptoms}; {kind}"
+    )
+    if explained is not None:
+        line += f"; likely cause: {explained.diagnosis.root_cause.rstrip('.')}"
+        line += f"; do: {explained.action.instruction.rstrip('.')}"
+    folder = run.incidents / incident_folder_name(incident)
+    return f"{line}; post-mortem at the end of the run: {folder}"

@@ -1,0 +1,246 @@
+"""RunRecorder: records are journalled and judged, one at a time.
+
+Only the first rank has one: it alone writes the journal and judges, from numbers that were added up
+over all ranks.
+"""
+
+import dataclasses
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trimtab.core import signals
+from trimtab.core.block import Block, Event
+from trimtab.core.builder import BlockBuilder, Record
+from trimtab.core.config import Config
+from trimtab.core.incidents import Incident, IncidentChange
+from trimtab.core.signals import Quality
+from trimtab.diagnose.context import RunFacts
+from trimtab.diagnosis import build_report, make_judge, read_run
+from trimtab.journal import JournalWriter, RunDirectory, read_journal
+from trimtab.live.host.clip_detector import ClipDetector
+from trimtab.live.host.incident_log import IncidentLog
+from trimtab.live.host.step_note import StepNote
+from trimtab.live.shield import Shield, log
+from trimtab.policy.incident_report import IncidentReport
+from trimtab.report.incident_files import write_incidents
+
+POST_CLIP_ADVICE = (
+    "the gradient norm was only seen after your own clipping, so it cannot show how large the "
+    "gradient was: clip with guard.clip_grad_norm_(...) or give guard.record(grad_norm=...)"
+)
+
+CLIPPED_BEFORE_ADVICE = 5
+"""Norms at one ceiling before the user is advised: by chance two or three may coincide."""
+
+RECENT_RECORDS = 512
+"""Records that are kept to explain an incident when it opens; post-mortems read the journal."""
+
+MAX_UNRECORDED = 20
+"""Updates in a row that no rank has recorded before the log says so."""
+
+
+class RunRecorder:
+    """Journals and judges, one record at a time."""
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        config: Config,
+        manifest: Mapping[str, Any],
+        *,
+        first_step: int,
+        shield: Shield | None = None,
+        on_incident: Callable[[Incident], None] | None = None,
+    ) -> None:
+        self._run = run
+        earlier = read_journal(run).block if run.exists() else Block.empty()
+        self._attempt = int(earlier.attempt[-1]) if len(earlier) else 0
+        self._last_clock: float | None = None
+        self._last_step = first_step - 1
+        self._facts = RunFacts.from_manifest(manifest)
+        self._made = make_judge(config)
+        self._judge = self._made.judge
+        for failure in self._made.failures:
+            log.warning("trimtab: %s", failure)
+        self._shield = shield or Shield("judge", "records are not judged any more")
+        self._pending_events: list[tuple[str, int]] = []
+        """Events that the judge gets with the next record."""
+        self._recent: deque[Record] = deque(maxlen=RECENT_RECORDS)
+        self._clip_detector = ClipDetector()
+        self._has_advised = False
+        self._num_unrecorded = self._num_elsewhere = 0
+        self._has_unrecorded = False
+        self._num_dropped = 0
+        self._error: Exception | None = None
+        self.num_records = 0
+        self.num_discarded = 0
+        self.journal = JournalWriter(run, config.journal)
+        try:
+            run.write_manifest(manifest)
+            self._incident_log = IncidentLog(run, on_incident)
+            if len(earlier):
+                # Only a judge that knows how the run was can say whether it goes on from there.
+                self._judge.update(earlier)
+                self._attempt += int(first_step <= earlier.step[-1])
+                self.event("resume", first_step, {"last_step": int(earlier.step[-1])})
+        except BaseException:
+            self.journal.close("could not begin")
+            raise
+
+    @property
+    def incidents(self) -> tuple[Incident, ...]:
+        """Every incident so far, as it now stands."""
+        return self._judge.incidents
+
+    def number_of(self, note: StepNote) -> int:
+        """The number of a step, with those counted that only other ranks have recorded."""
+        return note.step + self._num_elsewhere
+
+    def record(self, note: StepNote, numbers: Mapping[str, float]) -> None:
+        """Write and judge the record of one step."""
+        self._num_unrecorded = 0
+        step = self._last_step = self.number_of(note)
+        self._num_elsewhere += int(not note.is_recorded_here)
+        values = dict(numbers)
+        norm = values.get(signals.GRAD_NORM)
+        if note.norm_is_after_clip and norm is not None and self._clip_detector.is_clipped(norm):
+            values[signals.CLIPPED_GRAD_NORM] = values.pop(signals.GRAD_NORM)
+            self.journal.quality(signals.CLIPPED_GRAD_NORM, Quality.POST_CLIP)
+            if self._clip_detector.num_clipped >= CLIPPED_BEFORE_ADVICE:
+                self._advise()
+        found = {**note.user_signals(), signals.CLOCK: note.clock, **note.signals, **values}
+        found |= self._derive(found)
+        tick = self.journal.append(step, found, self._attempt, note.data_position)
+        record = Record(
+            step=step,
+            tick=tick,
+            signals=found,
+            attempt=self._attempt,
+            data_position=note.data_position,
+        )
+        self.num_records += 1
+        self.num_discarded += int(found.get(signals.DISCARDED) == 1.0)
+        self._recent.append(record)
+        self._check_journal(step)
+        if not self._shield.is_down:
+            with self._shield.guarding("record"):
+                self._judge_record(record)
+
+    def unrecorded(self, note: StepNote) -> None:
+        """An update that no rank has recorded: the first is an event, the 20th a warning."""
+        self._num_unrecorded += 1
+        if not self._has_unrecorded:
+            self._has_unrecorded = True
+            self.event("unobserved step", note.step, {})
+        if self._num_unrecorded == MAX_UNRECORDED:
+            log.warning(
+                "trimtab: %d calls of optimizer.step() in a row without a record; call "
+                "guard.record(loss=...) for every micro-batch, before optimizer.step()",
+                MAX_UNRECORDED,
+            )
+
+    def event(self, kind: str, step: int, facts: Mapping[str, Any]) -> None:
+        """Journal something that happened, and let the judge know of it."""
+        self.journal.event(kind, step, **facts)
+        self._pending_events.append((kind, step))
+
+    def close(self, how: str) -> None:
+        """Judge what is open, end the journal, write the post-mortems."""
+        if not self._shield.is_down:
+            with self._shield.guarding("end"):
+                for change in self._judge.finish().changes:
+                    self._report(change)
+        self.journal.close(how)
+        self._check_journal(self._last_step)
+        self._incident_log.close()
+        with self._shield.guarding("post-mortems"):
+            self._write_postmortems()
+
+    def summary(self) -> str:
+        """The run in one line."""
+        words = [f"{self.num_records} records", f"{len(self.incidents)} incidents"]
+        if self.num_discarded:
+            words.append(f"{self.num_discarded} steps discarded")
+        if self.journal.dropped:
+            words.append(f"{self.journal.dropped} records LOST by the journal")
+        return f"{', '.join(words)}; {self._run.home}"
+
+    def _derive(self, found: Mapping[str, float]) -> dict[str, float]:
+        """What follows from the numbers of a step and the clock of the one before."""
+        derived = {}
+        if self._last_clock is not None and found[signals.CLOCK] > self._last_clock:
+            seconds = found[signals.CLOCK] - self._last_clock
+            derived[signals.STEP_SECONDS] = seconds
+            if signals.TOKENS in found:
+                derived[signals.TOKENS_PER_SECOND] = found[signals.TOKENS] / seconds
+        self._last_clock = found[signals.CLOCK]
+        if signals.UPDATE_NORM in found and found.get(signals.LR, 0.0) > 0:
+            derived[signals.UPDATE_PER_LR] = found[signals.UPDATE_NORM] / found[signals.LR]
+        return derived
+
+    def _judge_record(self, record: Record) -> None:
+        builder = BlockBuilder()
+        builder.add(record)
+        for kind, step in self._pending_events:
+            builder.add_event(Event(kind=kind, tick=record.tick, step=step))
+        self._pending_events.clear()
+        for change in self._judge.update(builder.build()).changes:
+            self._report(change)
+
+    def _advise(self) -> None:
+        if not self._has_advised:
+            self._has_advised = True
+            log.warning("trimtab: %s", POST_CLIP_ADVICE)
+
+    def _check_journal(self, step: int) -> None:
+        """Report records that were lost and what the disk has said."""
+        dropped, error = self.journal.dropped, self.journal.error
+        if dropped > self._num_dropped and self._num_dropped == 0:
+            log.warning("trimtab: the journal loses records from step %d on", step)
+        self._num_dropped = dropped
+        if error is not None and self._error is None:
+            log.warning("trimtab: the journal cannot be written: %s", error)
+            self._error = error
+
+    def _report(self, change: IncidentChange) -> None:
+        incident = change.incident
+        self.journal.event(
+            "incident",
+            incident.last.step,
+            transition=change.transition,
+            number=incident.number,
+            onset=incident.onset.step,
+            peak_loss=incident.peak.loss if incident.peak.loss is not None else math.nan,
+            incident_class=incident.incident_class,
+            symptoms=incident.symptoms,
+        )
+        self._incident_log.report(change, self._explain(incident))
+
+    def _explain(self, incident: Incident) -> IncidentReport | None:
+        """What the last records say about an incident; None if they are too few."""
+        builder = BlockBuilder()
+        for record in self._recent:
+            builder.add(record)
+        try:
+            return self._judge.explain(incident, builder.build(), self._facts)
+        except Exception:  # it began before the records that are kept
+            return None
+
+    def _write_postmortems(self) -> None:
+        if not self._judge.incidents:
+            return
+        source = read_run(self._run)
+        source = dataclasses.replace(source, notes=(*source.notes, *self._remarks()))
+        report = build_report(self._made, source, name=str(self._run.root))
+        write_incidents(report, self._run.incidents)
+
+    def _remarks(self) -> tuple[str, ...]:
+        """What every report must say about the journal."""
+        remarks = []
+        if self.journal.dropped:
+            remarks.append(f"{self.journal.dropped} records were lost: the disk was too slow")
+        if self.journal.error is not None:
+            remarks.append(f"the journal could not be written: {self.journal.error}")
+        return tuple(remarks)

@@ -1,0 +1,158 @@
+"""SkipDetector: whether a step that was recorded has ended without an update.
+
+A loop that leaves a batch out says nothing. What shows is that gradients were cleared or the scaler
+updated before the next loss came, or that the guard had clipped already.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from trimtab.live.host.step_note import StepState
+from trimtab.live.measure.gradients import Change, Mark, compare, mark, sample, without
+from trimtab.live.optimizers import parameters_of
+from trimtab.live.shield import log
+
+MAX_RECORDS = 20
+"""Losses per usual step without any update before the log says so."""
+
+MAX_FIRST_RECORDS = 100
+"""The same before the first update, when it is not known how many losses make a step."""
+
+MAX_MISPLACED = 20
+"""Steps in a row whose loss was not backpropagated between record and update, or whose gradients
+went elsewhere, before the log says so."""
+
+
+class Backward:
+    """Whether a backward pass has reached a loss; a hook on it that knows nothing else."""
+
+    def __init__(self, loss: Any) -> None:
+        self.has_run = False
+        self.is_known = isinstance(loss, torch.Tensor) and loss.requires_grad
+        if self.is_known:
+            loss.register_hook(self)
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        """The gradient of the loss is here."""
+        self.has_run = True
+
+
+class SkipDetector:
+    """Compares the gradients of a few parameters from one record to the next."""
+
+    def __init__(self, optimizers: Sequence[Optimizer], scaler: Any) -> None:
+        self._optimizers = optimizers
+        self._scaler = scaler
+        parameters = parameters_of(optimizers)
+        self._sample = sample(parameters)
+        self._is_sharded = any(isinstance(parameter, DTensor) for parameter in parameters)
+        self._used: Mark = mark([])
+        """The gradients that an optimizer has used."""
+        self._at_record: Mark = []
+        self._scaler_version = 0
+        self._samples = {o: sample(parameters_of([o])) for o in optimizers}
+        self._used_by: dict[Optimizer, Mark] = {}
+        self.was_clipped = False
+        """Whether the guard has clipped in this step."""
+        self.num_updates = 0
+        """Updates since the detector was made."""
+        self.takes_turns = False
+        """Whether the optimizers move one at a time, each with losses of its own."""
+        self._num_records = self._records_per_step = 0
+        self._num_elsewhere = self._num_too_late = 0
+        self._has_warned = False
+        self._backward = Backward(None)
+        self._began_without_gradients = True
+
+    def note_record(self, loss: Any) -> None:
+        """A loss is recorded."""
+        self._at_record = self._fresh()
+        self._scaler_version = self._version()
+        self._num_records += 1
+        has_gradients = self.has_fresh_gradients()
+        # A backward pass has run and its gradients are gone: something else has used them.
+        went_elsewhere = self._backward.has_run and not has_gradients and self._num_records > 1
+        self._num_elsewhere = self._num_elsewhere + 1 if went_elsewhere else 0
+        self._began_without_gradients = not has_gradients
+        self._backward = Backward(loss)
+        usual = self._records_per_step
+        limit = MAX_RECORDS * usual if usual else MAX_FIRST_RECORDS
+        is_silent = self._num_records >= limit or self._num_elsewhere >= MAX_MISPLACED
+        if is_silent and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "trimtab: %d losses were recorded since the last optimizer.step() of a watched "
+                "optimizer; if the optimizer was replaced or steps in another way, call "
+                "trimtab.watch again with the one that is used",
+                self._num_records,
+            )
+
+    def note_update(self, optimizer: Optimizer) -> None:
+        """An optimizer has used its gradients."""
+        self._used = mark(self._sample)
+        if len(self._optimizers) > 1:
+            self._used_by[optimizer] = mark(self._samples[optimizer])
+        self.num_updates += 1
+        if self._num_records == 1 and self._began_without_gradients and self._backward.is_known:
+            self._num_too_late = 0 if self._backward.has_run else self._num_too_late + 1
+            if self._num_too_late == MAX_MISPLACED:
+                log.warning(
+                    "trimtab: the losses of %d steps were not backpropagated between "
+                    "guard.record and optimizer.step(): call record before optimizer.step(), or "
+                    "each loss is recorded one step late",
+                    MAX_MISPLACED,
+                )
+        self._records_per_step = max(self._num_records, self._records_per_step)
+        self._num_records = 0
+
+    def look(self) -> tuple[StepState | None, bool]:
+        """Before a further loss of a step: how the step has ended, if it has; and whether a
+        backward pass has followed the last loss."""
+        if self.scaler_was_updated():
+            return StepState.OVERFLOW, False
+        if self.was_clipped:
+            return StepState.SKIPPED, False
+        if self._backward.is_known and not self._backward.has_run and self._began_without_gradients:
+            return None, False
+        change = compare(self._at_record, self._fresh())
+        # A sharded model may hold no gradient between micro-batches.
+        if change is Change.REPLACED and not self._is_sharded:
+            return StepState.SKIPPED, False
+        return None, change is not Change.NONE or self._is_sharded
+
+    def scaler_was_updated(self) -> bool:
+        """Whether `scaler.update()` has run since the last record."""
+        return self._version() != self._scaler_version
+
+    def has_fresh_gradients(self) -> bool:
+        """Whether there are gradients that no optimizer has used."""
+        return any(gradient is not None for gradient, _ in self._fresh())
+
+    def fresh_optimizers(self, moving: Optimizer) -> list[Optimizer]:
+        """The optimizer that moves, and those that wait with gradients they have not used."""
+        return [
+            optimizer
+            for optimizer in self._optimizers
+            if optimizer is moving or (not self.takes_turns and self._is_waiting(optimizer))
+        ]
+
+    def end_step(self) -> None:
+        """The step is over."""
+        self.was_clipped = False
+
+    def _is_waiting(self, optimizer: Optimizer) -> bool:
+        used = self._used_by.get(optimizer)
+        return used is None or compare(used, mark(self._samples[optimizer])) is not Change.NONE
+
+    def _fresh(self) -> Mark:
+        now = mark(self._sample)
+        return without(now, self._used) if self._used else now
+
+    def _version(self) -> int:
+        """How often `scaler.update()` has run: it writes to its tensor each time."""
+        scale = getattr(self._scaler, "_scale", None)
+        return scale._version if isinstance(scale, torch.Tensor) else 0

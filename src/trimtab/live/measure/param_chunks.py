@@ -1,0 +1,134 @@
+"""Parameters with their gradients and moments, cut into chunks that are quick to work on."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from trimtab.live.ranks.shards import local
+
+CPU_ELEMENTS = 2**17
+"""Elements in a chunk on a processor: half a megabyte each of weights, gradients and moments, so
+that all passes after the first find them in the cache. Half of it and twice of it are slower."""
+
+DEVICE_ELEMENTS = 2**24
+"""Elements in a chunk on an accelerator, which pays for each kernel and not for distance: the two
+temporary tensors have 64 MB each in fp32."""
+
+
+@dataclass(slots=True)
+class ParamChunk:
+    """Flat pieces of parameters, few enough to stay in the cache together."""
+
+    indices: list[int] = field(default_factory=list)
+    """The parameter that each piece belongs to."""
+    weights: list[torch.Tensor] = field(default_factory=list)
+    grads: list[torch.Tensor] = field(default_factory=list)
+    m: list[torch.Tensor] = field(default_factory=list)
+    v: list[torch.Tensor] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ParamFamily:
+    """Parameters that one optimizer treats alike."""
+
+    group: dict[str, Any]
+    is_decoupled: bool
+    step: torch.Tensor | None
+    """Adam's count of updates; None if the parameters have no moments that we can read."""
+    chunks: Iterator[ParamChunk]
+
+
+def families(
+    optimizers: Sequence[Optimizer], index_of: dict[torch.Tensor, int], device: torch.device
+) -> Iterator[ParamFamily]:
+    """Every known parameter on the device that has a dense, real gradient."""
+    for optimizer in optimizers:
+        is_adamw = isinstance(optimizer, torch.optim.AdamW)
+        for group in optimizer.param_groups:
+            is_decoupled = bool(group.get("decoupled_weight_decay", is_adamw))
+            with_moments: list[torch.Tensor] = []
+            without_moments: list[torch.Tensor] = []
+            for parameter in group["params"]:
+                if parameter in index_of and _is_readable(parameter, device):
+                    has = _has_moments(optimizer.state.get(parameter, {}), group, parameter)
+                    (with_moments if has else without_moments).append(parameter)
+            for chosen, has in ((with_moments, True), (without_moments, False)):
+                if chosen:
+                    step = _step_of(optimizer.state[chosen[0]], device) if has else None
+                    cut = _cut(optimizer, chosen, index_of, has)
+                    yield ParamFamily(group, is_decoupled, step, cut)
+
+
+def _cut(
+    optimizer: Optimizer,
+    parameters: Sequence[torch.Tensor],
+    index_of: dict[torch.Tensor, int],
+    has_moments: bool,
+) -> Iterator[ParamChunk]:
+    """The parameters' flat tensors, cut and gathered to chunks of one size."""
+    is_cpu = local(parameters[0]).device.type == "cpu"
+    room = limit = CPU_ELEMENTS if is_cpu else DEVICE_ELEMENTS
+    chunk = ParamChunk()
+    for parameter in parameters:
+        tensors = [parameter, parameter.grad]
+        if has_moments:
+            state = optimizer.state[parameter]
+            tensors += [state["exp_avg"], state["exp_avg_sq"]]
+        flat = [local(tensor).reshape(-1) for tensor in tensors if tensor is not None]
+        start = 0
+        while start < flat[0].numel():
+            stop = min(start + room, flat[0].numel())
+            chunk.indices.append(index_of[parameter])
+            columns = (chunk.weights, chunk.grads, chunk.m, chunk.v)
+            for column, tensor in zip(columns, flat, strict=False):
+                column.append(tensor[start:stop])
+            room -= stop - start
+            start = stop
+            if room == 0:
+                yield chunk
+                chunk, room = ParamChunk(), limit
+    if chunk.indices:
+        yield chunk
+
+
+def _is_readable(parameter: torch.Tensor, device: torch.device) -> bool:
+    """Whether there is a gradient that sums can be taken of."""
+    gradient = parameter.grad
+    return (
+        gradient is not None
+        and not gradient.is_sparse
+        and not gradient.is_complex()
+        and local(parameter).device == device
+    )
+
+
+def _has_moments(state: Any, group: dict[str, Any], parameter: torch.Tensor) -> bool:
+    """Whether the state is Adam's as torch keeps it; other packages use the same names freely."""
+    if not isinstance(state, dict) or not {"exp_avg", "exp_avg_sq", "step"} <= state.keys():
+        return False
+    betas = group.get("betas")
+    return (
+        isinstance(betas, list | tuple)
+        and len(betas) == 2
+        and isinstance(group.get("eps"), float)
+        and isinstance(group.get("lr"), float | int | torch.Tensor)
+        and isinstance(state["step"], float | int | torch.Tensor)
+        and all(_is_moment(state[name], parameter) for name in ("exp_avg", "exp_avg_sq"))
+    )
+
+
+def _is_moment(moment: Any, parameter: torch.Tensor) -> bool:
+    # By exact type: a quantized moment is a tensor subclass that computes in ways of its own.
+    return type(moment) in (torch.Tensor, type(parameter), type(parameter.data)) and (
+        moment.shape == parameter.shape and moment.dtype == parameter.dtype
+    )
+
+
+def _step_of(state: dict[str, Any], device: torch.device) -> torch.Tensor:
+    step = state["step"]
+    if isinstance(step, torch.Tensor):
+        return local(step).to(device, torch.float32, non_blocking=True).reshape(())
+    return torch.full((), float(step), dtype=torch.float32, device=device)

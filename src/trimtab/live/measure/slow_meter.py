@@ -1,0 +1,96 @@
+"""SlowMeter: telemetry and activations of some steps, as chunks that ride along with later ones.
+
+Both have shields of their own: what fails in here costs nothing else.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from trimtab.live.host.telemetry_chunks import TelemetryChunks
+from trimtab.live.measure.activations import Activations
+from trimtab.live.measure.telemetry import Telemetry
+from trimtab.live.shield import Shields
+
+
+class SlowMeter:
+    """What is measured every few steps."""
+
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        activations: Activations | None,
+        shields: Shields,
+        telemetry_every: int,
+        device: torch.device,
+    ) -> None:
+        self._telemetry = telemetry
+        self._activations = activations
+        self._shields = shields
+        self._every = telemetry_every
+        self._device = device
+        self.slots = (*telemetry.slots, *(activations.slots if activations else ()))
+        """What this rank measures."""
+        self._places: torch.Tensor | None = None
+        self._num_slots = len(self.slots)
+        self.chunks = TelemetryChunks(len(self.slots), telemetry_every, device)
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """Every parameter that an optimizer moves."""
+        return self._telemetry.parameters
+
+    def connect(self, slots: Sequence[str]) -> None:
+        """Learn what all ranks measure together: a rank leaves zero what it does not have."""
+        self._num_slots = len(slots)
+        self.chunks = TelemetryChunks(len(slots), self._every, self._device)
+        place_of = {slot: place for place, slot in enumerate(slots)}
+        places = [place_of[slot] for slot in self.slots]
+        is_same = places == list(range(len(slots)))
+        self._places = None if is_same else torch.tensor(places, device=self._device)
+
+    def prepare(self) -> None:
+        """Ranks have compared their parameters: weigh them accordingly."""
+        with self._shields.telemetry.guarding("ranks"):
+            self._telemetry.prepare()
+
+    def arm(self) -> None:
+        """The next step is measured."""
+        if self._activations is not None and not self._shields.activations.is_down:
+            with self._shields.activations.guarding("hooks"):
+                self._activations.arm()
+
+    def disarm(self) -> None:
+        """Nothing more is measured until the next `arm`."""
+        if self._activations is not None:
+            with self._shields.activations.guarding("hooks"):
+                self._activations.disarm()
+
+    def measure(self, note: Any) -> bool:
+        """Measure after an update; whether there is anything to send."""
+        parts = []
+        shields = self._shields
+        for meter, shield in (
+            (self._telemetry, shields.telemetry),
+            (self._activations, shields.activations),
+        ):
+            if meter is None:
+                continue
+            found = None
+            if not shield.is_down:
+                with shield.guarding("measure"):
+                    found = meter.measure()
+            if found is None:
+                size = len(meter.slots)
+                found = torch.zeros(size, dtype=torch.float32, device=self._device)
+            parts.append(found)
+        self.disarm()
+        if shields.telemetry.is_down and (self._activations is None or shields.activations.is_down):
+            return False
+        values = torch.cat(parts)
+        if self._places is not None:
+            whole = torch.zeros(self._num_slots, dtype=torch.float32, device=self._device)
+            values = whole.index_copy_(0, self._places, values)
+        self.chunks.load(note, values)
+        return True

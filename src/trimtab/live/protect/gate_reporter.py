@@ -1,0 +1,130 @@
+"""GateReporter: what the gate decided, in the journal and the log once its numbers arrive."""
+
+import math
+from collections.abc import Mapping
+from typing import Protocol
+
+from trimtab.core import signals
+from trimtab.live.ranks.rank_vote import DISCARD
+from trimtab.live.shield import log
+
+REASONS = {
+    "odd_norm": "gradient norm",
+    "odd_loss": "loss",
+    "odd_both": "loss and gradient norm together",
+}
+"""The tests of the rule in their order, and what each looks at."""
+
+VOTE = "vote"
+FORGET = "forget"
+USUAL_LOSS = "usual_loss"
+USUAL_LOG_NORM = "usual_log_norm"
+SHRINK = "shrink"
+"""The names of the numbers that the gate reports."""
+
+LOG_EVERY = 10
+"""Of steps discarded in a row the first is logged, then every 10th; all are journalled."""
+
+ARMED_WITHIN = 512
+"""Steps after which a gate that still knows nothing usual is reported: four windows."""
+
+
+class EventSink(Protocol):
+    """Where events go."""
+
+    def event(self, kind: str, step: int, facts: Mapping[str, object]) -> None:
+        """Journal something that happened."""
+        ...
+
+
+class GateReporter:
+    """Turns the gate's reports into events, sentences and signals."""
+
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self._in_a_row = 0
+        self._num_reports = 0
+        self._is_armed = False
+
+    def report(
+        self, step: int, found: Mapping[str, float], report: Mapping[str, float]
+    ) -> dict[str, float]:
+        """Report what was decided about a step; returns the signals that go into its record."""
+        is_discarded = report[VOTE] == DISCARD
+        self._in_a_row = self._in_a_row + 1 if is_discarded else 0
+        decided = {signals.DISCARDED: float(is_discarded)}
+        for name in (signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK):
+            if name in report:
+                decided[name] = report[name]
+        if is_discarded:
+            self._report_discard(step, found, report)
+        elif report.get(SHRINK, 1.0) > 1.0:
+            self._sink.event("gradient scaled down", step, {"by": report[SHRINK]})
+        if report.get(FORGET, 0.0) > 0:
+            log.warning(
+                "trimtab: the budget of discarded steps is spent at step %d: the level has moved, "
+                "so the step is applied and the gate learns anew what is usual",
+                step,
+            )
+            self._sink.event("gate learns anew", step, {"reasons": _reasons(found, report)})
+        if USUAL_LOG_NORM in report:
+            self._report_armed(step, math.isfinite(report[USUAL_LOG_NORM]))
+        return decided
+
+    def _report_armed(self, step: int, is_armed: bool) -> None:
+        self._num_reports += 1
+        if is_armed and not self._is_armed:
+            self._is_armed = True
+            log.info("trimtab: from step %d on the gate knows what is usual", step)
+            self._sink.event("gate armed", step, {})
+        if not self._is_armed and self._num_reports == ARMED_WITHIN:
+            log.warning(
+                "trimtab: after %d steps the gate still does not know a usual loss and gradient "
+                "norm (too many steps have none), so only steps that are not finite are discarded",
+                ARMED_WITHIN,
+            )
+            self._sink.event("gate not armed", step, {})
+
+    def _report_discard(
+        self, step: int, found: Mapping[str, float], report: Mapping[str, float]
+    ) -> None:
+        reasons = _reasons(found, report)
+        usual = {
+            signals.LOSS: report.get(USUAL_LOSS, math.nan),
+            signals.GRAD_NORM: math.exp(report.get(USUAL_LOG_NORM, math.nan)),
+        }
+        facts: dict[str, object] = {"reasons": reasons}
+        sentence = f"trimtab: step {step} discarded, {' and '.join(reasons)}"
+        for name, value in usual.items():
+            if name in found:
+                facts[name] = found[name]
+                sentence += f"; {name} {found[name]:.6g}"
+            if math.isfinite(value):  # in the first steps it is not known yet
+                facts[f"usual_{name}"] = value
+                sentence += f" (usual {value:.6g})"
+        if signals.MAX_LOSS_RANK in report:
+            facts["rank_of_largest_loss"] = int(report[signals.MAX_LOSS_RANK])
+        self._sink.event("step discarded", step, facts)
+        if self._in_a_row % LOG_EVERY == 1:
+            more = f"; {self._in_a_row} in a row" if self._in_a_row > 1 else ""
+            log.warning("%s%s", sentence, more)
+
+
+def report_promotion(sink: EventSink, step: int, name: str) -> None:
+    """Report that an optimizer now runs fused and did not before."""
+    log.warning(
+        "trimtab: %s runs fused from now on, the form that can discard a step without waiting for "
+        "the host; results differ by rounding. gate.promote = false keeps its form",
+        name,
+    )
+    sink.event("optimizer promoted", step, {"optimizer": name})
+
+
+def _reasons(found: Mapping[str, float], report: Mapping[str, float]) -> list[str]:
+    reasons = [
+        f"{name.replace('_', ' ')} not finite"
+        for name in (signals.LOSS, signals.GRAD_NORM)
+        if not math.isfinite(found.get(name, 0.0))
+    ]
+    by_rule = [reason for name, reason in REASONS.items() if report.get(name, 0.0) > 0]
+    return reasons or by_rule or ["gradients not finite"]

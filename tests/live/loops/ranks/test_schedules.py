@@ -1,0 +1,162 @@
+"""Random schedules on four ranks: nobody waits for ever, and all ranks decide the same.
+
+`SCHEDULE_SEEDS` sets how many; `scripts/bench loops schedules` runs 200. A failing schedule is run
+again by its seed.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from tests.live.loops.loop import adamw
+from tests.live.loops.ranks.launch import digest, run_ranks
+from tests.live.tiny import batches, journal_of, loss_of, make_model
+from torch.distributed.checkpoint.state_dict_saver import async_save
+from torch.nn.parallel import DistributedDataParallel
+
+import trimtab
+
+WORLD = 4
+STEPS = 24
+SEEDS = int(os.environ.get("SCHEDULE_SEEDS", "3"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """What happens at which step, and on which rank; the same on all ranks."""
+
+    mode: str
+    lag: int
+    nan: dict[int, int]
+    """Step -> the rank whose loss is NaN."""
+    unrecorded: dict[int, tuple[int, ...]]
+    """Step -> the ranks that do not record."""
+    skipped: frozenset[int]
+    """Steps that all ranks leave out after they have recorded them."""
+    leaves: tuple[int, int] | None
+    """A rank that leaves the guard, and when."""
+    terminated: int | None
+    """From this step on every rank has received SIGTERM, each a step after the one before."""
+    saves: frozenset[int]
+    """Steps at which an asynchronous checkpoint begins."""
+    reduces: bool
+    """Whether a thread of each rank adds up numbers on the default group."""
+
+
+def make_schedule(seed: int) -> Schedule:
+    choice = random.Random(seed)
+
+    def some(count: int) -> list[int]:
+        return choice.sample(range(2, STEPS - 6), choice.randint(0, count))
+
+    return Schedule(
+        mode=choice.choice(["observe", "protect", "protect"]),
+        lag=choice.choice([0, 1, 2, 5]),
+        nan={step: choice.randrange(WORLD) for step in some(4)},
+        unrecorded={
+            step: tuple(choice.sample(range(WORLD), choice.randint(1, WORLD))) for step in some(4)
+        },
+        skipped=frozenset(some(2)),
+        leaves=choice.choice([None, (choice.randrange(WORLD), choice.randrange(4, STEPS - 4))]),
+        terminated=choice.choice([None, choice.randrange(6, STEPS - WORLD - 2)]),
+        saves=frozenset(some(3)),
+        reduces=choice.random() < 0.5,
+    )
+
+
+def follow(rank: int, schedule: Schedule, folder: Path) -> tuple[float, int, int]:
+    """Train by the schedule; return the weights, the last step, and wrong sums of the thread."""
+    wanted: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: wanted.append(number))
+    group = dist.new_group(list(range(WORLD)))
+    model = DistributedDataParallel(make_model(), process_group=group)
+    optimizer = adamw(model.parameters())
+    config = trimtab.Config.from_dict({"live": {"lag_steps": schedule.lag}})
+    guard: Any = trimtab.watch(
+        model, optimizer, run_dir=folder / "run", mode=schedule.mode, config=config
+    )
+    reducer = Reducer() if schedule.reduces else None
+    saving: Any = None
+    last = -1
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(guard)
+        for step, batch in enumerate(batches(STEPS, seed=rank)):
+            if step in schedule.saves and not schedule.reduces:
+                if saving is not None:
+                    saving.result()
+                state = {"model": model.module.state_dict()}
+                saving = async_save(state, checkpoint_id=folder / f"save{step}")
+            if schedule.terminated is not None and step == schedule.terminated + rank:
+                os.kill(os.getpid(), signal.SIGTERM)
+            take(rank, step, batch, schedule, guard, model, optimizer)
+            last = step
+            if schedule.leaves == (rank, step):
+                stack.close()
+            if step % 6 == 5 and agree_to_stop(wanted, group):
+                break
+        if saving is not None:
+            saving.result()
+    wrong = reducer.stop() if reducer else 0
+    return digest(model), last, wrong
+
+
+def take(
+    rank: int, step: int, batch: torch.Tensor, schedule: Schedule, guard: Any, model: Any, opt: Any
+) -> None:
+    is_bad = schedule.nan.get(step) == rank and schedule.mode == "protect"
+    loss = loss_of(model, batch) * (float("nan") if is_bad else 1.0)
+    if rank not in schedule.unrecorded.get(step, ()):
+        guard.record(loss=loss, tokens=batch.numel())
+    if step not in schedule.skipped:
+        loss.backward()
+        guard.clip_grad_norm_(1.0)
+        opt.step()
+        opt.zero_grad()
+
+
+def agree_to_stop(wanted: list[int], group: Any) -> bool:
+    flag = torch.tensor(float(len(wanted)))
+    dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=group)
+    return bool(flag > 0)
+
+
+class Reducer:
+    """A thread that adds up numbers on the default group, as often on every rank."""
+
+    def __init__(self) -> None:
+        self._wrong = 0
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        for number in range(60):
+            values = torch.full((7,), float(number))
+            dist.all_reduce(values)
+            self._wrong += bool((values != WORLD * number).any())
+
+    def stop(self) -> int:
+        self._thread.join()
+        return self._wrong
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_ranks_agree_whatever_happens(seed: int, tmp_path: Path) -> None:
+    schedule = make_schedule(seed)
+    ends = run_ranks(follow, WORLD, schedule, tmp_path, deadline=60.0)
+    steps = {last for _, last, _ in ends}
+    assert len(steps) == 1, schedule
+    assert all(wrong == 0 for _, _, wrong in ends), schedule
+    leaves = schedule.leaves is not None and schedule.mode == "protect"
+    if not (leaves and schedule.nan):  # who left is not protected, so NaN may get in
+        assert len({weights for weights, _, _ in ends}) == 1, schedule
+    assert len(journal_of(tmp_path / "run")) > 0

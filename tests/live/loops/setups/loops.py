@@ -1,0 +1,342 @@
+"""Set-ups that differ by their loop, their model or their precision."""
+
+import copy
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from tests.live.loops.setups.optimizers import of
+from tests.live.loops.setups.trial import STEPS, Factor, Learned, Loop, SetUp, learned, state_of
+from tests.live.tiny import VOCABULARY, WIDTH, batches, loss_of, make_model
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
+
+ADAMW = of(torch.optim.AdamW, lr=1e-2)
+
+
+def noise(count: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(8, 3, 8, 8, generator=generator) for _ in range(count)]
+
+
+def mean_square(model: Any, batch: torch.Tensor) -> torch.Tensor:
+    loss: torch.Tensor = (model(batch) - 1).square().mean()
+    return loss
+
+
+def convolutional() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.LazyLinear(1)
+    )
+
+
+def built_convolutional() -> nn.Module:
+    model = convolutional()
+    torch.manual_seed(0)
+    model(noise(1)[0])
+    return model
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.cell = nn.LSTM(WIDTH, WIDTH, num_layers=2, batch_first=True)
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.cell(self.embed(tokens))[0])
+        return logits
+
+
+class Routed(nn.Module):
+    """A mixture of experts: each batch takes one of four."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        whole = make_model()
+        self.embed, self.head = whole.embed, whole.head
+        self.experts = nn.ModuleList(make_model(seed).blocks[0] for seed in range(4))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        chosen = self.experts[int(tokens.sum()) % 4]
+        logits: torch.Tensor = self.head(chosen(self.embed(tokens)))
+        return logits
+
+
+class LowRank(nn.Module):
+    """LoRA by hand around a frozen layer."""
+
+    def __init__(self, base: nn.Linear) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down = nn.Linear(base.in_features, 2, bias=False)
+        self.up = nn.Linear(2, base.out_features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.base(x) + self.up(self.down(x))
+        return y
+
+
+def seeded(kind: Callable[[], Any]) -> Callable[[], Any]:
+    def make() -> Any:
+        torch.manual_seed(0)
+        return kind()
+
+    return make
+
+
+def tied() -> Any:
+    model = make_model()
+    model.head.weight = model.embed.weight
+    return model
+
+
+def low_rank() -> Any:
+    model = make_model().requires_grad_(False)
+    torch.manual_seed(0)
+    for block in model.blocks:
+        block.attention = LowRank(block.attention)  # type: ignore[arg-type]
+        block.attention.down.requires_grad_(True)
+        block.attention.up.requires_grad_(True)
+    return model
+
+
+def trainable(model: Any) -> Any:
+    return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+
+
+def checkpointed() -> Any:
+    model = make_model()
+    for block in model.blocks:
+        forward = block.forward
+        block.forward = lambda x, f=forward: checkpoint(f, x, use_reentrant=False)
+    return model
+
+
+def spectral() -> Any:
+    model = make_model()
+    for block in model.blocks:
+        parametrizations.spectral_norm(block.attention)  # type: ignore[arg-type]
+    return model
+
+
+def dropped_layers(model: Any, batch: torch.Tensor) -> torch.Tensor:
+    """LayerDrop: which blocks run depends on the batch."""
+    x = model.embed(batch[:, :-1])
+    for number, block in enumerate(model.blocks):
+        if (int(batch.sum()) + number) % 3:
+            x = block(x)
+    return F.cross_entropy(model.head(x).flatten(0, 1), batch[:, 1:].flatten())
+
+
+def two_losses(model: Any, batch: torch.Tensor) -> torch.Tensor:
+    return loss_of(model, batch) + 0.1 * loss_of(model, batch.flip(0))
+
+
+def penalised(model: Any, batch: torch.Tensor) -> torch.Tensor:
+    """A gradient penalty: backward of a backward."""
+    loss = loss_of(model, batch)
+    (gradient,) = torch.autograd.grad(loss, [model.head.weight], create_graph=True)
+    return loss + gradient.square().sum()
+
+
+class Average:
+    """An exponential moving average that is updated after each step."""
+
+    def __init__(self, by: str) -> None:
+        self.by = by
+        self.average: Any = None
+
+    def __call__(self, model: Any) -> None:
+        if self.average is None:
+            self.average = AveragedModel(model) if self.by == "torch" else copy.deepcopy(model)
+        elif self.by == "torch":
+            self.average.update_parameters(model)
+        else:
+            for mine, theirs in zip(self.average.parameters(), model.parameters(), strict=True):
+                mine.data.lerp_(theirs.data, 0.1)
+
+
+def averaged(by: str) -> Callable[..., Learned]:
+    def train(watch: Any, factor: Factor) -> Learned:
+        return Loop(optimizer=ADAMW, after_step=Average(by))(watch, factor)
+
+    return train
+
+
+def alternating(watch: Any, factor: Factor, critics: int = 1) -> Learned:
+    """A GAN: two optimizers take turns."""
+    torch.manual_seed(0)
+    pair = nn.ModuleDict({"g": nn.Linear(8, 2), "d": nn.Linear(2, 1)})
+    of_d = torch.optim.Adam(pair["d"].parameters())
+    of_g = torch.optim.Adam(pair["g"].parameters())
+    with watch(pair, [of_d, of_g]) as guard:
+        for step in range(STEPS):
+            by = factor(step)
+            if by is None:
+                continue
+            torch.manual_seed(1000 + step)
+            for _ in range(critics):
+                fake = pair["g"](torch.randn(16, 8)).detach()
+                real = pair["d"](torch.randn(16, 2))
+                loss = (F.softplus(-real) + F.softplus(pair["d"](fake))).mean() * by
+                guard.record(loss=loss)
+                of_d.zero_grad()
+                loss.backward()
+                of_d.step()
+            loss = F.softplus(-pair["d"](pair["g"](torch.randn(16, 8)))).mean() * by
+            guard.record(loss=loss)
+            of_g.zero_grad()
+            loss.backward()
+            of_g.step()
+    return state_of(pair)
+
+
+def several_critics(watch: Any, factor: Factor) -> Learned:
+    return alternating(watch, factor, critics=3)
+
+
+def scheduled(watch: Any, factor: Factor) -> Learned:
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=STEPS + 1)
+    with watch(model, optimizer) as guard:
+        for step, batch in enumerate(batches(STEPS)):
+            by = factor(step)
+            if by is not None:
+                torch.manual_seed(1000 + step)
+                loss = loss_of(model, batch) * by
+                guard.record(loss=loss, tokens=batch.numel())
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            schedule.step()
+    return learned(model.parameters())
+
+
+def adapters(watch: Any, factor: Factor) -> Learned:
+    """LoRA of peft on a bf16 GPT-2 of transformers, with gradient checkpointing."""
+    peft, transformers = (importlib.import_module(name) for name in ("peft", "transformers"))
+
+    def make() -> Any:
+        torch.manual_seed(0)
+        config = transformers.GPT2Config(
+            vocab_size=VOCABULARY, n_positions=16, n_embd=16, n_layer=2, n_head=2, use_cache=False
+        )
+        base = transformers.GPT2LMHeadModel(config).to(torch.bfloat16)
+        model = peft.get_peft_model(base, peft.LoraConfig(r=4, target_modules=["c_attn"]))
+        model.enable_input_require_grads()
+        model.gradient_checkpointing_enable()
+        return model
+
+    def loss(model: Any, batch: torch.Tensor) -> torch.Tensor:
+        value: torch.Tensor = model(input_ids=batch, labels=batch).loss
+        return value
+
+    return Loop(optimizer=trainable, model=make, loss=loss, clip="guard")(watch, factor)
+
+
+def accelerated(watch: Any, factor: Factor) -> Learned:
+    """Accelerate, with its accumulation."""
+    accelerator = importlib.import_module("accelerate").Accelerator(
+        cpu=True, gradient_accumulation_steps=2
+    )
+    raw = make_model()
+    model, optimizer = accelerator.prepare(raw, torch.optim.AdamW(raw.parameters(), lr=1e-2))
+    with watch(model, optimizer) as guard:
+        for position, batch in enumerate(batches(2 * STEPS)):
+            by = factor(position // 2)
+            if by is None:
+                continue
+            torch.manual_seed(1000 + position)
+            with accelerator.accumulate(model):
+                loss = loss_of(model, batch) * by
+                guard.record(loss=loss, tokens=batch.numel())
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    guard.clip_grad_norm_(0.5)
+                optimizer.step()
+                optimizer.zero_grad()
+    return learned(raw.parameters())
+
+
+def compiled(model: Any) -> Any:
+    torch._dynamo.reset()
+    return torch.compile(model, backend="aot_eager")
+
+
+def compiled_blocks(model: Any) -> Any:
+    torch._dynamo.reset()
+    for block in model.blocks:
+        block.compile(backend="aot_eager")
+    return model
+
+
+def in_dtype(dtype: torch.dtype) -> Callable[[], Any]:
+    return lambda: make_model().to(dtype)
+
+
+_BF16, _FP16 = torch.bfloat16, torch.float16
+_HALF_ADAMW = of(torch.optim.AdamW, lr=1e-3, eps=1e-4)
+LOOPS: dict[str, dict[str, Callable[..., Learned]]] = {
+    "precision": {
+        "bf16 autocast": Loop(optimizer=ADAMW, autocast=_BF16),
+        "fp16 autocast, GradScaler given to watch": Loop(
+            optimizer=ADAMW, autocast=_FP16, scaler="given", clip="guard"
+        ),
+        "fp16 autocast, GradScaler not given": Loop(
+            optimizer=ADAMW, autocast=_FP16, scaler="hidden", clip="torch"
+        ),
+        "bf16 parameters": Loop(optimizer=_HALF_ADAMW, model=in_dtype(_BF16)),
+        "fp16 parameters": Loop(optimizer=_HALF_ADAMW, model=in_dtype(_FP16)),
+        "fp64 parameters": Loop(optimizer=ADAMW, model=in_dtype(torch.float64)),
+    },
+    "loop": {
+        "clipped by the guard": Loop(optimizer=ADAMW, clip="guard"),
+        "clipped by torch": Loop(optimizer=ADAMW, clip="torch"),
+        "clipped by value": Loop(optimizer=ADAMW, clip="value"),
+        "accumulation over 4 micro-batches": Loop(optimizer=ADAMW, accumulate=4, clip="guard"),
+        "guard.steps": Loop(optimizer=ADAMW, accumulate=2, step_loop=True),
+        "record after backward": Loop(optimizer=ADAMW, record_last=True, clip="guard"),
+        "zero_grad(set_to_none=False)": Loop(optimizer=ADAMW, zero_in_place=True, clip="guard"),
+        "step with a closure": Loop(optimizer=ADAMW, closure=True),
+        "OneCycleLR": scheduled,
+        "EMA by AveragedModel": averaged("torch"),
+        "EMA by deepcopy": averaged("copy"),
+        "GAN": alternating,
+        "GAN, three critic steps": several_critics,
+        "two losses": Loop(optimizer=ADAMW, loss=two_losses),
+        "gradient penalty (create_graph)": Loop(optimizer=ADAMW, loss=penalised),
+    },
+    "model": {
+        "gradient checkpointing": Loop(optimizer=ADAMW, model=checkpointed),
+        "torch.compile, whole model": Loop(optimizer=ADAMW, wrap=compiled),
+        "torch.compile, by block": Loop(optimizer=ADAMW, wrap=compiled_blocks),
+        "tied embedding and head": Loop(optimizer=ADAMW, model=tied),
+        "LoRA by hand": Loop(optimizer=trainable, model=low_rank),
+        "mixture of experts": Loop(optimizer=ADAMW, model=seeded(Routed)),
+        "LSTM": Loop(optimizer=ADAMW, model=seeded(Recurrent)),
+        "convolutions with BatchNorm": Loop(
+            optimizer=ADAMW, model=built_convolutional, loss=mean_square, data=noise
+        ),
+        "spectral norm": Loop(optimizer=ADAMW, model=spectral),
+        "LayerDrop": Loop(optimizer=ADAMW, loss=dropped_layers),
+    },
+}
+
+
+def loop_setups() -> Iterator[SetUp]:
+    """One set-up for each loop."""
+    for group, loops in LOOPS.items():
+        for name, train in loops.items():
+            yield SetUp(name=name, group=group, train=train)
+    yield SetUp(name="peft LoRA, bf16 GPT-2", group="model", train=adapters, package="peft")
+    yield SetUp(
+        name="Accelerate, accumulate(2)", group="loop", train=accelerated, package="accelerate"
+    )

@@ -1,0 +1,176 @@
+"""Default dtypes and devices, complex and sparse parameters, parameters on two devices."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.live.loops.loop import (
+    adamw,
+    column,
+    discarded_steps,
+    is_finite,
+    losses,
+    poison,
+    train,
+    warnings_of,
+    weights,
+)
+from tests.live.loops.ranks.launch import in_child
+from tests.live.tiny import batches, loss_of, make_model
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call, grad, vmap
+
+import trimtab
+from trimtab.core.config import Config
+
+
+def train_with_default_dtype(folder: Path, building: str, training: str, mode: str) -> bool:
+    """One default dtype while the model is built and watched, maybe another one afterwards."""
+    torch.set_default_dtype(getattr(torch, building))
+    model = make_model().to(getattr(torch, training))
+    optimizer = adamw(model.parameters())
+    with trimtab.watch(model, optimizer, run_dir=folder, mode=mode) as guard:
+        torch.set_default_dtype(getattr(torch, training))
+        train(
+            guard,
+            model,
+            optimizer,
+            14,
+            nan_at={8} if mode == "protect" else set(),
+            record=lambda step, loss: {"loss": loss, "tokens": 1001},
+        )
+    return is_finite(model)
+
+
+@pytest.mark.parametrize(
+    ("building", "training", "mode"),
+    [
+        ("bfloat16", "float32", "protect"),
+        ("float64", "float32", "protect"),
+        ("bfloat16", "bfloat16", "protect"),
+        ("bfloat16", "bfloat16", "observe"),
+    ],
+)
+def test_the_default_dtype_does_not_matter(
+    building: str, training: str, mode: str, tmp_path: Path
+) -> None:
+    assert in_child(train_with_default_dtype, tmp_path, building, training, mode)
+    assert column(tmp_path, "tokens") == [1001.0] * 14
+    assert mode == "observe" or discarded_steps(tmp_path) == [8]
+
+
+def test_the_default_device_does_not_matter(tmp_path: Path) -> None:
+    model = make_model()
+    optimizer = adamw(model.parameters())
+    data = batches(12)
+    torch.set_default_device("meta")
+    try:
+        with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+            for step, batch in enumerate(data):
+                loss = loss_of(model, batch)
+                guard.record(loss=loss, tokens=36)
+                optimizer.zero_grad()
+                loss.backward()
+                if step == 8:
+                    poison(model)
+                optimizer.step()
+    finally:
+        torch.set_default_device(None)
+    assert is_finite(model)
+    assert column(tmp_path, "tokens") == [36.0] * 12
+
+
+@pytest.mark.parametrize("clips", [False, True])
+def test_complex_parameters_are_watched_and_protected(clips: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.ParameterList([nn.Parameter(torch.randn(4, dtype=torch.cfloat))])
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        for step in range(12):
+            loss = model[0].abs().square().sum()
+            guard.record(loss=loss)
+            optimizer.zero_grad()
+            loss.backward()
+            if step == 8:
+                poison(model)
+            norm = torch.view_as_real(model[0].grad).norm()
+            if clips:
+                torch.testing.assert_close(guard.clip_grad_norm_(1.0), norm, equal_nan=True)
+            optimizer.step()
+    assert torch.isfinite(torch.view_as_real(model[0])).all()
+    assert len(losses(tmp_path)) == 12
+    assert discarded_steps(tmp_path) == [8]
+
+
+def test_sparse_gradients_leave_the_guard_working(tmp_path: Path) -> None:
+    model = make_model()
+    model.embed.sparse = True
+    rest = [parameter for name, parameter in model.named_parameters() if "embed" not in name]
+    optimizers = [torch.optim.SparseAdam(model.embed.parameters()), torch.optim.Adam(rest)]
+    with trimtab.watch(model, optimizers, run_dir=tmp_path, mode="protect") as guard:
+        for step, batch in enumerate(batches(12)):
+            loss = loss_of(model, batch)
+            guard.record(loss=loss)
+            model.zero_grad()
+            loss.backward()
+            if step == 8:
+                model.head.weight.grad.fill_(float("nan"))  # type: ignore[union-attr]
+            for optimizer in optimizers:
+                optimizer.step()
+    assert is_finite(model)
+    assert len(losses(tmp_path)) == 12
+
+
+def test_parameters_on_two_devices_are_measured(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # No second device here: fake tensors know their device and compute nothing. They cannot be
+    # read, so nothing is delivered before the run ends.
+    config = Config.from_dict({"live": {"lag_steps": 100}})
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = nn.ParameterList(
+            nn.Parameter(torch.empty(4, 4, device=device)) for device in ("cpu", "cuda:0")
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        guard = trimtab.watch(model, optimizer, run_dir=tmp_path, config=config)
+        for _ in range(3):
+            for parameter in model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+            guard.record(loss=1.0)
+            optimizer.step()
+        failures = warnings_of(caplog)
+        caplog.set_level(logging.CRITICAL)
+        guard.close()
+    assert failures == []
+
+
+def test_per_sample_gradients_leave_the_guard_working(tmp_path: Path) -> None:
+    model = make_model().eval()
+    optimizer = adamw(model.parameters())
+
+    def sample_loss(parameters: Any, row: torch.Tensor) -> torch.Tensor:
+        return loss_of(lambda tokens: functional_call(model, parameters, (tokens,)), row[None])
+
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        train(guard, model, optimizer, 4)
+        named = {name: value.detach() for name, value in model.named_parameters()}
+        vmap(grad(sample_loss), in_dims=(None, 0))(named, batches(1)[0])
+        train(guard, model, optimizer, 12, skip=range(4), nan_at={8})
+    assert is_finite(model)
+    assert len(losses(tmp_path)) == 12
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_parameters_without_a_scaler(dtype: torch.dtype, tmp_path: Path) -> None:
+    outcomes = []
+    for enabled in (False, True):
+        model = make_model().to(dtype)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-4)
+        with trimtab.watch(model, optimizer, run_dir=tmp_path, enabled=enabled) as guard:
+            train(guard, model, optimizer, 12)
+        outcomes.append(weights(model))
+    assert all(torch.equal(a, b) for a, b in zip(*outcomes, strict=True))
+    assert len(losses(tmp_path)) == 12

@@ -1,0 +1,174 @@
+"""Optimizers that are not torch's: what cannot be read is missing, and the rest goes on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.live.loops.foreign_optimizers import ADAM_LIKE, NOT_A_NO_OP, KeepsMomentsInFp32
+from tests.live.loops.loop import (
+    are_equal,
+    is_finite,
+    losses,
+    train,
+    unpromoted,
+    warnings_of,
+    weights,
+    without_bad_steps,
+)
+from tests.live.tiny import journal_of, make_model
+
+import trimtab
+from trimtab.core.errors import TrimtabError
+
+BAD = {7, 12, 13}
+
+
+def assert_protected(factory: Any, model: Any, run_dir: Path, steps: int = 20) -> None:
+    """All steps are journalled and the bad ones are as if they had never been."""
+    optimizer = factory(model.parameters())
+    with trimtab.watch(
+        model, optimizer, run_dir=run_dir, mode="protect", config=unpromoted()
+    ) as guard:
+        train(guard, model, optimizer, steps, nan_at=BAD)
+    assert is_finite(model)
+    assert len(losses(run_dir)) == steps
+
+
+@pytest.mark.parametrize("factory", ADAM_LIKE)
+def test_foreign_state_leaves_loss_norm_and_gate_working(factory: Any, tmp_path: Path) -> None:
+    model = make_model()
+    assert_protected(factory, model, tmp_path)
+    assert are_equal(weights(model), weights(without_bad_steps(factory, 20, BAD)))
+    assert journal_of(tmp_path).column("grad_norm").present.all()
+
+
+def test_moments_in_another_precision_leave_the_gate_working(tmp_path: Path) -> None:
+    assert_protected(KeepsMomentsInFp32, make_model().bfloat16(), tmp_path)
+
+
+THIRD_PARTY = [
+    ("prodigyopt", "Prodigy", {}),
+    ("pytorch_optimizer", "SOAP", {"lr": 1e-3}),
+    ("pytorch_optimizer", "Lamb", {"lr": 1e-3}),
+    ("pytorch_optimizer", "AdEMAMix", {"lr": 1e-3}),
+    ("pytorch_optimizer", "StableAdamW", {"lr": 1e-3}),
+    ("pytorch_optimizer", "Ranger21", {"lr": 1e-3, "num_iterations": 20}),
+    ("pytorch_optimizer", "MADGRAD", {"lr": 1e-2}),
+    ("transformers.optimization", "Adafactor", {}),
+    ("torchao.optim", "AdamW8bit", {"lr": 1e-3}),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("package", "name", "options"), THIRD_PARTY, ids=[t[1] for t in THIRD_PARTY]
+)
+def test_optimizers_of_other_packages_are_protected_or_refused(
+    package: str,
+    name: str,
+    options: dict[str, Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    module = pytest.importorskip(package)
+    assert_protected_or_refused(
+        lambda parameters: getattr(module, name)(parameters, **options), name, tmp_path, caplog
+    )
+
+
+def assert_protected_or_refused(
+    factory: Any, name: str, run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bad step leaves no trace, or one sentence with the optimizer's name says so beforehand.
+
+    In both cases training goes on and every step is journalled.
+    """
+    model = make_model()
+    optimizer = factory(model.parameters())
+    try:
+        guard = trimtab.watch(
+            model, optimizer, run_dir=run_dir, mode="protect", config=unpromoted()
+        )
+    except TrimtabError as error:
+        refusal = str(error)
+        assert name in refusal
+        return
+    with guard:
+        train(guard, model, optimizer, 7)  # without a fault: what the guard cannot protect shows
+        refused = [sentence for sentence in warnings_of(caplog) if name in sentence]
+        train(guard, model, optimizer, 20, nan_at=set() if refused else BAD, skip=range(7))
+    assert len(losses(run_dir)) == 20
+    if not refused:
+        assert are_equal(weights(model), weights(without_bad_steps(factory, 20, BAD)))
+
+
+@pytest.mark.parametrize("factory", NOT_A_NO_OP)
+def test_an_optimizer_that_moves_without_gradients_is_protected_or_refused(
+    factory: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert_protected_or_refused(factory, factory.__name__, tmp_path, caplog)
+
+
+def test_a_hook_of_the_user_finds_the_gradients_of_a_discarded_step(tmp_path: Path) -> None:
+    model = make_model()
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
+    norms = []
+
+    def log_norm(*_: Any) -> None:
+        norms.append([float(parameter.grad.norm()) for parameter in model.parameters()])  # type: ignore[union-attr]
+
+    optimizer.register_step_post_hook(log_norm)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        train(guard, model, optimizer, 20, nan_at=BAD)
+    assert len(norms) == 20
+    assert is_finite(model)
+
+
+@pytest.mark.parametrize("mode", ["observe", "protect"])
+def test_parameters_added_in_mid_run_are_watched(mode: str, tmp_path: Path) -> None:
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.head.parameters(), lr=1e-2)
+    bad = {13, 17} if mode == "protect" else set()
+
+    def unfreeze(step: int) -> None:
+        if step == 11:
+            optimizer.add_param_group({"params": list(model.blocks.parameters())})
+
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode=mode) as guard:
+        train(guard, model, optimizer, 25, before_step=unfreeze)
+        optimizer.zero_grad()
+        for step in range(25, 30):
+            train(
+                guard, model, optimizer, step + 1, skip=range(step), nan_at={26} if bad else set()
+            )
+    assert is_finite(model)
+    block = journal_of(tmp_path)
+    assert len(block) == 30
+    norms = block.column("grad_norm").values
+    assert norms[12] > norms[10] * 1.05  # the blocks' gradients are in it
+
+
+def test_a_new_parameter_whose_gradient_is_nan_is_kept_out(tmp_path: Path) -> None:
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.head.parameters(), lr=1e-2)
+
+    block: Any = model.blocks[0]
+
+    def spoil(gradient: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(gradient, float("nan"))
+
+    handles: list[Any] = []
+
+    def unfreeze(step: int) -> None:
+        if step == 3:
+            optimizer.add_param_group({"params": list(model.blocks.parameters())})
+        if step == 5:
+            handles.append(block.attention.weight.register_hook(spoil))
+        if step == 6:
+            handles[0].remove()
+
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        train(guard, model, optimizer, 15, before_step=unfreeze)
+    assert is_finite(model)
+    assert len(losses(tmp_path)) == 15

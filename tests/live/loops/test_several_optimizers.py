@@ -1,0 +1,170 @@
+"""Loops with more than one optimizer: each update is a step of its own."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.live.loops.loop import (
+    NAN,
+    column,
+    event_kinds,
+    is_finite,
+    losses,
+    poison,
+    warnings_of,
+)
+from tests.live.tiny import batches, journal_of, loss_of, make_model, muon_and_adamw
+from torch import nn
+from torch.nn import functional as F
+
+import trimtab
+from trimtab.core.errors import TrimtabError
+
+
+def make_pair() -> tuple[Any, Any, Any]:
+    torch.manual_seed(0)
+    pair = nn.ModuleDict({"g": nn.Linear(8, 2), "d": nn.Linear(2, 1)})
+    return (
+        pair,
+        torch.optim.Adam(pair["d"].parameters()),
+        torch.optim.Adam(pair["g"].parameters()),
+    )
+
+
+def gan(run_dir: Path, *, mode: str, bad: int | None = None) -> tuple[Any, list[float]]:
+    """Two optimizers that take turns; the discriminator's gradient is NaN once."""
+    pair, of_d, of_g = make_pair()
+    recorded = []
+    with trimtab.watch(pair, [of_d, of_g], run_dir=run_dir, mode=mode) as guard:
+        for turn in range(20):
+            fake = pair["g"](torch.randn(16, 8))
+            real = pair["d"](torch.randn(16, 2))
+            loss = F.softplus(-real).mean() + F.softplus(pair["d"](fake.detach())).mean()
+            guard.record(loss=loss)
+            recorded.append(loss.item())
+            of_d.zero_grad()
+            loss.backward()
+            if turn == bad:
+                poison(pair["d"])
+            of_d.step()
+            loss = F.softplus(-pair["d"](fake)).mean()
+            guard.record(loss=loss)
+            recorded.append(loss.item())
+            of_g.zero_grad()
+            loss.backward()
+            of_g.step()
+    return pair, recorded
+
+
+def test_optimizers_that_take_turns_make_a_step_each(tmp_path: Path) -> None:
+    _, recorded = gan(tmp_path, mode="observe")
+    assert "step not applied" not in event_kinds(tmp_path)
+    assert losses(tmp_path) == pytest.approx(recorded, rel=1e-5)
+
+
+def test_a_discard_is_reported_when_optimizers_take_turns(tmp_path: Path) -> None:
+    pair, _ = gan(tmp_path, mode="protect", bad=12)
+    assert is_finite(pair)
+    assert event_kinds(tmp_path).count("step discarded") == 1
+    assert np.nansum(column(tmp_path, "discarded")) == 1
+
+
+def test_each_of_several_critic_steps_is_judged_by_its_own_gradients(tmp_path: Path) -> None:
+    pair, of_d, of_g = make_pair()
+    with trimtab.watch(pair, [of_d, of_g], run_dir=tmp_path, mode="protect") as guard:
+        for turn in range(10):
+            for repeat in range(3):
+                loss = pair["d"](torch.randn(16, 2)).square().mean()
+                if repeat == 0:
+                    guard.record(loss=loss)
+                of_d.zero_grad()
+                loss.backward()
+                if (turn, repeat) == (5, 1):
+                    poison(pair["d"])
+                of_d.step()
+            loss = -pair["d"](pair["g"](torch.randn(16, 8))).mean()
+            of_g.zero_grad()
+            loss.backward()
+            of_g.step()
+    assert is_finite(pair)
+
+
+def test_optimizers_that_step_together_stay_one_step_each(tmp_path: Path) -> None:
+    model = make_model()
+    optimizers = muon_and_adamw(model)
+    with trimtab.watch(model, optimizers, run_dir=tmp_path, mode="protect") as guard:
+        for step, batch in enumerate(batches(15)):
+            loss = loss_of(model, batch)
+            guard.record(loss=loss)
+            loss.backward()
+            if step == 10:
+                poison(model)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert is_finite(model)
+    assert len(journal_of(tmp_path)) == 15
+    assert event_kinds(tmp_path).count("step discarded") == 1
+
+
+def test_a_step_inside_backward_is_protected_or_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make_model()
+    optimizers = {p: torch.optim.AdamW([p], lr=1e-2) for p in model.parameters()}
+
+    def update(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()  # type: ignore[index]
+        optimizers[parameter].zero_grad()  # type: ignore[index]
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(update)
+    try:
+        guard = trimtab.watch(model, list(optimizers.values()), run_dir=tmp_path, mode="protect")
+    except TrimtabError as error:
+        refusal = str(error)
+        assert "backward" in refusal
+        return
+    with guard:
+        for step, batch in enumerate(batches(20)):
+            loss = loss_of(model, batch)
+            guard.record(loss=loss)
+            if step == 12:  # the NaN arises in the embedding's gradient, the last to be computed
+                handle = model.embed.register_forward_hook(spoil_gradient)
+                loss = loss_of(model, batch)
+                handle.remove()
+            loss.backward()
+    if any("backward" in warning for warning in warnings_of(caplog)):
+        return
+    assert is_finite(model)
+    first = make_model()
+    torch.manual_seed(0)
+    loss_of(first, batches(1)[0]).backward()
+    norm = torch.nn.utils.get_total_norm([p.grad for p in first.parameters() if p.grad is not None])
+    assert column(tmp_path, "grad_norm")[0] == pytest.approx(float(norm), rel=0.1)
+
+
+def spoil_gradient(module: nn.Module, arguments: Any, output: torch.Tensor) -> None:
+    output.register_hook(lambda gradient: gradient * NAN)
+
+
+def test_the_learning_rate_of_every_optimizer_is_journalled(tmp_path: Path) -> None:
+    model = make_model()
+    optimizers = muon_and_adamw(model)
+    optimizers[0].param_groups[0]["lr"], optimizers[1].param_groups[0]["lr"] = 0.02, 0.003
+    with trimtab.watch(model, optimizers, run_dir=tmp_path) as guard:
+        for batch in batches(5):
+            loss = loss_of(model, batch)
+            guard.record(loss=loss)
+            loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+    rates = {
+        round(float(signal.values[2]), 6)
+        for name, signal in journal_of(tmp_path).columns.items()
+        if name == "lr" or name.startswith(("lr/", "lr."))
+    }
+    assert {0.02, 0.003} <= rates

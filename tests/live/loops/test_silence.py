@@ -1,0 +1,173 @@
+"""A guard that does nothing, or sees something, says so in the log; otherwise it is silent."""
+
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.live.loops.foreign_optimizers import SharpnessAware
+from tests.live.loops.loop import adamw, losses, train, warnings_of
+from tests.live.loops.ranks.launch import in_child, log_of_trimtab
+from tests.live.tiny import WIDTH, Tiny, TinyBlock, batches, loss_of, make_model
+from torch import nn
+
+import trimtab
+from trimtab.core.config import Config
+
+watch: Any = trimtab.watch
+
+
+def test_steps_that_nobody_records_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make_model()
+    optimizer = adamw(model.parameters())
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect"):
+        for batch in batches(40):
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+        assert any("record" in sentence for sentence in warnings_of(caplog))
+
+
+def test_records_without_a_step_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make_model()
+    optimizer = adamw(model.parameters())
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        train(guard, model, optimizer, 10)
+        other = adamw(model.parameters())  # a new stage, a new optimizer
+        caplog.clear()
+        train(guard, model, other, 50, skip=range(10))
+        assert any("optimizer" in sentence for sentence in warnings_of(caplog))
+
+
+def test_an_optimizer_whose_step_is_never_called_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make_model()
+    optimizer = SharpnessAware(model.parameters())
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        caplog.clear()
+        for batch in batches(40):
+            loss = loss_of(model, batch)
+            guard.record(loss=loss)
+            loss.backward()
+            optimizer.first_step()
+            loss_of(model, batch).backward()
+            optimizer.second_step()
+        assert any("optimizer" in sentence for sentence in warnings_of(caplog))
+
+
+def test_a_healthy_run_is_silent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = make_model()
+    optimizer = adamw(model.parameters())
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        train(guard, model, optimizer, 60)
+    assert warnings_of(caplog) == []
+
+
+class DictBlock(TinyBlock):
+    def forward(self, x: torch.Tensor) -> Any:
+        return {"hidden": super().forward(x)}
+
+
+class DictModel(Tiny):
+    """Blocks that return a dict, as those of some libraries do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(DictBlock() for _ in range(2))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)["hidden"]
+        assert x.shape[-1] == WIDTH
+        logits: torch.Tensor = self.head(x)
+        return logits
+
+
+def test_blocks_that_return_a_dict_are_not_taken_for_compiled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = DictModel()
+    optimizer = adamw(model.parameters())
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        train(guard, model, optimizer, 15)
+    assert not [sentence for sentence in warnings_of(caplog) if "compile" in sentence]
+
+
+def test_a_run_that_does_not_clip_is_not_told_that_it_clips(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    norms = [1.2000001, 0.7, 0.9, 1.4999999, 0.8, 1.1, 0.6, 2.3456, 1.3, 1.9]
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        for norm in norms * 3:  # two of them happen to be round; larger ones follow
+            guard.record(loss=1.0)
+            model.weight.grad = torch.full((1, 1), norm)
+            optimizer.step()
+    assert not [sentence for sentence in warnings_of(caplog) if "clip" in sentence]
+
+
+def journal_into_a_full_disk(folder: Path) -> list[str]:
+    config = Config.from_dict({"journal": {"close_seconds": 0.5}})
+    model = make_model()
+    optimizer = adamw(model.parameters())
+    with (
+        log_of_trimtab() as said,
+        trimtab.watch(model, optimizer, run_dir=folder, config=config) as guard,
+    ):
+        train(guard, model, optimizer, 5)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2048, resource.RLIM_INFINITY))
+        train(guard, model, optimizer, 60, skip=range(5))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return said
+
+
+def test_a_journal_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    # In a child: a limit on the size of files is as good as a full disk.
+    said = in_child(journal_into_a_full_disk, tmp_path)
+    assert any("journal" in sentence for sentence in said)
+
+
+def spike(guard: Any, model: Any, optimizer: Any) -> None:
+    """Sixty healthy steps, a NaN, and then some."""
+    train(
+        guard,
+        model,
+        optimizer,
+        90,
+        record=lambda step, loss: {"loss": loss * (float("nan") if step == 60 else 1.0)},
+    )
+
+
+def test_an_incident_is_logged_listed_and_handed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make_model()
+    optimizer = adamw(model.parameters())
+    handed: list[Any] = []
+    with watch(model, optimizer, run_dir=tmp_path, on_incident=handed.append) as guard:
+        spike(guard, model, optimizer)
+        assert len(guard.incidents) >= 1
+    assert handed
+    sentences = warnings_of(caplog)
+    assert any("60" in sentence for sentence in sentences)
+    assert len(losses(tmp_path)) == 90
+
+
+def test_a_callback_that_raises_does_not_end_the_run(tmp_path: Path) -> None:
+    model = make_model()
+    optimizer = adamw(model.parameters())
+
+    def fail(incident: Any) -> None:
+        raise RuntimeError("the pager is down")
+
+    with watch(model, optimizer, run_dir=tmp_path, on_incident=fail) as guard:
+        spike(guard, model, optimizer)
+    assert len(losses(tmp_path)) == 90

@@ -1,0 +1,34 @@
+"""Announced events reach the judge, not only the journal."""
+
+from pathlib import Path
+
+import pytest
+
+from trimtab.core.config import Config
+from trimtab.journal import RunDirectory, read_journal
+from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.host.step_note import StepNote
+
+PAUSES = (100, 110, 120)
+
+
+def run_with_pauses(folder: Path, *, announced: bool) -> list[str]:
+    """A run that pauses three times; the kinds of events in its journal."""
+    recorder = RunRecorder(RunDirectory(folder), Config(), {}, first_step=0)
+    clock = 1e9
+    for step in range(140):
+        # A record arrives two steps after its step was made, an event at once.
+        if announced and step + 2 in PAUSES:
+            recorder.event("evaluation", step + 2, {})
+        clock += 20.0 if step in PAUSES else 0.1
+        note = StepNote(step=step, clock=clock, is_recorded_here=True)
+        recorder.record(note, {"loss": 3.0, "tokens": 4096.0})
+    recorder.close("finished")
+    return [event.kind for event in read_journal(RunDirectory(folder)).block.events]
+
+
+@pytest.mark.parametrize("announced", [False, True])
+def test_announced_pauses_are_no_incident(tmp_path: Path, announced: bool) -> None:
+    kinds = run_with_pauses(tmp_path, announced=announced)
+    assert ("incident" in kinds) is not announced
+    assert kinds.count("evaluation") == 3 * announced

@@ -1,0 +1,77 @@
+"""Telemetry crosses the ranks in chunks and arrives whole."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.live.tiny import journal_of
+from torch import nn
+
+import trimtab
+from trimtab.live.host.step_note import StepNote
+from trimtab.live.host.telemetry_chunks import MAX_NUMBERS, Chunk, TelemetryChunks
+
+BLOCKS = 60
+
+
+@pytest.mark.parametrize(("num_slots", "telemetry_every"), [(7, 10), (49, 10), (480, 10), (900, 3)])
+def test_all_chunks_together_are_the_whole_before_the_next_comes(
+    num_slots: int, telemetry_every: int
+) -> None:
+    chunks = TelemetryChunks(num_slots, telemetry_every, torch.device("cpu"))
+    nothing, zeros = chunks.pop()
+    assert nothing is None
+    assert zeros.tolist() == [0.0] * chunks.size
+    whole = torch.arange(float(num_slots))
+    note = StepNote(step=5)
+    chunks.load(note, whole)
+    arrived = torch.full((num_slots + chunks.size,), math.nan)
+    handed: list[Chunk] = []
+    while not handed or not handed[-1].is_last:
+        chunk, values = chunks.pop()
+        assert chunk is not None
+        assert chunk.note is note
+        assert len(values) == chunks.size  # whether or not it is full: ranks must send the same
+        arrived[chunk.start : chunk.start + len(values)] = values
+        handed.append(chunk)
+    assert torch.equal(arrived[:num_slots], whole)
+    assert len(handed) <= telemetry_every
+    assert chunks.size <= MAX_NUMBERS or len(handed) == telemetry_every
+    assert chunks.pop()[0] is None
+
+
+@pytest.mark.parametrize("mode", ["observe", "protect"])
+def test_the_telemetry_of_a_deep_model_is_whole_and_its_records_are_in_order(
+    mode: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(BLOCKS))
+    model = nn.ModuleDict({"layers": layers})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    norms, sizes = [], []
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode=mode) as guard:
+        for step in range(25):
+            x = torch.ones(1, 2)
+            for block in layers:
+                x = x + 0.1 * block(x)
+            loss = x.square().mean()
+            guard.record(loss=loss)
+            loss.backward()
+            if step % 10 == 0:
+                grads = [p.grad.flatten() for p in layers[-1].parameters() if p.grad is not None]
+                norms.append(float(torch.cat(grads).norm()))
+            optimizer.step()
+            optimizer.zero_grad()
+            if step % 10 == 0:
+                weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+                sizes.append(float(weights.norm()))
+    block_of = journal_of(tmp_path)
+    assert block_of.step.tolist() == list(range(25))
+    for name, expected in (("param_norm", sizes), (f"grad_norm/layer.{BLOCKS - 1}", norms)):
+        column = block_of.column(name)
+        assert np.flatnonzero(column.present).tolist() == [0, 10, 20]
+        assert column.values[[0, 10, 20]] == pytest.approx(expected, rel=1e-4)
+    for number in range(BLOCKS):
+        assert block_of.column(f"activation_rms/layers.{number}").present[[0, 10, 20]].all()
