@@ -7,7 +7,7 @@ over all ranks.
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from trimtab.core import signals
@@ -62,8 +62,8 @@ class RunRecorder:
         self._facts = RunFacts.from_manifest(manifest)
         self._made = make_judge(config)
         self._judge = self._made.judge
-        for failure in self._made.failures:
-            log.warning("trimtab: %s", failure)
+        self._num_failures = 0
+        self._report_failures(self._made.failures)
         self._shield = shield or Shield("judge", "records are not judged any more")
         self._pending_events: list[tuple[str, int]] = []
         """Events that the judge gets with the next record."""
@@ -188,6 +188,13 @@ class RunRecorder:
         self._pending_events.clear()
         for change in self._judge.update(builder.build()).changes:
             self._report(change)
+        self._report_failures(self._judge.failures[self._num_failures :])
+        self._num_failures = len(self._judge.failures)
+
+    def _report_failures(self, failures: Iterable[str]) -> None:
+        """Log the detectors that failed and were left out."""
+        for failure in failures:
+            log.warning("trimtab: %s", failure)
 
     def _advise(self) -> None:
         if not self._has_advised:
