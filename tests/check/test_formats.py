@@ -112,7 +112,7 @@ def test_hf_arguments_that_are_not_set_have_the_trainers_defaults(tmp_path: Path
     assert "--set steps=N" in found.reading.notes[0]
 
 
-def test_steps_that_are_told_reach_the_schedule() -> None:
+def test_steps_that_are_given_reach_the_schedule() -> None:
     arguments = {"per_device_train_batch_size": 4, "warmup_ratio": 0.1, "num_train_epochs": 3}
     plan = read_config(arguments, known={"steps": 500}).plan
     assert (plan.steps, plan.warmup_steps, plan.decay_end) == (500, 50, 500)
@@ -205,7 +205,7 @@ def test_megatron_flags_as_its_own_tests_write_them(tmp_path: Path) -> None:
     assert plan.checkpoint_steps == 0  # a folder, but no interval
 
 
-def test_a_variable_from_elsewhere_is_left_open_and_told() -> None:
+def test_a_variable_from_elsewhere_is_left_open_and_reported() -> None:
     flags = read_flags("--lr $LR --num-layers $((L * 2)) --save-interval $(date)")
     assert flags.values == {}
     assert flags.unresolved == ("lr", "num-layers", "save-interval")
@@ -325,7 +325,7 @@ def test_a_file_that_is_no_config_is_reported(
         read_config(tmp_path)
 
 
-def test_an_id_that_is_no_rule_is_told() -> None:
+def test_an_id_that_is_no_rule_is_reported() -> None:
     with pytest.raises(ConfigError, match="no rule TT999"):
         check_config({"lr": 1e-3}, off=["TT999"])
 

@@ -91,7 +91,7 @@ def test_the_worst_comes_first() -> None:
     assert levels == [Level.ERROR, Level.WARNING, Level.ADVICE]
 
 
-def test_what_the_config_does_not_say_can_be_told() -> None:
+def test_what_the_config_does_not_say_can_be_reported() -> None:
     bare = {"lr": 3e-3, "optimizer": "adamw"}
     assert "TT012" not in {o.rule.id for o in check_config(bare).objections}
     told = check_config(bare, known={"parameters": 7e9})

@@ -49,7 +49,7 @@ def test_the_folder_trimtab_is_found_from_within(
     assert found.home.samefile(run.home)
 
 
-def test_a_manifest_comes_back_with_fields_nobody_knows(tmp_path: Path) -> None:
+def test_a_manifest_comes_back_with_unknown_fields(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     assert run.read_manifest() == {}
     run.write_manifest({"seed": 1, "future": {"a": [1, None]}, "scale": math.inf})
@@ -60,7 +60,7 @@ def test_a_manifest_comes_back_with_fields_nobody_knows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "\x00\x01", '"x"', "[" * 100_000])
-def test_a_damaged_manifest_is_told(tmp_path: Path, text: str) -> None:
+def test_a_damaged_manifest_is_reported(tmp_path: Path, text: str) -> None:
     run = RunDirectory(tmp_path)
     run.write_manifest({})
     run.manifest.write_text(text)

@@ -53,7 +53,7 @@ def test_one_changed_bit_is_noticed(flip: int) -> None:
         encode({})[:-1].upper(),
     ],
 )
-def test_what_is_not_a_line_is_told(line: bytes) -> None:
+def test_what_is_not_a_line_is_reported(line: bytes) -> None:
     # The last one is the empty entry, whose checksum holds a letter: case counts.
     assert decode(line) is None
 

@@ -62,7 +62,7 @@ def test_no_journal_is_an_empty_one(run: RunDirectory) -> None:
     assert len(read_journal(run).block) == 0
 
 
-def test_a_journal_that_is_no_folder_is_told(run: RunDirectory) -> None:
+def test_a_journal_that_is_no_folder_is_reported(run: RunDirectory) -> None:
     run.home.mkdir()
     run.journal.touch()
     with pytest.raises(JournalError, match="cannot be listed"):
@@ -78,7 +78,7 @@ def test_foreign_files_are_left_alone(run: RunDirectory) -> None:
     assert (len(reading.block), reading.damage) == (25, ())
 
 
-def test_a_folder_or_rubbish_under_our_names_is_told(run: RunDirectory) -> None:
+def test_a_folder_or_rubbish_under_our_names_is_reported(run: RunDirectory) -> None:
     write_journal(run, 25)
     (run.journal / "00000004.seg").mkdir()
     (run.journal / "00000005.seg").write_bytes(b"")
@@ -111,7 +111,7 @@ def test_only_some_signals(run: RunDirectory) -> None:
     assert read_journal(run, signals=[]).block.columns == {}
 
 
-def test_progress_is_told(run: RunDirectory) -> None:
+def test_progress_is_reported(run: RunDirectory) -> None:
     write_journal(run, 25)
     calls: list[tuple[int, int]] = []
     read_journal(run, progress=lambda done, total: calls.append((done, total)))
@@ -170,7 +170,7 @@ def test_a_newer_schema_is_read_as_far_as_understood(run: RunDirectory) -> None:
         assert len(reading.block) == 1
 
 
-def test_a_torn_tail_costs_the_line_and_is_told_after_sealing_too(run: RunDirectory) -> None:
+def test_a_torn_tail_costs_the_line_and_is_reported_after_sealing_too(run: RunDirectory) -> None:
     path = write_log(run, HEAD, record(0), record(1))
     path.write_bytes(path.read_bytes()[:-20])
     for sealed in (False, True):
@@ -212,7 +212,7 @@ def test_a_copied_stretch_is_put_right(run: RunDirectory) -> None:
     assert {damage.kind for damage in reading.damage} == {DamageKind.REPEATED}
 
 
-def test_a_lost_event_line_is_told_by_the_numbering(run: RunDirectory) -> None:
+def test_a_lost_event_line_is_reported_by_the_numbering(run: RunDirectory) -> None:
     write_log(run, HEAD, {"kind": "end", "note": 2, "how": "closed"})
     assert kinds(run) == [DamageKind.LOST_LINES]
 
@@ -234,7 +234,7 @@ def test_dropped_ticks_are_no_damage_and_others_are(run: RunDirectory) -> None:
     assert lost == [(0, 1), (7, 8), (10, 11), (14, 14), (16, 17)]
 
 
-def test_a_missing_file_is_told(run: RunDirectory) -> None:
+def test_a_missing_file_is_reported(run: RunDirectory) -> None:
     write_journal(run, 40)
     (run.journal / "00000001.seg").unlink()
     reading = read_journal(run)
@@ -245,7 +245,7 @@ def test_a_missing_file_is_told(run: RunDirectory) -> None:
     ]
 
 
-def test_a_file_that_stands_twice_is_read_once(run: RunDirectory) -> None:
+def test_a_file_that_exists_twice_is_read_once(run: RunDirectory) -> None:
     write_journal(run, 30)
     shutil.copy(run.journal / "00000000.seg", run.journal / "00000003.seg")
     reading = read_journal(run)

@@ -33,6 +33,6 @@ def test_columns_hold_every_bit(journey: list[dict[str, float]]) -> None:
     assert rows_of(rows.block()) == expected
 
 
-def test_what_is_not_a_number_is_told() -> None:
+def test_what_is_not_a_number_is_reported() -> None:
     with pytest.raises(TypeError, match="signals are numbers: required argument is not a float"):
         RecordLayout(0, ("loss",)).pack(0, 0, 0, 0, ["high"])  # type: ignore[list-item]

@@ -160,7 +160,7 @@ def test_a_dead_owner_does_not_block(run: RunDirectory) -> None:
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(JournalError, match=r"cannot be written: .*; check the path"):
         JournalWriter(RunDirectory(tmp_path / "file"))
@@ -252,7 +252,7 @@ def test_a_short_write_and_an_error_leave_the_file_whole(
     assert isinstance(writer.error, OSError)
 
 
-def test_what_does_not_fit_the_queue_is_dropped_counted_and_told(
+def test_what_does_not_fit_the_queue_is_dropped_counted_and_reported(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, gate = os.write, threading.Event()

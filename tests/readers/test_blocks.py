@@ -30,7 +30,7 @@ def test_steps_that_are_no_whole_numbers(write: Write) -> None:
     assert "Steps in 'step' over 2**53, known only roughly: 1." in reading.notes
 
 
-def test_fractions_of_steps_are_told(write: Write) -> None:
+def test_fractions_of_steps_are_reported(write: Write) -> None:
     reading = read_log(write("step,loss\n0.5,1\n1.0,2\n1.5,3\n"))
     assert reading.block.step.tolist() == [0, 1, 1]
     assert reading.notes == ("Steps in 'step' with a fraction, which was cut off: 2.",)

@@ -70,7 +70,7 @@ def test_only_an_open_quote(write: Write) -> None:
         read_log(write('"step,loss'))
 
 
-def test_missing_and_not_finite_are_told_apart(write: Write) -> None:
+def test_missing_and_not_finite_are_distinguished(write: Write) -> None:
     words = ["", "null", "None", "NA", "-", "n/a", "nan", "-inf", "Infinity", "1.#INF", "1.#QNAN"]
     path = write("step,loss\n0,1\n" + "".join(f"{n},{w}\n" for n, w in enumerate(words, start=1)))
     column = read_log(path).block.column("loss")

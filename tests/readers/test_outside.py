@@ -94,6 +94,12 @@ class TestInstalled:
         with pytest.raises(ConfigError, match="unknown log format 'x'; choose from acme, csv,"):
             read_log(write(CSV), format="x")
 
+    def test_its_description_is_in_the_error_for_an_unknown_log(self, write: Write) -> None:
+        with pytest.raises(
+            UnreadableLog, match=r"no known format \(.*; logs of the Acme trainer\)"
+        ):
+            read_log(write("nothing here\n", "log.txt"))
+
     def test_it_reads_one_run(self, write: Write) -> None:
         with pytest.raises(UnreadableLog, match="reads one run per file; leave out '#2'"):
             read_log(f"{write(LOG, 'run.acme')}#2")

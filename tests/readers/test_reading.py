@@ -36,7 +36,7 @@ def test_the_format_can_be_given(write: Write) -> None:
         read_log(path, format="csv")
 
 
-def test_progress_is_told(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[int, int]] = []
     path = write("step,loss\n" + "1,2.5\n" * 10_000)
     monkeypatch.setattr(log_file, "BLOCK_BYTES", 1 << 14)
@@ -91,7 +91,7 @@ def test_a_directory(tmp_path: Path) -> None:
         read_log(tmp_path, format="hf")
 
 
-def test_a_run_is_named_behind_the_file(write: Write) -> None:
+def test_a_run_is_named_after_the_file(write: Write) -> None:
     path = write("step,loss\n1,2\n", "a#b.csv")
     assert len(read_log(path).block) == 1
     with pytest.raises(UnreadableLog, match="holds one run; leave out '#x'"):

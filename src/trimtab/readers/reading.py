@@ -95,7 +95,7 @@ def _read_recognised(log: _Log, outside: OutsideReaders) -> LogReading:
     if found is not None:
         return _from_outside(found, log, outside)
     try:
-        return _read(choice or _choose_by_suffix(log), log, outside.notes)
+        return _read(choice or _choose_by_suffix(log, outside), log, outside.notes)
     except LogError as error:
         if not outside.notes:
             raise
@@ -110,10 +110,11 @@ def _choose(log: _Log) -> Choice | None:
     return Choice(path=log.path, format=format) if format else None
 
 
-def _choose_by_suffix(log: _Log) -> Choice:
+def _choose_by_suffix(log: _Log, outside: OutsideReaders) -> Choice:
     if not log.head:
         raise no_log_in(log.path)
-    return Choice(path=log.path, format=by_suffix(log.path, log.head))
+    others = [reader.description for reader in (*outside.given, *outside.installed)]
+    return Choice(path=log.path, format=by_suffix(log.path, log.head, others))
 
 
 def _read(choice: Choice, log: _Log, failures: Sequence[str] = ()) -> LogReading:

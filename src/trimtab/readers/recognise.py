@@ -2,6 +2,7 @@
 
 import re
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from trimtab.core.errors import UnreadableLog
@@ -62,9 +63,12 @@ def by_content(path: Path, head: bytes) -> Format | None:
     return next((format for format in FORMATS.values() if format.recognises(head)), None)
 
 
-def by_suffix(path: Path, head: bytes) -> Format:
-    """The format that the suffix shows; raises UnreadableLog if the file is no log."""
-    known = "; ".join(format.description for format in FORMATS.values())
+def by_suffix(path: Path, head: bytes, others: Sequence[str] = ()) -> Format:
+    """The format that the suffix shows; raises UnreadableLog if the file is not a log.
+
+    `others` describes the formats of readers from outside, for the error message.
+    """
+    known = "; ".join([*(format.description for format in FORMATS.values()), *others])
     foreign = _describe_foreign(head)
     if foreign:
         raise UnreadableLog(f"{path} looks like {foreign} (known formats: {known})")

@@ -43,7 +43,7 @@ def test_of_several_ranks_one_is_read(sample: Sample, write: Write) -> None:
     assert f"Records of further ranks, left out: {2 * len(ink.rows)}." in reading.notes
 
 
-def test_another_rank_may_take_over() -> None:
+def test_a_different_rank_may_take_over() -> None:
     assert rows_of_others(np.array([7, 7, 7, 15, 15, 15, 15])).tolist() == []
     assert rows_of_others(np.array([7, 0, 7, 7, 15, 15, 0, 15, 15])).tolist() == [1, 6]
     assert rows_of_others(np.array([-1, -1, -1])).tolist() == []

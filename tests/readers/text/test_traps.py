@@ -221,7 +221,7 @@ def test_a_quantized_torchtitan_has_no_mfu(write: Write) -> None:
         ("s:1 trl:2.5000 lr:0.000100 norm:1.00", "llm.c"),
     ],
 )
-def test_lines_that_look_alike_are_told_apart(write: Write, line: str, format: str) -> None:
+def test_lines_that_look_alike_are_distinguished(write: Write, line: str, format: str) -> None:
     reading = read_log(write(line + "\n"))
     assert reading.format == format
     assert reading.block.step.tolist() == [1]

@@ -66,7 +66,7 @@ def test_when_zero_means_nan(write: Write, norm: float, hidden: bool) -> None:
     assert reading.block.quality(LOSS) is (Quality.INFERRED if hidden else Quality.RAW)
 
 
-def test_without_a_gradient_norm_zero_stays_and_is_told(write: Write) -> None:
+def test_without_a_gradient_norm_zero_stays_and_is_reported(write: Write) -> None:
     reading = read_log(write(state(record(1, 2.5), record(2, 0.0))))
     assert values(reading.block, "loss") == [2.5, 0.0]
     assert "without a gradient norm they are left as they are" in reading.notes[0]
@@ -98,7 +98,7 @@ def test_a_state_without_a_history(write: Write) -> None:
         read_log(write('{"global_step": 3}'), format="hf")
 
 
-def test_cut_anywhere_what_stands_before_is_read(write: Write) -> None:
+def test_cut_anywhere_what_comes_before_is_read(write: Write) -> None:
     text = STATE.read_text()
     whole = read_log(STATE).block
     told = 0
@@ -148,6 +148,6 @@ def test_a_checkpoint_that_was_never_finished_gives_way(tmp_path: Path) -> None:
     assert read_log(tmp_path).block.step.tolist() == [9]
 
 
-def test_a_copy_under_another_name_is_known_by_its_content(tmp_path: Path) -> None:
+def test_a_copy_under_a_different_name_is_known_by_its_content(tmp_path: Path) -> None:
     shutil.copy(STATE, tmp_path / "history.txt")
     assert read_log(tmp_path / "history.txt").format == "hf"

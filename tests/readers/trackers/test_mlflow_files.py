@@ -53,7 +53,7 @@ def test_without_steps_the_rows_are_numbered(tmp_path: Path) -> None:
     assert reading.block.step.tolist() == [0, 1]
 
 
-def test_a_cut_line_is_left_out_and_told(tmp_path: Path) -> None:
+def test_a_cut_line_is_left_out_and_reported(tmp_path: Path) -> None:
     reading = read_log(make(tmp_path, loss="1 2.5 1\n2 2.5 2\n3 2.", lr="1 1 1\n\n2 1 2\n"))
     assert reading.block.step.tolist() == [1, 2]
     assert reading.notes == ("Last line of a metric cut off in the middle, left out: 1.",)

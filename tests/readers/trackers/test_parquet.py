@@ -102,7 +102,7 @@ def test_a_cut_file_says_so(write: Write, end: int) -> None:
         read_log(write(data))
 
 
-def test_damage_within_is_told(parquet: Any, write: Write) -> None:
+def test_damage_within_is_reported(parquet: Any, write: Write) -> None:
     data = bytearray(RUN.read_bytes())
     data[-8:-4] = b"\xff\xff\xff\x7f"  # the length of the index
     with pytest.raises(LogError):

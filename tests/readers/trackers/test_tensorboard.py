@@ -64,7 +64,7 @@ def test_cut_anywhere_in_its_last_event(write: Write) -> None:
         assert reading.block.column("lr").present.sum() == len(FIRST) - 1
 
 
-def test_a_bad_byte_is_told_and_costs_one_value(write: Write) -> None:
+def test_a_bad_byte_is_reported_and_costs_one_value(write: Write) -> None:
     data = bytearray(OLD_STYLE.read_bytes())
     place = data.index(b"train/loss", len(data) // 2)
     data[place] ^= 1
@@ -168,7 +168,7 @@ def test_several_values_in_one_event(write: Write) -> None:
     assert (values(block, "loss"), values(block, "lr")) == ([2.5], [0.5])
 
 
-def test_fields_in_another_order_and_unknown_ones(write: Write) -> None:
+def test_fields_in_a_different_order_and_unknown_ones(write: Write) -> None:
     summary = message((1, scalar("loss", 2.5)))
     shuffled = message((99, b"x"), (5, summary), (2, 7), (1, 1.7e9))
     block = read_log(write(record(shuffled))).block

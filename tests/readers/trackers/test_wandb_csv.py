@@ -53,14 +53,14 @@ def test_several_runs(write: Write) -> None:
         read_log(f"{path}#d")
 
 
-def test_points_that_stand_for_many_steps_are_means(write: Write) -> None:
+def test_points_that_represent_many_steps_are_means(write: Write) -> None:
     reading = read_log(write(export({"run": FIRST}, spread=0.5)))
     assert reading.block.quality(LOSS) is Quality.WINDOW_MEAN
     assert any("means over several steps" in note for note in reading.notes)
     assert values(reading.block, "loss__MAX")[0] == FIRST[0].loss + 0.5
 
 
-def test_a_metric_of_another_name_is_no_export(write: Write) -> None:
+def test_a_metric_of_a_different_name_is_no_export(write: Write) -> None:
     reading = read_log(write("step,loss,x__MIN\n1,2.5,3\n"))
     assert reading.format == "csv"
 

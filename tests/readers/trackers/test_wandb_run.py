@@ -60,7 +60,7 @@ def test_the_real_package_still_writes_so(tmp_path: Path) -> None:
     assert_reads_back(read_log(tmp_path).block, ROWS)
 
 
-def test_cut_anywhere_what_stands_before_is_read(write: Write) -> None:
+def test_cut_anywhere_what_comes_before_is_read(write: Write) -> None:
     data = RUN.read_bytes()
     lengths = []
     for end in range(len(data) - 1, len(data) // 2, -1009):

@@ -41,7 +41,7 @@ def open_segment(files: JournalFiles, index: int, damage: list[Damage]) -> list[
     """One segment; two readings of it if it was sealed badly and its log is still there."""
     for _ in range(_TRIES):
         sealed = open_sealed(files.sealed(index))
-        log = _open_log(files.log(index))
+        log = _read_log_segment(files.log(index))
         if sealed is not None or log is not None:
             break
     damage.extend(found for found in (sealed, log) if isinstance(found, Damage))
@@ -61,7 +61,7 @@ def open_sealed(path: Path) -> SealedSegment | Damage | None:
         return unreadable(path, error)
 
 
-def _open_log(path: Path) -> LogSegment | Damage | None:
+def _read_log_segment(path: Path) -> LogSegment | Damage | None:
     parser = LogParser(path.name)
     try:
         parser.feed(path.read_bytes())

@@ -171,10 +171,10 @@ class JournalWriter:
             self._retry(self._log.flush)
 
     def _begin_log(self) -> OpenSegment:
-        self._log = self._retry(self._open_log)
+        self._log = self._retry(self._open_segment)
         return self._log
 
-    def _open_log(self) -> OpenSegment:
+    def _open_segment(self) -> OpenSegment:
         self._files.folder.mkdir(parents=True, exist_ok=True)
         while True:
             try:
