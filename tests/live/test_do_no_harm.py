@@ -45,7 +45,7 @@ ALONE = {
         "trimtab.live.measure.telemetry.sum_state",
     ],
     "activations": ["trimtab.live.measure.activations._Writer._write"],
-    "user signals": ["trimtab.live.loop.step_monitor.StepMonitor.note_loss_scale"],
+    "user signals": ["trimtab.live.loop.step_facts.StepFacts.note_loss_scale"],
     "judge": [
         "trimtab.live.host.run_recorder.RunRecorder._judge_record",
         "trimtab.judge.Judge.feed",
@@ -60,7 +60,7 @@ JOURNAL = [
     "trimtab.live.host.record_assembler.read_telemetry",
     "trimtab.live.host.run_recorder.RunRecorder.record",
     "trimtab.live.host.run_recorder.RunRecorder._derive",
-    "trimtab.live.loop.step_monitor.StepMonitor._fill",
+    "trimtab.live.loop.step_facts.StepFacts.fill",
     "trimtab.journal.write.writer.JournalWriter.append",
 ]
 """Without these nothing more is recorded."""

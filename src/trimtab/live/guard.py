@@ -78,7 +78,7 @@ class Guard:
         if not monitor.is_watching:
             return
         with monitor.shields.user.guarding("record"):
-            monitor.note_loss_scale()
+            monitor.facts.note_loss_scale()
         with monitor.shields.numbers.guarding("record"):
             if loss is not None:
                 try:
@@ -147,7 +147,7 @@ class Guard:
         monitor = self._monitor
         start = self._data_position if data_position is None else data_position
         loop = StepLoop(loader, accumulate, start)
-        monitor.loop = loop
+        monitor.facts.loop = loop
         self._ending = "left the loop"
         for step in loop.run(lambda: monitor.next_step):
             yield step
@@ -198,7 +198,7 @@ class Guard:
             return
         with monitor.shields.user.guarding("record"):
             try:
-                monitor.user.add(name, value)
+                monitor.facts.user.add(name, value)
             except OddNumber as odd:
                 self._report_once(f"trimtab: {name!r} is not a number but {odd}", name)
 

@@ -214,7 +214,7 @@ def protect_real(rank: int, engine: str, schedule: Schedule, folder: Path) -> An
     optimizer = optim.AdamW(model.parameters(), lr=1e-3)
     decisions = []
     with trimtab.watch(model, optimizer, run_dir=folder, mode="protect") as guard:
-        sync = guard._monitor.sync  # type: ignore[union-attr]
+        sync = guard._monitor.sync.ranks  # type: ignore[union-attr]
         vote = sync.vote
 
         def counting(*args: Any) -> torch.Tensor:
@@ -291,7 +291,7 @@ def passed_over(rank: int, folder: Path) -> bool:
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-        return guard._monitor.sync.has_parted  # type: ignore[union-attr]
+        return guard._monitor.sync.ranks.has_parted  # type: ignore[union-attr]
 
 
 def test_ranks_that_are_at_different_steps_part(

@@ -1,0 +1,221 @@
+"""StepSync: the numbers of a step meet those of the other ranks, and become records later.
+
+    meet       head and a chunk of earlier telemetry are added up over ranks, the gate decides
+    in flight  for `lag` meetings
+    receive    the same numbers on every rank: ranks part, a broken run stops; the first rank
+               assembles records
+
+A rank that failed goes on coming to meetings, with nothing but the wish to leave.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from trimtab.core.config import LiveConfig
+from trimtab.core.errors import NonFiniteRun
+from trimtab.live.host.in_flight import InFlight
+from trimtab.live.host.record_assembler import RecordAssembler
+from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.host.step_note import StepNote
+from trimtab.live.host.telemetry_chunks import Chunk
+from trimtab.live.measure.slow_meter import SlowMeter
+from trimtab.live.measure.step_meter import HEAD, have_slipped
+from trimtab.live.protect.gate import Decision, Gate
+from trimtab.live.protect.gate_reporter import VOTE
+from trimtab.live.ranks.rank_group import RankGroup
+from trimtab.live.ranks.rank_sync import RankSync
+from trimtab.live.ranks.rank_vote import OUT
+from trimtab.live.shield import Shields, log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """What is needed to understand the numbers of a meeting when they arrive."""
+
+    note: StepNote
+    chunk: Chunk | None = None
+    report_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What this rank brings to a meeting."""
+
+    head: torch.Tensor
+    loss: torch.Tensor | None
+    """Of this rank alone; None if it failed."""
+    may_shrink: bool = False
+    """Whether the norm is that of the gradients, so that they may be scaled down by it."""
+
+
+class StepSync:
+    """Takes every update over the ranks and to the host."""
+
+    def __init__(
+        self,
+        slow: SlowMeter,
+        gate: Gate | None,
+        recorder: RunRecorder | None,
+        shields: Shields,
+        config: LiveConfig,
+        device: torch.device,
+        *,
+        join: Callable[[], RankGroup | None],
+        on_part: Callable[[], None],
+        on_failure: Callable[[str, str, str], None],
+    ) -> None:
+        self.recorder = recorder
+        """Only the first rank has one."""
+        self.is_closed = False
+        self._slow = slow
+        self._gate = gate
+        self._shields = shields
+        self._config = config
+        self._device = device
+        self._join = join
+        self._on_part = on_part
+        self._on_failure = on_failure
+        self._in_flight = InFlight(config.lag_steps)
+        self._assembler: RecordAssembler | None = None
+        self._num_nonfinite = 0
+        self._is_draining = False
+        self.ranks = RankSync(RankGroup(), device)
+        self.connect(first=True)
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether anything is still measured here."""
+        return not (self.is_closed or self._shields.numbers.is_down or self.ranks.has_parted)
+
+    def connect(self, *, first: bool) -> None:
+        """Find the other ranks; asked again at the first update if there were none."""
+        group = self._join()
+        if group is None:
+            group = RankGroup(slots=self._slow.slots) if first else None
+        if group is None:
+            return
+        if not first and group.rank > 0 and self.recorder is not None:
+            self.recorder.close(f"rank {group.rank} has joined; the first rank journals")
+            self.recorder = self._assembler = None
+        self.ranks = RankSync(group, self._device)
+        self._slow.connect(group.slots)
+        if self.recorder is not None:
+            self._assembler = RecordAssembler(self.recorder, group.slots, group.world)
+
+    def meet(
+        self, note: StepNote, measured: Measured, earlier: Decision | None, *, is_alone: bool
+    ) -> Decision | None:
+        """Meet for one update; `earlier` is the decision about the step's first optimizer."""
+        ranks, gate = self.ranks, self._gate
+        chunk, riding = self._slow.chunks.pop()
+        total = ranks.sum(measured.head, riding, is_alone=is_alone)
+        decision = None
+        if gate is not None and not gate.has_parted and not is_alone:
+            if note.num_meetings == 0:
+                decision = gate.decide(
+                    ranks,
+                    total,
+                    measured.loss,
+                    is_recorded=note.is_recorded_here,
+                    may_shrink=measured.may_shrink,
+                )
+            elif earlier is not None:
+                decision = gate.decide_further(earlier, total)
+        note.num_meetings += 1
+        names, report = ((), ()) if decision is None else decision.values()
+        label = Label(note=note, chunk=chunk, report_names=names)
+        with self._shields.numbers.guarding("arrivals"):
+            self._send(label, torch.cat((total, *report)) if report else total, is_meeting=True)
+        if self._num_nonfinite >= self._config.max_nonfinite_steps:
+            self._stop(note)
+        return decision
+
+    def send_skipped(self, note: StepNote, head: torch.Tensor) -> None:
+        """Send the numbers of a step without a meeting: those of this rank."""
+        if self._assembler is not None and self.recorder is not None:
+            numbers = (head, self._slow.chunks.nothing)
+            self._send(Label(note=note), self.ranks.sum(*numbers, is_alone=True), is_meeting=False)
+            self.recorder.event("step not applied", note.step, {"why": note.state.value})
+
+    def release(self) -> None:
+        """A step was closed: hand over what is complete."""
+        if self._assembler is not None and not self._shields.host.is_down:
+            with self._shields.host.guarding("release"):
+                self._assembler.release()
+
+    def drain(self) -> None:
+        """Deliver everything; what ranks would do about it does not matter any more."""
+        if self._assembler is None:
+            return
+        self._is_draining = True
+        for arrived in self._in_flight.drain():
+            self._receive(*arrived)
+        if self.ranks.world == 1:
+            chunk, riding = self._slow.chunks.pop()
+            while chunk is not None:
+                self._assembler.add_chunk(chunk, riding.tolist())
+                chunk, riding = self._slow.chunks.pop()
+        self._assembler.flush()
+        self._is_draining = False
+
+    def _send(self, label: Label, values: torch.Tensor, *, is_meeting: bool) -> None:
+        if self._device.type == "meta":  # there are only shapes
+            return
+        self._in_flight.send(label, values, is_meeting=is_meeting)
+        for arrived in self._in_flight.arrivals():
+            self._receive(*arrived)
+
+    def _receive(self, label: Label, values: list[float], is_meeting: bool) -> None:
+        """Numbers have arrived: see whether the ranks part, then deliver."""
+        start = 1 + len(HEAD)
+        end = start + self._slow.chunks.size
+        head = dict(zip(HEAD, values[1:start], strict=True))
+        report = dict(zip(label.report_names, values[end:], strict=True))
+        if is_meeting and not self._is_draining:
+            self._see(values[0], report, head)
+        if self._assembler is None or self._shields.host.is_down:
+            return
+        if self.is_closed and not self._is_draining:
+            return
+        with self._shields.host.guarding("deliver"):
+            self._assembler.add_step(label.note, head, report)
+            if label.chunk is not None:
+                self._assembler.add_chunk(label.chunk, values[start:end])
+
+    def _see(self, num_leaving: float, report: dict[str, float], head: dict[str, float]) -> None:
+        """What all ranks read alike, and act upon at the same meeting."""
+        ranks, gate = self.ranks, self._gate
+        had_parted = ranks.has_parted
+        ranks.see(num_leaving)
+        if gate is not None and report and not gate.has_parted and report[VOTE] == OUT:
+            gate.has_parted = True
+            if not gate.shield.is_down and not num_leaving:
+                self._on_failure("gate", "another rank", "see that rank's log")
+        if not ranks.has_parted and have_slipped(head):
+            ranks.has_parted = True
+            log.warning(
+                "trimtab: ranks are at different steps, because some of them skipped a step alone; "
+                "trimtab stops on all of them"
+            )
+        if ranks.has_parted and not had_parted:
+            if not self.is_closed and not self._shields.numbers.is_down:
+                log.warning("trimtab: another rank has failed or closed its guard: all of them end")
+                self._on_failure("guard", "another rank", "it has failed or was closed")
+            self._on_part()
+        norm = head["given_norm"] + head["grad_squares"]
+        is_finite = math.isfinite(norm) and head["nan"] + head["inf"] == 0
+        self._num_nonfinite = 0 if is_finite else self._num_nonfinite + 1
+
+    def _stop(self, note: StepNote) -> None:
+        """Too many steps in a row were not finite; every rank comes here at the same meeting."""
+        sentence = (
+            f"{self._num_nonfinite} steps in a row were not finite, up to step {note.step}: the "
+            "weights, a buffer or a carried state are broken; restart from a good checkpoint"
+        )
+        self._num_nonfinite = -(2**31)  # once
+        if self._gate is not None and not self._gate.has_parted:
+            raise NonFiniteRun(sentence)
+        log.warning("trimtab: %s", sentence)
