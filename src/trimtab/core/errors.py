@@ -7,6 +7,7 @@ TrimtabError
  |    +-- NoUsableLoss    readable, but without a loss to judge
  +-- UnreadablePlan       a file that cannot serve as a training config
  +-- JournalError         a run directory that cannot be used as asked
+ +-- RestoreError         a snapshot or checkpoint that cannot be returned to
  +-- MissingExtra         an optional package that was asked for is not installed
  +-- LabError             the lab cannot do this on this machine
  +-- NonFiniteRun         a protected run whose steps are not finite any more
@@ -41,6 +42,10 @@ class UnreadablePlan(TrimtabError):
 
 class JournalError(TrimtabError):
     """A run directory cannot be used as asked."""
+
+
+class RestoreError(TrimtabError):
+    """A snapshot or checkpoint cannot be returned to."""
 
 
 class MissingExtra(TrimtabError):
