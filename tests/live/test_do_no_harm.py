@@ -47,7 +47,6 @@ ALONE = {
     "activations": ["trimtab.live.measure.activations._Writer._write"],
     "user signals": ["trimtab.live.loop.step_facts.StepFacts.note_loss_scale"],
     "judge": [
-        "trimtab.live.host.run_recorder.RunRecorder._judge_record",
         "trimtab.judge.Judge.feed",
         "trimtab.detect.ensemble.Ensemble.feed",
     ],

@@ -6,6 +6,7 @@ over all ranks.
 
 import dataclasses
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -33,6 +34,9 @@ POST_CLIP_ADVICE = (
 
 CLIPPED_BEFORE_ADVICE = 5
 """Norms at one ceiling before the user is advised: by chance two or three may coincide."""
+
+JUDGE_SECONDS, JUDGE_RECORDS = 1.0, 512
+"""Records are judged this often, or when this many wait: many at once cost a twentieth each."""
 
 RECENT_RECORDS = 512
 """Records that are kept to explain an incident when it opens; post-mortems read the journal."""
@@ -65,8 +69,10 @@ class RunRecorder:
         self._num_failures = 0
         self._report_failures(self._made.failures)
         self._shield = shield or Shield("judge", "records are not judged any more")
-        self._pending_events: list[tuple[str, int]] = []
-        """Events that the judge gets with the next record."""
+        self._pending: list[Record] = []
+        self._pending_events: list[Event] = []
+        """What the judge has not seen yet."""
+        self._last_judged = 0.0
         self._recent: deque[Record] = deque(maxlen=RECENT_RECORDS)
         self._clip_detector = ClipDetector()
         self._has_advised = False
@@ -77,6 +83,7 @@ class RunRecorder:
         self.num_records = 0
         self.num_discarded = 0
         self.journal = JournalWriter(run, config.journal)
+        self._next_tick = int(earlier.tick[-1]) + 1 if len(earlier) else 0
         try:
             run.write_manifest(manifest)
             self._incident_log = IncidentLog(run, on_incident)
@@ -92,6 +99,7 @@ class RunRecorder:
     @property
     def incidents(self) -> tuple[Incident, ...]:
         """Every incident so far, as it now stands."""
+        self._judge_pending()
         return self._judge.incidents
 
     def number_of(self, note: StepNote) -> int:
@@ -113,6 +121,7 @@ class RunRecorder:
         found = {**note.user_signals(), signals.CLOCK: note.clock, **note.signals, **values}
         found |= self._derive(found)
         tick = self.journal.append(step, found, self._attempt, note.data_position)
+        self._next_tick = tick + 1
         record = Record(
             step=step,
             tick=tick,
@@ -124,9 +133,11 @@ class RunRecorder:
         self.num_discarded += int(found.get(signals.DISCARDED) == 1.0)
         self._recent.append(record)
         self._check_journal(step)
-        if not self._shield.is_down:
-            with self._shield.guarding("record"):
-                self._judge_record(record)
+        self._pending.append(record)
+        now = time.monotonic()
+        if now - self._last_judged >= JUDGE_SECONDS or len(self._pending) >= JUDGE_RECORDS:
+            self._last_judged = now
+            self._judge_pending()
 
     def unrecorded(self, note: StepNote) -> None:
         """An update that no rank has recorded: the first is an event, the 20th a warning."""
@@ -144,10 +155,11 @@ class RunRecorder:
     def event(self, kind: str, step: int, facts: Mapping[str, Any]) -> None:
         """Journal something that happened, and let the judge know of it."""
         self.journal.event(kind, step, **facts)
-        self._pending_events.append((kind, step))
+        self._pending_events.append(Event(kind=kind, tick=self._next_tick, step=step))
 
     def close(self, how: str) -> None:
         """Judge what is open, end the journal, write the post-mortems."""
+        self._judge_pending()
         if not self._shield.is_down:
             with self._shield.guarding("end"):
                 for change in self._judge.finish().changes:
@@ -180,16 +192,19 @@ class RunRecorder:
             derived[signals.UPDATE_PER_LR] = found[signals.UPDATE_NORM] / found[signals.LR]
         return derived
 
-    def _judge_record(self, record: Record) -> None:
-        builder = BlockBuilder()
-        builder.add(record)
-        for kind, step in self._pending_events:
-            builder.add_event(Event(kind=kind, tick=record.tick, step=step))
-        self._pending_events.clear()
-        for change in self._judge.update(builder.build()).changes:
-            self._report(change)
-        self._report_failures(self._judge.failures[self._num_failures :])
-        self._num_failures = len(self._judge.failures)
+    def _judge_pending(self) -> None:
+        """Judge the records that wait; how a run is cut never changes the judgement."""
+        records, self._pending = self._pending, []
+        if not records or self._shield.is_down:
+            return
+        last = records[-1].tick
+        events = [event for event in self._pending_events if event.tick <= last]
+        self._pending_events = [event for event in self._pending_events if event.tick > last]
+        with self._shield.guarding("record"):
+            for change in self._judge.update(_block(records, events)).changes:
+                self._report(change)
+            self._report_failures(self._judge.failures[self._num_failures :])
+            self._num_failures = len(self._judge.failures)
 
     def _report_failures(self, failures: Iterable[str]) -> None:
         """Log the detectors that failed and were left out."""
@@ -227,11 +242,8 @@ class RunRecorder:
 
     def _explain(self, incident: Incident) -> IncidentReport | None:
         """What the last records say about an incident; None if they are too few."""
-        builder = BlockBuilder()
-        for record in self._recent:
-            builder.add(record)
         try:
-            return self._judge.explain(incident, builder.build(), self._facts)
+            return self._judge.explain(incident, _block(self._recent), self._facts)
         except Exception:  # it began before the records that are kept
             return None
 
@@ -251,3 +263,12 @@ class RunRecorder:
         if self.journal.error is not None:
             remarks.append(f"the journal could not be written: {self.journal.error}")
         return tuple(remarks)
+
+
+def _block(records: Iterable[Record], events: Iterable[Event] = ()) -> Block:
+    builder = BlockBuilder()
+    for record in records:
+        builder.add(record)
+    for event in events:
+        builder.add_event(event)
+    return builder.build()

@@ -12,7 +12,15 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from trimtab.live.host.step_note import StepState
-from trimtab.live.measure.gradients import Change, Mark, compare, mark, sample, without
+from trimtab.live.measure.gradients import (
+    NO_GRADIENTS,
+    Change,
+    Mark,
+    compare,
+    mark,
+    sample,
+    without,
+)
 from trimtab.live.optimizers import parameters_of
 from trimtab.live.shield import log
 
@@ -50,9 +58,9 @@ class SkipDetector:
         parameters = parameters_of(optimizers)
         self._sample = sample(parameters)
         self._is_sharded = any(isinstance(parameter, DTensor) for parameter in parameters)
-        self._used: Mark = mark([])
+        self._used = NO_GRADIENTS
         """The gradients that an optimizer has used."""
-        self._at_record: Mark = []
+        self._at_record = NO_GRADIENTS
         self._scaler_version = 0
         self._samples = {o: sample(parameters_of([o])) for o in optimizers}
         self._used_by: dict[Optimizer, Mark] = {}
@@ -130,7 +138,7 @@ class SkipDetector:
 
     def has_fresh_gradients(self) -> bool:
         """Whether there are gradients that no optimizer has used."""
-        return any(gradient is not None for gradient, _ in self._fresh())
+        return any(version is not None for version in self._fresh().versions)
 
     def fresh_optimizers(self, moving: Optimizer) -> list[Optimizer]:
         """The optimizer that moves, and those that wait with gradients they have not used."""
@@ -149,8 +157,7 @@ class SkipDetector:
         return used is None or compare(used, mark(self._samples[optimizer])) is not Change.NONE
 
     def _fresh(self) -> Mark:
-        now = mark(self._sample)
-        return without(now, self._used) if self._used else now
+        return without(mark(self._sample), self._used)
 
     def _version(self) -> int:
         """How often `scaler.update()` has run: it writes to its tensor each time."""

@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 import torch
@@ -12,6 +13,10 @@ from trimtab.live.ranks.shards import local, norm_dtype, real
 
 SAMPLE = 16
 """Parameters whose gradients are compared from one record to the next."""
+
+MANY_TENSORS, SMALL_ELEMENTS = 64, 4096
+"""On a processor so many tensors of at most so many elements are joined for their norm: a norm of
+each costs more than the copy."""
 
 
 class GradientNorm:
@@ -48,10 +53,18 @@ class GradientNorm:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     gradient = parameter.grad
-                    if gradient is not None:
-                        part = real(local(gradient))
-                        key = (part.device, self.copies_of(parameter))
-                        parts.setdefault(key, []).append(part)
+                    if gradient is None:
+                        continue
+                    if type(gradient) is not torch.Tensor or gradient.layout != torch.strided:
+                        gradient = real(local(gradient))
+                    elif gradient.is_complex():
+                        gradient = torch.view_as_real(gradient)
+                    key = (gradient.device, self._copies.get(parameter, self._usual_copies))
+                    same = parts.get(key)
+                    if same is None:
+                        parts[key] = [gradient]
+                    else:
+                        same.append(gradient)
         if not parts:
             return None
         totals = [
@@ -62,6 +75,11 @@ class GradientNorm:
 
 
 def _sum_of_squares(tensors: list[torch.Tensor]) -> torch.Tensor:
+    if len(tensors) > MANY_TENSORS and tensors[0].device.type == "cpu":
+        small = [tensor for tensor in tensors if tensor.numel() <= SMALL_ELEMENTS]
+        if len(small) > MANY_TENSORS and len({tensor.dtype for tensor in small}) == 1:
+            joined = torch._C._nn.flatten_dense_tensors(small)
+            tensors = [t for t in tensors if t.numel() > SMALL_ELEMENTS] + [joined]
     norms = torch._foreach_norm(tensors, 2.0, dtype=norm_dtype(*tensors))
     total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return total.square()
@@ -75,43 +93,60 @@ class Change(Enum):
     REPLACED = "replaced"
 
 
-Mark = list[tuple["weakref.ref[torch.Tensor] | None", int]]
-"""Gradients by identity and version; a tensor that is gone can never be mistaken for another."""
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Gradients by identity and version.
+
+    Weak references to some of them make sure that a new tensor in the place of an old one is never
+    taken for it; they keep no memory.
+    """
+
+    versions: list[tuple[int, int] | None]
+    references: "list[weakref.ref[torch.Tensor]]"
+
+    def are_same(self, now: "Mark") -> bool:
+        """Whether nothing has changed."""
+        return self.versions == now.versions and not self.are_gone()
+
+    def are_gone(self) -> bool:
+        """Whether some of the gradients do not exist any more."""
+        return any(reference() is None for reference in self.references)
+
+
+NO_GRADIENTS = Mark([], [])
 
 
 def mark(parameters: Iterable[torch.Tensor]) -> Mark:
     """The present gradients of parameters."""
-    return [
-        (None, 0) if p.grad is None else (weakref.ref(p.grad), p.grad._version) for p in parameters
-    ]
+    gradients = [parameter.grad for parameter in parameters]
+    existing = [gradient for gradient in gradients if gradient is not None]
+    return Mark(
+        [None if gradient is None else (id(gradient), gradient._version) for gradient in gradients],
+        [weakref.ref(gradient) for gradient in existing[:: max(len(existing) // SAMPLE, 1)]],
+    )
 
 
 def compare(before: Mark, now: Mark) -> Change:
     """How gradients have changed between two marks of the same parameters."""
-    change = Change.NONE
-    for (old, old_version), (new, new_version) in zip(before, now, strict=True):
-        if old is not None and (new is None or old() is None or old() is not new()):
+    if before.are_gone():
+        return Change.REPLACED
+    if before.versions == now.versions:
+        return Change.NONE
+    for old, new in zip(before.versions, now.versions, strict=True):
+        if old is not None and (new is None or old[0] != new[0]):
             return Change.REPLACED
-        if (old is None) != (new is None) or old_version != new_version:
-            change = Change.GREW
-    return change
+    return Change.GREW
 
 
 def without(now: Mark, used: Mark) -> Mark:
     """A mark in which gradients that an optimizer has used already count as none."""
-    return [
-        (None, 0) if old[0] is not None and new[0] is not None and _same(old, new) else new
-        for old, new in zip(used, now, strict=True)
+    if not used.versions or used.are_gone():
+        return now
+    versions = [
+        None if old is not None and old == new else new
+        for old, new in zip(used.versions, now.versions, strict=True)
     ]
-
-
-def _same(
-    one: tuple["weakref.ref[torch.Tensor] | None", int],
-    other: tuple["weakref.ref[torch.Tensor] | None", int],
-) -> bool:
-    if one[0] is None or other[0] is None:
-        return one[0] is other[0]
-    return one[0]() is other[0]() and one[1] == other[1]
+    return Mark(versions, now.references if any(versions) else [])
 
 
 def sample(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -18,9 +18,18 @@ DEVICE_ELEMENTS = 2**24
 temporary tensors have 64 MB each in fp32."""
 
 
+SMALL_ELEMENTS = 4096
+"""Tensors up to this size are joined and summed together: an operation on each would cost more than
+the sums. A model of 10,000 small tensors took 1.3 s for its telemetry otherwise."""
+
+
 @dataclass(slots=True)
 class ParamChunk:
     """Flat pieces of parameters, few enough to stay in the cache together."""
+
+    is_joined: bool = False
+    """Whether each column is one tensor with all pieces in it, by `lengths`."""
+    lengths: list[int] = field(default_factory=list)
 
     indices: list[int] = field(default_factory=list)
     """The parameter that each piece belongs to."""
@@ -72,12 +81,17 @@ def _cut(
     is_cpu = local(parameters[0]).device.type == "cpu"
     room = limit = CPU_ELEMENTS if is_cpu else DEVICE_ELEMENTS
     chunk = ParamChunk()
+    small: list[tuple[int, list[torch.Tensor]]] = []
     for parameter in parameters:
         tensors = [parameter, parameter.grad]
         if has_moments:
             state = optimizer.state[parameter]
             tensors += [state["exp_avg"], state["exp_avg_sq"]]
-        flat = [local(tensor).reshape(-1) for tensor in tensors if tensor is not None]
+        parts = [local(tensor) for tensor in tensors if tensor is not None]
+        if parts[0].numel() <= SMALL_ELEMENTS and is_cpu:
+            small.append((index_of[parameter], parts))
+            continue
+        flat = [part.reshape(-1) for part in parts]
         start = 0
         while start < flat[0].numel():
             stop = min(start + room, flat[0].numel())
@@ -91,6 +105,26 @@ def _cut(
                 yield chunk
                 chunk, room = ParamChunk(), limit
     if chunk.indices:
+        yield chunk
+    if small:
+        yield from _join(small)
+
+
+def _join(small: list[tuple[int, list[torch.Tensor]]]) -> Iterator[ParamChunk]:
+    """Small tensors, many to a chunk."""
+    while small:
+        taken, size = 0, 0
+        while taken < len(small) and size < CPU_ELEMENTS:
+            size += small[taken][1][0].numel()
+            taken += 1
+        now, small = small[:taken], small[taken:]
+        columns = [list(column) for column in zip(*(parts for _, parts in now), strict=True)]
+        joined = [[torch._C._nn.flatten_dense_tensors(column)] for column in columns]
+        lengths = [parts[0].numel() for _, parts in now]
+        chunk = ParamChunk(is_joined=True, lengths=lengths, indices=[index for index, _ in now])
+        chunk.weights, chunk.grads, *moments = joined
+        if moments:
+            chunk.m, chunk.v = moments
         yield chunk
 
 

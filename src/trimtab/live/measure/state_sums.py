@@ -68,7 +68,12 @@ def squares(tensors: Tensors) -> torch.Tensor:
 def _without_moments(family: ParamFamily, indices: list[int]) -> torch.Tensor:
     sums = _Columns(indices)
     for chunk in family.chunks:
-        sums.add(chunk, _squares(chunk.weights), _squares(chunk.grads), _zeros(chunk.grads))
+        sums.add(
+            chunk,
+            _squares(chunk, chunk.weights),
+            _squares(chunk, chunk.grads),
+            _zeros(chunk, chunk.grads),
+        )
     param, grad, zeros = sums.rows()
     none = torch.zeros_like(grad)
     return torch.stack([param, grad, none, none, none, zeros, none, none, none])
@@ -94,14 +99,19 @@ def _with_moments(family: ParamFamily, step: torch.Tensor, indices: list[int]) -
 def _sum_adam(chunk: ParamChunk, epsilon: torch.Tensor, sums: "_Columns") -> None:
     """All sums of a chunk; what is summed last is m / (sqrt(v) + epsilon)."""
     found = (
-        *(_squares(chunk.weights), _squares(chunk.grads), _zeros(chunk.grads)),
-        *(_squares(chunk.m), _squares(chunk.v), _dots(chunk.grads, chunk.m)),
+        _squares(chunk, chunk.weights),
+        _squares(chunk, chunk.grads),
+        _zeros(chunk, chunk.grads),
+        _squares(chunk, chunk.m),
+        _squares(chunk, chunk.v),
+        _dots(chunk, chunk.grads, chunk.m),
     )
     scale = torch._foreach_sqrt(chunk.v)
     torch._foreach_add_(scale, [epsilon] * len(scale))  # a single one is read by the host
-    grad_to_v = _squares(torch._foreach_div(chunk.grads, scale))
+    grad_to_v = _squares(chunk, torch._foreach_div(chunk.grads, scale))
     direction = torch._foreach_div(chunk.m, scale)
-    sums.add(chunk, *found, grad_to_v, _squares(direction), _dots(direction, chunk.weights))
+    along = _dots(chunk, direction, chunk.weights)
+    sums.add(chunk, *found, grad_to_v, _squares(chunk, direction), along)
 
 
 class _Columns:
@@ -112,39 +122,47 @@ class _Columns:
         """Those of all pieces so far, also of other families."""
         self._rows: list[list[torch.Tensor]] = []
 
-    def add(self, chunk: ParamChunk, *rows: Tensors) -> None:
+    def add(self, chunk: ParamChunk, *rows: torch.Tensor) -> None:
         """Take the numbers of one chunk."""
         self._indices += chunk.indices
         self._rows = self._rows or [[] for _ in rows]
         for row, numbers in zip(self._rows, rows, strict=True):
-            row += numbers
+            row.append(numbers)
 
     def rows(self) -> list[torch.Tensor]:
         """The numbers of all chunks, row by row."""
-        return [torch.stack(row).float() for row in self._rows]
+        return [torch.cat(row).float() for row in self._rows]
 
 
-def _squares(pieces: Tensors) -> Tensors:
-    """The square of each flat piece's norm."""
-    if pieces[0].device.type == "cpu" and all(piece.dtype == torch.float32 for piece in pieces):
+def _squares(chunk: ParamChunk, pieces: Tensors) -> torch.Tensor:
+    """The square of each piece's norm."""
+    is_cpu = pieces[0].device.type == "cpu"
+    if chunk.is_joined or (is_cpu and all(piece.dtype == torch.float32 for piece in pieces)):
         # Half the time of a norm on a processor; elsewhere all norms are one kernel.
-        return _dots(pieces, pieces)
+        return _dots(chunk, pieces, pieces)
     norms = torch._foreach_norm(pieces, 2.0, dtype=norm_dtype(*pieces))
-    return torch._foreach_mul(norms, norms)
+    return torch.stack(torch._foreach_mul(norms, norms))
 
 
-def _dots(ones: Tensors, others: Tensors) -> Tensors:
+def _dots(chunk: ParamChunk, ones: Tensors, others: Tensors) -> torch.Tensor:
     """The inner product of each pair."""
     # In fp32: the cosine of two parallel bf16 vectors is over 1 otherwise.
-    return [_wide(a).dot(_wide(b)) for a, b in zip(ones, others, strict=True)]
+    if chunk.is_joined:
+        return _sum_pieces(chunk, _wide(ones[0]) * _wide(others[0]))
+    return torch.stack([_wide(a).dot(_wide(b)) for a, b in zip(ones, others, strict=True)])
+
+
+def _zeros(chunk: ParamChunk, pieces: Tensors) -> torch.Tensor:
+    """How many elements of each piece are exactly zero."""
+    # Ones and zeros added up by a dot take half the time of `count_nonzero`.
+    ones = [torch.eq(p, 0, out=torch.empty_like(p, dtype=torch.float32)) for p in pieces]
+    return _sum_pieces(chunk, ones[0]) if chunk.is_joined else _dots(chunk, ones, ones)
+
+
+def _sum_pieces(chunk: ParamChunk, joined: torch.Tensor) -> torch.Tensor:
+    lengths = torch.tensor(chunk.lengths, dtype=torch.int64, device=joined.device)
+    return torch.segment_reduce(joined, "sum", lengths=lengths, unsafe=True)
 
 
 def _wide(piece: torch.Tensor) -> torch.Tensor:
     return piece.float() if piece.dtype in (torch.bfloat16, torch.float16) else piece
-
-
-def _zeros(pieces: Tensors) -> Tensors:
-    """How many elements of each piece are exactly zero."""
-    # Ones and zeros added up by a dot take half the time of `count_nonzero`.
-    ones = [torch.eq(p, 0, out=torch.empty_like(p, dtype=torch.float32)) for p in pieces]
-    return _dots(ones, ones)
