@@ -8,13 +8,12 @@ skips the updates of the faulty steps.
 """
 
 import dataclasses
-import json
 import logging
 import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.result_cache import ResultCache
 from benchmarks.results import publish, table
 from trimtab.core import signals
 from trimtab.core.block import Block, FloatArray
@@ -114,6 +114,11 @@ class FaultCase:
     modes: tuple[Mode, ...] = (Mode.OBSERVE, Mode.PROTECT)
     has_skipping_twin: bool = False
 
+    @property
+    def name(self) -> str:
+        """What selects it on the command line: `F12`, or `F12-8` for the longer one."""
+        return f"{self.kind}-8" if "8 batches" in self.title else self.kind
+
     def scenario(self, seed: int) -> Scenario:
         """The run with the fault."""
         return Scenario(kind=self.kind, seed=seed, steps=self.steps, severity=self.severity)
@@ -197,19 +202,20 @@ class Lab:
 
 
 def main() -> None:
-    """Measure and publish: `lab_protect [FOLDER]`; results already in FOLDER are reused."""
+    """Measure and publish: `lab_protect [FOLDER [KIND ...]]`.
+
+    Results already in FOLDER are reused. With kinds, such as F02 or healthy, only those are
+    measured, and the section shows only those.
+    """
     torch.set_num_threads(1)
     logging.getLogger("trimtab").setLevel(logging.ERROR)  # every discard logs a warning
+    kinds = set(sys.argv[2:])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(sys.argv[1] if len(sys.argv) > 1 else name)
         lab, cache = Lab(Path(name) / "run"), ResultCache(folder)
-        rows = [row for case in FAULT_CASES for row in _rows(lab, case, cache)]
-        healthy = [
-            cache.get(f"{kind} seed {seed}", partial(_healthy, lab, kind, seed))
-            for seed in HEALTHY_SEEDS
-            for kind in HEALTHY
-        ]
-    discarded, steps = (sum(int(run[name]) for run in healthy) for name in ("discarded", "steps"))
+        cases = [case for case in FAULT_CASES if not kinds or case.name in kinds]
+        rows = [row for case in cases for row in _rows(lab, case, cache)]
+        healthy = _healthy_sentence(lab, cache) if not kinds or "healthy" in kinds else ""
     body = (
         f"{len(SEEDS)} seeds of both regimes; runs of {STEPS} steps (F02, 8 batches of F12), "
         f"{OVERFLOW_STEPS} (F11) or {SHORT_STEPS}, stopped {AFTER} steps after the fault. Excess: "
@@ -224,28 +230,23 @@ def main() -> None:
             ],
             rows,
         )
-        + f"\n\nHealthy and hard-negative runs with protection ({', '.join(HEALTHY)}; "
-        f"{len(HEALTHY_SEEDS)} seeds not used for any threshold): {discarded} of "
-        f"{steps:,} steps discarded (bar: 1 in 10,000)."
+        + healthy
     )
     publish("Protection in the lab", "scripts/bench lab_protect", body)
 
 
-class ResultCache:
-    """Outcomes of runs by name, kept in a folder, so that an interrupted measurement continues."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def get(self, name: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """The outcome with this name, measured if it is missing."""
-        path = self._folder / f"{name.replace('/', ' ')}.json"
-        if not path.exists():
-            path.write_text(json.dumps(measure()), encoding="utf-8")
-            print(name, path.read_text(encoding="utf-8"), file=sys.stderr, flush=True)
-        outcome: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))
-        return outcome
+def _healthy_sentence(lab: Lab, cache: ResultCache) -> str:
+    runs = [
+        cache.get(f"{kind} seed {seed}", partial(_healthy, lab, kind, seed))
+        for seed in HEALTHY_SEEDS
+        for kind in HEALTHY
+    ]
+    discarded, steps = (sum(int(run[name]) for run in runs) for name in ("discarded", "steps"))
+    return (
+        f"\n\nHealthy and hard-negative runs with protection ({', '.join(HEALTHY)}; "
+        f"{len(HEALTHY_SEEDS)} seeds not used for any threshold): {discarded} of "
+        f"{steps:,} steps discarded (bar: 1 in 10,000)."
+    )
 
 
 def _rows(lab: Lab, case: FaultCase, cache: ResultCache) -> Iterator[list[object]]:

@@ -36,11 +36,11 @@ def main() -> None:
             print(rows[-1], file=sys.stderr, flush=True)
     body = (
         f"Every fault kind once, severe, {STEPS} steps, seed {SEED}. Finite steps may be discarded "
-        f"{limit} in a row before the gate accepts them and restarts its baseline; other steps "
-        "(NaN, inf) are never applied, however many there are.\n\n"
+        f"{limit} in a row before the gate lets them through; other steps (NaN, inf) are "
+        "never applied, however many there are.\n\n"
         + table(
             [
-                *("fault", "steps", "finite discarded", "longest row", "baseline restarts"),
+                *("fault", "steps", "finite discarded", "longest row", "let through"),
                 *("not finite discarded", "fine"),
             ],
             rows,
@@ -50,10 +50,10 @@ def main() -> None:
 
 
 def row_of(run: Block) -> list[object]:
-    """Steps, finite discards, their longest row, baseline restarts, non-finite discards."""
+    """Steps, finite discards, their longest row, rows let through, non-finite discards."""
     finite, other = _discarded(run)
-    restarts = sum(event.kind == "gate learns anew" for event in run.events)
-    return [len(run), int(finite.sum()), _longest(finite), restarts, int(other.sum())]
+    let_through = sum(event.kind == "gate lets steps through" for event in run.events)
+    return [len(run), int(finite.sum()), _longest(finite), let_through, int(other.sum())]
 
 
 def is_fine(run: Block, max_consecutive_discards: int) -> bool:

@@ -15,7 +15,7 @@ class Finding:
     severity: str
     what: str
     tests: tuple[str, ...]
-    """The tests that show it; none if it belongs to the gate's rule."""
+    """The tests that show it."""
 
 
 def read_findings() -> tuple[Finding, ...]:

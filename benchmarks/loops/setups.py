@@ -13,6 +13,7 @@ GROUPS = {
     "precision": "Precision",
     "loop": "Loops",
     "model": "Models",
+    "trainer": "Trainers",
     "ranks": "Several ranks",
 }
 SWEEP = "sweep"

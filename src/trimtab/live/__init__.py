@@ -1,21 +1,28 @@
-"""The guard in a training loop: sees every step and waits for nobody.
+"""The guard in a training loop: sees every step and waits for nothing.
 
-The way of a step, and what sits where:
+One step, and what acts where:
 
-    for batch in loader:                  StepLoop      position, fingerprint (host)
-        loss = model(batch)               Activations   block outputs -> preallocated buffer
-        guard.record(loss=...)            LossMeter     one addition on the device
+    for batch in loader:            loop/step_loop       position and facts of the batch (host)
+        loss = model(batch)         measure/activations  in some steps: block outputs -> buffer
+        guard.record(loss=...)      measure/step_meter   one addition on the device
         loss.backward()
-        guard.clip_grad_norm_(1.0)        torch's own; its result is the norm before clipping
-        optimizer.step()                  pre-hook      gradient norm, if nobody gave one
-                                          post-hook     Telemetry, then the boundary:
-                                            Boundary    one small all_reduce; out of the device
-                                            HostSide    values of step t - L -> journal, judge
+        guard.clip_grad_norm_(1.0)  torch's clipping, or protect/folded_clip
+        optimizer.step()
+          pre-hook                  measure/gradients    are these very gradients finite, how large
+                                    ranks/rank_sync      ranks meet: one small all_reduce
+                                    protect/gate         `protect` only: decides, with a second one
+                                    host/in_flight       numbers of `lag` steps ago arrive:
+                                    host/record_assembler  -> host/run_recorder: journal, judge
+          the update                happens, or leaves every bit as it was
+          post-hook                 measure/telemetry    in some steps; rides along with later ones
 
-A guard that only observes changes none of them. With `mode="protect"` there is a gate in the
-pre-hook that keeps bad steps from the weights (protect/).
+loop/step_monitor holds this together: a step is a state machine, whatever the user's loop does. A
+guard that only observes changes nothing. Nothing on this path reads a device value on the host but
+`in_flight`, where the values have long arrived. Each part has a Shield: it fails alone.
 
-Nothing on this path reads a device value on the host, except at the boundary, where the values
-of L steps ago have long arrived. Whatever goes wrong in here is caught by the Shield: the guard
-steps aside and training goes on.
+    watch.py        makes a guard        loop/      when a step begins and ends
+    guard.py        what the user holds  measure/   what is measured
+    shield.py       a bug fails alone    ranks/     where ranks meet
+    optimizers.py   finding optimizers   protect/   keeping bad steps from the weights
+                                         host/      records, journal, judgement, reports
 """

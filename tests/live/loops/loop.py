@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,20 @@ import trimtab
 from trimtab.core.config import Config
 
 NAN = float("nan")
+
+WIDE = 128
+"""A matrix of this width has enough values for optimizers that quantize their state."""
+
+
+def wide_model(*_: Any) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDE, WIDE), nn.ReLU(), nn.Linear(WIDE, WIDE))
+
+
+def wide_batches(count: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(4, WIDE, generator=generator) for _ in range(count)]
+
 
 OptimizerFactory = Callable[[Any], Any]
 
@@ -115,10 +130,15 @@ def event_kinds(run_dir: Path) -> list[str]:
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What trimtab has logged as a warning or worse."""
     return [
-        record.getMessage()
+        without_paths(record.getMessage())
         for record in caplog.records
         if record.name.startswith("trimtab") and record.levelno >= logging.WARNING
     ]
+
+
+def without_paths(sentence: str) -> str:
+    """The sentence without its paths: those of a test have the test's words in them."""
+    return re.sub(r"/\S+", "", sentence)
 
 
 def live_tensors() -> int:

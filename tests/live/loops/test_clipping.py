@@ -13,6 +13,7 @@ from tests.live.loops.loop import (
     are_equal,
     is_finite,
     largest_difference,
+    poison,
     sgd,
     weights,
 )
@@ -219,3 +220,22 @@ def test_what_follows_the_clip_acts_on_clipped_gradients(
     watched, seen = clip_and_then(change, tmp_path, enabled=True)
     assert seen == pytest.approx(expected, rel=1e-4)
     assert largest_difference(bare, watched) < 1e-4
+
+
+@pytest.mark.parametrize("clips", [False, True])
+def test_a_step_that_nobody_recorded_is_looked_at_too(clips: bool, tmp_path: Path) -> None:
+    model = make_model()
+    optimizer = adamw(model.parameters())
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        for step, batch in enumerate(batches(12)):
+            loss = loss_of(model, batch)
+            if step != BAD:
+                guard.record(loss=loss)
+            optimizer.zero_grad()
+            loss.backward()
+            if step == BAD:
+                poison(model)
+            if clips:
+                guard.clip_grad_norm_(1.0)
+            optimizer.step()
+    assert is_finite(model)

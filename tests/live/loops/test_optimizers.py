@@ -10,10 +10,13 @@ from tests.live.loops.loop import (
     are_equal,
     is_finite,
     losses,
+    poison,
     train,
     unpromoted,
     warnings_of,
     weights,
+    wide_batches,
+    wide_model,
     without_bad_steps,
 )
 from tests.live.tiny import journal_of, make_model
@@ -56,7 +59,6 @@ THIRD_PARTY = [
     ("pytorch_optimizer", "Ranger21", {"lr": 1e-3, "num_iterations": 20}),
     ("pytorch_optimizer", "MADGRAD", {"lr": 1e-2}),
     ("transformers.optimization", "Adafactor", {}),
-    ("torchao.optim", "AdamW8bit", {"lr": 1e-3}),
 ]
 
 
@@ -75,6 +77,25 @@ def test_optimizers_of_other_packages_are_protected_or_refused(
     assert_protected_or_refused(
         lambda parameters: getattr(module, name)(parameters, **options), name, tmp_path, caplog
     )
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["AdamW8bit", "AdamW4bit", "AdamWFp8"])
+def test_optimizers_with_a_quantized_state_are_protected(name: str, tmp_path: Path) -> None:
+    torchao = pytest.importorskip("torchao.optim")
+    model = wide_model()
+    optimizer = getattr(torchao, name)(model.parameters(), lr=1e-3)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        for step, batch in enumerate(wide_batches(14)):
+            loss = model(batch).square().mean()
+            guard.record(loss=loss)
+            optimizer.zero_grad()
+            loss.backward()
+            if step in BAD:
+                poison(model)
+            optimizer.step()
+    assert is_finite(model)
+    assert len(losses(tmp_path)) == 14
 
 
 def assert_protected_or_refused(

@@ -3,80 +3,96 @@
 import math
 
 import numpy as np
-from benchmarks.gate import Outcome
+from benchmarks.gate.replay import Outcome
 
 from trimtab.core.config import GateConfig
-from trimtab.live.protect.baseline import LOSS_FLOOR, NORM_FLOOR, REFRESH_STEPS, TO_SIGMA
+from trimtab.live.protect.baseline import (
+    LOSS_FLOOR,
+    LOSS_ZERO,
+    NORM_FLOOR,
+    REFRESH_STEPS,
+    SIZE_SIGMAS,
+    TO_SIGMA,
+)
 
 
 class HostRule:
-    """The same rule in plain lists and numpy, written from its description."""
+    """The same rule in plain lists and floats, written from its description."""
 
     def __init__(self, config: GateConfig) -> None:
         self.config = config
-        self.last: list[tuple[np.float32, np.float32] | None] = []
-        self.usual = (np.float32(np.nan), np.float32(np.nan))
-        self.sigmas: tuple[np.float32, np.float32] | None = None
+        self.last: list[tuple[float, float]] = []
+        self.usual = self.sigma = (math.nan, math.nan)
+        self.size = math.nan
+        self.known = 0
         self.steps = 0
-        self.in_a_row = 0
-        self.recent = 0.0
+        self.odd_in_row = 0
+        self.discards = self.scaled = self.extreme = 0.0
 
     def decide(self, loss: float, norm: float) -> Outcome:
         """Judge a step and learn from it."""
-        is_finite = math.isfinite(loss) and math.isfinite(norm)
-        odd, excess, ratio = self._look(loss, norm) if is_finite else (False, False, 1.0)
-        spent = (
-            self.in_a_row >= self.config.max_consecutive_discards
-            or self.recent >= self.config.max_recent_discards
-        )
-        turned_down = (odd or excess) and not spent
-        forget = (odd or excess) and spent
-        discarded = not is_finite or (odd and not spent)
-        if forget:
-            self.last, self.sigmas = [], None
-        enters = is_finite and norm > 0 and not turned_down
-        self.last.append((np.float32(loss), np.log(np.float32(norm))) if enters else None)
-        self.last = self.last[-self.config.window :]
-        self.in_a_row = self.in_a_row + 1 if turned_down else 0
-        self.recent = self.recent * (1 - 1 / self.config.discard_memory_steps) + turned_down
-        self.steps += 1
-        if self.steps % REFRESH_STEPS == 0:
-            self._refresh()
-        shrunk = turned_down and not discarded
-        return Outcome(discarded, forget, ratio if shrunk else 1.0)
-
-    def _look(self, loss: float, norm: float) -> tuple[bool, bool, float]:
-        if self.sigmas is None:
-            return False, False, 1.0
         config = self.config
-        loss_off = np.float32(loss) - self.usual[0]
-        norm_off = np.log(np.float32(norm)) - self.usual[1] if norm > 0 else -np.inf
-        loss_sigmas, norm_sigmas = loss_off / self.sigmas[0], norm_off / self.sigmas[1]
-        is_loss_large = loss_off / abs(self.usual[0]) >= config.loss_excess
-        odd = (
-            (norm_sigmas >= config.norm_sigmas and norm_off >= math.log(config.norm_ratio))
-            or (loss_sigmas >= config.loss_sigmas and is_loss_large)
-            or (
-                min(loss_sigmas, norm_sigmas) >= config.joint_sigmas
-                and is_loss_large
-                and norm_off >= math.log(config.joint_ratio)
-            )
+        is_known = math.isfinite(loss) and math.isfinite(norm) and norm > 0
+        odd, large, huge, ratio = self._look(loss, norm) if is_known else (False, False, False, 1.0)
+        acts = self.odd_in_row < config.max_consecutive_discards
+        excess = large and acts and self.scaled <= config.max_scaled - 1
+        extreme = huge and acts and self.extreme <= config.max_extreme_scaled - 1
+        accident = odd and large and acts and self.discards <= config.max_discards - 1
+        self.scaled = self.scaled * (1 - 1 / config.scale_memory_steps) + excess
+        self.extreme = self.extreme * (1 - 1 / config.scale_memory_steps) + extreme
+        self.discards = self.discards * (1 - 1 / config.discard_memory_steps) + accident
+        self.odd_in_row = self.odd_in_row + 1 if odd else 0
+        self._learn((loss, math.log(norm)) if is_known else None)
+        is_finite = math.isfinite(loss) and math.isfinite(norm)
+        return Outcome(
+            discarded=accident or not is_finite,
+            shrink=ratio if excess or extreme else 1.0,
+            lets_through=odd and not acts,
         )
-        excess = norm_sigmas >= config.excess_sigmas and norm_off >= math.log(config.excess_ratio)
-        return bool(odd), bool(excess and config.clip_excess and not odd), float(np.exp(norm_off))
 
-    def _refresh(self) -> None:
-        known = [step for step in self.last if step is not None]
-        self.sigmas = None
-        if len(known) < self.config.min_history:
-            return
-        values = np.array(known, dtype=np.float32)
-        middle = len(known) // 2
+    def _look(self, loss: float, norm: float) -> tuple[bool, bool, bool, float]:
+        config = self.config
+        if self.known < config.min_history_extreme:
+            return False, False, False, 1.0
+        more, off = loss - self.usual[0], math.log(norm) - self.usual[1]
+        in_sigmas = off / self.sigma[1]
+        huge = in_sigmas >= config.norm_sigmas and off >= math.log(config.extreme_norm_ratio)
+        if self.known < config.min_history:
+            return False, False, huge, math.exp(off)
+        odd = (
+            min(more / self.sigma[0], in_sigmas) >= config.loss_sigmas
+            and more >= config.loss_excess * self.size
+            and off >= math.log(config.odd_norm_ratio)
+        )
+        large = (
+            in_sigmas >= config.norm_sigmas
+            and off >= math.log(config.norm_ratio)
+            and off >= config.norm_explained_by_loss * more / self.size
+        )
+        return odd, large, huge, math.exp(off)
+
+    def _learn(self, step: tuple[float, float] | None) -> None:
+        if step is not None:
+            self.last = [*self.last, step][-self.config.window :]
+        self.steps += 1
+        if self.steps % REFRESH_STEPS == 0 and self.last:
+            # The oldest step of a full ring is overwritten by one that does not count.
+            ring = self.last[1:] if step is None and self._is_full else self.last
+            self._refresh(np.array(ring))
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.last) == self.config.window
+
+    def _refresh(self, values: np.ndarray) -> None:
+        self.known = middle = len(values)
+        middle //= 2
         usual = np.sort(values, axis=0)[middle]
-        sigma = np.float32(TO_SIGMA) * np.sort(abs(values - usual), axis=0)[middle]
-        self.usual = (usual[0], usual[1])
-        floor = np.float32(LOSS_FLOOR) * abs(usual[0])
-        self.sigmas = (max(sigma[0], floor), max(sigma[1], np.float32(NORM_FLOOR)))
+        spread = TO_SIGMA * np.sort(abs(values - usual), axis=0)[middle]
+        self.usual = (float(usual[0]), float(usual[1]))
+        floor = LOSS_ZERO + LOSS_FLOOR * abs(self.usual[0])
+        self.sigma = (max(float(spread[0]), floor), max(float(spread[1]), NORM_FLOOR))
+        self.size = max(abs(self.usual[0]), SIZE_SIGMAS * self.sigma[0])
 
 
 def healthy(count: int, seed: int = 0) -> list[tuple[float, float]]:

@@ -215,7 +215,7 @@ class TestTraces:
         seen: list[set[str]] = []
         optimizer.register_step_pre_hook(lambda *_: seen.append(traces(optimizer)))
         self.step(model, optimizer, guard)
-        assert seen == [{"found_inf"}]
+        assert seen == [{"found_inf", "grad_scale"}]
         assert traces(optimizer) == set()
 
     def test_what_was_there_before_is_there_again(

@@ -35,16 +35,23 @@ MAX_MISPLACED = 20
 went elsewhere, before the log says so."""
 
 
+NODES = 3
+"""Nodes of a loss's graph that are looked at: what is recorded may be the loss times a number."""
+
+
 class Backward:
-    """Whether a backward pass has reached a loss; a hook on it that knows nothing else."""
+    """Whether a backward pass has reached a loss; a hook on its graph that knows nothing else."""
 
     def __init__(self, loss: Any) -> None:
         self.has_run = False
-        self.is_known = isinstance(loss, torch.Tensor) and loss.requires_grad
-        if self.is_known:
-            loss.register_hook(self)
+        node = loss.grad_fn if isinstance(loss, torch.Tensor) else None
+        self.is_known = node is not None
+        for _ in range(NODES):
+            if node is not None:
+                node.register_prehook(self)
+                node = next((parent for parent, _ in node.next_functions if parent), None)
 
-    def __call__(self, gradient: torch.Tensor) -> None:
+    def __call__(self, gradients: Any) -> None:
         """The gradient of the loss is here."""
         self.has_run = True
 

@@ -102,28 +102,23 @@ class Mark:
     """
 
     versions: list[tuple[int, int] | None]
-    references: "list[weakref.ref[torch.Tensor]]"
-
-    def are_same(self, now: "Mark") -> bool:
-        """Whether nothing has changed."""
-        return self.versions == now.versions and not self.are_gone()
+    references: "dict[int, weakref.ref[torch.Tensor]]"
 
     def are_gone(self) -> bool:
         """Whether some of the gradients do not exist any more."""
-        return any(reference() is None for reference in self.references)
+        return any(reference() is None for reference in self.references.values())
 
 
-NO_GRADIENTS = Mark([], [])
+NO_GRADIENTS = Mark([], {})
 
 
 def mark(parameters: Iterable[torch.Tensor]) -> Mark:
     """The present gradients of parameters."""
     gradients = [parameter.grad for parameter in parameters]
-    existing = [gradient for gradient in gradients if gradient is not None]
-    return Mark(
-        [None if gradient is None else (id(gradient), gradient._version) for gradient in gradients],
-        [weakref.ref(gradient) for gradient in existing[:: max(len(existing) // SAMPLE, 1)]],
-    )
+    versions = [None if g is None else (id(g), g._version) for g in gradients]
+    places = [place for place, version in enumerate(versions) if version is not None]
+    some = places[:: max(len(places) // SAMPLE, 1)]
+    return Mark(versions, {at: weakref.ref(g) for at in some if (g := gradients[at]) is not None})
 
 
 def compare(before: Mark, now: Mark) -> Change:
@@ -140,13 +135,15 @@ def compare(before: Mark, now: Mark) -> Change:
 
 def without(now: Mark, used: Mark) -> Mark:
     """A mark in which gradients that an optimizer has used already count as none."""
-    if not used.versions or used.are_gone():
+    if not used.versions:
         return now
+    gone = {at for at, reference in used.references.items() if reference() is None}
     versions = [
-        None if old is not None and old == new else new
-        for old, new in zip(used.versions, now.versions, strict=True)
+        None if old == new and at not in gone else new
+        for at, (old, new) in enumerate(zip(used.versions, now.versions, strict=True))
     ]
-    return Mark(versions, now.references if any(versions) else [])
+    fresh = {at: ref for at, ref in now.references.items() if versions[at] is not None}
+    return Mark(versions, fresh)
 
 
 def sample(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -1,8 +1,9 @@
-"""Baseline: what is usual for loss and gradient norm, in buffers of fixed size on the device.
+"""Baseline: the usual loss and gradient norm, in buffers of fixed size on the device.
 
-The median and the median deviation of the accepted steps among the last `window`: a spike that was
-discarded never enters, and one that was let through hardly moves a median. Worked out anew on a
-fixed grid of steps, which is often enough and leaves few operations for the steps in between.
+The median and the median absolute deviation of the last `window` steps that have a finite loss and
+a gradient. Discarded steps enter like all others: there are few of them, a median hardly notices
+them, and a level that has moved is learnt in half a window. Both are computed on a fixed grid of
+steps, which is often enough and leaves few operations for the steps in between.
 """
 
 import math
@@ -19,77 +20,86 @@ TO_SIGMA = 1.4826
 """A median absolute deviation times this is the standard deviation of a normal distribution."""
 
 LOSS_FLOOR = 0.002
-"""The least deviation of the loss, by its size. Without it a loss that hardly moves makes every
-batch an outlier. Source: healthy public runs, where 0.05 to 0.5 % gave equal results."""
+"""The smallest sigma of the loss, as a share of the usual loss: without it every batch of a loss
+that hardly moves is an outlier. Source: healthy public runs, where 0.05 to 0.5 % were equal."""
+
+LOSS_ZERO = 1e-6
+"""The smallest sigma of a loss around 0. Source: with a sigma of 0, a loss of 1e-12 after some
+hundred of exactly 0 was infinitely many sigmas away."""
 
 NORM_FLOOR = 0.03
-"""The least deviation of the log of the gradient norm. Source: the same runs."""
+"""The smallest sigma of the log of the gradient norm. Source: healthy public runs."""
+
+SIZE_SIGMAS = 5.0
+"""The size of a loss is its median, or this many sigmas if that is more: a loss that changes its
+sign has a median near 0. Source: a language model has a median of 12 to 100 sigmas."""
 
 
 class Baseline:
-    """Knows the usual loss and log norm, and how far from it a step is.
-
-    Each of the two is measured in sigmas and in a unit of its own: the size of the usual loss, and
-    1. So a step is four numbers: loss, loss, log norm, log norm.
-    """
+    """Holds the last steps and the scales computed from them."""
 
     def __init__(self, config: GateConfig, device: torch.device) -> None:
-        self._least = config.min_history
-        self._window = torch.full((2, config.window), math.inf, device=device)
-        """Loss and log norm of the last steps, in a ring; infinite where one was not accepted."""
-        self._usual = torch.full((4,), math.nan, device=device)
-        self.usual = self._usual[1:3]
-        """The usual loss and log norm."""
-        self._units = torch.full((4,), math.inf, device=device)
-        """What deviations are divided by; infinite while too little is known: nothing deviates."""
+        shape = (config.window, 2)
+        self._window = torch.full(shape, math.inf, dtype=torch.float32, device=device)
+        """Loss and log norm of the last steps, in a ring."""
+        self._place = torch.zeros(1, dtype=torch.long, device=device)
+        """Where the next step goes. It stays where it is after a step that does not count, which is
+        overwritten by the next one."""
         self._steps = 0
-        self._missing = torch.full((2,), math.inf, device=device)
-        # The units: a constant, a share of the usual loss, a multiple of the median deviation.
-        self._constant = torch.tensor([0.0, 0.0, NORM_FLOOR, 1.0], device=device)
-        self._by_size = torch.tensor([LOSS_FLOOR, 1.0, 0.0, 0.0], device=device)
-        self._by_deviation = torch.tensor([TO_SIGMA, 0.0, TO_SIGMA, 0.0], device=device)
+        self.scales = self._window.new_full((5,), math.nan)
+        """Usual loss, usual log norm, their sigmas, size of the loss."""
+        self.count = torch.zeros(1, dtype=torch.long, device=device)
+        """Steps that the scales are computed from."""
+        self._zeros = self._window.new_zeros(2)
+        self._floor = self._window.new_tensor([LOSS_ZERO, NORM_FLOOR])
+        self._floor_by_size = self._window.new_tensor([LOSS_FLOOR, 0.0])
 
-    def deviations(self, step: torch.Tensor) -> torch.Tensor:
-        """How far the four numbers of a step are from the usual."""
-        return (step - self._usual) / self._units
+    @property
+    def usual(self) -> torch.Tensor:
+        """The usual loss and log norm; NaN while nothing is known."""
+        return self.scales[:2]
 
-    def take(self, step: torch.Tensor, enters: torch.Tensor, forget: torch.Tensor) -> None:
-        """The step is decided: let it enter or not, or forget all that was before it."""
-        self._window.masked_fill_(forget, math.inf)
-        self._units.masked_fill_(forget, math.inf)
-        place = self._steps % self._window.shape[1]
-        self._window[:, place] = torch.where(enters, step[1:3], self._missing)
+    def update(self, step: torch.Tensor) -> bool:
+        """Add the loss and log norm of a step; returns whether the scales are new."""
+        counts = torch.dot(step, self._zeros) == 0  # NaN if either is not finite
+        self._window.index_put_((self._place,), step)
+        self._place.add_(counts).remainder_(len(self._window))
         self._steps += 1
-        if self._steps % REFRESH_STEPS == 0:
-            self._refresh()
+        if self._steps % REFRESH_STEPS != 0:
+            return False
+        self._refresh()
+        return True
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next step depends on."""
+        """Everything that the next step depends on."""
         return {
             "window": self._window.cpu().clone(),
-            "usual": self._usual.cpu().clone(),
-            "units": self._units.cpu().clone(),
+            "place": self._place.cpu().clone(),
+            "scales": self.scales.cpu().clone(),
+            "count": self.count.cpu().clone(),
             "steps": self._steps,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         self._window.copy_(state["window"])
-        self._usual.copy_(state["usual"])
-        self._units.copy_(state["units"])
+        self._place.copy_(state["place"])
+        self.scales.copy_(state["scales"])
+        self.count.copy_(state["count"])
         self._steps = int(state["steps"])
 
     def _refresh(self) -> None:
-        # What is missing is infinite and sorts behind the rest, so no mask is needed.
-        count = (self._window[0] < math.inf).sum().view(1)
-        usual = self._middle(self._window, count)
-        deviation = self._middle((self._window - usual).abs(), count)
-        self._usual = usual.expand(2, 2).flatten()
-        self.usual = self._usual[1:3]
-        floor = torch.addcmul(self._constant, self._usual.abs(), self._by_size)
-        sigmas = deviation.expand(2, 2).flatten() * self._by_deviation
-        self._units = torch.where(count < self._least, math.inf, torch.maximum(floor, sigmas))
+        counts = (self._window * self._zeros).sum(dim=1, keepdim=True) == 0
+        self.count = counts.sum().view(1)
+        # Steps that do not count become infinite and sort after the rest.
+        values = torch.where(counts, self._window, math.inf)
+        usual = self._median(values)
+        sizes = usual.abs()
+        floor = torch.addcmul(self._floor, sizes, self._floor_by_size)
+        sigmas = torch.maximum(floor, TO_SIGMA * self._median((values - usual).abs()))
+        size = torch.maximum(sizes, SIZE_SIGMAS * sigmas)[:1]
+        self.scales = torch.cat((usual, sigmas, size))
 
-    def _middle(self, values: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-        """The median of each row, of its first `count` values by size; of two the upper one."""
-        return values.sort(dim=1).values.index_select(1, count >> 1)
+    def _median(self, values: torch.Tensor) -> torch.Tensor:
+        """The median of the first `count` values of each column by size; the upper one of two."""
+        return values.sort(dim=0).values.index_select(0, self.count >> 1).view(2)

@@ -1,7 +1,7 @@
-"""Budget: how many steps may be discarded before the rule must be wrong.
+"""Budget: how often the gate may act before what it acts on must be part of the data.
 
-Where the level itself has moved (a new data mix, a higher learning rate), every step looks odd, and
-a rule without a budget discards for ever.
+An accident is rare. What keeps coming is a mode of the data, a new level, or damaged weights: each
+has to be learnt, and a rule without a budget withholds it for ever.
 """
 
 from typing import Any
@@ -10,32 +10,30 @@ import torch
 
 from trimtab.core.config import GateConfig
 
+ODD, EXCESS, EXTREME, ACCIDENT, LET_THROUGH = range(5)
+"""The tests of the rule, in their order; each has a counter."""
+
 
 class Budget:
-    """Counts finite steps that were turned down; those that are not finite cost nothing."""
+    """Counts odd steps in a row, and how often each of the other tests has acted."""
 
     def __init__(self, config: GateConfig, device: torch.device) -> None:
-        fading = 1.0 - 1.0 / config.discard_memory_steps
-        most = [float(config.max_consecutive_discards), float(config.max_recent_discards)]
-        self._most = torch.tensor(most, device=device)
-        self._if_turned_down = torch.tensor([1.0, fading], device=device)
-        self._if_not = torch.tensor([0.0, fading], device=device)
-        self._spent = torch.zeros(2, device=device)
-        """In a row, and recently: the latter decays by 1 / `discard_memory_steps` a step."""
+        scaled = 1.0 - 1.0 / config.scale_memory_steps
+        discarded = 1.0 - 1.0 / config.discard_memory_steps
+        self.spent = torch.zeros(5, dtype=torch.float32, device=device)
+        """Odd steps in a row; of the others, how often they acted, fading with every step."""
+        fading = [scaled, scaled, discarded, 0.0]
+        self._after_odd = self.spent.new_tensor([1.0, *fading])
+        self._after_usual = self.spent.new_tensor([0.0, *fading])
 
-    def is_spent(self) -> torch.Tensor:
-        """Whether nothing more may be turned down."""
-        return (self._spent >= self._most).any(dim=0, keepdim=True)
-
-    def take(self, turned_down: torch.Tensor) -> None:
-        """The step is decided: count it."""
-        kept = torch.where(turned_down, self._if_turned_down, self._if_not)
-        self._spent.mul_(kept).add_(turned_down)
+    def update(self, hits: torch.Tensor, is_odd: torch.Tensor) -> None:
+        """Count a step; `hits` are the tests that acted on it, in their order."""
+        self.spent.mul_(torch.where(is_odd, self._after_odd, self._after_usual)).add_(hits)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next step depends on."""
-        return {"spent": self._spent.cpu().clone()}
+        """Everything that the next step depends on."""
+        return {"spent": self.spent.cpu().clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
-        self._spent.copy_(state["spent"])
+        """Continue from a saved state."""
+        self.spent.copy_(state["spent"])

@@ -21,21 +21,15 @@ from trimtab.live.protect.buffers import BufferKeeper
 from trimtab.live.protect.discard import Discard, divide_gradients
 from trimtab.live.protect.folded_clip import FoldedClip
 from trimtab.live.protect.fused_support import FusedSupport
-from trimtab.live.protect.gate_reporter import (
-    FORGET,
-    REASONS,
-    SHRINK,
-    USUAL_LOG_NORM,
-    USUAL_LOSS,
-    VOTE,
-)
+from trimtab.live.protect.gate_reporter import VOTE
 from trimtab.live.protect.no_op_proof import why_not_discardable
-from trimtab.live.protect.rule import Rule, Verdict
+from trimtab.live.protect.rule import REPORT_NAMES, Rule, Verdict
 from trimtab.live.ranks.rank_sync import RankSync
-from trimtab.live.ranks.rank_vote import ACCEPT, DISCARD, OUT
+from trimtab.live.ranks.rank_vote import DISCARD, OUT
 from trimtab.live.shield import Shield
 
 _RECORDED = HEAD.index("recorded")
+_GIVEN = HEAD.index("given_norm")
 _SQUARES = HEAD.index("grad_squares")
 
 
@@ -52,6 +46,8 @@ class Decision:
     """What gradients are to be divided by, because their norm is in excess of the usual."""
     is_discarded: bool | None = None
     """The vote on the host, if an optimizer had to have it there."""
+    is_shrunk: bool = False
+    """Whether `shrink` is more than 1, if an optimizer had to know."""
 
     def values(self) -> tuple[tuple[str, ...], tuple[torch.Tensor, ...]]:
         """The names and numbers that leave for the host; at least the vote, on every rank."""
@@ -75,12 +71,7 @@ class Gate:
         self.shield = shield
         self.has_parted = False
         """Set when all ranks have agreed to protect no longer."""
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float32)  # the rule computes in fp32 whatever the user does
-        try:
-            self.rule = Rule(config, device)
-        finally:
-            torch.set_default_dtype(before)
+        self.rule = Rule(config, device)
         self._fused = FusedSupport(promote=config.promote, on_promotion=on_promotion)
         for optimizer in optimizers:
             why = None if self._fused.may_read_flag(optimizer) else why_not_discardable(optimizer)
@@ -95,10 +86,6 @@ class Gate:
         self._flag = torch.zeros(1, dtype=torch.float32, device=device)
         self._found_inf = self._flag[0]
         """The same as torch wants it, without a dimension."""
-        self._report_names = (
-            *(*REASONS, FORGET, USUAL_LOSS, USUAL_LOG_NORM),
-            *((SHRINK,) if config.clip_excess else ()),
-        )
 
     def decide(
         self,
@@ -116,19 +103,19 @@ class Gate:
         if loss is not None and not self.shield.is_down:
             with self.shield.guarding("rule"):
                 if sync.world == 1 and not is_recorded:
-                    discards = ~torch.isfinite(head[_SQUARES : _SQUARES + 1])
+                    discards = _is_nonfinite(head)
                 else:
-                    verdict = self.rule.judge(head[: len(RULE_HEAD)])
+                    verdict = self.rule.judge(head[: len(RULE_HEAD)], may_scale=may_shrink)
                     discards = self._only_nonfinite_if_unrecorded(head, verdict, sync)
         agreed = sync.vote(discards, loss)
         torch.eq(agreed, DISCARD, out=self._flag)
         decision = Decision(vote=agreed)
         if verdict is not None:
             with self.shield.guarding("learn"):
-                if may_shrink and verdict.shrink is not None:
-                    decision.shrink = torch.where(agreed == ACCEPT, verdict.shrink, 1.0)[0]
+                if may_shrink:
+                    decision.shrink = self._agreed_shrink(verdict.shrink, agreed, sync.world)
                 self._report(decision, verdict, sync)
-                self.rule.learn(verdict, agreed)
+                self.rule.learn(verdict)
         with self.shield.guarding("buffers"):
             self._buffers.settle(self._found_inf)
         self.has_parted = self.has_parted or (self.shield.is_down and sync.world == 1)
@@ -205,8 +192,7 @@ class Gate:
         if sync.world == 1:
             return verdict.discards
         is_recorded = head[_RECORDED : _RECORDED + 1] > 0
-        is_nonfinite = ~torch.isfinite(head[_SQUARES : _SQUARES + 1])
-        return torch.where(is_recorded, verdict.discards, is_nonfinite)
+        return torch.where(is_recorded, verdict.discards, _is_nonfinite(head))
 
     def _prepare(self, optimizer: Optimizer, decision: Decision | None) -> None:
         if not self._fused.reads_flag(optimizer):
@@ -224,17 +210,32 @@ class Gate:
         self.clip.pop(optimizer, may_fold=False)
         if decision is None:
             return
-        if decision.shrink is not None:
-            divide_gradients(parameters_of([optimizer]), self._left_to_shrink(decision.shrink))
         if optimizer in self._unproven:  # it was to be fused, and is not
             self._unproven.discard(optimizer)
             why = why_not_discardable(optimizer)
             if why is not None:
                 raise ConfigError(f"{why}, so its bad steps cannot be discarded")
         if decision.is_discarded is None:
-            decision.is_discarded = bool(self._flag)  # the one host read of this way
+            decision.is_discarded, decision.is_shrunk = self._read(decision)
         if decision.is_discarded:
             self._discard.via_missing_grads(optimizer)
+        elif decision.is_shrunk and decision.shrink is not None:
+            divide_gradients(parameters_of([optimizer]), self._left_to_shrink(decision.shrink))
+
+    def _read(self, decision: Decision) -> tuple[bool, bool]:
+        """Whether the step is discarded and whether it is scaled, in one host read."""
+        if decision.shrink is None:
+            return bool(self._flag), False
+        shrink = float(torch.where(self._found_inf > 0, 0.0, decision.shrink))
+        return shrink == 0, shrink > 1
+
+    def _agreed_shrink(
+        self, shrink: torch.Tensor, agreed: torch.Tensor, world: int
+    ) -> torch.Tensor:
+        """What every rank divides by: nothing if one of them could not decide."""
+        if world > 1:
+            shrink = torch.where(agreed == OUT, 1.0, shrink)
+        return shrink[0]
 
     def _left_to_shrink(self, shrink: torch.Tensor) -> torch.Tensor:
         """What is left to divide by where gradients have been clipped already."""
@@ -242,11 +243,15 @@ class Gate:
         return shrink if clipped is None else (shrink / clipped).clamp(min=1.0)
 
     def _report(self, decision: Decision, verdict: Verdict, sync: RankSync) -> None:
-        hits = verdict.hits if verdict.shrink is None else verdict.hits[: len(REASONS)]
-        shrink = () if verdict.shrink is None else (verdict.shrink,)
-        decision.report_names = self._report_names
-        decision.report = (hits, verdict.forget, self.rule.baseline.usual, *shrink)
+        decision.report_names = REPORT_NAMES
+        decision.report = self.rule.report(verdict)
         largest = sync.largest_loss
         if largest is not None:
             decision.report_names += (signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK)
             decision.report += (largest,)
+
+
+def _is_nonfinite(head: torch.Tensor) -> torch.Tensor:
+    """Whether the gradients are not finite, by the norm that was measured or given."""
+    norm = head[_GIVEN : _GIVEN + 1] + head[_SQUARES : _SQUARES + 1]
+    return ~torch.isfinite(norm)

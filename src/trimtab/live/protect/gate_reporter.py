@@ -5,22 +5,18 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from trimtab.core import signals
+from trimtab.live.protect.rule import (
+    IS_ARMED,
+    LETS_THROUGH,
+    SCALED_BY,
+    USUAL_LOG_NORM,
+    USUAL_LOSS,
+)
 from trimtab.live.ranks.rank_vote import DISCARD
 from trimtab.live.shield import log
 
-REASONS = {
-    "odd_norm": "gradient norm",
-    "odd_loss": "loss",
-    "odd_both": "loss and gradient norm together",
-}
-"""The tests of the rule in their order, and what each looks at."""
-
 VOTE = "vote"
-FORGET = "forget"
-USUAL_LOSS = "usual_loss"
-USUAL_LOG_NORM = "usual_log_norm"
-SHRINK = "shrink"
-"""The names of the numbers that the gate reports."""
+"""The name of what the ranks agreed on; the rule names the other values of a report."""
 
 LOG_EVERY = 10
 """Of steps discarded in a row the first is logged, then every 10th; all are journalled."""
@@ -44,7 +40,7 @@ class GateReporter:
         self._sink = sink
         self._in_a_row = 0
         self._num_reports = 0
-        self._is_armed = False
+        self._is_armed = self._lets_through = False
 
     def report(
         self, step: int, found: Mapping[str, float], report: Mapping[str, float]
@@ -58,24 +54,29 @@ class GateReporter:
                 decided[name] = report[name]
         if is_discarded:
             self._report_discard(step, found, report)
-        elif report.get(SHRINK, 1.0) > 1.0:
-            self._sink.event("gradient scaled down", step, {"by": report[SHRINK]})
-        if report.get(FORGET, 0.0) > 0:
+        elif report.get(SCALED_BY, 1.0) > 1.0:
+            self._sink.event("gradient scaled down", step, {"by": report[SCALED_BY]})
+        if IS_ARMED in report:
+            self._report_armed(step, report[IS_ARMED] > 0)
+            self._report_level(step, report[LETS_THROUGH] > 0)
+        return decided
+
+    def _report_level(self, step: int, lets_through: bool) -> None:
+        if lets_through and not self._lets_through:
             log.warning(
-                "trimtab: the budget of discarded steps is spent at step %d: the level has moved, "
-                "so the step is applied and the gate learns anew what is usual",
+                "trimtab: loss and gradient norm have been far above the usual for some steps, at "
+                "step %d still: the weights are damaged or the level has moved. The gate lets "
+                "these steps through, because only training can bring them back",
                 step,
             )
-            self._sink.event("gate learns anew", step, {"reasons": _reasons(found, report)})
-        if USUAL_LOG_NORM in report:
-            self._report_armed(step, math.isfinite(report[USUAL_LOG_NORM]))
-        return decided
+            self._sink.event("gate lets steps through", step, {})
+        self._lets_through = lets_through
 
     def _report_armed(self, step: int, is_armed: bool) -> None:
         self._num_reports += 1
         if is_armed and not self._is_armed:
             self._is_armed = True
-            log.info("trimtab: from step %d on the gate knows what is usual", step)
+            log.info("trimtab: the gate is armed from step %d on", step)
             self._sink.event("gate armed", step, {})
         if not self._is_armed and self._num_reports == ARMED_WITHIN:
             log.warning(
@@ -126,5 +127,5 @@ def _reasons(found: Mapping[str, float], report: Mapping[str, float]) -> list[st
         for name in (signals.LOSS, signals.GRAD_NORM)
         if not math.isfinite(found.get(name, 0.0))
     ]
-    by_rule = [reason for name, reason in REASONS.items() if report.get(name, 0.0) > 0]
-    return reasons or by_rule or ["gradients not finite"]
+    by_rule = "loss and gradient norm together" if IS_ARMED in report else "gradients not finite"
+    return reasons or [by_rule]

@@ -29,6 +29,8 @@ def why_not_discardable(optimizer: Optimizer) -> str | None:
     rng = torch.get_rng_state()
     try:
         return _try(twin)
+    except Exception:  # such as a state that cannot be copied
+        return None
     finally:
         torch.set_rng_state(rng)
 

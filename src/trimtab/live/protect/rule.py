@@ -1,14 +1,24 @@
-"""Rule: whether a step is so far from the usual that it must not reach the weights.
+"""Rule: what happens to a step before the update. Tensors only: the host neither reads nor waits.
 
-Tensors from end to end: the host neither reads nor waits. Not finite is always out. A finite step
-is out if the gradient norm, or the loss, or both together leave the usual by so much that it
-happens less than once in 10,000 healthy steps (GateConfig has the thresholds and their origin).
+    not finite                                              discarded, always
+    accident   norm far above the usual and not explained
+               by the loss, and the loss above it too       discarded      few over the whole run
+    excess     norm far above the usual and not explained
+               by the loss                                  scaled down    a few at a time
+    extreme    norm 100 times the usual, whatever the loss  scaled down    a few at a time
+    odd        loss and norm both above the usual           counted
 
-A yes or no is a tensor of one element. `a > b` between two of them reads "a and not b", in one
-operation instead of two.
+A larger loss explains a larger gradient. Where the loss rises with the norm, the batch is hard, or
+rare, or the weights are damaged: such a step has to be learnt from, and is not touched. A norm that
+the loss does not explain comes from broken data or a broken device. Nothing is withheld by the loss
+alone. After a few odd steps in a row nothing finite is touched: they are no accident.
+
+Each test is a row of conditions, each condition a linear function of loss, log norm and the
+counters that must not be negative. So all of them are one product of a matrix and a vector.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,93 +27,125 @@ import torch
 from trimtab.core.config import GateConfig
 from trimtab.core.errors import ConfigError
 from trimtab.live.protect.baseline import Baseline
-from trimtab.live.protect.budget import Budget
+from trimtab.live.protect.budget import ACCIDENT, EXCESS, Budget
+from trimtab.live.protect.conditions import LOSS, NUM_INPUTS, Condition, make_tests
 
-_ANY = -math.inf
+LETS_THROUGH = "lets_through"
+"""1 if so many steps in a row were odd that the gate touches none of them any more: the weights are
+damaged, or the level has moved."""
+IS_ARMED = "is_armed"
+"""1 once finite steps can be discarded or scaled down, 0 before."""
+USUAL_LOSS = "usual_loss"
+USUAL_LOG_NORM = "usual_log_norm"
+SCALED_BY = "scaled_by"
+"""What the gradients were divided by; 1 if they were not."""
+
+REPORT_NAMES = (LETS_THROUGH, IS_ARMED, USUAL_LOSS, USUAL_LOG_NORM, SCALED_BY)
+"""What the rule reports of each step to the host, in this order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the rule thinks of a step; every field is a tensor on the device."""
+    """What the rule decided about a step; every field is a tensor on the device."""
 
     discards: torch.Tensor
+    shrink: torch.Tensor
+    """What the gradients are to be divided by; 1 if the step stays as it is."""
     step: torch.Tensor
-    """The step as Baseline wants it: loss, loss, log norm, log norm."""
+    """Loss and log norm."""
     hits: torch.Tensor
-    """Which of the tests found the step odd, in the order of REASONS."""
-    turned_down: torch.Tensor
-    """Whether the step is odd, and the budget has room for it."""
-    forget: torch.Tensor
-    """Whether the step is odd and the budget is spent: then the odd is the new usual."""
-    shrink: torch.Tensor | None
-    """What the gradient is to be divided by to have the usual norm, 1 if that is not needed; None
-    if the user did not ask for it."""
+    """Which tests act, in the order of Budget."""
+    is_odd: torch.Tensor
+    lets_through: torch.Tensor
 
 
 class Rule:
-    """Judges each step against the accepted ones before it."""
+    """Judges each step against those before it."""
 
     def __init__(self, config: GateConfig, device: torch.device) -> None:
-        self._clips_excess = config.clip_excess
+        self._min_history = config.min_history
         self.baseline = Baseline(config, device)
         self._budget = Budget(config, device)
-        limits = [
-            [_ANY, _ANY, config.norm_sigmas, math.log(config.norm_ratio)],
-            [config.loss_sigmas, config.loss_excess, _ANY, _ANY],
-            [
-                *(config.joint_sigmas, config.loss_excess),
-                *(config.joint_sigmas, math.log(config.joint_ratio)),
-            ],
-        ]
-        if config.clip_excess:
-            limits.append([_ANY, _ANY, config.excess_sigmas, math.log(config.excess_ratio)])
-        self._limits = torch.tensor(limits, device=device)
-        self._zeros = torch.zeros(4, device=device)
+        tests = make_tests(config)
 
-    def judge(self, head: torch.Tensor) -> Verdict:
-        """Look at the sums of a step over all ranks, in the order of Sensors.HEAD."""
+        def of_each(get: Callable[[Condition], object]) -> torch.Tensor:
+            values = [[get(condition) for condition in test.conditions] for test in tests]
+            return torch.tensor(values, dtype=torch.float32, device=device)
+
+        self._weights = of_each(Condition.input_weights)
+        self._scale_weights = of_each(Condition.scale_weights)
+        self._constants = of_each(lambda condition: condition.constant)
+        self._explained = of_each(lambda condition: condition.explained)
+        self._min_count = torch.tensor([[test.min_history] for test in tests], device=device)
+        self._one = torch.ones(1, dtype=torch.float32, device=device)
+        self._nan = torch.full_like(self._one, math.nan)
+        self._is_loss = torch.eye(NUM_INPUTS, dtype=torch.float32, device=device)[LOSS]
+        self._refresh()
+
+    def judge(self, head: torch.Tensor, *, may_scale: bool = True) -> Verdict:
+        """Decide about the sums of a step over all ranks, in the order of Sensors.HEAD.
+
+        A norm that is not that of the gradients as they are now says nothing about how much they
+        would have to be scaled: then `may_scale` is False.
+        """
         loss, tokens, nan, inf, given, num_given, squares, _ = head.split(1)
         norm = torch.where(num_given > 0, given / num_given, squares.sqrt())
-        mean, log_norm = loss / tokens, norm.log()
-        # A step without tokens or gradients has NaN or -inf here, and enters nothing.
-        step = torch.cat((mean, mean, log_norm, log_norm))
-        is_finite = (norm < math.inf) > (nan + inf)
-        deviations = self.baseline.deviations(step)
-        hits = (deviations >= self._limits).all(dim=1)
-        is_odd = hits.any(dim=0, keepdim=True) & is_finite
-        is_spent = self._budget.is_spent()
-        turned_down = is_odd > is_spent
-        discards, shrink = turned_down, None
-        if self._clips_excess:
-            discards = turned_down & hits[:-1].any(dim=0, keepdim=True)
-            shrink = torch.where(turned_down > discards, deviations[3:].exp(), 1.0)
+        is_finite = (norm < math.inf) > (nan + inf)  # "and not", in one operation
+        # The sum of the loss leaves out what is not finite: NaN says that it is not whole. NaN, or
+        # the -inf of a step without gradients, makes conditions NaN, so no test acts.
+        mean = torch.where(is_finite, loss / tokens, self._nan)
+        inputs = torch.cat((mean, norm.log(), self._budget.spent, self._one))
+        # Not `torch.mv`: where the whole loop runs in autocast that would be in half precision.
+        hits = ((self._matrix * inputs).sum(dim=2) >= 0).all(dim=1)
+        is_odd, is_large, is_accident, lets_through = hits.split((1, ACCIDENT - EXCESS, 1, 1))
+        shrink = self._one
+        if may_scale:
+            shrink = torch.where(is_large.any(), norm * self._inverse_usual, shrink)
         return Verdict(
-            discards=discards >= is_finite,  # or not finite
-            step=step,
-            hits=hits,
-            turned_down=turned_down,
-            forget=is_odd & is_spent,
+            discards=is_accident >= is_finite,  # or not finite
             shrink=shrink,
+            step=inputs[:2],
+            hits=hits,
+            is_odd=is_odd,
+            lets_through=lets_through,
         )
 
-    def learn(self, verdict: Verdict, was_kept_out: torch.Tensor) -> None:
-        """All ranks have agreed on the step: remember it accordingly."""
-        is_known = torch.dot(verdict.step, self._zeros) == 0  # NaN if any of them is not finite
-        enters = (is_known > was_kept_out) > verdict.turned_down
-        self.baseline.take(verdict.step, enters, verdict.forget)
-        self._budget.take(verdict.turned_down)
+    def learn(self, verdict: Verdict) -> None:
+        """Remember a step that was judged."""
+        self._budget.update(verdict.hits, verdict.is_odd)
+        if self.baseline.update(verdict.step):
+            self._refresh()
+
+    def report(self, verdict: Verdict) -> tuple[torch.Tensor, ...]:
+        """The values of REPORT_NAMES, as the step was judged with them."""
+        return (verdict.lets_through, self._is_armed, self._usual, verdict.shrink)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next decision depends on."""
+        """Everything that the next decision depends on."""
         return {"baseline": self.baseline.state_dict(), "budget": self._budget.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         try:
             self.baseline.load_state_dict(state["baseline"])
             self._budget.load_state_dict(state["budget"])
         except (KeyError, RuntimeError, AttributeError, TypeError) as error:
             raise ConfigError(
-                f"the guard's saved state does not fit ({error}); it may be of another version or "
-                "another gate.window: leave it out, and the gate learns anew"
+                f"the guard's saved state does not fit ({error}); it may come from a different "
+                "version or a different gate.window: leave it out, and the gate starts to learn"
             ) from error
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Put the scales of the baseline into the conditions."""
+        scales, count = self.baseline.scales, self.baseline.count
+        self._usual = self.baseline.usual
+        self._inverse_usual = (-self._usual[1:]).exp()
+        self._is_armed = (count >= self._min_history).to(torch.float32)
+        explained = self._explained / scales[4:]
+        weights = self._weights - explained.unsqueeze(2) * self._is_loss
+        limits = (
+            self._constants + (self._scale_weights * scales).sum(dim=2) + explained * scales[:1]
+        )
+        limits = torch.where(count < self._min_count, -math.inf, limits)
+        self._matrix = torch.cat((weights, limits.unsqueeze(2)), dim=2)

@@ -5,6 +5,7 @@ that now and then); a hang is the very thing that is looked for.
 """
 
 import datetime
+import faulthandler
 import logging
 import multiprocessing
 import os
@@ -24,6 +25,7 @@ import torch._dynamo  # imported before the fork: every child would pay for it o
 import torch.distributed as dist
 import torch.distributed.checkpoint
 import torch.distributed.fsdp
+from tests.live.loops.loop import without_paths
 from tests.live.tiny import loss_of
 
 DEADLINE_SECONDS = 40.0
@@ -135,6 +137,7 @@ def _child(
     torch.set_num_threads(1)  # first of all: a parent that ran backward left a thread pool
     os.environ["OMP_NUM_THREADS"] = "1"
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    faulthandler.disable()  # an abort is expected, and its traces would fill the screen
     try:
         if join:
             meet(rank, world, meeting)
@@ -168,7 +171,7 @@ def log_of_trimtab() -> Iterator[list[str]]:
     """What trimtab logs as a warning or worse on this rank."""
     said: list[str] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: said.append(without_paths(record.getMessage()))  # type: ignore[method-assign]
     logger = logging.getLogger("trimtab")
     logger.addHandler(handler)
     try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from tests.live.loops.foreign_optimizers import CountsByInteger, CountsInTheGroup
+from tests.live.loops.loop import wide_batches, wide_model
 from tests.live.loops.setups.trial import STEPS, Loop, SetUp
 from tests.live.tiny import make_model, muon_and_adamw
 
@@ -89,6 +90,11 @@ OTHERS: list[tuple[str, str, dict[str, Any]]] = [
 SWEPT = "pytorch_optimizer"
 
 
+def wide_loss(model: Any, batch: torch.Tensor) -> torch.Tensor:
+    loss: torch.Tensor = model(batch).square().mean()
+    return loss
+
+
 def load(name: str) -> Any:
     """Import a module; of timm only its optimizers, because its models need torchvision."""
     if name.startswith("timm.optim."):
@@ -166,5 +172,8 @@ def optimizer_setups() -> Iterator[SetUp]:
     )
     for package, name, options in OTHERS:
         title = f"{package.partition('.')[0]}: {name}"
-        train = Loop(optimizer=_from_package(package, name, options))
+        make = _from_package(package, name, options)
+        train = Loop(optimizer=make)
+        if name.endswith(("bit", "Fp8")):
+            train = Loop(optimizer=make, model=wide_model, loss=wide_loss, data=wide_batches)
         yield SetUp(name=title, group="optimizer", train=train, package=package)

@@ -1,0 +1,34 @@
+"""Measure and publish: `scripts/bench gate [FOLDER]`; what FOLDER has already is not done again."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from benchmarks.gate import damage, healthy, page, real
+from benchmarks.real_runs import RUNS
+from benchmarks.result_cache import ResultCache
+from benchmarks.results import publish
+
+COMMAND = "scripts/bench gate"
+
+
+def main() -> None:
+    """All three sections."""
+    torch.set_num_threads(1)
+    if RUNS.exists():
+        publish("The gate on real runs", COMMAND, real.report(real.healthy_runs()))
+    publish("The gate on damaged weights", COMMAND, damage.report())
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(sys.argv[1] if len(sys.argv) > 1 else name)
+        publish(
+            "The gate on healthy kinds",
+            COMMAND,
+            healthy.report(healthy.measure(ResultCache(folder))),
+        )
+    page.write()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Healthy runs of many kinds with the gate: steps withheld, and the quality that they end with.
+
+A run that nothing is done to is the run without the gate, bit for bit. Where something is done,
+the run is paired with one without the gate, over several seeds.
+"""
+
+import importlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gate.kinds.registry import KINDS, Kind, halves
+from benchmarks.gate.replay import make_rule
+from benchmarks.gate.session import Session
+from benchmarks.result_cache import ResultCache
+from benchmarks.results import table
+
+for _name in ("classification", "regression", "generative", "reinforcement", "sequences", "rare"):
+    importlib.import_module(f"benchmarks.gate.kinds.{_name}")
+
+SEEDS = range(5)
+STUDENT_T = 2.776
+"""Of 95 % with four degrees of freedom."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was found of a kind."""
+
+    kind: Kind
+    half: str
+    runs: int
+    steps: int
+    discarded: int
+    scaled: int
+    most_discarded: int
+    """In one run."""
+    bare: float
+    """Mean quality without the gate; NaN if no run needed a pair."""
+    difference: float
+    """Mean quality with the gate minus without it."""
+    interval: float
+    """Half of the 95 % interval of the difference."""
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the gate makes the kind worse by more than noise."""
+        worse = -self.difference if self.kind.higher_is_better else self.difference
+        return worse > self.interval
+
+    def cells(self) -> list[object]:
+        """A line of the table."""
+        quality: list[object] = ["", "the same run", ""]
+        if not math.isnan(self.bare):
+            change = f"{self.difference:+.3g} ± {self.interval:.2g}"
+            quality = [f"{self.bare:.4g}", change, "NO" if self.is_worse else "yes"]
+        return [
+            *(self.kind.name, self.half, self.steps, self.discarded, self.scaled),
+            *(self.kind.measure, *quality),
+        ]
+
+
+def measure(cache: ResultCache, names: Iterable[str] | None = None) -> list[Row]:
+    """Train the kinds, or some of them."""
+    half_of = halves()
+    chosen = list(KINDS) if names is None else list(names)
+    return [_row(cache, KINDS[name], half_of[name]) for name in chosen]
+
+
+def report(rows: Sequence[Row]) -> str:
+    """The tables, and the totals that the bars are about."""
+    header = ("kind", "half", "steps", "discarded", "scaled", "quality", "bare", "change", "fine")
+    totals = [_total(half, rows) for half in ("tune", "report")]
+    return (
+        f"{len(rows)} kinds of small healthy runs that are unlike pretraining, trained with the "
+        "gate. They are cut into halves by a hash of their names: thresholds were chosen with one "
+        "half, the other only reports. Bars: 1 discard in 10,000 steps over all kinds, 10 in any "
+        "run, and a final quality no worse than that of the run without the gate (95 % interval of "
+        f"{len(SEEDS)} paired seeds). A run that the gate never touched is the run without it, bit "
+        "for bit; such kinds were run with one seed.\n\n"
+        + table(("half", "kinds", "steps", "discarded", "in 10,000", "most in one run"), totals)
+        + "\n\n"
+        + table(header, [row.cells() for row in rows])
+    )
+
+
+def _total(half: str, rows: Sequence[Row]) -> list[object]:
+    ours = [row for row in rows if row.half == half]
+    steps, discarded = (sum(getattr(row, name) for row in ours) for name in ("steps", "discarded"))
+    most = max((row.most_discarded for row in ours), default=0)
+    rate = f"{1e4 * discarded / steps:.2f}" if steps else ""
+    return [half, len(ours), f"{steps:,}", discarded, rate, most]
+
+
+def _row(cache: ResultCache, kind: Kind, half: str) -> Row:
+    gated = [_outcome(cache, kind, SEEDS[0], gate=True)]
+    bare: list[dict[str, Any]] = []
+    if gated[0]["discarded"] or gated[0]["scaled"]:
+        gated += [_outcome(cache, kind, seed, gate=True) for seed in SEEDS[1:]]
+        bare = [_outcome(cache, kind, seed, gate=False) for seed in SEEDS]
+    pairs = zip(gated, bare, strict=False)
+    changes = [ours["quality"] - theirs["quality"] for ours, theirs in pairs]
+    spread = float(np.std(changes, ddof=1)) if changes else 0.0
+    return Row(
+        kind=kind,
+        half=half,
+        runs=len(gated),
+        steps=sum(run["steps"] for run in gated),
+        discarded=sum(run["discarded"] for run in gated),
+        scaled=sum(run["scaled"] for run in gated),
+        most_discarded=max(run["discarded"] for run in gated),
+        bare=float(np.mean([run["quality"] for run in bare])) if bare else math.nan,
+        difference=float(np.mean(changes)) if changes else 0.0,
+        interval=STUDENT_T * spread / math.sqrt(max(1, len(changes))),
+    )
+
+
+def _outcome(cache: ResultCache, kind: Kind, seed: int, *, gate: bool) -> dict[str, Any]:
+    name = f"{kind.name}, seed {seed}, {'gate' if gate else 'bare'}"
+    return cache.get(name, partial(_train, kind, seed, gate=gate))
+
+
+def _train(kind: Kind, seed: int, *, gate: bool) -> dict[str, Any]:
+    session = Session(seed, make_rule() if gate else None)
+    quality = kind.train(session)
+    return {
+        "quality": quality,
+        "steps": len(session.stream),
+        "discarded": sum(outcome.discarded for outcome in session.outcomes),
+        "scaled": sum(outcome.shrink > 1 for outcome in session.outcomes),
+    }

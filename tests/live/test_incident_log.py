@@ -1,0 +1,75 @@
+"""What happens to a run is reported while it happens."""
+
+import logging
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.live.tiny import batches, loss_of, make_model
+
+import trimtab
+from trimtab.core.incidents import Incident
+
+BAD = 120
+
+
+def train(run_dir: Path, on_incident: Any = None, steps: int = 160) -> Any:
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+    with trimtab.watch(model, optimizer, run_dir=run_dir, on_incident=on_incident) as guard:
+        for step, batch in enumerate(batches(steps)):
+            loss = loss_of(model, batch)
+            guard.record(loss=loss * (50.0 if step == BAD else 1.0), tokens=batch.numel())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return guard
+
+
+def of_the_spike(incidents: Any) -> list[Incident]:
+    # On a busy machine a slow step before it may have opened the incident.
+    return [i for i in incidents if i.onset.step <= BAD <= i.last.step]
+
+
+def test_an_incident_is_logged_in_one_line_and_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="trimtab")
+    guard = train(tmp_path)
+    assert len(of_the_spike(guard.incidents)) == 1
+    onset = of_the_spike(guard.incidents)[0].onset.step
+    lines = [r for r in caplog.records if f"since step {onset}" in r.getMessage()]
+    assert any(line.levelno == logging.WARNING for line in lines)
+    for word in ("opened", "loss spike", "likely cause", "do:", f"step-{onset:06d}"):
+        assert any(word in line.getMessage() for line in lines)
+    assert not any("\n" in line.getMessage() for line in lines)
+    closing = [r.getMessage() for r in caplog.records if "closed (closed)" in r.getMessage()]
+    assert len(closing) == 1
+    assert "160 records" in closing[0]
+
+
+def test_the_callback_runs_in_a_thread_of_its_own_and_may_fail(tmp_path: Path) -> None:
+    seen: list[tuple[Incident, bool]] = []
+
+    def slow_and_broken(incident: Incident) -> None:
+        seen.append((incident, threading.current_thread() is threading.main_thread()))
+        time.sleep(0.2)
+        raise ConnectionError("the pager is down")
+
+    guard = train(tmp_path, slow_and_broken)
+    assert of_the_spike(incident for incident, _ in seen)
+    assert not any(in_main for _, in_main in seen)
+    assert len(of_the_spike(guard.incidents)) == 1
+
+
+def test_a_healthy_run_says_nothing_but_goodbye(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="trimtab")
+    train(tmp_path, steps=60)
+    said = [r.getMessage() for r in caplog.records if r.name == "trimtab"]
+    said = [line for line in said if "seconds" not in line and "throughput" not in line]
+    assert [line.split(":")[1].strip() for line in said] == ["closed (closed)"]
