@@ -33,18 +33,23 @@ class StepHooks:
     """Pre- and post-hooks on all optimizers."""
 
     def __init__(self, optimizers: Sequence[Optimizer], listener: StepListener) -> None:
-        self._listener = weakref.ref(listener)
+        self._before = _Before(weakref.ref(listener))
         self._handles: list[RemovableHandle] = []
         for optimizer in optimizers:
-            self._handles.append(optimizer.register_step_pre_hook(_Before(self._listener)))
-            handle = optimizer.register_step_post_hook(_After(self._listener))
+            self._handles.append(optimizer.register_step_pre_hook(self._before))
+            handle = optimizer.register_step_post_hook(_After(weakref.ref(listener)))
             self._handles.append(handle)
             # First of all: a user's hook must find the gradients that were there before.
             hooks: Any = optimizer._optimizer_step_post_hooks
             hooks.move_to_end(handle.id, last=False)
 
+    def keep_alive(self, listener: StepListener) -> None:
+        """Let the optimizers keep the listener: a closed guard that others still wait for."""
+        self._before.kept = listener
+
     def remove(self) -> None:
         """Take the hooks off again."""
+        self._before.kept = None
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -55,6 +60,7 @@ class _Before:
 
     def __init__(self, listener: "weakref.ref[StepListener]") -> None:
         self._listener = listener
+        self.kept: StepListener | None = None
 
     @_disable_dynamo
     def __call__(

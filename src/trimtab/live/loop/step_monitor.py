@@ -11,6 +11,7 @@ Ranks meet in every call of `optimizer.step()`, recorded or not, and nowhere els
 of them come anyway. A closed guard goes on coming there until all ranks have agreed to part.
 """
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,9 +36,6 @@ from trimtab.live.protect.gate_reporter import report_promotion
 from trimtab.live.ranks.rank_group import RankGroup
 from trimtab.live.ranks.replicas import count_copies
 from trimtab.live.shield import Shields, log
-
-_leaving: set["StepMonitor"] = set()
-"""Closed guards that still come to meetings: they must not be collected as garbage."""
 
 
 class StepMonitor:
@@ -74,6 +72,7 @@ class StepMonitor:
         self._moved: set[int] = set()
         self._decision: Decision | None = None
         self._num_steps = self._num_calls = 0
+        self._pid = os.getpid()
         self._is_started = self._is_in_backward = False
         self.sync = StepSync(
             slow,
@@ -90,7 +89,10 @@ class StepMonitor:
             shield.on_catch(self._report_failure)
         self._slow.arm()
         self._hooks = StepHooks(optimizers, self)
-        self._exit_hooks = ExitHooks(self.close) if recorder is not None else None
+        # A handler in Python cannot run while a collective waits: with several ranks a SIGTERM
+        # must end the process at once, as without trimtab.
+        is_alone = self.sync.ranks.world == 1
+        self._exit_hooks = ExitHooks(self.close) if recorder is not None and is_alone else None
 
     # What the guard calls.
 
@@ -152,7 +154,7 @@ class StepMonitor:
     def close(self, how: str) -> None:
         """Deliver what is under way and end the journal; leave as soon as all ranks agree."""
         sync = self.sync
-        if sync.is_closed:
+        if sync.is_closed or os.getpid() != self._pid:  # a forked child is not the run
             return
         was_watching, sync.is_closed = self.is_watching, True
         self._slow.disarm()
@@ -171,7 +173,7 @@ class StepMonitor:
             self._leave()
         else:  # the other ranks wait for this one in their next `optimizer.step()`
             sync.ranks.leave()
-            _leaving.add(self)
+            self._hooks.keep_alive(self)
 
     def report_promotion(self, name: str) -> None:
         """An optimizer now runs fused and did not before."""
@@ -225,7 +227,10 @@ class StepMonitor:
             return
         self._is_started = True
         if self.sync.ranks.world == 1:
-            self.sync.connect(first=False)
+            with self.shields.numbers.guarding("finding ranks"):
+                self.sync.connect(first=False)
+            if self.sync.ranks.world > 1 and self._exit_hooks is not None:
+                self._exit_hooks.remove()
         if self.sync.ranks.world > 1:
             with self.shields.numbers.guarding("comparing ranks"):
                 parameters = self._slow.parameters
@@ -311,7 +316,6 @@ class StepMonitor:
             self.gate.close()
         if self.sync.is_closed:
             self._hooks.remove()
-            _leaving.discard(self)
 
     def _refuse_backward(self) -> None:
         if self._is_in_backward:

@@ -84,6 +84,9 @@ class StepMeter:
         """Take the sum of squares of the gradients that are about to be applied."""
         if squares is None:
             return
+        if self._squares is not None:  # from before clipping: what is applied must be finite
+            self._squares = self._squares + squares * 0.0
+            return
         scale = self._grad_scale()
         self._squares = squares if scale is None else squares / scale.square()
 
