@@ -47,9 +47,9 @@ def publish_findings() -> None:
         counts.append([severity, meaning, f"{left} of {len(of_it)}"])
     body = "\n\n".join(
         [
-            "Findings of a red team on 0.1, each shown by tests of `tests/live/loops`, and five "
-            "about the gate's rule by `tests/live/protect`. Left: a test fails. On 0.1 all of the "
-            "first 57 were left.",
+            "Findings of a red team on 0.1, each shown by tests of `tests/live/loops`, and five, "
+            "about the gate's rule, by `tests/live/protect`. Left: a test fails. On 0.1 all 57 of "
+            "the former were left.",
             table(["severity", "means", "left"], counts),
             table(["number", "severity", "what", "tests", "now"], rows),
         ]

@@ -134,7 +134,7 @@ def test_training_goes_on_and_the_failure_is_reported(
     place: str, bare: Outcome, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert_same_bits(bare, train_with(place, tmp_path))
-    assert any("training goes on" in record.getMessage() for record in caplog.records)
+    assert any("training continues" in record.getMessage() for record in caplog.records)
     if place not in AT_THE_END and not place.endswith("append"):
         assert len(failures(tmp_path)) == 1
     # Where closing itself failed, the journal's thread is still writing.
@@ -169,7 +169,7 @@ def test_a_guard_that_cannot_begin_steps_aside(
 ) -> None:
     with planted("trimtab.live.watch.StepMeter", lambda: True):
         assert_same_bits(bare, train(SETUP, tmp_path))
-    assert "could not begin" in caplog.text
+    assert "could not start" in caplog.text
 
 
 def test_a_run_directory_that_cannot_be_is_told_before_training(tmp_path: Path) -> None:
@@ -234,6 +234,6 @@ def cannot_begin(rank: int, folder: Path) -> str:
 
 def test_ranks_begin_together_or_not_at_all(tmp_path: Path) -> None:
     assert run_ranks(cannot_begin, 2, tmp_path) == [
-        "rank 1 could not begin",
+        "rank 1 could not start",
         "NoGuard",
     ]

@@ -39,7 +39,7 @@ class Guard:
         self._ending = "closed"
         self._data_position = 0
         self._reported: set[str] = set()
-        """What the log has been told already."""
+        """What has been logged already."""
         # A guard that is dropped, or never closed before the program ends, closes itself.
         self._finalizer = weakref.finalize(
             self, monitor.close, "the program ended without closing the guard"
@@ -141,8 +141,8 @@ class Guard:
     ) -> Iterator[Step]:
         """Go through a loader in steps of `accumulate` batches.
 
-        `data_position` is that of its first batch: after a resume, where the data goes on. Without
-        it the next epoch goes on from the last.
+        `data_position` is that of its first batch: after a resume, where the data continues.
+        Without it an epoch continues the positions of the last one.
         """
         monitor = self._monitor
         start = self._data_position if data_position is None else data_position
@@ -161,7 +161,7 @@ class Guard:
         return {} if gate is None else {"gate": gate.rule.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what the gate had learnt; call it on every rank, with the same state."""
+        """Continue from what the gate had learnt; call it on every rank, with the same state."""
         gate = self._monitor.gate
         if gate is not None and "gate" in state:
             gate.rule.load_state_dict(state["gate"])

@@ -3,7 +3,7 @@
 import logging
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 log = logging.getLogger("trimtab")
 
@@ -26,13 +26,9 @@ class Shield:
         """Call this with part, place and error when something is caught."""
         self._listeners.append(listener)
 
-    @contextmanager
-    def guarding(self, place: str) -> Iterator[None]:
-        """Run code of trimtab; no exception of it reaches the user."""
-        try:
-            yield
-        except Exception as error:  # the very point: no error of ours gets out
-            self.catch(place, error)
+    def guarding(self, place: str) -> "_Guarding":
+        """Run code of trimtab in this context; no exception of it reaches the user."""
+        return _Guarding(self, place)
 
     def catch(self, place: str, error: Exception) -> None:
         """Handle what was raised where `guarding` cannot stand."""
@@ -42,7 +38,7 @@ class Shield:
             return
         trace = "".join(traceback.format_exception(error)).strip()
         log.error(
-            "trimtab: %s failed in %s: %s; training goes on\n%s",
+            "trimtab: %s failed in %s: %s; training continues\n%s",
             self.part,
             place,
             self._consequence,
@@ -55,17 +51,42 @@ class Shield:
                 log.exception("trimtab could not report its failure")
 
 
+class _Guarding:
+    """A context of a shield; a class, because one from a generator costs three times as much."""
+
+    __slots__ = ("_place", "_shield")
+
+    def __init__(self, shield: Shield, place: str) -> None:
+        self._shield = shield
+        self._place = place
+
+    def __enter__(self) -> None:
+        """Nothing is to be prepared."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        """Catch what was raised, unless it is meant to end the program."""
+        if isinstance(error, Exception):  # the very point: no error of ours gets out
+            self._shield.catch(self._place, error)
+            return True
+        return False
+
+
 class Shields:
     """One shield for each part of the guard that can fail alone."""
 
     def __init__(self) -> None:
         self.numbers = Shield("loss and gradient norm", "the guard steps aside on all ranks")
-        self.telemetry = Shield("telemetry", "it stops, the rest goes on")
-        self.activations = Shield("activations", "they are not recorded, the rest goes on")
-        self.user = Shield("user signals", "they are not recorded, the rest goes on")
-        self.host = Shield("journal", "nothing is recorded any more, the rest goes on")
-        self.judge = Shield("judge", "records are not judged any more, the rest goes on")
-        self.gate = Shield("gate", "trimtab protects no longer; it goes on watching")
+        self.telemetry = Shield("telemetry", "it stops, the rest continues")
+        self.activations = Shield("activations", "they are not recorded, the rest continues")
+        self.user = Shield("user signals", "they are not recorded, the rest continues")
+        self.host = Shield("journal", "nothing is recorded any more, the rest continues")
+        self.judge = Shield("judge", "records are not judged any more, the rest continues")
+        self.gate = Shield("gate", "trimtab protects no longer; it keeps watching")
 
     def __iter__(self) -> Iterator[Shield]:
         return iter(vars(self).values())

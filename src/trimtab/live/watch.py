@@ -61,7 +61,7 @@ def watch(
             weights, and makes Adam, AdamW, SGD and Adagrad fused.
         config: Settings; the defaults are meant to be right.
         scaler: The GradScaler of an fp16 run.
-        step: The number of the first step; after a resume, where the run goes on.
+        step: The number of the first step; after a resume, where the run continues.
         dtype: The precision regime (fp32, bf16, fp16, fp8), if it is not that of the parameters.
         seed: The run's seed, for the post-mortem.
         link: A link to the run, for the post-mortem.
@@ -123,7 +123,7 @@ def watch(
         parts.undo()
     if isinstance(problem, TrimtabError):  # the user can fix it, and nothing has been trained yet
         raise problem
-    log.error("trimtab could not begin and steps aside; training goes on", exc_info=problem)
+    log.error("trimtab could not start and steps aside; training continues", exc_info=problem)
     return NoGuard(model, step)
 
 
@@ -169,12 +169,12 @@ class _Parts:
         return parts
 
     def undo(self) -> None:
-        """Leave nothing behind."""
+        """Remove every trace of a start that failed."""
         self.slow.disarm()
         if self.gate is not None:
             self.gate.close()
         if self.recorder is not None:
-            self.recorder.journal.close("could not begin")
+            self.recorder.journal.close("could not start")
 
 
 class _Ranks:
@@ -208,7 +208,7 @@ class _Ranks:
         return len(self._ranks)
 
     def set_facts(self, parts: _Parts | None, problem: Exception | None) -> None:
-        """What this rank has to tell the others."""
+        """Set what this rank reports to the others."""
         if parts is None:
             self._facts = RankFacts(error=str(problem), settings=self._settings)
             return

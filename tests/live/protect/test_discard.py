@@ -410,7 +410,7 @@ class TestClosures:
             assert moved(model, before)  # as it would have without us
             assert guard._monitor.is_watching  # type: ignore[union-attr]
         assert "evaluates its closure more than once" in caplog.text
-        assert "goes on watching" in caplog.text
+        assert "keeps watching" in caplog.text
 
     def test_an_optimizer_that_moves_before_it_evaluates_is_refused(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -1,4 +1,4 @@
-"""A bug of ours in the gate, planted in many places: training goes on, and is watched still."""
+"""A bug of ours in the gate, planted in many places: training continues, and is watched still."""
 
 from pathlib import Path
 from typing import Any

@@ -69,7 +69,7 @@ class IncidentLog:
             try:
                 on_incident(incident)
             except Exception:
-                log.exception("trimtab: on_incident raised; training goes on")
+                log.exception("trimtab: on_incident raised; training continues")
 
 
 def describe(change: IncidentChange, explained: IncidentReport | None, run: RunDirectory) -> str:

@@ -88,12 +88,12 @@ class RunRecorder:
             run.write_manifest(manifest)
             self._incident_log = IncidentLog(run, on_incident)
             if len(earlier):
-                # Only a judge that knows how the run was can say whether it goes on from there.
+                # Only a judge that knows the past of the run can tell whether it continues it.
                 self._judge.update(earlier)
                 self._attempt += int(first_step <= earlier.step[-1])
                 self.event("resume", first_step, {"last_step": int(earlier.step[-1])})
         except BaseException:
-            self.journal.close("could not begin")
+            self.journal.close("could not start")
             raise
 
     @property

@@ -1,7 +1,7 @@
 """ExitHooks: a run that is terminated, or never closed, still says how it ended.
 
 A SIGTERM handler is set only where there is none: a user's handler decides what a SIGTERM means,
-and the guard goes on until it is closed.
+and the guard keeps working until it is closed.
 """
 
 import os
@@ -17,7 +17,7 @@ CLOSE_SECONDS = 5.0
 
 
 class ExitHooks:
-    """Calls `close` with the reason when the process is told to stop."""
+    """Calls `close` with the reason when the process is terminated."""
 
     def __init__(self, close: Callable[[str], None]) -> None:
         self._close = weakref.WeakMethod(close)

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 
 class StepListener(Protocol):
-    """What hears of steps; only a stop that the user asked for may come out of these."""
+    """What the hooks call; only NonFiniteRun may be raised here."""
 
     def before_update(self, optimizer: Optimizer) -> None:
         """The gradients are ready and this optimizer is about to move."""
@@ -25,7 +25,7 @@ class StepListener(Protocol):
         ...
 
     def cannot_gate(self, optimizer: Optimizer, why: str) -> None:
-        """This optimizer uses its closure in a way that cannot be looked behind."""
+        """This optimizer uses its closure in a way that hides its gradients."""
         ...
 
 

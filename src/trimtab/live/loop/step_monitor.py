@@ -8,7 +8,7 @@
     no update         the next record, the step loop or guard.skip() -> SKIPPED, OVERFLOW
 
 Ranks meet in every call of `optimizer.step()`, recorded or not, and nowhere else: that is where all
-of them come anyway. A closed guard goes on coming there until all ranks have agreed to part.
+of them come anyway. A closed guard keeps meeting the others until all ranks have agreed to part.
 """
 
 import os

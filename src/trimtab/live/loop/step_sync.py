@@ -5,7 +5,7 @@
     receive    the same numbers on every rank: ranks part, a broken run stops; the first rank
                assembles records
 
-A rank that failed goes on coming to meetings, with nothing but the wish to leave.
+A rank that failed keeps coming to the meetings, with zeros and a vote to leave.
 """
 
 import math

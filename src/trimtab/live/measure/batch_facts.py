@@ -15,8 +15,8 @@ MAX_TOKEN_ID = 1 << 20
 """Token ids beyond this are not a vocabulary; the largest in use have some 260,000 entries."""
 
 SAMPLE_BLOCKS, BLOCK_ELEMENTS = 16, 4096
-"""Of a tensor with more than 65,536 elements so many blocks of so many are looked at: a batch of
-154 MB of images costs no more than one of tokens."""
+"""A tensor with more than 65,536 elements is sampled: 16 blocks of 4,096. A batch of 154 MB of
+images costs no more than one of tokens."""
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.uint8)
 

@@ -15,8 +15,8 @@ SAMPLE = 16
 """Parameters whose gradients are compared from one record to the next."""
 
 MANY_TENSORS, SMALL_ELEMENTS = 64, 4096
-"""On a processor so many tensors of at most so many elements are joined for their norm: a norm of
-each costs more than the copy."""
+"""On a processor, more than 64 tensors of at most 4,096 elements are joined for their norm: a norm
+of each costs more than the copy."""
 
 
 class GradientNorm:

@@ -69,8 +69,8 @@ class StepMeter:
         self.num_losses += 1
 
     def give_norm(self, norm: Any, *, is_from_user: bool) -> None:
-        """Take the gradient norm before clipping from whoever knows it."""
-        # A copy: whoever gave the tensor may go on to change it.
+        """Take the gradient norm before clipping, from the user or from the guard's clipping."""
+        # A copy: the tensor may be changed later.
         self._given_norm = as_scalar(norm, self.device).clone()
         self._is_from_user = is_from_user
         self.norm_is_given = True
@@ -182,7 +182,7 @@ def have_slipped(sums: Mapping[str, float]) -> bool:
 
 
 def read_head(sums: Mapping[str, float]) -> dict[str, float]:
-    """The signals behind the sums over all ranks."""
+    """The signals that the sums over all ranks give."""
     found: dict[str, float] = {}
     if sums["no_tokens"] == 0 and sums["tokens"] > 0:
         found[signals.TOKENS] = sums["tokens"]
@@ -221,7 +221,7 @@ class UserSignals:
         if len(self._on_host) + len(self._on_device) >= self.LIMIT:
             return
         if isinstance(value, torch.Tensor):
-            # A copy: whoever gave the tensor may go on to change it.
+            # A copy: the tensor may be changed later.
             self._on_device[name] = as_scalar(value, self._device, self._dtype).clone()
         else:
             self._on_host[name] = as_float(value)

@@ -137,7 +137,7 @@ def _fits(optimizer: Optimizer) -> bool:
 
 
 def _is_unsound(group: dict[str, Any]) -> bool:
-    """Whether the fused form computes with memory that nobody has written.
+    """Whether the fused form computes with uninitialized memory.
 
     In torch 2.13 SGD with momentum does, in half precision on the CPU: the same run ends elsewhere
     each time, now and then at infinity.
@@ -214,7 +214,7 @@ def _lacks_momentum(optimizer: Optimizer) -> bool:
     """Whether fused SGD would make its momentum buffers in this step.
 
     It makes them from memory as it finds it and relies on the update to fill them; an update that
-    does not happen leaves noise behind.
+    does not happen leaves that noise in place.
     """
     return isinstance(optimizer, SGD) and any(
         parameter.grad is not None

@@ -158,8 +158,8 @@ class Gate:
         self.after(optimizer)
         with self.shield.guarding("closure"):
             raise ConfigError(
-                f"{type(optimizer).__name__} {why}, so its bad steps cannot be told from its good "
-                "ones; use mode='observe' with it"
+                f"{type(optimizer).__name__} {why}, so its bad steps cannot be discarded; use "
+                "mode='observe' with it"
             )
 
     def end_step(self, *, is_applied: bool) -> None:

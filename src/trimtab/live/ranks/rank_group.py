@@ -2,7 +2,7 @@
 
 On the default group trimtab's collectives mix with those of `dcp.async_save` and of user threads.
 Ranks agree through the store of the default group, which needs no collective: a rank that is
-switched off or has failed writes that down, and nobody waits for it in vain.
+switched off or has failed writes that down, and no rank waits for it in vain.
 """
 
 import datetime
@@ -42,7 +42,7 @@ class RankGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFacts:
-    """What a rank tells the others before the first step."""
+    """What a rank reports to the others before the first step."""
 
     error: str | None = None
     """Why this rank cannot watch."""
@@ -96,7 +96,7 @@ def join_group(
 
 
 def announce(ranks: Sequence[int], facts: RankFacts) -> None:
-    """Tell the ranks that watch that this one does not."""
+    """Let the ranks that watch know that this one does not."""
     if len(ranks) > 1 and dist.get_backend() != "fake":
         _write(ranks, facts)
 
@@ -164,7 +164,7 @@ def _decide(prefix: str, ranks: Sequence[int], deadline: float) -> dict[str, Any
 def _problem(watching: dict[int, dict[str, Any]], off: list[int]) -> str | None:
     for rank, fact in watching.items():
         if fact["error"] is not None:
-            return f"rank {rank} could not begin: {fact['error']}"
+            return f"rank {rank} could not start: {fact['error']}"
     for what, advice in (
         ("optimizers", "watch the same number of optimizers on every rank"),
         ("settings", "call watch with the same mode and settings on every rank"),
@@ -186,7 +186,7 @@ def _read(prefix: str, rank: int, deadline: float) -> dict[str, Any]:
 
 
 def _wait(key: str, deadline: float, who: str) -> bytes:
-    """The value of a key, as soon as somebody has set it."""
+    """The value of a key, as soon as a rank has set it."""
     store = _store()
     while True:
         left = deadline - time.monotonic()

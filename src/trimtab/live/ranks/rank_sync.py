@@ -2,7 +2,7 @@
 
 A meeting is one all_reduce (SUM) of a vector that has the same length at every step and on every
 rank, and, if a gate decides, a second one (MAX) of two whole numbers. The sum begins with a count
-of ranks that want to leave: a rank whose guard failed or was closed goes on coming here with its
+of ranks that want to leave: a rank whose guard failed or was closed keeps coming here with its
 bit set, every rank reads it `lag` meetings later, and all part at the same one.
 
 Nothing in here is shielded: a rank that does not come keeps the others waiting.
@@ -73,5 +73,5 @@ class RankSync:
         except RuntimeError as error:  # a rank is gone, or did not come in time
             self.has_parted = True
             log.error(
-                "trimtab: the ranks could not meet (%s); this rank goes on without trimtab", error
+                "trimtab: the ranks could not meet (%s); this rank continues without trimtab", error
             )

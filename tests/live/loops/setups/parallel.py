@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from tests.live.loops.ranks.one_process import plain_model
 from tests.live.loops.setups.trial import STEPS, Factor, Learned, SetUp, learned
-from tests.live.tiny import batches, loss_of, make_model
+from tests.live.tiny import batches, loss_of
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
@@ -20,22 +21,16 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 
-def undropped() -> Any:
-    model = make_model()
-    model.dropout.p = 0.0
-    return model
-
-
 def ddp() -> nn.Module:
-    return DistributedDataParallel(undropped())
+    return DistributedDataParallel(plain_model())
 
 
 def ddp_views() -> nn.Module:
-    return DistributedDataParallel(undropped(), gradient_as_bucket_view=True)
+    return DistributedDataParallel(plain_model(), gradient_as_bucket_view=True)
 
 
 def ddp_static() -> nn.Module:
-    return DistributedDataParallel(undropped(), static_graph=True)
+    return DistributedDataParallel(plain_model(), static_graph=True)
 
 
 def shard(model: Any, mesh: Any, **options: Any) -> nn.Module:
@@ -47,31 +42,31 @@ def shard(model: Any, mesh: Any, **options: Any) -> nn.Module:
 
 
 def fsdp2() -> nn.Module:
-    return shard(undropped(), init_device_mesh("cpu", (dist.get_world_size(),)))
+    return shard(plain_model(), init_device_mesh("cpu", (dist.get_world_size(),)))
 
 
 def fsdp2_bf16() -> nn.Module:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    return shard(undropped(), init_device_mesh("cpu", (2,)), mp_policy=policy)
+    return shard(plain_model(), init_device_mesh("cpu", (2,)), mp_policy=policy)
 
 
 def fsdp2_offloaded() -> nn.Module:
     policy = CPUOffloadPolicy(pin_memory=False)
-    return shard(undropped(), init_device_mesh("cpu", (2,)), offload_policy=policy)
+    return shard(plain_model(), init_device_mesh("cpu", (2,)), offload_policy=policy)
 
 
 def hsdp() -> nn.Module:
     names = ("replicate", "shard")
-    return shard(undropped(), init_device_mesh("cpu", (2, 2), mesh_dim_names=names))
+    return shard(plain_model(), init_device_mesh("cpu", (2, 2), mesh_dim_names=names))
 
 
 def fsdp1() -> nn.Module:
-    return FullyShardedDataParallel(undropped(), device_id=torch.device("cpu"))
+    return FullyShardedDataParallel(plain_model(), device_id=torch.device("cpu"))
 
 
 def fsdp1_original() -> nn.Module:
     device = torch.device("cpu")
-    return FullyShardedDataParallel(undropped(), device_id=device, use_orig_params=True)
+    return FullyShardedDataParallel(plain_model(), device_id=device, use_orig_params=True)
 
 
 def split(model: Any, mesh: Any) -> Any:
@@ -82,12 +77,12 @@ def split(model: Any, mesh: Any) -> Any:
 
 
 def tensor_parallel() -> Any:
-    return split(undropped(), init_device_mesh("cpu", (2,)))
+    return split(plain_model(), init_device_mesh("cpu", (2,)))
 
 
 def fsdp2_over_tensor_parallel() -> nn.Module:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    return shard(split(undropped(), mesh["tp"]), mesh["dp"])
+    return shard(split(plain_model(), mesh["tp"]), mesh["dp"])
 
 
 def plain_optimizer(model: nn.Module) -> Any:
