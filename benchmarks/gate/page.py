@@ -47,7 +47,7 @@ def figures() -> str:
     rows.append(
         ["spike of BLOOM-176B on public runs", "its second step", f"{either[0]} % neutralised"]
     )
-    rows.append(["", "each later one", f"{min(either[1:])} % or more"])
+    rows.append(["", "each later one", f"{min(either[1:])} % neutralised"])
     for title, bare, change, discards, scaled in damages:
         outcome = f"{change} with the gate ({discards} discarded, {scaled} scaled)"
         rows.append([title, f"loss {bare} without it", outcome])

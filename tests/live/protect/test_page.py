@@ -1,0 +1,27 @@
+"""The page on what the gate does shows the figures that were measured."""
+
+from benchmarks.gate import page
+
+from trimtab.core.config import GateConfig
+
+
+def test_the_figures_are_those_of_the_results() -> None:
+    assert page.shown() == page.figures()
+
+
+def test_the_thresholds_are_those_of_the_settings() -> None:
+    text = " ".join(page.PAGE.read_text(encoding="utf-8").split())
+    gate = GateConfig()
+    for sentence in (
+        f"norm {gate.norm_ratio:.0f} times its median and {gate.norm_sigmas:.0f} sigmas above it",
+        f"loss {gate.loss_sigmas:.0f} sigmas and {gate.loss_excess:.0%} above".replace("%", " %"),
+        f"norm {gate.extreme_norm_ratio:.0f} times its median",
+        f"more than {gate.max_consecutive_discards} steps in a row",
+        f"a norm of exp({gate.norm_explained_by_loss} x) times its median",
+        f"over the last {gate.window} steps",
+        f"The first {gate.min_history_extreme} steps",
+        f"| discarded | {gate.max_discards:.0f}, then one in",
+        f"| {gate.max_scaled:.0f}, then one in",
+        f"| {gate.max_extreme_scaled:.0f}, then one in",
+    ):
+        assert sentence in text, sentence
