@@ -1,8 +1,8 @@
-"""Which rules of `trimtab check` a small model shows: each fault against the rule's own fix.
+"""Which rules of `trimtab check` show in a small model: each fault against the rule's fix.
 
-A trial is a plan with one fault. The rule is asked for its fix, both plans are trained over the
-same seeds, and the held-out losses are compared pair by pair. A rule is shown in the lab if its fix
-is better in at least 9 of 10 seeds.
+A trial is a plan with one fault. Both this plan and the one with the rule's fix are trained over
+the same seeds, and the held-out losses are compared pair by pair. A rule is shown in the lab if its
+fix is better in at least 9 of 10 seeds.
 """
 
 import math
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.rare_tokens import rare_tail
 from benchmarks.results import publish, table
 from trimtab.check import read_config
 from trimtab.check.catalogue import RULES
@@ -28,15 +29,15 @@ from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer, paramet
 from trimtab.lab.model.sizes import SIZES
 
 SEEDS = 10
-ENOUGH = 9
+MIN_BETTER = 9
 """Seeds in which the fix must be better."""
 
 STEPS = 150
 LONG = 450
-"""Steps of trials on weight decay, which works slowly: the lab's study of it used 420."""
+"""Steps of trials on weight decay, which acts slowly: the lab's study of it used 420."""
 
 BAD_STEPS = range(100, 105)
-"""Where a trial with bad batches has nothing but rare tokens (F02 of the catalogue)."""
+"""The steps whose batches have only rare tokens (F02) in a trial with bad batches."""
 
 T_975 = 2.262
 """Student's t for 10 pairs, both sides, 95 %."""
@@ -77,12 +78,12 @@ BASE: Mapping[str, Any] = {
 SLOW: Mapping[str, Any] = {"steps": LONG, "decay_end": LONG, "warmup_steps": LONG // 10}
 
 RUNS_ON: Mapping[str, Any] = {"schedule": "linear", "holds_after_decay": False}
-"""A decay whose formula goes on behind its end, as torchtitan's does."""
+"""A decay whose formula continues after its end, as torchtitan's does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A fault that a rule must find, and what else the run needs to show it."""
+    """A fault that a rule must find, and what the run needs to show it."""
 
     rule: str
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -114,16 +115,16 @@ TRIALS = (
 
 
 def fault_and_fix(trial: Trial) -> tuple[TrainingPlan, TrainingPlan]:
-    """The plan with the fault, and the same plan with the rule's own fix."""
+    """The plan with the fault, and the same plan with the rule's fix."""
     broken = read_config({**BASE, **trial.changes}).plan
     fault = RULES[trial.rule].run(broken)
     if fault is None:
-        raise AssertionError(f"{trial.rule} does not object to its own trial")
+        raise AssertionError(f"{trial.rule} does not find the fault of its trial")
     return broken, replace(broken, **{change.field: change.value for change in fault.fix})
 
 
 def train(plan: TrainingPlan, seed: int, corpus: TokenCorpus, bad_batches: bool) -> float:
-    """The held-out loss behind the last step."""
+    """The held-out loss after the last step."""
     model, optimizer = build(plan, seed)
     data = WindowDataset(corpus, data_config(plan, seed))
     random = torch.Generator().manual_seed(seed)
@@ -152,15 +153,15 @@ def train(plan: TrainingPlan, seed: int, corpus: TokenCorpus, bad_batches: bool)
 
 
 def rare_batch(corpus: TokenCorpus, like: Batch, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """A batch of the same shape from the corpus's rarest tokens."""
-    rare = torch.as_tensor(corpus.rare_tail().rare)
+    """A batch of the same shape, drawn from the corpus's rare tokens."""
+    rare = torch.as_tensor(rare_tail(corpus).rare)
     rows, length = like.tokens.shape
     drawn = rare[torch.randint(len(rare), (rows, length + 1), generator=random)]
     return drawn[:, :-1], drawn[:, 1:]
 
 
 def build(plan: TrainingPlan, seed: int) -> tuple[Gpt, torch.optim.Optimizer]:
-    """Model and optimizer as the plan has them."""
+    """The model and the optimizer of a plan."""
     known = (plan.lr, plan.beta1, plan.beta2, plan.epsilon, plan.weight_decay, plan.layers)
     lr, beta1, beta2, epsilon, decay, layers = (value or 0 for value in known)
     config = replace(
@@ -179,7 +180,7 @@ def build(plan: TrainingPlan, seed: int) -> tuple[Gpt, torch.optim.Optimizer]:
 
 
 def schedule_step(plan: TrainingPlan, step: int) -> int:
-    """The step at which the schedule is while the run is at this one."""
+    """The step of the schedule at a step of the run."""
     if plan.resume_step is None or plan.schedule_step is None or step < plan.resume_step:
         return step
     return step - plan.resume_step + plan.schedule_step
@@ -194,7 +195,7 @@ def autocast(plan: TrainingPlan) -> AbstractContextManager[Any]:
 
 @torch.no_grad()
 def round_second_moments(optimizer: torch.optim.Optimizer) -> None:
-    """What an optimizer that keeps them in bf16 has left of them."""
+    """Round them as an optimizer that stores them in bf16 would."""
     for state in optimizer.state.values():
         moment: Tensor = state["exp_avg_sq"]
         moment.copy_(moment.bfloat16())
@@ -225,7 +226,7 @@ def compare(
     for plan in fault_and_fix(trial):
         for seed in range(SEEDS):
             key = (plan, seed, trial.bad_batches)
-            if key not in done:  # most fixes lead back to the same plan
+            if key not in done:  # most fixes lead to the same plan
                 done[key] = train(plan, seed, corpus, trial.bad_batches)
         sides.append([done[plan, seed, trial.bad_batches] for seed in range(SEEDS)])
     broken, fixed = sides
@@ -233,18 +234,18 @@ def compare(
     row: list[object] = [
         trial.rule,
         RULES[trial.rule].title,
-        told(broken),
-        told(fixed),
+        mean_loss(broken),
+        mean_loss(fixed),
         interval(broken, fixed),
         f"{better} of {SEEDS}",
-        "yes" if better >= ENOUGH else "no",
+        "yes" if better >= MIN_BETTER else "no",
     ]
     print(*row, sep=" | ", file=sys.stderr, flush=True)
     return row
 
 
-def told(losses: list[float]) -> str:
-    """The mean of the losses that are finite, and how many are not."""
+def mean_loss(losses: list[float]) -> str:
+    """The mean of the finite losses, and the number of others."""
     finite = [loss for loss in losses if math.isfinite(loss)]
     lost = len(losses) - len(finite)
     mean = f"{statistics.fmean(finite):.3f}" if finite else "none finite"
@@ -267,14 +268,14 @@ def main() -> None:
     corpus = prepare_corpus(CorpusConfig(vocab_size=SIZE.vocab_size))
     done: dict[tuple[TrainingPlan, int, bool], float] = {}
     rows = [compare(trial, corpus, done) for trial in TRIALS if not wanted or trial.rule in wanted]
-    header = ["rule", "what is wrong", "with it", "with the fix", "difference", "fix better"]
+    header = ["rule", "fault", "with the fault", "with the fix", "difference", "fix better"]
     body = (
         f"Held-out loss of the lab's 0.15M model after {STEPS} steps of 8 x 32 tokens, with a "
-        f"fault and with the fix that its rule gives, over the same {SEEDS} seeds; mean difference "
-        "of the pairs with its 95 % interval. Shown: the fix is better in at least "
-        f"{ENOUGH} of {SEEDS} seeds. The trial of TT002 has 5 batches of rare tokens; "
+        f"fault and with its rule's fix, over the same {SEEDS} seeds; mean difference of the pairs "
+        "with its 95 % interval. Shown: the fix is better in at least "
+        f"{MIN_BETTER} of {SEEDS} seeds. The trial of TT002 has 5 batches of rare tokens; "
         "those of TT031 and TT087 resume in the middle; those of TT006, TT007 and TT010 take "
-        f"{LONG} steps, because decay works slowly.\n\n"
+        f"{LONG} steps, because decay acts slowly.\n\n"
         f"{table([*header, 'shown'], rows)}"
     )
     if wanted:

@@ -1,7 +1,7 @@
-"""What ranks exchange for protection: how often, how many bytes, and how long it takes.
+"""What ranks exchange for protection: number of collectives, bytes and time.
 
-Real ranks are processes on this machine with gloo; the largest worlds are torch's fake process
-group, which counts and allocates like a real one and exchanges nothing.
+Real ranks are processes on this machine with gloo; the largest worlds use torch's fake process
+group, which allocates like a real one and exchanges nothing.
 """
 
 import os
@@ -34,13 +34,13 @@ from trimtab.live.shield import Shield
 REAL_WORLDS = (2, 4, 8, 16)
 FAKE_WORLDS = (64, 16_384)
 ROUNDS, WARM_ROUNDS = 200, 20
-MOST_COLLECTIVES, MOST_BYTES, MOST_RATIO = 2, 256, 1.3
+MAX_COLLECTIVES, MAX_BYTES, MAX_RATIO = 2, 256, 1.3
 NUM_BLOCKS = 80
 """As deep as the largest open models: telemetry grows with the depth."""
 
 
 class Block(nn.Module):
-    """A block with the parts that parameters of a transformer are told apart by."""
+    """A block with the module names by which trimtab groups transformer parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Block(nn.Module):
         self.mlp = nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One after the other."""
+        """The three modules in sequence."""
         changed: torch.Tensor = self.mlp(self.attention(self.norm(x)))
         return changed
 
@@ -59,22 +59,22 @@ class Traffic:
 
     def __init__(self) -> None:
         self.steps: list[list[int]] = []
-        """Of each step, the bytes of each collective."""
+        """For each step, the bytes of each collective."""
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Look at every all_reduce; any other collective raises."""
+    def counting(self) -> Iterator[None]:
+        """Count every all_reduce; any other collective raises."""
         original = dist.all_reduce
 
-        def counting(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        def count(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             self.steps[-1].append(tensor.numel() * tensor.element_size())
             return original(tensor, *args, **kwargs)
 
         def unexpected(*args: Any, **kwargs: Any) -> Any:
-            raise AssertionError("a collective that nobody has counted")
+            raise AssertionError("a collective that is not counted here")
 
         others = ("all_gather", "broadcast", "all_gather_object", "barrier", "reduce_scatter")
-        with mock.patch.object(dist, "all_reduce", counting):
+        with mock.patch.object(dist, "all_reduce", count):
             patches = [mock.patch.object(dist, name, unexpected) for name in others]
             for patch in patches:
                 patch.start()
@@ -85,23 +85,23 @@ class Traffic:
                     patch.stop()
 
     @property
-    def most_collectives(self) -> int:
-        """Of any step."""
+    def max_collectives(self) -> int:
+        """The maximum over all steps."""
         return max(len(step) for step in self.steps)
 
     @property
-    def most_bytes(self) -> int:
-        """Of any step: telemetry rides along with some."""
+    def max_bytes(self) -> int:
+        """The maximum over all steps; some steps also carry telemetry."""
         return max(map(sum, self.steps))
 
     @property
-    def bytes_a_step(self) -> float:
-        """On average."""
+    def bytes_per_step(self) -> float:
+        """The average."""
         return sum(map(sum, self.steps)) / len(self.steps)
 
 
 def traffic(world: int, run_dir: Path, *, num_blocks: int = NUM_BLOCKS, steps: int = 40) -> Traffic:
-    """The traffic of protected steps in a world of this size, which is not real."""
+    """The traffic of protected steps in a fake process group of this size."""
     dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
     try:
         blocks = nn.ModuleList(Block() for _ in range(num_blocks))
@@ -111,7 +111,7 @@ def traffic(world: int, run_dir: Path, *, num_blocks: int = NUM_BLOCKS, steps: i
         counted = Traffic()
         with (
             trimtab.watch(model, optimizer, run_dir=run_dir, mode="protect") as guard,
-            counted.watching(),
+            counted.counting(),
         ):
             for _ in range(steps):
                 counted.steps.append([])
@@ -131,7 +131,7 @@ def traffic(world: int, run_dir: Path, *, num_blocks: int = NUM_BLOCKS, steps: i
 
 
 def _times(rank: int) -> dict[str, list[float]]:
-    """Seconds of each round by the clock, for each way to meet."""
+    """Wall-clock seconds of each round, for each variant."""
     device = torch.device("cpu")
     model = nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
@@ -150,7 +150,7 @@ def _times(rank: int) -> dict[str, list[float]]:
         dist.all_reduce(sums)
         dist.all_reduce(votes, dist.ReduceOp.MAX)
 
-    def meetings() -> None:
+    def reductions() -> None:
         sync.sum(head)
         sync.vote(vote, loss)
 
@@ -158,12 +158,12 @@ def _times(rank: int) -> dict[str, list[float]]:
         gate.decide(sync, sync.sum(head), loss, is_recorded=True, may_shrink=True)
 
     ways: dict[str, Callable[[], None]]
-    ways = {"bare": bare, "meetings": meetings, "with the rule": with_rule}
+    ways = {"bare": bare, "reductions": reductions, "with the rule": with_rule}
     times: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(WARM_ROUNDS + ROUNDS):
-        start = turn % len(ways)  # every order equally often: what went before shows in the next
+        start = turn % len(ways)  # rotate the order: each variant affects the one after it
         for name in [*ways][start:] + [*ways][:start]:
-            dist.barrier()  # nobody is to wait for who was late in the round before
+            dist.barrier()  # so that no rank waits for one that was late in the round before
             started = time.perf_counter()
             ways[name]()
             times[name].append(time.perf_counter() - started)
@@ -171,7 +171,7 @@ def _times(rank: int) -> dict[str, list[float]]:
 
 
 def real(world: int) -> dict[str, float]:
-    """Median seconds of a round of the first rank, for each way to meet."""
+    """Median seconds per round on the first rank, for each variant."""
     times = run_ranks(_times, world, timeout=600)[0]
     return {name: statistics.median(seconds) for name, seconds in times.items()}
 
@@ -183,42 +183,47 @@ def main() -> None:
     cores = os.cpu_count() or 1
     for world in [int(argument) for argument in sys.argv[1:]] or REAL_WORLDS:
         times = real(world)
-        ratios = [times[name] / times["bare"] for name in ("meetings", "with the rule")]
-        more = f"{world} ({world // cores} on a core)" if world > cores else str(world)
+        ratios = [times[name] / times["bare"] for name in ("reductions", "with the rule")]
+        more = f"{world} ({world // cores} per core)" if world > cores else str(world)
         cells = [f"{1e6 * seconds:.0f} us" for seconds in times.values()]
-        verdict = "yes" if ratios[0] <= MOST_RATIO else "NO"
+        verdict = "yes" if ratios[0] <= MAX_RATIO else "NO"
         rows.append([more, *cells, *(f"{ratio:.2f}" for ratio in ratios), verdict])
     counts: list[list[object]] = []
     for world in FAKE_WORLDS:
         with tempfile.TemporaryDirectory() as folder:
             found = traffic(world, Path(folder))
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        is_met = found.most_collectives <= MOST_COLLECTIVES and found.most_bytes <= MOST_BYTES
+        is_met = found.max_collectives <= MAX_COLLECTIVES and found.max_bytes <= MAX_BYTES
         counts.append(
             [
                 f"{world:,}",
-                found.most_collectives,
-                f"{found.bytes_a_step:.0f}",
-                found.most_bytes,
+                found.max_collectives,
+                f"{found.bytes_per_step:.0f}",
+                found.max_bytes,
                 f"{memory} MB",
                 "yes" if is_met else "NO",
             ]
         )
     body = (
-        f"Both meetings of a step against two bare all_reduces of the same size, {ROUNDS} "
-        "interleaved rounds behind a barrier, gloo, one process a rank on this machine; medians of "
-        "the first rank by the clock. With more ranks than cores they wait for a core, not for "
-        "each other, so there only the ratio says something. The bar is "
-        f"{MOST_RATIO} for the meetings; the rule's own operations are in the cost of "
+        f"Both reductions of a step against two bare all_reduces of the same size, {ROUNDS} "
+        "interleaved rounds after a barrier, gloo, one process per rank on this machine; medians "
+        "of wall-clock time on the first rank. With more ranks than cores, ranks wait for a core "
+        "and not for each other, so only the ratio is meaningful. The bar is "
+        f"{MAX_RATIO} for the reductions; the operations of the rule are part of the cost of "
         "protecting.\n\n"
         + table(
-            ("ranks", "bare", "meetings", "with the rule", "ratio", "with the rule", "within"), rows
+            ("ranks", "bare", "reductions", "with the rule", "ratio", "with the rule", "within"),
+            rows,
         )
-        + f"\n\nA protected model of {NUM_BLOCKS} blocks, telemetry every tenth step, in a world "
-        f"that only counts; the bar is {MOST_COLLECTIVES} collectives and {MOST_BYTES} bytes in "
-        "any step.\n\n"
+        + f"\n\nA protected model of {NUM_BLOCKS} blocks, telemetry every tenth step, in a fake "
+        f"process group; the bar is {MAX_COLLECTIVES} collectives and {MAX_BYTES} bytes in any "
+        "step.\n\n"
         + table(
-            ("ranks", "most a step", "bytes a step", "most bytes", "peak memory", "within"), counts
+            (
+                *("ranks", "max collectives per step", "bytes per step", "max bytes per step"),
+                *("peak memory", "within"),
+            ),
+            counts,
         )
     )
     publish("Collectives of protection", "scripts/bench collectives", body)

@@ -24,8 +24,8 @@ from tests.readers.text.writers import SAMPLES
 
 from benchmarks.results import publish, table
 from trimtab.core.errors import TrimtabError
-from trimtab.readers import LogFormat, read_log
-from trimtab.readers.open_log import READERS
+from trimtab.readers import read_log
+from trimtab.readers.registry import FORMATS
 
 FIXTURES = Path(__file__).parents[1] / "tests" / "readers"
 LARGEST_SEED = 1 << 16
@@ -98,7 +98,7 @@ def damage(data: bytes, others: list[bytes], rng: random.Random) -> bytes:
     return bytes(damaged)
 
 
-def try_one(data: bytes, format: LogFormat | None, path: Path, tally: Tally) -> None:
+def try_one(data: bytes, format: str | None, path: Path, tally: Tally) -> None:
     """Read one input as this format, or as whatever it is taken for."""
     path.write_bytes(data)
     begin = time.process_time()
@@ -120,7 +120,7 @@ def mutate(number: int, path: Path, tally: Tally) -> None:
     """Inputs by a seeded generator."""
     rng = random.Random(0)
     known = seeds()
-    formats = [*[None] * len(READERS), *READERS]
+    formats = [*[None] * len(FORMATS), *FORMATS]
     for _ in range(number):
         data = damage(rng.choice(known), known, rng)
         try_one(data, rng.choice(formats), path, tally)
@@ -129,7 +129,7 @@ def mutate(number: int, path: Path, tally: Tally) -> None:
 def explore(number: int, path: Path, tally: Tally) -> None:
     """Inputs by atheris, guided by what they reach in the code; it never comes back."""
     atheris: Any = importlib.import_module("atheris")
-    formats = [None, *READERS]
+    formats = [None, *FORMATS]
 
     def one(data: bytes) -> None:
         if data:
@@ -161,7 +161,7 @@ def tell(tally: Tally, guide: str) -> None:
         ("peak memory of the process", f"{usage.ru_maxrss / 1024:.0f} MB", "none"),
     ]
     body = (
-        f"{len(READERS)} readers, {len(seeds())} seeds, damage by {guide}, each input read as what "
+        f"{len(FORMATS)} readers, {len(seeds())} seeds, damage by {guide}, each input read as what "
         f"it looks like or as some format; {seconds:.0f} s of CPU time.\n\n"
     )
     publish("Readers: damaged logs", "scripts/bench fuzz_readers", body + table(HEADER, rows))

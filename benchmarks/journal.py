@@ -24,8 +24,8 @@ from trimtab.core.block import Block, Column
 from trimtab.core.config import JournalConfig
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.format.files import JournalFiles
-from trimtab.journal.write.packing import Form
-from trimtab.journal.write.segment import write_segment
+from trimtab.journal.write.record_layouts import RecordLayout
+from trimtab.journal.write.sealed_segment import write_segment
 
 NAMES = [f"signal_{number:02d}" for number in range(20)]
 LONGEST = 1800
@@ -139,8 +139,8 @@ def _writing() -> Iterator[Figure]:
     with _folder() as folder:
         costs = [writing_cost(folder / str(trial), 50_000) for trial in range(7)]
         sealed = sum(path.stat().st_size for path in (folder / "0").rglob("*.seg")) / 50_000
-    form, values = Form(0, NAMES), typical_signals()[0].values()
-    line = len(form.line(form.pack(10**5, 10**5, 0, -1, values)))
+    layout, values = RecordLayout(0, NAMES), typical_signals()[0].values()
+    line = len(layout.line(layout.pack(10**5, 10**5, 0, -1, values)))
     yield Figure(
         what="process time per step of 20 signals, with sealing (median and best of 7)",
         measured=f"{statistics.median(costs):.1f} us, {min(costs):.1f} us",

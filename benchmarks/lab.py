@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.rare_tokens import rare_tail
 from benchmarks.results import publish, table
 from trimtab.lab.corpus.shards import TokenCorpus
 from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
@@ -19,10 +20,10 @@ from trimtab.lab.trainer.train import train
 from trimtab.lab.trainer.train_config import Dtype, TrainConfig
 
 STEPS = {"0.15M": 60, "1M": 30, "3M": 20, "10M": 12, "x1": 6}
-"""Enough for a median, few enough for a coffee."""
+"""Enough for a median, and few enough to finish in minutes."""
 
 UNCOUNTED = 2
-"""The first steps allocate memory and make the optimizer's state."""
+"""The first steps allocate memory and create the optimizer's state."""
 
 
 def step_seconds(size: str, dtype: Dtype) -> float:
@@ -35,7 +36,7 @@ def step_seconds(size: str, dtype: Dtype) -> float:
 
     with tempfile.TemporaryDirectory() as folder:
         train(config, Path(folder), on_step=on_step)
-    # The last one has written a checkpoint.
+    # Without the last step, which writes a checkpoint.
     steps = [end - begin for begin, end in itertools.pairwise(clock[UNCOUNTED - 1 : -1])]
     return statistics.median(steps)
 
@@ -62,7 +63,7 @@ def tokens_by_source(corpus: TokenCorpus) -> Counter[tuple[str, str]]:
 
 
 def corpus_tables() -> str:
-    """What the corpora of the three vocabularies hold, and their rare tokens."""
+    """The contents of the corpora of the three vocabularies, and their rare tokens."""
     vocabularies = sorted({size.vocab_size for size in SIZES.values()})
     corpora = [prepare_corpus(CorpusConfig(vocab_size=size)) for size in vocabularies]
     counted = [tokens_by_source(corpus) for corpus in corpora]
@@ -71,7 +72,7 @@ def corpus_tables() -> str:
         for source, split in sorted(counted[0], key=lambda key: (key[1], key[0]), reverse=True)
     ]
     rows.append(["all", "both", *(f"{tokens.total():,}" for tokens in counted)])
-    tails = [corpus.rare_tail() for corpus in corpora]
+    tails = [rare_tail(corpus) for corpus in corpora]
     trained = [int(corpus.counts().sum()) for corpus in corpora]
     tail_rows: list[list[object]] = [
         ["tokens that never occur in training", *(len(tail.never) for tail in tails)],

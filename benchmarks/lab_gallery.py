@@ -16,9 +16,9 @@ import numpy as np
 mpl.use("svg")
 import matplotlib.pyplot as plt
 
+from benchmarks.twins import Pair
 from trimtab.core import signals
 from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, KINDS, NATURAL
-from trimtab.lab.scenarios.pairing import Pair
 from trimtab.lab.scenarios.suite import INDEX
 
 _PICTURE = Path(__file__).parent.parent / "docs" / "patterns.svg"
@@ -26,7 +26,7 @@ _COLUMNS = 6
 _BEFORE, _AFTER = 80, 170
 _CLEAN, _RUN, _NORM, _MARK = "#9aa0a6", "#1a73e8", "#f29900", "#d93025"
 _PREFERRED = ("severe", 4)
-"""The grade and seed that are shown where the suite has them: a clipped, held-out run."""
+"""The grade and seed to show if the suite has them: a clipped, held-out run."""
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
     chosen = {kind: _choose(suite, kind) for kind in KINDS}
     shown = {kind: path for kind, path in chosen.items() if path is not None}
     mpl.rcParams.update({"font.size": 7, "svg.hashsalt": "patterns", "axes.linewidth": 0.4})
-    mpl.rcParams["path.simplify_threshold"] = 1.0  # half the size, and the eye sees no difference
+    mpl.rcParams["path.simplify_threshold"] = 1.0  # half the size, without a visible difference
     rows = -(-len(shown) // _COLUMNS)
     figure, axes = plt.subplots(rows, _COLUMNS, figsize=(13, 1.9 * rows), layout="constrained")
     for axis in axes.flat[len(shown) :]:
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def _choose(suite: Path, kind: str) -> Path | None:
-    """The run to show for a kind."""
+    """The run to show for a kind; None if the suite has none."""
     names = json.loads((suite / INDEX).read_text(encoding="utf-8"))["runs"]
     grade, seed = _PREFERRED
     mine = [name for name in names if name.startswith(f"{kind}-")]

@@ -1,4 +1,4 @@
-"""What each fault of the lab does: the suite's runs beside their twins (`scripts/bench lab_suite`).
+"""The effect of each fault: the suite's runs against their twins (`scripts/bench lab_suite`).
 
 scripts/bench lab_suite SUITE    reads a suite that `trimtab lab suite --out SUITE` has built
 """
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.results import publish, table
+from benchmarks.twins import Pair
 from trimtab.core import signals
 from trimtab.core.signals import CLOCKS
 from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, KINDS, NATURAL
-from trimtab.lab.scenarios.pairing import Pair
 from trimtab.lab.scenarios.suite import INDEX
 from trimtab.lab.scenarios.trial import read_truth
 
@@ -61,14 +61,14 @@ def main() -> None:
     body = (
         f"{len(names)} runs ({counts['fault']} with a fault, {counts['none']} hard negatives, "
         f"{len(names) - len(trials)} clean), {size / 2**20:.0f} MB.\n\n"
-        "Each run against its clean twin. Ratios are the peak (of loss scale and tokens/s the "
+        "Each run against its clean twin. Ratios are the peak (for loss scale and tokens/s the "
         "lowest value) within 100 steps of the onset over the median of the 100 steps before it; "
-        "for what is there from the start, over the twin. `moves first` has the signal that first "
-        "differed from the twin by more than 5 sigma of the twin's own noise, in how many runs it "
-        "was that one, and the median number of steps after the onset. Recovered: the loss came "
-        "back to within 0.05 nat of the twin's for good. Final loss: over the last 50 steps, minus "
-        "the twin's. Medians over the seeds; x0.5 of tokens/s is the machine's own noise.\n\n"
-        + table(_HEADER, rows)
+        "for faults from the first step on, over the twin. `moves first` has the signal that first "
+        "differed from the twin by more than 5 sigma of the twin's noise, the number of runs in "
+        "which it was first, and the median number of steps after the onset. Recovered: the loss "
+        "returned to within 0.05 nat of the twin's and stayed there. Final loss: over the last 50 "
+        "steps, minus the twin's. Medians over the seeds; x0.5 of tokens/s is noise of the "
+        "machine.\n\n" + table(_HEADER, rows)
     )
     publish("Lab faults", "scripts/bench lab_suite SUITE", body)
 
@@ -82,8 +82,8 @@ def _row(kind: str, pairs: Sequence[Pair]) -> list[str]:
             firsts[moves[0].signal] += 1
             delays.append(moves[0].step - pair.onset)
     first = ", ".join(f"{name} ({n})" for name, n in firsts.most_common(2)) or "nothing"
-    back = [pair.steps_to_recover() for pair in pairs]
-    healed = [steps for steps in back if steps is not None]
+    recoveries = [pair.steps_to_recover() for pair in pairs]
+    recovered = [steps for steps in recoveries if steps is not None]
     final = [pair.final_difference() for pair in pairs]
     return [
         first,
@@ -92,14 +92,14 @@ def _row(kind: str, pairs: Sequence[Pair]) -> list[str]:
             _median([pair.peak_ratio(name, downwards=down) for pair in pairs], "x{:.3g}")
             for name, down in _RATIOS
         ),
-        f"{len(healed)}/{len(pairs)}",
-        _median(healed, "{:.0f}"),
+        f"{len(recovered)}/{len(pairs)}",
+        _median(recovered, "{:.0f}"),
         _median(final, "{:+.3f}"),
     ]
 
 
 def _counts(kind: str, signal: str) -> bool:
-    """Whether a signal can tell of a fault: clocks only of those that take time."""
+    """Whether a signal can indicate a fault; clocks only indicate faults that take time."""
     return signal not in CLOCKS or kind in ("F16", "F17", "evaluation", "right-resume")
 
 

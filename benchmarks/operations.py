@@ -1,4 +1,4 @@
-"""Counting: every operation that reaches the device, by name."""
+"""Counts the operations that reach the device, by name."""
 
 from collections import Counter
 from typing import Any

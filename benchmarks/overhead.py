@@ -1,4 +1,4 @@
-"""What a guard costs: steps with it and without it, in one process, interleaved."""
+"""The cost of a guard: steps with and without it, interleaved in one process."""
 
 import contextlib
 import io
@@ -20,7 +20,7 @@ ROUNDS = 110
 BARE_STEPS = 8
 STEP_TOKENS = (4, 256)
 SHORT_TOKENS = (1, 64)
-"""What a guard costs does not depend on the batch; a small one buys more rounds."""
+"""The cost of a guard does not depend on the batch; a small batch allows more rounds."""
 
 BAR = 0.01
 
@@ -39,7 +39,7 @@ PROTECTING: dict[str, Make] = {
 
 
 class Race:
-    """Contenders that take turns, and what each costs more than the first."""
+    """Contenders that take turns, and the extra cost of each over the first."""
 
     def __init__(self, makes: dict[str, Make], size: str, folder: Path, rounds: int) -> None:
         self.size = size
@@ -47,23 +47,23 @@ class Race:
         vocabulary = SIZES[size].vocab_size
         self._short = torch.randint(0, vocabulary, SHORT_TOKENS)
         self._full = torch.randint(0, vocabulary, STEP_TOKENS)
-        everybody = list(self.contenders.values())
-        for one in everybody:
+        contenders = list(self.contenders.values())
+        for one in contenders:
             one.step(self._short)
             one.wholes.clear()
             one.tails.clear()
         with contextlib.redirect_stdout(io.StringIO()):  # some guards print a lot
             for turn in range(rounds):
-                # Every order equally often, so that a drift of the machine favours nobody.
-                start = turn % len(everybody)
-                for one in everybody[start:] + everybody[:start]:
+                # Rotate the order, so that drift of the machine favours no contender.
+                start = turn % len(contenders)
+                for one in contenders[start:] + contenders[:start]:
                     one.step(self._short)
-        self.base = everybody[0]
+        self.base = contenders[0]
         self.tail = statistics.median(self.base.tails)
         self.step_seconds = self._full_step()
 
     def _full_step(self) -> float:
-        """The time of a bare step of full length, which all costs are measured by."""
+        """The time of a bare step of full length, the unit of all costs."""
         seconds = []
         counted = len(self.base.tails)
         for _ in range(BARE_STEPS):
@@ -74,13 +74,13 @@ class Race:
         return statistics.median(seconds)
 
     def extra(self, name: str, what: str = "tails", *, mean: bool = False) -> float:
-        """What a contender costs more than the bare loop, by the time of a full step."""
+        """The extra cost of a contender over the bare loop, as a share of a full step."""
         average = statistics.mean if mean else statistics.median
         ours, theirs = (average(getattr(o, what)) for o in (self.contenders[name], self.base))
         return float(ours - theirs) / self.step_seconds
 
     def operations(self, name: str) -> float:
-        """Operations a step more than the bare loop, over ten steps."""
+        """Extra operations per step over the bare loop, averaged over ten steps."""
         counts = []
         for one in (self.contenders[name], self.base):
             counting = Counting()
@@ -91,7 +91,7 @@ class Race:
         return (counts[0] - counts[1]) / 10
 
     def close(self) -> None:
-        """Let everybody end."""
+        """Close all contenders."""
         for one in self.contenders.values():
             one.close()
 
@@ -141,36 +141,36 @@ def protect_rows(race: Race) -> list[list[str]]:
 
 
 def publish_observing(races: list[Race]) -> None:
-    """Print and keep the table of observing."""
+    """Publish the table of observing."""
     header = (
         *("size", "bare step", "bare tail", "extra, median", "extra, mean", "A/A, median"),
-        *("extra operations a step", f"within {100 * BAR:.0f} %"),
+        *("extra operations per step", f"within {100 * BAR:.0f} %"),
     )
     body = (
         "CPU time of the tail (end of backward to end of zero_grad) with everything on at its "
-        f"default cadence, less that of the bare loop, by the time of a bare step of "
+        f"default cadence, minus that of the bare loop, relative to a bare step of "
         f"{STEP_TOKENS[0]} x {STEP_TOKENS[1]} tokens; {ROUNDS} interleaved rounds, fused AdamW, "
-        "one thread. A/A is a second bare loop against the first. Telemetry falls on every tenth "
-        "step and so shows in the mean, not in the median.\n\n"
+        "one thread. A/A is a second bare loop against the first. Telemetry runs at every tenth "
+        "step, so it shows in the mean and not in the median.\n\n"
     )
     rows = [observe_row(race) for race in races]
     publish("Cost of observing", "scripts/bench overhead", body + table(header, rows))
 
 
 def publish_protecting(races: list[Race]) -> None:
-    """Print and keep the table of protecting."""
+    """Publish the table of protecting."""
     header = (
         *("size", "loop", "tail, median", "tail, mean", "whole step, median"),
-        *("extra operations a step", "goal met"),
+        *("extra operations per step", "goal met"),
     )
     body = (
-        "Extra CPU time over the bare loop (clip, fused AdamW), by the time of a bare step of "
+        "Extra CPU time over the bare loop (clip, fused AdamW), relative to a bare step of "
         f"{STEP_TOKENS[0]} x {STEP_TOKENS[1]} tokens; {ROUNDS} interleaved rounds, one thread. The "
-        "tail is from the end of backward to the end of zero_grad; whoever works in hooks shows "
-        "in the whole step only. Goals: the gate alone costs nothing, judged by a second bare loop "
-        f"against the first; with telemetry at most {100 * BAR:.0f} %. The others change or watch "
-        "the same run in their own way; only trimtab and OLMo-core withhold a step on the "
-        "device.\n\n"
+        "tail is from the end of backward to the end of zero_grad; the work of forward and "
+        "backward hooks shows only in the whole step. Goals: the gate alone costs no more than a "
+        f"second bare loop differs from the first; with telemetry at most {100 * BAR:.0f} %. The "
+        "other tools change or watch the same run in their own ways; only trimtab and OLMo-core "
+        "discard a step on the device.\n\n"
     )
     rows = [row for race in races for row in protect_rows(race)]
     publish("Cost of protecting", "scripts/bench overhead protect", body + table(header, rows))

@@ -1,5 +1,5 @@
-"""Every fault of the lab in a protected run: none may keep the gate discarding for ever, and none
-may make a run stand still."""
+"""Every fault of the lab in a protected run: the gate must not discard finite steps for ever, and
+every run must reach its end."""
 
 import logging
 import sys
@@ -25,22 +25,22 @@ SEED = 1
 def main() -> None:
     """Measure and publish."""
     torch.set_num_threads(1)
-    logging.getLogger("trimtab").setLevel(logging.ERROR)  # every discard would be told
-    longest = GateConfig().max_consecutive_discards
+    logging.getLogger("trimtab").setLevel(logging.ERROR)  # every discard logs a warning
+    limit = GateConfig().max_consecutive_discards
     rows: list[list[object]] = []
     with tempfile.TemporaryDirectory() as name:
         for kind in FAULTS:
             scenario = Scenario(kind=kind, seed=SEED, steps=STEPS, mode=Mode.PROTECT)
             run = read_journal(RunDirectory(run_trial(scenario, Path(name)))).block
-            rows.append([kind, *row_of(run), "yes" if is_fine(run, longest) else "NO"])
+            rows.append([kind, *row_of(run), "yes" if is_fine(run, limit) else "NO"])
             print(rows[-1], file=sys.stderr, flush=True)
     body = (
         f"Every fault kind once, severe, {STEPS} steps, seed {SEED}. Finite steps may be discarded "
-        f"{longest} in a row before the gate lets them through; steps that are not finite are "
-        "never taken, however many there are.\n\n"
+        f"{limit} in a row before the gate lets them through; other steps (NaN, inf) are "
+        "never applied, however many there are.\n\n"
         + table(
             [
-                *("fault", "steps", "finite discarded", "most in a row", "let through"),
+                *("fault", "steps", "finite discarded", "longest row", "let through"),
                 *("not finite discarded", "fine"),
             ],
             rows,
@@ -50,19 +50,19 @@ def main() -> None:
 
 
 def row_of(run: Block) -> list[object]:
-    """Steps, finite discards and the longest row of them, rows let through, other discards."""
+    """Steps, finite discards, their longest row, rows let through, non-finite discards."""
     finite, other = _discarded(run)
     let_through = sum(event.kind == "gate lets steps through" for event in run.events)
     return [len(run), int(finite.sum()), _longest(finite), let_through, int(other.sum())]
 
 
 def is_fine(run: Block, max_consecutive_discards: int) -> bool:
-    """Whether the run came to its end, and the budget held."""
+    """Whether the run reached its end within the limit of consecutive discards."""
     return len(run) >= STEPS and _longest(_discarded(run)[0]) <= max_consecutive_discards
 
 
 def _discarded(run: Block) -> tuple[np.ndarray, np.ndarray]:
-    """Which steps were discarded: the finite ones, and the others."""
+    """The discarded steps: finite ones, and non-finite ones."""
     column = run.column(signals.DISCARDED)
     discarded = column.present & (column.values > 0)
     numbers = [run.column(name) for name in (signals.LOSS, signals.GRAD_NORM)]
@@ -71,7 +71,7 @@ def _discarded(run: Block) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _longest(marks: np.ndarray) -> int:
-    """The longest row of marks."""
+    """The longest row of true values."""
     longest = current = 0
     for mark in marks.tolist():
         current = current + 1 if mark else 0

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import publish, table
-from trimtab.readers import LogFormat, read_log
+from trimtab.readers import read_log
 from trimtab.readers.blocks import to_block
-from trimtab.readers.open_log import READERS
+from trimtab.readers.registry import FORMATS
 
 os.environ["POLARS_MAX_THREADS"] = "1"
 
@@ -68,11 +68,11 @@ def csv(step: int) -> str:
     )
 
 
-TEXTS: dict[str, tuple[Lines, LogFormat, str]] = {
-    "Megatron-LM": (megatron, LogFormat.MEGATRON, "|"),
-    "torchtitan": (torchtitan, LogFormat.TORCHTITAN, ":"),
-    "llm.c": (llmc, LogFormat.LLMC, "|"),
-    "CSV, for comparison": (csv, LogFormat.CSV, ","),
+TEXTS: dict[str, tuple[Lines, str, str]] = {
+    "Megatron-LM": (megatron, "megatron", "|"),
+    "torchtitan": (torchtitan, "torchtitan", ":"),
+    "llm.c": (llmc, "llm.c", "|"),
+    "CSV, for comparison": (csv, "csv", ","),
 }
 """By name: what is printed, its format, and the character at which polars is to split it."""
 
@@ -154,7 +154,7 @@ def _split_by_polars(path: Path, separator: str) -> Any:
 def _read_pipe(
     pipe: Path, results: "multiprocessing.SimpleQueue[tuple[int, float, float]]"
 ) -> None:
-    found = READERS[LogFormat.MEGATRON].read(pipe, lambda done, total: None)
+    found = FORMATS["megatron"].read(pipe, lambda done, total: None)
     block = to_block(found, pipe).block
     usage = resource.getrusage(resource.RUSAGE_SELF)
     results.put((len(block), usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime))

@@ -1,4 +1,4 @@
-"""The public training logs that detection is measured on; they live beside the project."""
+"""The public training logs that detection is measured on; they are stored next to the checkout."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ class Label:
     start: int
     peak: int
     end: int
-    """Where the log ends if the annotator saw no end."""
+    """The last step of the log if the annotator marked no end."""
     outcome: str | None
     confidence: str
 
@@ -44,7 +44,7 @@ class RealRun:
 
 
 def real_runs() -> Iterator[RealRun]:
-    """Every labelled series, read by trimtab's own reader."""
+    """Every labelled series, read by trimtab's reader."""
     labels = json.loads((RUNS / "labels.json").read_text(encoding="utf-8"))["series"]
     for name, entry in sorted(labels.items()):
         block = read_log(RUNS / f"{name}.csv").block

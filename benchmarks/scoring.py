@@ -2,8 +2,8 @@
 
 An event is found if a *new* alarm (no alarm in the 3 records before it) falls between 10 steps (or
 2 records of a thinned log) before its start and its end. An episode is a group of alarms at most
-3 records apart; it is false if it touches no spike, divergence, NaN, restart or low-confidence
-event. Blips are no events: an alarm on one is false.
+3 records apart; it is false if it overlaps no spike, divergence, NaN, restart or low-confidence
+event. Blips are not events: an alarm on one is false.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ QUIET_RECORDS = 3
 TROUBLE = ("spike", "divergence", "nan")
 RESTART_RECORDS = 100
 CHANCE_MOVES = 20
-"""Places to which each event's window is moved when chance is measured."""
+"""Number of random positions of each event's window for measuring recall by chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +28,11 @@ class Score:
     false: tuple[tuple[int, int], ...]
     """First and last row of each false episode."""
     found: tuple[tuple[Label, int | None], ...]
-    """Each event that counts, with the row of the alarm that found it."""
+    """Each counted event, with the row of the alarm that found it."""
 
     @property
     def num_false(self) -> int:
-        """False episodes."""
+        """Number of false episodes."""
         return len(self.false)
 
 
@@ -40,7 +40,7 @@ def score(run: RealRun, alarm_rows: Sequence[int]) -> Score:
     """Score the alarms of one detector on one run."""
     rows = sorted(set(alarm_rows))
     onsets = onset_rows(rows)
-    zones = _excused(run)
+    zones = excused(run)
     false = tuple(
         episode
         for episode in episodes(rows)
@@ -55,21 +55,21 @@ def score(run: RealRun, alarm_rows: Sequence[int]) -> Score:
 
 
 def onset_rows(rows: Sequence[int]) -> list[int]:
-    """Of sorted alarms, the new ones: those with no alarm shortly before them."""
+    """The new alarms among sorted ones: those with no alarm shortly before them."""
     return [row for at, row in enumerate(rows) if at == 0 or row - rows[at - 1] > QUIET_RECORDS]
 
 
 def chance_recall(run: RealRun, alarm_rows: Sequence[int], seed: int = 0) -> list[float]:
-    """For each event that counts, how often a window as long as its own is hit off every event.
+    """For each counted event, how often a window of its length is hit where there is no event.
 
-    An event for which the run has no such place is left out.
+    An event is left out if the run has no such place.
     """
     draw = np.random.default_rng(seed)
     onsets = np.zeros(len(run.block) + 1, dtype=np.int64)
     onsets[np.asarray(onset_rows(sorted(set(alarm_rows))), dtype=np.int64) + 1] = 1
     onsets_before = np.cumsum(onsets)
     busy = np.zeros(len(run.block) + 1, dtype=np.int64)
-    for first, last in _excused(run):
+    for first, last in excused(run):
         busy[max(first, 0) + 1 : last + 2] = 1
     busy_before = np.cumsum(busy)
     shares = []
@@ -85,7 +85,7 @@ def chance_recall(run: RealRun, alarm_rows: Sequence[int], seed: int = 0) -> lis
 
 
 def counted(run: RealRun) -> list[Label]:
-    """The labelled events that a detector has to find."""
+    """The labelled events that a detector must find."""
     return [
         label
         for label in run.labels
@@ -93,7 +93,7 @@ def counted(run: RealRun) -> list[Label]:
     ]
 
 
-def _excused(run: RealRun) -> list[tuple[int, int]]:
+def excused(run: RealRun) -> list[tuple[int, int]]:
     """The zones in which an alarm is not false."""
     return [
         zone(run, label)

@@ -1,4 +1,4 @@
-"""What the textbook rules say about the real runs: the baseline to beat."""
+"""The textbook rules on the real runs: the baseline to beat."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from benchmarks.real_runs import SPLITS, Label, RealRun, real_runs
 from benchmarks.results import publish, table
 from benchmarks.scoring import Score, score
-from trimtab.core.config import Rules
 from trimtab.core.findings import Severity
 from trimtab.core.incidents import Incident
 from trimtab.judge import Judge
@@ -25,8 +24,8 @@ class Judged:
 
 def judge_run(run: RealRun) -> Judged:
     """Judge one run by the textbook rules."""
-    judge = Judge(rules=Rules.TEXTBOOK)
-    findings = judge.feed(run.block).findings
+    judge = Judge(rules="textbook")
+    findings = judge.update(run.block).findings
     judge.finish()
     alarms = [run.block.row_of(f.tick) for f in findings if f.severity is Severity.ALARM]
     return Judged(run=run, score=score(run, alarms), incidents=judge.incidents)
@@ -38,9 +37,9 @@ def main() -> None:
     rows = [row for split in SPLITS for row in _rows(split, judged)]
     body = [
         f"All {len(judged)} public runs, read and judged by the textbook rules; strict scoring "
-        "(`benchmarks/scoring.py`). No bar: this is the baseline that trimtab's own rules must "
-        "beat. The labels call a spike recovered that is back within 100 steps or 2 records, the "
-        "textbook gives it 50 records: the classes differ by definition too.",
+        "(`benchmarks/scoring.py`). No bar: this is the baseline that trimtab's rules must beat. "
+        "In the labels a spike is recovered if it is back within 100 steps or 2 records, in the "
+        "textbook within 50 records, so the classes also differ by definition.",
         "",
         table(("split", "what", "textbook rules"), rows),
     ]
@@ -69,7 +68,7 @@ def _rows(split: str, everything: Sequence[Judged]) -> list[tuple[str, str, str]
         (split, "found, high confidence", _recall(found, "high")),
         (split, "found, medium confidence", _recall(found, "medium")),
         (split, "Llama-3.1-8B spikes: alarm before the peak", _early(llama)),
-        (split, "class of the incident right, of those found and labelled", _classes(found)),
+        (split, "incident class correct, of those found and labelled", _classes(found)),
         (split, "incidents opened", f"{sum(len(item.incidents) for item in judged):,}"),
     ]
 

@@ -1,7 +1,7 @@
 """Trimtab under DDP: `torchrun --standalone --nproc_per_node=2 ddp.py`, then
 `trimtab report runs/ddp`.
 
-A small network learns to guess the next byte of a file of Python's own from the 16 before it.
+A small network learns to guess the next byte of a Python source file from the 16 before it.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 import trimtab
 
 dist.init_process_group("gloo")  # "nccl" on GPUs
-torch.manual_seed(dist.get_rank())  # other batches on every rank; DDP makes the weights equal
-text = torch.tensor(list(Path(argparse.__file__).read_bytes()))  # any text would do
+torch.manual_seed(dist.get_rank())  # different batches on every rank; DDP makes the weights equal
+text = torch.tensor(list(Path(argparse.__file__).read_bytes()))  # any text will do
 windows = text.unfold(0, 17, 1)  # every run of 17 bytes: 16 to look at, 1 to guess
 
 model = DistributedDataParallel(
@@ -27,14 +27,14 @@ model = DistributedDataParallel(
 )
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 
-# Every rank watches and records; the first one writes what all of them saw.
+# Every rank watches and records; the first one writes the journal of all.
 with trimtab.watch(model, optimizer, run_dir="runs/ddp") as guard:
     for _ in range(300):
         batch = windows[torch.randint(len(windows), (64,))]
         loss = F.cross_entropy(model(batch[:, :16]), batch[:, 16])
-        guard.record(loss=loss, tokens=len(batch))  # this rank's own; trimtab takes the mean
+        guard.record(loss=loss, tokens=len(batch))  # of this rank; trimtab takes the mean
         loss.backward()
-        guard.clip_grad_norm_(1.0)  # as torch's; the norm before clipping is recorded
+        guard.clip_grad_norm_(1.0)  # like torch's; records the norm before clipping
         optimizer.step()
         optimizer.zero_grad()
 

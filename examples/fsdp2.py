@@ -1,7 +1,7 @@
 """Trimtab under FSDP2: `torchrun --standalone --nproc_per_node=2 fsdp2.py`, then
 `trimtab report runs/fsdp2`.
 
-A small network learns to guess the next byte of a file of Python's own from the 16 before it.
+A small network learns to guess the next byte of a Python source file from the 16 before it.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 import trimtab
 
 dist.init_process_group("gloo")  # "nccl" on GPUs
-text = torch.tensor(list(Path(argparse.__file__).read_bytes()))  # any text would do
+text = torch.tensor(list(Path(argparse.__file__).read_bytes()))  # any text will do
 windows = text.unfold(0, 17, 1)  # every run of 17 bytes: 16 to look at, 1 to guess
 
 torch.manual_seed(0)  # the same weights on every rank: each keeps its slice of them
@@ -28,15 +28,15 @@ for layer in (model[0], model[2], model[4]):  # those that have weights
 fully_shard(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)  # over the slices: after sharding
 
-torch.manual_seed(dist.get_rank())  # from here on other batches on every rank
-# Every rank watches and records; the first one writes what all of them saw.
+torch.manual_seed(dist.get_rank())  # from here on different batches on every rank
+# Every rank watches and records; the first one writes the journal of all.
 with trimtab.watch(model, optimizer, run_dir="runs/fsdp2") as guard:
     for _ in range(300):
         batch = windows[torch.randint(len(windows), (64,))]
         loss = F.cross_entropy(model(batch[:, :16]), batch[:, 16])
-        guard.record(loss=loss, tokens=len(batch))  # this rank's own; trimtab takes the mean
+        guard.record(loss=loss, tokens=len(batch))  # of this rank; trimtab takes the mean
         loss.backward()
-        guard.clip_grad_norm_(1.0)  # as torch's, over all slices; returns the norm before clipping
+        guard.clip_grad_norm_(1.0)  # like torch's; returns the norm before clipping
         optimizer.step()
         optimizer.zero_grad()
 

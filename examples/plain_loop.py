@@ -1,6 +1,6 @@
 """Trimtab in a plain training loop: `python plain_loop.py`, then `trimtab report runs/plain`.
 
-A small network learns to guess the next byte of a file of Python's own from the 16 before it.
+A small network learns to guess the next byte of a Python source file from the 16 before it.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from torch import nn
 import trimtab
 
 torch.manual_seed(0)
-text = torch.tensor(list(Path(argparse.__file__).read_bytes()))  # any text would do
+text = torch.tensor(list(Path(argparse.__file__).read_bytes()))  # any text will do
 windows = text.unfold(0, 17, 1)  # every run of 17 bytes: 16 to look at, 1 to guess
 
 model = nn.Sequential(
@@ -27,7 +27,7 @@ with trimtab.watch(model, optimizer, run_dir="runs/plain") as guard:
         loss = F.cross_entropy(model(batch[:, :16]), batch[:, 16])
         guard.record(loss=loss, tokens=len(batch))
         loss.backward()
-        guard.clip_grad_norm_(1.0)  # as torch's; the norm before clipping is recorded
+        guard.clip_grad_norm_(1.0)  # like torch's; records the norm before clipping
         optimizer.step()
         optimizer.zero_grad()
 

@@ -1,4 +1,4 @@
-"""Made-up runs for tests: small, seeded, with trouble put in on purpose."""
+"""Synthetic runs for tests: small, seeded, with faults added on purpose."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.diagnose.context import IncidentContext, RunFacts
 from trimtab.diagnose.diagnosis import Diagnosis, diagnose
-from trimtab.diagnose.tree.trimtab import OWN_QUESTIONS
+from trimtab.diagnose.tree.trimtab import TRIMTAB_TREE
 
 Array = NDArray[np.float64]
 
@@ -50,7 +50,7 @@ def troubled_run() -> Block:
 
 
 def diagnosis_of(symptom: Symptom, *, resumed: bool = False) -> Diagnosis:
-    """An incident in a healthy run that has one finding, maybe at a resume."""
+    """The diagnosis of an incident with one finding in a healthy run, maybe at a resume."""
     block = block_of({"loss": falling_loss(400)})
     if resumed:
         event = Event(kind="resume", tick=299, step=300)
@@ -78,6 +78,4 @@ def diagnosis_of(symptom: Symptom, *, resumed: bool = False) -> Diagnosis:
         findings=(finding,),
         num_findings=1,
     )
-    return diagnose(
-        IncidentContext.of(incident, block, RunFacts(), TextbookConfig()), OWN_QUESTIONS
-    )
+    return diagnose(IncidentContext.of(incident, block, RunFacts(), TextbookConfig()), TRIMTAB_TREE)

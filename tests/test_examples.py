@@ -54,9 +54,9 @@ def test_an_example_trains_and_its_last_line_leads_on(
     assert losses[0] == pytest.approx(math.log(256), abs=0.2)
     assert losses[-50:].mean() < 2.5
     assert set(block.column("tokens").values) == {tokens}  # of all ranks together
-    told = CliRunner().invoke(app, [command[0], str(tmp_path / command[1])])
-    assert told.exit_code == 0
-    assert "300 of 300 steps kept" in told.stdout
+    report = CliRunner().invoke(app, [command[0], str(tmp_path / command[1])])
+    assert report.exit_code == 0
+    assert "300 of 300 steps kept" in report.stdout
 
 
 def test_every_example_is_tested_and_short() -> None:

@@ -8,11 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.synthetic import troubled_run
 from trimtab.core.block import Block, Column
-from trimtab.core.config import Config, Rules, TextbookConfig
+from trimtab.core.causes import Cause, Standing
+from trimtab.core.config import Config, DetectConfig, Rules, TextbookConfig
+from trimtab.core.errors import ConfigError
+from trimtab.core.findings import Symptom
 from trimtab.judge import Judge
+from trimtab.rulesets import RULE_SETS
 
-OWN = Config()
+TRIMTAB = Config()
 # Short windows, so that a run of a few hundred records goes through every state many times.
 CONFIG = Config(
     rules=Rules.TEXTBOOK,
@@ -50,7 +55,7 @@ def runs(draw: st.DrawFn) -> Block:
 
 
 def verdicts(judge: Judge, pieces: list[Block]) -> str:
-    judgements = [judge.feed(piece) for piece in pieces] + [judge.finish()]
+    judgements = [judge.update(piece) for piece in pieces] + [judge.finish()]
     findings = [finding for judgement in judgements for finding in judgement.findings]
     changes = [change for judgement in judgements for change in judgement.changes]
     # By their text, because a NaN is not equal to itself.
@@ -58,7 +63,7 @@ def verdicts(judge: Judge, pieces: list[Block]) -> str:
 
 
 def faulty(draw: np.random.Generator, values: np.ndarray, *, is_loss: bool) -> np.ndarray:
-    """The signal with spikes, moved levels and drifts put in."""
+    """The signal with spikes, moved levels and drifts added."""
     length = len(values)
     for _ in range(draw.integers(0, 5)):
         at, span = int(draw.integers(0, length)), int(draw.choice([1, 2, 5, 40, 300]))
@@ -106,8 +111,8 @@ def test_any_cut_and_any_save_gives_the_same_findings_and_incidents(
 
 @settings(max_examples=60, deadline=None)
 @given(st.one_of(runs(), long_runs(), long_runs(), long_runs()), st.data())
-def test_the_same_is_true_of_trimtabs_own_rules(run: Block, data: st.DataObject) -> None:
-    check_cuts(OWN, run, data)
+def test_the_same_holds_for_trimtabs_rules(run: Block, data: st.DataObject) -> None:
+    check_cuts(TRIMTAB, run, data)
 
 
 def check_cuts(config: Config, run: Block, data: st.DataObject) -> None:
@@ -121,10 +126,10 @@ def check_cuts(config: Config, run: Block, data: st.DataObject) -> None:
 
     saved_at = data.draw(st.integers(0, len(run)))
     first = Judge(config)
-    head = first.feed(run[:saved_at])
+    head = first.update(run[:saved_at])
     second = Judge(config)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    tail = second.feed(run[saved_at:])
+    tail = second.update(run[saved_at:])
     end = second.finish()
     joined = [
         *head.findings,
@@ -140,35 +145,109 @@ def check_cuts(config: Config, run: Block, data: st.DataObject) -> None:
 @settings(max_examples=150, deadline=None)
 @given(runs())
 def test_every_incident_of_any_run_can_be_explained(run: Block) -> None:
-    check_opinions(CONFIG, run)
+    check_explanations(CONFIG, run)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.one_of(runs(), long_runs()))
-def test_every_incident_of_trimtabs_own_rules_can_be_explained(run: Block) -> None:
-    check_opinions(OWN, run)
+def test_every_incident_of_trimtabs_rules_can_be_explained(run: Block) -> None:
+    check_explanations(TRIMTAB, run)
 
 
-def check_opinions(config: Config, run: Block) -> None:
+def check_explanations(config: Config, run: Block) -> None:
     judge = Judge(config)
-    judge.feed(run)
+    judge.update(run)
     judge.finish()
     for incident in judge.incidents:
-        opinion = judge.explain(incident, run)
-        assert opinion.diagnosis.walk.answers[-1].goes_to == "end"
-        assert opinion.action.instruction
+        report = judge.explain(incident, run)
+        diagnosis = report.diagnosis
+        assert diagnosis.walk.answers[-1].goes_to == "end"
+        assert report.action.instruction
+        if diagnosis.cause is not None:
+            (place,) = (
+                at for at, item in enumerate(diagnosis.hypotheses) if item.cause == diagnosis.cause
+            )
+            named = diagnosis.hypotheses[place]
+            assert named.standing is not Standing.RULED_OUT
+            assert place == 0 or named.standing is Standing.OPEN
 
 
-@pytest.mark.parametrize("config", [OWN, Config(rules=Rules.TEXTBOOK)])
-def test_an_open_incident_is_told_as_it_now_stands(config: Config) -> None:
+@pytest.mark.parametrize("config", [TRIMTAB, Config(rules=Rules.TEXTBOOK)])
+def test_an_open_incident_is_reported_as_it_now_stands(config: Config) -> None:
     noise = np.random.default_rng(0).normal(0, 0.01, 420)
     loss = 2 + noise + np.concatenate((np.zeros(400), 5 + np.arange(20)))  # still climbing
     judge = Judge(config)
     run = Block.from_columns({"loss": Column.complete(loss)}, step=np.arange(420))
-    judge.feed(run[:410])
+    judge.update(run[:410])
     before = judge.incidents[-1]
-    assert not judge.feed(run[410:411]).changes
+    assert not judge.update(run[410:411]).changes
     now = judge.incidents[-1]
     assert now.number == before.number
     assert before.peak.loss == loss[409]
     assert now.peak.loss == loss[410]
+
+
+@pytest.mark.parametrize("rules", RULE_SETS)
+@pytest.mark.parametrize("lost", ["onset", "all of the incident", "all after the onset", "all"])
+def test_an_incident_whose_records_were_lost_can_still_be_explained(rules: str, lost: str) -> None:
+    run = troubled_run()
+    judge = Judge(rules=rules)
+    judge.update(run)
+    judge.finish()
+    assert judge.incidents
+    for incident in judge.incidents:
+        first, last = incident.onset.tick, incident.last.tick
+        pieces = {
+            "onset": (run[:first], run[first + 1 :]),
+            "all of the incident": (run[:first], run[last + 1 :]),
+            "all after the onset": (run[:first],),
+            "all": (),
+        }[lost]
+        report = judge.explain(incident, Block.concat(pieces))
+        assert report.diagnosis.symptoms.lr is None  # recorded at each step, but lost at the onset
+        assert report.action.instruction
+        if Symptom.NONFINITE_LOSS in incident.symptoms:
+            assert report.diagnosis.cause is Cause.LOGIC_NAN
+
+
+def test_a_rising_loss_is_explained_without_the_records_of_the_rise() -> None:
+    loss = np.concatenate([np.full(50, 2.0), 2.1 + 0.0001 * np.arange(260)])
+    run = Block.from_columns({"loss": Column.complete(loss)}, step=np.arange(310))
+    judge = Judge(rules="textbook")
+    judge.update(run)
+    incident = next(i for i in judge.incidents if "loss rising steadily" in i.symptoms)
+    judge.explain(incident, run[incident.onset.tick :])
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (Config(detect=DetectConfig(threshold_scale=3.0)), "threshold_scale"),
+        (Config(textbook=TextbookConfig(window=50)), "window"),
+        (Config(rules=Rules.TEXTBOOK), "rules"),
+    ],
+)
+def test_a_state_saved_with_other_settings_is_refused(config: Config, name: str) -> None:
+    state = Judge().state_dict()
+    with pytest.raises(ConfigError, match=name):
+        Judge(config).load_state_dict(state)
+
+
+def test_the_same_records_twice_are_refused() -> None:
+    run = troubled_run()
+    judge = Judge()
+    judge.update(run[:100])
+    with pytest.raises(ValueError, match="all ticks up to 99"):
+        judge.update(run[50:150])
+    judge.update(run[100:150])
+    resumed = Judge()
+    resumed.load_state_dict(judge.state_dict())
+    with pytest.raises(ValueError, match="each record once"):
+        resumed.update(run[149:])
+    resumed.update(run[:0])
+    resumed.update(run[150:])
+
+
+def test_an_unknown_rule_set_is_refused() -> None:
+    with pytest.raises(ConfigError, match="choose from trimtab, textbook"):
+        Judge(rules="handbook")

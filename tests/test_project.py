@@ -1,4 +1,4 @@
-"""The house as a whole: public names, floors, what an import costs."""
+"""The project as a whole: public names, layers, what an import costs."""
 
 import os
 import subprocess
@@ -27,6 +27,15 @@ def test_a_name_that_is_not_there_says_so() -> None:
         trimtab.wacth  # noqa: B018
 
 
+def test_diagnose_is_the_function_whatever_is_imported_first() -> None:
+    script = (
+        "import trimtab.judge, trimtab.diagnose.context\n"
+        "from trimtab import diagnose\n"
+        "assert diagnose is trimtab.diagnose is trimtab.diagnosis.diagnose\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def test_importing_trimtab_loads_nothing_heavy() -> None:
     script = "import sys, trimtab; assert not {'torch', 'numpy', 'rich'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)
@@ -38,7 +47,7 @@ def test_the_pure_rooms_work_without_torch() -> None:
         "sys.modules['torch'] = None\n"  # any import of torch now raises
         "import trimtab\n"
         "for name in set(trimtab.__all__) - {'watch'}: getattr(trimtab, name)\n"
-        "import trimtab.cli.examination, trimtab.report.terminal\n"
+        "import trimtab.diagnosis, trimtab.report.terminal\n"
         "try: trimtab.watch\n"
         "except trimtab.TrimtabError as error: assert 'trimtab[torch]' in str(error)\n"
         "else: raise AssertionError('watch came without torch')\n"
@@ -53,7 +62,7 @@ def test_a_planted_upward_import_breaks_the_contract(tmp_path: Path) -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(source.read_text())
     (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
-    # The copy must not be counted as the package by whoever measures coverage here.
+    # The copy must not be counted as the package when coverage is measured here.
     environment = {name: value for name, value in os.environ.items() if "COV" not in name}
     lint = [
         sys.executable,

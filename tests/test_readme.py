@@ -1,4 +1,4 @@
-"""What the README shows is what happens."""
+"""What the README shows is what happens, and every figure in it is a figure of RESULTS.md."""
 
 import re
 from pathlib import Path
@@ -10,19 +10,18 @@ from trimtab.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+
+PROSE = re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)", "", README, flags=re.DOTALL)
 
 
-def test_the_command_prints_what_the_readme_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.chdir(tmp_path)
+def test_the_command_prints_what_the_readme_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
     monkeypatch.setenv("COLUMNS", "100")
     shown = re.search(r"\$ trimtab (diagnose [^\n]*)\n(.*?)```", README, re.DOTALL)
     assert shown
     result = CliRunner().invoke(app, shown[1].split())
-    printed = result.stdout + result.stderr
-    assert [line.rstrip() for line in printed.splitlines()] == [
+    assert [line.rstrip() for line in result.output.splitlines()] == [
         line.rstrip() for line in shown[2].splitlines()
     ]
     assert result.exit_code == 1
@@ -32,15 +31,93 @@ def test_the_library_example_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(ROOT / "examples")
-    code = next(c for c in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "Judge" in c)
+    code = next(c for c in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "diagnose" in c)
     exec(compile(code, "README.md", "exec"), {})
     printed = capsys.readouterr().out
     assert "600 recoverable" in printed
     assert "900 divergent" in printed
 
 
+def section(title: str) -> str:
+    """One section of RESULTS.md."""
+    return RESULTS.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def figures(title: str, row: str, part: str = "") -> list[str]:
+    """The cells of a row of RESULTS.md that begins with these cells."""
+    text = section(title).split(f"\n### {part}")[1] if part else section(title)
+    line = re.search(rf"(?m)^\| {re.escape(row)} \| (.*) \|$", text)
+    assert line, f"{title} has no row {row}"
+    return line[1].split(" | ")
+
+
+def rate(cell: str) -> tuple[str, float]:
+    """The count and the rate of a cell such as `35; 7.37 [5.13, 10.25]`."""
+    count, per_10k = re.match(r"([\d,]+); ([\d.]+)", cell).groups()  # type: ignore[union-attr]
+    return count, float(per_10k)
+
+
+def test_the_table_of_detection_has_the_figures_of_the_results() -> None:
+    rows = re.findall(r"(?m)^\| (.*?) \| (.*?) \| (.*?) \|$", README)
+    shown = {name: cells for name, *cells in rows}
+    real = [
+        figures("Detection on the real runs", name, "held-out")
+        for name in ("trimtab", "trimtab --rules textbook")
+    ]
+    quiet = [
+        figures("Detection: quiet parts of eventful runs", f"held-out | {name}")
+        for name in ("trimtab", "trimtab --rules textbook")
+    ]
+    bars = figures("Detection: the bars", "held-out | false episodes on healthy runs")
+    points = re.search(r"in ([\d,]+) points", bars[0])
+    assert points
+    assert shown["clear spikes, divergences and NaNs found"] == [cells[2] for cells in real]
+    counts = [rate(cells[0]) for cells in real]
+    assert shown[f"false alarms in healthy runs, {points[1]} points"] == [
+        counts[0][0],
+        f"{counts[1][0]}, or {counts[1][1]:.0f} per 10,000",
+    ]
+    key = f"false alarms in the quiet parts of eventful runs, {quiet[0][1]} points"
+    assert shown[key] == [
+        f"{count}, or {per_10k:.0f} per 10,000"
+        for count, per_10k in (rate(cells[2]) for cells in quiet)
+    ]
+
+
+def test_the_figures_in_the_text_are_those_of_the_results() -> None:
+    text = " ".join(PROSE.split())
+    lab = figures("Detection in the lab", "trimtab", "held-out")
+    severe, mild = (re.sub(r" \(.*", "", cell) for cell in lab[1:3])
+    assert f"it finds {severe} severe and {mild} mild faults" in text
+    num_others = len(re.findall(r"(?m)^\| ", section("Detection on the real runs").split("###")[0]))
+    assert f"{num_others - 2 - 2} other detectors" in text  # not the header, not trimtab's two
+    together = figures("The gate on real runs", "together")
+    assert f"of {int(together[2]):,} healthy steps of public runs none would" in text
+    assert together[3].startswith("0 ")
+    for fault in ("F12 0/0 in the loss, 1 batch", "F13 bit 30 of a gradient"):
+        cells = figures("Protection in the lab", f"{fault} | protect")
+        assert float(cells[1]) <= 0.02
+        assert cells[2] == "20/20"
+    assert "A shift of 0.02 at" in section("Detection against a reference")
+    assert "sees a rise of 0.02, far below the noise" in text
+    assert "In 20 lab runs each, a NaN batch or a flipped bit then costs at most 0.02 nat" in text
+
+
+def test_every_figure_in_the_readme_is_compared_with_the_results() -> None:
+    compared = """63 65 97 61 94 104,120 0 793 76 10,000 47,493 35 7 57 12 87 90 58 75 13 20 0.02
+        88,968"""
+    others = """1 2 3 0.0 2.0"""  # exit codes, versions and examples
+    found = set(re.findall(r"(?<![\w.])\d[\d,.]*\d|(?<![\w.])\d(?!\w)", PROSE))
+    assert found <= set(compared.split()) | set(others.split())
+
+
 def test_every_link_leads_somewhere() -> None:
-    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    documents = [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "examples" / "plugin" / "README.md",
+        *(ROOT / "docs").glob("*.md"),
+    ]
     for document in documents:
         for target in re.findall(r"\]\(([^)#]+)", document.read_text(encoding="utf-8")):
             if not target.startswith("https://"):

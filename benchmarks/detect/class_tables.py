@@ -14,7 +14,7 @@ def class_section(lab: Sequence[Classed], real: Sequence[Classed], splits: Seque
     """All tables of classes."""
     parts = [
         "The true class of a lab fault is that of the run beside its clean twin "
-        "(`src/trimtab/lab/scenarios/outcome.py`), of a public incident its label. Scored is the "
+        "(`benchmarks/true_class.py`), of a public incident its label. Scored is the "
         "first incident from the onset on; what was not found counts in recall, not here. A fault "
         "that was there from the first step on has no before: beside its twin the loss is too "
         "high, by itself it looks as any other, and the incident is called silent.",

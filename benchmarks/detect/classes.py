@@ -1,6 +1,6 @@
 """Classes of incidents: what trimtab said became of each, against what truly did.
 
-In the lab the truth is the run beside its clean twin (`trimtab.lab.scenarios.outcome`); on
+In the lab the truth is the run beside its clean twin (`benchmarks.true_class`); on
 public runs it is the label. Scored is the first incident that opened from the onset on, or in the
 labelled event. Where there is none, nothing is scored here: that counts in recall.
 """
@@ -13,12 +13,12 @@ import numpy as np
 from benchmarks.detect.suite import LabRun
 from benchmarks.real_runs import RealRun
 from benchmarks.scoring import counted, zone
+from benchmarks.true_class import true_class
+from benchmarks.twins import Pair
 from trimtab.core.block import Block
 from trimtab.core.findings import Severity
 from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Outlook, Transition
 from trimtab.judge import Judge
-from trimtab.lab.scenarios.outcome import true_class
-from trimtab.lab.scenarios.pairing import Pair
 
 LOOKS = (8, 32)
 """Records after the alarm at which a provisional class is asked for."""
@@ -65,7 +65,7 @@ class Judged:
     def of(cls, block: Block) -> "Judged":
         """Let the judge, with the rules it has by default, see a whole run."""
         judge = Judge()
-        seen = judge.feed(block)
+        seen = judge.update(block)
         alarms = [item for item in seen.findings if item.severity is Severity.ALARM]
         return cls(
             alarm_rows=sorted({block.row_of(item.tick) for item in alarms}),
@@ -152,7 +152,7 @@ def _outlook_at(look: int, changes: Sequence[IncidentChange]) -> Outlook | None:
     """The outlook given so many records after the alarm; of one that was over by then, its end."""
     for change in changes:
         outlook = change.incident.outlook
-        if change.transition is Transition.FORESEEN and outlook and outlook.records == look:
+        if change.transition is Transition.FORECAST and outlook and outlook.records == look:
             return outlook
         if change.transition is Transition.CLOSED and change.incident.incident_class:
             return Outlook(

@@ -76,11 +76,11 @@ def live_microseconds(
     """Process time of the judge per step, fed with blocks of one record."""
     run = climbing_run(warm + rows, warm) if climbs else plain_run(warm + rows)
     judge = Judge()
-    judge.feed(run[:warm])
+    judge.update(run[:warm])
     records = list(run[warm:].cut(1))
     begin = time.process_time()
     for record in records:
-        judge.feed(record)
+        judge.update(record)
     return 1e6 * (time.process_time() - begin) / rows
 
 
@@ -90,7 +90,7 @@ def log_seconds(path: Path) -> tuple[float, float]:
     block = read_log(path).block
     read = time.process_time()
     judge = Judge()
-    judge.feed(block)
+    judge.update(block)
     judge.finish()
     return read - begin, time.process_time() - read
 

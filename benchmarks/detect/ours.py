@@ -8,9 +8,9 @@ import numpy as np
 import trimtab
 from benchmarks.detect.contenders import Alarms, Fork
 from trimtab.core.block import Block, BoolArray
-from trimtab.core.config import Rules
 from trimtab.core.findings import Severity
 from trimtab.judge import Judge
+from trimtab.rulesets import RULE_SETS, RuleSet
 
 
 class JudgeContender:
@@ -18,7 +18,7 @@ class JudgeContender:
 
     source = f"trimtab {trimtab.__version__}"
 
-    def __init__(self, name: str, rules: Rules) -> None:
+    def __init__(self, name: str, rules: RuleSet) -> None:
         self.name = name
         self._rules = rules
 
@@ -41,16 +41,16 @@ class JudgeContender:
 def our_contenders() -> list[JudgeContender]:
     """The judge with the rules it has by default, and with each other set it knows."""
     default = Judge().rules
-    others = [rules for rules in Rules if rules is not default]
+    others = [rules for rules in RULE_SETS.values() if rules is not default]
     return [
         JudgeContender("trimtab", default),
-        *(JudgeContender(f"trimtab --rules {rules}", rules) for rules in others),
+        *(JudgeContender(f"trimtab --rules {rules.name}", rules) for rules in others),
     ]
 
 
 def _alarms(judge: Judge, block: Block) -> BoolArray:
     flags = np.zeros(len(block), dtype=np.bool_)
-    for finding in judge.feed(block).findings:
+    for finding in judge.update(block).findings:
         if finding.severity is Severity.ALARM:
             flags[block.row_of(finding.tick)] = True
     return flags

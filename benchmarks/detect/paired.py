@@ -96,5 +96,5 @@ def _delay(window: Block) -> int | None:
 
 
 def _alarm_rows(block: Block) -> list[int]:
-    alarms = (found for found in Reference().sweep(block) if found.severity is Severity.ALARM)
+    alarms = (found for found in Reference().update_many(block) if found.severity is Severity.ALARM)
     return [block.row_of(found.tick) for found in alarms]

@@ -1,7 +1,7 @@
 """The lab against its bars: what was missed and why, and which healthy runs were alarmed.
 
 A fault run has to be found if any recorded signal left the clean twin by more than 5 sigma within
-100 steps (`trimtab.lab.scenarios.pairing`). What is missed is listed with what moved first, and
+100 steps (`benchmarks.twins`). What is missed is listed with what moved first, and
 with the reason that somebody found for it (missed.toml).
 """
 
@@ -15,9 +15,9 @@ from benchmarks.detect.intervals import share_of
 from benchmarks.detect.suite import LabRun
 from benchmarks.results import table
 from benchmarks.scoring import onset_rows
+from benchmarks.twins import Move, Pair
 from trimtab.detect.reference.side_by_side import lay_beside
 from trimtab.lab.scenarios.catalogue import CLEAN
-from trimtab.lab.scenarios.pairing import Move, Pair
 
 REASONS = Path(__file__).parent / "missed.toml"
 """`kind = "reason"` or `"kind-grade" = "reason"`, written by hand after a look at the runs."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.gate import damage, healthy, page, real
-from benchmarks.kept import Kept
 from benchmarks.real_runs import RUNS
+from benchmarks.result_cache import ResultCache
 from benchmarks.results import publish
 
 COMMAND = "scripts/bench gate"
@@ -22,7 +22,11 @@ def main() -> None:
     publish("The gate on damaged weights", COMMAND, damage.report())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(sys.argv[1] if len(sys.argv) > 1 else name)
-        publish("The gate on healthy kinds", COMMAND, healthy.report(healthy.measure(Kept(folder))))
+        publish(
+            "The gate on healthy kinds",
+            COMMAND,
+            healthy.report(healthy.measure(ResultCache(folder))),
+        )
     page.write()
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.gate.kinds.registry import KINDS, Kind, halves
 from benchmarks.gate.replay import make_rule
 from benchmarks.gate.session import Session
-from benchmarks.kept import Kept
+from benchmarks.result_cache import ResultCache
 from benchmarks.results import table
 
 for _name in ("classification", "regression", "generative", "reinforcement", "sequences", "rare"):
@@ -64,11 +64,11 @@ class Row:
         ]
 
 
-def measure(kept: Kept, names: Iterable[str] | None = None) -> list[Row]:
+def measure(cache: ResultCache, names: Iterable[str] | None = None) -> list[Row]:
     """Train the kinds, or some of them."""
     half_of = halves()
     chosen = list(KINDS) if names is None else list(names)
-    return [_row(kept, KINDS[name], half_of[name]) for name in chosen]
+    return [_row(cache, KINDS[name], half_of[name]) for name in chosen]
 
 
 def report(rows: Sequence[Row]) -> str:
@@ -96,12 +96,12 @@ def _total(half: str, rows: Sequence[Row]) -> list[object]:
     return [half, len(ours), f"{steps:,}", discarded, rate, most]
 
 
-def _row(kept: Kept, kind: Kind, half: str) -> Row:
-    gated = [_outcome(kept, kind, SEEDS[0], gate=True)]
+def _row(cache: ResultCache, kind: Kind, half: str) -> Row:
+    gated = [_outcome(cache, kind, SEEDS[0], gate=True)]
     bare: list[dict[str, Any]] = []
     if gated[0]["discarded"] or gated[0]["scaled"]:
-        gated += [_outcome(kept, kind, seed, gate=True) for seed in SEEDS[1:]]
-        bare = [_outcome(kept, kind, seed, gate=False) for seed in SEEDS]
+        gated += [_outcome(cache, kind, seed, gate=True) for seed in SEEDS[1:]]
+        bare = [_outcome(cache, kind, seed, gate=False) for seed in SEEDS]
     pairs = zip(gated, bare, strict=False)
     changes = [ours["quality"] - theirs["quality"] for ours, theirs in pairs]
     spread = float(np.std(changes, ddof=1)) if changes else 0.0
@@ -119,9 +119,9 @@ def _row(kept: Kept, kind: Kind, half: str) -> Row:
     )
 
 
-def _outcome(kept: Kept, kind: Kind, seed: int, *, gate: bool) -> dict[str, Any]:
+def _outcome(cache: ResultCache, kind: Kind, seed: int, *, gate: bool) -> dict[str, Any]:
     name = f"{kind.name}, seed {seed}, {'gate' if gate else 'bare'}"
-    return kept.have(name, partial(_train, kind, seed, gate=gate))
+    return cache.get(name, partial(_train, kind, seed, gate=gate))
 
 
 def _train(kind: Kind, seed: int, *, gate: bool) -> dict[str, Any]:

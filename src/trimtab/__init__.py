@@ -1,10 +1,15 @@
-"""Trimtab keeps large PyTorch training runs on course.
+"""Trimtab keeps large PyTorch training runs healthy.
 
-Names are loaded when they are first used: `import trimtab` costs next to nothing, and nothing here
-loads torch unless it is asked for by name.
+    report = trimtab.diagnose("train.log")             # what happened in a finished run
+    with trimtab.watch(model, optimizer) as guard:     # the same for a live one
+
+Names are loaded on first use: `import trimtab` costs next to nothing, and torch is loaded only by
+the names that need it.
 """
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from trimtab._version import __version__
@@ -15,10 +20,12 @@ if TYPE_CHECKING:
     from trimtab.core.errors import TrimtabError
     from trimtab.core.findings import Finding
     from trimtab.core.incidents import Incident
+    from trimtab.diagnosis import diagnose
     from trimtab.judge import Judge
     from trimtab.live.watch import watch
     from trimtab.policy.incident_report import IncidentReport
     from trimtab.readers import read_log
+    from trimtab.report.run_report import RunReport
 
 __all__ = [
     "Block",
@@ -29,8 +36,10 @@ __all__ = [
     "Incident",
     "IncidentReport",
     "Judge",
+    "RunReport",
     "TrimtabError",
     "__version__",
+    "diagnose",
     "read_log",
     "watch",
 ]
@@ -42,13 +51,29 @@ _HOME = {
     "Event": "trimtab.core.block",
     "Finding": "trimtab.core.findings",
     "Incident": "trimtab.core.incidents",
-    "Judge": "trimtab.judge",
     "IncidentReport": "trimtab.policy.incident_report",
+    "Judge": "trimtab.judge",
+    "RunReport": "trimtab.report.run_report",
     "TrimtabError": "trimtab.core.errors",
+    "diagnose": "trimtab.diagnosis",
     "read_log": "trimtab.readers",
     "watch": "trimtab.live.watch",
 }
-"""Where each public name lives."""
+"""The module of each public name."""
+
+
+class _Package(ModuleType):
+    """The package, in which `trimtab.diagnose` is always the function.
+
+    Python sets the folder of the same name as an attribute when it is first imported.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in _HOME or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

@@ -37,5 +37,5 @@ def test_the_live_cost_is_per_step(rows: int, climbs: bool) -> None:
 
 def test_a_loss_that_climbs_keeps_an_incident_open() -> None:
     judge = Judge()
-    judge.feed(climbing_run(1060, 1000))
+    judge.update(climbing_run(1060, 1000))
     assert judge.incidents[-1].end is None

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from trimtab.check.curve import MOST_POINTS, Shape
+from trimtab.check.curve import MAX_POINTS, Shape
 from trimtab.check.plan import TrainingPlan
 
 STEPS, WARMUP, LR = 200, 20, 3e-4
@@ -74,7 +74,7 @@ def test_a_long_run_is_simulated_at_fewer_points() -> None:
         steps=50_000_000, lr=LR, schedule=Shape.COSINE, warmup_steps=2000, final_lr=0.0
     ).curve
     assert curve is not None
-    assert len(curve.lr) == MOST_POINTS
+    assert len(curve.lr) == MAX_POINTS
     assert curve.at(25_001_000) == pytest.approx(LR / 2, rel=1e-3)
 
 

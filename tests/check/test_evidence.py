@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from benchmarks.check_lab import ENOUGH, SEEDS, TRIALS, Trial, fault_and_fix
+from benchmarks.check_lab import MIN_BETTER, SEEDS, TRIALS, Trial, fault_and_fix
 
 from trimtab.check.catalogue import RULES
 from trimtab.check.rule import Shown
@@ -13,15 +13,15 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "RESULTS.md"
 
 
 def trials_won() -> dict[str, int]:
-    """Rule to the seeds in which its fix was better, as published."""
+    """ConfigRule to the seeds in which its fix was better, as published."""
     section = RESULTS.read_text(encoding="utf-8").split("## Check in the lab")[1].split("\n## ")[0]
     rows = re.findall(rf"^\| (TT\d{{3}}) \|.*\| (\d+) of {SEEDS} \| (yes|no) \|$", section, re.M)
-    assert all((int(won) >= ENOUGH) == (shown == "yes") for _, won, shown in rows)
+    assert all((int(won) >= MIN_BETTER) == (shown == "yes") for _, won, shown in rows)
     return {rule: int(won) for rule, won, _ in rows}
 
 
 def test_the_marks_are_those_of_the_published_trials() -> None:
-    shown = {rule for rule, won in trials_won().items() if won >= ENOUGH}
+    shown = {rule for rule, won in trials_won().items() if won >= MIN_BETTER}
     assert {rule.id for rule in RULES.values() if rule.shown is Shown.LAB} == shown
     assert len(shown) >= 1
 

@@ -15,9 +15,9 @@ from tests.check.plans import HEALTHY
 
 from trimtab.check import check_config, read_config
 from trimtab.check.curve import Shape
-from trimtab.check.examine import Examination, Line
-from trimtab.check.formats.plain import FIELDS
+from trimtab.check.examine import Examination, FixLine
 from trimtab.check.formats.shell import read_flags
+from trimtab.check.formats.training_table import FIELDS
 from trimtab.check.plan import LossScaling, NormPlace, Precision
 from trimtab.core.config import Config
 from trimtab.core.errors import ConfigError, TrimtabError, UnreadablePlan
@@ -86,7 +86,7 @@ def write(tmp_path: Path, name: str, text: str) -> Path:
     return path
 
 
-def fixes(found: Examination, rule_id: str) -> tuple[Line, ...]:
+def fixes(found: Examination, rule_id: str) -> tuple[FixLine, ...]:
     return next(o.fix for o in found.objections if o.rule.id == rule_id)
 
 
@@ -105,14 +105,14 @@ def test_hf_arguments_as_transformers_writes_them() -> None:
 def test_hf_arguments_that_are_not_set_have_the_trainers_defaults(tmp_path: Path) -> None:
     path = write(tmp_path, "args.json", '{\n  "per_device_train_batch_size": 4,\n  "fp16": true\n}')
     found = check_config(path)
-    assert fixes(found, "TT083") == (Line(text='"logging_nan_inf_filter": false,', line=None),)
+    assert fixes(found, "TT083") == (FixLine(text='"logging_nan_inf_filter": false,', line=None),)
     plan = found.reading.plan
     assert (plan.compute, plan.loss_scaling) == (Precision.FP16, LossScaling.DYNAMIC)
     assert plan.steps is None
     assert "--set steps=N" in found.reading.notes[0]
 
 
-def test_steps_that_are_told_reach_the_schedule() -> None:
+def test_steps_that_are_given_reach_the_schedule() -> None:
     arguments = {"per_device_train_batch_size": 4, "warmup_ratio": 0.1, "num_train_epochs": 3}
     plan = read_config(arguments, known={"steps": 500}).plan
     assert (plan.steps, plan.warmup_steps, plan.decay_end) == (500, 50, 500)
@@ -171,7 +171,7 @@ def test_hf_flags_in_a_script(tmp_path: Path) -> None:
     found = check_config(write(tmp_path, "run.sh", script))
     assert found.reading.plan.lr == 2e-4
     assert found.reading.plan.warmup_steps == 150
-    assert fixes(found, "TT002") == (Line(text="--max_grad_norm 1.0", line=8),)
+    assert fixes(found, "TT002") == (FixLine(text="--max_grad_norm 1.0", line=8),)
 
 
 def test_schedule_settings_on_a_command_line(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_megatron_script_is_parsed_and_never_executed(tmp_path: Path) -> None:
     assert (plan.compute, plan.loss_scaling) == (Precision.FP16, LossScaling.NONE)
     assert plan.norm is NormPlace.PRE
     assert (plan.checkpoint_steps, plan.saves_optimizer) == (100, False)
-    assert fixes(found, "TT040") == (Line(text="--bf16", line=20),)
+    assert fixes(found, "TT040") == (FixLine(text="--bf16", line=20),)
     assert fixes(found, "TT087")[0].line == 25
 
 
@@ -205,7 +205,7 @@ def test_megatron_flags_as_its_own_tests_write_them(tmp_path: Path) -> None:
     assert plan.checkpoint_steps == 0  # a folder, but no interval
 
 
-def test_a_variable_from_elsewhere_is_left_open_and_told() -> None:
+def test_a_variable_from_elsewhere_is_left_open_and_reported() -> None:
     flags = read_flags("--lr $LR --num-layers $((L * 2)) --save-interval $(date)")
     assert flags.values == {}
     assert flags.unresolved == ("lr", "num-layers", "save-interval")
@@ -237,10 +237,10 @@ def test_a_torchtitan_toml(tmp_path: Path) -> None:
     assert (plan.parameters, plan.steps, plan.batch_tokens) == (8e9, 5000, 64 * 8192)
     assert (plan.weights, plan.compute) == (Precision.BF16, Precision.FP8)
     assert (plan.beta2, plan.weight_decay) == (0.95, 0.1)  # torchtitan's defaults
-    assert fixes(found, "TT010") == (Line(text='[optimizer] name = "AdamW"', line=11),)
-    assert fixes(found, "TT044") == (Line(text='[training] dtype = "float32"', line=22),)
+    assert fixes(found, "TT010") == (FixLine(text='[optimizer] name = "AdamW"', line=11),)
+    assert fixes(found, "TT044") == (FixLine(text='[training] dtype = "float32"', line=22),)
     assert fixes(found, "TT080") == (
-        Line(text="[checkpoint] enable = true, [checkpoint] interval = 100", line=26),
+        FixLine(text="[checkpoint] enable = true, [checkpoint] interval = 100", line=26),
     )
     assert fixes(found, "TT049")[0].text == '[float8] filter_fqns = ["output"]'
 
@@ -252,7 +252,7 @@ def test_the_json_that_torchtitan_saves_and_its_rate_below_zero() -> None:
     assert plan.curve is not None
     assert plan.curve.lr[-1] < 0
     (line,) = fixes(found, "TT030")
-    assert line == Line(text='"lr_scheduler": {"total_steps": 1000}', line=37)
+    assert line == FixLine(text='"lr_scheduler": {"total_steps": 1000}', line=37)
 
 
 def test_our_own_table_with_its_rules_off(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_our_own_table_with_its_rules_off(tmp_path: Path) -> None:
     )
     path = write(tmp_path, "trimtab.toml", text + "clip_norm = 0\n")
     found = check_config(path)
-    assert fixes(found, "TT002") == (Line(text="clip_norm = 1.0", line=7),)
+    assert fixes(found, "TT002") == (FixLine(text="clip_norm = 1.0", line=7),)
     assert found.off == ("TT025",)
     assert "TT025" not in {o.rule.id for o in found.objections}
     assert Config.from_toml(path).check.off == ("TT025",)
@@ -298,7 +298,7 @@ def test_a_tables_schedule_of_points() -> None:
         (3, "a int is not a training config"),
     ],
 )
-def test_what_cannot_be_read_is_told(config: Any, message: str) -> None:
+def test_what_cannot_be_read_is_reported(config: Any, message: str) -> None:
     with pytest.raises(UnreadablePlan, match=message):
         read_config(config)
 
@@ -306,15 +306,15 @@ def test_what_cannot_be_read_is_told(config: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.json", b"{", "begins like JSON"),
+        ("x.json", b"{", "starts like JSON"),
         ("x.toml", b"a = [", "cannot be read as TOML"),
         ("x.sh", b"echo hello", "no known format"),
-        ("x.yaml", b"lr: 3e-4\n", "no known format"),
+        ("x.yaml", b"resolution: 512\n", "no known format"),
         ("x.bin", b"\xff\xfe\x00", "cannot be read as text"),
         ("x.txt", b"  \n", "empty"),
     ],
 )
-def test_a_file_that_is_no_config_is_told(
+def test_a_file_that_is_no_config_is_reported(
     tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
     path = tmp_path / name
@@ -325,7 +325,7 @@ def test_a_file_that_is_no_config_is_told(
         read_config(tmp_path)
 
 
-def test_an_id_that_is_no_rule_is_told() -> None:
+def test_an_id_that_is_no_rule_is_reported() -> None:
     with pytest.raises(ConfigError, match="no rule TT999"):
         check_config({"lr": 1e-3}, off=["TT999"])
 

@@ -7,7 +7,7 @@ from tests.check.plans import HEALTHY, PLANTED
 
 from trimtab.check import check_config
 from trimtab.check.catalogue import RULES
-from trimtab.check.formats.plain import FIELDS
+from trimtab.check.formats.training_table import FIELDS
 from trimtab.check.rule import Level
 
 ROOT = Path(__file__).parents[2]
@@ -91,7 +91,7 @@ def test_the_worst_comes_first() -> None:
     assert levels == [Level.ERROR, Level.WARNING, Level.ADVICE]
 
 
-def test_what_the_config_does_not_say_can_be_told() -> None:
+def test_what_the_config_does_not_say_can_be_reported() -> None:
     bare = {"lr": 3e-3, "optimizer": "adamw"}
     assert "TT012" not in {o.rule.id for o in check_config(bare).objections}
     told = check_config(bare, known={"parameters": 7e9})

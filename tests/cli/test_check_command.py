@@ -6,7 +6,7 @@ from tests.check.plans import HEALTHY
 from typer.testing import CliRunner
 
 from trimtab.check.catalogue import RULES
-from trimtab.check.formats.plain import FIELDS
+from trimtab.check.formats.training_table import FIELDS
 from trimtab.cli.main import app
 
 runner = CliRunner()
@@ -45,19 +45,19 @@ def test_findings_exit_1_worst_first_summary_last(spoilt: Path) -> None:
 def test_json_is_for_machines(spoilt: Path) -> None:
     result = runner.invoke(app, ["check", str(spoilt), "--json", "--off", "tt002"])
     assert result.exit_code == 1
-    told = json.loads(result.stdout)
-    assert [finding["id"] for finding in told["findings"]] == ["TT004"]
-    assert told["findings"][0]["fix"] == [{"text": '"epsilon": 1e-08,', "line": 11}]
-    assert told["off"] == ["TT002"]
-    assert told["plan"]["epsilon"] == 0.01
-    assert told["rollback"]["steps"] == 1210
+    printed = json.loads(result.stdout)
+    assert [finding["id"] for finding in printed["findings"]] == ["TT004"]
+    assert printed["findings"][0]["fix"] == [{"text": '"epsilon": 1e-08,', "line": 11}]
+    assert printed["off"] == ["TT002"]
+    assert printed["plan"]["epsilon"] == 0.01
+    assert printed["rollback"]["steps"] == 1210
 
 
-def test_what_the_config_does_not_say_is_told_by_set(tmp_path: Path) -> None:
+def test_set_adds_what_the_config_does_not_hold(tmp_path: Path) -> None:
     path = tmp_path / "args.json"
     path.write_text('{"per_device_train_batch_size": 1, "learning_rate": 0.01}')
-    told = ["--set", "parameters=7e9", "--set", "norm=post", "--set", "layers=24", "--json"]
-    found = json.loads(runner.invoke(app, ["check", str(path), *told]).stdout)
+    known = ["--set", "parameters=7e9", "--set", "norm=post", "--set", "layers=24", "--json"]
+    found = json.loads(runner.invoke(app, ["check", str(path), *known]).stdout)
     assert {"TT012", "TT060"} <= {finding["id"] for finding in found["findings"]}
 
 
@@ -66,12 +66,12 @@ def test_what_the_config_does_not_say_is_told_by_set(tmp_path: Path) -> None:
     [
         (["absent.json"], 3, "not a file"),
         (["PLAN", "--off", "TT999"], 2, "no rule TT999"),
-        (["PLAN", "--set", "lr"], 2, "name=value"),
+        (["PLAN", "--set", "lr"], 2, "NAME=VALUE"),
         (["PLAN", "--set", "lrr=3"], 3, "did you mean 'lr'"),
         ([], 2, "Missing argument"),
     ],
 )
-def test_a_wrong_call_and_an_unreadable_config(
+def test_a_usage_error_and_an_unreadable_config(
     plan: Path, arguments: list[str], code: int, message: str
 ) -> None:
     given = [str(plan) if part == "PLAN" else part for part in arguments]

@@ -1,7 +1,10 @@
 import json
 import resource
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ from trimtab._version import __version__
 from trimtab.cli.main import app
 from trimtab.core.block import Block
 from trimtab.journal import JournalWriter, RunDirectory
+from trimtab.journal.format.lines import encode
 
 runner = CliRunner()
 
@@ -49,26 +53,66 @@ def test_a_log_with_a_spike_and_a_nan_names_both_and_exits_1(log: Path) -> None:
     rows = [line.split() for line in result.stdout.splitlines()]
     assert any(row[1:3] == ["600", "recoverable"] for row in rows)
     assert any(row[1:3] == ["900", "divergent"] for row in rows)
-    spike = log.parent / "trimtab-run" / "0001-step-000600" / "postmortem.md"
+
+
+@pytest.mark.parametrize("options", [[], ["--json"], ["--verbose"]])
+def test_diagnose_writes_nothing_without_out(log: Path, options: list[str]) -> None:
+    result = runner.invoke(app, ["diagnose", "run.csv", *options])
+    assert result.exit_code == 1
+    assert result.stderr == ""
+    assert [path.name for path in log.parent.iterdir()] == ["run.csv"]
+
+
+def test_json_is_for_machines(log: Path) -> None:
+    printed = json.loads(runner.invoke(app, ["diagnose", "run.csv", "--json"]).stdout)
+    assert [i["diagnosis"]["incident_class"] for i in printed["incidents"]] == [
+        "recoverable",
+        "divergent",
+    ]
+
+
+def test_the_questions_are_shown_only_when_asked_for(log: Path) -> None:
+    question = "Is the loss NaN or infinite"
+    assert question not in runner.invoke(app, ["diagnose", "run.csv"]).stdout
+    assert question in runner.invoke(app, ["diagnose", "run.csv", "-v"]).stdout
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_out_writes_the_files_and_prints_where(log: Path, options: list[str]) -> None:
+    result = runner.invoke(app, ["diagnose", "run.csv", "--out", "here", *options])
+    (folder,) = (log.parent / "here").iterdir()
+    machine = json.loads((folder / "0002-step-000900" / "incident.json").read_text())
+    assert machine["diagnosis"]["incident"]["onset"]["step"] == 900
+    spike = folder / "0001-step-000600" / "postmortem.md"
     assert "# Incident 1: loss spike at step 600, recoverable" in spike.read_text()
     assert str(spike.relative_to(log.parent)) in result.stderr
 
 
-def test_json_is_for_machines_and_writes_nothing(log: Path) -> None:
-    result = runner.invoke(app, ["diagnose", "run.csv", "--json"])
-    assert result.exit_code == 1
-    told = json.loads(result.stdout)
-    assert [i["diagnosis"]["incident_class"] for i in told["incidents"]] == [
-        "recoverable",
-        "divergent",
-    ]
-    assert not (log.parent / "trimtab-run").exists()
+def test_two_logs_of_the_same_name_never_mix(log: Path) -> None:
+    for name in ("a", "b"):
+        (log.parent / name).mkdir()
+    write_csv(troubled_run(), log.parent / "a" / "train.csv")
+    write_csv(troubled_run()[:850], log.parent / "b" / "train.csv")
+    for name in ("a", "b"):
+        runner.invoke(app, ["diagnose", f"{name}/train.csv", "--out", "out"])
+    folders = sorted((log.parent / "out").iterdir())
+    assert all(folder.name.startswith("train-") for folder in folders)
+    assert sorted(len(list(folder.iterdir())) for folder in folders) == [1, 2]
 
 
-def test_json_with_out_writes_too(log: Path) -> None:
-    runner.invoke(app, ["diagnose", "run.csv", "--json", "--out", "here"])
-    machine = json.loads((log.parent / "here" / "0002-step-000900" / "incident.json").read_text())
-    assert machine["diagnosis"]["incident"]["onset"]["step"] == 900
+def test_incidents_of_an_earlier_call_do_not_stay(log: Path) -> None:
+    call = ["diagnose", "run.csv", "--out", "out"]
+    runner.invoke(app, call)
+    (folder,) = (log.parent / "out").iterdir()
+    notes = folder / "0002-step-000900" / "my-notes.txt"
+    notes.write_text("mine")
+    write_csv(troubled_run()[:850], log)
+    runner.invoke(app, call)
+    assert [path.name for path in folder.rglob("*.md")] == ["postmortem.md"]
+    assert notes.read_text() == "mine"  # only what trimtab wrote is removed
+    write_csv(troubled_run()[:500], log)
+    assert runner.invoke(app, call).exit_code == 0
+    assert not list(folder.rglob("*.md"))
 
 
 def test_a_clean_log_exits_0_and_writes_nothing(tmp_path: Path) -> None:
@@ -101,29 +145,77 @@ def test_a_log_that_cannot_serve_exits_3_with_one_line(
     assert len(result.stderr.strip().splitlines()) == 1
 
 
-def test_a_wrong_call_exits_2() -> None:
+def test_a_usage_error_exits_2(log: Path) -> None:
     assert runner.invoke(app, ["diagnose"]).exit_code == 2
     assert runner.invoke(app, ["diagnose", "x.csv", "--rules", "folklore"]).exit_code == 2
+    unknown = runner.invoke(app, ["diagnose", "run.csv", "--format", "folklore"])
+    assert unknown.exit_code == 2
+    assert "unknown log format 'folklore'; choose from csv, deepspeed" in unknown.stderr
     assert runner.invoke(app, ["diagnose", "absent.csv"]).exit_code == 3
 
 
-def test_a_folder_that_cannot_be_written_is_told_and_the_findings_stand(log: Path) -> None:
+def test_a_folder_that_cannot_be_written_costs_only_the_files(log: Path) -> None:
     (log.parent / "file").write_text("")
     result = runner.invoke(app, ["diagnose", "run.csv", "--out", "file/below"])
     assert result.exit_code == 1
     assert "no post-mortem written" in result.stderr
 
 
-def test_a_run_directory_is_diagnosed_and_reported_into_itself(tmp_path: Path) -> None:
+def test_report_writes_into_the_run_directory_and_diagnose_does_not(tmp_path: Path) -> None:
     root = write_run(troubled_run(), tmp_path / "x1")
-    for command, code in (("diagnose", 1), ("report", 0)):
-        result = runner.invoke(app, [command, str(root)])
-        assert result.exit_code == code, result.output
-        spike = root / "trimtab" / "incidents" / "0001-step-000600" / "postmortem.md"
-        text = spike.read_text()
-        assert "| dtype | bf16 |" in text
-        assert "same seed (7)" in text
-        spike.unlink()
+    assert runner.invoke(app, ["diagnose", str(root)]).exit_code == 1
+    incidents = root / "trimtab" / "incidents"
+    assert not incidents.exists()
+    assert runner.invoke(app, ["report", str(root)]).exit_code == 0
+    text = (incidents / "0001-step-000600" / "postmortem.md").read_text()
+    assert "| dtype | bf16 |" in text
+    assert "same seed (7)" in text
+
+
+def test_a_report_replaces_the_one_before(tmp_path: Path) -> None:
+    root = write_run(troubled_run(), tmp_path / "x1")
+    incidents = root / "trimtab" / "incidents"
+    stale = incidents / "0003-step-000042"
+    stale.mkdir(parents=True)
+    (stale / "postmortem.md").write_text("of other rules")
+    runner.invoke(app, ["report", str(root)])
+    assert sorted(path.name for path in incidents.iterdir()) == [
+        "0001-step-000600",
+        "0002-step-000900",
+    ]
+
+
+def with_dropped_records(log: Path) -> str:
+    """Say in a journal that three records were dropped, as its writer does."""
+    entry = {"kind": "dropped", "note": 1, "first_tick": 1200, "count": 3, "notes": 0}
+    log.write_bytes(log.read_bytes() + encode(entry))
+    return "3 records are missing"
+
+
+def with_torn_tail(log: Path) -> str:
+    """Cut a journal in the middle of a line, as a killed writer leaves it."""
+    log.write_bytes(log.read_bytes()[:-20])
+    return "00000000.log: "
+
+
+@pytest.mark.parametrize("damage", [with_dropped_records, with_torn_tail])
+def test_what_a_journal_has_lost_is_in_every_report(
+    tmp_path: Path, damage: Callable[[Path], str]
+) -> None:
+    root = tmp_path / "x1"
+    with JournalWriter(RunDirectory(root)) as journal:
+        losses = troubled_run().column("loss").values
+        for step, loss in enumerate(losses.tolist()):
+            journal.append(step=step, signals={"loss": loss})
+        time.sleep(0.5)
+        shutil.copytree(root, tmp_path / "open")  # a journal that was not closed
+    lost = damage(tmp_path / "open" / "trimtab" / "journal" / "00000000.log")
+    result = runner.invoke(app, ["report", str(tmp_path / "open")])
+    assert f"note: {lost}" in result.stdout
+    printed = runner.invoke(app, ["diagnose", str(tmp_path / "open"), "--json"])
+    assert any(note.startswith(lost) for note in json.loads(printed.stdout)["notes"])
+    postmortem = next((tmp_path / "open").rglob("postmortem.md")).read_text()
+    assert f"- Note: {lost}" in postmortem
 
 
 def test_a_journal_and_a_log_of_the_same_run_are_judged_alike(tmp_path: Path, log: Path) -> None:
@@ -174,7 +266,7 @@ def test_a_reference_shows_what_the_loss_alone_hides(log: Path) -> None:
     assert 601 <= finding["step"] <= 611
 
 
-def test_a_reference_without_a_common_step_is_told(log: Path) -> None:
+def test_a_reference_without_a_common_step_is_a_usage_error(log: Path) -> None:
     write_csv(block_of({"loss": np.ones(20)}, first_step=9000), log.parent / "other.csv")
     result = runner.invoke(app, ["diagnose", "run.csv", "--reference", "other.csv"])
     assert result.exit_code == 2

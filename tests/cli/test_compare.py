@@ -31,7 +31,7 @@ def test_runs_that_agree(tmp_path: Path) -> None:
     assert code == 0
     assert text.splitlines()[-3:] == [
         "500 common steps, 1 to 500; trailing means over 50 records",
-        "loss differs by 0 in the mean, 0 at worst (step 50)",
+        "loss differs by 0 on average, by 0 at most (step 50)",
         "within 0.05",
     ]
 
@@ -40,7 +40,7 @@ def test_runs_that_part(tmp_path: Path) -> None:
     run, base = write(tmp_path / "a.csv", shift_from=300), write(tmp_path / "b.csv")
     code, text = compare(run, base, "--until", 500)
     assert code == 1
-    assert "NOT within 0.05: they part at step 302, and at the end RUN is 1 above BASE" in text
+    assert "NOT within 0.05: the runs part at step 302; at the end RUN is 1 above BASE" in text
     code, text = compare(base, run, "--until", 500)
     assert "RUN is 1 below BASE" in text
     assert compare(run, base, "--until", 299)[0] == 0
@@ -62,13 +62,13 @@ def test_a_run_directory_and_a_log(tmp_path: Path) -> None:
 def test_json_is_for_machines(tmp_path: Path) -> None:
     run, base = write(tmp_path / "a.csv", shift_from=300), write(tmp_path / "b.csv")
     code, text = compare(run, base, "--json", "--until", 500)
-    told = json.loads(text)
+    printed = json.loads(text)
     assert code == 1
-    assert told["within"] is False
-    assert told["parted_at"] == 302
-    assert (told["num_common"], told["window"], told["until"]) == (500, 50, 500)
-    assert told["worst"] == pytest.approx(1.0)
-    assert told["notes"] == {"run": [], "base": []}
+    assert printed["within"] is False
+    assert printed["parted_at"] == 302
+    assert (printed["num_common"], printed["window"], printed["until"]) == (500, 50, 500)
+    assert printed["worst"] == pytest.approx(1.0)
+    assert printed["notes"] == {"run": [], "base": []}
 
 
 def test_a_nan_in_one_run_alone(tmp_path: Path) -> None:
@@ -77,24 +77,24 @@ def test_a_nan_in_one_run_alone(tmp_path: Path) -> None:
     run.write_text(base.read_text().replace("\n300,3.4\n", "\n300,nan\n"))
     code, text = compare(run, base)
     assert code == 1
-    assert "at 1 steps one loss is finite and the other is not, first at step 300" in text
+    assert "at 1 steps only one of the losses is finite, first at step 300" in text
     assert json.loads(compare(run, base, "--json")[1])["broken_at"] == 300
 
 
-def test_an_excursion_is_told(tmp_path: Path) -> None:
+def test_an_excursion_is_reported(tmp_path: Path) -> None:
     base = write(tmp_path / "b.csv")
     run = tmp_path / "a.csv"
     run.write_text(base.read_text().replace("\n300,3.4\n", "\n300,8.4\n"))
     code, text = compare(run, base)
     assert code == 0
-    assert "within 0.05 in the mean; beyond it at 50 steps, but back at the end" in text
-    assert "NOT within 0.001: beyond it" in compare(run, base, "--within", 0.001)[1]
+    assert "within 0.05 on average; exceeded at 50 steps, but not at the end" in text
+    assert "NOT within 0.001: exceeded" in compare(run, base, "--within", 0.001)[1]
 
 
 def test_a_mean_and_a_raw_loss_are_not_compared_in_silence(tmp_path: Path) -> None:
     base = write(tmp_path / "b.csv", steps=range(1, 13))
     _, text = compare(FIXTURES / "hf" / "every_2.json", base)
-    assert "note: a window-mean loss is compared with a raw loss" in text
+    assert "note: RUN has a window-mean loss, BASE a raw one" in text
 
 
 def test_what_cannot_be_compared_exits_3(tmp_path: Path) -> None:

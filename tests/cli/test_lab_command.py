@@ -34,39 +34,39 @@ def _call(cache: Path, run: Path, *options: str, **environment: str) -> tuple[in
     return result.exit_code, result.output
 
 
-def test_train_again_resume_report(cache: Path, tmp_path: Path) -> None:
+def test_train_resume_and_report(cache: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    code, told = _call(cache, run, "--steps", "4", "--dtype", "fp32", "--lr", "2e-3", "--measure")
-    assert code == 0, told
-    assert "trained to step 4, held-out loss 6." in told
-    assert f"trimtab report {run}" in told
+    code, output = _call(cache, run, "--steps", "4", "--dtype", "fp32", "--lr", "2e-3", "--measure")
+    assert code == 0, output
+    assert "trained to step 4, held-out loss 6." in output
+    assert f"trimtab report {run}" in output
     block = read_journal(RunDirectory(run)).block
     assert block.column("lr").values[0] == 2e-3  # no warm-up in so short a run
     assert block.column("max_attention_logit").recorded
     assert RunDirectory(run).read_manifest()["dtype"] == "fp32"
 
-    code, told = _call(cache, run, "--steps", "4", "--dtype", "fp32", "--lr", "2e-3")
-    assert (code, "holds a run already" in told) == (2, True)
-    code, told = _call(cache, run, "--steps", "4", "--dtype", "fp32", "--resume")
-    assert (code, "begun with optimizer" in told) == (2, True)
+    code, output = _call(cache, run, "--steps", "4", "--dtype", "fp32", "--lr", "2e-3")
+    assert (code, "already has a run" in output) == (2, True)
+    code, output = _call(cache, run, "--steps", "4", "--dtype", "fp32", "--resume")
+    assert (code, "started with optimizer" in output) == (2, True)
     again = ("--steps", "4", "--dtype", "fp32", "--lr", "2e-3", "--resume")
-    code, told = _call(cache, run, *again)
-    assert code == 0, told
-    assert "trained to step 4 from step 4" in told
-    code, told = _call(cache, run, *again, "--engine", "fsdp2")
-    assert (code, "torchrun --standalone" in told) == (2, True)
+    code, output = _call(cache, run, *again)
+    assert code == 0, output
+    assert "trained to step 4 from step 4" in output
+    code, output = _call(cache, run, *again, "--engine", "fsdp2")
+    assert (code, "torchrun --standalone" in output) == (2, True)
 
 
-def test_the_bar_shows_the_loss_where_somebody_looks(cache: Path, tmp_path: Path) -> None:
-    code, told = _call(cache, tmp_path / "seen", "--steps", "2", FORCE_COLOR="1")
-    assert code == 0, told
-    assert "loss 6." in told.replace("held-out loss", "")
-    code, told = _call(cache, tmp_path / "unseen", "--steps", "2")
-    assert told.splitlines()[0].startswith("trained to step 2")
+def test_the_progress_bar_shows_the_loss_in_a_terminal_only(cache: Path, tmp_path: Path) -> None:
+    code, output = _call(cache, tmp_path / "seen", "--steps", "2", FORCE_COLOR="1")
+    assert code == 0, output
+    assert "loss 6." in output.replace("held-out loss", "")
+    code, output = _call(cache, tmp_path / "unseen", "--steps", "2")
+    assert output.splitlines()[0].startswith("trained to step 2")
 
 
-def test_under_torchrun_one_rank_speaks(cache: Path, tmp_path: Path) -> None:
-    _call(cache, tmp_path / "warm", "--steps", "1")  # the text, if no other test has made it
+def test_under_torchrun_only_one_rank_prints(cache: Path, tmp_path: Path) -> None:
+    _call(cache, tmp_path / "warm", "--steps", "1")  # tokenizes the text, if no other test has
     command = ["lab", "train", *SMALL, "--steps", "4", "--run-dir", str(tmp_path / "run")]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     done = subprocess.run(
@@ -88,6 +88,6 @@ def test_names_and_defaults_are_those_of_the_lab() -> None:
     assert [dtype.value for dtype in lab.DtypeName] == [dtype.value for dtype in Dtype]
     assert [engine.value for engine in lab.EngineName] == [engine.value for engine in Engine]
     settings = {"steps": 7, "batch_size": 8, "length": 128, "checkpoint_steps": 100}
-    told = lab._config(lab.Size.S1M, lab.DtypeName.BF16, lab.EngineName.ALONE, 1e-3, settings)
-    assert told == TrainConfig(model=SIZES["1M"], steps=7)
-    assert told.optimizer == OptimizerConfig(lr=1e-3)
+    config = lab._config(lab.Size.S1M, lab.DtypeName.BF16, lab.EngineName.ALONE, 1e-3, settings)
+    assert config == TrainConfig(model=SIZES["1M"], steps=7)
+    assert config.optimizer == OptimizerConfig(lr=1e-3)

@@ -1,4 +1,4 @@
-"""`trimtab lab practice`, from the question to the comparison."""
+"""`trimtab lab practice`, from the prompt to the comparison."""
 
 import sys
 from pathlib import Path
@@ -42,23 +42,23 @@ def _call(
     return result.exit_code, result.output
 
 
-def test_the_whole_way_from_the_question_to_the_comparison(
+def test_an_exercise_from_the_prompt_to_the_comparison(
     cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    exercise = Exercise.of_seed(SEED, 48)
-    was = exercise.disturbance()
+    exercise = Exercise.from_seed(SEED, 48)
+    was = exercise.intervention()
     folder = tmp_path / f"exercise-{SEED}"
     yours, ours = folder / "postmortem-yours.md", folder / "postmortem-ours.md"
     folder.mkdir()
     written = f"Onset step: {exercise.onset} [b]\x1b[31m\n"
     yours.write_text(written)
 
-    code, told = _call(cache, tmp_path, "--no-edit", said="panic\nroll back 6\n")
-    assert code == 0, told
-    question, answer = told.split("What do you do?")
+    code, output = _call(cache, tmp_path, "--no-edit", said="panic\nroll back 6\n")
+    assert code == 0, output
+    question, answer = output.split("What do you do?")
     assert was.title not in question
     assert type(was).__name__ not in question
-    assert "'panic' is no answer" in answer
+    assert "unknown answer 'panic'" in answer
     assert all(kind.value in answer for kind in ActionKind)
     assert "roll back 6 (yours)" in answer
     assert answer.index("Your score:") < answer.index(was.title)
@@ -70,14 +70,12 @@ def test_the_whole_way_from_the_question_to_the_comparison(
     lab_practice._compare(folder, exercise, [], Console())
     lines = capsys.readouterr().out.split()
     assert {str(yours), str(ours)} <= set(lines)
-    assert "agreed" not in lines
+    assert "agree" not in lines
 
 
-def test_what_cannot_be_carried_out_is_told_before_anything_is_trained(
-    cache: Path, tmp_path: Path
-) -> None:
-    code, told = _call(cache, tmp_path, "--answer", "roll back 5")
-    assert (code, "the step of a checkpoint" in told) == (2, True)
+def test_an_impossible_answer_is_refused_before_training(cache: Path, tmp_path: Path) -> None:
+    code, output = _call(cache, tmp_path, "--answer", "roll back 5")
+    assert (code, "the step of a checkpoint" in output) == (2, True)
     assert not any(tmp_path.iterdir())
 
 
@@ -95,18 +93,18 @@ def test_the_editor_gets_the_file_and_no_shell(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EDITOR", f"'{sys.executable}' '{script}'")
     monkeypatch.delenv("VISUAL", raising=False)
-    lab_practice._write_up(folder, Exercise.of_seed(SEED), edit=True)
+    lab_practice._write_up(folder, Exercise.from_seed(SEED), edit=True)
     assert "Cause: F01" in (folder / "postmortem-yours.md").read_text()
     assert not (tmp_path / "planted").exists()
 
 
 @pytest.mark.parametrize("editor", ["", "no-such-editor-anywhere"])
-def test_no_editor_is_no_end(
+def test_a_missing_editor_does_not_end_the_exercise(
     editor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("EDITOR", editor)
     monkeypatch.delenv("VISUAL", raising=False)
-    lab_practice._write_up(tmp_path, Exercise.of_seed(SEED), edit=True)
-    told = capsys.readouterr().err
-    assert "EDITOR is not set" in told if not editor else "the editor did not start" in told
+    lab_practice._write_up(tmp_path, Exercise.from_seed(SEED), edit=True)
+    output = capsys.readouterr().err
+    assert "EDITOR is not set" in output if not editor else "the editor did not start" in output
     assert (tmp_path / "postmortem-yours.md").exists()

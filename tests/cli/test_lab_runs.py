@@ -1,5 +1,7 @@
 """`trimtab lab list`, `run`, `show` and `suite`, as a user calls them."""
 
+import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -42,7 +44,7 @@ def test_the_list_has_every_kind(cache: Path) -> None:
     assert result.exit_code == 0
     first_words = {line.split()[0] for line in result.output.splitlines() if line.strip()}
     assert set(KINDS) <= first_words
-    assert "3 to 40 times the planned rate" in result.output
+    assert "3 to 40 times the planned learning rate" in result.output
     assert "1 to 5 steps" in result.output
 
 
@@ -50,26 +52,26 @@ def test_run_trains_the_fault_and_its_twin_and_shows_both(cache: Path, tmp_path:
     out = str(tmp_path)
     result = call(cache, "run", "F05", "--seed", "1", "--steps", "40", "--out", out)
     assert result.exit_code == 0, result.output
-    assert "its twin" in result.output
+    assert "clean twin" in result.output
     assert "^onset" in result.output
-    assert "F05: a jump of the learning rate, from step" in result.output
+    assert "F05: a jump in the learning rate, from step" in result.output
     assert (tmp_path / "F05-severe-seed1" / "truth.json").exists()
     assert (tmp_path / "clean-plain-seed1" / "truth.json").exists()
     assert not (tmp_path / "F05-severe-seed1" / "checkpoints").exists()
 
     again = call(cache, "show", str(tmp_path / "clean-plain-seed1"))
     assert again.exit_code == 0
-    assert "nothing was done to this run" in again.output
+    assert "a clean run, without any fault" in again.output
 
 
-def test_a_severity_can_be_asked_for(cache: Path, tmp_path: Path) -> None:
+def test_a_severity_can_be_given(cache: Path, tmp_path: Path) -> None:
     wanted = ("run", "F22", "--severity", "0.0", "--steps", "20", "--no-twin")
     result = call(cache, *wanted, "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
     assert "severity 0.00: 2 times the mean" in result.output
 
 
-def test_what_is_unknown_is_refused_with_the_way_out(cache: Path, tmp_path: Path) -> None:
+def test_unknown_kinds_and_runs_are_refused_with_a_hint(cache: Path, tmp_path: Path) -> None:
     result = call(cache, "run", "F99", "--out", str(tmp_path))
     assert result.exit_code == 2
     assert "trimtab lab list" in result.output
@@ -89,5 +91,43 @@ def test_a_suite_is_built_once(
     result = call(cache, "suite", "--fast", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
     assert "2 runs in" in result.output
-    assert "0 of them made now" in result.output
+    assert "0 of them trained now" in result.output
     assert (tmp_path / "suite.json").exists()
+
+
+def test_a_suite_of_chosen_kinds_and_seeds(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suites, "Scenario", partial(Scenario, steps=20))
+    for scenario in suites.make_suite(["F22", "cooldown"], [31, 32]):
+        run_trial(scenario, tmp_path, cache_dir=cache / "trimtab")
+    wanted = ("--kinds", "F22, cooldown", "--seeds", "31,32,31", "--out", str(tmp_path))
+    result = call(cache, "suite", *wanted)
+    assert result.exit_code == 0, result.output
+    runs = json.loads((tmp_path / "suite.json").read_text())["runs"]
+    assert set(runs) == {
+        *(f"F22-{grade}-seed{seed}" for grade in ("mild", "severe") for seed in (31, 32)),
+        *(f"cooldown-severe-seed{seed}" for seed in (31, 32)),
+        *(f"clean-plain-seed{seed}" for seed in (31, 32)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--kinds", "F02,cooldwon"), "did you mean cooldown?"),
+        (("--kinds", "f13W"), "did you mean F13w"),
+        (("--kinds", "?"), "unknown kind '?'; `trimtab lab list`"),
+        (("--kinds", " , "), "comma-separated list"),
+        (("--seeds", "1,two"), "whole numbers"),
+        (("--seeds", "-1"), "whole numbers"),
+        (("--fast", "--seeds", "1"), "leave out --kinds and --seeds"),
+    ],
+)
+def test_a_suite_refuses_what_it_does_not_know(
+    cache: Path, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    result = call(cache, "suite", *options, "--out", str(tmp_path / "suite"))
+    assert result.exit_code == 2
+    assert message in result.output
+    assert not (tmp_path / "suite").exists()

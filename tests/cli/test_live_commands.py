@@ -65,7 +65,7 @@ class TestNote:
         notes = [e.facts["text"] for e in read_journal(run).block.events if e.kind == "note"]
         assert notes == ["two"]
 
-    def test_what_cannot_be_noted_is_told(self, tmp_path: Path) -> None:
+    def test_what_cannot_be_noted_is_an_error(self, tmp_path: Path) -> None:
         assert runner.invoke(app, ["note", str(tmp_path), "x"]).exit_code == 3
         write_run(tmp_path)
         long = runner.invoke(app, ["note", str(tmp_path), "x" * 20_000])
@@ -97,11 +97,11 @@ class TestFollow:
         assert "7.77" in printed
         assert "ended: end of data" in printed
 
-    def test_a_folder_without_a_journal_is_told(self, tmp_path: Path) -> None:
+    def test_a_folder_without_a_journal_is_an_error(self, tmp_path: Path) -> None:
         assert runner.invoke(app, ["follow", str(tmp_path)]).exit_code == 3
 
-    def test_the_view_before_anything_has_come(self) -> None:
-        assert "no record yet" in str(LiveView("x").draw(80))
+    def test_the_view_before_the_first_record(self) -> None:
+        assert "no records yet" in str(LiveView("x").draw(80))
 
 
 class TestGoodput:
@@ -126,13 +126,13 @@ class TestGoodput:
     def test_without_a_clock_there_are_no_hours(self) -> None:
         assert compute_goodput(block_of({"loss": np.ones(3)})).hours is None
 
-    def test_report_tells_it_with_the_price(self, tmp_path: Path) -> None:
+    def test_report_prints_it_with_the_cost(self, tmp_path: Path) -> None:
         write_run(tmp_path)
         result = runner.invoke(app, ["report", str(tmp_path), "--price", "100"])
         assert result.exit_code == 0
-        assert "300 of 300 steps kept (100.0 %), 3.0 hours, 299.00 in money" in result.stdout
+        assert "300 of 300 steps kept (100.0 %), 3.0 hours, cost $299.00" in result.stdout
         text = next((tmp_path / "trimtab" / "incidents").rglob("postmortem.md")).read_text()
-        assert re.search(r"Money: [\d.]+ at 100.00 an hour", text)
+        assert re.search(r"Cost: \$[\d.]+ at \$100.00 an hour", text)
 
 
 def test_the_demo_ends_with_both_incidents_and_their_postmortems(

@@ -4,9 +4,9 @@ from trimtab.cli import progress
 
 
 def test_quick_work_shows_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress.patient_progress("Reading") as advance:
-        advance(1, 2)
-        advance(2, 2)
+    with progress.progress_bar() as advance:
+        advance("Reading", 1, 2)
+        advance("Judging", 2, 2)
     assert capsys.readouterr().err == ""
 
 
@@ -15,8 +15,8 @@ def test_slow_work_shows_a_bar_on_standard_error(
 ) -> None:
     monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    with progress.patient_progress("Reading") as advance:
-        advance(1, 2)
+    with progress.progress_bar() as advance:
+        advance("Reading", 1, 2)
     captured = capsys.readouterr()
     assert "Reading" in captured.err
     assert captured.out == ""
@@ -26,6 +26,6 @@ def test_a_file_gets_no_bar(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "QUIET_SECONDS", -1.0)
-    with progress.patient_progress("Reading") as advance:
-        advance(1, 2)
+    with progress.progress_bar() as advance:
+        advance("Reading", 1, 2)
     assert capsys.readouterr().err == ""

@@ -30,8 +30,8 @@ def log(tmp_path: Path) -> Path:
 def test_a_nan_that_the_log_hides_is_found(log: Path) -> None:
     result = runner.invoke(app, ["diagnose", str(log), "--json"])
     assert result.exit_code == 1
-    told = json.loads(result.stdout)
-    [incident] = told["incidents"]
+    printed = json.loads(result.stdout)
+    [incident] = printed["incidents"]
     assert incident["diagnosis"]["incident"]["onset"]["step"] == 400
 
 
@@ -44,4 +44,4 @@ def test_the_format_can_be_given(log: Path) -> None:
     assert "holds no record as torchtitan prints them" in wrong.stderr
     unknown = runner.invoke(app, ["diagnose", str(log), "--format", "excel"])
     assert unknown.exit_code == 2
-    assert "'excel' is no format of a log; known are csv, jsonl" in unknown.stderr
+    assert "unknown log format 'excel'; choose from csv, deepspeed" in unknown.stderr

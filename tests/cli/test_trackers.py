@@ -22,15 +22,17 @@ LOGS = {
 def test_the_nan_is_found(format: str) -> None:
     result = CliRunner().invoke(app, ["diagnose", str(LOGS[format]), "--json"])
     assert result.exit_code == 1, result.output
-    told = json.loads(result.stdout)
-    assert told["format"] == format
-    assert "non-finite loss" in json.dumps(told["incidents"])
+    printed = json.loads(result.stdout)
+    assert printed["format"] == format
+    assert "non-finite loss" in json.dumps(printed["incidents"])
 
 
-def test_the_zero_that_hf_wrote_is_told_as_nan(
+def test_the_zero_that_hf_wrote_is_reported_as_nan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["diagnose", str(LOGS["hf"])])
-    assert "taken as NaN, which HF's Trainer writes so: 2." in " ".join(result.stdout.split())
+    assert "treated as NaN, which HF's Trainer writes this way: 2." in " ".join(
+        result.stdout.split()
+    )
     assert any("-> nan" in line for line in result.stdout.splitlines())

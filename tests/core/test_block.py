@@ -35,7 +35,7 @@ def test_what_is_not_given_is_what_a_plain_run_has() -> None:
     assert block.quality("loss") is Quality.RAW
 
 
-def test_columns_of_another_length_are_refused() -> None:
+def test_columns_of_a_different_length_are_refused() -> None:
     with pytest.raises(ValueError, match="column 'loss'"):
         make([1, 2, 3], [1.0, 2.0])
 

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from trimtab.core.block import Event
 from trimtab.core.builder import BlockBuilder, Record
-from trimtab.core.signals import Quality
 
 numbers = st.floats(allow_nan=True, allow_infinity=True)
 signals = st.dictionaries(st.sampled_from(["loss", "grad_norm", "lr", "x/y"]), numbers)
@@ -35,13 +34,10 @@ def test_building_does_not_end_the_builder() -> None:
     first = builder.build()
     builder.add(Record(step=2, tick=1, signals={"loss": math.nan}))
     builder.add_event(Event(kind="resume", tick=1, step=2))
-    builder.set_quality("loss", Quality.SMOOTHED)
-    builder.set_quality("loss", Quality.RAW)
     second = builder.build()
     assert len(first) == 1
     assert len(second) == 2
     assert second.events[0].kind == "resume"
-    assert second.quality("loss") is Quality.SMOOTHED
 
 
 def test_an_empty_builder_builds_an_empty_block() -> None:

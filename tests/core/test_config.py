@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.core.config import Config, JournalConfig, TextbookConfig
+from trimtab.core.config import Config, JournalConfig, Rules, TextbookConfig
 from trimtab.core.errors import ConfigError
 
 
@@ -35,18 +35,56 @@ def test_a_pyproject_section_is_found(tmp_path: Path) -> None:
         ({"journal": {"flush_seconds": 3.0}}, "followers wait"),
     ],
 )
-def test_what_cannot_be_right_is_told(values: dict[str, object], message: str) -> None:
+def test_a_wrong_setting_is_an_error(values: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Config.from_dict(values)
 
 
-def test_a_file_that_is_not_toml_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_toml_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     path.write_bytes(b"\xff\xfe = [")
     with pytest.raises(ConfigError, match="cannot be read as TOML"):
         Config.from_toml(path)
     with pytest.raises(ConfigError, match="cannot be read as TOML"):
         Config.from_toml(tmp_path / "absent.toml")
+
+
+def test_a_pyproject_without_the_section_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "pyproject.toml"
+    path.write_text("[tool.ruff]\nline-length = 100\n")
+    with pytest.raises(ConfigError, match=r"has no \[tool.trimtab\] table"):
+        Config.from_toml(path)
+
+
+@pytest.mark.parametrize("name", ["threshold_scale", "detect.threshold_scale"])
+def test_a_setting_is_changed_by_its_full_name_or_its_last_part(name: str) -> None:
+    before = Config(rules=Rules.TEXTBOOK)
+    after = before.override({name: 2})
+    assert after.detect.threshold_scale == 2.0
+    assert after.rules is Rules.TEXTBOOK
+    assert before.detect.threshold_scale == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("window", "names several settings: gate.window, textbook.window"),
+        ("treshold_scale", "did you mean 'detect.threshold_scale'"),
+        ("detect.spike_sigma", "did you mean 'textbook.spike_sigmas'"),
+        ("qqq", "known: rules, live.lag_steps"),
+        ("detect", "no setting 'detect'"),
+        ("threshold_scale", "must be float"),
+    ],
+)
+def test_a_change_that_cannot_be_right_is_an_error(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Config().override({name: "x"})
+
+
+def test_the_page_on_settings_lists_every_section() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+    for name in Config.__dataclass_fields__:
+        assert f"| `{name}` |" in page
 
 
 @pytest.mark.parametrize("section", [Config, TextbookConfig, JournalConfig])

@@ -33,7 +33,7 @@ def test_a_quality_survives_its_label(quality: Quality) -> None:
     assert Quality.parse(quality.label) is quality
 
 
-def test_a_word_that_is_no_quality_is_told() -> None:
+def test_a_word_that_is_no_quality_is_reported() -> None:
     with pytest.raises(ValueError, match="'rough' is not a quality"):
         Quality.parse("rough")
 
@@ -78,7 +78,7 @@ def test_values_of_the_house_become_json() -> None:
     }
 
 
-def test_an_incident_survives_being_taken_apart() -> None:
+def test_an_incident_survives_serialisation() -> None:
     finding = Finding(
         detector="d",
         symptom=Symptom.LOSS_SPIKE,
@@ -104,5 +104,4 @@ def test_an_incident_survives_being_taken_apart() -> None:
     )
     state = json.loads(json.dumps(dataclasses.asdict(incident)))
     assert Incident.from_state(state) == incident
-    assert not incident.is_open
     assert incident.symptoms == (Symptom.LOSS_SPIKE,)

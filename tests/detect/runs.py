@@ -50,7 +50,7 @@ def batches(random: Random, length: int) -> Array:
 
 
 def counts(random: Random, length: int) -> Array:
-    """An optimizer's count that may stand still or begin anew."""
+    """An optimizer's count that may stand still or start again."""
     moves = np.ones(length)
     if random.random() < 0.3:
         moves[random.integers(0, length) :][:50] = 0.0
@@ -60,7 +60,7 @@ def counts(random: Random, length: int) -> Array:
 
 
 def tokens(random: Random, length: int) -> Array:
-    """The size of the batch: constant, changed once, or another each time."""
+    """The size of the batch: constant, changed once, or different each time."""
     sizes = np.full(length, 4096.0)
     if random.random() < 0.5:
         sizes[random.integers(0, length) :] = 8192.0
@@ -153,7 +153,7 @@ def every_kind_of_run(seed: int, length: int) -> Block:
         for tick in sorted(random.integers(0, length, random.integers(0, 6)).tolist())
         for lag in (int(random.choice([0, 0, 2])),)
     ]
-    if events and "loss" in columns and random.random() < 0.5:  # a loss that does not go on
+    if events and "loss" in columns and random.random() < 0.5:  # a loss that does not continue
         columns["loss"].values[events[0].tick :] += 1.0
     return Block.from_columns(
         columns,

@@ -1,17 +1,16 @@
-"""Order, batches, schedule, precision and zeros: what is counted rather than measured."""
+"""Counters, batches, schedules, loss scales and zeros: what is counted rather than measured."""
 
 import numpy as np
 import pytest
 from tests.detect.feeding import alarms, at, block, findings
 
 from trimtab.core.findings import Severity, Symptom
-from trimtab.detect.run.counters import STANDS, Order
-from trimtab.detect.run.lr_schedule import RISES, Schedule
-from trimtab.detect.run.repeated_batch import MEMORY, Repeats
-from trimtab.detect.state.attention_logits import Logits
-from trimtab.detect.state.frozen import ZEROS, Frozen
-from trimtab.detect.state.loss_scale import STANDS as SCALE_STANDS
-from trimtab.detect.state.loss_scale import Precision
+from trimtab.detect.run.counters import MAX_STANDING, Counters
+from trimtab.detect.run.lr_schedule import RISES, LrSchedule
+from trimtab.detect.run.repeated_batch import BATCHES_REMEMBERED, RepeatedBatch
+from trimtab.detect.state.attention_logits import AttentionLogits
+from trimtab.detect.state.frozen import MIN_ZEROS, Frozen
+from trimtab.detect.state.loss_scale import MAX_CONSTANT, LossScale
 
 LENGTH, AT = 300, 200
 
@@ -19,43 +18,43 @@ LENGTH, AT = 300, 200
 def test_a_step_that_goes_back_is_a_warning_and_in_a_new_attempt_nothing() -> None:
     steps = np.arange(LENGTH)
     steps[AT:] -= 50
-    (warning,) = findings(Order, block(LENGTH, step=steps, loss=1.0))
+    (warning,) = findings(Counters, block(LENGTH, step=steps, loss=1.0))
     assert (warning.symptom, warning.severity) == (Symptom.WENT_BACK, Severity.WARN)
     attempt = np.asarray(np.arange(LENGTH) >= AT, dtype=np.int64)
-    assert findings(Order, block(LENGTH, step=steps, loss=1.0, attempt=attempt)) == []
+    assert findings(Counters, block(LENGTH, step=steps, loss=1.0, attempt=attempt)) == []
 
 
-def test_data_that_goes_back_is_an_alarm_and_the_next_epoch_is_none() -> None:
+def test_data_that_goes_back_is_an_alarm_and_the_next_epoch_is_not() -> None:
     place = np.arange(100, 100 + LENGTH)
     place[AT:] -= 30
-    (alarm,) = alarms(Order, block(LENGTH, loss=1.0, data_position=place))
+    (alarm,) = alarms(Counters, block(LENGTH, loss=1.0, data_position=place))
     assert (alarm.symptom, alarm.step, alarm.expected) == (Symptom.DATA_BACK, AT, 299.0)
     epochs = np.arange(LENGTH) % 90
-    assert alarms(Order, block(LENGTH, loss=1.0, data_position=epochs)) == []
+    assert alarms(Counters, block(LENGTH, loss=1.0, data_position=epochs)) == []
 
 
-def test_a_count_that_begins_anew_is_a_lost_state_and_one_that_stands_no_update() -> None:
+def test_a_count_that_starts_again_is_a_lost_state_and_one_that_stands_still_no_update() -> None:
     count = np.arange(LENGTH, dtype=np.float64)
     lost, stands = count.copy(), count.copy()
     lost[AT:] -= AT - 1
     stands[AT:] = AT - 1
-    (alarm,) = alarms(Order, block(LENGTH, loss=1.0, adam_step=lost))
+    (alarm,) = alarms(Counters, block(LENGTH, loss=1.0, adam_step=lost))
     assert (alarm.symptom, alarm.step) == (Symptom.STATE_LOST, AT)
-    (alarm,) = alarms(Order, block(LENGTH, loss=1.0, adam_step=stands))
-    assert (alarm.symptom, alarm.step) == (Symptom.FROZEN, AT + STANDS - 1)
+    (alarm,) = alarms(Counters, block(LENGTH, loss=1.0, adam_step=stands))
+    assert (alarm.symptom, alarm.step) == (Symptom.FROZEN, AT + MAX_STANDING - 1)
 
 
-def test_a_loss_that_is_no_longer_recorded_is_missed() -> None:
+def test_a_loss_that_is_no_longer_recorded_is_missing() -> None:
     loss = np.ones(LENGTH)
     loss[AT:] = np.nan  # missing
-    (alarm,) = alarms(Order, block(LENGTH, loss=loss, grad_norm=1.0))
+    (alarm,) = alarms(Counters, block(LENGTH, loss=loss, grad_norm=1.0))
     assert (alarm.symptom, alarm.step) == (Symptom.MISSING_LOSS, AT + 63)
 
 
 def test_a_loss_that_was_always_rare_is_waited_for() -> None:
     loss = np.full(LENGTH, np.nan)
     loss[:AT:20] = 1.0
-    assert alarms(Order, block(LENGTH, loss=loss, grad_norm=1.0)) == []
+    assert alarms(Counters, block(LENGTH, loss=loss, grad_norm=1.0)) == []
 
 
 def prints(length: int = LENGTH) -> np.ndarray:
@@ -65,7 +64,7 @@ def prints(length: int = LENGTH) -> np.ndarray:
 def test_a_batch_served_again_and_again_is_an_alarm_at_its_second_repetition() -> None:
     batches = prints()
     batches[AT : AT + 30] = batches[AT - 1]
-    warning, alarm = findings(Repeats, block(LENGTH, fingerprint=batches))
+    warning, alarm = findings(RepeatedBatch, block(LENGTH, fingerprint=batches))
     assert (warning.step, warning.severity) == (AT, Severity.WARN)
     assert (alarm.step, alarm.severity) == (AT + 1, Severity.ALARM)
 
@@ -73,37 +72,41 @@ def test_a_batch_served_again_and_again_is_an_alarm_at_its_second_repetition() -
 def test_data_that_was_rewound_is_an_alarm() -> None:
     batches = prints()
     batches[AT : AT + 50] = batches[AT - 80 : AT - 30]
-    assert [alarm.step for alarm in alarms(Repeats, block(LENGTH, fingerprint=batches))] == [AT + 1]
+    assert [alarm.step for alarm in alarms(RepeatedBatch, block(LENGTH, fingerprint=batches))] == [
+        AT + 1
+    ]
 
 
-def test_epochs_in_the_same_order_are_no_fault_and_a_new_attempt_is_none() -> None:
+def test_epochs_in_the_same_order_and_a_new_attempt_are_no_fault() -> None:
     epochs = np.tile(prints(100), 3)
-    assert findings(Repeats, block(LENGTH, fingerprint=epochs)) == []
+    assert findings(RepeatedBatch, block(LENGTH, fingerprint=epochs)) == []
     batches = prints()
     batches[AT : AT + 50] = batches[AT - 80 : AT - 30]
     attempt = np.asarray(np.arange(LENGTH) >= AT, dtype=np.int64)
-    assert findings(Repeats, block(LENGTH, fingerprint=batches, attempt=attempt)) == []
+    assert findings(RepeatedBatch, block(LENGTH, fingerprint=batches, attempt=attempt)) == []
 
 
 def test_one_equal_checksum_is_only_a_warning() -> None:
     batches = prints()
     batches[AT] = batches[50]
-    assert [item.severity for item in findings(Repeats, block(LENGTH, fingerprint=batches))] == [
-        Severity.WARN
-    ]
+    assert [
+        item.severity for item in findings(RepeatedBatch, block(LENGTH, fingerprint=batches))
+    ] == [Severity.WARN]
 
 
 def test_equal_batches_at_random_distances_are_only_warnings() -> None:
     batches = prints()
     batches[[AT, AT + 3, AT + 9]] = batches[[50, 80, 20]]
-    found = findings(Repeats, block(LENGTH, fingerprint=batches))
+    found = findings(RepeatedBatch, block(LENGTH, fingerprint=batches))
     assert [item.severity for item in found] == [Severity.WARN] * 3
 
 
 def test_the_memory_of_batches_is_bounded() -> None:
-    detector = Repeats()
-    detector.sweep(block(MEMORY + 500, fingerprint=np.arange(MEMORY + 500) + 1e9))
-    assert len(detector.state_dict()["places"]) == MEMORY
+    detector = RepeatedBatch()
+    detector.update_many(
+        block(BATCHES_REMEMBERED + 500, fingerprint=np.arange(BATCHES_REMEMBERED + 500) + 1e9)
+    )
+    assert len(detector._places) == BATCHES_REMEMBERED
 
 
 def cosine(turn: int | None = None) -> np.ndarray:
@@ -113,8 +116,8 @@ def cosine(turn: int | None = None) -> np.ndarray:
     return np.asarray(rate)
 
 
-def test_a_rate_that_rises_in_its_decay_is_told_once() -> None:
-    (alarm,) = alarms(Schedule, block(LENGTH, lr=cosine(AT)))
+def test_a_rate_that_rises_in_its_decay_is_reported_once() -> None:
+    (alarm,) = alarms(LrSchedule, block(LENGTH, lr=cosine(AT)))
     assert (alarm.symptom, alarm.step) == (Symptom.LR_RISING, AT + RISES)
 
 
@@ -130,17 +133,17 @@ def test_a_rate_that_rises_in_its_decay_is_told_once() -> None:
     ids=["constant", "cosine", "long warm-up", "rounded", "steps"],
 )
 def test_planned_rates_do_not_rise_in_their_decay(rate: np.ndarray) -> None:
-    assert alarms(Schedule, block(LENGTH, lr=rate)) == []
+    assert alarms(LrSchedule, block(LENGTH, lr=rate)) == []
 
 
 def test_a_warm_up_after_a_resume_is_planned() -> None:
-    assert alarms(Schedule, block(LENGTH, lr=cosine(AT), events=[at("resume", AT)])) == []
+    assert alarms(LrSchedule, block(LENGTH, lr=cosine(AT), events=[at("resume", AT)])) == []
 
 
 def test_falls_of_the_scale_become_a_warning_and_then_a_collapse() -> None:
     scale = np.full(LENGTH, 65536.0)
     scale[AT:] *= 0.5 ** np.arange(1, LENGTH - AT + 1)
-    found = findings(Precision, block(LENGTH, loss_scale=scale))
+    found = findings(LossScale, block(LENGTH, loss_scale=scale))
     assert [(item.symptom, item.severity, item.step) for item in found] == [
         (Symptom.OVERFLOWS, Severity.WARN, AT + 2),
         (Symptom.SCALE_COLLAPSE, Severity.ALARM, AT + 5),
@@ -148,34 +151,34 @@ def test_falls_of_the_scale_become_a_warning_and_then_a_collapse() -> None:
     ]
 
 
-def test_a_scaler_that_finds_its_range_and_one_at_work_are_left_alone() -> None:
+def test_a_scaler_that_finds_its_range_and_a_working_one_raise_nothing() -> None:
     search = 2.0**24 * 0.5 ** np.minimum(np.arange(LENGTH), 9)
-    assert findings(Precision, block(LENGTH, loss_scale=search)) == []
+    assert findings(LossScale, block(LENGTH, loss_scale=search)) == []
     thinned = 2.0 ** (10 + np.arange(LENGTH) % 2)
     steps = 1000 * np.arange(LENGTH)
-    assert findings(Precision, block(LENGTH, loss_scale=thinned, step=steps)) == []
+    assert findings(LossScale, block(LENGTH, loss_scale=thinned, step=steps)) == []
 
 
 def test_a_scale_that_never_moves_is_a_note() -> None:
-    run = block(SCALE_STANDS + 10, loss_scale=1024.0)
-    detector = Precision()
-    found = [item for piece in run.cut(5_000) for item in detector.sweep(piece)]
+    run = block(MAX_CONSTANT + 10, loss_scale=1024.0)
+    detector = LossScale()
+    found = [item for piece in run.cut(5_000) for item in detector.update_many(piece)]
     assert [(item.symptom, item.severity) for item in found] == [
         (Symptom.SCALE_FROZEN, Severity.INFO)
     ]
-    assert found[0].step == SCALE_STANDS
+    assert found[0].step == MAX_CONSTANT
 
 
-def test_a_group_that_is_not_updated_is_told_once() -> None:
+def test_a_group_that_is_not_updated_is_reported_once() -> None:
     update = np.ones(LENGTH)
     update[AT:] = 0.0
     run = block(LENGTH, **{"update_norm": 1.0, "update_norm/mlp": update, "lr": 1e-3})
     (alarm,) = alarms(Frozen, run)
     assert (alarm.symptom, alarm.signal) == (Symptom.FROZEN, "update_norm/mlp")
-    assert alarm.step == AT + ZEROS - 1
+    assert alarm.step == AT + MIN_ZEROS - 1
 
 
-def test_no_update_is_right_at_a_rate_of_zero_in_withheld_steps_and_now_and_then() -> None:
+def test_zero_updates_are_fine_at_a_rate_of_zero_in_discarded_steps_and_now_and_then() -> None:
     update = np.ones(LENGTH)
     update[AT:] = 0.0
     assert alarms(Frozen, block(LENGTH, update_norm=update, lr=update)) == []
@@ -184,11 +187,11 @@ def test_no_update_is_right_at_a_rate_of_zero_in_withheld_steps_and_now_and_then
     assert alarms(Frozen, block(LENGTH, update_norm=update, lr=1e-3)) == []
 
 
-def test_large_logits_are_told_once_each() -> None:
+def test_large_logits_are_reported_once_per_level() -> None:
     logits = np.linspace(0, 200, LENGTH)
-    warning, alarm = findings(Logits, block(LENGTH, max_attention_logit=logits))
+    warning, alarm = findings(AttentionLogits, block(LENGTH, max_attention_logit=logits))
     assert (warning.severity, alarm.severity) == (Severity.WARN, Severity.ALARM)
     assert 50 < warning.value < 60
     assert 100 < alarm.value < 110
     logits = np.where(np.arange(LENGTH) % 7 == 0, 1.0, 500.0)
-    assert findings(Logits, block(LENGTH, max_attention_logit=logits)) == []
+    assert findings(AttentionLogits, block(LENGTH, max_attention_logit=logits)) == []

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab.detect.tools.baseline import CELL, FEWEST, LOSS_SHAPE, Baseline, Scores
+from trimtab.detect.tools.baseline import (
+    LOSS_BASELINE,
+    MIN_WINDOW,
+    RECORDS_PER_CELL,
+    Baseline,
+    Scores,
+)
 from trimtab.detect.tools.neighbours import NEAR, WINDOW, Neighbours
 
 LENGTH = 5 * WINDOW
@@ -22,11 +28,11 @@ def test_many_at_once_is_one_by_one(seed: int, cuts: list[int]) -> None:
     single, many = Neighbours(), Neighbours()
     expected = Scores.unknown(LENGTH)
     for at, value in enumerate(values.tolist()):
-        score = single.take(value)
+        score = single.update(value)
         if score is not None:
             expected.put(at, score)
     for first, last in pairwise([0, *sorted(cuts), LENGTH]):
-        found = many.sweep(values[first:last])
+        found = many.update_many(values[first:last])
         for name in ("z", "expected", "scale", "stride"):
             known = getattr(expected, name)[first:last]
             np.testing.assert_array_equal(getattr(found, name), known)
@@ -37,10 +43,10 @@ def test_many_at_once_is_one_by_one(seed: int, cuts: list[int]) -> None:
 
 
 def test_nothing_is_scored_before_enough_is_known() -> None:
-    scores = Neighbours().sweep(np.random.default_rng(0).normal(3, 0.1, 80))
+    scores = Neighbours().update_many(np.random.default_rng(0).normal(3, 0.1, 80))
     first = int(np.flatnonzero(~np.isnan(scores.z))[0])
-    assert first == NEAR + FEWEST
-    assert FEWEST % CELL == 0
+    assert first == NEAR + MIN_WINDOW
+    assert MIN_WINDOW % RECORDS_PER_CELL == 0
 
 
 def swinging(length: int) -> np.ndarray:
@@ -51,27 +57,27 @@ def swinging(length: int) -> np.ndarray:
 def test_a_swing_of_the_data_does_not_hide_a_spike() -> None:
     losses = swinging(1000)
     losses[900] += 0.4
-    near = Neighbours().sweep(losses)
-    past = Baseline(LOSS_SHAPE, lags=True).sweep(losses, np.arange(1000))
+    near = Neighbours().update_many(losses)
+    past = Baseline(LOSS_BASELINE, lags=True).update_many(losses, np.arange(1000))
     assert near.z[900] > 2 * near.z[300:900].max()
     assert past.z[900] < 2 * past.z[300:900].max()
 
 
 def test_both_the_last_three_and_the_last_eight_must_be_exceeded() -> None:
     neighbours = Neighbours()
-    neighbours.sweep(np.random.default_rng(2).normal(3, 0.05, 400))
+    neighbours.update_many(np.random.default_rng(2).normal(3, 0.05, 400))
     for value in (3.0, 3.0, 3.0, 3.0, 3.0, 3.5, 3.5):
-        neighbours.take(value)
-    score = neighbours.take(3.5)
+        neighbours.update(value)
+    score = neighbours.update(3.5)
     assert score is not None
     assert score.expected == 3.5
 
 
 def test_after_a_restart_the_neighbours_are_new_ones() -> None:
     neighbours = Neighbours()
-    neighbours.sweep(np.random.default_rng(3).normal(3, 0.05, 400))
+    neighbours.update_many(np.random.default_rng(3).normal(3, 0.05, 400))
     neighbours.restart()
-    assert [neighbours.take(9.0) for _ in range(NEAR)] == [None] * NEAR
-    score = neighbours.take(9.0)
+    assert [neighbours.update(9.0) for _ in range(NEAR)] == [None] * NEAR
+    score = neighbours.update(9.0)
     assert score is not None
     assert score.z == pytest.approx(0.0)

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from tests.synthetic import block_of, falling_loss
 
 from trimtab.core.block import Block, Column
+from trimtab.core.detector import rows_of
 from trimtab.core.findings import Finding, Severity, Symptom
-from trimtab.detect.reference.earlier_attempt import MEMORY, EarlierAttempt
+from trimtab.detect.reference.earlier_attempt import STEPS_REMEMBERED, EarlierAttempt
 from trimtab.detect.reference.reference import Reference
 from trimtab.detect.reference.side_by_side import lay_beside, same_batches
-from trimtab.detect.tools.rows import rows_of
 
 LENGTH, AT = 900, 600
 
 
 def series(seed: int) -> dict[str, np.ndarray]:
-    """A run; its batches make most of the noise, what is its own is a twentieth of it."""
+    """A run; its batches make most of the noise, the rest is a twentieth of it."""
     own = np.random.default_rng(seed)
     return {
         "loss": falling_loss(LENGTH, seed=1, noise=0.1) + own.normal(0, 0.005, LENGTH),
@@ -36,14 +36,14 @@ def beside(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray] | None = N
 
 
 def alarms(block: Block) -> list[Finding]:
-    return [found for found in Reference().sweep(block) if found.severity is Severity.ALARM]
+    return [found for found in Reference().update_many(block) if found.severity is Severity.ALARM]
 
 
-def test_two_healthy_runs_on_the_same_batches_are_left_in_peace() -> None:
+def test_two_healthy_runs_on_the_same_batches_raise_nothing() -> None:
     assert alarms(beside(series(7))) == []
 
 
-def test_a_shift_far_under_the_noise_of_the_loss_is_seen_in_ten_steps() -> None:
+def test_a_shift_far_under_the_noise_of_the_loss_is_found_in_ten_steps() -> None:
     run = series(7)
     run["loss"][AT:] += 0.02
     first, *_ = alarms(beside(run))
@@ -57,36 +57,36 @@ def test_a_shift_far_under_the_noise_of_the_loss_is_seen_in_ten_steps() -> None:
 def test_a_loss_under_its_reference_is_a_warning() -> None:
     run = series(7)
     run["loss"][AT:] -= 0.04
-    first, *_ = Reference().sweep(beside(run))
+    first, *_ = Reference().update_many(beside(run))
     assert first.severity is Severity.WARN
 
 
-def test_what_parts_and_wanders_is_told_three_times_at_most() -> None:
+def test_runs_that_part_and_wander_are_reported_three_times_at_most() -> None:
     run = series(7)
     run["loss"][AT:] += np.linspace(0, 3, LENGTH - AT)
     assert 1 <= len(alarms(beside(run))) <= 3
 
 
-def test_one_signal_that_parts_is_alarmed_and_those_that_follow_are_noted() -> None:
+def test_the_first_signal_that_parts_is_an_alarm_and_those_that_follow_are_notes() -> None:
     run = series(7)
     run["param_norm"] = np.full(LENGTH, 10.0)
     other = series(8)
     other["param_norm"] = np.full(LENGTH, 10.0)
     run["param_norm"][AT:] *= 1.5
     run["grad_norm"][AT + 40 :] *= 3
-    found = Reference().sweep(beside(run, other))
+    found = Reference().update_many(beside(run, other))
     assert [finding.signal for finding in found if finding.severity is Severity.ALARM] == [
         "param_norm"
     ]
     assert {finding.signal for finding in found} == {"param_norm", "grad_norm"}
 
 
-def test_equal_runs_that_part_by_a_hair_are_left_in_peace() -> None:
+def test_equal_runs_with_a_tiny_difference_raise_nothing() -> None:
     run = {**series(7), "grad_norm": series(7)["grad_norm"] * 1.001}
     assert alarms(beside(run, series(7))) == []
 
 
-def test_other_batches_are_told_once_and_not_compared() -> None:
+def test_different_batches_are_reported_once_and_not_compared() -> None:
     run = series(7)
     run["fingerprint"][AT:] += 5.0
     run["loss"][AT:] += 1.0
@@ -102,7 +102,7 @@ def test_runs_that_never_had_a_batch_in_common_are_no_pair() -> None:
     assert alarms(beside(run)) == []
 
 
-def test_only_what_both_recorded_is_laid_beside_and_no_clock() -> None:
+def test_only_signals_that_both_recorded_are_compared_and_no_clocks() -> None:
     block = beside(series(7), {**series(8), "lr": np.ones(LENGTH)})
     added = {name for name in block.columns if name.startswith("reference_")}
     assert added == {"reference_loss", "reference_grad_norm", "reference_fingerprint"}
@@ -126,7 +126,7 @@ def test_a_nan_in_the_reference_is_no_gap() -> None:
 
 
 def again(block: Block, first: int, last: int, shift: np.ndarray) -> Block:
-    """The run, then a second attempt at some of its steps with another loss."""
+    """The run, then a second attempt at some of its steps with a different loss."""
     loss = block.column("loss").values[first:last] + shift
     replay = dataclasses.replace(
         block[first:last],
@@ -137,7 +137,7 @@ def again(block: Block, first: int, last: int, shift: np.ndarray) -> Block:
     return Block.concat([block, replay])
 
 
-def test_an_earlier_attempt_is_a_reference_by_itself() -> None:
+def test_an_earlier_attempt_is_a_reference_without_being_given() -> None:
     plain = block_of({"loss": falling_loss(LENGTH, noise=0.1)})
     shift = np.where(np.arange(300) < 100, 0.0, 0.05)
     same = again(plain, 500, 800, np.zeros(300))
@@ -147,7 +147,7 @@ def test_an_earlier_attempt_is_a_reference_by_itself() -> None:
 
 
 @pytest.mark.parametrize("known", ["fingerprint", "data_position"])
-def test_another_batch_at_the_same_step_is_not_the_same(known: str) -> None:
+def test_a_different_batch_at_the_same_step_is_not_the_same(known: str) -> None:
     def record(attempt: int, mark: int) -> Block:
         columns = {"loss": Column.complete(np.array([2.0]))}
         if known == "fingerprint":
@@ -161,15 +161,15 @@ def test_another_batch_at_the_same_step_is_not_the_same(known: str) -> None:
 
     for mark, is_same in ((3, True), (4, False)):
         memory = EarlierAttempt()
-        memory.take(rows_of(record(0, 3))[0])
-        assert (memory.take(rows_of(record(1, mark))[0]) == 2.0) is is_same
+        memory.update(next(rows_of(record(0, 3))))
+        assert (memory.update(next(rows_of(record(1, mark)))) == 2.0) is is_same
 
 
 def test_the_memory_is_bounded() -> None:
     memory = EarlierAttempt()
-    memory.sweep(block_of({"loss": np.ones(3 * MEMORY)}))
-    memory.sweep(block_of({"loss": np.ones(MEMORY // 2)}))  # steps that went back
-    assert len(memory.state_dict()["now"]) == MEMORY
+    memory.update_many(block_of({"loss": np.ones(3 * STEPS_REMEMBERED)}))
+    memory.update_many(block_of({"loss": np.ones(STEPS_REMEMBERED // 2)}))  # steps that went back
+    assert len(memory._now) == STEPS_REMEMBERED
 
 
 @settings(deadline=None, max_examples=30)
@@ -187,28 +187,30 @@ def test_how_a_run_is_cut_and_saved_changes_nothing(
     block = again(block_of(run), 500, 800, np.linspace(0, 2 * shift, 300))
     if is_laid_beside:
         block = lay_beside(block, block_of(series(8)))
-    whole = Reference().sweep(block)
+    whole = Reference().update_many(block)
     one_by_one = Reference()
-    assert [found for row in rows_of(block) for found in one_by_one.take(row)] == whole
+    assert [found for row in rows_of(block) for found in one_by_one.update(row)] == whole
     pieces = []
     detector = Reference()
     for first, last in pairwise([0, *sorted(cuts), len(block)]):
         state = json.loads(json.dumps(detector.state_dict()))
         detector = Reference()
         detector.load_state_dict(state)
-        pieces += detector.sweep(block[first:last])
+        pieces += detector.update_many(block[first:last])
     assert pieces == whole
 
 
 def test_a_long_second_attempt_meets_the_first_where_they_overlap() -> None:
-    loss = np.random.default_rng(0).normal(3.0, 0.1, 4 * MEMORY)
-    step = np.concatenate([np.arange(MEMORY), MEMORY // 2 + np.arange(3 * MEMORY)])
-    attempt = np.repeat([0, 1], [MEMORY, 3 * MEMORY])
+    loss = np.random.default_rng(0).normal(3.0, 0.1, 4 * STEPS_REMEMBERED)
+    step = np.concatenate(
+        [np.arange(STEPS_REMEMBERED), STEPS_REMEMBERED // 2 + np.arange(3 * STEPS_REMEMBERED)]
+    )
+    attempt = np.repeat([0, 1], [STEPS_REMEMBERED, 3 * STEPS_REMEMBERED])
     block = Block.from_columns({"loss": Column.complete(loss)}, step=step, attempt=attempt)
     many, one = EarlierAttempt(), EarlierAttempt()
-    references = many.sweep(block)
-    assert np.array_equal(references, [one.take(row) for row in rows_of(block)], equal_nan=True)
+    references = many.update_many(block)
+    assert np.array_equal(references, [one.update(row) for row in rows_of(block)], equal_nan=True)
     assert np.flatnonzero(~np.isnan(references)).tolist() == list(
-        range(MEMORY, MEMORY + MEMORY // 2)
+        range(STEPS_REMEMBERED, STEPS_REMEMBERED + STEPS_REMEMBERED // 2)
     )
     assert repr(many.state_dict()) == repr(one.state_dict())

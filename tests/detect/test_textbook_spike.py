@@ -12,7 +12,7 @@ from trimtab.detect.tools.windows import trailing_moments
 
 
 def find(loss: np.ndarray) -> list[Finding]:
-    return TextbookSpike(TextbookConfig()).feed(block_of({"loss": loss}))
+    return TextbookSpike(TextbookConfig()).update_many(block_of({"loss": loss}))
 
 
 def test_moments_are_those_of_the_window_before() -> None:
@@ -44,7 +44,7 @@ def test_the_threshold_is_three_deviations_over_exactly_100_losses() -> None:
     assert finding.limit == 5.0
 
 
-def test_nothing_is_said_before_100_losses() -> None:
+def test_nothing_is_found_before_100_losses() -> None:
     assert find(np.append(np.tile([1.0, 3.0], 49), [50.0, 2.0])) == []
 
 
@@ -59,11 +59,11 @@ def test_missing_losses_are_left_out() -> None:
     thinned = np.repeat(loss, 2)
     present = np.tile([True, False], 400)
     block = Block.from_columns({"loss": Column(thinned, present)}, step=np.arange(800))
-    values = [f.value for f in TextbookSpike(TextbookConfig()).feed(block)]
+    values = [f.value for f in TextbookSpike(TextbookConfig()).update_many(block)]
     assert values == [finding.value for finding in find(loss)]
 
 
-def test_one_spike_hides_the_next_as_the_textbook_has_it() -> None:
+def test_one_spike_hides_the_next_as_in_the_textbook() -> None:
     once = add_spike(falling_loss(800), 700, height=0.4, decay=1)
     twice = add_spike(once, 660, height=4.0, decay=1)
     assert any(finding.step == 701 for finding in find(once))
@@ -78,7 +78,7 @@ def test_state_survives_json() -> None:
     loss = add_spike(falling_loss(400), 300)
     first, second = block_of({"loss": loss})[:250], block_of({"loss": loss})[250:]
     detector = TextbookSpike(TextbookConfig())
-    detector.feed(first)
+    detector.update_many(first)
     other = TextbookSpike(TextbookConfig())
     other.load_state_dict(json.loads(json.dumps(detector.state_dict())))
-    assert other.feed(second) == detector.feed(second)
+    assert other.update_many(second) == detector.update_many(second)

@@ -1,4 +1,4 @@
-"""Stalls and a lower pace, and what is none of them."""
+"""Stalls and a lower pace, and what is neither."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def seconds(seed: int = 0) -> np.ndarray:
     return np.asarray(0.5 * np.exp(np.random.default_rng(seed).normal(0, 0.1, LENGTH)))
 
 
-def test_a_steady_pace_is_left_alone() -> None:
+def test_a_steady_pace_raises_nothing() -> None:
     assert findings(Throughput, block(LENGTH, step_seconds=seconds())) == []
 
 
@@ -43,7 +43,7 @@ def test_regular_pauses_of_a_thinned_log_are_warnings_at_most() -> None:
 
 
 @pytest.mark.parametrize("signal", ["step_seconds", "tokens_per_second"])
-def test_a_lower_pace_is_told_once(signal: str) -> None:
+def test_a_lower_pace_is_reported_once(signal: str) -> None:
     clock = seconds()
     clock[AT:] *= 2.5
     values = clock if signal == "step_seconds" else 1e5 / clock
@@ -61,7 +61,7 @@ def test_a_higher_pace_and_an_announced_change_are_fine() -> None:
     assert alarms(Throughput, run) == []
 
 
-def test_a_batch_of_another_size_is_a_change_of_pace_that_is_known() -> None:
+def test_a_new_batch_size_explains_a_new_pace() -> None:
     clock, tokens = seconds(), np.full(LENGTH, 4096.0)
     clock[AT:] *= 4
     tokens[AT:] *= 4

@@ -43,7 +43,7 @@ def test_a_constant_difference_is_measured_exactly() -> None:
     assert not found.is_within
 
 
-def test_where_two_runs_part() -> None:
+def test_where_two_runs_separate() -> None:
     apart = [loss - (1.0 if step >= 400 else 0.0) for step, loss in enumerate(CURVE)]
     found = compare(apart, CURVE)
     # Of a step of 1.0, three records in fifty are beyond 0.05.
@@ -52,7 +52,7 @@ def test_where_two_runs_part() -> None:
     assert not found.is_within
 
 
-def test_parting_at_the_very_end_is_seen_though_the_mean_is_small() -> None:
+def test_runs_that_separate_at_the_very_end_are_seen_although_the_mean_is_small() -> None:
     apart = [loss + (3.0 if step >= 597 else 0.0) for step, loss in enumerate(CURVE)]
     found = compare(apart, CURVE)
     assert found.mean is not None
@@ -61,7 +61,7 @@ def test_parting_at_the_very_end_is_seen_though_the_mean_is_small() -> None:
     assert not found.is_within
 
 
-def test_an_excursion_that_comes_back_is_told_and_forgiven_in_the_mean() -> None:
+def test_an_excursion_that_comes_back_is_reported_and_averages_out() -> None:
     spiked = [loss + (0.5 if 300 <= step < 305 else 0.0) for step, loss in enumerate(CURVE)]
     found = compare(spiked, CURVE, within=0.04)
     assert found.is_within
@@ -71,7 +71,7 @@ def test_an_excursion_that_comes_back_is_told_and_forgiven_in_the_mean() -> None
     assert not compare(spiked, CURVE, within=0.001).is_within
 
 
-def test_noise_that_both_do_not_share_is_smoothed() -> None:
+def test_independent_noise_is_smoothed() -> None:
     noise = np.random.default_rng(1).normal(0, 0.1, (2, 600))
     ours, theirs = (np.array(CURVE) + noise).tolist()
     found = compare(ours, theirs)
@@ -80,7 +80,7 @@ def test_noise_that_both_do_not_share_is_smoothed() -> None:
     assert found.mean < 0.02
 
 
-def test_a_loss_that_is_finite_in_one_run_alone_is_never_within() -> None:
+def test_a_loss_that_is_finite_in_only_one_run_is_never_within() -> None:
     for bad in (math.nan, math.inf, -math.inf):
         broken = [bad if step == 300 else loss for step, loss in enumerate(CURVE)]
         for found in (compare(broken, CURVE), compare(CURVE, broken)):
@@ -95,7 +95,7 @@ def test_where_neither_is_finite_nothing_is_compared() -> None:
     found = compare(broken, [math.inf if math.isnan(loss) else loss for loss in broken])
     assert found.is_within
     assert found.num_finite == 599
-    with pytest.raises(LogError, match="at no common step is either loss finite"):
+    with pytest.raises(LogError, match="neither loss is finite at any common step"):
         compare([math.nan] * 3, [math.inf] * 3)
 
 

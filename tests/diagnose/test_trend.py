@@ -18,7 +18,7 @@ def falling(rows: int = 200, *, noise: float = 0.0) -> np.ndarray:
     return 4.0 - np.log(np.arange(100, 100 + rows) + 1) + values
 
 
-def test_a_falling_loss_is_taken_to_fall_half_as_far() -> None:
+def test_a_falling_loss_is_expected_to_fall_half_as_fast() -> None:
     trend = trend_of(moments(falling()), is_thinned=False)
     assert trend is not None
     assert trend.at(299) == pytest.approx(4.0 - math.log(300), abs=1e-6)
@@ -43,7 +43,7 @@ def test_the_scale_is_that_of_the_noise_and_never_zero() -> None:
     assert flat.scale > 0
 
 
-def test_a_handful_of_losses_or_steps_that_went_back_say_nothing_of_a_slope() -> None:
+def test_few_losses_or_steps_that_went_back_give_no_slope() -> None:
     assert trend_of(moments(np.ones(7)), is_thinned=False) is None
     assert trend_of(moments(np.full(50, np.nan)), is_thinned=False) is None
     twice = moments(falling(100)) + moments(falling(100))

@@ -4,7 +4,7 @@ A wound says which bytes it touched, so that the test knows what may be lost and
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +14,9 @@ from trimtab.core.config import JournalConfig
 from trimtab.journal import JournalWriter, RunDirectory
 from trimtab.journal.format.files import JournalFiles
 from trimtab.journal.format.header import CHUNK_ROWS
-from trimtab.journal.read.sealed import SealedFile
-from trimtab.journal.write.openlog import OpenLog
-from trimtab.journal.write.packing import Forms
+from trimtab.journal.read.sealed_segment import SealedSegment
+from trimtab.journal.write.open_segment import OpenSegment
+from trimtab.journal.write.record_layouts import RecordLayouts
 
 SEALED, OPEN = 10_000, 400
 """Records in each of the two sealed files, and in the log after them."""
@@ -57,8 +57,8 @@ class Truth:
                 )
         assert writer.error is None
         (run.journal / "00000002.seg").unlink()  # it holds the end note only
-        forms = Forms()
-        log = OpenLog(JournalFiles(run.journal), 2, {}, forms)
+        layouts = RecordLayouts()
+        log = OpenSegment(JournalFiles(run.journal), 2, {}, layouts)
         for tick in range(2 * SEALED, RECORDS):
             if tick in EVENTS:
                 facts = {"tick": tick}
@@ -69,8 +69,8 @@ class Truth:
             step, attempt, position = (
                 int(axis[tick]) for axis in (self.step, self.attempt, self.position)
             )
-            form = forms.of_names(tuple(signals))
-            log.add(form.pack(step, tick, attempt, position, signals.values()))
+            layout = layouts.for_names(tuple(signals))
+            log.add(layout.pack(step, tick, attempt, position, signals.values()))
         log.flush()
         log.close()
 
@@ -83,6 +83,8 @@ class Wound:
     stop: int
     """Bytes from first to stop are not as they were; equal where bytes were put in between."""
     is_cut_to_end: bool = False
+    moves_rest: bool = False
+    """Whether the bytes after it are no longer where they were."""
 
 
 def wound(kind: str, path: Path, rng: random.Random) -> Wound:
@@ -112,7 +114,12 @@ def wound(kind: str, path: Path, rng: random.Random) -> Wound:
             data[place:place] = copied
             first = stop = place
     path.write_bytes(data)
-    return Wound(first=first, stop=stop, is_cut_to_end=stop == size and kind != "bit flip")
+    return Wound(
+        first=first,
+        stop=stop,
+        is_cut_to_end=stop == size and kind != "bit flip",
+        moves_rest=kind in ("deleted range", "duplicated range"),
+    )
 
 
 def may_be_lost(original: Path, hurt: Wound, first_tick: int) -> tuple[Mask, dict[str, Mask]]:
@@ -122,15 +129,17 @@ def may_be_lost(original: Path, hurt: Wound, first_tick: int) -> tuple[Mask, dic
     if original.suffix == ".log":
         _mark_lines(original.read_bytes(), hurt, rows, first_tick)
         return rows, values
-    file = SealedFile(original)
-    end = file._base + file._places["end", ""]
+    file = SealedSegment(original)
+    end = file._base + file._offsets["end", ""]
     if hurt.first < file._base and hurt.stop > end:  # both headers
         rows[first_tick : first_tick + file.rows] = True
         return rows, values
-    for (part, name), at in file._places.items():
+    if hurt.moves_rest:  # a sealed file is read by position: what has moved is lost
+        hurt = replace(hurt, stop=original.stat().st_size)
+    for (part, name), at in file._offsets.items():
         length = {"axis": 8 * file.rows, "values": 8 * file.rows, "mask": -(-file.rows // 8)}
         begin, stop = file._base + at, file._base + at + length.get(part, 0)
-        if part in ("notes", "end") or hurt.stop < begin or hurt.first >= stop:
+        if part in ("entries", "end") or hurt.stop < begin or hurt.first >= stop:
             continue
         per_row = 1 / 8 if part == "mask" else 8
         low = int((max(hurt.first, begin) - begin) / per_row) // CHUNK_ROWS * CHUNK_ROWS

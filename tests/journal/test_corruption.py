@@ -58,7 +58,7 @@ def test_the_healthy_journal_is_all_there(truth: Truth, healthy: RunDirectory) -
 @pytest.mark.parametrize("kind", WOUNDS)
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("trials", [17, pytest.param(500, marks=pytest.mark.slow)])
-def test_damage_is_told_and_costs_only_itself(
+def test_damage_is_reported_and_costs_only_itself(
     truth: Truth, healthy: RunDirectory, tmp_path: Path, kind: str, file: str, trials: int
 ) -> None:
     original = healthy.journal / file

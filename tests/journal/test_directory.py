@@ -13,14 +13,7 @@ def test_paths(tmp_path: Path) -> None:
     assert run.home == tmp_path / "trimtab"
     assert run.manifest == tmp_path / "trimtab" / "manifest.json"
     assert run.journal == tmp_path / "trimtab" / "journal"
-    assert run.incident_folder(1, 312) == run.incidents / "0001-step-000312"
-    assert run.incident_folder(12345, 10_000_000) == run.incidents / "12345-step-10000000"
-
-
-@pytest.mark.parametrize(("number", "step"), [(0, 3), (-1, 3), (1, -3)])
-def test_an_incident_is_named_by_numbers_that_can_be(number: int, step: int) -> None:
-    with pytest.raises(JournalError, match="a number from 1 and a step from 0"):
-        RunDirectory(Path("x")).incident_folder(number, step)
+    assert run.incidents == tmp_path / "trimtab" / "incidents"
 
 
 def test_find_takes_the_run_or_its_trimtab_folder(tmp_path: Path) -> None:
@@ -56,7 +49,7 @@ def test_the_folder_trimtab_is_found_from_within(
     assert found.home.samefile(run.home)
 
 
-def test_a_manifest_comes_back_with_fields_nobody_knows(tmp_path: Path) -> None:
+def test_a_manifest_comes_back_with_unknown_fields(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     assert run.read_manifest() == {}
     run.write_manifest({"seed": 1, "future": {"a": [1, None]}, "scale": math.inf})
@@ -67,7 +60,7 @@ def test_a_manifest_comes_back_with_fields_nobody_knows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "\x00\x01", '"x"', "[" * 100_000])
-def test_a_damaged_manifest_is_told(tmp_path: Path, text: str) -> None:
+def test_a_damaged_manifest_is_reported(tmp_path: Path, text: str) -> None:
     run = RunDirectory(tmp_path)
     run.write_manifest({})
     run.manifest.write_text(text)

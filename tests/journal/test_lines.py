@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.journal.format.entries import SCHEMA, understand
+from trimtab.journal.format.entries import SCHEMA, parse_entry
 from trimtab.journal.format.lines import decode, encode
 
 json_values = st.recursive(
@@ -53,7 +53,7 @@ def test_one_changed_bit_is_noticed(flip: int) -> None:
         encode({})[:-1].upper(),
     ],
 )
-def test_what_is_not_a_line_is_told(line: bytes) -> None:
+def test_what_is_not_a_line_is_reported(line: bytes) -> None:
     # The last one is the empty entry, whose checksum holds a letter: case counts.
     assert decode(line) is None
 
@@ -87,20 +87,20 @@ RECORD = {"kind": "record", "step": 3, "tick": 4, "attempt": 0, "position": -1}
     ],
 )
 def test_what_is_not_understood_is_kept(entry: dict[str, object], kept: dict[str, object]) -> None:
-    _, notes = understand(entry, tick=9, step=8)
+    _, notes = parse_entry(entry, tick=9, step=8)
     strange = [note["line"] for note in notes if note["kind"] == "unknown"]
     assert strange == [kept]
 
 
 def test_an_unknown_line_has_a_place() -> None:
-    _, (own,) = understand({"kind": "weather", "tick": 5, "step": 2, "note": 7}, tick=9, step=8)
+    _, (own,) = parse_entry({"kind": "weather", "tick": 5, "step": 2, "note": 7}, tick=9, step=8)
     assert (own["tick"], own["step"], own["note"]) == (5, 2, 7)
-    _, (given_,) = understand({"kind": "weather"}, tick=9, step=8)
+    _, (given_,) = parse_entry({"kind": "weather"}, tick=9, step=8)
     assert (given_["tick"], given_["step"]) == (9, 8)
 
 
 def test_null_is_missing_and_integers_are_numbers() -> None:
-    record, notes = understand(RECORD | {"signals": {"a": None, "b": 3, "c": "NaN"}}, 0, 0)
+    record, notes = parse_entry(RECORD | {"signals": {"a": None, "b": 3, "c": "NaN"}}, 0, 0)
     assert record is not None
     assert list(record.signals) == ["b", "c"]
     assert notes == []

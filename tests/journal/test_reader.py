@@ -23,7 +23,7 @@ from trimtab.journal import (
 )
 from trimtab.journal.format.files import JournalFiles
 from trimtab.journal.format.lines import Entry, encode
-from trimtab.journal.write.sealing import settle
+from trimtab.journal.write.sealing import seal_leftover
 
 HEAD = {"kind": "segment", "note": 0, "schema": 1, "index": 0, "qualities": {}}
 
@@ -62,7 +62,7 @@ def test_no_journal_is_an_empty_one(run: RunDirectory) -> None:
     assert len(read_journal(run).block) == 0
 
 
-def test_a_journal_that_is_no_folder_is_told(run: RunDirectory) -> None:
+def test_a_journal_that_is_no_folder_is_reported(run: RunDirectory) -> None:
     run.home.mkdir()
     run.journal.touch()
     with pytest.raises(JournalError, match="cannot be listed"):
@@ -78,7 +78,7 @@ def test_foreign_files_are_left_alone(run: RunDirectory) -> None:
     assert (len(reading.block), reading.damage) == (25, ())
 
 
-def test_a_folder_or_rubbish_under_our_names_is_told(run: RunDirectory) -> None:
+def test_a_folder_or_rubbish_under_our_names_is_reported(run: RunDirectory) -> None:
     write_journal(run, 25)
     (run.journal / "00000004.seg").mkdir()
     (run.journal / "00000005.seg").write_bytes(b"")
@@ -111,7 +111,7 @@ def test_only_some_signals(run: RunDirectory) -> None:
     assert read_journal(run, signals=[]).block.columns == {}
 
 
-def test_progress_is_told(run: RunDirectory) -> None:
+def test_progress_is_reported(run: RunDirectory) -> None:
     write_journal(run, 25)
     calls: list[tuple[int, int]] = []
     read_journal(run, progress=lambda done, total: calls.append((done, total)))
@@ -137,7 +137,7 @@ def test_unknown_lines_and_fields_are_kept_through_reading_and_sealing(run: RunD
         record(2, signals={"loss": 2.5, "vector": [1.0, 2.0]}),
     )
     before = read_journal(run)
-    settle(JournalFiles(run.journal), 0)
+    seal_leftover(JournalFiles(run.journal), 0)
     after = read_journal(run)
     assert not list(run.journal.glob("*.log"))
     for reading in (before, after):
@@ -162,7 +162,7 @@ def test_a_newer_schema_is_read_as_far_as_understood(run: RunDirectory) -> None:
     write_log(run, HEAD | {"schema": 3}, record(0))
     for sealed in (False, True):
         if sealed:
-            settle(JournalFiles(run.journal), 0)
+            seal_leftover(JournalFiles(run.journal), 0)
         reading = read_journal(run)
         assert reading.schema == 3
         assert [damage.kind for damage in reading.damage] == [DamageKind.NEWER_SCHEMA]
@@ -170,12 +170,12 @@ def test_a_newer_schema_is_read_as_far_as_understood(run: RunDirectory) -> None:
         assert len(reading.block) == 1
 
 
-def test_a_torn_tail_costs_the_line_and_is_told_after_sealing_too(run: RunDirectory) -> None:
+def test_a_torn_tail_costs_the_line_and_is_reported_after_sealing_too(run: RunDirectory) -> None:
     path = write_log(run, HEAD, record(0), record(1))
     path.write_bytes(path.read_bytes()[:-20])
     for sealed in (False, True):
         if sealed:
-            settle(JournalFiles(run.journal), 0)
+            seal_leftover(JournalFiles(run.journal), 0)
         reading = read_journal(run)
         assert reading.block.tick.tolist() == [0]
         (damage,) = reading.damage
@@ -191,7 +191,7 @@ def test_damaged_lines_cost_themselves(run: RunDirectory) -> None:
     path.write_bytes(data[:at] + bytes(130) + data[at + 130 :])
     for sealed in (False, True):
         if sealed:
-            settle(JournalFiles(run.journal), 0)
+            seal_leftover(JournalFiles(run.journal), 0)
         reading = read_journal(run)
         assert reading.block.tick.tolist() == [0, 1, 2, 3, 6, 7, 8]
         assert [damage.kind for damage in reading.damage] == [
@@ -199,7 +199,7 @@ def test_damaged_lines_cost_themselves(run: RunDirectory) -> None:
             DamageKind.LOST_TICKS,
         ]
         assert reading.damage[1].ticks == (4, 5)
-        assert "the 2 records with the ticks 4 to 5 are lost" in told(reading.damage)
+        assert "the 2 records of ticks 4 to 5 are lost" in told(reading.damage)
 
 
 def test_a_copied_stretch_is_put_right(run: RunDirectory) -> None:
@@ -212,7 +212,7 @@ def test_a_copied_stretch_is_put_right(run: RunDirectory) -> None:
     assert {damage.kind for damage in reading.damage} == {DamageKind.REPEATED}
 
 
-def test_a_lost_event_line_is_told_by_the_numbering(run: RunDirectory) -> None:
+def test_a_lost_event_line_is_reported_by_the_numbering(run: RunDirectory) -> None:
     write_log(run, HEAD, {"kind": "end", "note": 2, "how": "closed"})
     assert kinds(run) == [DamageKind.LOST_LINES]
 
@@ -234,7 +234,7 @@ def test_dropped_ticks_are_no_damage_and_others_are(run: RunDirectory) -> None:
     assert lost == [(0, 1), (7, 8), (10, 11), (14, 14), (16, 17)]
 
 
-def test_a_missing_file_is_told(run: RunDirectory) -> None:
+def test_a_missing_file_is_reported(run: RunDirectory) -> None:
     write_journal(run, 40)
     (run.journal / "00000001.seg").unlink()
     reading = read_journal(run)
@@ -245,7 +245,7 @@ def test_a_missing_file_is_told(run: RunDirectory) -> None:
     ]
 
 
-def test_a_file_that_stands_twice_is_read_once(run: RunDirectory) -> None:
+def test_a_file_that_exists_twice_is_read_once(run: RunDirectory) -> None:
     write_journal(run, 30)
     shutil.copy(run.journal / "00000000.seg", run.journal / "00000003.seg")
     reading = read_journal(run)
@@ -258,7 +258,7 @@ def both_kinds(run: RunDirectory) -> Path:
     """A journal whose one file stands there sealed and as a log."""
     log = write_log(run, HEAD, *(record(tick) for tick in range(9)))
     data = log.read_bytes()
-    settle(JournalFiles(run.journal), 0)
+    seal_leftover(JournalFiles(run.journal), 0)
     log.write_bytes(data)
     return log
 
@@ -319,7 +319,7 @@ def test_a_log_that_is_sealed_between_two_looks_is_found(
     def late(path: Path) -> bytes:
         if path.suffix == ".log":
             monkeypatch.undo()
-            settle(files, 0)
+            seal_leftover(files, 0)
         return real(path)
 
     monkeypatch.setattr(Path, "read_bytes", late)
@@ -347,7 +347,7 @@ def test_a_follower_never_delivers_twice(run: RunDirectory) -> None:
             file.write(encode(record(2))[-5:])
         assert follower.poll().tick.tolist() == [2]
         write_log(run, HEAD | {"index": 1}, record(2), record(3), index=1)
-        settle(JournalFiles(run.journal), 1)
+        seal_leftover(JournalFiles(run.journal), 1)
         assert follower.poll().tick.tolist() == [3]
         assert len(follower.poll()) == 0
         assert follower.damage[0].kind is DamageKind.REPEATED

@@ -11,13 +11,13 @@ from trimtab.core.block import Block, Column
 from trimtab.journal.format.damage import DamageKind
 from trimtab.journal.format.header import CHUNK_ROWS, MAGIC, MAX_ROWS, trailer
 from trimtab.journal.format.lines import decode, encode
-from trimtab.journal.read import sealed as sealed_room
+from trimtab.journal.read import sealed_segment as sealed_module
 from trimtab.journal.read.assembly import assemble
-from trimtab.journal.read.sealed import SealedFile
-from trimtab.journal.write.segment import write_segment
+from trimtab.journal.read.sealed_segment import SealedSegment
+from trimtab.journal.write.sealed_segment import write_segment
 
 ROWS = 3 * CHUNK_ROWS + 17
-NOTES = [{"kind": "segment", "schema": 1, "index": 0, "qualities": {}}]
+ENTRIES = [{"kind": "segment", "schema": 1, "index": 0, "qualities": {}}]
 
 
 def example(rows: int = ROWS) -> Block:
@@ -38,12 +38,12 @@ def example(rows: int = ROWS) -> Block:
 @pytest.fixture
 def sealed(tmp_path: Path) -> Path:
     path = tmp_path / "00000000.seg"
-    write_segment(path, example(), NOTES)
+    write_segment(path, example(), ENTRIES)
     return path
 
 
 def read(path: Path, signals: set[str] | None = None) -> tuple[Block, list[DamageKind]]:
-    file = SealedFile(path)
+    file = SealedSegment(path)
     block, damage = assemble([file], signals)
     return block, [found.kind for found in (*file.damage, *damage)]
 
@@ -69,8 +69,8 @@ def rewrite_header(path: Path, change: Any) -> None:
 @pytest.mark.parametrize("rows", [0, 1, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1])
 def test_any_number_of_rows(tmp_path: Path, rows: int) -> None:
     path, block = tmp_path / "x.seg", example(rows)
-    write_segment(path, block, NOTES)
-    assert SealedFile(path).is_whole()
+    write_segment(path, block, ENTRIES)
+    assert SealedSegment(path).is_whole()
     again, damage = read(path)
     assert damage == []
     assert again.step.tolist() == block.step.tolist()
@@ -88,15 +88,15 @@ def test_a_complete_column_carries_no_mask(sealed: Path) -> None:
 def test_signals_that_are_not_asked_for_are_not_touched(
     sealed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_bytes, real = [0], sealed_room._read_into
+    read_bytes, real = [0], sealed_module._read_into
 
     def counting(file: FileIO, out: memoryview, at: int) -> int:
         got = real(file, out, at)
         read_bytes[0] += got
         return got
 
-    file = SealedFile(sealed)
-    monkeypatch.setattr(sealed_room, "_read_into", counting)
+    file = SealedSegment(sealed)
+    monkeypatch.setattr(sealed_module, "_read_into", counting)
     block, damage = assemble([file], {"loss", "never recorded"})
     assert list(block.columns) == ["loss"]
     assert damage == []
@@ -113,24 +113,24 @@ def test_a_hole_in_one_header_costs_nothing(sealed: Path, where: str) -> None:
     assert len(block) == ROWS
     assert block.columns["loss"].present.all()
     assert damage == ([DamageKind.DAMAGED_HEADER] if where == "front" else [])
-    assert not SealedFile(sealed).is_whole(), "but the file is not as it was written"
+    assert not SealedSegment(sealed).is_whole(), "but the file is not as it was written"
 
 
 def test_both_headers_damaged_is_an_unreadable_file(sealed: Path) -> None:
     overwrite(sealed, 20, bytes(8))
     overwrite(sealed, sealed.stat().st_size - 100, bytes(8))
     with pytest.raises(ValueError, match="both copies of its header are damaged"):
-        SealedFile(sealed)
+        SealedSegment(sealed)
 
 
 def place(path: Path, part: tuple[str, str]) -> int:
-    file = SealedFile(path)
-    return file._base + file._places[part]
+    file = SealedSegment(path)
+    return file._base + file._offsets[part]
 
 
 def test_a_damaged_chunk_costs_its_rows_of_its_signal(sealed: Path) -> None:
     overwrite(sealed, place(sealed, ("values", "loss")) + 8 * CHUNK_ROWS + 5, b"x")
-    file = SealedFile(sealed)
+    file = SealedSegment(sealed)
     block, (damage,) = assemble([file])
     lost = ~block.columns["loss"].present
     assert np.flatnonzero(lost).tolist() == list(range(CHUNK_ROWS, 2 * CHUNK_ROWS))
@@ -159,15 +159,17 @@ def test_a_damaged_axis_costs_whole_rows(sealed: Path) -> None:
 
 
 @pytest.mark.parametrize("cut_out", [True, False])
-def test_what_lies_behind_a_cut_is_still_found(sealed: Path, cut_out: bool) -> None:
-    content, at = sealed.read_bytes(), place(sealed, ("values", "loss")) + 100
-    moved = content[: at + 50] + content[at + 100 :] if cut_out else content[:at] * 2
-    sealed.write_bytes(moved if cut_out else content[:at] + content[at - 33 : at] + content[at:])
+def test_what_lies_before_a_cut_is_read_and_the_rest_is_reported(
+    sealed: Path, cut_out: bool
+) -> None:
+    content, at = sealed.read_bytes(), place(sealed, ("values", "norm")) + 100
+    rest = content[at + 50 :] if cut_out else content[at - 33 :]
+    sealed.write_bytes(content[:at] + rest)
     block, damage = read(sealed)
     assert damage == [DamageKind.DAMAGED_CHUNK]
-    assert not block.columns["loss"].present[:CHUNK_ROWS].any()
-    assert block.columns["loss"].present[CHUNK_ROWS:].all()
-    assert block.columns["norm"].present.all()
+    assert not block.columns["norm"].present.any()
+    assert block.columns["loss"].present.all()
+    assert not SealedSegment(sealed).is_whole()
 
 
 @pytest.mark.parametrize(
@@ -176,21 +178,21 @@ def test_what_lies_behind_a_cut_is_still_found(sealed: Path, cut_out: bool) -> N
         (lambda e: e.update(rows=MAX_ROWS + 1), "claims 16777217 rows"),
         (lambda e: e.update(rows=-1), "claims -1 rows"),
         (lambda e: e.update(rows=None), "claims None rows"),
-        (lambda e: e.update(rows=ROWS * 2), "axis of an unknown form"),
-        (lambda e: e.update(kind="sealed by others"), "another layout"),
-        (lambda e: e.update(chunk=1), "another layout"),
+        (lambda e: e.update(rows=ROWS * 2), "axis of an unknown kind"),
+        (lambda e: e.update(kind="sealed by others"), "a different layout"),
+        (lambda e: e.update(chunk=1), "a different layout"),
         (lambda e: e.update(axes=[]), "lacks an axis"),
-        (lambda e: e["axes"].__setitem__(0, ["spline"]), "axis of an unknown form"),
-        (lambda e: e["axes"].__setitem__(0, ["range", 2**63, 1]), "axis of an unknown form"),
-        (lambda e: e["axes"].__setitem__(0, ["range", 2**62, 2**61]), "axis of an unknown form"),
+        (lambda e: e["axes"].__setitem__(0, ["spline"]), "axis of an unknown kind"),
+        (lambda e: e["axes"].__setitem__(0, ["range", 2**63, 1]), "axis of an unknown kind"),
+        (lambda e: e["axes"].__setitem__(0, ["range", 2**62, 2**61]), "axis of an unknown kind"),
         (lambda e: e.update(signals=3), "does not list the signals"),
         (lambda e: e.update(signals=[["loss"]]), "not enough values"),
         (lambda e: e["signals"][0][1].pop(), "wrong number of checksums"),
         (lambda e: e["signals"][1][2].pop(), "wrong number of checksums"),
-        (lambda e: e.update(signals=[["loss", 3, None]]), "unknown form"),
-        (lambda e: e.update(signals=[e["signals"][0]] * 2), "name each signal once"),
-        (lambda e: e["signals"][0].__setitem__(0, 7), "name each signal once"),
-        (lambda e: e.update(notes=[-1, 0]), "where the notes are"),
+        (lambda e: e.update(signals=[["loss", 3, None]]), "unknown kind"),
+        (lambda e: e.update(signals=[e["signals"][0]] * 2), "name every signal exactly once"),
+        (lambda e: e["signals"][0].__setitem__(0, 7), "name every signal exactly once"),
+        (lambda e: e.update(notes=[-1, 0]), "where the entries are"),
         (lambda e: e.update(last_tick="x"), "schema or the last tick"),
     ],
 )
@@ -199,12 +201,12 @@ def test_a_header_that_cannot_be_followed_is_refused(
 ) -> None:
     rewrite_header(sealed, change)
     with pytest.raises(ValueError, match=reason):
-        SealedFile(sealed)
+        SealedSegment(sealed)
 
 
 def test_a_header_that_claims_too_much_asks_for_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "x.seg"
-    write_segment(path, Block.empty(), NOTES)
+    write_segment(path, Block.empty(), ENTRIES)
     chunks = MAX_ROWS // CHUNK_ROWS
     signals = [[f"s{number}", [0] * chunks, None] for number in range(40)]
 
@@ -213,11 +215,11 @@ def test_a_header_that_claims_too_much_asks_for_no_memory(tmp_path: Path) -> Non
 
     rewrite_header(path, claim)
     with pytest.raises(ValueError, match=r"claims 10.* bytes, the file has"):
-        SealedFile(path)
+        SealedSegment(path)
 
 
-def test_a_file_that_goes_between_opening_and_reading_is_told(sealed: Path) -> None:
-    file = SealedFile(sealed)
+def test_a_file_that_goes_between_opening_and_reading_is_reported(sealed: Path) -> None:
+    file = SealedSegment(sealed)
     sealed.unlink()
     block, (damage,) = assemble([file])
     assert len(block) == 0

@@ -18,9 +18,9 @@ from trimtab.core.errors import JournalError
 from trimtab.core.signals import Quality
 from trimtab.journal import Follower, JournalWriter, RunDirectory, read_journal
 from trimtab.journal.format.files import JournalFiles
-from trimtab.journal.write import sealing as sealing_room
-from trimtab.journal.write.openlog import OpenLog
-from trimtab.journal.write.packing import Forms
+from trimtab.journal.write import sealing as sealing_module
+from trimtab.journal.write.open_segment import OpenSegment
+from trimtab.journal.write.record_layouts import RecordLayouts
 
 QUICK = JournalConfig(flush_seconds=0.005, segment_records=10)
 
@@ -57,7 +57,7 @@ def test_a_restart_goes_on_in_a_new_file(run: RunDirectory) -> None:
 
 def test_ticks_that_were_dropped_are_not_given_again(run: RunDirectory) -> None:
     run.journal.mkdir(parents=True)
-    log = OpenLog(JournalFiles(run.journal), 0, {}, Forms())
+    log = OpenSegment(JournalFiles(run.journal), 0, {}, RecordLayouts())
     log.add({"kind": "dropped", "first_tick": 0, "count": 7, "notes": 0})
     log.flush()
     log.close()
@@ -160,7 +160,7 @@ def test_a_dead_owner_does_not_block(run: RunDirectory) -> None:
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(JournalError, match=r"cannot be written: .*; check the path"):
         JournalWriter(RunDirectory(tmp_path / "file"))
@@ -188,7 +188,7 @@ def test_an_error_of_our_own_is_remembered_and_harmless(
     writer = JournalWriter(run, QUICK)
     writer.append(0, {"loss": 1.0})
     wait_until(lambda: written(run) == 1)
-    monkeypatch.setattr(OpenLog, "add", lambda *_: 1 / 0)
+    monkeypatch.setattr(OpenSegment, "add", lambda *_: 1 / 0)
     writer.append(1, {"loss": 2.0})
     wait_until(lambda: writer.error is not None)
     assert isinstance(writer.error, ZeroDivisionError)
@@ -206,7 +206,7 @@ def test_a_log_that_cannot_be_sealed_stays_and_is_sealed_next_time(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(sealing_room, "write_segment", fail)
+        patch.setattr(sealing_module, "write_segment", fail)
         with JournalWriter(run, QUICK) as writer:
             for step in range(35):
                 writer.append(step, {"loss": step})
@@ -222,7 +222,9 @@ def test_a_log_that_cannot_be_sealed_stays_and_is_sealed_next_time(
 def test_a_sealed_file_is_proven_before_the_log_goes(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trimtab.journal.read.sealed.SealedFile.is_whole", lambda _: False)
+    monkeypatch.setattr(
+        "trimtab.journal.read.sealed_segment.SealedSegment.is_whole", lambda _: False
+    )
     with JournalWriter(run, QUICK) as writer:
         writer.append(0, {"loss": 1.0})
     assert isinstance(writer.error, JournalError)
@@ -241,7 +243,7 @@ def test_a_short_write_and_an_error_leave_the_file_whole(
             raise OSError(errno.EIO, "Input/output error")
         return real(descriptor, bytes(data[: 1 + len(data) // 3]))
 
-    monkeypatch.setattr("trimtab.journal.write.openlog.os.write", moody)
+    monkeypatch.setattr("trimtab.journal.write.open_segment.os.write", moody)
     with JournalWriter(run, QUICK) as writer:
         for step in range(25):
             writer.append(step, {"loss": step})
@@ -250,7 +252,7 @@ def test_a_short_write_and_an_error_leave_the_file_whole(
     assert isinstance(writer.error, OSError)
 
 
-def test_what_does_not_fit_the_queue_is_dropped_counted_and_told(
+def test_what_does_not_fit_the_queue_is_dropped_counted_and_reported(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, gate = os.write, threading.Event()
@@ -259,7 +261,7 @@ def test_what_does_not_fit_the_queue_is_dropped_counted_and_told(
         gate.wait()
         return real(descriptor, data)
 
-    monkeypatch.setattr("trimtab.journal.write.openlog.os.write", hanging)
+    monkeypatch.setattr("trimtab.journal.write.open_segment.os.write", hanging)
     config = JournalConfig(flush_seconds=0.005, queue_records=10, close_seconds=30)
     with Follower(run) as follower, JournalWriter(run, config) as writer:
         writer.append(0, {"loss": 0.0})
@@ -286,7 +288,7 @@ def test_notes_are_bounded_too(run: RunDirectory, monkeypatch: pytest.MonkeyPatc
         gate.wait()
         return real(descriptor, data)
 
-    monkeypatch.setattr("trimtab.journal.write.openlog.os.write", hanging)
+    monkeypatch.setattr("trimtab.journal.write.open_segment.os.write", hanging)
     with JournalWriter(run, JournalConfig(flush_seconds=0.005, queue_records=1)) as writer:
         writer.append(0, {})
         time.sleep(0.1)
@@ -306,7 +308,7 @@ def test_closing_gives_up_on_a_disk_that_does_not_answer(
         gate.wait()
         return real(descriptor, data)
 
-    monkeypatch.setattr("trimtab.journal.write.openlog.os.write", hanging)
+    monkeypatch.setattr("trimtab.journal.write.open_segment.os.write", hanging)
     writer = JournalWriter(run, JournalConfig(flush_seconds=0.005, close_seconds=0.3))
     writer.append(0, {"loss": 1.0})
     begin = time.monotonic()
@@ -327,7 +329,7 @@ def test_closing_gives_up_on_a_disk_that_refuses(
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("trimtab.journal.write.openlog.os.write", full)
+    monkeypatch.setattr("trimtab.journal.write.open_segment.os.write", full)
     writer = JournalWriter(run, JournalConfig(flush_seconds=0.005, close_seconds=0.3))
     writer.append(0, {"loss": 1.0})
     begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""A corpus that is small enough for every test, made once."""
+"""Fixtures: a corpus small enough for every test, built once, and runs on it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trimtab.lab.scenarios.scenario import Scenario
 
 SMALL_BYTES = 400_000
-"""Source text of the tests' corpus; 1/30 of the library, all four sources in it."""
+"""Source text of the tests' corpus: 1/30 of the library, with all four sources."""
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +43,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trial(
     trials: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> "Callable[[Scenario], Path]":
-    """Runs a scenario on the small corpus, or finds it where a test has run it before."""
+    """Runs a scenario on the small corpus, or reuses the run of an earlier test."""
     from trimtab.lab.scenarios import scenario
     from trimtab.lab.scenarios.trial import run_trial
 
@@ -53,7 +53,7 @@ def trial(
 
 @pytest.fixture(scope="session")
 def bench(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> "Bench":
-    """Where runs are broken and looked at from inside."""
+    """Trains short runs with a fault and records what the loop sees."""
     from tests.lab.observing import Bench
 
     return Bench(tmp_path_factory.mktemp("bench"), cache)

@@ -1,4 +1,4 @@
-"""Short runs with somebody at the loop's shoulder: what it got and what it had, step by step."""
+"""Short runs that record, step by step, what the training loop receives and holds."""
 
 import time
 from collections import defaultdict
@@ -19,17 +19,17 @@ from trimtab.lab.corpus.data import Batch
 from trimtab.lab.model.optimizer import OptimizerConfig
 from trimtab.lab.model.sizes import ModelConfig
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Base, Disturbance, Parts
+from trimtab.lab.trainer.injection import change_batches, change_gradient
+from trimtab.lab.trainer.intervention import Base, Intervention, RunParts
 from trimtab.lab.trainer.local_ranks import run_ranks
-from trimtab.lab.trainer.touch import change_batches, change_gradient
 from trimtab.lab.trainer.train import train
 from trimtab.lab.trainer.train_config import Dtype, Engine, TrainConfig
 
 ONSET = 8
 STEPS = 14
 STILL = OptimizerConfig(lr=1e-30)
-"""So low a rate moves no bit of any weight: each step of two runs can be compared, not the first
-one alone that differs."""
+"""A learning rate too low to change any bit of a weight: all steps of two runs can be compared, not
+only the first that differs."""
 
 EVERY_STEP = Config.from_dict({"live": {"telemetry_every": 1}})
 
@@ -38,50 +38,50 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(kw_only=True)
 class Observed:
-    """What the loop of one rank had in its hands, by step."""
+    """What the loop of one rank received and held, by step."""
 
     truth: dict[str, Any] = field(default_factory=dict)
     tokens: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
     targets: dict[int, npt.NDArray[Any]] = field(default_factory=dict)
     weights: dict[int, Arrays] = field(default_factory=dict)
-    """As the forward pass finds them."""
+    """As the forward pass uses them."""
     state: dict[int, Arrays] = field(default_factory=dict)
-    """Adam's, by `embed.weight exp_avg`; where there is none, there is no name."""
+    """Adam's state, by `embed.weight exp_avg`; missing state has no entry."""
     groups: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     """The optimizer's settings."""
     gradients: dict[int, Arrays] = field(default_factory=lambda: defaultdict(dict))
     """As this rank computes them, not yet averaged or clipped."""
     seconds: dict[int, float] = field(default_factory=dict)
-    """From the batch to the first gradient: how long this rank took, before it met the others."""
+    """Seconds from the batch to the first gradient on this rank, before any collective."""
 
 
 @dataclass(kw_only=True)
-class _Observer(Disturbance):
-    """Lets another disturbance do what it does, and writes down what the loop gets."""
+class _Observer(Intervention):
+    """Attaches an intervention and records what the loop receives."""
 
     cause = None
     title = "an observer"
     strength_name = "none"
 
-    inner: Disturbance | None
+    inner: Intervention | None
     seen: Observed = field(default_factory=Observed)
 
-    def attach(self, parts: Parts) -> Run:
+    def attach(self, parts: RunParts) -> Run:
         run = parts.run
         if self.inner is not None:
             run = self.inner.attach(parts)
             self.seen.truth = self.inner.truth
         for name, parameter in run.model.named_parameters():
-            change_gradient(run, parameter, partial(self._take_gradient, name))
-        return change_batches(run, partial(self._look, run))
+            change_gradient(run, parameter, partial(self._record_gradient, name))
+        return change_batches(run, partial(self._record_batch, run))
 
-    def _take_gradient(self, name: str, step: int, gradient: Tensor) -> Tensor:
+    def _record_gradient(self, name: str, step: int, gradient: Tensor) -> Tensor:
         if not self.seen.gradients[step]:
             self.seen.seconds[step] += time.perf_counter()
         self.seen.gradients[step][name] = gradient.numpy().copy()
         return gradient
 
-    def _look(self, run: Run, step: int, batch: Batch) -> Batch:
+    def _record_batch(self, run: Run, step: int, batch: Batch) -> Batch:
         seen, optimizer = self.seen, run.optimizer
         seen.tokens[step], seen.targets[step] = batch.tokens.numpy(), batch.targets.numpy()
         named = dict(run.model.named_parameters())
@@ -101,7 +101,7 @@ class _Observer(Disturbance):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """A run that is over."""
+    """A finished run."""
 
     block: Block
     """Its journal."""
@@ -109,12 +109,12 @@ class Trained:
 
     @property
     def loop(self) -> Observed:
-        """What the first rank saw; in most runs there is no other."""
+        """The first rank, which is the only one in most runs."""
         return self.ranks[0]
 
 
 class Bench:
-    """Trains short runs; those that nothing is done to only once."""
+    """Trains short runs; each clean run only once."""
 
     def __init__(self, folder: Path, cache: Path) -> None:
         self._folder = folder
@@ -122,29 +122,29 @@ class Bench:
         self._names = (f"run-{number}" for number in count())
         self._clean: dict[Any, Trained] = {}
 
-    def pair(self, fault: Disturbance, **settings: Any) -> tuple[Trained, Trained]:
+    def pair(self, fault: Intervention, **settings: Any) -> tuple[Trained, Trained]:
         """The run with the fault, and the same one without."""
         return self.broken(fault, **settings), self.clean(fault.base, **settings)
 
-    def broken(self, fault: Disturbance, **settings: Any) -> Trained:
+    def broken(self, fault: Intervention, **settings: Any) -> Trained:
         """A run with a fault."""
         return self._train(fault, fault.base, settings)
 
     def clean(self, base: Base = Base.PLAIN, **settings: Any) -> Trained:
-        """A run that nothing is done to."""
+        """A clean run."""
         key = (base, frozenset(settings.items()))
         if key not in self._clean:
             self._clean[key] = self._train(None, base, settings)
         return self._clean[key]
 
-    def _train(self, fault: Disturbance | None, base: Base, settings: dict[str, Any]) -> Trained:
+    def _train(self, fault: Intervention | None, base: Base, settings: dict[str, Any]) -> Trained:
         run_dir = self._folder / next(self._names)
         config = settings_for(base, **settings)
         if fault is not None:
             config = fault.settings(config)
         stop = ONSET if base is Base.RESUME else config.steps
-        told = (fault, config, stop, run_dir, self._cache)
-        ranks = run_ranks(_observe, 2, *told) if base is Base.RANKS else [_observe(0, *told)]
+        args = (fault, config, stop, run_dir, self._cache)
+        ranks = run_ranks(_observe, 2, *args) if base is Base.RANKS else [_observe(0, *args)]
         return Trained(block=journal(run_dir), ranks=ranks)
 
 
@@ -164,14 +164,14 @@ def settings_for(base: Base, **settings: Any) -> TrainConfig:
 
 def _observe(
     rank: int,
-    fault: Disturbance | None,
+    fault: Intervention | None,
     config: TrainConfig,
     stop: int,
     run_dir: Path,
     cache: Path,
 ) -> Observed:
     observer = _Observer(onset=0, severity=0.0, seed=0, inner=fault)
-    options: dict[str, Any] = {"watching": EVERY_STEP, "disturbance": observer}
+    options: dict[str, Any] = {"guard_config": EVERY_STEP, "intervention": observer}
     run_until(stop, config, run_dir, cache, **options)
     if stop < config.steps:
         train(config, run_dir, resume=True, cache_dir=cache, **options)
@@ -179,7 +179,7 @@ def _observe(
 
 
 def differing(one: Arrays, other: Arrays) -> set[str]:
-    """The names whose arrays are not the same to the bit, or that only one of both has."""
+    """The names whose arrays are not bit-identical, or that only one side has."""
     return {
         name
         for name in one.keys() | other.keys()
@@ -187,7 +187,7 @@ def differing(one: Arrays, other: Arrays) -> set[str]:
     }
 
 
-def seed_where(kind: type[Disturbance], wanted: Callable[[Any], bool]) -> int:
-    """The first seed whose disturbance is of the wanted sort; for what only the seed decides."""
+def seed_where(kind: type[Intervention], wanted: Callable[[Any], bool]) -> int:
+    """The first seed whose intervention has a wanted property that only the seed determines."""
     seeds = range(1000)
     return next(seed for seed in seeds if wanted(kind(onset=ONSET, severity=1.0, seed=seed)))

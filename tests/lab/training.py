@@ -1,4 +1,4 @@
-"""Small runs of the trainer, and what to compare of two of them."""
+"""Small runs of the trainer, and comparisons of two runs."""
 
 import contextlib
 from collections.abc import Collection, Mapping
@@ -20,14 +20,14 @@ from trimtab.lab.trainer.train import train
 from trimtab.lab.trainer.train_config import TrainConfig
 
 CLOCKS = frozenset({"clock", "step_seconds", "tokens_per_second", "data_seconds"})
-"""Signals that tell the time, and so are never twice the same."""
+"""Signals that measure time, so they are never the same twice."""
 
 TRAINED = ("loss", "grad_norm", "lr", "tokens")
-"""Signals that are there at every step and depend on the run alone."""
+"""Signals that are recorded at every step and depend on the run alone."""
 
 
 class Interrupted(Exception):
-    """A run was stopped from outside."""
+    """Stops a run."""
 
 
 def small(**settings: Any) -> TrainConfig:
@@ -46,7 +46,7 @@ def small(**settings: Any) -> TrainConfig:
 
 
 def run_until(stop: int, config: TrainConfig, run_dir: Path, cache: Path, **options: Any) -> None:
-    """Train, but be stopped behind so many steps, as a run that is killed there."""
+    """Train and stop after a number of steps, like a run that is killed there."""
 
     def on_step(done: int, loss: Tensor) -> None:
         if done == stop < config.steps:
@@ -62,18 +62,18 @@ def journal(run_dir: Path) -> Block:
 
 def timeless(block: Block) -> dict[str, tuple[bytes, bytes]]:
     """Every signal but the clocks, as bytes: equal means bit-identical, NaN and gaps included."""
-    told = {
+    content = {
         name: (np.where(column.present, column.values, 0.0).tobytes(), column.present.tobytes())
         for name, column in block.columns.items()
         if name not in CLOCKS
     }
     for name in ("step", "tick", "attempt", "data_position"):
-        told[name] = (getattr(block, name).tobytes(), b"")
-    return told
+        content[name] = (getattr(block, name).tobytes(), b"")
+    return content
 
 
 def first_difference(one: Block, other: Block, besides: Collection[str] = ()) -> int | None:
-    """The first step at which two runs are not the same to the bit, clocks aside; None if none."""
+    """The first step at which two runs differ in any bit, except for clocks; None if none."""
     names = (one.columns.keys() | other.columns.keys()) - CLOCKS - set(besides)
     steps = min(len(one), len(other))
     same = one.step[:steps] == other.step[:steps]
@@ -84,14 +84,14 @@ def first_difference(one: Block, other: Block, besides: Collection[str] = ()) ->
 
 
 def per_step(block: Block, signal: str) -> dict[int, float]:
-    """A signal by step; where a step was done twice, the last time counts."""
+    """A signal by step; if a step was done twice, the last value counts."""
     column = block.column(signal)
     rows = zip(block.step.tolist(), column.values.tolist(), column.present, strict=True)
     return {step: value for step, value, present in rows if present}
 
 
 def weights(run_dir: Path, step: int) -> Mapping[str, Tensor]:
-    """All tensors of a checkpoint, whole, whoever wrote it."""
+    """All tensors of a checkpoint, unsharded, for any engine that wrote it."""
     path = run_dir / "checkpoints" / f"step-{step:08d}"
     stored = FileSystemReader(path).read_metadata().state_dict_metadata
     state = {}

@@ -159,7 +159,9 @@ def test_a_part_fails_alone(
 
 
 def test_a_failing_writer_thread_costs_records_only(bare: Outcome, tmp_path: Path) -> None:
-    assert_same_bits(bare, train_with("trimtab.journal.write.openlog.OpenLog.flush", tmp_path))
+    assert_same_bits(
+        bare, train_with("trimtab.journal.write.open_segment.OpenSegment.flush", tmp_path)
+    )
 
 
 def test_a_guard_that_cannot_begin_steps_aside(

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.plugins import install_plugin
 
 from trimtab.core.config import Config
 from trimtab.journal import RunDirectory, read_journal
@@ -32,3 +33,30 @@ def test_announced_pauses_are_no_incident(tmp_path: Path, announced: bool) -> No
     kinds = run_with_pauses(tmp_path, announced=announced)
     assert ("incident" in kinds) is not announced
     assert kinds.count("evaluation") == 3 * announced
+
+
+FAILING = """
+from trimtab.core.detector import Detector
+
+
+class Failing(Detector):
+    name = "failing"
+
+    def update(self, row):
+        raise ZeroDivisionError("at every record")
+"""
+
+
+def test_a_plugin_that_fails_is_logged_once_and_the_run_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    install_plugin(tmp_path, monkeypatch, "trimtab.detectors", "broken", "1 / 0", "X")
+    install_plugin(tmp_path, monkeypatch, "trimtab.detectors", "failing", FAILING, "Failing")
+    kinds = run_with_pauses(tmp_path / "run", announced=False)
+    assert "incident" in kinds
+    lines = [message for message in caplog.messages if "ZeroDivisionError" in message]
+    assert len(lines) == 2
+    assert "Plug-in 'broken'" in lines[0]
+    assert "at every record" in lines[1]
+    postmortem = next((tmp_path / "run").rglob("postmortem.md")).read_text()
+    assert postmortem.count("ZeroDivisionError") == 2

@@ -92,7 +92,7 @@ def test_what_only_looks_like_a_signal_keeps_its_name(column: str) -> None:
     assert name_columns([column]).foreign == {column: column}
 
 
-def test_the_order_of_the_table_decides_and_is_told() -> None:
+def test_the_order_of_the_table_decides_and_is_reported() -> None:
     naming = name_columns(["train/loss", "loss", "lm loss"])
     assert naming.foreign == {"loss": "loss", "train/loss": "train/loss", "lm loss": "lm loss"}
     assert naming.notes == (
@@ -122,7 +122,7 @@ def test_quality_scale_and_remark_come_from_the_table() -> None:
     )
 
 
-def test_the_only_column_with_loss_in_its_name_is_guessed_and_told() -> None:
+def test_the_only_column_with_loss_in_its_name_is_guessed_and_reported() -> None:
     naming = name_columns(["step", "my_lossy_thing", "eval/xloss", "aux_loss", "z_loss"])
     assert naming.foreign["loss"] == "my_lossy_thing"
     assert naming.notes == ("loss is guessed to be 'my_lossy_thing'; no known name fits.",)

@@ -30,7 +30,7 @@ def test_steps_that_are_no_whole_numbers(write: Write) -> None:
     assert "Steps in 'step' over 2**53, known only roughly: 1." in reading.notes
 
 
-def test_fractions_of_steps_are_told(write: Write) -> None:
+def test_fractions_of_steps_are_reported(write: Write) -> None:
     reading = read_log(write("step,loss\n0.5,1\n1.0,2\n1.5,3\n"))
     assert reading.block.step.tolist() == [0, 1, 1]
     assert reading.notes == ("Steps in 'step' with a fraction, which was cut off: 2.",)
@@ -155,7 +155,7 @@ def test_columns_beyond_the_limit_are_left_out(
     monkeypatch.setattr(csv_log, "MAX_COLUMNS", 3)
     reading = read_log(write("step,loss,a,b,c\n1,2,3,4,5\n"))
     assert reading.block.columns.keys() == {"loss", "a"}
-    assert reading.notes == ("There are more than 3 columns; those after are left out.",)
+    assert reading.notes == ("There are more than 3 columns; the others are left out.",)
 
 
 def test_a_single_loss_among_many_empty_rows_is_kept(

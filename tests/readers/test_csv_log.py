@@ -5,7 +5,7 @@ import pytest
 from tests.readers.shapes import Write, values
 
 from trimtab.core.errors import NoUsableLoss, UnreadableLog
-from trimtab.readers import LogFormat, csv_log, lines, read_log
+from trimtab.readers import csv_log, lines, log_file, read_log
 from trimtab.readers.csv_log import recognises
 
 
@@ -22,7 +22,7 @@ def test_delimiters_line_ends_and_byte_order_mark(
     rows = [["step", "loss", "lr"], ["1", "2.5", "1e-4"], ["2", "2.25", "1e-4"]]
     path = write(mark + end.join(delimiter.join(row) for row in rows) + end, "log.txt")
     reading = read_log(path)
-    assert reading.format is LogFormat.CSV
+    assert reading.format == "csv"
     assert reading.block.step.tolist() == [1, 2]
     assert values(reading.block, "loss") == [2.5, 2.25]
     assert reading.notes == ()
@@ -46,7 +46,7 @@ def test_a_quoted_cell_may_run_over_lines(write: Write) -> None:
 
 
 def test_a_quoted_cell_may_run_over_chunks(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "BLOCK_BYTES", 5)
+    monkeypatch.setattr(log_file, "BLOCK_BYTES", 5)
     path = write('step,text,loss\n1,"one\ntwo\nthree",2.5\n3,x,1.5\n')
     assert loss_of(path) == [2.5, 1.5]
 
@@ -70,7 +70,7 @@ def test_only_an_open_quote(write: Write) -> None:
         read_log(write('"step,loss'))
 
 
-def test_missing_and_not_finite_are_told_apart(write: Write) -> None:
+def test_missing_and_not_finite_are_distinguished(write: Write) -> None:
     words = ["", "null", "None", "NA", "-", "n/a", "nan", "-inf", "Infinity", "1.#INF", "1.#QNAN"]
     path = write("step,loss\n0,1\n" + "".join(f"{n},{w}\n" for n, w in enumerate(words, start=1)))
     column = read_log(path).block.column("loss")
@@ -84,7 +84,7 @@ def test_text_among_numbers_is_counted(write: Write) -> None:
     reading = read_log(write("step,loss,lr\n1,2.5,1\n2,oops,1\n3,1_0,1\n"))
     assert values(reading.block, "loss") == [2.5, None, None]
     assert reading.notes == (
-        "Cells of 'loss' that are not numbers, taken as missing: 2 (the first is 'oops').",
+        "Cells of 'loss' that are not numbers, treated as missing: 2 (the first is 'oops').",
     )
 
 
@@ -99,7 +99,7 @@ def test_ragged_rows(write: Write) -> None:
     assert values(reading.block, "loss") == [2.5, 2.4, 2.3, 2.2]
     assert values(reading.block, "lr") == [None, 1, 1, 1]
     assert reading.notes == (
-        "Rows with fewer cells than the header, the others taken as missing: 1.",
+        "Rows with fewer cells than the header, the rest treated as missing: 1.",
         "Rows with more cells than the header, which were cut off: 1.",
     )
 
@@ -119,7 +119,7 @@ def test_a_whole_last_line_without_an_end_is_kept(write: Write) -> None:
 
 @pytest.mark.parametrize("block_bytes", [16, 1 << 20])
 def test_repeated_headers(write: Write, monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
-    monkeypatch.setattr(lines, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(log_file, "BLOCK_BYTES", block_bytes)
     reading = read_log(write("step,loss\n1,2.5\n2,2.4\nstep,loss\n1,2.5\nstep,loss\n1,2.6\n"))
     assert values(reading.block, "loss") == [2.5, 2.4, 2.5, 2.6]
     assert reading.block.attempt.tolist() == [0, 0, 1, 1]
@@ -153,7 +153,7 @@ def test_names_that_occur_twice(write: Write) -> None:
 def test_nul_bytes(write: Write) -> None:
     reading = read_log(write(b"step,loss\n1,2.5\n\0\0\0\0" + b"2,2.4\n" + b"\0" * 5000))
     assert values(reading.block, "loss") == [2.5, 2.4]
-    assert reading.notes == ("NUL bytes left out, as a crash leaves them behind: 5004.",)
+    assert reading.notes == ("NUL bytes left out, as a crash leaves them: 5004.",)
 
 
 @pytest.mark.parametrize("quote", ["", '"'])
@@ -168,7 +168,7 @@ def test_a_very_long_number(write: Write) -> None:
 
 
 def test_a_very_long_line_is_left_out(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(log_file, "BLOCK_BYTES", 1 << 10)
     monkeypatch.setattr(lines, "LINE_BYTES", 1 << 12)
     reading = read_log(write(f"step,loss\n1,2.5\n2,{'7' * 10_000}\n3,2.3\n"))
     assert reading.block.step.tolist() == [1, 3]
@@ -234,7 +234,7 @@ def test_short_rows_under_a_wide_header(write: Write, monkeypatch: pytest.Monkey
     assert values(reading.block, "loss") == [2.5, 2.4, 2.3, 2.2, 2.1]
     assert values(reading.block, "metric 19") == [None, None, 19, None, None]
     assert reading.notes == (
-        "Rows with fewer cells than the header, the others taken as missing: 4.",
+        "Rows with fewer cells than the header, the rest treated as missing: 4.",
         "Last line cut off in the middle, left out: 1.",
     )
 

@@ -31,7 +31,7 @@ def test_neither_circles_nor_pipes_nor_depth_nor_number_hold_it_up(
     assert list_files(tmp_path) == []
     for number in range(10):
         (tmp_path / f"file{number}").touch()
-    monkeypatch.setattr(folders, "MOST_FILES", 4)
+    monkeypatch.setattr(folders, "MAX_FILES", 4)
     assert len(list_files(tmp_path)) == 4
 
 

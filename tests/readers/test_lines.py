@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.readers import lines
+from trimtab.readers import lines, log_file
 from trimtab.readers.lines import LineFile
 
 
@@ -14,7 +14,7 @@ def read(path: Path) -> tuple[list[str], LineFile]:
 @pytest.fixture(autouse=True, params=[3, 7, 1 << 20])
 def block_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test runs with blocks that cut lines, line ends and characters in two."""
-    monkeypatch.setattr(lines, "BLOCK_BYTES", request.param)
+    monkeypatch.setattr(log_file, "BLOCK_BYTES", request.param)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
@@ -39,7 +39,7 @@ def test_byte_order_mark_and_nul_bytes(tmp_path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbfab\0\0\ncd\n\0\0\0")
     got, file = read(path)
     assert got == ["ab", "cd"]
-    assert file.notes == ["NUL bytes left out, as a crash leaves them behind: 5."]
+    assert file.notes == ["NUL bytes left out, as a crash leaves them: 5."]
 
 
 def test_other_marks_are_not_line_ends(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_line_that_is_too_long_leaves_an_empty_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A line that is whole within one block is not too long.
-    monkeypatch.setattr(lines, "BLOCK_BYTES", min(lines.BLOCK_BYTES, 20))
+    monkeypatch.setattr(log_file, "BLOCK_BYTES", min(log_file.BLOCK_BYTES, 20))
     monkeypatch.setattr(lines, "LINE_BYTES", 10)
     path = tmp_path / "log"
     path.write_bytes(b"a\n" + b"x" * 50 + b"\r\nb\n" + b"y" * 50)

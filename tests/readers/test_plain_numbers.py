@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.readers.shapes import Write
 
 from trimtab.core.errors import LogError
-from trimtab.readers import LogFormat, csv_log, lines, read_log
+from trimtab.readers import csv_log, log_file, read_log
 from trimtab.readers.cells import to_matrix, to_number
 
 Told = tuple[object, ...]
@@ -54,7 +54,7 @@ def logs(draw: st.DrawFn) -> str:
 def all_of(path: Path) -> Told:
     """Everything that is read from a log, or why nothing is."""
     try:
-        reading = read_log(path, format=LogFormat.CSV)
+        reading = read_log(path, format="csv")
     except LogError as error:
         return type(error), str(error)
     block = reading.block
@@ -78,7 +78,7 @@ def test_both_ways_read_the_same(text: str, block_bytes: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.csv"
         path.write_bytes(text.encode())
-        with mock.patch.object(lines, "BLOCK_BYTES", block_bytes):
+        with mock.patch.object(log_file, "BLOCK_BYTES", block_bytes):
             fast = all_of(path)
             with mock.patch.object(csv_log, "to_matrix", return_value=None):
                 careful = all_of(path)
@@ -109,7 +109,7 @@ def test_anything_odd_takes_the_careful_way(line: str) -> None:
 def test_a_word_makes_only_its_own_part_careful(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(log_file, "BLOCK_BYTES", 64)
     parts = mock.Mock(wraps=to_matrix)
     monkeypatch.setattr(csv_log, "to_matrix", parts)
     rows = [f"{step},2.5" for step in range(100)]

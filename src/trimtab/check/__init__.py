@@ -1,19 +1,18 @@
-"""Check: rules on a training config before the run.
+"""Rules on a training config, run before the training.
 
-open_config -> own | hf | torchtitan | megatron    any format -> Reading: plan, lines, syntax
-plan, curve                                        what rules see; the simulated learning rate
-rule -> optimizer, decay, schedule, warmup,
-        precision, architecture, operations
-     -> catalogue                                  the rules, by family
-examine                                            rules on a reading: what is wrong, the fix
+`config_file`     a config of any format -> `ConfigReading`: plan, line numbers, syntax
+`formats/`        one file per format, and the parts that they share
+`plan`, `curve`   what the rules see; the simulated learning rate
+`rule`, `rules/`  one function per rule, by family; `catalogue` collects them
+`examine`         runs the rules: what is wrong and how to fix it; `rollback` costs a rollback
 """
 
 from collections.abc import Iterable, Mapping
 from os import PathLike
 from typing import Any
 
+from trimtab.check.config_file import read_config
 from trimtab.check.examine import Examination, examine
-from trimtab.check.open_config import read_config
 
 __all__ = ["Examination", "check_config", "examine", "read_config"]
 
@@ -28,9 +27,9 @@ def check_config(
 
     Args:
         config: What to check.
-        off: Ids of rules that are not to be run.
-        known: What the config does not say, by the names of `TrainingPlan`; stands above it.
+        off: Ids of rules to skip.
+        known: Settings by the names of `TrainingPlan`; they override the config.
 
-    Raises UnreadablePlan for a config of no known format, ConfigError for an id that is no rule.
+    Raises UnreadablePlan for a config of no known format, ConfigError for an unknown rule id.
     """
     return examine(read_config(config, known), off=off)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType, ModuleType
 
-from trimtab.check.rule import Rule
+from trimtab.check.rule import ConfigRule
 from trimtab.check.rules import (
     architecture,
     decay,
@@ -26,9 +26,12 @@ FAMILIES: tuple[ModuleType, ...] = (
 )
 
 
-def _collect() -> Mapping[str, Rule]:
+def _collect() -> Mapping[str, ConfigRule]:
     rules = [
-        value for family in FAMILIES for value in vars(family).values() if isinstance(value, Rule)
+        value
+        for family in FAMILIES
+        for value in vars(family).values()
+        if isinstance(value, ConfigRule)
     ]
     return MappingProxyType({rule.id: rule for rule in sorted(rules, key=lambda rule: rule.id)})
 

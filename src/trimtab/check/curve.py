@@ -13,8 +13,8 @@ IntArray = npt.NDArray[np.int64]
 Points = tuple[tuple[int, float], ...]
 """A schedule as (step, rate), with straight lines between."""
 
-MOST_POINTS = 200_000
-"""A longer run is simulated at so many evenly spaced steps: a jump is still one, no plan moves by
+MAX_POINTS = 200_000
+"""A longer run is simulated at this many evenly spaced steps: a jump is still one, no plan moves by
 as much as a tenth between two of them, and the answer comes at once."""
 
 
@@ -48,7 +48,7 @@ class Curve:
 
     @property
     def after_warmup(self) -> FloatArray:
-        """The rates behind the warm-up; empty if it never ends."""
+        """The rates after the warm-up; empty if it never ends."""
         return self.lr[self.warmup :]
 
     @property
@@ -57,12 +57,12 @@ class Curve:
         return len(self.after_warmup) < max(0.02 * len(self.lr), 1)
 
     def at(self, step: int) -> float:
-        """The rate of a step; behind the end, that of the last."""
+        """The rate of a step; after the end, that of the last step."""
         place = int(np.searchsorted(self.step, step))
         return float(self.lr[min(place, len(self.lr) - 1)])
 
 
-@lru_cache(maxsize=8)  # a dozen rules look at the same curve
+@lru_cache(maxsize=8)  # a dozen rules use the same curve
 def simulate(
     *,
     steps: int,
@@ -77,7 +77,7 @@ def simulate(
     lr_points: Points | None,
 ) -> Curve:
     """The learning rate of every step of a run."""
-    step = np.linspace(0, steps - 1, min(steps, MOST_POINTS)).astype(np.int64)
+    step = np.linspace(0, steps - 1, min(steps, MAX_POINTS)).astype(np.int64)
     if lr_points:
         places, rates = zip(*sorted(lr_points), strict=True)
         values = np.interp(step, places, rates)

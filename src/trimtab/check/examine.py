@@ -1,17 +1,17 @@
-"""Examination: a reading in, what is wrong with it out."""
+"""Runs the rules on a config: what is wrong with it, and how to fix it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trimtab.check.catalogue import RULES, rule_ids
-from trimtab.check.plan import TELLS, TrainingPlan
-from trimtab.check.reading import Reading
-from trimtab.check.rollback import RollbackCost, reckon_rollback
-from trimtab.check.rule import Fault, Level, Rule
+from trimtab.check.config_reading import ConfigReading
+from trimtab.check.plan import DETERMINED_BY, TrainingPlan
+from trimtab.check.rollback import RollbackCost, compute_rollback_cost
+from trimtab.check.rule import ConfigRule, Fault, Level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class FixLine:
     """One line of a fix, as the user would write it."""
 
     text: str
@@ -23,27 +23,27 @@ class Line:
 class Objection:
     """One rule that does not hold, and what to do about it."""
 
-    rule: Rule
+    rule: ConfigRule
     what: str
-    fix: tuple[Line, ...]
+    fix: tuple[FixLine, ...]
     how: str
-    """What to do in words, where the format has no setting for it."""
+    """What to do where the format has no setting for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unchecked:
     """A rule that was not run."""
 
-    rule: Rule
+    rule: ConfigRule
     needs: tuple[str, ...]
-    """The settings that it would have to know."""
+    """The settings that it needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """A config, looked at by every rule that could be run."""
+    """A config and what the rules found in it."""
 
-    reading: Reading
+    reading: ConfigReading
     objections: tuple[Objection, ...]
     """The worst first."""
     checked: int
@@ -58,18 +58,18 @@ class Examination:
         return sum(objection.rule.level is level for objection in self.objections)
 
 
-def examine(reading: Reading, *, off: Iterable[str] = ()) -> Examination:
-    """Run every rule on a reading, but for those that are switched off."""
-    silent = rule_ids(off) | rule_ids(reading.off)
+def examine(reading: ConfigReading, *, off: Iterable[str] = ()) -> Examination:
+    """Run every rule on a config, except those that are switched off."""
+    skipped = rule_ids(off) | rule_ids(reading.off)
     objections: list[Objection] = []
     unchecked: list[Unchecked] = []
     checked = 0
     for rule in RULES.values():
-        if rule.id in silent or not rule.concerns(reading.plan):
+        if rule.id in skipped or not rule.concerns(reading.plan):
             continue
         missing = rule.missing(reading.plan)
         if missing:
-            unchecked.append(Unchecked(rule=rule, needs=_untold(missing, reading.plan)))
+            unchecked.append(Unchecked(rule=rule, needs=_unknown_settings(missing, reading.plan)))
             continue
         checked += 1
         fault = rule.run(reading.plan)
@@ -82,10 +82,10 @@ def examine(reading: Reading, *, off: Iterable[str] = ()) -> Examination:
         objections=tuple(objections),
         checked=checked,
         unchecked=tuple(unchecked),
-        off=tuple(sorted(silent)),
+        off=tuple(sorted(skipped)),
         rollback=None
         if plan.checkpoint_steps is None
-        else reckon_rollback(
+        else compute_rollback_cost(
             checkpoint_steps=plan.checkpoint_steps,
             detection_steps=plan.detection_steps,
             log_steps=plan.log_steps,
@@ -95,20 +95,22 @@ def examine(reading: Reading, *, off: Iterable[str] = ()) -> Examination:
     )
 
 
-def _untold(names: tuple[str, ...], plan: TrainingPlan) -> tuple[str, ...]:
-    """The settings that would have to be told for these to be known."""
-    settings = dict.fromkeys(setting for name in names for setting in TELLS.get(name, (name,)))
-    untold = tuple(setting for setting in settings if getattr(plan, setting) is None)
-    return untold or ("lr",)  # all is told, but a rate of 0 or less makes no curve
+def _unknown_settings(names: tuple[str, ...], plan: TrainingPlan) -> tuple[str, ...]:
+    """The settings that are missing for these inputs to be known."""
+    settings = dict.fromkeys(
+        setting for name in names for setting in DETERMINED_BY.get(name, (name,))
+    )
+    unknown = tuple(setting for setting in settings if getattr(plan, setting) is None)
+    return unknown or ("lr",)  # everything is set, but a rate of 0 or less makes no curve
 
 
-def _object(rule: Rule, fault: Fault, reading: Reading) -> Objection:
-    lines: list[Line] = []
-    words: list[str] = [fault.how] if fault.how else []
+def _object(rule: ConfigRule, fault: Fault, reading: ConfigReading) -> Objection:
+    lines: list[FixLine] = []
+    steps: list[str] = [fault.how] if fault.how else []
     for change in fault.fix:
         text = reading.dialect.spell(change.field, change.value)
         if text is None:
-            words.append(reading.dialect.explain(change.field, change.value))
+            steps.append(reading.dialect.explain(change.field, change.value))
         else:
-            lines.append(Line(text=text, line=reading.lines.get(change.field)))
-    return Objection(rule=rule, what=fault.what, fix=tuple(lines), how="; ".join(words))
+            lines.append(FixLine(text=text, line=reading.lines.get(change.field)))
+    return Objection(rule=rule, what=fault.what, fix=tuple(lines), how="; ".join(steps))

@@ -1,7 +1,7 @@
-"""TrainingPlan: what a run is going to do, in one set of words for every framework.
+"""TrainingPlan: the settings of a run, under the same names for every framework.
 
 Every format is turned into this, and rules see nothing else. None is "unknown": a rule that needs
-an unknown value is not run, and says so.
+an unknown value is not run and is listed.
 """
 
 import math
@@ -29,7 +29,7 @@ _NOT_BELOW_ZERO = frozenset(
 _LARGEST = 1e15
 """No setting of a run is larger; a larger one is a slip, and would not fit the arithmetic."""
 
-TELLS: Mapping[str, tuple[str, ...]] = {
+DETERMINED_BY: Mapping[str, tuple[str, ...]] = {
     "adam": ("optimizer",),
     "batch_tokens": ("batch_size", "seq_len"),
     "model_size": ("parameters",),
@@ -37,7 +37,7 @@ TELLS: Mapping[str, tuple[str, ...]] = {
     "mixture": ("experts",),
     "curve": ("steps", "schedule", "warmup_steps"),
 }
-"""Settings that must be told for a property of the plan to be known."""
+"""Settings that determine a property of the plan."""
 
 
 class Precision(StrEnum):
@@ -61,11 +61,11 @@ class NormPlace(StrEnum):
     """Where a block has its norms."""
 
     PRE = "pre"
-    """In front of each layer; the residual stream runs past it."""
+    """Before each layer; the residual stream bypasses it."""
     POST = "post"
-    """Behind each residual sum, as in the first transformer."""
+    """After each residual sum, as in the first transformer."""
     BRANCH = "branch"
-    """Behind each layer and before the sum (OLMo 2), or in front and behind."""
+    """After each layer and before the sum (OLMo 2), or before and after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class TrainingPlan:
     schedule: Shape | None = None
     """How the learning rate comes down."""
     warmup_steps: int | None = None
-    """Steps of straight warm-up; 0 is none."""
+    """Steps of linear warm-up; 0 is none."""
     decay_start: int | None = None
     """First step of the decay; None is the end of the warm-up."""
     decay_end: int | None = None
@@ -122,9 +122,9 @@ class TrainingPlan:
     cycles: float | None = None
     """Periods of the cosine; None is half a period, which is one way down."""
     holds_after_decay: bool = True
-    """Whether the rate stays at its floor behind the decay, or the formula runs on."""
+    """Whether the rate stays at its floor after the decay, or the formula continues."""
     lr_points: Points | None = None
-    """The whole schedule as (step, rate) with straight lines between; stands above the others."""
+    """The whole schedule as (step, rate) with straight lines between; overrides the others."""
     resume_step: int | None = None
     """Step at which the run is to be resumed."""
     schedule_step: int | None = None
@@ -257,7 +257,7 @@ class TrainingPlan:
 
     @property
     def mup(self) -> bool:
-        """Whether rates and init are scaled from another width."""
+        """Whether rates and init are scaled from a different width."""
         return self.mup_base_width is not None
 
     @property

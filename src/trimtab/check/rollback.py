@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from trimtab.check.wording import hours
+from trimtab.check.number_text import hours
 
 DETECTION_STEPS = 200
-"""Steps until trouble is acted on, if nobody says: the textbook waits 200 steps for a spike to
+"""Steps until trouble is acted on, by default: the textbook waits 200 steps for a spike to
 recover, and calls 200 rises in a row a divergence."""
 
 
@@ -29,7 +29,7 @@ class RollbackCost:
         return " = ".join(parts)
 
 
-def reckon_rollback(
+def compute_rollback_cost(
     *,
     checkpoint_steps: int,
     detection_steps: int | None = None,

@@ -1,7 +1,7 @@
-"""Rule: one thing that can be wrong with a plan, and how a finding about it is told.
+"""ConfigRule: one thing that can be wrong with a plan.
 
-A rule is a function whose parameters name what it looks at. It runs when all that have no default
-are known:
+A rule is a function whose parameters name its inputs. It runs when all inputs without a default are
+known:
 
     @rule("TT004", Level.ERROR, "Adam's epsilon swamps the second moment", only=ADAM, ...)
     def huge_epsilon(epsilon: float) -> Fault | None:
@@ -29,12 +29,12 @@ class Level(IntEnum):
 
 
 class Shown(StrEnum):
-    """What stands behind a rule."""
+    """The evidence for a rule."""
 
     LAB = "shown in the lab"
     """The fix was better in at least 9 of 10 seeds of the lab's smallest model."""
     LITERATURE = "literature only"
-    """Reported by others, or measured outside of the lab; the source says which."""
+    """Reported by others, or measured outside the lab; the source says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +52,23 @@ class Fault:
     what: str
     """What is wrong, with the numbers of this plan."""
     fix: tuple[Change, ...] = ()
-    """The smallest change that mends it."""
+    """The smallest change that fixes it."""
     how: str = ""
     """What to do, where no setting does it."""
 
 
-Check = Callable[..., Fault | None]
+RuleFunction = Callable[..., Fault | None]
 
 ADAM: Mapping[str, Any] = MappingProxyType({"adam": True})
 """For rules on what only Adam and its family have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ConfigRule:
     """One thing that can be wrong with a plan."""
 
     id: str
-    """TT and three digits; never used for anything else again."""
+    """TT and three digits; never reused."""
     level: Level
     title: str
     mechanism: str
@@ -77,25 +77,25 @@ class Rule:
     """Who found it."""
     shown: Shown
     only: Mapping[str, Any]
-    """What a plan must be for the rule to be about it at all."""
-    check: Check
+    """Properties that a plan must have for the rule to apply."""
+    check: RuleFunction
     needs: tuple[str, ...]
     """What must be known for the rule to run."""
     uses: tuple[str, ...]
-    """What the rule looks at as well, if it is known."""
+    """Optional inputs of the rule."""
 
     def concerns(self, plan: TrainingPlan) -> bool:
-        """Whether the rule is about such a plan, as far as the plan tells."""
+        """Whether the rule applies to such a plan, as far as is known."""
         found = ((getattr(plan, name), wanted) for name, wanted in self.only.items())
         return all(value is None or value == wanted for value, wanted in found)
 
     def missing(self, plan: TrainingPlan) -> tuple[str, ...]:
-        """What the rule needs and the plan does not tell."""
+        """The inputs that the rule needs and the plan does not have."""
         names = (*self.only, *self.needs)
         return tuple(name for name in names if getattr(plan, name) is None)
 
     def run(self, plan: TrainingPlan) -> Fault | None:
-        """Look at a plan that tells all that the rule needs."""
+        """Run the rule on a plan that has all its inputs."""
         return self.check(**{name: getattr(plan, name) for name in self.needs + self.uses})
 
 
@@ -108,12 +108,12 @@ def rule(
     source: str,
     only: Mapping[str, Any] = MappingProxyType({}),
     shown: Shown = Shown.LITERATURE,
-) -> Callable[[Check], Rule]:
-    """Make a rule of a function; its parameters say what it needs."""
+) -> Callable[[RuleFunction], ConfigRule]:
+    """Turn a function into a rule; its parameters are the inputs."""
 
-    def make(check: Check) -> Rule:
+    def make(check: RuleFunction) -> ConfigRule:
         parameters = inspect.signature(check).parameters
-        return Rule(
+        return ConfigRule(
             id=id,
             level=level,
             title=title,

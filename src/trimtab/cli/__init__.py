@@ -1,1 +1,8 @@
-"""The `trimtab` command: one file per subcommand. Nothing heavy is imported before it is needed."""
+"""The `trimtab` command. Nothing heavy is imported before it is needed.
+
+main                 the command and its subcommands, one file each: check, compare, demo, ...
+lab/                 the subcommands of `trimtab lab`
+settings             --config and --set
+output, progress     what is printed, on standard output and standard error
+exit_codes           0 clean, 1 findings, 2 usage error, 3 unreadable or no usable loss
+"""

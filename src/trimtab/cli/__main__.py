@@ -1,4 +1,4 @@
-"""`python -m trimtab.cli`: the command where its script is not on the path."""
+"""`python -m trimtab.cli`: the command, where its script is not on the path."""
 
 from trimtab.cli.main import app
 

@@ -6,29 +6,35 @@ from typing import Annotated
 import typer
 
 from trimtab.cli.exit_codes import ExitCode
+from trimtab.cli.settings import ConfigFile
 
 
 def check(
-    config: Annotated[
+    path: Annotated[
         Path,
         typer.Argument(
+            metavar="TRAINING_CONFIG",
             help="HF training arguments (JSON), torchtitan (TOML, JSON), a script with Megatron-LM "
-            "or HF flags, or a [training] table in TOML."
+            "or HF flags, or a TOML file with a training table.",
         ),
     ],
     off: Annotated[
-        list[str] | None, typer.Option(help="Switch a rule off by its id; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="RULE", help="Switch a rule off by its id; may be repeated."),
     ] = None,
     known: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="Tell what the config does not say, such as parameters=7e9; may be repeated.",
+            metavar="NAME=VALUE",
+            help="A fact that the training config does not hold, such as parameters=7e9; may be "
+            "repeated.",
         ),
     ] = None,
+    config: ConfigFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check a training config: what is wrong, why, and the line that mends it.
+    """Check a training config: what is wrong, why, and the line that fixes it.
 
     Exit code: 0 nothing found, 1 findings, 2 usage error, 3 no readable config.
     """
@@ -39,30 +45,14 @@ def check(
 
     from trimtab.check import check_config
     from trimtab.cli import output
+    from trimtab.cli.settings import load_config, parse_settings
     from trimtab.report.check_view import check_to_dict, check_view
 
-    with output.told_errors():
-        found = check_config(config, off=off or (), known=_known(known or []))
+    with output.reported_errors():
+        rules_off = (*load_config(config, None).check.off, *(off or ()))
+        found = check_config(path, off=rules_off, known=parse_settings(known or ()))
     if as_json:
         typer.echo(json.dumps(check_to_dict(found), indent=2))
     else:
         Console(highlight=False).print(check_view(found))
     raise typer.Exit(ExitCode.FINDINGS if found.objections else ExitCode.CLEAN)
-
-
-def _known(pairs: list[str]) -> dict[str, object]:
-    """The settings told on the command line, each value as TOML would read it."""
-    import tomllib
-
-    from trimtab.core.errors import ConfigError
-
-    settings: dict[str, object] = {}
-    for pair in pairs:
-        name, sign, value = pair.partition("=")
-        if not sign:
-            raise ConfigError(f"--set takes name=value, got {pair!r}")
-        try:
-            settings[name.strip()] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:  # a word without quotes, as on every command line
-            settings[name.strip()] = value.strip()
-    return settings

@@ -1,4 +1,4 @@
-"""`trimtab compare`: does a run follow another one, and if not, where do they part."""
+"""`trimtab compare`: how far two runs are apart, and from which step on."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,35 +8,35 @@ import typer
 from trimtab.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from trimtab.cli.examination import Source
     from trimtab.diagnose.measures.comparison import Comparison
+    from trimtab.diagnosis import Source
 
 
 def compare(
     run: Annotated[Path, typer.Argument(help="A run directory or a log of any known format.")],
     base: Annotated[Path, typer.Argument(help="The run or log to compare it with.")],
     within: Annotated[
-        float, typer.Option(help="How far apart the losses may be, in the loss's unit.", min=0.0)
+        float, typer.Option(help="The largest mean difference of the losses.", min=0.0)
     ] = 0.05,
     until: Annotated[
         int | None, typer.Option(help="The last step to compare.", show_default="the last in both")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say how far the loss of RUN is from that of BASE, step by step, and where they part.
+    """Compare the loss of RUN with that of BASE, step by step, and find where they part.
 
-    Compared are trailing means over up to 50 common records. RUN is within the tolerance if the
-    mean absolute difference is, if the difference does not end beyond it, and if no loss is
-    finite in one run alone.
+    The comparison is of trailing means over up to 50 common records. RUN is within the tolerance
+    if the mean absolute difference is, if the difference does not exceed it at the end, and if at
+    no step only one of the losses is finite.
 
     Exit code: 0 within, 1 not within, 2 usage error, 3 unreadable or no common steps.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab.cli import output
-    from trimtab.cli.examination import read_source
     from trimtab.diagnose.measures.comparison import compare_losses
+    from trimtab.diagnosis import read_source
 
-    with output.told_errors():
+    with output.reported_errors():
         sources = read_source(run), read_source(base)
         found = compare_losses(sources[0].block, sources[1].block, within, until)
     if as_json:
@@ -56,7 +56,7 @@ def _as_json(
 
     from trimtab.core.jsonable import to_jsonable
 
-    told = {
+    shown = {
         "run": str(run),
         "base": str(base),
         "within": found.is_within,
@@ -64,16 +64,16 @@ def _as_json(
         **to_jsonable(found),
         "notes": {"run": sources[0].notes, "base": sources[1].notes},
     }
-    return json.dumps(told, indent=1, allow_nan=False)
+    return json.dumps(shown, indent=1, allow_nan=False)
 
 
 def _heading(path: Path, source: "Source") -> str:
     from trimtab.core.signals import LOSS
-    from trimtab.report.plain import plain
+    from trimtab.report.escaping import printable
 
     block = source.block
     return (
-        f"{plain(str(path))}  {source.format}, {len(block):,} records, "
+        f"{printable(str(path))}  {source.format}, {len(block):,} records, "
         f"steps {block.step.min():,} to {block.step.max():,}, {block.quality(LOSS).label} loss"
     )
 
@@ -89,10 +89,10 @@ def _lines(found: "Comparison", until: int | None, sources: "tuple[Source, Sourc
         lines.append(f"note: the common steps end at {found.last_step:,}, before step {until:,}")
     qualities = [source.block.quality(LOSS).label for source in sources]
     if len(set(qualities)) > 1:
-        lines.append(f"note: a {qualities[0]} loss is compared with a {qualities[1]} loss")
+        lines.append(f"note: RUN has a {qualities[0]} loss, BASE a {qualities[1]} one")
     if found.mean is not None:
         lines.append(
-            f"loss differs by {found.mean:.4g} in the mean, {found.worst:.4g} at worst "
+            f"loss differs by {found.mean:.4g} on average, by {found.worst:.4g} at most "
             f"(step {found.worst_step:,})"
         )
     lines.append(_verdict(found))
@@ -100,20 +100,20 @@ def _lines(found: "Comparison", until: int | None, sources: "tuple[Source, Sourc
 
 
 def _verdict(found: "Comparison") -> str:
-    """The answer, and where the runs part if they do."""
+    """The result, and where the runs part if they do."""
     limit = f"{found.tolerance:g}"
     if found.num_broken:
         return (
-            f"NOT within {limit}: at {found.num_broken:,} steps one loss is finite and the other "
-            f"is not, first at step {found.broken_at:,}"
+            f"NOT within {limit}: at {found.num_broken:,} steps only one of the losses is finite, "
+            f"first at step {found.broken_at:,}"
         )
     if found.parted_at is not None and found.difference_at_end is not None:
         side = "above" if found.difference_at_end > 0 else "below"
         return (
-            f"NOT within {limit}: they part at step {found.parted_at:,}, and at the end RUN is "
+            f"NOT within {limit}: the runs part at step {found.parted_at:,}; at the end RUN is "
             f"{abs(found.difference_at_end):.4g} {side} BASE"
         )
-    beyond = f"beyond it at {found.num_beyond:,} steps, but back at the end"
+    beyond = f"exceeded at {found.num_beyond:,} steps, but not at the end"
     if not found.is_within:
         return f"NOT within {limit}: {beyond}"
-    return f"within {limit}" + (f" in the mean; {beyond}" if found.num_beyond else "")
+    return f"within {limit}" + (f" on average; {beyond}" if found.num_beyond else "")

@@ -8,11 +8,11 @@ import typer
 
 def demo(
     out: Annotated[
-        Path, typer.Option(help="Folder for the run; a numbered one is made inside.")
+        Path, typer.Option(help="Folder for the run; each run gets a numbered one inside.")
     ] = Path("trimtab-demo"),
-    seed: Annotated[int, typer.Option(help="Another seed is another run.")] = 0,
+    seed: Annotated[int, typer.Option(help="A different seed gives a different run.")] = 0,
 ) -> None:
-    """Train a small GPT for half a minute, break it twice, and see what trimtab says.
+    """Train a small GPT for half a minute, break it twice, and see what trimtab reports.
 
     Needs torch, tokenizers and torchdata: pip install "trimtab[lab]".
     """
@@ -21,10 +21,9 @@ def demo(
     from rich.progress import Progress
 
     from trimtab.cli import output
-    from trimtab.cli.examination import examine
-    from trimtab.core.config import Rules
+    from trimtab.diagnosis import diagnose
 
-    with output.told_errors():
+    with output.reported_errors():
         from trimtab.lab.demo import run_demo
 
         run_dir = _next_folder(out)
@@ -35,14 +34,14 @@ def demo(
                 bar.update(task, description="Training", completed=done, total=total)
 
             run_demo(run_dir, seed=seed, cache_dir=None, advance=advance)
-        account = examine(run_dir, Rules.TRIMTAB)
-    output.print_view(account)
-    output.print_goodput(account)
-    typer.echo(f"the run is in {run_dir}; look again with: trimtab report {run_dir}", err=True)
+        report = diagnose(run_dir)
+    output.print_view(report)
+    output.print_goodput(report)
+    typer.echo(f"the run is in {run_dir}; see it again with: trimtab report {run_dir}", err=True)
 
 
 def _next_folder(out: Path) -> Path:
-    """The first folder `run-N` that is not there yet."""
+    """The first folder `run-N` that does not exist yet."""
     number = 1
     while (out / f"run-{number}").exists():
         number += 1

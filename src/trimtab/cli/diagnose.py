@@ -6,45 +6,64 @@ from typing import Annotated
 import typer
 
 from trimtab.cli.exit_codes import ExitCode
+from trimtab.cli.settings import ConfigFile, Settings
 from trimtab.core.config import Rules
 
 
 def diagnose(
     path: Annotated[Path, typer.Argument(help="A run directory, or the log of any trainer.")],
-    rules: Annotated[Rules, typer.Option(help="The rules to judge by.")] = Rules.TRIMTAB,
-    out: Annotated[
+    rules: Annotated[
+        Rules | None,
+        typer.Option(help="The rules to judge by.", show_default="trimtab, or as --config says"),
+    ] = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    reference: Annotated[
         Path | None,
-        typer.Option(help="Folder for the post-mortems.", show_default="trimtab-LOG, or the run's"),
+        typer.Option(help="A run over the same batches, to compare with step by step."),
     ] = None,
     log_format: Annotated[
         str | None,
         typer.Option("--format", help="The format of the log.", show_default="by its content"),
     ] = None,
-    reference: Annotated[
+    out: Annotated[
         Path | None,
-        typer.Option(help="A run over the same batches, to be compared with step by step."),
+        typer.Option(
+            help="Also write the post-mortems, into a folder inside this one that belongs to this "
+            "log.",
+            show_default="nothing is written",
+        ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON; write post-mortems only with --out.")
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show the questions that led to each cause.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what happened in a run: what, when, which kind, likely why, what to do.
+    """Say what happened in a run: what, when, which class, likely why, what to do.
 
-    Exit code: 0 nothing found, 1 findings, 2 usage error, 3 no readable loss.
+    Exit code: 0 nothing found, 1 findings, 2 usage error, 3 unreadable or no usable loss.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
+    from trimtab import diagnosis
     from trimtab.cli import output
-    from trimtab.cli.examination import examine
-    from trimtab.journal import RunDirectory
+    from trimtab.cli.progress import progress_bar
+    from trimtab.cli.settings import load_config
+    from trimtab.report.incident_files import report_folder
 
-    with output.told_errors():
-        account = examine(path, rules, log_format=log_format, reference=reference)
+    with output.reported_errors(), progress_bar() as progress:
+        report = diagnosis.diagnose(
+            path,
+            rules=rules,
+            config=load_config(config, settings),
+            reference=reference,
+            format=log_format,
+            progress=progress,
+        )
+    output.print_failures(report)
     if as_json:
-        output.print_json(account)
+        output.print_json(report)
     else:
-        output.print_view(account)
-        run = RunDirectory.find(path)
-        out = out or (run.incidents if run else Path(f"trimtab-{path.stem}"))
+        output.print_view(report, questions=verbose)
     if out is not None:
-        output.write_and_tell(account, out)
-    raise typer.Exit(ExitCode.FINDINGS if account.opinions else ExitCode.CLEAN)
+        output.write_files(report, report_folder(out, path))
+    raise typer.Exit(ExitCode.FINDINGS if report.incidents else ExitCode.CLEAN)

@@ -1,4 +1,4 @@
-"""What the command's exit code says."""
+"""The exit codes of the command."""
 
 from enum import IntEnum
 
@@ -7,6 +7,9 @@ class ExitCode(IntEnum):
     """Exit codes of every subcommand."""
 
     CLEAN = 0
+    """Nothing found."""
     FINDINGS = 1
     USAGE = 2
+    """Usage error: an option, setting or argument that cannot be right."""
     UNREADABLE = 3
+    """The file cannot be read, or has no usable loss."""

@@ -9,7 +9,9 @@ import typer
 def follow(
     run: Annotated[Path, typer.Argument(help="A run directory, live or not.")],
 ) -> None:
-    """Watch a run's journal as it grows, until the run ends or Ctrl-C.
+    """Watch a run's journal as it grows, until the run ends or you press Ctrl-C.
+
+    Incidents are those that the live judge has found so far.
 
     Exit code: 0 the run ended or you left, 2 usage error, 3 no readable journal.
     """
@@ -19,18 +21,18 @@ def follow(
     from rich.console import Console
     from rich.live import Live
 
-    from trimtab.cli.output import find_run, told_errors
+    from trimtab.cli.output import find_run, reported_errors
     from trimtab.journal import Follower
     from trimtab.report.live_view import LiveView
 
-    with told_errors():
+    with reported_errors():
         directory = find_run(run)
     console = Console(highlight=False)
     view = LiveView(str(run))
     with Follower(directory) as follower, Live(console=console, auto_refresh=False) as live:
         try:
             while True:
-                view.take(follower.poll())
+                view.update(follower.poll())
                 view.ended = follower.ended
                 live.update(view.draw(console.width), refresh=True)
                 if follower.ended is not None:

@@ -12,17 +12,23 @@ from trimtab.cli.diagnose import diagnose
 from trimtab.cli.follow import follow
 from trimtab.cli.lab.app import app as lab
 from trimtab.cli.note import note
+from trimtab.cli.plugins import CommandWithPlugins
 from trimtab.cli.report import report
 
 app = typer.Typer(
     name="trimtab",
-    help="Keeps large training runs on course: what happened, which kind, likely why, what to do.",
+    help="Keeps PyTorch training runs healthy: finds loss spikes, NaNs and divergence, and why.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # a traceback that can be pasted into a bug report
 )
-for command in (check, compare, demo, diagnose, follow, note, report):
-    app.command()(command)
+app.command(cls=CommandWithPlugins)(diagnose)
+app.command()(check)
+app.command()(compare)
+app.command(cls=CommandWithPlugins)(report)
+app.command()(follow)
+app.command()(note)
+app.command()(demo)
 app.add_typer(lab)
 
 
@@ -41,4 +47,4 @@ def _root(
         ),
     ] = False,
 ) -> None:
-    """Keeps large training runs on course: what happened, which kind, likely why, what to do."""
+    """Keeps PyTorch training runs healthy: finds loss spikes, NaNs and divergence, and why."""

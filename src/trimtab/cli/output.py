@@ -1,38 +1,40 @@
-"""What the commands print: the account, the error, where the files are."""
+"""What the commands print: the report, the error, where the files are."""
 
 import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import typer
 from rich.console import Console
 
-from trimtab.cli.examination import write_incidents
 from trimtab.cli.exit_codes import ExitCode
+from trimtab.cli.progress import progress_bar
 from trimtab.core.errors import ConfigError, JournalError, TrimtabError
 from trimtab.diagnose.measures.discards import compute_discards
 from trimtab.diagnose.measures.goodput import compute_goodput
 from trimtab.journal import RunDirectory
-from trimtab.report.plain import plain
+from trimtab.report.escaping import printable
+from trimtab.report.incident_files import write_incidents
 from trimtab.report.run_report import RunReport
 from trimtab.report.terminal import view
 
 
 @contextmanager
-def told_errors() -> Iterator[None]:
-    """Turn an error of ours into one line on standard error and an exit code."""
+def reported_errors() -> Iterator[None]:
+    """Turn a TrimtabError into one line on standard error and an exit code."""
     try:
         yield
     except TrimtabError as error:
-        typer.echo(f"trimtab: {plain(str(error))}", err=True)
+        typer.echo(f"trimtab: {printable(str(error))}", err=True)
         code = ExitCode.USAGE if isinstance(error, ConfigError) else ExitCode.UNREADABLE
         raise typer.Exit(code) from error
 
 
 def find_run(path: Path) -> RunDirectory:
-    """The run directory at a path; raises JournalError if it is none."""
+    """The run directory at a path; raises JournalError if there is none."""
     found = RunDirectory.find(path)
     if found is None:
         raise JournalError(
@@ -42,20 +44,26 @@ def find_run(path: Path) -> RunDirectory:
     return found
 
 
-def print_view(account: RunReport) -> None:
-    """Print the account for people."""
+def print_view(report: RunReport, *, questions: bool = False) -> None:
+    """Print the report for people; `questions` shows how each answer was reached."""
     console = Console(highlight=False)
-    console.print(view(account, console.width))
+    console.print(view(report, console.width, questions=questions))
 
 
-def print_goodput(account: RunReport) -> None:
-    """Print how much of the run was kept, and what it took."""
-    goodput = compute_goodput(account.block)
+def print_failures(report: RunReport) -> None:
+    """Print a line on standard error for each plug-in that failed."""
+    for failure in report.failures:
+        typer.echo(printable(f"trimtab: {failure}"), err=True)
+
+
+def print_goodput(report: RunReport) -> None:
+    """Print how much of the run was kept, and what it cost."""
+    goodput = compute_goodput(report.block)
     parts = [
         f"goodput: {goodput.steps_kept:,} of {goodput.steps_done:,} steps kept "
         f"({100 * goodput.share:.1f} %)"
     ]
-    discards = compute_discards(account.block)
+    discards = compute_discards(report.block)
     if discards is not None:
         parts.append(f"{discards.count:,} discarded")
     if goodput.hours is None:
@@ -63,27 +71,27 @@ def print_goodput(account: RunReport) -> None:
     else:
         short = goodput.hours < 1
         parts.append(f"{60 * goodput.hours:.1f} minutes" if short else f"{goodput.hours:.1f} hours")
-        if account.price_per_hour is not None:
-            parts.append(f"{goodput.hours * account.price_per_hour:,.2f} in money")
+        if report.price_per_hour is not None:
+            parts.append(f"cost ${goodput.hours * report.price_per_hour:,.2f}")
     typer.echo(", ".join(parts))
 
 
-def print_json(account: RunReport) -> None:
-    """Print the account for machines."""
-    sys.stdout.write(json.dumps(account.to_dict(), indent=1, allow_nan=False) + "\n")
+def print_json(report: RunReport) -> None:
+    """Print the report for machines."""
+    sys.stdout.write(json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n")
 
 
-def write_and_tell(account: RunReport, folder: Path) -> None:
-    """Write the files of the incidents and say where they are, or why they are not."""
-    if not account.opinions:
-        return
+def write_files(report: RunReport, folder: Path) -> None:
+    """Write the files of the incidents and print where they are, or why they are not."""
     try:
-        written = write_incidents(account, folder)
+        with progress_bar() as progress:
+            written = write_incidents(report, folder, partial(progress, "Writing"))
     except OSError as error:
-        typer.echo(f"trimtab: no post-mortem written: {error}; choose a folder by --out", err=True)
+        message = f"trimtab: no post-mortem written: {error}; choose another folder with --out"
+        typer.echo(printable(message), err=True)
         return
     if len(written) == 1:
-        told = f"Post-mortem: {written[0]}"
-    else:
-        told = f"{len(written)} post-mortems in {folder}, the first: {written[0]}"
-    typer.echo(plain(told), err=True)
+        typer.echo(printable(f"Post-mortem: {written[0]}"), err=True)
+    elif written:
+        message = f"{len(written)} post-mortems in {folder}, the first: {written[0]}"
+        typer.echo(printable(message), err=True)

@@ -1,4 +1,4 @@
-"""A progress bar that shows itself only when the work takes over two seconds."""
+"""A progress bar that appears only when the work takes longer than two seconds."""
 
 import sys
 import time
@@ -10,27 +10,31 @@ QUIET_SECONDS = 2.0
 
 
 class Advance(Protocol):
-    """Takes how much is done and how much there is."""
+    """Called with what is being done, how much of it is done, and how much there is."""
 
-    def __call__(self, done: int, total: int) -> None:
-        """Tell how far the work is."""
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Report how far the work is."""
         ...
 
 
 @contextmanager
-def patient_progress(what: str) -> Iterator[Advance]:
-    """Yield a function to call with (done, total); the bar is on standard error."""
+def progress_bar() -> Iterator[Advance]:
+    """Yield a function to call with (stage, done, total); the bar is on standard error."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(file=sys.stderr)
     bar = Progress(console=console, transient=True)
-    task = bar.add_task(what)
+    task = bar.add_task("")
     started = time.monotonic()
     shown = False
+    current = ""
 
-    def advance(done: int, total: int) -> None:
-        nonlocal shown
+    def advance(stage: str, done: int, total: int) -> None:
+        nonlocal shown, current
+        if stage != current:
+            current = stage
+            bar.reset(task, description=stage)
         if not shown and console.is_terminal and time.monotonic() - started > QUIET_SECONDS:
             bar.start()
             shown = True

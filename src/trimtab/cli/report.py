@@ -1,31 +1,51 @@
-"""`trimtab report`: the written account of a run, in its own directory."""
+"""`trimtab report`: the post-mortems and the goodput of a run, written into its directory."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from trimtab.cli.settings import ConfigFile, Settings
 from trimtab.core.config import Rules
 
 
 def report(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
-    rules: Annotated[Rules, typer.Option(help="The rules to judge by.")] = Rules.TRIMTAB,
-    price: Annotated[
-        float | None, typer.Option(help="What an hour of the whole job costs.", min=0.0)
+    rules: Annotated[
+        Rules | None,
+        typer.Option(help="The rules to judge by.", show_default="trimtab, or as --config says"),
     ] = None,
+    config: ConfigFile = None,
+    settings: Settings = None,
+    price: Annotated[
+        float | None, typer.Option(help="What an hour of the whole job costs, in $.", min=0.0)
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show the questions that led to each cause.")
+    ] = False,
 ) -> None:
-    """Judge a run's journal, write its post-mortems beside it, and reckon its goodput.
+    """Judge a run's journal, compute its goodput, and write its post-mortems into the run.
 
-    Exit code: 0 report written, 2 usage error, 3 no readable journal.
+    Earlier post-mortems of the run are replaced.
+
+    Exit code: 0 report written, 2 usage error, 3 no readable journal or no usable loss.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
-    from trimtab.cli import output
-    from trimtab.cli.examination import examine
+    import dataclasses
 
-    with output.told_errors():
+    from trimtab.cli import output
+    from trimtab.cli.progress import progress_bar
+    from trimtab.cli.settings import load_config
+    from trimtab.diagnosis import diagnose
+
+    with output.reported_errors():
         directory = output.find_run(run)
-        account = examine(run, rules, price_per_hour=price)
-    output.print_view(account)
-    output.print_goodput(account)
-    output.write_and_tell(account, directory.incidents)
+        with progress_bar() as progress:
+            found = diagnose(
+                run, rules=rules, config=load_config(config, settings), progress=progress
+            )
+    found = dataclasses.replace(found, price_per_hour=price)
+    output.print_failures(found)
+    output.print_view(found, questions=verbose)
+    output.print_goodput(found)
+    output.write_files(found, directory.incidents)

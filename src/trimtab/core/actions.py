@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class ActionKind(StrEnum):
-    """The rungs of the ladder, mildest first."""
+    """The kinds of action, mildest first."""
 
     WAIT = "wait"
     DISCARD = "discard"

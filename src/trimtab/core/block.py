@@ -1,8 +1,8 @@
-"""Block: a run of records as columns. Readers and journals make blocks, detectors take them.
+"""Block: consecutive records as columns. Readers and journals make blocks, detectors read them.
 
 Per record: step, tick, attempt, data position. Per signal: one float64 column and one mask.
-NaN, +inf, -inf and missing are four different things: the first three are values that were
-recorded (mask true), the last was not (mask false).
+NaN, +inf, -inf and missing are four different things: the first three are recorded values (mask
+true), the last is not (mask false).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Column:
     """The recorded numbers; NaN where nothing was recorded."""
 
     present: BoolArray
-    """True where a value was recorded, be it finite or not."""
+    """True where a value was recorded, finite or not."""
 
     @classmethod
     def missing(cls, length: int) -> Column:
-        """A column in which nothing was recorded."""
+        """A column without any recorded value."""
         return cls(np.full(length, np.nan), np.zeros(length, dtype=np.bool_))
 
     @classmethod
@@ -70,14 +70,14 @@ class Event:
 
     kind: str
     tick: int
-    """The tick of the record that followed it."""
+    """The tick of the next record."""
     step: int
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A run of records as columns, with the events that fell among them."""
+    """Consecutive records as columns, with the events between them."""
 
     step: IntArray
     tick: IntArray
@@ -85,7 +85,7 @@ class Block:
     data_position: IntArray
     columns: Mapping[str, Column]
     qualities: Mapping[str, Quality] = field(default_factory=dict)
-    """Only what is worse than raw is listed."""
+    """Only those worse than raw."""
     events: Sequence[Event] = ()
 
     def __post_init__(self) -> None:
@@ -118,7 +118,7 @@ class Block:
         qualities: Mapping[str, Quality] | None = None,
         events: Sequence[Event] = (),
     ) -> Block:
-        """A block from its columns; what is not given is what a plain run would have."""
+        """A block from its columns; what is not given defaults to a run without restarts."""
         length = len(step)
         return cls(
             step=step,
@@ -132,7 +132,7 @@ class Block:
 
     @classmethod
     def concat(cls, blocks: Iterable[Block]) -> Block:
-        """The blocks one after the other; a signal that one of them lacks is missing there."""
+        """The blocks one after the other; a signal that a block lacks is missing there."""
         parts = [block for block in blocks if len(block) or block.events]
         if not parts:
             return cls.empty()
@@ -157,10 +157,10 @@ class Block:
         return len(self.tick)
 
     def __getitem__(self, rows: slice) -> Block:
-        """Consecutive records; an event goes with the record that followed it."""
+        """Consecutive records; an event goes with the record after it."""
         start, stop, stride = rows.indices(len(self))
         if stride != 1:
-            raise ValueError("a block is cut into consecutive records only")
+            raise ValueError("a block can only be sliced into consecutive records (stride 1)")
         return Block(
             step=self.step[start:stop],
             tick=self.tick[start:stop],
@@ -192,7 +192,7 @@ class Block:
     def _events_between(self, start: int, stop: int) -> tuple[Event, ...]:
         if not self.events or start >= stop:
             return ()
-        # The last piece also takes what happened after the last record.
+        # The last piece also has the events after the last record.
         after = self.tick[start - 1] if start else np.iinfo(np.int64).min
         until = self.tick[stop - 1] if stop < len(self) else np.iinfo(np.int64).max
         return tuple(event for event in self.events if after < event.tick <= until)

@@ -1,7 +1,7 @@
 """BlockBuilder: records one at a time in, a block out.
 
-Records that hold the same signals share one packed buffer, so a long run costs 8 bytes a value
-and nothing is boxed; live runs repeat very few sets of signals.
+Records with the same signals share one packed buffer, so a long run costs 8 bytes per value and
+nothing is boxed; live runs repeat very few sets of signals.
 """
 
 import struct
@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trimtab.core.block import NO_POSITION, Block, Column, Event, IntArray
-from trimtab.core.signals import Quality
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +27,7 @@ class Record:
 
 @dataclass(slots=True)
 class _Rows:
-    """The rows that hold one and the same set of signals."""
+    """The rows that have the same set of signals."""
 
     pack: struct.Struct
     indices: list[int] = field(default_factory=list)
@@ -42,7 +41,6 @@ class BlockBuilder:
         self._axes: list[tuple[int, int, int, int]] = []
         self._rows: dict[tuple[str, ...], _Rows] = {}
         self._events: list[Event] = []
-        self._qualities: dict[str, Quality] = {}
 
     def __len__(self) -> int:
         return len(self._axes)
@@ -61,12 +59,8 @@ class BlockBuilder:
         """Append one event."""
         self._events.append(event)
 
-    def set_quality(self, name: str, quality: Quality) -> None:
-        """Say how far a signal can be trusted; the worst that was said stands."""
-        self._qualities[name] = min(quality, self._qualities.get(name, Quality.RAW))
-
     def build(self) -> Block:
-        """Everything so far as one block; the builder can go on afterwards."""
+        """Everything so far as one block; more records may be added afterwards."""
         axes: IntArray = np.array(self._axes, dtype=np.int64).reshape(-1, 4)
         return Block(
             step=axes[:, 0].copy(),
@@ -74,17 +68,16 @@ class BlockBuilder:
             attempt=axes[:, 2].copy(),
             data_position=axes[:, 3].copy(),
             columns=self._columns(),
-            qualities={name: q for name, q in self._qualities.items() if q < Quality.RAW},
             events=tuple(self._events),
         )
 
     def _columns(self) -> dict[str, Column]:
         columns: dict[str, Column] = {}
         for names, rows in self._rows.items():
-            # A copy, because numpy's view would forbid the bytearray to grow afterwards.
+            # A copy, because a numpy view would keep the bytearray from growing afterwards.
             matrix = np.frombuffer(bytes(rows.packed)).reshape(len(rows.indices), len(names))
-            for place, name in enumerate(names):
+            for index, name in enumerate(names):
                 column = columns.setdefault(name, Column.missing(len(self)))
-                column.values[rows.indices] = matrix[:, place]
+                column.values[rows.indices] = matrix[:, index]
                 column.present[rows.indices] = True
         return columns

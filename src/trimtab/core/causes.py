@@ -1,11 +1,15 @@
-"""The fault catalogue, and what speaks for and against each fault. Ids are stable."""
+"""The catalogue of faults, and hypotheses with the evidence for and against them."""
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
 
 class Cause(Enum):
-    """A fault that can cause an incident. The ids are stable: JSON and docs use them."""
+    """A fault that can cause an incident. The ids are stable: JSON and docs use them.
+
+    The lab can cause all of them. No check can name five of them yet: output-logit drift, bad
+    device, replicas out of sync, batch-size change and loss-reduction bug.
+    """
 
     HARD_BATCH = "F01", "hard batch"
     RARE_TOKENS = "F02", "long-tail or degenerate tokens"
@@ -33,7 +37,7 @@ class Cause(Enum):
     WRONG_SCHEDULE = "F24", "schedule wrong"
 
     title: str
-    """The fault in words."""
+    """The fault in a few words."""
 
     def __new__(cls, id: str, title: str) -> "Cause":
         """A member whose value is its id, so that `Cause("F11")` finds it."""
@@ -48,8 +52,25 @@ class Cause(Enum):
         return str(self.value)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserCause:
+    """A cause that is not in the catalogue, named by a user's detector."""
+
+    id: str
+    title: str
+
+
+AnyCause = Cause | UserCause
+
+
+def cause_of(id: str, title: str) -> AnyCause:
+    """The cause of the catalogue with this id, or a user's cause."""
+    known = {cause.id: cause for cause in Cause}
+    return known.get(id) or UserCause(id=id, title=title)
+
+
 class Standing(StrEnum):
-    """Where a hypothesis stands after the evidence."""
+    """What the evidence says about a hypothesis."""
 
     SUPPORTED = "supported"
     OPEN = "open"
@@ -60,18 +81,18 @@ class Standing(StrEnum):
 class Evidence:
     """One observation and what it says about one hypothesis."""
 
-    panel: str
-    """The signal or event that was looked at."""
+    signal: str
+    """The signal, event or setting that was checked."""
     observation: str
     favors: bool | None
-    """True for, False against, None if it could not be looked at."""
+    """True for, False against, None if it could not be checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
     """A possible cause of one incident, with the evidence for and against it."""
 
-    cause: Cause | None
+    cause: AnyCause | None
     """None for a mechanism that is not itself a fault of the catalogue."""
     statement: str
     standing: Standing

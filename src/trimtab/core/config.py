@@ -1,109 +1,57 @@
 """Settings: frozen dataclasses with a doc under each field, from TOML or a dict, to JSON.
 
-Whoever sets nothing gets the defaults; a name that is not a setting is an error, not a silence.
+Every setting has a default; a name that is not a setting is an error.
 """
 
-import dataclasses
-import difflib
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from trimtab.core.errors import ConfigError
-from trimtab.core.jsonable import to_jsonable
+from trimtab.core.settings import Section, require
 
 
 class Rules(StrEnum):
-    """Which set of detectors judges."""
+    """The rule sets to judge by."""
 
     TRIMTAB = "trimtab"
-    """Trimtab's own (docs/detection.md)."""
+    """Trimtab's rules (docs/detection.md)."""
     TEXTBOOK = "textbook"
-    """The decision tree of the textbooks as it stands: the baseline to beat."""
+    """The textbook decision tree, unchanged: the baseline to beat."""
 
 
 class Mode(StrEnum):
-    """What a guard may do to the run it is put around."""
+    """What a guard may do to the run it watches."""
 
     OBSERVE = "observe"
-    """Nothing: what is trained is the same to the last bit."""
+    """Nothing: the trained bits are identical to those of a run without trimtab."""
     PROTECT = "protect"
-    """Keep bad steps from the weights."""
-
-
-class _Section:
-    """What all sections share: built from a mapping, checked by name and type."""
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The section with these values; raises ConfigError for a name that is not a setting."""
-        known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
-        arguments: dict[str, Any] = {}
-        for name, value in values.items():
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
-                raise ConfigError(f"{cls.__name__} has no setting {name!r}; {hint}")
-            arguments[name] = _coerce(cls.__name__, known[name], value)
-        return cls(**arguments)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The settings in JSON's terms."""
-        settings: dict[str, Any] = to_jsonable(self)
-        return settings
-
-
-def _coerce(section: str, setting: "dataclasses.Field[Any]", value: Any) -> Any:
-    """The value as the setting's type; an int may stand for a float, nothing else bends."""
-    kind = setting.type
-    if isinstance(kind, type) and issubclass(kind, _Section):
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{section}.{setting.name} is a table of settings, got {value!r}")
-        return kind.from_dict(value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if kind == tuple[str, ...]:
-        if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
-            raise ConfigError(f"{section}.{setting.name} must be a list of strings, got {value!r}")
-        return tuple(value)
-    if isinstance(kind, type) and issubclass(kind, StrEnum) and isinstance(value, str):
-        if value not in list(kind):
-            known = ", ".join(kind)
-            raise ConfigError(f"{section}.{setting.name} must be one of {known}, got {value!r}")
-        return kind(value)
-    if isinstance(kind, type) and type(value) is not kind:
-        raise ConfigError(f"{section}.{setting.name} must be {kind.__name__}, got {value!r}")
-    return value
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ConfigError(message)
+    """Discard bad steps before they reach the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DetectConfig(_Section):
-    """Trimtab's own rules. Their thresholds follow the run's own noise; one knob moves them all."""
+class DetectConfig(Section):
+    """Trimtab's rules. Thresholds follow the noise of the run; one setting scales them all."""
 
     threshold_scale: float = 1.0
-    """All thresholds for spikes and levels are multiplied by this: over 1 fewer alarms, under 1
-    earlier ones. At 1 the false alarms are those of the published scoreboard."""
+    """Multiplies all thresholds for spikes and levels: above 1 fewer alarms, below 1 earlier ones.
+    At 1 the false alarms are those of the published scoreboard."""
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             0.5 <= self.threshold_scale <= 10,
             "threshold_scale must be in 0.5..10",
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextbookConfig(_Section):
+class TextbookConfig(Section):
     """The thresholds of the textbook decision tree, as it states them.
 
-    Where it counts steps, trimtab counts records: a log written every 50 steps has no other unit.
+    Where it counts steps, trimtab counts records: in a log written every 50 steps there are no
+    others.
     """
 
     window: int = 100
@@ -123,7 +71,7 @@ class TextbookConfig(_Section):
     Source: question 2.3."""
 
     rise_records: int = 200
-    """Losses in a row, each above the one before, that make a divergence. Source: question 4.1."""
+    """Consecutive rising losses that make a divergence. Source: question 4.1."""
 
     norm_ratio: float = 2.0
     """A weight norm this many times larger or smaller within `norm_steps`. Source: question 4.3."""
@@ -135,43 +83,43 @@ class TextbookConfig(_Section):
     """A loss scale under this has collapsed. Source: question 3.2."""
 
     reopen_records: int = 16
-    """An alarm this soon after an incident closed reopens it. Source: the tree is silent; 16 is
-    how long a recovered loss must stay down in the classifier that trimtab was studied with."""
+    """An alarm this soon after an incident closed reopens it. Source: not in the tree;
+    16 is how long a recovered loss must stay down in the classifier of trimtab's detector study."""
 
     def __post_init__(self) -> None:
-        _require(self.window >= 2, f"window must be at least 2, got {self.window}")
+        require(self.window >= 2, f"window must be at least 2, got {self.window}")
         for name in ("recovery_records", "rise_records", "norm_steps", "reopen_records"):
-            _require(getattr(self, name) >= 1, f"{name} must be at least 1")
-        _require(self.spike_sigmas > self.recovery_sigmas, "spike_sigmas must top recovery_sigmas")
-        _require(self.norm_ratio > 1, f"norm_ratio must be over 1, got {self.norm_ratio}")
+            require(getattr(self, name) >= 1, f"{name} must be at least 1")
+        require(self.spike_sigmas > self.recovery_sigmas, "spike_sigmas must top recovery_sigmas")
+        require(self.norm_ratio > 1, f"norm_ratio must be over 1, got {self.norm_ratio}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JournalConfig(_Section):
-    """How a run's journal is written."""
+class JournalConfig(Section):
+    """Writing a run's journal."""
 
     queue_records: int = 8192
     """Records that may wait for the disk before new ones are dropped and counted. At 10 steps a
-    second this bridges an outage of 13 minutes and holds a few MB."""
+    second this covers an outage of 13 minutes and takes a few MB."""
 
     segment_records: int = 16384
-    """Records in one file before a new one is begun and the old one sealed into columns."""
+    """Records in one file before the next one is started and this one is sealed into columns."""
 
     flush_seconds: float = 0.1
     """The longest a record waits before it is handed to the operating system."""
 
     close_seconds: float = 10.0
-    """The longest that closing waits for a disk that does not answer."""
+    """The longest that closing waits for a disk that does not respond."""
 
     def __post_init__(self) -> None:
-        _require(self.queue_records >= 1, "queue_records must be at least 1")
-        _require(self.segment_records >= 1, "segment_records must be at least 1")
-        _require(0 < self.flush_seconds <= 0.5, "flush_seconds must be in (0, 0.5]: followers wait")
-        _require(self.close_seconds > 0, "close_seconds must be positive")
+        require(self.queue_records >= 1, "queue_records must be at least 1")
+        require(self.segment_records >= 1, "segment_records must be at least 1")
+        require(0 < self.flush_seconds <= 0.5, "flush_seconds must be in (0, 0.5]: followers wait")
+        require(self.close_seconds > 0, "close_seconds must be positive")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiveConfig(_Section):
+class LiveConfig(Section):
     """How a live run is watched."""
 
     lag_steps: int = 2
@@ -195,14 +143,14 @@ class LiveConfig(_Section):
     torch's gloo groups; a checkpoint of one rank may take many minutes."""
 
     def __post_init__(self) -> None:
-        _require(self.max_nonfinite_steps >= 1, "max_nonfinite_steps must be at least 1")
-        _require(self.rank_timeout_seconds > 0, "rank_timeout_seconds must be positive")
-        _require(0 <= self.lag_steps <= 100, "lag_steps must be in 0..100")
-        _require(self.telemetry_every >= 1, "telemetry_every must be at least 1")
+        require(self.max_nonfinite_steps >= 1, "max_nonfinite_steps must be at least 1")
+        require(self.rank_timeout_seconds > 0, "rank_timeout_seconds must be positive")
+        require(0 <= self.lag_steps <= 100, "lag_steps must be in 0..100")
+        require(self.telemetry_every >= 1, "telemetry_every must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateConfig(_Section):
+class GateConfig(Section):
     """When a step of a protected run is discarded or scaled down.
 
     A sigma is a median absolute deviation scaled to a normal distribution, over the steps of the
@@ -282,34 +230,34 @@ class GateConfig(_Section):
     """Whether Adam, AdamW, SGD and Adagrad are made fused, the form that needs no host read."""
 
     def __post_init__(self) -> None:
-        _require(2 <= self.min_history <= self.window, "min_history must be in 2..window")
-        _require(
+        require(2 <= self.min_history <= self.window, "min_history must be in 2..window")
+        require(
             2 <= self.min_history_extreme <= self.min_history,
             "min_history_extreme must be in 2..min_history",
         )
         for name in ("norm_sigmas", "norm_explained_by_loss", "loss_sigmas", "loss_excess"):
-            _require(getattr(self, name) > 0, f"{name} must be positive")
+            require(getattr(self, name) > 0, f"{name} must be positive")
         for name in ("norm_ratio", "extreme_norm_ratio", "odd_norm_ratio"):
-            _require(getattr(self, name) > 1, f"{name} must be over 1")
+            require(getattr(self, name) > 1, f"{name} must be over 1")
         counts = ("max_consecutive_discards", "max_discards", "max_scaled", "max_extreme_scaled")
         for name in (*counts, "discard_memory_steps", "scale_memory_steps"):
-            _require(getattr(self, name) >= 1, f"{name} must be at least 1")
+            require(getattr(self, name) >= 1, f"{name} must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckConfig(_Section):
-    """How training configs are checked."""
+class CheckConfig(Section):
+    """Checking training configs."""
 
     off: tuple[str, ...] = ()
-    """Ids of rules that are not to be run, such as TT064."""
+    """Ids of rules to skip, such as TT064."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config(_Section):
+class Config(Section):
     """All settings of a run."""
 
     rules: Rules = Rules.TRIMTAB
-    """Which set of detectors judges."""
+    """The rule set to judge by."""
     live: LiveConfig = field(default_factory=LiveConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     detect: DetectConfig = field(default_factory=DetectConfig)
@@ -321,13 +269,18 @@ class Config(_Section):
     def from_toml(cls, path: Path) -> Self:
         """The settings in a TOML file: its `[tool.trimtab]` table if it has one, else all of it.
 
-        A `[training]` table beside them is the plan of the run and is for `trimtab check` to read.
+        A `[training]` table in it is the plan of the run; `trimtab check` reads that.
         """
         try:
             document = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(f"{path} cannot be read as TOML: {error}") from error
-        settings = document.get("tool", {}).get("trimtab", document)
+        settings: object = document
+        if "tool" in document:  # a pyproject.toml, in which other tables belong to other tools
+            tools = document["tool"]
+            settings = tools.get("trimtab") if isinstance(tools, dict) else None
+        if not isinstance(settings, dict):
+            raise ConfigError(f"{path} has no [tool.trimtab] table")
         return cls.from_dict(
             {name: value for name, value in settings.items() if name != "training"}
         )

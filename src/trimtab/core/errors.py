@@ -1,14 +1,15 @@
-"""Every error that trimtab raises on purpose.
+"""Every error that trimtab raises deliberately.
 
 TrimtabError
- +-- ConfigError          a setting that cannot be right
+ +-- ConfigError          a setting with an invalid value
  +-- LogError             a file that cannot serve as a training log
- |    +-- UnreadableLog   not there, not text, not of the format it claims
- |    +-- NoUsableLoss    read well, but no loss to judge
+ |    +-- UnreadableLog   missing, damaged, or of no known format
+ |    +-- NoUsableLoss    readable, but without a loss to judge
  +-- UnreadablePlan       a file that cannot serve as a training config
  +-- JournalError         a run directory that cannot be used as asked
+ +-- RestoreError         a snapshot or checkpoint that cannot be returned to
  +-- MissingExtra         an optional package that was asked for is not installed
- +-- LabError             the lab cannot do on this machine what was asked
+ +-- LabError             the lab cannot do this on this machine
  +-- NonFiniteRun         a protected run whose steps are not finite any more
 
 Each message says what is wrong, what was found, and what to do next.
@@ -16,11 +17,11 @@ Each message says what is wrong, what was found, and what to do next.
 
 
 class TrimtabError(Exception):
-    """Root of the tree: catch this to catch all that trimtab raises on purpose."""
+    """Base class: catch this to catch everything that trimtab raises deliberately."""
 
 
 class ConfigError(TrimtabError):
-    """A setting has a value that cannot be right."""
+    """A setting has an invalid value."""
 
 
 class LogError(TrimtabError):
@@ -28,19 +29,23 @@ class LogError(TrimtabError):
 
 
 class UnreadableLog(LogError):
-    """The file is missing, is not text, or is not of the format it claims to be."""
+    """The file is missing, damaged, or of no known format."""
 
 
 class NoUsableLoss(LogError):
-    """The log was read, but no column of it is a loss."""
+    """The log was read, but no column is a loss."""
 
 
 class UnreadablePlan(TrimtabError):
-    """A training config is missing, of no known format, or has a value of the wrong kind."""
+    """A training config is missing, of no known format, or has a value of the wrong type."""
 
 
 class JournalError(TrimtabError):
     """A run directory cannot be used as asked."""
+
+
+class RestoreError(TrimtabError):
+    """A snapshot or checkpoint cannot be returned to."""
 
 
 class MissingExtra(TrimtabError):
@@ -48,8 +53,8 @@ class MissingExtra(TrimtabError):
 
 
 class LabError(TrimtabError):
-    """The lab cannot do on this machine what was asked."""
+    """The lab cannot do this on this machine."""
 
 
 class NonFiniteRun(TrimtabError):
-    """A protected run has had so many steps in a row that were not finite that it is broken."""
+    """A protected run is stopped: too many steps in a row were not finite."""

@@ -6,54 +6,65 @@ from enum import IntEnum, StrEnum
 
 
 class Severity(IntEnum):
-    """How much a finding asks for."""
+    """How serious a finding is."""
 
     INFO = 0
-    """Worth a line in the record."""
+    """Worth knowing, no more."""
     WARN = 1
-    """A precursor: something may come of it."""
+    """A possible precursor of an incident."""
     ALARM = 2
-    """An incident is open."""
+    """Opens an incident."""
 
 
 class Symptom(StrEnum):
-    """What kind of thing was seen."""
+    """The symptoms that trimtab's detectors report. A user's detector may use any string."""
 
     NONFINITE_LOSS = "non-finite loss"
     NONFINITE_GRAD_NORM = "non-finite gradient norm"
     NONFINITE_NORM = "non-finite weight or optimizer norm"
     LOSS_SPIKE = "loss spike"
-    RISING_LOSS = "loss rising without a break"
+    RISING_LOSS = "loss rising steadily"
     SCALE_COLLAPSE = "loss scale collapsed"
     GRADIENT_SPIKE = "gradient norm spike"
     UPDATE_SPIKE = "update norm spike"
-    STALE_MOMENT = "second moment behind the gradient"
+    STALE_MOMENT = "second moment lags the gradient"
     LEVEL_SHIFT = "loss level rose"
     REFERENCE_GAP = "left its reference"
-    OTHER_BATCH = "batch is not the reference's"
+    OTHER_BATCH = "batch differs from the reference"
     NO_LEARNING = "no learning"
     MISSING_LOSS = "loss no longer recorded"
     WENT_BACK = "step went back"
     DATA_BACK = "data position went back"
-    REPEATED_BATCH = "batch served again"
+    REPEATED_BATCH = "repeated batch"
     OVERFLOWS = "frequent overflow"
-    SCALE_FROZEN = "loss scale never moves"
+    SCALE_FROZEN = "loss scale never changes"
     LR_JUMP = "learning rate jumped"
-    LR_RISING = "learning rate rising in its decay"
+    LR_RISING = "learning rate rising during decay"
     FROZEN = "parameters not updating"
     NORM_DRIFT = "weight norm drifting"
-    RESUME_GAP = "loss does not continue after the resume"
+    RESUME_GAP = "loss does not continue after a resume"
     STATE_LOST = "optimizer state lost"
     STALL = "stalled step"
     SLOW = "throughput fell"
-    UPDATE_SHIFT = "updates of another size"
+    UPDATE_SHIFT = "update size changed"
     ACTIVATION_JUMP = "activations jumped"
     LARGE_LOGITS = "attention logits too large"
     ODD_TOKENS = "tokens unlike those before"
 
 
 HARMLESS = frozenset({Symptom.STALL, Symptom.SLOW, Symptom.MISSING_LOSS, Symptom.SCALE_FROZEN})
-"""What costs time or sight, but does nothing to the weights."""
+"""What costs time or hides the loss, but does not touch the weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """The cause of a finding, where its detector knows it. Ours leave it to the decision tree."""
+
+    cause_id: str
+    """Short and stable, such as "ACME-3". An id of ours (F01 to F24) names that cause."""
+    cause_title: str
+    remedy: str
+    """What to do about it, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,21 +72,25 @@ class Finding:
     """One symptom at one step."""
 
     detector: str
-    symptom: Symptom
+    """Name of the detector that found it."""
+    symptom: str
+    """A `Symptom`, or any string from a user's detector."""
     severity: Severity
     signal: str
+    """The signal that shows it."""
     step: int
     tick: int
     value: float
-    """What was recorded; may be NaN or infinite."""
+    """The recorded value; may be NaN or infinite."""
     expected: float | None = None
-    """What the detector's baseline said, where it has one."""
+    """What the detector expected, where it has a baseline."""
     limit: float | None = None
-    """The value beyond which it is a finding, where there is one."""
+    """The value beyond which it is a finding, if it has one."""
     onset_tick: int | None = None
-    """Where it seems to have begun, if that was earlier than this record."""
+    """Where it seems to have begun, if earlier than this record."""
     confidence: float = 1.0
-    """How far the recorded values can be trusted: 1 for raw ones, less for smoothed or inferred."""
-    false_per_10k: float | None = None
-    """False episodes of this detector per 10,000 points of healthy public runs, where measured."""
+    """How far the recorded values can be trusted: 1 if raw, less if smoothed or inferred."""
     facts: Mapping[str, float] = field(default_factory=dict)
+    """Further numbers behind it, by name."""
+    explanation: Explanation | None = None
+    """Its cause, where the detector knows it."""

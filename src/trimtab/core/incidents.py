@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.findings import Explanation, Finding, Severity, Symptom
 
 
 class IncidentClass(StrEnum):
@@ -24,16 +24,20 @@ class Transition(StrEnum):
 
     OPENED = "opened"
     WORSENED = "worsened"
-    CLASSED = "classed"
+    """An alarm with a new symptom joined it."""
+    CLASSIFIED = "classified"
+    """It has a class, or a different one than before."""
     CLOSED = "closed"
     REOPENED = "reopened"
-    FORESEEN = "foreseen"
-    REBASELINED = "re-baselined"
+    FORECAST = "forecast"
+    """It has a new outlook."""
+    REBASELINED = "new baseline"
+    """The loss did not come back: its level is the new normal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A record that matters to an incident."""
+    """One record of an incident, as far as the incident needs it."""
 
     step: int
     tick: int
@@ -47,9 +51,9 @@ class Outlook:
 
     incident_class: IncidentClass
     certainty: float
-    """The share of labelled public incidents that looked the same and went that way."""
+    """The share of labelled incidents with the same outlook for which it came true."""
     records: int
-    """Records from the alarm on that it was judged by."""
+    """Records after the alarm at which it was given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,44 +63,39 @@ class Incident:
     number: int
     """Counted from 1 in the order of opening."""
     onset: Moment
-    """The first sign, back-dated to the first precursor."""
+    """The first sign, dated back to the first precursor."""
     peak: Moment
     """The worst loss while the incident was open; a non-finite one is worse than any finite one."""
     end: Moment | None
-    """The record at which it was over; None while it is open or if the log stopped first."""
+    """The record at which it was over; None while it is open or if the log ends first."""
     last: Moment
-    """The last record that was looked at while it was open."""
+    """The last record with a loss while it was open."""
     baseline_mean: float | None
     """Usual loss before the onset; None if too few losses came before."""
     baseline_deviation: float | None
     """Usual deviation of the loss before the onset."""
     records: int
-    """Records from the onset to the end, or to the last one looked at."""
+    """Records from the onset to the end, or to `last`."""
     incident_class: IncidentClass | None
     """None while it is too early to say."""
     findings: tuple[Finding, ...]
-    """The opening finding and each later one of a symptom not seen before in this incident."""
+    """The opening findings, and each later one with a symptom that is new in this incident."""
     num_findings: int
-    """All findings that fell into it."""
+    """How many alarms it has, repeated symptoms included."""
     outlook: Outlook | None = None
-    """The latest word on what will become of it, while the class is open."""
+    """The latest forecast of what will become of it."""
     new_level: float | None = None
-    """The loss that was taken as the new normal, where it did not come back."""
+    """The level of the loss that became the new normal, where it did not come back."""
 
     @property
-    def symptoms(self) -> tuple[Symptom, ...]:
-        """The kinds of findings in it, in the order of first sight."""
+    def symptoms(self) -> tuple[str, ...]:
+        """The symptoms of its findings, each once, in order."""
         return tuple(dict.fromkeys(finding.symptom for finding in self.findings))
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it has not been seen to end."""
-        return self.end is None
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Incident":
-        """The incident that `dataclasses.asdict` took apart."""
-        named = state["incident_class"]
+        """The incident that `dataclasses.asdict` saved."""
+        incident_class = state["incident_class"]
         outlook = state["outlook"]
         return cls(
             **{
@@ -105,7 +104,7 @@ class Incident:
                 "peak": Moment(**state["peak"]),
                 "end": Moment(**state["end"]) if state["end"] else None,
                 "last": Moment(**state["last"]),
-                "incident_class": IncidentClass(named) if named else None,
+                "incident_class": IncidentClass(incident_class) if incident_class else None,
                 "findings": tuple(finding_from_state(part) for part in state["findings"]),
                 "outlook": _outlook_from_state(outlook) if outlook else None,
             }
@@ -114,7 +113,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentChange:
-    """One transition of one incident, with the incident as it then stood."""
+    """One transition of one incident, with the incident as it stood at that moment."""
 
     transition: Transition
     tick: int
@@ -126,11 +125,13 @@ def _outlook_from_state(state: Mapping[str, Any]) -> Outlook:
 
 
 def finding_from_state(state: Mapping[str, Any]) -> Finding:
-    """The finding that `dataclasses.asdict` took apart."""
+    """The finding that `dataclasses.asdict` saved."""
+    symptom, explanation = state["symptom"], state["explanation"]
     return Finding(
         **{
             **state,
-            "symptom": Symptom(state["symptom"]),
+            "symptom": Symptom(symptom) if symptom in set(Symptom) else symptom,
             "severity": Severity(state["severity"]),
+            "explanation": Explanation(**explanation) if explanation else None,
         }
     )

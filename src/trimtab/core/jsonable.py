@@ -1,7 +1,7 @@
-"""Values of the house as JSON, in which NaN and the infinities survive.
+"""Trimtab's values as JSON, with NaN and the infinities preserved.
 
-JSON has no word for them, and some writers turn them into null: here they are the strings
-"NaN", "Infinity" and "-Infinity", while null means that nothing was recorded.
+JSON cannot express them, and some writers turn them into null: here they are the strings "NaN",
+"Infinity" and "-Infinity", while null means that nothing was recorded.
 """
 
 import dataclasses
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from enum import Enum, IntEnum
 from typing import Any
 
-_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def to_jsonable(value: Any) -> Any:
-    """The value in terms of dict, list, str, int, float, bool and None."""
+    """The value made of dict, list, str, int, float, bool and None."""
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) else _word(value)
+        return float(value) if math.isfinite(value) else _name(value)
     if isinstance(value, IntEnum):
         return value.name.lower()
     if isinstance(value, Enum):
@@ -25,19 +25,19 @@ def to_jsonable(value: Any) -> Any:
         fields = dataclasses.fields(value)
         return {field.name: to_jsonable(getattr(value, field.name)) for field in fields}
     if isinstance(value, Mapping):
-        return {str(key): to_jsonable(part) for key, part in value.items()}
+        return {str(key): to_jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [to_jsonable(part) for part in value]
+        return [to_jsonable(item) for item in value]
     if value is None or isinstance(value, str | int | bool):
         return value
-    # A numpy scalar; asked by its method so that this module does not load numpy.
+    # A numpy scalar; recognised by its method so that this module does not import numpy.
     return to_jsonable(value.item()) if hasattr(value, "item") else str(value)
 
 
 def to_number(value: Any) -> float | None:
-    """The number behind a JSON value, or None if it is not a number."""
+    """The number in a JSON value; None if it is not a number."""
     if isinstance(value, str):
-        return _WORDS.get(value)
+        return _NONFINITE.get(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -46,5 +46,5 @@ def to_number(value: Any) -> float | None:
         return math.inf if value > 0 else -math.inf
 
 
-def _word(value: float) -> str:
+def _name(value: float) -> str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -19,7 +19,7 @@ ADAM_V_NORM: Final = "adam_v_norm"
 """L2 norm of Adam's second moment."""
 
 LR: Final = "lr"
-"""Learning rate in force at the step."""
+"""Learning rate of the step."""
 
 LOSS_SCALE: Final = "loss_scale"
 """Scale of a dynamic loss scaler (fp16)."""
@@ -40,13 +40,13 @@ FINGERPRINT: Final = "fingerprint"
 """crc32 of the batch, taken on the host; equal values mean the same batch."""
 
 CLOCK: Final = "clock"
-"""Unix time at which the record was taken, in seconds."""
+"""Unix time of the record, in seconds."""
 
 TOKENS: Final = "tokens"
-"""Tokens that the step's loss is a mean of, over all ranks."""
+"""Tokens that the loss of the step averages over, on all ranks."""
 
 CLIPPED_GRAD_NORM: Final = "clipped_grad_norm"
-"""A gradient norm that was only seen after clipping; never to be taken for `grad_norm`."""
+"""A gradient norm measured after clipping; never used as `grad_norm`."""
 
 GRAD_NORM_OF: Final = "grad_norm/"
 """Gradient norm of one parameter group or layer, as the optimizer saw it."""
@@ -58,13 +58,13 @@ ADAM_STEP: Final = "adam_step"
 """How many updates the optimizer has counted."""
 
 UPDATE_PER_LR: Final = "update_per_lr"
-"""`update_norm` divided by the learning rate: what the optimizer's state alone makes of it."""
+"""`update_norm` divided by the learning rate: the part that the optimizer's state determines."""
 
 GRAD_MOMENTUM_COSINE: Final = "grad_momentum_cosine"
 """Cosine between the gradient and Adam's first moment."""
 
 GRAD_TO_V_RMS: Final = "grad_to_v_rms"
-"""Root mean square of g^2/v: over 1 where the second moment lags behind the gradient."""
+"""Root mean square of g^2/v: over 1 where the second moment lags the gradient."""
 
 ZERO_GRAD_SHARE: Final = "zero_grad_share"
 """Share of gradient elements that are exactly zero."""
@@ -73,16 +73,13 @@ ACTIVATION_RMS: Final = "activation_rms/"
 """Root mean square of the output of one block."""
 
 UNIQUE_TOKEN_SHARE: Final = "unique_token_share"
-"""Distinct tokens in the batch, by the number of tokens in it."""
+"""Distinct tokens in the batch, divided by its number of tokens."""
 
 TOKEN_RARITY: Final = "token_rarity"
 """Mean of -log p over the batch's tokens, p from the tokens seen so far in this run."""
 
 SHIFT_SHARE: Final = "shift_share"
 """Share of targets that equal the next input: about 1 for next-token prediction."""
-
-CANARY_LOSS: Final = "canary_loss"
-"""Loss of a fixed batch: moves when the model does, whatever the data."""
 
 DISCARDED: Final = "discarded"
 """1 where the update of the step was withheld, 0 where it was applied; protected runs only."""
@@ -94,22 +91,22 @@ MAX_LOSS_RANK: Final = "max_loss_rank"
 """The rank that has the largest loss."""
 
 REFERENCE_OF: Final = "reference_"
-"""Before the name of a signal: its value for the same batch in another run, or as its user knows
-it. `reference_loss` is the one that counts."""
+"""Prefix of a signal's name: its value for the same batch in another run, or as the user gives it.
+Detectors use `reference_loss`."""
 
 REFERENCE_LOSS: Final = REFERENCE_OF + LOSS
 
 CLOCKS: Final = frozenset({CLOCK, STEP_SECONDS, DATA_SECONDS, TOKENS_PER_SECOND})
-"""Signals that tell the time: never the same twice."""
+"""Signals that measure time: never the same twice."""
 
 
 class Quality(IntEnum):
     """How a recorded value relates to what happened at its step; lower is worse."""
 
     INFERRED = 0
-    """Not written by the logger; concluded from a logger known to drop or rewrite such values."""
+    """Not written by the logger; inferred because this logger drops or rewrites such values."""
     POST_CLIP = 1
-    """A gradient norm taken after clipping: it cannot show how large the gradient was."""
+    """A gradient norm measured after clipping: it cannot show how large the gradient was."""
     SMOOTHED = 2
     """An exponential average: peaks are lower and later than they were."""
     WINDOW_MEAN = 3
@@ -124,7 +121,7 @@ class Quality(IntEnum):
 
     @classmethod
     def parse(cls, label: str) -> "Quality":
-        """The quality behind a label; raises ValueError for a word that is none."""
+        """The quality with a label; raises ValueError if there is none."""
         try:
             return cls[label.upper().replace("-", "_")]
         except KeyError:

@@ -1,7 +1,7 @@
 """How far values of each quality can be trusted, and what follows for their scores.
 
-A score is multiplied by the trust in its value: what is half trusted must be twice as far off. So
-poor logging makes trimtab quieter, not louder, and the finding says how sure it is.
+A score is multiplied by the trust in its value: a half-trusted value must be twice as far off. So
+poor logging makes trimtab quieter, not louder, and the finding carries its confidence.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ TRUST = {
     Quality.POST_CLIP: 0.5,
     Quality.INFERRED: 0.3,
 }
-"""Chosen, not measured: an average over n steps has neighbours that rise together, so sums over it
-scatter by up to the root of n more than sums over raw values."""
+"""Chosen, not measured: neighbouring averages over n steps rise together, so their sums scatter by
+up to the root of n more than sums over raw values."""
 
 
 def trust_in(signal: str, qualities: Mapping[str, Quality]) -> float:

@@ -1,4 +1,4 @@
-"""IncidentContext: one incident with the records around it, as the questions look at it."""
+"""IncidentContext: one incident with the records around it, for the checks to look at."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class RunFacts:
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> "RunFacts":
-        """What a run's manifest says; a field of another type than it should have is left out."""
+        """The facts in a run's manifest; a field of the wrong type is left out."""
         dtype, seed, link = (manifest.get(name) for name in ("dtype", "seed", "link"))
         return cls(
             dtype=dtype if isinstance(dtype, str) else None,
@@ -35,8 +35,8 @@ class RunFacts:
 
 RECORDS_BEFORE = 4096
 RECORDS_AFTER = 1024
-"""How far around an incident the questions look: the textbook's windows are 200 records and 500
-after the peak; with telemetry taken every 10 steps that is 2,000 and more."""
+"""How far around an incident the checks look: the textbook's windows are 200 records and 500
+after the peak; with telemetry every 10 steps that is 2,000 and more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class IncidentContext:
     """One incident with the records around it."""
 
     block: Block
-    """The records from some way before the onset to some way after the last one."""
+    """The records around the incident, from well before its onset to well after its last one."""
     incident: Incident
     facts: RunFacts
     config: TextbookConfig
@@ -53,15 +53,21 @@ class IncidentContext:
     def of(
         cls, incident: Incident, run: Block, facts: RunFacts, config: TextbookConfig
     ) -> "IncidentContext":
-        """The case of an incident in a run."""
+        """The context of an incident in a run, which may have lost some of its records."""
         start = max(run.row_of(incident.onset.tick) - RECORDS_BEFORE, 0)
         stop = run.row_of(incident.last.tick) + RECORDS_AFTER
         return cls(block=run[start:stop], incident=incident, facts=facts, config=config)
 
     @property
     def onset_row(self) -> int:
-        """The row of the first sign."""
+        """The row of the onset; if that record was lost, the row after it."""
         return self.block.row_of(self.incident.onset.tick)
+
+    @property
+    def has_onset(self) -> bool:
+        """Whether the record of the onset is there."""
+        row = self.onset_row
+        return row < len(self.block) and int(self.block.tick[row]) == self.incident.onset.tick
 
     @property
     def last_row(self) -> int:
@@ -69,7 +75,7 @@ class IncidentContext:
         return self.block.row_of(self.incident.last.tick)
 
     def recorded(self, signal: str) -> bool:
-        """Whether the signal has any value in the records that the questions look at."""
+        """Whether the signal has any value in the records that the checks look at."""
         around = slice(max(self.onset_row - self.config.rise_records, 0), self.last_row + 1)
         return self.block.column(signal)[around].recorded
 
@@ -78,7 +84,7 @@ class IncidentContext:
         return self.block.column(signal)[self.onset_row : self.last_row + 1]
 
     def before(self, signal: str, records: int, *, within_steps: int | None = None) -> FloatArray:
-        """The last finite values before the onset, at most so many and so many steps back."""
+        """The last `records` finite values before the onset, not older than `within_steps`."""
         column = self.block.column(signal)[: self.onset_row]
         chosen = column.finite
         if within_steps is not None:
@@ -86,10 +92,10 @@ class IncidentContext:
         return column.values[chosen][-records:]
 
     def at_onset(self, signal: str) -> float | None:
-        """The value at the first sign; None if it was not recorded there."""
+        """The value at the onset; None if it was not recorded there."""
         column = self.block.column(signal)
         row = self.onset_row
-        return float(column.values[row]) if column.present[row] else None
+        return float(column.values[row]) if self.has_onset and column.present[row] else None
 
     def worst(self, signal: str) -> float | None:
         """The largest value from the onset on; a non-finite one is larger than any finite one."""
@@ -104,13 +110,13 @@ class IncidentContext:
         return float(values.max()) if len(values) else None
 
     def loss_after(self, records: int) -> float | None:
-        """The loss so many records after the peak; None if the log ends before."""
+        """The loss this many records after the peak; None if the log ends before."""
         column = self.block.column(LOSS)
         start = self.block.row_of(self.incident.peak.tick)
         rows = np.flatnonzero(column.present[start:])
         return float(column.values[start + rows[records]]) if len(rows) > records else None
 
-    def doubt(self, signal: str) -> str:
-        """What must be said about a signal that is not raw; empty if it is."""
+    def caveat(self, signal: str) -> str:
+        """What qualifies a signal that is not raw; empty if it is."""
         quality = self.block.quality(signal)
         return "" if quality is Quality.RAW else f" (recorded as {quality.label})"

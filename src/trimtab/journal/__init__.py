@@ -1,34 +1,32 @@
-"""The journal: every record and event of a run, safe on disk within a fraction of a second.
+"""The journal: every record and event of a run, handed to the system every 0.1 s.
 
-The way of a record:
+After a kill of the process they can be read; after a power loss, up to the last sealed segment
+(docs/journal.md).
 
-    training loop                    the writer's threads                    anybody, any time
+    training loop                    the writer's threads                    any process, any time
 
     JournalWriter.append
-      | gives the tick
+      | assigns the tick
       v
-    Intake                 --->   OpenLog                        --->   read_journal (all)
-      bounded queue;              00000003.log                          Follower (what is new)
+    RecordQueue            --->   OpenSegment                    --->   read_journal (everything)
+      bounded;                    00000003.log                          Follower (what is new)
       full: dropped, counted,     one checksummed line each               ^
-      told later                    | full, or closed                     |
+      reported later                | full, or closed                     |
                                     v                                     |
                                   Sealer                                  |
                                   00000003.seg                   ---------+
-                                  checked columns; the log goes
+                                  columns with checksums; the log is removed
 
-Files: directory (the run's folder), files (names), lines (one line), notes and story (what lines
-mean), logfile (read an open file), header, segment, sealed (the sealed file: layout, write, read),
-assembly and opening and reader (all files into one block), packing, intake, openlog, sealing, lock
-and writer (the way in), follow (the live way out), notebook (what people write down), damage (what
-is told when something is wrong).
+`format/` is the bytes on disk, `write/` and `read/` the two directions, `directory` the folder of
+the run, `notes` what people add.
 """
 
 from trimtab.journal.directory import RunDirectory
 from trimtab.journal.format.damage import Damage, DamageKind
+from trimtab.journal.notes import add_note
+from trimtab.journal.read.entry_summary import UNKNOWN_EVENT
 from trimtab.journal.read.follow import Follower
-from trimtab.journal.read.notebook import add_note
 from trimtab.journal.read.reader import JournalReading, read_journal
-from trimtab.journal.read.story import UNKNOWN_EVENT
 from trimtab.journal.write.writer import JournalWriter
 
 __all__ = [

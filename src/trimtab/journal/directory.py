@@ -1,9 +1,9 @@
-"""RunDirectory: where trimtab keeps what it knows of a run.
+"""RunDirectory: where trimtab keeps what it knows about a run.
 
 <run>/trimtab/
     manifest.json                  config, versions, seeds: what the run was
-    journal/                       the records and events (see the other files of this room)
-    notes.log                      what people wrote down
+    journal/                       the records and events
+    notes.log                      notes that people added
     incidents/0001-step-000312/    one folder per incident
 """
 
@@ -30,7 +30,7 @@ class RunDirectory:
 
     @classmethod
     def find(cls, path: Path) -> "RunDirectory | None":
-        """The run directory at a path, be it the run's folder or its trimtab/ folder."""
+        """The run directory at a path: the run's folder or its trimtab/ folder."""
         candidates = [cls(path)]
         if path.resolve().name == _HOME:
             candidates.append(cls(path.resolve().parent))
@@ -38,37 +38,28 @@ class RunDirectory:
 
     @property
     def home(self) -> Path:
-        """The folder that holds all that trimtab writes."""
+        """The folder that holds everything trimtab writes."""
         return self.root / _HOME
 
     @property
     def manifest(self) -> Path:
-        """The file that says what the run was."""
+        """The file with the configuration of the run."""
         return self.home / "manifest.json"
 
     @property
     def journal(self) -> Path:
-        """The folder of the journal's files."""
+        """The folder of the journal."""
         return self.home / "journal"
 
     @property
     def notes(self) -> Path:
-        """The file of the notes that people write."""
+        """The file of people's notes."""
         return self.home / "notes.log"
 
     @property
     def incidents(self) -> Path:
-        """The folder of the incidents' folders."""
+        """The folder that holds one folder per incident."""
         return self.home / "incidents"
-
-    def incident_folder(self, number: int, step: int) -> Path:
-        """The folder of one incident, named so that names sort as incidents opened."""
-        # Numbers only, so no name that came from outside can ever lead out of the folder.
-        if number < 1 or step < 0:
-            raise JournalError(
-                f"an incident has a number from 1 and a step from 0, got {number} and {step}"
-            )
-        return self.incidents / f"{int(number):04d}-step-{int(step):06d}"
 
     def exists(self) -> bool:
         """Whether trimtab has written a manifest or a journal here."""
@@ -81,7 +72,7 @@ class RunDirectory:
             return False
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        """Replace the manifest in one stroke: a reader sees the old one or the new one."""
+        """Replace the manifest atomically: a reader sees the old one or the new one."""
         text = json.dumps(to_jsonable(manifest), indent=2, allow_nan=False) + "\n"
         self.home.mkdir(parents=True, exist_ok=True)
         draft = self.home / f".manifest.{os.getpid()}.tmp"
@@ -103,7 +94,7 @@ class RunDirectory:
         except (OSError, ValueError, RecursionError) as error:
             raise JournalError(
                 f"{self.manifest} cannot be read as JSON: {error}; restore it from a copy, or "
-                "remove it and the run is read without its configuration"
+                "remove it to read the run without its configuration"
             ) from error
         if not isinstance(manifest, dict):
             raise JournalError(

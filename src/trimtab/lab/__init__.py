@@ -1,12 +1,13 @@
-"""The lab: a reference trainer that reads top to bottom, real data, and the faults it is broken by.
+"""The lab: a reference trainer, real text, and real faults with a known truth.
 
-sizes -> model -> optimizer          a small GPT, its named sizes, AdamW
-text -> tokenizer -> tokens -> data  the standard library's source as labelled token windows
-engines, schedule, evaluation,
-checkpoints -> train                 the loop, alone or on ranks; train_config has its settings
-disturbance, touch -> faults,
-natural, harmless -> catalogue       what can be done to a run, and where it is touched
-scenario -> trial -> suite           a run with its truth, all of them; pairing has the twins
+corpus/      the standard library's source as labelled token windows, by data position
+model/       a small GPT, its named sizes, AdamW
+trainer/     the training loop, its engines and checkpoints; interventions and injection points
+faults/      the fault catalogue, one small file per fault; settings that are unstable by nature
+harmless/    hard negatives: changes that look like a fault and are not
+scenarios/   the registry of all kinds; reproducible runs with their truth; the suite
+practice/    exercises: look at a run, decide what to do, see the result of every answer
+demo.py      the run behind `trimtab demo`
 """
 
 import importlib.util
@@ -14,14 +15,14 @@ import importlib.util
 from trimtab.core.errors import MissingExtra
 
 _PACKAGES = ("torch", "tokenizers", "torchdata")
-"""What the extra `lab` installs; nothing in this room works without all of them."""
+"""What the extra `lab` installs; the lab needs all of them."""
 
 
 def _require_extra() -> None:
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingExtra(
-            f"the lab needs {', '.join(missing)}, not installed here; "
+            f"the lab needs {', '.join(missing)}, which is not installed; "
             'run: pip install "trimtab[lab]"'
         )
 

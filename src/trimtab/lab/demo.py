@@ -1,4 +1,4 @@
-"""The demo: a small GPT on real text, a bad batch, a NaN, and what trimtab makes of them."""
+"""The demo: a small GPT on real text, with one bad batch and one NaN loss."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
@@ -15,18 +15,18 @@ from trimtab.lab.model.sizes import SIZES
 
 STEPS = 480
 BAD_BATCH_STEP = 300
-"""A batch of one token over and over: the repeated boilerplate that crawls are full of."""
+"""A batch that repeats one token, like the repeated boilerplate of web crawls."""
 NAN_STEP = 420
-"""A loss that is NaN once; its update writes NaN into every weight, and there it stays."""
+"""The loss is NaN once; its update writes NaN into every weight for the rest of the run."""
 
 CORPUS_BYTES = 2**21
-"""2 MB of the standard library: enough for a small model, tokenized in a few seconds."""
+"""2 MB of the standard library: enough for a small model and tokenized in a few seconds."""
 
 Advance = Callable[[int, int], None]
 
 
-def _spoiled(loader: Iterable[Batch]) -> Iterator[Batch]:
-    """The batches of a loader, one of them bad."""
+def _with_bad_batch(loader: Iterable[Batch]) -> Iterator[Batch]:
+    """The batches of a loader, with one bad batch."""
     for batch in loader:
         if batch.position == BAD_BATCH_STEP:
             token = int(batch.tokens.max())
@@ -39,7 +39,7 @@ def _spoiled(loader: Iterable[Batch]) -> Iterator[Batch]:
 
 
 def run_demo(run_dir: Path, *, seed: int, cache_dir: Path | None, advance: Advance) -> None:
-    """Train for half a minute, break it twice, and leave a run directory behind."""
+    """Train for half a minute with both faults; the result is a run directory."""
     size = SIZES["0.15M"]
     corpus = prepare_corpus(
         CorpusConfig(vocab_size=size.vocab_size, max_bytes=CORPUS_BYTES), cache_dir=cache_dir
@@ -49,7 +49,7 @@ def run_demo(run_dir: Path, *, seed: int, cache_dir: Path | None, advance: Advan
     optimizer = make_optimizer(model, OptimizerConfig(lr=3e-3))
 
     with trimtab.watch(model, optimizer, run_dir=run_dir, seed=seed) as guard:
-        for step in guard.steps(_spoiled(make_loader(data))):
+        for step in guard.steps(_with_bad_batch(make_loader(data))):
             for batch in step:
                 loss = model(batch.tokens, batch.targets).loss
                 if step.number == NAN_STEP:

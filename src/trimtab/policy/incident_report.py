@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from trimtab.core.actions import Action
+from trimtab.core.incidents import Incident
 from trimtab.diagnose.diagnosis import Diagnosis
 
 
@@ -12,3 +13,8 @@ class IncidentReport:
 
     diagnosis: Diagnosis
     action: Action
+
+    @property
+    def incident(self) -> Incident:
+        """The incident that is explained."""
+        return self.diagnosis.incident

@@ -1,10 +1,14 @@
-"""Foreign training logs as blocks: any known format in, canonical signals out.
+"""Training logs of other tools as blocks, under trimtab's signal names.
 
-`read_log` is the door. One file per format; what the names of columns mean is data
-(`aliases.toml`).
+`reading`    `read_log`: the one function to call
+`recognise`  which format a file has; `folders`: which log in a folder is meant
+`outside`    readers of the user and of plug-ins; `registry`: trimtab's own formats
+`formats`    what defines a format; `csv_log`, `json_log`, `jsonl_log`, `text/`, `trackers/`
+`log_file`   the bytes of a log (gzip too), `lines`: its lines, `json_objects`, `cells`: its values
+`table`      columns under the log's names, `aliases`: what the names mean, `blocks`: the result
 """
 
-from trimtab.readers.formats import LogFormat
-from trimtab.readers.open_log import LogReading, read_log
+from trimtab.readers.outside import log_formats
+from trimtab.readers.reading import LogReading, read_log
 
-__all__ = ["LogFormat", "LogReading", "read_log"]
+__all__ = ["LogReading", "log_formats", "read_log"]

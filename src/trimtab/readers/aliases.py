@@ -1,4 +1,4 @@
-"""What the columns of a foreign log are called here: the alias table and how it is applied.
+"""What the columns of a log mean: the alias table and how it is applied.
 
 The table itself is data: `aliases.toml`.
 """
@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from trimtab.core.signals import Quality
-from trimtab.readers.wording import listed, quoted
+from trimtab.readers.quoting import listed, quoted
 
 STEP: Final = "step"
 """The axis that counts optimizer updates."""
@@ -27,7 +27,7 @@ _SEPARATORS = re.compile(r"[\s\-./_]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alias:
-    """One foreign name of one signal."""
+    """One name that logs use for a signal."""
 
     signal: str
     name: str
@@ -35,17 +35,17 @@ class Alias:
     """Factor from the unit of the column to the unit of the signal."""
     quality: Quality = Quality.RAW
     remark: str = ""
-    """What a reader of the log has to be told when this alias is taken."""
+    """Added to the notes when this alias is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guess:
-    """When a column that no alias knows may stand for a signal."""
+    """When a column without an alias may be used as a signal."""
 
     signal: str
     contains: str
     unless: tuple[str, ...]
-    """Patterns; a name with a word that matches one of them is out."""
+    """Patterns; a name with a word that matches one of them is excluded."""
 
     def fits(self, column: str) -> bool:
         """Whether the name of a column allows the guess."""
@@ -65,15 +65,15 @@ class AliasTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """What each column of a log stands for."""
+    """What each column of a log means."""
 
     aliases: Mapping[str, Alias]
-    """Foreign name to alias, for every column; one that no alias knows stands for itself."""
+    """Name in the log to alias, for every column; a column without an alias keeps its name."""
     notes: tuple[str, ...]
 
     @property
     def foreign(self) -> dict[str, str]:
-        """Signal to foreign name."""
+        """Signal to the name in the log."""
         return {alias.signal: column for column, alias in self.aliases.items()}
 
 
@@ -128,9 +128,9 @@ def name_columns(
     empty: Sequence[str] = (),
     meanings: Mapping[str, Alias] = MappingProxyType({}),
 ) -> Naming:
-    """Decide what each column stands for, and tell every choice that was not plain.
+    """Decide what each column means, and note every choice that is not obvious.
 
-    Empty columns stand for nothing, but where one of them has a known name, nothing is guessed.
+    Empty columns are not used, but if one of them has a known name, nothing is guessed.
     `meanings` is what the format of the log knows better than the table.
     """
     claims = [_claim(column, meanings.get(column)) for column in columns]
@@ -162,27 +162,27 @@ def _claim(column: str, meaning: Alias | None = None) -> _Claim:
     if meaning is not None:
         return _Claim(column=column, alias=meaning, order=(False, -1))
     index = _index()
-    place = index.folded.get(fold(column))
-    if place is not None:
-        alias = alias_table().aliases[place]
-        return _Claim(column=column, alias=alias, order=(alias.name != column, place))
-    for place, pattern in index.starred.items():
+    position = index.folded.get(fold(column))
+    if position is not None:
+        alias = alias_table().aliases[position]
+        return _Claim(column=column, alias=alias, order=(alias.name != column, position))
+    for position, pattern in index.starred.items():
         match = pattern.fullmatch(column)
         if match:
-            alias = alias_table().aliases[place]
+            alias = alias_table().aliases[position]
             filled = replace(alias, signal=alias.signal.replace("*", match[1]))
-            return _Claim(column=column, alias=filled, order=(True, place))
+            return _Claim(column=column, alias=filled, order=(True, position))
     return _Claim(column=column, alias=_own_name(column), order=(False, 0), known=False)
 
 
 @cache
 def _index() -> _Index:
-    names = [(place, alias.name) for place, alias in enumerate(alias_table().aliases)]
+    names = [(position, alias.name) for position, alias in enumerate(alias_table().aliases)]
     return _Index(
-        folded={fold(name): place for place, name in names if "*" not in name},
+        folded={fold(name): position for position, name in names if "*" not in name},
         starred={
-            place: re.compile("(.+)".join(re.escape(part) for part in name.split("*")))
-            for place, name in names
+            position: re.compile("(.+)".join(re.escape(part) for part in name.split("*")))
+            for position, name in names
             if "*" in name
         },
     )

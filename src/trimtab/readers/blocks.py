@@ -1,4 +1,4 @@
-"""A table as a block: canonical names, whole steps, attempts, and the notes on what was done."""
+"""A table as a block: canonical names, integer steps, attempts, and notes on what was done."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ from trimtab.core.block import NO_POSITION, Block, BoolArray, Column, IntArray
 from trimtab.core.errors import NoUsableLoss
 from trimtab.core.signals import LOSS, Quality
 from trimtab.readers.aliases import DATA_POSITION, STEP, Naming, name_columns
+from trimtab.readers.quoting import listed, quoted
 from trimtab.readers.table import Table
-from trimtab.readers.wording import listed, quoted
 
 FREE_CELLS = 1 << 26
 """A block may always have this many cells (0.6 GB)."""
 
 CELLS_PER_VALUE = 4
-"""Beyond `FREE_CELLS`, how many cells a block may have for each recorded value. A few values
-under each of a million names must not fill the memory; a log with an evaluation at every tenth
-step stays far below."""
+"""Beyond `FREE_CELLS`, how many cells a block may have per recorded value. A few values under each
+of a million names must not fill the memory; a log with an evaluation every tenth step stays far
+below."""
 
 _AXES = (STEP, DATA_POSITION)
 _LARGEST = 2.0**62
@@ -28,7 +28,7 @@ _LARGEST_EXACT = 2.0**53
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedBlock:
-    """A block, where its signals came from, and what has to be told about it."""
+    """A block, where its signals came from, and notes."""
 
     block: Block
     names: Mapping[str, str]
@@ -49,12 +49,12 @@ def to_block(table: Table, path: Path) -> NamedBlock:
     step, with_step = _steps(table, foreign.get(STEP), notes)
     with_signal, wanted = table.rows_with(signals), table.kept
     rows = wanted & with_step & with_signal
-    _tell_dropped(with_step[wanted], with_signal[wanted], notes)
+    _note_dropped(with_step[wanted], with_signal[wanted], notes)
     columns = _columns(table, naming, signals, rows)
     if LOSS not in columns:
         raise NoUsableLoss(
             f"{path}: no row with a usable step has a value in {quoted(foreign[LOSS])}; "
-            f"the step was looked for in {quoted(foreign[STEP])}, make sure that it holds numbers"
+            f"the step comes from {quoted(foreign[STEP])}, make sure that it holds numbers"
         )
     block = Block.from_columns(
         columns,
@@ -79,7 +79,7 @@ def _affordable(table: Table, naming: Naming, notes: list[str]) -> list[str]:
     limit = max(FREE_CELLS, CELLS_PER_VALUE * sum(recorded.values())) // table.num_rows or 1
     if len(signals) <= limit:
         return signals
-    # The loss is never left out: everything else is judged with it.
+    # The loss is never left out: everything else is judged against it.
     signals.sort(key=lambda name: (naming.aliases[name].signal != LOSS, -recorded[name]))
     notes.append(
         f"Columns left out because nearly all of their cells are missing: {len(signals) - limit}."
@@ -125,7 +125,7 @@ def _positions(table: Table, name: str | None) -> IntArray:
 def _columns(
     table: Table, naming: Naming, signals: list[str], rows: BoolArray
 ) -> dict[str, Column]:
-    """The signals under their canonical names, in these rows; without those left empty."""
+    """The signals under their canonical names, in these rows, without empty ones."""
     columns: dict[str, Column] = {}
     chosen = slice(None) if rows.all() else rows
     for name in signals:
@@ -140,7 +140,7 @@ def _columns(
     return columns
 
 
-def _tell_dropped(with_step: BoolArray, with_signal: BoolArray, notes: list[str]) -> None:
+def _note_dropped(with_step: BoolArray, with_signal: BoolArray, notes: list[str]) -> None:
     without_step = np.count_nonzero(~with_step)
     if without_step:
         notes.append(f"Rows without a usable step, left out: {without_step}.")

@@ -1,4 +1,4 @@
-"""Cells to numbers: the one place that decides what in a log is a number.
+"""Cells to numbers: decides what counts as a number in a log.
 
 A cell is what a format hands over: text, a float, or nothing. NaN and the infinities are
 numbers in every spelling that loggers use; a word for "nothing here" is missing; all else is
@@ -81,7 +81,7 @@ def to_number(cell: object) -> float | None:
 def _parse_all(cells: Sequence[str]) -> Numbers:
     filled = [cell for cell in cells if cell]
     if "_" in "".join(filled):
-        raise ValueError("each cell needs a look of its own")
+        raise ValueError("the cells must be converted one by one")
     values = np.fromiter(map(float, filled), np.float64, len(filled))
     if len(filled) == len(cells):
         return Numbers(values=values, present=None)
@@ -90,9 +90,9 @@ def _parse_all(cells: Sequence[str]) -> Numbers:
 
 def _parse_each(cells: Sequence[object]) -> Numbers:
     values: list[float] = []
-    places: list[int] = []
+    positions: list[int] = []
     texts: list[str] = []
-    for place, cell in enumerate(cells):
+    for position, cell in enumerate(cells):
         try:
             value = to_number(cell)
         except ValueError:
@@ -100,9 +100,9 @@ def _parse_each(cells: Sequence[object]) -> Numbers:
             continue
         if value is not None:
             values.append(value)
-            places.append(place)
+            positions.append(position)
     present = np.zeros(len(cells), dtype=np.bool_)
-    present[places] = True
+    present[positions] = True
     return Numbers(
         values=np.array(values, dtype=np.float64),
         present=present,

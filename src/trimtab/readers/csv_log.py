@@ -1,7 +1,7 @@
-"""CSV and TSV: a header line, then one row a line.
+"""CSV and TSV: a header line, then one row per line.
 
-Logs are cut by crashes, appended to by restarts and edited by hand: whatever cannot be right in
-them is counted and told, and the rest is read.
+Logs are cut off by crashes, appended to by restarts and edited by hand: what cannot be right is
+counted in the notes, and the rest is read.
 """
 
 import csv
@@ -14,24 +14,25 @@ import numpy as np
 from trimtab.core.block import FloatArray
 from trimtab.core.errors import UnreadableLog
 from trimtab.readers.cells import to_matrix, to_number
-from trimtab.readers.formats import Reader
-from trimtab.readers.lines import LineFile, Progress
+from trimtab.readers.formats import Format
+from trimtab.readers.lines import LineFile
+from trimtab.readers.log_file import Progress
 from trimtab.readers.table import MAX_COLUMNS, Table
 
 DELIMITERS = (",", "\t", ";")
 
 QUOTED_LINES = 64
-"""Lines that a quoted cell may run over. A quote that is still open after them is a slip of the
+"""Lines that a quoted cell may span. A quote that is still open after them is a mistake of the
 logger; without a limit it would swallow the rest of the file."""
 
 BATCH_CELLS = 1 << 19
-"""Cells converted at once: short rows under a wide header are filled up in memory."""
+"""Cells converted at once: short rows under a wide header are padded in memory."""
 
 _SAMPLE_LINES = 20
-"""Lines that are looked at to recognise the format."""
+"""Lines examined to recognise the format."""
 
 
-_SHORT = "Rows with fewer cells than the header, the others taken as missing"
+_SHORT = "Rows with fewer cells than the header, the rest treated as missing"
 _LONG = "Rows with more cells than the header, which were cut off"
 _REPEATED = "Header lines repeated among the rows, skipped"
 _CHANGED = "Header lines among the rows that name other columns, used from there on"
@@ -50,7 +51,7 @@ def read(path: Path, progress: Progress) -> Table:
 
 
 def recognises(head: bytes) -> bool:
-    """Whether these bytes begin with a line of names, and a line with a number comes after it."""
+    """Whether these bytes begin with a line of names, followed by a line with a number."""
     lines = [line for line in head.decode("utf-8-sig", "replace").splitlines() if line.strip()]
     if not lines:
         return False
@@ -62,7 +63,7 @@ def recognises(head: bytes) -> bool:
 
 
 class _Sheet:
-    """The rows of a CSV file on their way into a table."""
+    """Collects the rows of a CSV file into a table."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -71,13 +72,13 @@ class _Sheet:
         self._header: list[str] = []
         self._names: list[str] = []
         self._mark = ""
-        """What a line has to begin with to be a header line."""
+        """What a header line begins with."""
         self._open: list[str] = []
         """Lines since a quote that was not closed yet."""
         self._counts = dict.fromkeys(_COUNTED, 0)
 
     def add_lines(self, lines: list[str], *, unfinished: bool) -> None:
-        """Take the next lines; `unfinished` says that the last of them has no line end."""
+        """Add the next lines; `unfinished` means that the last of them has no line end."""
         if self._add_numbers(lines):
             return
         lines = self._join_quoted(lines)
@@ -97,10 +98,10 @@ class _Sheet:
                 "run logged anything"
             )
         for note in notes:
-            self._table.tell(note)
+            self._table.add_note(note)
         for sentence, count in self._counts.items():
             if count:
-                self._table.tell(f"{sentence}: {count}.")
+                self._table.add_note(f"{sentence}: {count}.")
         return self._table
 
     def _add_numbers(self, lines: list[str]) -> bool:
@@ -120,11 +121,11 @@ class _Sheet:
             self._take_header(lines[0])
             start = 1
         marked = [n for n, line in enumerate(lines) if line.startswith(self._mark)]
-        for place in marked:
-            if place >= start and self._is_header(lines[place]):
-                self._add_rows(lines[start:place])
-                self._take_header(lines[place])
-                start = place + 1
+        for position in marked:
+            if position >= start and self._is_header(lines[position]):
+                self._add_rows(lines[start:position])
+                self._take_header(lines[position])
+                start = position + 1
         self._add_rows(lines[start:], unfinished=unfinished)
 
     def _take_header(self, line: str) -> None:
@@ -219,7 +220,7 @@ def _find_delimiter(header: str) -> str:
 
 def _split(line: str, delimiter: str) -> list[str]:
     if '"' in line:
-        # Too long a cell, or a line end outside of quotes: then the quotes mean nothing.
+        # A cell that is too long, or a line end outside of quotes: the quotes mean nothing.
         with suppress(csv.Error):
             return next(csv.reader([line], delimiter=delimiter))
     return line.split(delimiter)
@@ -240,8 +241,8 @@ def _unique(header: Sequence[str]) -> list[str]:
     """The names, with a number for each that has none or that was there before."""
     counts: dict[str, int] = {}
     names: dict[str, None] = {}
-    for place, name in enumerate(header, start=1):
-        unique = name or f"column {place}"
+    for position, name in enumerate(header, start=1):
+        unique = name or f"column {position}"
         while unique in names:
             counts[name] = counts.get(name, 1) + 1
             unique = f"{name} ({counts[name]})"
@@ -249,7 +250,8 @@ def _unique(header: Sequence[str]) -> list[str]:
     return list(names)
 
 
-CSV = Reader(
+CSV = Format(
+    name="csv",
     description="CSV or TSV with a header line",
     suffixes=(".csv", ".tsv"),
     recognises=recognises,

@@ -1,78 +1,85 @@
 """Which log in a folder is meant.
 
-Every format says which of the files are its own (`Reader.logs_among`); here is where they are
-listed, and where the choice is told.
+Each format knows which files are its logs (`Format.logs_among`); this file lists the files and
+notes which log was chosen.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trimtab.core.errors import UnreadableLog
-from trimtab.readers.formats import LogFormat, Reader
-from trimtab.readers.wording import listed, quoted
+from trimtab.readers.formats import Format
+from trimtab.readers.quoting import listed, quoted
 
-LEVELS = 5
-"""How deep is looked: the run folders of MLflow lie four levels under a project, and their
-metrics one or two further."""
+MAX_LEVELS = 5
+"""How deep the search goes: MLflow's run folders are four levels under a project, and their metrics
+one or two further."""
 
-MOST_FILES = 50_000
-"""Files that are listed at most, the upper levels first: a folder with more is a data set, or a
-whole disk."""
+MAX_FILES = 50_000
+"""Files listed at most, the upper levels first: a folder with more is a data set or a whole
+disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FolderChoice:
-    """The log that is read where a folder was given."""
+class Choice:
+    """The log to read, and its format."""
 
     path: Path
-    format: LogFormat
-    notes: tuple[str, ...]
+    format: Format
+    notes: tuple[str, ...] = ()
+    """What else could have been read."""
 
 
-def choose_log(
-    folder: Path, readers: Mapping[LogFormat, Reader], format: LogFormat | None
-) -> FolderChoice:
-    """The log in a folder; raises UnreadableLog if there is none."""
+def choose_log(folder: Path, formats: Iterable[Format]) -> Choice | None:
+    """The log in a folder; None if no format knows any of its files."""
     files = list_files(folder)
-    found: dict[LogFormat, Sequence[Path]] = {}
-    for kind, reader in readers.items():
-        if reader.logs_among is not None and format in (None, kind):
-            logs = reader.logs_among(files)
-            if logs:
-                found[kind] = logs
+    found: dict[Format, Sequence[Path]] = {}
+    for format in formats:
+        logs = format.logs_among(files) if format.logs_among else ()
+        if logs:
+            found[format] = logs
     if not found:
-        wanted = f"log of the format {format}" if format else "log of a known tracker"
-        raise UnreadableLog(
-            f"{folder} is a directory without a {wanted} ({len(files)} files were looked at); "
-            "give the log file itself"
-        )
-    kind, (path, *others) = next(iter(found.items()))
+        return None
+    chosen, (path, *others) = next(iter(found.items()))
     notes = []
     if path != folder:
         notes.append(f"Of the folder, {_name(path, folder)} is read.")
     if others:
         names = listed([str(other.relative_to(folder)) for other in others])
         notes.append(f"It is the newest of {len(others) + 1} such logs; not read: {names}.")
-    rest = [f"{_name(logs[0], folder)} ({other})" for other, logs in found.items() if other != kind]
+    rest = [
+        f"{_name(logs[0], folder)} ({format.name})"
+        for format, logs in found.items()
+        if format is not chosen
+    ]
     if rest:
         notes.append(f"There are logs of other formats too, not read: {', '.join(rest)}.")
-    return FolderChoice(path=path, format=kind, notes=tuple(notes))
+    return Choice(path=path, format=chosen, notes=tuple(notes))
+
+
+def no_log_in(folder: Path, format: str | None = None) -> UnreadableLog:
+    """The error for a folder in which no log was found."""
+    wanted = f"log of the format {format}" if format else "log of a known tracker"
+    return UnreadableLog(
+        f"{folder} is a folder without a {wanted} ({len(list_files(folder))} files were checked); "
+        "give the log file itself"
+    )
 
 
 def list_files(folder: Path) -> list[Path]:
     """The regular files under a folder, level by level and sorted; hidden folders are left out."""
     files: list[Path] = []
     level = [folder]
-    for _ in range(LEVELS + 1):
+    for _ in range(MAX_LEVELS + 1):
         below: list[Path] = []
-        for place in level:
-            names, folders = _entries(place)
-            files += [place / name for name in names]
-            below += [place / name for name in folders]
-            if len(files) >= MOST_FILES:
-                return files[:MOST_FILES]
+        for parent in level:
+            names, folders = _entries(parent)
+            files += [parent / name for name in names]
+            below += [parent / name for name in folders]
+            if len(files) >= MAX_FILES:
+                return files[:MAX_FILES]
         level = below
     return files
 

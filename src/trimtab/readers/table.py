@@ -1,7 +1,7 @@
-"""Table: the named columns of a foreign log, gathered chunk by chunk.
+"""Table: the named columns of a log, collected chunk by chunk.
 
-Every format fills a table with cells under the names that it found; what they mean is decided
-afterwards, for all formats alike (`blocks.py`).
+Every format fills a table with cells under the names in the log; what the names mean is decided
+afterwards, in the same way for all formats (`blocks.py`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,11 +12,11 @@ import numpy as np
 from trimtab.core.block import BoolArray, Column, FloatArray, IntArray
 from trimtab.readers.aliases import Alias
 from trimtab.readers.cells import to_numbers
-from trimtab.readers.wording import listed, printable, quoted
+from trimtab.readers.quoting import listed, printable, quoted
 
 MAX_COLUMNS = 10_000
-"""Names beyond this many are not metrics but data: the norms of every tensor of a 70B model
-make some 3,000."""
+"""More names than this are data, not metrics: the norms of every tensor of a 70B model make some
+3,000."""
 
 
 @dataclass(slots=True)
@@ -36,20 +36,20 @@ class Table:
     def __init__(self) -> None:
         self.num_rows = 0
         self.meanings: dict[str, Alias] = {}
-        """What the format itself knows of its columns, by name; stronger than the alias table."""
+        """What the format knows about its columns, by name; overrides the alias table."""
         self._left_out: list[IntArray] = []
         self._columns: dict[str, _Cells] = {}
         self._notes: list[str] = []
         self._too_many_columns = False
 
     def new_rows(self, number: int) -> IntArray:
-        """Make room for more rows; returns their indices, for `add`."""
+        """Add empty rows; returns their indices, for `add`."""
         first = self.num_rows
         self.num_rows += number
         return np.arange(first, self.num_rows)
 
     def add(self, name: str, rows: IntArray, cells: Sequence[object] | FloatArray) -> None:
-        """Record the cells of a column in these rows; with none, it is merely known to exist."""
+        """Record the cells of a column in these rows; without cells, the column merely exists."""
         name = printable(name)
         if name not in self._columns and len(self._columns) >= MAX_COLUMNS:
             self._too_many_columns = True
@@ -65,7 +65,7 @@ class Table:
         column.first_text = column.first_text or numbers.first_text
 
     def add_records(self, records: Sequence[Mapping[str, object]]) -> None:
-        """Add one row for each record; what a record does not name is missing in its row."""
+        """Add one row per record; what a record does not name is missing in its row."""
         columns: dict[str, tuple[list[int], list[object]]] = {}
         for row, record in enumerate(records):
             for name, value in record.items():
@@ -77,17 +77,17 @@ class Table:
             self.add(name, index if len(rows) == len(records) else index[rows], cells)
 
     def replace(self, name: str, column: Column) -> None:
-        """Put a column in the place of another, or beside the others if there is none."""
+        """Replace a column, or add it."""
         cells = self._columns[name] = _Cells(num_recorded=int(column.present.sum()))
         if cells.num_recorded:
             cells.rows.append(np.flatnonzero(column.present))
             cells.values.append(column.values[column.present])
 
     def remove(self, name: str) -> None:
-        """Leave out a column."""
+        """Remove a column."""
         del self._columns[name]
 
-    def tell(self, note: str) -> None:
+    def add_note(self, note: str) -> None:
         """Add a sentence about the file to the notes."""
         self._notes.append(note)
 
@@ -108,10 +108,10 @@ class Table:
 
     @property
     def notes(self) -> list[str]:
-        """Everything worth telling about the file and its cells."""
+        """The notes on the file and its cells."""
         notes = list(self._notes)
         if self._too_many_columns:
-            notes.append(f"There are more than {MAX_COLUMNS} columns; those after are left out.")
+            notes.append(f"There are more than {MAX_COLUMNS} columns; the others are left out.")
         texts = {name: column for name, column in self._columns.items() if column.num_texts}
         textual = [name for name, column in texts.items() if not column.num_recorded]
         if textual:
@@ -119,13 +119,13 @@ class Table:
         for name, column in texts.items():
             if column.num_recorded:
                 notes.append(
-                    f"Cells of {quoted(name)} that are not numbers, taken as missing: "
+                    f"Cells of {quoted(name)} that are not numbers, treated as missing: "
                     f"{column.num_texts} (the first is {quoted(column.first_text)})."
                 )
         return notes
 
     def column(self, name: str) -> Column:
-        """One column over all rows; missing where they were left out, or if there is none."""
+        """One column over all rows; missing where rows were left out, or if it does not exist."""
         cells = self._columns.get(name, _Cells())
         column = Column.missing(self.num_rows)
         for rows, values in zip(cells.rows, cells.values, strict=True):
@@ -145,7 +145,7 @@ class Table:
         return found
 
     def leave_out(self, rows: IntArray) -> None:
-        """Say that these rows are not records of the run."""
+        """Mark rows that are not records of the run."""
         self._left_out.append(rows)
 
     @property

@@ -1,1 +1,10 @@
-"""Faces: what a judged run looks like in a terminal, as a post-mortem, and as JSON."""
+"""A judged run as terminal text, as a post-mortem, and as JSON.
+
+run_report           RunReport: the values that all views are made from
+terminal, sparkline  `trimtab diagnose` in a terminal
+postmortem           one incident as Markdown
+incident_files       the folder of each incident on disk
+live_view            `trimtab follow`
+check_view           `trimtab check`
+escaping             untrusted text made safe to show
+"""

@@ -1,4 +1,4 @@
-"""What a check found, for a terminal and for machines: the worst first, a summary last."""
+"""The result of `trimtab check` for a terminal and as JSON: the worst first, a summary last."""
 
 from collections import defaultdict
 from typing import Any
@@ -10,15 +10,15 @@ from rich.text import Text
 from trimtab.check.examine import Examination, Objection
 from trimtab.check.rule import Level, Shown
 from trimtab.core.jsonable import to_jsonable
-from trimtab.report.plain import plain
+from trimtab.report.escaping import printable
 
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.ADVICE: "cyan"}
 
 
 def check_view(found: Examination) -> RenderableType:
-    """The examination for a terminal."""
+    """The result for a terminal."""
     parts: list[RenderableType] = [_heading(found)]
-    parts += [Text(f"note: {plain(note)}", style="dim") for note in found.reading.notes]
+    parts += [Text(f"note: {printable(note)}", style="dim") for note in found.reading.notes]
     for objection in found.objections:
         parts += [Text(), _objection(objection)]
     parts.append(Text())
@@ -33,7 +33,7 @@ def check_view(found: Examination) -> RenderableType:
 
 
 def _heading(found: Examination) -> Text:
-    text = Text(plain(found.reading.source), style="bold")
+    text = Text(printable(found.reading.source), style="bold")
     return text.append(f"  {found.reading.dialect.name}", style="not bold")
 
 
@@ -44,32 +44,32 @@ def _objection(objection: Objection) -> Table:
     table.add_column(overflow="fold")
     level = Text(rule.level.name.lower(), style=_STYLES[rule.level])
     table.add_row(level, Text(f"{rule.id}  {rule.title}", style="bold"))
-    table.add_row("", Text(plain(objection.what)))
+    table.add_row("", Text(printable(objection.what)))
     table.add_row(Text("why", style="dim"), Text(rule.mechanism, style="dim"))
     for line in objection.fix:
         place = f"line {line.line}: " if line.line else "add: "
-        table.add_row(Text("fix", style="green"), Text(place).append(plain(line.text), "green"))
+        table.add_row(Text("fix", style="green"), Text(place).append(printable(line.text), "green"))
     if objection.how:
-        table.add_row(Text("fix", style="green"), Text(plain(objection.how)))
+        table.add_row(Text("fix", style="green"), Text(printable(objection.how)))
     proof = f" ({rule.shown})" if rule.shown is Shown.LAB else ""
     table.add_row(Text("source", style="dim"), Text(rule.source + proof, style="dim"))
     return table
 
 
 def _unchecked(found: Examination) -> Text:
-    """The rules that were not run, by what they would have to know."""
+    """The rules that did not run, by the settings that they need."""
     groups: dict[str, list[str]] = defaultdict(list)
     for skipped in found.unchecked:
         groups[", ".join(sorted(skipped.needs))].append(skipped.rule.id)
-    told = "; ".join(f"{' '.join(ids)} needs {needs}" for needs, ids in groups.items())
-    return Text(f"not checked (tell by --set): {told}", style="dim")
+    needed = "; ".join(f"{' '.join(ids)} needs {needs}" for needs, ids in groups.items())
+    return Text(f"not checked (add by --set): {needed}", style="dim")
 
 
 def _summary(found: Examination) -> Text:
     errors, warnings, advice = (
         found.count(level) for level in (Level.ERROR, Level.WARNING, Level.ADVICE)
     )
-    rest = f"{found.checked} rules looked at it, {len(found.unchecked)} know too little to"
+    rest = f"{found.checked} rules ran, {len(found.unchecked)} need more settings"
     if not found.objections:
         return Text(f"Nothing found; {rest}.", style="bold green")
     style = "bold red" if errors else "bold yellow" if warnings else "bold cyan"
@@ -82,7 +82,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def check_to_dict(found: Examination) -> dict[str, Any]:
-    """The examination in JSON's terms."""
+    """The result as JSON values."""
     plan = to_jsonable(found.reading.plan)
     return {
         "source": found.reading.source,

@@ -1,18 +1,69 @@
-"""The files of an incident: incident.json for machines, postmortem.md for people."""
+"""The files of a report: one folder per incident, with incident.json and postmortem.md in it.
 
+<folder>/0001-step-000312/incident.json     for machines
+<folder>/0001-step-000312/postmortem.md     for people
+"""
+
+import hashlib
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 
+from trimtab.core.incidents import Incident
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.postmortem import write_postmortem
-from trimtab.report.run_report import RunReport, opinion_to_dict
+from trimtab.report.run_report import RunReport, incident_to_dict
+
+_MACHINE, _PEOPLE = "incident.json", "postmortem.md"
+_INCIDENT_FOLDER = re.compile(r"\d{4,}-step-(-|\d)\d{5,}")
 
 
-def write_incident(folder: Path, opinion: IncidentReport, account: RunReport) -> Path:
-    """Write both files into the folder; return the path of the post-mortem."""
+def incident_folder_name(incident: Incident) -> str:
+    """The name of an incident's folder; names sort in the order in which incidents opened."""
+    # Made of two integers, so no text from a log can lead out of the parent folder.
+    return f"{int(incident.number):04d}-step-{int(incident.onset.step):06d}"
+
+
+def report_folder(out: Path, source: Path) -> Path:
+    """The folder inside `out` that belongs to one log alone, whatever others share its name."""
+    digest = hashlib.sha256(str(source.resolve()).encode("utf-8", "surrogateescape")).hexdigest()
+    return out / f"{source.stem or source.resolve().stem}-{digest[:8]}"
+
+
+def write_incidents(
+    report: RunReport, folder: Path, progress: Callable[[int, int], None] | None = None
+) -> list[Path]:
+    """Write the files of every incident; return the post-mortems.
+
+    Files of an earlier report in the same folder are removed first, so none of its incidents stay.
+    Anything that trimtab did not write is kept.
+    """
+    remove_incidents(folder)
+    written = []
+    for incident in report.incidents:
+        written.append(_write(folder / incident_folder_name(incident.incident), incident, report))
+        if progress is not None:
+            progress(len(written), len(report.incidents))
+    return written
+
+
+def remove_incidents(folder: Path) -> None:
+    """Remove the incidents that an earlier report left in a folder."""
+    if not folder.is_dir():
+        return
+    for old in sorted(folder.iterdir()):
+        if _INCIDENT_FOLDER.fullmatch(old.name) and old.is_dir() and not old.is_symlink():
+            for name in (_MACHINE, _PEOPLE):
+                (old / name).unlink(missing_ok=True)
+            if not any(old.iterdir()):
+                old.rmdir()
+
+
+def _write(folder: Path, incident: IncidentReport, report: RunReport) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    machine = json.dumps(opinion_to_dict(opinion), indent=1, allow_nan=False)
-    (folder / "incident.json").write_text(machine + "\n", encoding="utf-8")
-    postmortem = folder / "postmortem.md"
-    postmortem.write_text(write_postmortem(opinion, account), encoding="utf-8")
+    machine = json.dumps(incident_to_dict(incident, report), indent=1, allow_nan=False)
+    (folder / _MACHINE).write_text(machine + "\n", encoding="utf-8")
+    postmortem = folder / _PEOPLE
+    postmortem.write_text(write_postmortem(incident, report), encoding="utf-8")
     return postmortem

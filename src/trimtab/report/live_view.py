@@ -1,4 +1,4 @@
-"""The view of a run that is still going: the last losses, the latest numbers, its incidents."""
+"""The view of a live run: the recent losses, the latest values, its incidents."""
 
 import time
 from typing import Any
@@ -18,19 +18,19 @@ from trimtab.core.signals import (
     TOKENS_PER_SECOND,
     UPDATE_NORM,
 )
-from trimtab.diagnose.evidence.reading import number
-from trimtab.report.plain import plain
+from trimtab.diagnose.evidence.check import number
+from trimtab.report.escaping import printable
 from trimtab.report.sparkline import sparkline
 
 KEPT_RECORDS = 2000
-"""Records that the curves show: on a terminal of 100 columns each character stands for 20."""
+"""Records in the curves: in a terminal of 100 columns, one character is 20 records."""
 
 _SHOWN = (LOSS, GRAD_NORM, LR, UPDATE_NORM, PARAM_NORM, TOKENS_PER_SECOND)
-_MOST_INCIDENTS = 10
+_MAX_INCIDENTS = 10
 
 
 class LiveView:
-    """Takes blocks as they come and draws the present state."""
+    """Collects blocks as they are written and draws the current state."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -41,8 +41,8 @@ class LiveView:
         self._incidents: dict[int, dict[str, Any]] = {}
         self.ended: str | None = None
 
-    def take(self, block: Block) -> None:
-        """Take what is new."""
+    def update(self, block: Block) -> None:
+        """Add new records."""
         self._num_records += len(block)
         discarded = block.column(DISCARDED)
         self._num_discarded += int((discarded.values[discarded.present] > 0).sum())
@@ -57,9 +57,9 @@ class LiveView:
                 self._incidents[event.facts["number"]] = dict(event.facts)
 
     def draw(self, width: int) -> RenderableType:
-        """The present state for a terminal of this width."""
+        """The current state for a terminal of this width."""
         if not len(self._recent):
-            return Text(f"{plain(self._source)}: no record yet")
+            return Text(f"{printable(self._source)}: no records yet")
         parts: list[RenderableType] = [self._heading()]
         indent = 10
         for name in (LOSS, GRAD_NORM):
@@ -73,14 +73,14 @@ class LiveView:
         return Group(*parts)
 
     def _heading(self) -> Text:
-        text = Text(plain(self._source), style="bold")
+        text = Text(printable(self._source), style="bold")
         text.append(
             f"  step {self._recent.step[-1]:,}, {self._num_records:,} records", style="not bold"
         )
         if self._num_discarded:
             text.append(f", {self._num_discarded:,} discarded", style="yellow")
         if self.ended is not None:
-            text.append(f", ended: {plain(self.ended)}", style="bold yellow")
+            text.append(f", ended: {printable(self.ended)}", style="bold yellow")
         elif CLOCK in self._latest:
             age = max(time.time() - self._latest[CLOCK], 0.0)
             text.append(f", last record {age:.0f} s ago", style="red" if age > 60 else "dim")
@@ -95,13 +95,13 @@ class LiveView:
 
     def _incident_table(self) -> Table:
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("#", "onset", "class", "what", "state"):
+        for name in ("#", "onset", "class", "symptoms", "state"):
             table.add_column(name)
-        for facts in list(self._incidents.values())[-_MOST_INCIDENTS:]:
+        for facts in list(self._incidents.values())[-_MAX_INCIDENTS:]:
             symptoms = facts.get("symptoms") or []
             table.add_row(
                 *(
-                    plain(str(cell))
+                    printable(str(cell))
                     for cell in (
                         facts["number"],
                         facts.get("onset", ""),

@@ -1,6 +1,7 @@
-"""The post-mortem of one incident, as Markdown that a person reads to the end."""
+"""The post-mortem of one incident, as a Markdown document."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,51 +13,53 @@ from trimtab.core.signals import (
     TOKEN_RARITY,
     UNIQUE_TOKEN_SHARE,
 )
-from trimtab.diagnose.evidence.reading import number
+from trimtab.diagnose.evidence.check import number
 from trimtab.policy.incident_report import IncidentReport
-from trimtab.report.plain import markdown
-from trimtab.report.run_report import RunReport
+from trimtab.report.escaping import escape_markdown
+
+if TYPE_CHECKING:
+    from trimtab.report.run_report import RunReport
 
 UNKNOWN = "not recorded"
 
 _SHOWN = (LOSS, GRAD_NORM, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE)
-_AROUND = (-3, -2, -1, 0, 1, 2, 3, 5, 10, 20, 50)
-"""Records around the onset that the table shows: close by one at a time, then wider."""
+_OFFSETS = (-3, -2, -1, 0, 1, 2, 3, 5, 10, 20, 50)
+"""Records around the onset that the table shows: every one close to it, fewer further away."""
 
 
-def write_postmortem(opinion: IncidentReport, account: RunReport) -> str:
-    """The whole document."""
+def write_postmortem(report: IncidentReport, run: "RunReport") -> str:
+    """The post-mortem as Markdown."""
     sections = (
-        ("Symptoms", _symptoms(opinion)),
-        ("Evidence", _evidence(opinion, account)),
-        ("Hypotheses, ranked", _hypotheses(opinion)),
-        ("Discriminating evidence", _discriminating(opinion)),
-        ("The questions asked", _walk(opinion)),
-        ("Root cause", iter([opinion.diagnosis.root_cause])),
-        ("Class", _class(opinion)),
-        ("Action", iter([f"{opinion.action.instruction} {opinion.action.reason}"])),
-        ("Smallest remedy", iter([opinion.diagnosis.remedy])),
-        ("Verification", _verification(opinion, account)),
-        ("Cost", _cost(opinion, account)),
-        ("Lesson", iter([opinion.diagnosis.lesson])),
+        ("Symptoms", _symptoms(report)),
+        ("Evidence", _evidence(report, run)),
+        ("Hypotheses, ranked", _hypotheses(report)),
+        ("Discriminating evidence", _discriminating(report)),
+        ("The questions asked", _walk(report)),
+        ("Root cause", iter([report.diagnosis.root_cause])),
+        ("Class", _class(report)),
+        ("Action", iter([f"{report.action.instruction} {report.action.reason}"])),
+        ("Smallest remedy", iter([report.diagnosis.remedy])),
+        ("Verification", _verification(report, run)),
+        ("Cost", _cost(report, run)),
+        ("Lesson", iter([report.diagnosis.lesson])),
     )
-    lines = [f"# {_title(opinion)}", "", _summary(opinion, account)]
+    lines = [f"# {_title(report)}", "", _summary(report, run)]
     for heading, body in sections:
         lines += ["", f"## {heading}", "", *body]
     return "\n".join(lines) + "\n"
 
 
-def _title(opinion: IncidentReport) -> str:
-    incident = opinion.diagnosis.incident
-    named = opinion.diagnosis.incident_class
-    kind = incident.symptoms[0].value
+def _title(report: IncidentReport) -> str:
+    incident = report.incident
+    named = report.diagnosis.incident_class
+    kind = escape_markdown(str(incident.symptoms[0]))
     return f"Incident {incident.number}: {kind} at step {incident.onset.step}, {named or 'open'}"
 
 
-def _summary(opinion: IncidentReport, account: RunReport) -> str:
-    symptoms, incident = opinion.diagnosis.symptoms, opinion.diagnosis.incident
-    until = f"ended at step {incident.end.step}" if incident.end else "was not seen to end"
-    discarded = opinion.diagnosis.cost.discarded
+def _summary(report: IncidentReport, run: "RunReport") -> str:
+    symptoms, incident = report.diagnosis.symptoms, report.incident
+    until = f"ended at step {incident.end.step}" if incident.end else "was open when the log ended"
+    discarded = report.diagnosis.cost.discarded
     kept_out = ""
     if discarded is not None and discarded.count:
         kept_out = (
@@ -64,15 +67,15 @@ def _summary(opinion: IncidentReport, account: RunReport) -> str:
             f"({discarded.where()})."
         )
     return (
-        f"In {markdown(account.source)} the loss stood at {number(symptoms.loss_before)} and "
-        f"went to {number(symptoms.loss_peak)} at step {incident.peak.step}. The incident began "
-        f"at step {incident.onset.step} and {until}.{kept_out} Judged by the {account.rules} rules "
-        "from the log alone."
+        f"In {escape_markdown(run.source)} the loss was {number(symptoms.loss_before)} and reached "
+        f"{number(symptoms.loss_peak)} at step {incident.peak.step}. The incident began at step "
+        f"{incident.onset.step} and {until}.{kept_out} Judged by the {run.rules} rules from the "
+        "log alone."
     )
 
 
-def _symptoms(opinion: IncidentReport) -> Iterator[str]:
-    incident, symptoms = opinion.diagnosis.incident, opinion.diagnosis.symptoms
+def _symptoms(report: IncidentReport) -> Iterator[str]:
+    incident, symptoms = report.incident, report.diagnosis.symptoms
     position = symptoms.data_position
     rows = (
         ("onset, step", str(incident.onset.step)),
@@ -88,7 +91,7 @@ def _symptoms(opinion: IncidentReport) -> Iterator[str]:
         ("rarity of the batch's tokens (mean -log p)", number(symptoms.token_rarity)),
         ("share of distinct tokens in the batch", number(symptoms.unique_token_share)),
         ("unusual tokens in the batch, by name", UNKNOWN),
-        ("findings in all", str(incident.num_findings)),
+        ("findings in total", str(incident.num_findings)),
     )
     yield "| what | value |"
     yield "| --- | --- |"
@@ -96,110 +99,131 @@ def _symptoms(opinion: IncidentReport) -> Iterator[str]:
         yield f"| {name} | {value} |"
 
 
-def _evidence(opinion: IncidentReport, account: RunReport) -> Iterator[str]:
-    positions = _positions(opinion, account)
-    yield f"- Run: {markdown(account.facts.link or account.source)}"
-    yield f"- Batch range: {positions}"
+def _evidence(report: IncidentReport, run: "RunReport") -> Iterator[str]:
+    yield f"- Run: {escape_markdown(run.facts.link or run.source)}"
+    yield f"- Batch range: {_positions(report, run)}"
     yield f"- Token histogram of the offending batch: {UNKNOWN}"
-    yield from _layers(opinion)
+    for note in run.notes:
+        yield f"- Note: {escape_markdown(note)}"
+    yield from _findings(report, run)
+    yield from _layers(report)
     yield ""
-    names = [name for name in _SHOWN if account.block.column(name).recorded]
+    names = [name for name in _SHOWN if run.block.column(name).recorded]
     yield f"| step | {' | '.join(names)} |"
     yield f"| ---: |{' ---: |' * len(names)}"
-    onset = account.block.row_of(opinion.diagnosis.incident.onset.tick)
-    for row in (onset + away for away in _AROUND):
-        if 0 <= row < len(account.block):
-            cells = (_value(account, name, row) for name in names)
+    onset = run.block.row_of(report.incident.onset.tick)
+    for row in (onset + offset for offset in _OFFSETS):
+        if 0 <= row < len(run.block):
+            cells = (_value(run, name, row) for name in names)
             mark = " (onset)" if row == onset else ""
-            yield f"| {account.block.step[row]}{mark} | {' | '.join(cells)} |"
+            yield f"| {run.block.step[row]}{mark} | {' | '.join(cells)} |"
 
 
-def _layers(opinion: IncidentReport) -> Iterator[str]:
-    layers = opinion.diagnosis.layers
+def _findings(report: IncidentReport, run: "RunReport") -> Iterator[str]:
+    yield "- Findings:"
+    yield ""
+    yield "| step | symptom | signal | value | expected | limit | detector |"
+    yield "| ---: | --- | --- | ---: | ---: | ---: | --- |"
+    for finding in report.incident.findings:
+        package = run.package_of(finding)
+        source = f"{finding.detector} ({package})" if package else finding.detector
+        names = (str(finding.symptom), finding.signal)
+        values = (finding.value, finding.expected, finding.limit)
+        cells = [
+            str(finding.step),
+            *map(escape_markdown, names),
+            *("" if value is None else number(value) for value in values),
+            escape_markdown(source),
+        ]
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _layers(report: IncidentReport) -> Iterator[str]:
+    layers = report.diagnosis.layers
     if not layers:
         yield f"- Norms by layer: {UNKNOWN}"
         return
-    yield "- Norms by layer, last before the onset and first from it on:"
+    yield "- Norms by layer, the last one before the onset and the first one after it:"
     yield ""
-    yield "| signal | before | from the onset on |"
+    yield "| signal | before | after |"
     yield "| --- | ---: | ---: |"
     for layer in layers:
-        yield f"| {markdown(layer.signal)} | {number(layer.before)} | {number(layer.after)} |"
+        signal = escape_markdown(layer.signal)
+        yield f"| {signal} | {number(layer.before)} | {number(layer.after)} |"
 
 
-def _value(account: RunReport, name: str, row: int) -> str:
-    column = account.block.column(name)
+def _value(run: "RunReport", name: str, row: int) -> str:
+    column = run.block.column(name)
     return number(float(column.values[row])) if column.present[row] else ""
 
 
-def _positions(opinion: IncidentReport, account: RunReport) -> str:
-    incident = opinion.diagnosis.incident
-    rows = slice(
-        account.block.row_of(incident.onset.tick), account.block.row_of(incident.last.tick) + 1
-    )
-    known = account.block.data_position[rows]
+def _positions(report: IncidentReport, run: "RunReport") -> str:
+    incident = report.incident
+    rows = slice(run.block.row_of(incident.onset.tick), run.block.row_of(incident.last.tick) + 1)
+    known = run.block.data_position[rows]
     known = known[known >= 0]
     return f"{np.min(known)} to {np.max(known)}" if len(known) else UNKNOWN
 
 
-def _hypotheses(opinion: IncidentReport) -> Iterator[str]:
-    for place, hypothesis in enumerate(opinion.diagnosis.hypotheses, start=1):
+def _hypotheses(report: IncidentReport) -> Iterator[str]:
+    for place, hypothesis in enumerate(report.diagnosis.hypotheses, start=1):
         cause = f"{hypothesis.cause.id} {hypothesis.cause.title}: " if hypothesis.cause else ""
         statement = hypothesis.statement
         if hypothesis.cause is None:
-            step = opinion.diagnosis.incident.peak.step
+            step = report.incident.peak.step
             statement += f" (first seen at step {step}; which tensor is {UNKNOWN})"
         yield f"{place}. **{hypothesis.standing}**: {cause}{statement}."
         for item in hypothesis.evidence:
-            yield f"   - panel {markdown(item.panel)}: {markdown(item.observation)}"
+            yield f"   - {escape_markdown(item.signal)}: {escape_markdown(item.observation)}"
 
 
-def _discriminating(opinion: IncidentReport) -> Iterator[str]:
-    hypotheses = opinion.diagnosis.hypotheses
-    told = False
+def _discriminating(report: IncidentReport) -> Iterator[str]:
+    hypotheses = report.diagnosis.hypotheses
+    decided = False
     for place, hypothesis in enumerate(hypotheses, start=1):
         for item in hypothesis.evidence:
             if item.favors is not None:
-                told = True
+                decided = True
                 way = "favors" if item.favors else "speaks against"
-                seen = f"{markdown(item.panel)}: {markdown(item.observation)}"
-                yield f"- Panel {seen}: {way} H{place}."
-    if not told:
-        yield "None of the panels that could tell the hypotheses apart was recorded."
-    open_ones = [
-        (place, item.panel)
+                seen = f"{escape_markdown(item.signal)}: {escape_markdown(item.observation)}"
+                yield f"- {seen}: {way} H{place}."
+    if not decided:
+        yield "None of the signals that could decide between the hypotheses was recorded."
+    undecided = [
+        (place, item.signal)
         for place, hypothesis in enumerate(hypotheses, start=1)
         if hypothesis.standing is Standing.OPEN
         for item in hypothesis.evidence
     ]
-    for place, panel in open_ones:
-        yield f"- Panel {markdown(panel)} was not recorded: it would decide H{place}."
+    for place, signal in undecided:
+        yield f"- {escape_markdown(signal)} was not recorded; it would decide H{place}."
 
 
-def _walk(opinion: IncidentReport) -> Iterator[str]:
-    yield "| question | answer | seen | then |"
+def _walk(report: IncidentReport) -> Iterator[str]:
+    yield "| question | answer | observed | next |"
     yield "| --- | --- | --- | --- |"
-    for answer in opinion.diagnosis.walk.answers:
-        seen = markdown(answer.reading.observation)
+    for answer in report.diagnosis.walk.answers:
+        seen = escape_markdown(answer.result.observation)
         yield (
-            f"| {answer.id} {answer.question} | {answer.reading.verdict} | {seen} "
+            f"| {answer.id} {answer.question} | {answer.result.outcome} | {seen} "
             f"| {answer.goes_to} |"
         )
 
 
-def _class(opinion: IncidentReport) -> Iterator[str]:
-    named, incident = opinion.diagnosis.incident_class, opinion.diagnosis.incident
+def _class(report: IncidentReport) -> Iterator[str]:
+    named, incident = report.diagnosis.incident_class, report.incident
     if named is None:
-        yield f"Open: the log ends {incident.records} records after the onset, too early to say."
+        yield f"Open: the log ends {incident.records} records after the onset, too early to tell."
     else:
         yield f"{named.value.capitalize()}, {incident.records} records long."
 
 
-def _verification(opinion: IncidentReport, account: RunReport) -> Iterator[str]:
-    incident, symptoms = opinion.diagnosis.incident, opinion.diagnosis.symptoms
-    seed = UNKNOWN if account.facts.seed is None else str(account.facts.seed)
+def _verification(report: IncidentReport, run: "RunReport") -> Iterator[str]:
+    incident, symptoms = report.incident, report.diagnosis.symptoms
+    seed = UNKNOWN if run.facts.seed is None else str(run.facts.seed)
     until = incident.last.step + (incident.last.step - incident.onset.step) + 500
-    yield f"Run again with the remedy and the same seed ({seed}) past step {until}, then:"
+    yield f"Run again with the remedy and the same seed ({seed}) past step {until}, then check:"
     yield ""
     yield "```"
     yield f"trimtab diagnose NEW_LOG    # no incident between {incident.onset.step} and {until}"
@@ -207,11 +231,11 @@ def _verification(opinion: IncidentReport, account: RunReport) -> Iterator[str]:
     if symptoms.loss_before is not None:
         limit = number(symptoms.loss_before + 0.05)
         yield ""
-        yield f"and the loss at step {incident.peak.step} stays under {limit} (0.05 above before)."
+        yield f"The loss at step {incident.peak.step} must stay under {limit} (0.05 above before)."
 
 
-def _cost(opinion: IncidentReport, account: RunReport) -> Iterator[str]:
-    cost, price = opinion.diagnosis.cost, account.price_per_hour
+def _cost(report: IncidentReport, run: "RunReport") -> Iterator[str]:
+    cost, price = report.diagnosis.cost, run.price_per_hour
     yield f"- Steps: {cost.steps}"
     if cost.discarded is not None:
         where = f" ({cost.discarded.where()})" if cost.discarded.count else ""
@@ -219,8 +243,8 @@ def _cost(opinion: IncidentReport, account: RunReport) -> Iterator[str]:
     yield f"- Time: {UNKNOWN if cost.seconds is None else f'{cost.seconds / 60:.1f} minutes'}"
     yield f"- Tokens: {UNKNOWN if cost.tokens is None else f'{cost.tokens:.3g}'}"
     if price is None:
-        yield "- Money: not known, no price was given"
+        yield "- Cost: not known, no price was given (`--price`)"
     elif cost.seconds is None:
-        yield "- Money: not known, the time was not recorded"
+        yield "- Cost: not known, the time was not recorded"
     else:
-        yield f"- Money: {cost.seconds / 3600 * price:,.2f} at {price:,.2f} an hour"
+        yield f"- Cost: ${cost.seconds / 3600 * price:,.2f} at ${price:,.2f} an hour"

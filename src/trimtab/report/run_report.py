@@ -1,18 +1,22 @@
-"""RunReport: one run, judged and explained; every report is made from it."""
+"""RunReport: one run, judged and explained. Every view and file is made from it."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from trimtab.core.block import Block
-from trimtab.core.causes import Cause
+from trimtab.core.causes import AnyCause
+from trimtab.core.findings import Finding
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_jsonable
+from trimtab.core.signals import Quality
 from trimtab.diagnose.context import RunFacts
 from trimtab.diagnose.measures.discards import compute_discards
 from trimtab.policy.incident_report import IncidentReport
+from trimtab.report.postmortem import write_postmortem
 
-_MILD_TO_GRAVE = [
+_LEAST_TO_MOST_SEVERE = [
     IncidentClass.HARD_BATCH,
     IncidentClass.RECOVERABLE,
     IncidentClass.PLATEAU,
@@ -30,25 +34,42 @@ class RunReport:
     source: str
     """The log or run directory, as the user named it."""
     format: str
+    """The format of the log; "journal" for a run directory."""
     rules: str
-    block: Block
-    facts: RunFacts
-    notes: tuple[str, ...]
-    """What the reader had to say about the log."""
-    opinions: tuple[IncidentReport, ...]
+    """The name of the rule set that judged."""
+    incidents: tuple[IncidentReport, ...]
     """One per incident, in the order of onset."""
+    block: Block
+    """The records that were judged."""
+    facts: RunFacts = field(default_factory=RunFacts)
+    """What is known about the run besides its records."""
+    notes: tuple[str, ...] = ()
+    """What was left out, repaired, lost or guessed on the way, in plain sentences."""
+    failures: tuple[str, ...] = ()
+    """The notes about plug-ins that failed and were left out."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """The package of each detector that is not trimtab's, by the name of the detector."""
     price_per_hour: float | None = None
-    """What an hour of the whole job costs, if somebody said."""
+    """What an hour of the whole job costs, if given."""
 
-    def gravest(self, count: int) -> tuple[IncidentReport, ...]:
-        """The gravest incidents, in the order of onset."""
-        grave_first = sorted(
-            range(len(self.opinions)), key=lambda at: _gravity(self.opinions[at]), reverse=True
+    @property
+    def signals(self) -> dict[str, Quality]:
+        """Every recorded signal, with its quality."""
+        return {name: self.block.quality(name) for name in self.block.columns}
+
+    def most_severe(self, count: int) -> tuple[IncidentReport, ...]:
+        """The most severe incidents, in the order of onset."""
+        worst_first = sorted(
+            range(len(self.incidents)), key=lambda at: _severity(self.incidents[at]), reverse=True
         )
-        return tuple(self.opinions[at] for at in sorted(grave_first[:count]))
+        return tuple(self.incidents[at] for at in sorted(worst_first[:count]))
+
+    def package_of(self, finding: Finding) -> str | None:
+        """The package whose detector made this finding; None if it is trimtab's."""
+        return self.packages.get(finding.detector)
 
     def to_dict(self) -> dict[str, Any]:
-        """The account in JSON's terms, without the records themselves."""
+        """The report as JSON values, without the records."""
         steps = self.block.step
         return {
             "source": self.source,
@@ -57,37 +78,47 @@ class RunReport:
             "records": len(self.block),
             "first_step": int(steps[0]) if len(steps) else None,
             "last_step": int(steps[-1]) if len(steps) else None,
-            "signals": {name: self.block.quality(name).label for name in self.block.columns},
+            "signals": {name: quality.label for name, quality in self.signals.items()},
             "discarded": to_jsonable(compute_discards(self.block)),
             "facts": to_jsonable(self.facts),
             "notes": list(self.notes),
-            "incidents": [opinion_to_dict(opinion) for opinion in self.opinions],
+            "packages": dict(self.packages),
+            "incidents": [incident_to_dict(incident, self) for incident in self.incidents],
         }
 
+    def to_markdown(self) -> str:
+        """The post-mortems of all incidents as one document."""
+        if not self.incidents:
+            return f"No incident by the {self.rules} rules.\n"
+        return "\n".join(write_postmortem(incident, self) for incident in self.incidents)
 
-def opinion_to_dict(opinion: IncidentReport) -> dict[str, Any]:
-    """One incident in JSON's terms."""
-    told: dict[str, Any] = to_jsonable(opinion)
-    diagnosis = opinion.diagnosis
-    told["diagnosis"]["cause"] = _cause(diagnosis.cause)
-    for hypothesis, shown in zip(
-        diagnosis.hypotheses, told["diagnosis"]["hypotheses"], strict=True
+
+def incident_to_dict(report: IncidentReport, run: RunReport) -> dict[str, Any]:
+    """One incident as JSON values."""
+    shown: dict[str, Any] = to_jsonable(report)
+    diagnosis = report.diagnosis
+    shown["diagnosis"]["cause"] = _cause(diagnosis.cause)
+    for hypothesis, part in zip(
+        diagnosis.hypotheses, shown["diagnosis"]["hypotheses"], strict=True
     ):
-        shown["cause"] = _cause(hypothesis.cause)
-    # The leaf says again what the diagnosis says, in the general.
-    del told["diagnosis"]["walk"]["leaf"]
-    return told
+        part["cause"] = _cause(hypothesis.cause)
+    findings = shown["diagnosis"]["incident"]["findings"]
+    for finding, part in zip(diagnosis.incident.findings, findings, strict=True):
+        part["package"] = run.package_of(finding) or "trimtab"
+    # The diagnosis already holds what the leaf says, filled in for this incident.
+    del shown["diagnosis"]["walk"]["leaf"]
+    return shown
 
 
-def _cause(cause: Cause | None) -> dict[str, str] | None:
+def _cause(cause: AnyCause | None) -> dict[str, str] | None:
     return {"id": cause.id, "title": cause.title} if cause else None
 
 
-def _gravity(opinion: IncidentReport) -> tuple[int, float]:
-    """A key that sorts incidents from mild to grave."""
-    symptoms = opinion.diagnosis.symptoms
+def _severity(incident: IncidentReport) -> tuple[int, float]:
+    """A key that sorts incidents from the least to the most severe."""
+    symptoms = incident.diagnosis.symptoms
     height = (symptoms.loss_peak or 0.0) - (symptoms.loss_before or 0.0)
     return (
-        _MILD_TO_GRAVE.index(opinion.diagnosis.incident_class),
+        _LEAST_TO_MOST_SEVERE.index(incident.diagnosis.incident_class),
         height if math.isfinite(height) else math.inf,
     )

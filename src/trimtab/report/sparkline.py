@@ -1,4 +1,4 @@
-"""Sparkline: a whole series in one line of text, spikes and non-finite values included."""
+"""Sparkline: a series as one line of text, with spikes and non-finite values visible."""
 
 import math
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ NONFINITE = "x"
 MISSING = " "
 
 _LOG_RATIO = 20.0
-"""Beyond this ratio of the largest to the middle value the scale is logarithmic, or one spike
-would flatten all else."""
+"""Over this ratio of the largest value to the median the scale is logarithmic; otherwise one spike
+would flatten everything else."""
 
 
 def sparkline(column: Column, width: int) -> str:
@@ -25,7 +25,7 @@ def sparkline(column: Column, width: int) -> str:
 
 
 def marks(rows: Sequence[tuple[int, str]], length: int, width: int) -> str:
-    """A line that carries a label under the character of each row; crowded ones give way."""
+    """A line with a label under the character of each row; a label without room is left out."""
     line = [" "] * width
     spans = list(_spans(length, width))
     free = 0
@@ -44,7 +44,7 @@ def _spans(length: int, width: int) -> list[slice]:
 
 
 def _cell(column: Column) -> float | None:
-    """What one character shows: the worst value in it, or None if there is none."""
+    """The value that one character shows: the worst one, or None if nothing was recorded."""
     if column.nonfinite.any():
         return math.nan
     values = column.values[column.finite]

@@ -1,23 +1,30 @@
-"""The terminal view: the run in two lines, its incidents in a table, the walk to each answer."""
+"""The terminal view: the run in a few lines, its incidents in a table, the worst of them explained.
+
+heading, curves with the onsets marked, notes, table of incidents, one explanation each
+"""
 
 from rich.console import Group, RenderableType
-from rich.panel import Panel
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import GRAD_NORM, LOSS
-from trimtab.diagnose.evidence.reading import Verdict, number
+from trimtab.diagnose.evidence.check import Outcome, number
 from trimtab.diagnose.measures.discards import compute_discards
 from trimtab.policy.incident_report import IncidentReport
-from trimtab.report.plain import plain
+from trimtab.report.escaping import printable
 from trimtab.report.run_report import RunReport
 from trimtab.report.sparkline import marks, sparkline
 
-MOST_ROWS = 20
-"""Incidents listed; more than a screenful is not read. The rest is in the written reports."""
+MAX_ROWS = 20
+"""Incidents listed: more than a screenful is not read. The rest is in --json and --out."""
 
-MOST_WALKS = 3
+MAX_EXPLAINED = 3
+
+MAX_WIDTH = 120
+"""Wider tables are harder to read along the line."""
 
 _STYLES = {
     IncidentClass.DIVERGENT: "bold red",
@@ -25,103 +32,144 @@ _STYLES = {
     IncidentClass.SILENT: "magenta",
     IncidentClass.RECOVERABLE: "yellow",
 }
-_VERDICTS = {Verdict.YES: "bold", Verdict.NO: "", Verdict.NOT_RECORDED: "dim italic"}
+_OUTCOMES = {Outcome.YES: "bold", Outcome.NO: "", Outcome.NOT_RECORDED: "dim italic"}
 
 
-def view(account: RunReport, width: int) -> RenderableType:
-    """The whole account for a terminal of this width."""
-    parts: list[RenderableType] = [_heading(account), *_curves(account, width)]
-    discards = compute_discards(account.block)
+def view(report: RunReport, width: int, *, questions: bool = False) -> RenderableType:
+    """The report for a terminal of this width; `questions` shows how each answer was reached."""
+    parts: list[RenderableType] = [_heading(report, width), *_curves(report, width)]
+    discards = compute_discards(report.block)
     if discards is not None and discards.count:
-        told = f"{discards.count:,} steps discarded, kept from the weights: {discards.where()}"
-        parts.append(Text(told, style="yellow"))
-    for note in account.notes:
-        parts.append(Text(f"note: {plain(note)}", style="dim"))
-    if not account.opinions:
-        parts.append(Text(f"No incident by the {account.rules} rules.", style="bold green"))
+        line = f"{discards.count:,} steps discarded, kept out of the weights: {discards.where()}"
+        parts.append(Text(line, style="yellow"))
+    parts += [Text(f"note: {printable(note)}", style="dim") for note in report.notes]
+    if not report.incidents:
+        parts.append(Text(f"No incident by the {report.rules} rules.", style="bold green"))
         return Group(*parts)
-    shown = account.gravest(MOST_ROWS)
-    parts += [Text(), _table(shown)]
-    if len(shown) < len(account.opinions):
-        rest = len(account.opinions) - len(shown)
-        parts.append(Text(f"{rest} milder incidents are not listed here.", style="dim"))
-    parts += [_walk(opinion) for opinion in account.gravest(MOST_WALKS)]
+    listed = report.most_severe(MAX_ROWS)
+    parts += [Text(), _table(listed, width)]
+    if len(listed) < len(report.incidents):
+        rest = len(report.incidents) - len(listed)
+        parts.append(Text(f"{rest} less severe incidents are not listed here.", style="dim"))
+    for incident in report.most_severe(MAX_EXPLAINED):
+        parts += [Text(), _explanation(incident, report, questions=questions)]
     return Group(*parts)
 
 
-def _heading(account: RunReport) -> Text:
-    steps = account.block.step
-    text = Text(plain(account.source), style="bold")
-    text.append(
-        f"  {account.format}, {len(steps):,} records, steps {steps[0]:,} to {steps[-1]:,}, "
-        f"{account.rules} rules",
-        style="not bold",
+def _heading(report: RunReport, width: int) -> Text:
+    steps = report.block.step
+    source = printable(report.source)
+    details = (
+        f"{report.format}, {len(steps):,} records, steps {steps[0]:,} to {steps[-1]:,}, "
+        f"{report.rules} rules"
     )
-    return text
+    gap = "  " if len(source) + 2 + len(details) <= width else "\n"
+    return Text(source, style="bold").append(gap + details, style="not bold")
 
 
-def _curves(account: RunReport, width: int) -> list[Text]:
-    block = account.block
+def _curves(report: RunReport, width: int) -> list[Text]:
+    block = report.block
     names = [name for name in (LOSS, GRAD_NORM) if block.column(name).recorded]
     indent = max(len(name) for name in names) + 1
-    room = max(min(width - indent, 100), 10)
+    room = max(min(width, MAX_WIDTH) - indent, 10)
     lines = [
         Text(name.ljust(indent), style="cyan").append(
             sparkline(block.column(name), room), style="default"
         )
         for name in names
     ]
-    incidents = [opinion.diagnosis.incident for opinion in account.gravest(MOST_ROWS)]
-    onsets = [(block.row_of(incident.onset.tick), f"^{incident.number}") for incident in incidents]
-    drawn = min(len(block), room)
-    return [*lines, Text(" " * indent + marks(onsets, len(block), drawn), style="bold yellow")]
+    listed = (report.incident for report in report.most_severe(MAX_ROWS))
+    onsets = [(block.row_of(incident.onset.tick), f"^{incident.number}") for incident in listed]
+    if onsets:
+        under = marks(onsets, len(block), min(len(block), room))
+        lines.append(Text(" " * indent + under, style="bold yellow"))
+    return lines
 
 
-def _table(opinions: tuple[IncidentReport, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("#", "step", "class", "what", "loss", "likely cause", "do"):
-        table.add_column(name, justify="right" if name in "#step" else "left")
-    for opinion in opinions:
-        diagnosis = opinion.diagnosis
-        incident, symptoms = diagnosis.incident, diagnosis.symptoms
-        named = diagnosis.incident_class
+def _table(reports: tuple[IncidentReport, ...], width: int) -> Table:
+    """One line per incident; what does not fit is cut, the explanation has it in full."""
+    table = Table(box=None, pad_edge=False, header_style="bold", width=min(width, MAX_WIDTH))
+    for name in ("#", "step", "class", "loss", "action"):
+        table.add_column(name, justify="right" if name in ("#", "step") else "left", no_wrap=True)
+    table.add_column("symptom", no_wrap=True, overflow="ellipsis", ratio=2)
+    table.add_column("likely cause", no_wrap=True, overflow="ellipsis", ratio=3)
+    for report in reports:
+        diagnosis, incident = report.diagnosis, report.incident
+        symptoms, named = diagnosis.symptoms, diagnosis.incident_class
+        cause = f"{diagnosis.cause.id} {diagnosis.cause.title}" if diagnosis.cause else "not known"
         table.add_row(
             str(incident.number),
             f"{incident.onset.step:,}",
             Text(named.value if named else "open", style=_STYLES.get(named, "") if named else ""),
-            _what(incident),
             f"{number(symptoms.loss_before)} -> {number(symptoms.loss_peak)}",
-            diagnosis.cause.title if diagnosis.cause else "not known",
-            opinion.action.kind.value,
+            report.action.kind.value,
+            Text(printable(str(incident.symptoms[0]))),
+            Text(printable(cause)),
         )
     return table
 
 
-def _what(incident: Incident) -> str:
-    first, *more = (symptom.value for symptom in incident.symptoms)
-    return f"{first} (+{len(more)})" if more else first
+def _explanation(report: IncidentReport, run: RunReport, *, questions: bool) -> Group:
+    """What happened in one incident, from the evidence to the fix."""
+    diagnosis, incident = report.diagnosis, report.incident
+    named = diagnosis.incident_class
+    title = Text(f"incident {incident.number}", style="bold")
+    title.append(f", {_steps(incident)}, ", style="not bold")
+    title.append(named or "open", style=_STYLES.get(named, "not bold") if named else "not bold")
+    title.append(f": {', '.join(printable(str(s)) for s in incident.symptoms)}", style="not bold")
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(no_wrap=True)
+    lines.add_column(overflow="fold")
+    for finding in incident.findings:
+        package = run.package_of(finding)
+        if package:
+            lines.add_row(Text("found", style="bold"), Text(_foreign(finding, package)))
+    seen = [
+        answer.result.observation
+        for answer in diagnosis.walk.answers
+        if answer.result.outcome is Outcome.YES
+    ]
+    for name, text in (
+        ("seen", "; ".join(dict.fromkeys(seen))),
+        ("cause", diagnosis.root_cause),
+        ("do", report.action.instruction),
+        ("fix", diagnosis.remedy),
+    ):
+        if text and not (questions and name == "seen"):
+            lines.add_row(Text(name, style="bold"), Text(printable(text)))
+    parts: list[RenderableType] = [title]
+    if questions:
+        parts.append(Padding(_questions(report), (0, 0, 0, 2)))
+    return Group(*parts, Padding(lines, (0, 0, 0, 2)))
 
 
-def _walk(opinion: IncidentReport) -> Panel:
+def _steps(incident: Incident) -> str:
+    first, end = incident.onset.step, incident.end
+    if end is None or end.step <= first:
+        return f"step {first:,}"
+    return f"steps {first:,} to {end.step:,}"
+
+
+def _foreign(finding: Finding, package: str) -> str:
+    """A finding of a plug-in's detector."""
+    expected = "" if finding.expected is None else f", expected {number(finding.expected)}"
+    return printable(
+        f"{finding.symptom}: {finding.signal} {number(finding.value)} at step {finding.step:,}"
+        f"{expected}, by {finding.detector} ({package})"
+    )
+
+
+def _questions(report: IncidentReport) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
-    for _ in range(4):
+    table.add_column(no_wrap=True)
+    for _ in range(3):
         table.add_column()
-    for answer in opinion.diagnosis.walk.answers:
-        verdict = answer.reading.verdict
+    for answer in report.diagnosis.walk.answers:
+        outcome = answer.result.outcome
         table.add_row(
             Text(answer.id, style="cyan"),
             answer.question,
-            Text(verdict.value, style=_VERDICTS[verdict]),
-            Text(plain(answer.reading.observation), style="dim"),
+            Text(outcome.value, style=_OUTCOMES[outcome]),
+            Text(printable(answer.result.observation), style="dim"),
         )
-    verdict_lines = Table.grid(padding=(0, 2))
-    for name, text in (
-        ("cause", opinion.diagnosis.root_cause),
-        ("do", opinion.action.instruction),
-        ("mend", opinion.diagnosis.remedy),
-    ):
-        verdict_lines.add_row(Text(name, style="bold"), Text(plain(text)))
-    incident = opinion.diagnosis.incident
-    body = Group(table, Text(), verdict_lines)
-    title = f"incident {incident.number}, step {incident.onset.step:,}"
-    return Panel(body, title=title, title_align="left", border_style="dim")
+    return table

@@ -1,4 +1,4 @@
-"""Faults of the data: what the loop gets in place of the batch that it should have had."""
+"""Faults in the data: which batches the loop receives."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def _windows(loop: Observed, step: int) -> Any:
 
 
 def _changed_rows(loop: Observed, clean: Observed) -> dict[int, list[int]]:
-    """By step, the rows that are not those of the clean run; only steps that have any."""
+    """The rows that differ from the clean run, by step; only steps with such rows."""
     found = {}
     for step in clean.tokens:
         rows = (_windows(loop, step) != _windows(clean, step)).any(axis=1)
@@ -44,7 +44,7 @@ def test_f01_shuffles_rows_of_one_batch(bench: Bench, severity: float, rows: int
     run, clean = bench.pair(HardBatch(onset=ONSET, severity=severity, seed=0), optimizer=STILL)
     assert _changed_rows(run.loop, clean.loop) == {ONSET: list(range(rows))}
     found, expected = (_windows(one.loop, ONSET) for one in (run, clean))
-    # Every token is still there; where it stands is another matter, and another in each row.
+    # Every token is still there, in a different order in each row.
     assert (np.sort(found) == np.sort(expected)).all()
     assert run.loop.truth == {"data_positions": [ONSET], "rows": rows}
     rises = per_step(run.block, "max_token_loss")[ONSET], per_step(clean.block, "loss")[ONSET]
@@ -72,17 +72,17 @@ def test_f02_puts_rare_tokens_into_some_batches(
         assert min(periods) > 4
     else:
         assert periods <= {1, 2, 3, 4}
-        assert 1 in periods  # the phrase of a single token is the one that is easy to get wrong
+        assert 1 in periods  # a phrase of a single token is the easiest to get wrong
 
 
 def _period(windows: Any) -> int:
-    """After how many tokens all rows repeat themselves; their length if they do not."""
+    """The number of tokens after which all rows repeat; their length if they do not."""
     length = windows.shape[1]
     repeats = (p for p in range(1, length) if (windows[:, p:] == windows[:, :-p]).all())
     return next(repeats, length)
 
 
-def test_f03_serves_the_batch_before_the_onset_again(bench: Bench) -> None:
+def test_f03_repeats_the_batch_before_the_onset(bench: Bench) -> None:
     fault = DuplicateBatch(onset=ONSET, severity=0.0, seed=0)
     run, clean = bench.pair(fault, optimizer=STILL)
     found, expected = (per_step(one.block, signals.FINGERPRINT) for one in (run, clean))

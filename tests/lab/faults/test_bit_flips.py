@@ -1,4 +1,4 @@
-"""F13: which bit of which number turns over, on which rank, and that no other does."""
+"""F13: which bit of which number flips, on which rank, and that no other bit does."""
 
 import numpy as np
 import pytest
@@ -10,15 +10,15 @@ pytest.importorskip("torchdata")
 from tests.lab.observing import ONSET, STEPS, STILL, Arrays, Bench, Observed, differing
 
 from trimtab.lab.faults.machine.f13_bit_flip import GradientBitFlip, WeightBitFlip
-from trimtab.lab.trainer.disturbance import Base
+from trimtab.lab.trainer.intervention import Base
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 
 BITS = [(0.0, 23), (0.6, 28), (1.0, 30)]
-"""What a severity means."""
+"""Severity to bit."""
 
 
-def _turned(one: Arrays, other: Arrays) -> list[tuple[str, int, int]]:
+def _flipped_bits(one: Arrays, other: Arrays) -> list[tuple[str, int, int]]:
     """Which bits differ: tensor, element, bit."""
     found = []
     for name in sorted(differing(one, other)):
@@ -28,36 +28,40 @@ def _turned(one: Arrays, other: Arrays) -> list[tuple[str, int, int]]:
     return found
 
 
-def _told(loop: Observed) -> tuple[str, int, int]:
+def _flip_in_truth(loop: Observed) -> tuple[str, int, int]:
     return loop.truth["tensor"], loop.truth["element"], loop.truth["bit"]
 
 
 @pytest.mark.parametrize(("severity", "bit"), BITS)
-def test_one_bit_of_one_gradient_turns_at_one_step(bench: Bench, severity: float, bit: int) -> None:
+def test_one_bit_of_one_gradient_flips_at_one_step(bench: Bench, severity: float, bit: int) -> None:
     fault = GradientBitFlip(onset=ONSET, severity=severity, seed=bit)
     run, clean = (one.loop for one in bench.pair(fault, optimizer=STILL))
-    turned = {s: _turned(run.gradients[s], clean.gradients[s]) for s in range(STEPS)}
-    assert turned == {step: [_told(run)] if step == ONSET else [] for step in range(STEPS)}
-    name, element, told_bit = _told(run)
-    assert told_bit == bit
+    flipped = {s: _flipped_bits(run.gradients[s], clean.gradients[s]) for s in range(STEPS)}
+    assert flipped == {
+        step: [_flip_in_truth(run)] if step == ONSET else [] for step in range(STEPS)
+    }
+    name, element, flipped_bit = _flip_in_truth(run)
+    assert flipped_bit == bit
     assert run.truth["before"] == clean.gradients[ONSET][name].ravel()[element]
     assert run.truth["after"] == run.gradients[ONSET][name].ravel()[element]
 
 
 @pytest.mark.parametrize(("severity", "bit"), BITS)
-def test_one_bit_of_one_weight_turns_and_stays(bench: Bench, severity: float, bit: int) -> None:
+def test_one_bit_of_one_weight_flips_and_stays(bench: Bench, severity: float, bit: int) -> None:
     fault = WeightBitFlip(onset=ONSET, severity=severity, seed=bit)
     run, clean = (one.loop for one in bench.pair(fault, optimizer=STILL))
-    turned = {s: _turned(run.weights[s], clean.weights[s]) for s in range(STEPS)}
-    assert turned == {step: [_told(run)] if step >= ONSET else [] for step in range(STEPS)}
-    assert _told(run)[2] == bit
+    flipped = {s: _flipped_bits(run.weights[s], clean.weights[s]) for s in range(STEPS)}
+    assert flipped == {
+        step: [_flip_in_truth(run)] if step >= ONSET else [] for step in range(STEPS)
+    }
+    assert _flip_in_truth(run)[2] == bit
 
 
 def test_seeds_choose_other_tensors_and_elements(bench: Bench) -> None:
     chosen = set()
     for seed in range(6):
         loop = bench.broken(GradientBitFlip(onset=0, severity=1.0, seed=seed), steps=1).loop
-        chosen.add(_told(loop))
+        chosen.add(_flip_in_truth(loop))
     assert len(chosen) == 6
     assert len({tensor for tensor, _, _ in chosen}) > 2
 
@@ -74,15 +78,15 @@ def test_only_the_last_rank_is_hit(bench: Bench) -> None:
     run, clean = bench.pair(_GradientOnRanks(onset=ONSET, severity=1.0, seed=0), optimizer=STILL)
     for step in range(STEPS):
         first, last = (
-            _turned(run.ranks[rank].gradients[step], clean.ranks[rank].gradients[step])
+            _flipped_bits(run.ranks[rank].gradients[step], clean.ranks[rank].gradients[step])
             for rank in (0, 1)
         )
         assert first == []
-        assert last == ([_told(run.ranks[1])] if step == ONSET else [])
+        assert last == ([_flip_in_truth(run.ranks[1])] if step == ONSET else [])
     assert run.ranks[0].truth == {}
     assert run.ranks[1].truth["rank"] == 1
 
     run, clean = bench.pair(_WeightOnRanks(onset=ONSET, severity=1.0, seed=0), optimizer=STILL)
     assert not differing(run.ranks[0].weights[ONSET], clean.ranks[0].weights[ONSET])
-    found = _turned(run.ranks[1].weights[ONSET], clean.ranks[1].weights[ONSET])
-    assert found == [_told(run.ranks[1])]
+    found = _flipped_bits(run.ranks[1].weights[ONSET], clean.ranks[1].weights[ONSET])
+    assert found == [_flip_in_truth(run.ranks[1])]

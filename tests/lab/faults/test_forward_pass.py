@@ -1,4 +1,4 @@
-"""Faults of the forward pass: weights that grow, activations that overflow, a wrong loss."""
+"""Faults in the forward pass: growing weights, overflowing activations, a wrong loss."""
 
 import math
 from typing import Any, cast
@@ -23,8 +23,8 @@ from trimtab.lab.faults.numerics.f12_logic_nan import LogicNan
 from trimtab.lab.faults.numerics.f22_loss_reduction import LossReduction
 from trimtab.lab.model.gpt import Block
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Parts
-from trimtab.lab.trainer.touch import current_step
+from trimtab.lab.trainer.injection import current_step
+from trimtab.lab.trainer.intervention import RunParts
 
 QKV = {"blocks.0.attention.qkv.weight", "blocks.1.attention.qkv.weight"}
 WIDTH = 32
@@ -68,18 +68,18 @@ def test_f11_overflows_and_the_scale_collapses(bench: Bench) -> None:
     assert np.isfinite(clean.block.column(signals.LOSS).values).all()
     losses, scales = (per_step(run.block, name) for name in (signals.LOSS, signals.LOSS_SCALE))
     first = min(step for step, loss in losses.items() if not math.isfinite(loss))
-    assert first > ONSET + 10  # the strength says how long it takes: some 20 steps
+    assert first > ONSET + 10  # at this strength it takes about 20 steps
     assert not any(math.isfinite(losses[step]) for step in range(first, 56))
     for step in range(first + 1, 56):
         assert scales[step] == scales[step - 1] / 2
-    # No step is made any more, so the weights stay as they are.
+    # The scaler skips every step, so the weights stay the same.
     assert not differing(run.loop.weights[first], run.loop.weights[55])
 
 
 class _Measured(Fp16Overflow):
-    """Looks at what the MLP returns before and after it is changed."""
+    """Records the output of the MLP before and after the change."""
 
-    def attach(self, parts: Parts) -> Run:
+    def attach(self, parts: RunParts) -> Run:
         self.trained: dict[int, float] = {}
         self.evaluated: set[float] = set()
         mlp = cast(Block, parts.run.model.blocks[-1]).mlp
@@ -116,7 +116,7 @@ def test_f12_has_no_loss_and_no_gradient(bench: Bench) -> None:
     assert math.isnan(per_step(run.block, signals.LOSS)[ONSET])
     assert run.loop.gradients[ONSET].keys() == clean.loop.gradients[ONSET].keys()
     assert all(np.isnan(gradient).all() for gradient in run.loop.gradients[ONSET].values())
-    # One is enough: no weight is a number any more.
+    # One batch is enough: all weights are NaN.
     assert all(np.isnan(weights).all() for weights in run.loop.weights[ONSET + 1].values())
     assert fault.truth == {"data_positions": [ONSET]}
 

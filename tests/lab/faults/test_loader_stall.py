@@ -1,4 +1,4 @@
-"""F16: batches that come late, and nothing else."""
+"""F16: batches that arrive late, and no other change."""
 
 import statistics
 

@@ -1,4 +1,4 @@
-"""Faults of the optimizer: its moments, its settings, and the weights that it leaves alone."""
+"""Faults in the optimizer: its moments, its settings, and weights that it does not update."""
 
 import numpy as np
 import pytest

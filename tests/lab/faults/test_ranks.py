@@ -1,4 +1,4 @@
-"""Faults of one rank among others: the last one is hit, and no other."""
+"""Faults on one rank: the last rank has the fault, and no other."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from trimtab.lab.faults.machine.f17_slow_rank import SlowRank
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 
 
-def test_f14_spoils_neighbours_in_a_gradient_of_the_last_rank(bench: Bench) -> None:
+def test_f14_corrupts_neighbouring_elements_in_a_gradient_of_the_last_rank(bench: Bench) -> None:
     fault = BadDevice(onset=ONSET, severity=1.0, seed=0)
     run, clean = bench.pair(fault, optimizer=STILL, steps=24)
     hit = []
@@ -51,7 +51,7 @@ def test_f15_moves_the_weights_of_the_last_rank(bench: Bench) -> None:
     for name, usual in clean.loop.weights[ONSET].items():
         distance = run.ranks[1].weights[ONSET][name] - usual
         size = np.sqrt(np.mean(distance**2) / np.mean(usual**2))
-        # By chance up to 50 % off in the 32 numbers of a gain, 4 deviations.
+        # A gain has 32 numbers: up to 50 % off by chance, 4 standard deviations.
         assert size == pytest.approx(fault.strength, rel=0.5 if usual.size == 32 else 0.1)
     assert [one.truth for one in run.ranks] == [{}, {"rank": 1}]
 

@@ -1,4 +1,4 @@
-"""Faults of the learning rate: what the optimizer is told to do at each step."""
+"""Faults in the learning rate: what the optimizer uses at each step."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from trimtab.lab.faults.optimizer.f21_rate_too_high import RateTooHigh
 from trimtab.lab.faults.optimizer.f24_wrong_schedule import WrongSchedule
 
 EXACT = 1e-12
-"""Relative: a product of three numbers is rounded in another order, and nothing else differs."""
+"""Relative: a product of three numbers is rounded in a different order; nothing else differs."""
 
 STEPS_OF_JUMP = 5
 

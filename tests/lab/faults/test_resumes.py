@@ -1,4 +1,4 @@
-"""Faults of a resume: what is not as it was when the run was stopped."""
+"""Faults in a resume: what differs from the state at the stop."""
 
 import numpy as np
 import pytest
@@ -29,13 +29,13 @@ def test_f06_loses_the_moments_of_some_and_keeps_the_others(
     assert differing(run.state[ONSET], clean.state[ONSET]) == gone
     assert not differing(run.weights[ONSET], clean.weights[ONSET])
     assert not differing(run.state[ONSET - 1], clean.state[ONSET - 1])
-    # Adam begins anew to count.
+    # Adam counts its steps from 0 again.
     counts = {name: run.state[ONSET + 1][f"{name} step"] for name in fault.truth["parameters"]}
     assert set(map(float, counts.values())) == {1.0}
 
 
 @pytest.mark.parametrize(("severity", "source"), [(0.0, 7), (0.5, 6), (1.0, 1)])
-def test_f18_goes_on_with_old_weights_and_all_else_new(
+def test_f18_resumes_with_old_weights_and_everything_else_current(
     bench: Bench, severity: float, source: int
 ) -> None:
     fault = WrongWeights(onset=ONSET, severity=severity, seed=0)
@@ -50,7 +50,7 @@ def test_f18_goes_on_with_old_weights_and_all_else_new(
 
 def test_f18d_sees_batches_a_second_time(bench: Bench) -> None:
     fault = WrongPosition(onset=ONSET, severity=0.0, seed=0)
-    assert fault.strength == 10 > ONSET  # so it goes back to the very first batch
+    assert fault.strength == 10 > ONSET  # so it goes back to the first batch
     run, clean = bench.pair(fault)
     assert fault.truth == {"data_positions": list(range(ONSET))}
     found, expected = (per_step(one.block, signals.FINGERPRINT) for one in (run, clean))
@@ -62,7 +62,7 @@ def test_f18d_sees_batches_a_second_time(bench: Bench) -> None:
     assert np.array_equal(run.loop.targets[ONSET], clean.loop.targets[0])
 
 
-def test_f18d_goes_on_with_new_batches_when_the_old_ones_are_over(bench: Bench) -> None:
+def test_f18d_continues_with_new_batches_after_the_repeated_ones(bench: Bench) -> None:
     fault = WrongPosition(onset=ONSET, severity=0.0, seed=0)
     run, clean = bench.pair(fault, steps=ONSET + 12)
     found, expected = (per_step(one.block, signals.FINGERPRINT) for one in (run, clean))

@@ -1,4 +1,4 @@
-"""Planned changes of the batch: what the loop gets before and after."""
+"""Planned changes of the batch: what the loop receives before and after."""
 
 import pytest
 
@@ -9,12 +9,12 @@ pytest.importorskip("torchdata")
 from tests.lab.observing import ONSET, STEPS, Bench
 
 from trimtab.lab.harmless.batches import BatchRamp, LongerSequences, PlannedMix
-from trimtab.lab.trainer.disturbance import Disturbance
+from trimtab.lab.trainer.intervention import Intervention
 
 
 @pytest.mark.parametrize(("kind", "rows", "length"), [(BatchRamp, 2, 16), (LongerSequences, 8, 4)])
 def test_batches_are_smaller_until_the_onset(
-    bench: Bench, kind: type[Disturbance], rows: int, length: int
+    bench: Bench, kind: type[Intervention], rows: int, length: int
 ) -> None:
     change = kind(onset=ONSET, severity=1.0, seed=0)
     run, clean = bench.pair(change)

@@ -1,4 +1,4 @@
-"""Pauses: they take their time, and leave no trace in any other number."""
+"""Pauses: they take time and change no other number."""
 
 import pytest
 
@@ -18,12 +18,12 @@ def test_a_long_evaluation_changes_nothing_but_its_own_loss(bench: Bench) -> Non
     run, clean = bench.pair(change)
     assert first_difference(run.block, clean.block, besides=["eval_loss"]) is None
     assert not differing(run.loop.weights[STEPS - 1], clean.loop.weights[STEPS - 1])
-    # It looks at 20 batches where the twin looks at 2, so it finds another number.
+    # It uses 20 batches and the twin 2, so the losses differ.
     assert ONSET in per_step(run.block, signals.EVAL_LOSS)
     assert first_difference(run.block, clean.block) == 0
 
 
-def test_a_right_resume_waits_and_changes_nothing(bench: Bench) -> None:
+def test_a_correct_resume_pauses_and_changes_nothing(bench: Bench) -> None:
     change = RightResume(onset=ONSET, severity=0.5, seed=0)
     run, clean = bench.pair(change)
     assert first_difference(run.block, clean.block) is None

@@ -19,7 +19,7 @@ def _shares(run: Trained) -> list[float]:
     return [rate / PEAK for rate in per_step(run.block, signals.LR).values()]
 
 
-def test_a_cooldown_is_flat_and_then_a_straight_line_to_nothing(bench: Bench) -> None:
+def test_a_cooldown_is_constant_and_then_falls_linearly_to_zero(bench: Bench) -> None:
     change = Cooldown(onset=ONSET, severity=1.0, seed=0)
     shares = _shares(bench.broken(change, warmup_steps=2))
     line = [(STEPS - step) / (STEPS - ONSET) for step in range(ONSET, STEPS)]

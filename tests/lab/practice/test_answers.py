@@ -1,4 +1,4 @@
-"""What a learner may say, and what is tried in every exercise."""
+"""Answers that a learner can give, and those that are tried in every exercise."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from trimtab.core.errors import ConfigError
 from trimtab.lab.practice.answers import Answer, candidates, parse_answer
 from trimtab.lab.practice.exercise import Exercise
 
-LATE = Exercise.of_kind("F24", 3)
+LATE = Exercise.from_kind("F24", 3)
 
 
 @pytest.mark.parametrize(
@@ -18,33 +18,33 @@ LATE = Exercise.of_kind("F24", 3)
         ("wait", Answer(kind=ActionKind.WAIT)),
         ("  STOP ", Answer(kind=ActionKind.STOP)),
         ("skip 12", Answer(kind=ActionKind.SKIP, number=12)),
-        ("skip", Answer(kind=ActionKind.SKIP, number=LATE.asked - LATE.last_good)),
+        ("skip", Answer(kind=ActionKind.SKIP, number=LATE.decision_step - LATE.last_good)),
         ("roll  back 60", Answer(kind=ActionKind.ROLL_BACK, number=60)),
         ("rollback", Answer(kind=ActionKind.ROLL_BACK, number=LATE.checkpoints[-1])),
         ("lower 2.5", Answer(kind=ActionKind.LOWER_LR, number=2.5)),
         ("lower LR", Answer(kind=ActionKind.LOWER_LR, number=3)),
     ],
 )
-def test_an_answer_is_read(text: str, answer: Answer) -> None:
+def test_an_answer_is_parsed(text: str, answer: Answer) -> None:
     assert parse_answer(text, LATE) == answer
     assert parse_answer(str(answer), LATE) == answer
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
-        ("", "say one of: wait, discard"),
-        ("panic", "say one of: wait, discard"),
+        ("", "choose from: wait, discard"),
+        ("panic", "choose from: wait, discard"),
         ("wait 3", "'wait' takes no number; got 3"),
         ("skip 0", "1 to 1000 batches; got 0"),
         ("skip 2.5", "1 to 1000 batches; got 2.5"),
         ("roll back 61", "the step of a checkpoint: 30, 60"),
-        ("lower 1", "more than 1, up to 1000; got 1"),
-        ("lower nan", "say one of"),
+        ("lower 1", "above 1, up to 1000; got 1"),
+        ("lower nan", "choose from"),
     ],
 )
-def test_what_is_no_answer_is_told(text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_an_invalid_answer_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parse_answer(text, LATE)
 
 

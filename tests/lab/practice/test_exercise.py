@@ -1,39 +1,39 @@
-"""Which exercise a seed stands for."""
+"""The exercise of a seed."""
 
 import pytest
 
 pytest.importorskip("torch")
 
 from trimtab.core.errors import ConfigError
-from trimtab.lab.practice.exercise import FEWEST_STEPS, STEPS, Exercise, Home
+from trimtab.lab.practice.exercise import MIN_STEPS, STEPS, Exercise, Origin
 from trimtab.lab.scenarios.catalogue import KINDS
-from trimtab.lab.trainer.disturbance import Base
+from trimtab.lab.trainer.intervention import Base
 
-MANY = [Exercise.of_seed(seed) for seed in range(300)]
-
-
-def test_a_seed_is_one_exercise_and_another_seed_another() -> None:
-    assert Exercise.of_seed(7) == Exercise.of_seed(7)
-    assert len({(one.scenario.kind, one.onset, one.asked) for one in MANY}) > 250
+MANY = [Exercise.from_seed(seed) for seed in range(300)]
 
 
-def test_every_home_is_drawn_and_some_exercises_have_no_fault() -> None:
-    assert {one.home for one in MANY} == set(Home)
-    harmless = [one for one in MANY if not one.disturbance().is_fault]
+def test_a_seed_is_one_exercise_and_a_different_seed_a_different_one() -> None:
+    assert Exercise.from_seed(7) == Exercise.from_seed(7)
+    assert len({(one.scenario.kind, one.onset, one.decision_step) for one in MANY}) > 250
+
+
+def test_every_origin_is_drawn_and_some_exercises_have_no_fault() -> None:
+    assert {one.origin for one in MANY} == set(Origin)
+    harmless = [one for one in MANY if not one.intervention().is_fault]
     assert 0.15 < len(harmless) / len(MANY) < 0.35
-    assert {one.scenario.needs for one in MANY} == {Base.PLAIN, Base.FP16, Base.RESUME}
+    assert {one.scenario.required_base for one in MANY} == {Base.PLAIN, Base.FP16, Base.RESUME}
 
 
-@pytest.mark.parametrize("steps", [FEWEST_STEPS, STEPS])
-def test_there_is_a_good_checkpoint_before_the_onset_and_time_after_the_question(
+@pytest.mark.parametrize("steps", [MIN_STEPS, STEPS])
+def test_there_is_a_good_checkpoint_before_the_onset_and_time_after_the_decision(
     steps: int,
 ) -> None:
     for seed in range(100):
-        one = Exercise.of_seed(seed, steps)
-        assert 0 < one.last_good <= one.onset < one.asked < one.steps
-        assert one.checkpoints[-1] <= one.asked
-        assert one.steps - one.asked >= steps // 5
-        assert one.disturbance().onset == one.onset
+        one = Exercise.from_seed(seed, steps)
+        assert 0 < one.last_good <= one.onset < one.decision_step < one.steps
+        assert one.checkpoints[-1] <= one.decision_step
+        assert one.steps - one.decision_step >= steps // 5
+        assert one.intervention().onset == one.onset
 
 
 def test_a_run_that_is_resumed_has_its_checkpoint_at_the_onset() -> None:
@@ -47,10 +47,10 @@ def test_no_exercise_needs_settings_of_its_own_or_several_ranks() -> None:
     for one in MANY:
         kind = KINDS[one.scenario.kind]
         assert not (kind.from_start and kind.is_fault)
-        assert one.disturbance().settings(one.config()) == one.config()
+        assert one.intervention().settings(one.config()) == one.config()
 
 
 @pytest.mark.parametrize(("seed", "steps", "word"), [(-1, STEPS, "seed"), (0, 47, "steps")])
-def test_what_cannot_be_is_refused(seed: int, steps: int, word: str) -> None:
+def test_impossible_exercises_are_refused(seed: int, steps: int, word: str) -> None:
     with pytest.raises(ConfigError, match=f"{word} must"):
-        Exercise.of_seed(seed, steps)
+        Exercise.from_seed(seed, steps)

@@ -1,4 +1,4 @@
-"""What an answer is worth."""
+"""The scores of answers."""
 
 import math
 
@@ -10,7 +10,7 @@ from trimtab.core.actions import ActionKind
 from trimtab.lab.practice.answers import Answer
 from trimtab.lab.practice.scoring import Result, Stakes, mark
 
-STAKES = Stakes(loss_before=5.0, loss_mended=4.0, steps=100)
+STAKES = Stakes(loss_before=5.0, loss_fixed=4.0, steps=100)
 WAIT, STOP = Answer(kind=ActionKind.WAIT), Answer(kind=ActionKind.STOP)
 BACK = Answer(kind=ActionKind.ROLL_BACK, number=20)
 STOPPED = Result(eval_loss=5.0, steps=0)
@@ -23,25 +23,25 @@ def scores(**results: Result) -> dict[str, int]:
     return {names[one.answer]: one.score for one in graded}
 
 
-def test_in_a_healthy_run_waiting_is_best_and_going_back_costs_its_steps() -> None:
+def test_in_a_healthy_run_waiting_is_best_and_rolling_back_costs_steps() -> None:
     healthy = Result(eval_loss=4.0, steps=80)
-    told = scores(stop=STOPPED, back=Result(eval_loss=4.0, steps=100), wait=healthy)
-    # 20 steps are a fifth of the rest; at half their worth, by half of what was to be had.
-    assert told == {"wait": 100, "back": 80, "stop": 0}
-    assert list(told) == ["wait", "back", "stop"]
+    found = scores(stop=STOPPED, back=Result(eval_loss=4.0, steps=100), wait=healthy)
+    # 20 steps are a fifth of the rest, priced at half; the scale is half of the gain.
+    assert found == {"wait": 100, "back": 80, "stop": 0}
+    assert list(found) == ["wait", "back", "stop"]
 
 
-def test_where_nothing_more_is_learned_stopping_is_best() -> None:
-    told = scores(wait=Result(eval_loss=5.0, steps=80), stop=STOPPED)
-    assert told == {"stop": 100, "wait": 20}
+def test_stopping_is_best_if_nothing_more_is_learned() -> None:
+    found = scores(wait=Result(eval_loss=5.0, steps=80), stop=STOPPED)
+    assert found == {"stop": 100, "wait": 20}
 
 
 @pytest.mark.parametrize("lost", [math.nan, math.inf])
-def test_weights_that_are_not_finite_are_worth_nothing(lost: float) -> None:
-    told = scores(
+def test_non_finite_weights_are_the_worst_result(lost: float) -> None:
+    found = scores(
         wait=Result(eval_loss=lost, steps=80), back=Result(eval_loss=4.0, steps=100), stop=STOPPED
     )
-    assert told == {"back": 100, "stop": 0, "wait": 0}
+    assert found == {"back": 100, "stop": 0, "wait": 0}
 
 
 def test_of_equal_answers_the_milder_comes_first() -> None:
@@ -49,7 +49,7 @@ def test_of_equal_answers_the_milder_comes_first() -> None:
     assert list(scores(wait=same, back=same)) == ["wait", "back"]
 
 
-def test_a_rest_that_brings_nothing_still_has_a_scale() -> None:
-    stakes = Stakes(loss_before=4.0, loss_mended=4.1, steps=10)
+def test_without_any_gain_scores_still_have_a_scale() -> None:
+    stakes = Stakes(loss_before=4.0, loss_fixed=4.1, steps=10)
     graded = mark({WAIT: Result(eval_loss=4.1, steps=8), STOP: STOPPED}, stakes)
     assert [one.score for one in graded] == [100, 0]

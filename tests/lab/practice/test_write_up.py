@@ -1,4 +1,4 @@
-"""The empty post-mortem, and how a filled-in one compares with the judge's."""
+"""The post-mortem template, and how a filled-in one compares with trimtab's."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.report.test_reports import account_of
+from tests.report.test_reports import report_of
 from tests.synthetic import troubled_run
 
 from trimtab.core.actions import ActionKind
@@ -23,8 +23,8 @@ from trimtab.lab.practice.write_up import (
 )
 from trimtab.report.postmortem import write_postmortem
 
-ACCOUNT = account_of(troubled_run())
-SPIKE = ACCOUNT.opinions[0]
+REPORT = report_of(troubled_run())
+SPIKE = REPORT.incidents[0]
 TRUTH = WriteUp(onset="600", incident_class="", cause="F02", action="wait")
 
 
@@ -37,18 +37,18 @@ def filled_in(**lines: str) -> str:
     return text
 
 
-def test_the_template_has_the_parts_of_our_post_mortem() -> None:
+def test_the_template_has_the_sections_of_trimtabs_post_mortem() -> None:
     headings = r"(?m)^## (.*)$"
-    ours = re.findall(headings, write_postmortem(SPIKE, ACCOUNT))
+    ours = re.findall(headings, write_postmortem(SPIKE, REPORT))
     assert re.findall(headings, empty_write_up("Exercise 1")) == ours
 
 
 @pytest.mark.parametrize("text", [empty_write_up("Exercise 1"), "", filled_in(Peak_loss="7")])
-def test_a_template_without_an_opinion_is_not_compared(text: str) -> None:
+def test_an_empty_template_is_not_compared(text: str) -> None:
     assert read_write_up(text) is None
 
 
-def test_what_was_filled_in_is_read() -> None:
+def test_a_filled_in_template_is_read() -> None:
     text = filled_in(Onset_step="598", Class="Recoverable", Cause="F02", Action="wait")
     assert read_write_up(text) == WriteUp(
         onset="598", incident_class="Recoverable", cause="F02", action="wait"
@@ -79,12 +79,12 @@ def test_each_line_is_compared(name: str, value: str, agrees: bool) -> None:
     ours = write_up_of(SPIKE)
     assert ours == WriteUp(onset="600", incident_class="recoverable", cause="F02", action="wait")
     lines = {"onset": "", "incident_class": "", "cause": "", "action": ""} | {name: value}
-    told = {line.name: line for line in compare(WriteUp(**lines), ours, TRUTH)}
-    assert list(told) == ["onset", "class", "cause", "action"]
-    assert told[name.removeprefix("incident_")].agrees is agrees
+    compared = {line.name: line for line in compare(WriteUp(**lines), ours, TRUTH)}
+    assert list(compared) == ["onset", "class", "cause", "action"]
+    assert compared[name.removeprefix("incident_")].agrees is agrees
 
 
-def test_a_judge_that_saw_nothing_says_none_and_wait() -> None:
+def test_without_an_incident_the_write_up_says_none_and_wait() -> None:
     ours = write_up_of(None)
     yours = WriteUp(onset="none", incident_class="None", cause="none", action="wait")
     assert all(line.agrees for line in compare(yours, ours, TRUTH))
@@ -96,7 +96,7 @@ def test_rollback_is_roll_back() -> None:
     assert compare(yours, ours, TRUTH)[-1].agrees
 
 
-def test_the_truth_of_a_fault_and_of_none() -> None:
+def test_the_truth_with_and_without_a_fault() -> None:
     same = Result(eval_loss=4.0, steps=80)
     back, discard = Answer(kind=ActionKind.ROLL_BACK, number=90), Answer(kind=ActionKind.DISCARD)
     best = [
@@ -104,10 +104,10 @@ def test_the_truth_of_a_fault_and_of_none() -> None:
         Mark(answer=back, result=same, score=100),
         Mark(answer=Answer(kind=ActionKind.WAIT), result=same, score=99),
     ]
-    fault = Exercise.of_kind("F13w", 3)
-    told = truth_of(fault, best)
-    assert told == WriteUp(
+    fault = Exercise.from_kind("F13w", 3)
+    truth = truth_of(fault, best)
+    assert truth == WriteUp(
         onset=str(fault.onset), incident_class="", cause="F13", action="discard, roll back"
     )
-    none = truth_of(Exercise.of_kind("cooldown", 3), best)
+    none = truth_of(Exercise.from_kind("cooldown", 3), best)
     assert (none.onset, none.cause) == ("none", "none")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from benchmarks.collectives import MOST_BYTES, MOST_COLLECTIVES, traffic
+from benchmarks.collectives import MAX_BYTES, MAX_COLLECTIVES, traffic
 from tests.live.protect.made_up import FAULTS, NAN, break_step, give_gradients, make_model
 from tests.live.protect.test_do_no_harm import ELSEWHERE, IN_THE_GATE, IN_THE_NUMBERS
 from tests.live.test_do_no_harm import planted
@@ -304,7 +304,7 @@ def test_ranks_that_are_at_different_steps_part(
 @pytest.mark.parametrize("world", [2, 64, 16384])
 def test_two_collectives_and_few_bytes_a_step_at_any_world_size(world: int, tmp_path: Path) -> None:
     counted = traffic(world, tmp_path, num_blocks=40, steps=21)
-    assert all(len(step) == MOST_COLLECTIVES for step in counted.steps)
-    assert counted.most_bytes <= MOST_BYTES
+    assert all(len(step) == MAX_COLLECTIVES for step in counted.steps)
+    assert counted.max_bytes <= MAX_BYTES
     # The same bytes at every step, so that no rank can ever send more than another.
     assert len({tuple(step) for step in counted.steps}) == 1

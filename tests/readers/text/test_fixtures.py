@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trimtab.core.signals import Quality
-from trimtab.readers import LogFormat, read_log
+from trimtab.readers import read_log
 
 FIXTURES = Path(__file__).parent / "fixtures"
 MADE = sorted(FIXTURES.glob("*.log"))
@@ -49,7 +49,7 @@ def test_every_fixture_says_who_wrote_it() -> None:
 def test_what_the_writer_was_given_is_read(path: Path) -> None:
     rows = truth(path)["rows"]
     reading = read_log(path)
-    assert reading.format.value == {"automodel": "nemo"}.get(path.stem, path.stem)
+    assert reading.format == {"automodel": "nemo"}.get(path.stem, path.stem)
     assert "Lines cut off in the middle, left out: 1." in reading.notes
     assert reading.block.step.tolist() == [row["step"] for row in rows]
     assert reading.block.attempt[-1] == 1
@@ -67,7 +67,9 @@ def test_what_the_writer_was_given_is_read(path: Path) -> None:
 
 
 def test_a_skipped_interval_has_no_loss_and_a_dropped_one_is_nan() -> None:
-    notes = read_log(FIXTURES / "megatron.log", format=LogFormat.MEGATRON).notes
+    notes = read_log(FIXTURES / "megatron.log", format="megatron").notes
     assert "Records in which all iterations were skipped, without a loss: 1." in notes
-    dropped = "Records in which 'lm loss' was not printed, as Megatron does with NaN; taken as NaN"
+    dropped = (
+        "Records in which 'lm loss' was not printed, as Megatron does with NaN; treated as NaN"
+    )
     assert f"{dropped}: 2." in notes

@@ -12,8 +12,9 @@ from tests.readers.text.writers import SAMPLES, Sample
 
 from trimtab.core.block import Block
 from trimtab.core.errors import LogError
-from trimtab.readers import LogFormat, lines, read_log
-from trimtab.readers.text import scribe
+from trimtab.readers import log_file, read_log
+from trimtab.readers.registry import FORMATS
+from trimtab.readers.text import parser
 
 LINES = sorted(
     {line for sample in SAMPLES for part in sample.print()[0][:20] for line in part.splitlines()}
@@ -37,13 +38,13 @@ PIECES = [
 ]
 
 
-def read_text(text: str, format: LogFormat | None, block_bytes: int, layouts: int = 8) -> Block:
+def read_text(text: str, format: str | None, block_bytes: int, layouts: int = 8) -> Block:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"
         path.write_bytes(text.encode("utf-8", "surrogatepass"))
         with (
-            mock.patch.object(lines, "BLOCK_BYTES", block_bytes),
-            mock.patch.object(scribe, "MOST_LAYOUTS", layouts),
+            mock.patch.object(log_file, "BLOCK_BYTES", block_bytes),
+            mock.patch.object(parser, "MAX_LAYOUTS", layouts),
         ):
             return read_log(path, format=format).block
 
@@ -75,10 +76,8 @@ def damaged(draw: st.DrawFn) -> str:
 
 
 @settings(max_examples=100, deadline=None)
-@given(damaged(), st.sampled_from([None, *LogFormat]), st.sampled_from([64, 1 << 20]))
-def test_damaged_logs_raise_nothing_else(
-    text: str, format: LogFormat | None, block_bytes: int
-) -> None:
+@given(damaged(), st.sampled_from([None, *FORMATS]), st.sampled_from([64, 1 << 20]))
+def test_damaged_logs_raise_nothing_else(text: str, format: str | None, block_bytes: int) -> None:
     with suppress(LogError):
         block = read_text(text, format, block_bytes)
         assert len(block) <= text.count("\n") + text.count("\r") + 1
@@ -100,7 +99,7 @@ def test_layouts_never_change_what_is_read(text: str) -> None:
         assert same(read_text(text, format, 1 << 20), read_text(text, format, 1 << 20, layouts=0))
 
 
-def _format(text: str) -> LogFormat:
+def _format(text: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"
         path.write_bytes(text.encode("utf-8", "surrogatepass"))

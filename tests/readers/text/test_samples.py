@@ -7,7 +7,7 @@ from tests.readers.text.story import Ink
 from tests.readers.text.writers import SAMPLES, Sample
 
 from trimtab.core.block import Block
-from trimtab.readers import lines, read_log
+from trimtab.readers import log_file, read_log
 
 CUT = "Lines cut off in the middle, left out: 1."
 every_sample = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
@@ -28,7 +28,7 @@ def assert_same(block: Block, ink: Ink) -> None:
 def test_what_is_printed_is_read(sample: Sample, write: Write) -> None:
     parts, ink = sample.print()
     reading = read_log(write("".join(parts), "log.txt"))
-    assert reading.format is sample.format
+    assert reading.format == sample.format
     assert_same(reading.block, ink)
     assert dict(reading.block.qualities) == sample.qualities
     assert reading.block.attempt[-1] == 1
@@ -41,7 +41,7 @@ def test_how_the_file_is_cut_does_not_matter(
     sample: Sample, size: int, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts, ink = sample.print()
-    monkeypatch.setattr(lines, "BLOCK_BYTES", size)
+    monkeypatch.setattr(log_file, "BLOCK_BYTES", size)
     assert_same(read_log(write("".join(parts))).block, ink)
 
 

@@ -8,7 +8,7 @@ from tests.readers.shapes import Write, values
 
 from trimtab.core.errors import NoUsableLoss
 from trimtab.core.signals import Quality
-from trimtab.readers import LogFormat, read_log
+from trimtab.readers import read_log
 
 NAN = math.nan
 
@@ -42,7 +42,7 @@ def test_megatron_gives_dropped_losses_back(write: Write) -> None:
     assert reading.block.quality("loss") is Quality.INFERRED
     assert values(reading.block, "number of nan iterations") == [0, 0, 0, 3, 0, 0, 0]
     assert reading.notes == (
-        "Records in which 'lm loss' was not printed, as Megatron does with NaN; taken as NaN: 3.",
+        "Records in which 'lm loss' was not printed, as Megatron does with NaN; treated as NaN: 3.",
         "Records in which all iterations were skipped, without a loss: 1.",
     )
 
@@ -144,7 +144,7 @@ def test_epochs_of_deepspeed_chat_are_joined(write: Write) -> None:
     reading = read_log(write(text))
     assert reading.block.step.tolist() == [0, 1, 2, 1, 2, 3, 4, 5]
     assert reading.block.attempt.tolist() == [0, 0, 0, 1, 1, 1, 1, 1]
-    assert "Epochs in which the steps are counted anew, joined: 2." in reading.notes
+    assert "Epochs in which the step count starts again, joined: 2." in reading.notes
 
 
 def mlperf(step: int, batch: int | None = None) -> str:
@@ -221,8 +221,8 @@ def test_a_quantized_torchtitan_has_no_mfu(write: Write) -> None:
         ("s:1 trl:2.5000 lr:0.000100 norm:1.00", "llm.c"),
     ],
 )
-def test_lines_that_look_alike_are_told_apart(write: Write, line: str, format: str) -> None:
+def test_lines_that_look_alike_are_distinguished(write: Write, line: str, format: str) -> None:
     reading = read_log(write(line + "\n"))
-    assert reading.format is LogFormat(format)
+    assert reading.format == format
     assert reading.block.step.tolist() == [1]
     assert values(reading.block, "loss") == [2.5]

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from tests.readers.text.story import Ink, Moment, Writer, story
 
 from trimtab.core.signals import Quality
-from trimtab.readers import LogFormat
 
 TOTAL = 5000
 
@@ -21,7 +20,7 @@ class Sample:
     """One way in which one trainer prints."""
 
     name: str
-    format: LogFormat
+    format: str
     write: Writer
     stride: int = 1
     qualities: dict[str, Quality] = field(default_factory=dict)
@@ -270,39 +269,39 @@ _MEANS = {"loss": Quality.WINDOW_MEAN, "step_seconds": Quality.WINDOW_MEAN}
 SAMPLES = [
     Sample(
         name="Megatron-LM",
-        format=LogFormat.MEGATRON,
+        format="megatron",
         write=megatron,
         stride=10,
         qualities=_MEANS | {"loss": Quality.INFERRED},
     ),
-    Sample(name="NeMo 2", format=LogFormat.NEMO, write=nemo_printer, stride=100, qualities=_MEANS),
-    Sample(name="NeMo Automodel", format=LogFormat.NEMO, write=automodel),
-    Sample(name="torchtitan", format=LogFormat.TORCHTITAN, write=torchtitan, stride=10),
+    Sample(name="NeMo 2", format="nemo", write=nemo_printer, stride=100, qualities=_MEANS),
+    Sample(name="NeMo Automodel", format="nemo", write=automodel),
+    Sample(name="torchtitan", format="torchtitan", write=torchtitan, stride=10),
     Sample(
         name="nanochat",
-        format=LogFormat.NANOCHAT,
+        format="nanochat",
         write=nanochat,
         qualities={"loss": Quality.SMOOTHED},
     ),
-    Sample(name="nanoGPT", format=LogFormat.NANOGPT, write=nanogpt, stride=10),
-    Sample(name="build-nanogpt", format=LogFormat.NANOGPT, write=build_nanogpt),
+    Sample(name="nanoGPT", format="nanogpt", write=nanogpt, stride=10),
+    Sample(name="build-nanogpt", format="nanogpt", write=build_nanogpt),
     Sample(
         name="llm.c",
-        format=LogFormat.LLMC,
+        format="llm.c",
         write=llmc,
         qualities={"tokens_per_second": Quality.SMOOTHED},
     ),
     Sample(
         name="llm.c in Python",
-        format=LogFormat.LLMC,
+        format="llm.c",
         write=llmc_python,
         qualities={"tokens_per_second": Quality.SMOOTHED},
     ),
-    Sample(name="llm.c main.log", format=LogFormat.LLMC, write=llmc_main_log),
-    Sample(name="modded-nanogpt", format=LogFormat.MODDED_NANOGPT, write=modded_nanogpt),
+    Sample(name="llm.c main.log", format="llm.c", write=llmc_main_log),
+    Sample(name="modded-nanogpt", format="modded-nanogpt", write=modded_nanogpt),
     Sample(
         name="fairseq",
-        format=LogFormat.FAIRSEQ,
+        format="fairseq",
         write=fairseq_simple,
         stride=100,
         qualities=_MEANS
@@ -310,12 +309,12 @@ SAMPLES = [
     ),
     Sample(
         name="DeepSpeed",
-        format=LogFormat.DEEPSPEED,
+        format="deepspeed",
         write=deepspeed,
         stride=10,
         qualities={"step_seconds": Quality.WINDOW_MEAN},
     ),
-    Sample(name="DeepSpeed-Chat", format=LogFormat.DEEPSPEED, write=deepspeed_chat),
-    Sample(name="MLPerf", format=LogFormat.MLPERF, write=mlperf),
+    Sample(name="DeepSpeed-Chat", format="deepspeed", write=deepspeed_chat),
+    Sample(name="MLPerf", format="mlperf", write=mlperf),
 ]
 """OLMo is not among them: its writer could be run."""

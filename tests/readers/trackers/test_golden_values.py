@@ -6,7 +6,7 @@ import pytest
 from tests.readers.shapes import Write, values
 
 from trimtab.core.errors import UnreadableLog
-from trimtab.readers import LogFormat, read_log
+from trimtab.readers import read_log
 
 
 def golden(**metrics: Any) -> str:
@@ -19,7 +19,7 @@ def golden(**metrics: Any) -> str:
 def test_steps_of_all_metrics_are_joined(write: Write) -> None:
     text = golden(lm_loss={"1": 10.5, "5": 9.5, "9": 9.0}, num_zeros={"5": 3, "9": 4})
     reading = read_log(write(text, "values.json"))
-    assert reading.format is LogFormat.GOLDEN
+    assert reading.format == "megatron-golden"
     assert reading.block.step.tolist() == [1, 5, 9]
     assert values(reading.block, "loss") == [10.5, 9.5, 9.0]
     assert values(reading.block, "num zeros") == [None, 3.0, 4.0]

@@ -10,7 +10,7 @@ from tests.readers.shapes import Write, values
 
 from trimtab.core.errors import NoUsableLoss, UnreadableLog
 from trimtab.core.signals import LOSS, Quality
-from trimtab.readers import LogFormat, read_log
+from trimtab.readers import read_log
 
 STATE = FIXTURES / "hf" / "every_1.json"
 WINDOWED = FIXTURES / "hf" / "every_2.json"
@@ -26,7 +26,7 @@ def record(step: int, loss: float, **others: float) -> dict[str, Any]:
 
 def test_a_nan_that_the_trainer_wrote_as_zero_is_a_nan_again() -> None:
     reading = read_log(STATE)
-    assert reading.format is LogFormat.HF
+    assert reading.format == "hf"
     assert reading.block.step.tolist() == list(range(1, 13))
     wanted = [loss if math.isfinite(loss) else math.nan for loss in HF_LOSSES]
     assert values(reading.block, "loss") == pytest.approx(wanted, abs=0, nan_ok=True)
@@ -34,7 +34,7 @@ def test_a_nan_that_the_trainer_wrote_as_zero_is_a_nan_again() -> None:
     assert reading.block.column("grad_norm").values[8] == math.inf
     assert reading.block.quality(LOSS) is Quality.INFERRED
     (note,) = reading.notes
-    assert "taken as NaN, which HF's Trainer writes so: 2." in note
+    assert "treated as NaN, which HF's Trainer writes this way: 2." in note
 
 
 def test_the_mean_since_the_last_record_is_called_one() -> None:
@@ -43,7 +43,7 @@ def test_the_mean_since_the_last_record_is_called_one() -> None:
     assert values(reading.block, "loss")[0] == (HF_LOSSES[0] + HF_LOSSES[1]) / 2
     assert reading.block.quality(LOSS) is Quality.WINDOW_MEAN
     assert reading.block.quality("grad_norm") is Quality.RAW
-    assert "logs the mean of 'loss' since the record before" in reading.notes[0]
+    assert "logs the mean of 'loss' since the previous record" in reading.notes[0]
 
 
 def test_the_real_trainer_still_writes_so(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_when_zero_means_nan(write: Write, norm: float, hidden: bool) -> None:
     assert reading.block.quality(LOSS) is (Quality.INFERRED if hidden else Quality.RAW)
 
 
-def test_without_a_gradient_norm_zero_stays_and_is_told(write: Write) -> None:
+def test_without_a_gradient_norm_zero_stays_and_is_reported(write: Write) -> None:
     reading = read_log(write(state(record(1, 2.5), record(2, 0.0))))
     assert values(reading.block, "loss") == [2.5, 0.0]
     assert "without a gradient norm they are left as they are" in reading.notes[0]
@@ -95,10 +95,10 @@ def test_a_history_without_records(write: Write, text: str) -> None:
 
 def test_a_state_without_a_history(write: Write) -> None:
     with pytest.raises(UnreadableLog, match="has no log_history"):
-        read_log(write('{"global_step": 3}'), format=LogFormat.HF)
+        read_log(write('{"global_step": 3}'), format="hf")
 
 
-def test_cut_anywhere_what_stands_before_is_read(write: Write) -> None:
+def test_cut_anywhere_what_comes_before_is_read(write: Write) -> None:
     text = STATE.read_text()
     whole = read_log(STATE).block
     told = 0
@@ -148,6 +148,6 @@ def test_a_checkpoint_that_was_never_finished_gives_way(tmp_path: Path) -> None:
     assert read_log(tmp_path).block.step.tolist() == [9]
 
 
-def test_a_copy_under_another_name_is_known_by_its_content(tmp_path: Path) -> None:
+def test_a_copy_under_a_different_name_is_known_by_its_content(tmp_path: Path) -> None:
     shutil.copy(STATE, tmp_path / "history.txt")
-    assert read_log(tmp_path / "history.txt").format is LogFormat.HF
+    assert read_log(tmp_path / "history.txt").format == "hf"

@@ -7,7 +7,7 @@ from tests.readers.shapes import values
 from tests.readers.written import FIRST, ROWS, assert_reads_back
 
 from trimtab.core.errors import UnreadableLog
-from trimtab.readers import LogFormat, read_log
+from trimtab.readers import read_log
 
 STORE = FIXTURES / "mlflow" / "mlruns"
 
@@ -24,7 +24,7 @@ def make(folder: Path, **metrics: str) -> Path:
 
 def test_the_newest_run_of_a_store() -> None:
     reading = read_log(STORE)
-    assert reading.format is LogFormat.MLFLOW
+    assert reading.format == "mlflow"
     assert_reads_back(reading.block, ROWS)
     assert reading.names["loss"] == "train/loss"
     assert "It is the newest of 2 such logs" in reading.notes[1]
@@ -53,7 +53,7 @@ def test_without_steps_the_rows_are_numbered(tmp_path: Path) -> None:
     assert reading.block.step.tolist() == [0, 1]
 
 
-def test_a_cut_line_is_left_out_and_told(tmp_path: Path) -> None:
+def test_a_cut_line_is_left_out_and_reported(tmp_path: Path) -> None:
     reading = read_log(make(tmp_path, loss="1 2.5 1\n2 2.5 2\n3 2.", lr="1 1 1\n\n2 1 2\n"))
     assert reading.block.step.tolist() == [1, 2]
     assert reading.notes == ("Last line of a metric cut off in the middle, left out: 1.",)

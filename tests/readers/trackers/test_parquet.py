@@ -8,7 +8,7 @@ from tests.readers.shapes import Write, values
 from tests.readers.written import FIRST, ROWS, assert_reads_back
 
 from trimtab.core.errors import LogError, MissingExtra, UnreadableLog
-from trimtab.readers import LogFormat, read_log
+from trimtab.readers import read_log
 from trimtab.readers.trackers import parquet as ours
 
 RUN = FIXTURES / "parquet" / "run.parquet"
@@ -29,7 +29,7 @@ def make(path: Path, **columns: list[Any]) -> Path:
 
 def test_a_plain_table(parquet: Any) -> None:
     reading = read_log(RUN)
-    assert reading.format is LogFormat.PARQUET
+    assert reading.format == "parquet"
     assert_reads_back(reading.block, ROWS)
 
 
@@ -102,7 +102,7 @@ def test_a_cut_file_says_so(write: Write, end: int) -> None:
         read_log(write(data))
 
 
-def test_damage_within_is_told(parquet: Any, write: Write) -> None:
+def test_damage_within_is_reported(parquet: Any, write: Write) -> None:
     data = bytearray(RUN.read_bytes())
     data[-8:-4] = b"\xff\xff\xff\x7f"  # the length of the index
     with pytest.raises(LogError):

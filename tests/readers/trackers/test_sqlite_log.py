@@ -12,7 +12,7 @@ from tests.readers.written import FIRST, ROWS, assert_reads_back
 
 from trimtab.core.errors import LogError, UnreadableLog
 from trimtab.core.signals import LOSS, Quality
-from trimtab.readers import LogFormat, read_log
+from trimtab.readers import read_log
 from trimtab.readers.trackers.databases import database
 
 PACKED = {
@@ -52,7 +52,7 @@ def mlflow_rows(*rows: str) -> str:
 
 def test_the_newest_run_is_read_and_others_by_name(packed: Path) -> None:
     reading = read_log(packed)
-    assert reading.format is LogFormat.SQLITE
+    assert reading.format == "sqlite"
     assert_reads_back(reading.block, ROWS)
     assert "Of 2 runs in the file, 'run' is read" in reading.notes[0]
     assert_reads_back(read_log(f"{packed}#run").block, ROWS)
@@ -211,7 +211,7 @@ def test_databases_that_hold_no_run(tmp_path: Path, script: str, message: str) -
         read_log(make(tmp_path / "x.db", script))
 
 
-def test_cut_anywhere_what_can_be_read_is_told(packed: Path) -> None:
+def test_cut_anywhere_what_can_be_read_is_reported(packed: Path) -> None:
     data = packed.read_bytes()
     whole = read_log(packed).block
     for end in range(16, len(data), len(data) // 40):
@@ -224,7 +224,7 @@ def test_cut_anywhere_what_can_be_read_is_told(packed: Path) -> None:
         assert set(values(reading.block, "lr")) <= set(values(whole, "lr"))
 
 
-def test_a_damaged_page_costs_what_is_behind_it(tmp_path: Path) -> None:
+def test_a_damaged_page_costs_what_comes_after_it(tmp_path: Path) -> None:
     rows = [f"'loss', {step}, {step}, {step}, 0, 'r1'" for step in range(2000)]
     path = make(tmp_path / "m.db", mlflow_rows(*rows))
     data = bytearray(path.read_bytes())

@@ -19,7 +19,7 @@ from tests.readers.written import FIRST, ROWS, SECOND, assert_reads_back
 
 from trimtab.core.errors import NoUsableLoss, UnreadableLog
 from trimtab.core.signals import LOSS, Quality
-from trimtab.readers import LogFormat, read_log
+from trimtab.readers import read_log
 
 RUN = FIXTURES / "tensorboard"
 OLD_STYLE, NEW_STYLE = sorted(RUN.iterdir())
@@ -27,7 +27,7 @@ OLD_STYLE, NEW_STYLE = sorted(RUN.iterdir())
 
 def test_several_event_files_of_one_run() -> None:
     reading = read_log(RUN)
-    assert reading.format is LogFormat.TENSORBOARD
+    assert reading.format == "tensorboard"
     assert_reads_back(reading.block, ROWS)
     assert reading.names["loss"] == "train/loss"
     assert reading.notes == ("Times that the step goes back, as after a restart: 1.",)
@@ -64,7 +64,7 @@ def test_cut_anywhere_in_its_last_event(write: Write) -> None:
         assert reading.block.column("lr").present.sum() == len(FIRST) - 1
 
 
-def test_a_bad_byte_is_told_and_costs_one_value(write: Write) -> None:
+def test_a_bad_byte_is_reported_and_costs_one_value(write: Write) -> None:
     data = bytearray(OLD_STYLE.read_bytes())
     place = data.index(b"train/loss", len(data) // 2)
     data[place] ^= 1
@@ -78,7 +78,7 @@ def test_damage_at_the_very_start(write: Write) -> None:
     data[:4] = b"\xff\xff\xff\xff"
     reading = read_log(write(bytes(data)))
     assert_reads_back(reading.block, FIRST)
-    assert "Damaged places that were passed over: 1." in reading.notes
+    assert "Damaged places, skipped: 1." in reading.notes
 
 
 def test_the_folder_above_gives_the_newest_run(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_several_values_in_one_event(write: Write) -> None:
     assert (values(block, "loss"), values(block, "lr")) == ([2.5], [0.5])
 
 
-def test_fields_in_another_order_and_unknown_ones(write: Write) -> None:
+def test_fields_in_a_different_order_and_unknown_ones(write: Write) -> None:
     summary = message((1, scalar("loss", 2.5)))
     shuffled = message((99, b"x"), (5, summary), (2, 7), (1, 1.7e9))
     block = read_log(write(record(shuffled))).block

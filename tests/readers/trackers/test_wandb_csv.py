@@ -9,7 +9,7 @@ from tests.readers.written import FIRST, NAMES, ROWS, Row, assert_reads_back
 
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.signals import LOSS, Quality
-from trimtab.readers import LogFormat, read_log
+from trimtab.readers import read_log
 
 
 def export(runs: dict[str, Sequence[Row]], spread: float = 0.0) -> str:
@@ -32,7 +32,7 @@ def export(runs: dict[str, Sequence[Row]], spread: float = 0.0) -> str:
 
 def test_one_run(write: Write) -> None:
     reading = read_log(write(export({"volcanic-cloud-12": ROWS})))
-    assert reading.format is LogFormat.WANDB_CSV
+    assert reading.format == "wandb-csv"
     assert_reads_back(reading.block, ROWS)
     assert reading.block.columns.keys() == set(NAMES)
     assert reading.block.quality(LOSS) is Quality.RAW
@@ -53,16 +53,16 @@ def test_several_runs(write: Write) -> None:
         read_log(f"{path}#d")
 
 
-def test_points_that_stand_for_many_steps_are_means(write: Write) -> None:
+def test_points_that_represent_many_steps_are_means(write: Write) -> None:
     reading = read_log(write(export({"run": FIRST}, spread=0.5)))
     assert reading.block.quality(LOSS) is Quality.WINDOW_MEAN
     assert any("means over several steps" in note for note in reading.notes)
     assert values(reading.block, "loss__MAX")[0] == FIRST[0].loss + 0.5
 
 
-def test_a_metric_of_another_name_is_no_export(write: Write) -> None:
+def test_a_metric_of_a_different_name_is_no_export(write: Write) -> None:
     reading = read_log(write("step,loss,x__MIN\n1,2.5,3\n"))
-    assert reading.format is LogFormat.CSV
+    assert reading.format == "csv"
 
 
 def test_what_hf_hid_is_found_here_too(write: Write) -> None:

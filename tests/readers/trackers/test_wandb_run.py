@@ -11,7 +11,7 @@ from tests.readers.written import ROWS, assert_reads_back
 
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.signals import LOSS, Quality
-from trimtab.readers import LogFormat, read_log
+from trimtab.readers import read_log
 from trimtab.readers.trackers.wandb import chunklog
 
 RUN = FIXTURES / "wandb" / "run-fixture.wandb"
@@ -40,7 +40,7 @@ def chunks(*records: bytes, kind: int = 1) -> bytes:
 
 def test_an_offline_run() -> None:
     reading = read_log(RUN)
-    assert reading.format is LogFormat.WANDB
+    assert reading.format == "wandb"
     assert RUN.stat().st_size > chunklog.BLOCK_BYTES
     assert_reads_back(reading.block, ROWS)
     assert reading.names["step"] == "trainer/global_step"
@@ -60,7 +60,7 @@ def test_the_real_package_still_writes_so(tmp_path: Path) -> None:
     assert_reads_back(read_log(tmp_path).block, ROWS)
 
 
-def test_cut_anywhere_what_stands_before_is_read(write: Write) -> None:
+def test_cut_anywhere_what_comes_before_is_read(write: Write) -> None:
     data = RUN.read_bytes()
     lengths = []
     for end in range(len(data) - 1, len(data) // 2, -1009):
@@ -77,7 +77,7 @@ def test_a_bad_byte_costs_one_record(write: Write) -> None:
     data = bytearray(RUN.read_bytes())
     data[data.index(b"train/loss", len(data) // 2)] ^= 1
     reading = read_log(write(bytes(data)))
-    assert any("by their checksum), passed over: 1." in note for note in reading.notes)
+    assert any("by checksum), skipped: 1." in note for note in reading.notes)
     assert len(reading.block) >= len(ROWS) - 1
 
 
@@ -167,7 +167,7 @@ def test_long_records_are_left_out(write: Write, monkeypatch: pytest.MonkeyPatch
 def test_messages_that_are_none_are_counted(write: Write) -> None:
     bad = [b"\x0b", message((2, b"\x0a\x7f")), varint(2 << 3 | 2) + b"\x7f"]
     reading = read_log(write(HEADER + chunks(*bad, history(3, text("loss", "2.5")))))
-    assert any("passed over: 3." in note for note in reading.notes)
+    assert any("skipped: 3." in note for note in reading.notes)
 
 
 def test_a_run_that_logged_nothing(write: Write) -> None:

@@ -1,1 +1,1 @@
-"""One file for each format of a training config."""
+"""Config formats: one file per format, and the parts that they share (values, line numbers)."""

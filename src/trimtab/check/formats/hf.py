@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trimtab.check.config_reading import ConfigReading, Dialect, Spelling
 from trimtab.check.curve import Shape
 from trimtab.check.formats.values import Values
 from trimtab.check.plan import LossScaling, Precision, TrainingPlan
-from trimtab.check.reading import Dialect, Reading, Spelling
 
 MARKS = frozenset(
     {
@@ -65,7 +65,7 @@ _SHAPES = {
 
 _PAIR = re.compile(r"([a-z_]+)\W+([\w.+-]+)")
 
-_KEYS: Mapping[str, tuple[str, ...]] = {
+KEYS: Mapping[str, tuple[str, ...]] = {
     "lr": ("learning_rate",),
     "beta1": ("adam_beta1",),
     "beta2": ("adam_beta2",),
@@ -95,11 +95,12 @@ def read_hf(
     *,
     source: str,
     lines: Mapping[str, int] | None = None,
-    flags: bool = False,
+    dialect: Dialect | None = None,
+    defaults: Mapping[str, Any] = DEFAULTS,
     steps: int | None = None,
-) -> Reading:
-    """The plan behind a set of training arguments, and the number of steps if it is known."""
-    values = Values(given, source, DEFAULTS)
+) -> ConfigReading:
+    """The plan in a set of training arguments; `steps` is used if they set no limit."""
+    values = Values(given, source, defaults)
     limit = values.whole("max_steps")
     if limit is not None and limit > 0:
         steps = limit
@@ -128,11 +129,11 @@ def read_hf(
         eval_steps=_evaluation(values),
         seeded=True,
     )
-    return Reading(
+    return ConfigReading(
         source=source,
-        dialect=HF_FLAGS if flags else HF_JSON,
+        dialect=dialect or HF_JSON,
         plan=plan,
-        lines=_places(values, lines or {}),
+        lines=_lines(lines or {}),
         notes=_notes(values, steps),
     )
 
@@ -207,10 +208,10 @@ def _evaluation(values: Values) -> int | None:
     return values.whole("eval_steps") or values.whole("logging_steps") if kind == "steps" else 1
 
 
-def _places(values: Values, lines: Mapping[str, int]) -> dict[str, int]:
+def _lines(lines: Mapping[str, int]) -> dict[str, int]:
     return {
         field: lines[next(key for key in keys if key in lines)]
-        for field, keys in _KEYS.items()
+        for field, keys in KEYS.items()
         if any(key in lines for key in keys)
     }
 
@@ -218,13 +219,15 @@ def _places(values: Values, lines: Mapping[str, int]) -> dict[str, int]:
 def _notes(values: Values, steps: int | None) -> tuple[str, ...]:
     notes = []
     if steps is None:
-        notes.append("the number of steps follows from the data; tell it by --set steps=N")
+        notes.append("the number of steps depends on the data; give it by --set steps=N")
     if values.raw("deepspeed"):
-        notes.append("a DeepSpeed config may stand above these arguments; it was not read")
+        notes.append("a DeepSpeed config may override these arguments; it was not read")
     return tuple(notes)
 
 
-def _spellings(write: Callable[[str, Any], str]) -> Mapping[str, Spelling]:
+def spellings(write: Callable[[str, Any], str], between: str = " ") -> Mapping[str, Spelling]:
+    """How each field is written, by a function that writes one argument."""
+
     plain = (
         "lr",
         "beta1",
@@ -238,10 +241,10 @@ def _spellings(write: Callable[[str, Any], str]) -> Mapping[str, Spelling]:
     same = (*plain, "keep_checkpoints", "token_weighted_loss", "nan_filter")
 
     def both(pairs: Mapping[str, Any]) -> str:
-        return " ".join(write(key, value) for key, value in pairs.items())
+        return between.join(write(key, value) for key, value in pairs.items())
 
     def single(field: str) -> Spelling:
-        return lambda value: write(_KEYS[field][0], value)
+        return lambda value: write(KEYS[field][0], value)
 
     return {
         **{field: single(field) for field in same},
@@ -260,12 +263,16 @@ def _spellings(write: Callable[[str, Any], str]) -> Mapping[str, Spelling]:
 
 
 def _flag(key: str, value: Any) -> str:
-    told = str(value) if isinstance(value, bool | str) else json.dumps(value)
-    return f"--{key} '{told}'" if isinstance(value, dict) else f"--{key} {told}"
+    text = str(value) if isinstance(value, bool | str) else json.dumps(value)
+    return f"--{key} '{text}'" if isinstance(value, dict) else f"--{key} {text}"
 
 
 HF_JSON = Dialect(
     name="HF TrainingArguments",
-    spellings=_spellings(lambda key, value: f'"{key}": {json.dumps(value)},'),
+    spellings=spellings(lambda key, value: f'"{key}": {json.dumps(value)},'),
 )
-HF_FLAGS = Dialect(name="HF arguments in a script", spellings=_spellings(_flag))
+HF_YAML = Dialect(
+    name="HF TrainingArguments",
+    spellings=spellings(lambda key, value: f"{key}: {json.dumps(value)}", ", "),
+)
+HF_FLAGS = Dialect(name="HF arguments in a script", spellings=spellings(_flag))

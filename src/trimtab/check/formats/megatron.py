@@ -6,11 +6,11 @@ What is not in it has Megatron-LM's default.
 from collections.abc import Mapping
 from typing import Any
 
+from trimtab.check.config_reading import ConfigReading, Dialect, Spelling
 from trimtab.check.curve import Shape
 from trimtab.check.formats.shell import Flags
 from trimtab.check.formats.values import Values
 from trimtab.check.plan import LossScaling, NormPlace, Precision, TrainingPlan
-from trimtab.check.reading import Dialect, Reading, Spelling
 
 MARKS = frozenset({"num-layers", "micro-batch-size", "lr-decay-style", "clip-grad", "train-iters"})
 """Names that no other format has."""
@@ -81,8 +81,8 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 """Field of the plan to the flags that set it; the line of the first one found is shown."""
 
 
-def read_megatron(flags: Flags, *, source: str) -> Reading:
-    """The plan behind a set of Megatron-LM arguments."""
+def read_megatron(flags: Flags, *, source: str) -> ConfigReading:
+    """The plan in a set of Megatron-LM arguments."""
     values = Values(flags.values, source, DEFAULTS)
     open_ended = frozenset(flags.unresolved)
     saving = values.text("save") is not None or "save" in open_ended
@@ -124,7 +124,7 @@ def read_megatron(flags: Flags, *, source: str) -> Reading:
         eval_steps=values.whole("eval-interval"),
         seeded=True,
     )
-    return Reading(
+    return ConfigReading(
         source=source, dialect=MEGATRON, plan=plan, lines=_places(flags), notes=_notes(flags)
     )
 
@@ -233,8 +233,8 @@ def _notes(flags: Flags) -> tuple[str, ...]:
     known = {name for names in _KEYS.values() for name in names}
     left = sorted(known.intersection(flags.unresolved) - {"save"})
     if left:
-        told = ", ".join(f"--{name}" for name in left)
-        notes.append(f"not known without running the script: {told}")
+        names = ", ".join(f"--{name}" for name in left)
+        notes.append(f"not known without running the script: {names}")
     if "rampup-batch-size" in flags.values:
         notes.append("the batch size ramps up; steps are counted at its full size")
     return tuple(notes)

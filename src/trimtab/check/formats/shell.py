@@ -22,7 +22,7 @@ _OPERATIONS = {
     ast.Div: operator.floordiv,
 }
 _LONGEST_SUM = 80
-"""Characters of arithmetic that are looked at; nobody writes longer ones by hand."""
+"""Characters of arithmetic that are evaluated; scripts written by hand have less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Flags:
     """Name without dashes to value; "" for a flag without one. The last of several counts."""
     lines: Mapping[str, int]
     unresolved: tuple[str, ...]
-    """Flags whose value could not be told without running the script."""
+    """Flags whose value is not known without running the script."""
 
 
 def read_flags(text: str) -> Flags:
@@ -43,7 +43,7 @@ def read_flags(text: str) -> Flags:
     lines: dict[str, int] = {}
     flag = ""
     for count, line in enumerate(text.splitlines(), start=1):
-        # A value may stand on the next line, but only behind a backslash or in a list.
+        # A value may be on the next line, but only after a backslash or in a list.
         for word in _words(line):
             assigned = _ASSIGNED.match(word)
             given = _FLAG.match(word)
@@ -64,7 +64,7 @@ def read_flags(text: str) -> Flags:
 
 
 def _words(line: str) -> list[str]:
-    """The words of a line without quotes, brackets, comments and the sign of continuation."""
+    """The words of a line without quotes, brackets, comments and line continuations."""
     line = _SUM.sub(lambda found: found[0].replace(" ", ""), _COMMENT.sub("", line))
     line = line.rstrip().removesuffix("\\")
     words = line.replace('"', " ").replace("'", " ").replace("export ", "").split()
@@ -80,14 +80,14 @@ def _resolve(text: str, variables: Mapping[str, str]) -> str:
         name = found[1] or found[2]
         return variables.get(name, found[0] if found[3] is None else found[3])
 
-    def reckon(found: re.Match[str]) -> str:
+    def evaluate(found: re.Match[str]) -> str:
         terms = re.sub(
             r"\b([A-Za-z_]\w*)\b", lambda name: variables.get(name[1], name[1]), found[1]
         )
         result = _evaluate(terms.replace("$", ""))
         return found[0] if result is None else str(result)
 
-    return _SUM.sub(reckon, _VARIABLE.sub(lookup, text))
+    return _SUM.sub(evaluate, _VARIABLE.sub(lookup, text))
 
 
 def _evaluate(terms: str) -> int | None:

@@ -1,7 +1,7 @@
 """torchtitan: its TOML, and the JSON that it saves of its configs.
 
 What is not in it has torchtitan's default. The JSON of 0.3 has the optimizer's settings in
-`param_groups`; the first group stands for all.
+`param_groups`; the first group is used for all.
 """
 
 import json
@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trimtab.check.config_reading import ConfigReading, Dialect, Spelling, Syntax
 from trimtab.check.curve import Shape
-from trimtab.check.formats.places import flatten
+from trimtab.check.formats.line_numbers import flatten
 from trimtab.check.formats.values import Values
 from trimtab.check.plan import NormPlace, Precision, TrainingPlan
-from trimtab.check.reading import Dialect, Reading, Spelling
 
 TABLES = frozenset({"lr_scheduler", "parallelism", "activation_checkpoint", "metrics", "job"})
 """Tables that no other format has beside `training`."""
@@ -92,9 +92,9 @@ def read_torchtitan(
     *,
     source: str,
     lines: Mapping[str, int] | None = None,
-    toml: bool = True,
-) -> Reading:
-    """The plan behind a torchtitan config."""
+    syntax: Syntax = Syntax.TOML,
+) -> ConfigReading:
+    """The plan in a torchtitan config."""
     given, places = _renamed(flatten(tree)), _renamed(lines or {})
     betas = given.get(_GROUP + "betas")
     if isinstance(betas, list | tuple) and len(betas) == 2:
@@ -131,9 +131,9 @@ def read_torchtitan(
         nan_filter=False,
         seeded=values.raw("debug.seed") is not None,
     )
-    return Reading(
+    return ConfigReading(
         source=source,
-        dialect=TORCHTITAN_TOML if toml else TORCHTITAN_JSON,
+        dialect=DIALECTS[syntax],
         plan=plan,
         lines={field: places[key] for field, key in _KEYS.items() if key in places},
         notes=()
@@ -203,8 +203,8 @@ def _size(flavor: str | None) -> float | None:
 
 def _toml(key: str, value: Any) -> str:
     table, name = key.rsplit(".", 1)
-    told = str(value).lower() if isinstance(value, bool) else repr(value).replace("'", '"')
-    return f"[{table}] {name} = {told}"
+    text = str(value).lower() if isinstance(value, bool) else repr(value).replace("'", '"')
+    return f"[{table}] {name} = {text}"
 
 
 def _json(key: str, value: Any) -> str:
@@ -234,5 +234,12 @@ def _spellings(write: Callable[[str, Any], str]) -> Mapping[str, Spelling]:
     }
 
 
-TORCHTITAN_TOML = Dialect(name="torchtitan", spellings=_spellings(_toml))
-TORCHTITAN_JSON = Dialect(name="torchtitan", spellings=_spellings(_json))
+def _yaml(key: str, value: Any) -> str:
+    table, name = key.rsplit(".", 1)
+    return f"{table}: {{{name}: {json.dumps(value)}}}"
+
+
+DIALECTS = {
+    syntax: Dialect(name="torchtitan", spellings=_spellings(write))
+    for syntax, write in ((Syntax.TOML, _toml), (Syntax.JSON, _json), (Syntax.YAML, _yaml))
+}

@@ -1,4 +1,4 @@
-"""Values: settings by name, read as the type that is asked for, with the format's own defaults."""
+"""Values: settings by name, read as the requested type, with the format's defaults."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
 
 
 class Values:
-    """Settings of a foreign format; what is not set has the format's default, or is None."""
+    """Settings of one format; what is not set has the format's default, or is None."""
 
     def __init__(
         self, given: Mapping[str, Any], source: str, defaults: Mapping[str, Any] | None = None
@@ -50,10 +50,10 @@ class Values:
         value = self.raw(name)
         if value is None or isinstance(value, bool):
             return value
-        word = str(value).lower()
-        if word in _TRUE or word == "":
+        text = str(value).lower()
+        if text in _TRUE or text == "":
             return True
-        if word in _FALSE:
+        if text in _FALSE:
             return False
         raise self._wrong(name, value, "true or false")
 

@@ -2,9 +2,9 @@
 
 import math
 
+from trimtab.check.number_text import amount, number
 from trimtab.check.plan import NormPlace
 from trimtab.check.rule import Change, Fault, Level, Shown, rule
-from trimtab.check.wording import amount, number
 
 DEEP_POST_NORM = 12
 """Layers. The lab's 12-layer post-norm model never leaves the entropy of single tokens."""
@@ -146,7 +146,7 @@ def bare_embedding(embedding_norm: bool, model_size: float) -> Fault | None:
     if embedding_norm:
         return None
     return Fault(
-        f"{amount(model_size)} parameters without a norm behind the embedding",
+        f"{amount(model_size)} parameters without a norm after the embedding",
         (Change("embedding_norm", True),),
     )
 

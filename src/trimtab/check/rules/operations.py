@@ -1,6 +1,6 @@
 """Rules on running it: whether trouble will be seen, and what going back will cost."""
 
-from trimtab.check.rollback import DETECTION_STEPS, reckon_rollback
+from trimtab.check.rollback import DETECTION_STEPS, compute_rollback_cost
 from trimtab.check.rule import Change, Fault, Level, rule
 
 COSTLY_SECONDS = 2 * 3600
@@ -60,7 +60,7 @@ def costly_rollback(
     log_steps: int | None = None,
 ) -> Fault | None:
     """Reckon what going back costs at worst."""
-    cost = reckon_rollback(
+    cost = compute_rollback_cost(
         checkpoint_steps=checkpoint_steps,
         detection_steps=detection_steps,
         log_steps=log_steps,
@@ -68,7 +68,7 @@ def costly_rollback(
         price_per_hour=price_per_hour,
     )
     if cost is None or (steps is not None and checkpoint_steps >= steps):
-        return None  # there is nothing to go back to; TT080 says so
+        return None  # there is nothing to go back to; TT080 reports it
     if cost.seconds is not None:
         dear = cost.seconds > COSTLY_SECONDS
     else:
@@ -103,14 +103,14 @@ def short_retention(
         return None
     delay = DETECTION_STEPS if detection_steps is None else detection_steps
     delay += log_steps or 0
-    # Right behind a save, the oldest of k checkpoints is k - 1 intervals old.
+    # Right after a save, the oldest of k checkpoints is k - 1 intervals old.
     reach = (keep_checkpoints - 1) * checkpoint_steps
     if reach >= delay:
         return None
     enough = -(-delay // checkpoint_steps) + 1
     kept = f"{keep_checkpoints} kept checkpoint{'s' if keep_checkpoints > 1 else ''}"
     return Fault(
-        f"{kept}: right behind a save the oldest is {reach:,} steps old, and trouble may be "
+        f"{kept}: right after a save the oldest is {reach:,} steps old, and trouble may be "
         f"{delay:,} steps old when it is seen",
         (Change("keep_checkpoints", enough),),
     )
@@ -153,8 +153,8 @@ def rare_logs(log_steps: int) -> Fault | None:
     "TT085",
     Level.ADVICE,
     "The run has no fixed seed",
-    mechanism="Without it no step can be played again, and replay is what tells a bad batch from "
-    "a bad device.",
+    mechanism="Without it no step can be replayed, and replay is what distinguishes a bad batch "
+    "from a bad device.",
     source="Gemini 2.5 replays suspicious steps; Megatron-LM's rerun engine",
 )
 def no_seed(seeded: bool) -> Fault | None:
@@ -168,8 +168,8 @@ def no_seed(seeded: bool) -> Fault | None:
     "TT086",
     Level.WARNING,
     "A resume does not restore the data position",
-    mechanism="The run sees the first part of its data again, or another order than before, and "
-    "the loss falls or rises for no reason in the model.",
+    mechanism="The run sees the first part of its data again, or a different order than before, "
+    "and the loss falls or rises for no reason in the model.",
     source="F18 of the catalogue; transformers issue 11284, datasets issue 8308",
 )
 def lost_data_position(restores_data: bool) -> Fault | None:
@@ -223,7 +223,7 @@ def lost_generators(saves_rng: bool) -> Fault | None:
     source="ByteRobust: NaN is the slowest class of incident, 4,289 s on average",
 )
 def no_nan_check(nan_check: bool) -> Fault | None:
-    """Look for the trainer's own check."""
+    """Look for the trainer's check."""
     if nan_check:
         return None
     return Fault("the trainer's check of losses and gradients is off", (Change("nan_check", True),))
@@ -234,7 +234,7 @@ def no_nan_check(nan_check: bool) -> Fault | None:
     Level.ADVICE,
     "Nothing is held out",
     mechanism="A change of the data moves the training loss and not the held-out one; without it "
-    "the two cannot be told from damage.",
+    "this cannot be distinguished from damage.",
     source="Marin: train loss moved at a data shift, eval did not",
 )
 def no_evaluation(eval_steps: int, steps: int | None = None) -> Fault | None:

@@ -1,7 +1,7 @@
 """Rules on the optimizer: moments, epsilon, clipping, the height of the learning rate."""
 
+from trimtab.check.number_text import amount, number
 from trimtab.check.rule import ADAM, Change, Fault, Level, Shown, rule
-from trimtab.check.wording import amount, number
 
 LONGEST_MEMORY_TOKENS = 400e6
 """Tokens that a second moment of published runs averages over at most: 320M (Llama 3 405B, 0.95 at
@@ -113,7 +113,7 @@ def loose_clipping(clip_norm: float) -> Fault | None:
     shown=Shown.LAB,
 )
 def huge_epsilon(epsilon: float) -> Fault | None:
-    """Look for an epsilon that makes Adam another optimizer."""
+    """Look for an epsilon that makes Adam a different optimizer."""
     if epsilon < SWAMPING_EPSILON:
         return None
     return Fault(
@@ -143,7 +143,7 @@ def large_epsilon(epsilon: float) -> Fault | None:
     Level.ERROR,
     "A setting of the optimizer cannot be right",
     mechanism="Outside of its range the update is no longer that of the optimizer: it grows "
-    "without bound, stands still or turns round.",
+    "without bound, stalls or reverses.",
     source="the definition of Adam",
 )
 def impossible_values(
@@ -167,8 +167,8 @@ def impossible_values(
         wrong["weight_decay"] = (weight_decay, 0.1)
     if not wrong:
         return None
-    told = ", ".join(f"{name} is {number(value)}" for name, (value, _) in wrong.items())
-    return Fault(told, tuple(Change(name, usual) for name, (_, usual) in wrong.items()))
+    what = ", ".join(f"{name} is {number(value)}" for name, (value, _) in wrong.items())
+    return Fault(what, tuple(Change(name, usual) for name, (_, usual) in wrong.items()))
 
 
 @rule(

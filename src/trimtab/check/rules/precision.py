@@ -1,8 +1,8 @@
 """Rules on number formats: where range or precision is too small for what is done in it."""
 
+from trimtab.check.number_text import number
 from trimtab.check.plan import LossScaling, Precision
 from trimtab.check.rule import ADAM, Change, Fault, Level, Shown, rule
-from trimtab.check.wording import number
 
 STUCK_BETA2 = 0.997
 """From here on a bf16 second moment does not decay any more: v times beta2 rounds back to v
@@ -116,7 +116,7 @@ def low_precision_weights(
     Level.ERROR,
     "The second moment cannot decay in bf16",
     mechanism="v times beta2 rounds back to v, so a large gradient stays in the second moment for "
-    "ever and its weight stands still.",
+    "ever and its weight stops moving.",
     source="measured: at 0.998 and above nothing of v is forgotten",
     only={**ADAM, "optimizer_state": Precision.BF16},
 )

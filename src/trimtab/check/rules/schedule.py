@@ -3,8 +3,8 @@
 import numpy as np
 
 from trimtab.check.curve import Curve, Points, Shape
+from trimtab.check.number_text import number
 from trimtab.check.rule import Change, Fault, Level, Shown, rule
-from trimtab.check.wording import number
 
 RISE = 0.05
 """Share of the peak that a rate may rise in its decay: more than rounding, less than any plan."""
@@ -24,7 +24,7 @@ DEAD_SHARE = 0.01
 
 
 def _jump(curve: Curve) -> int | None:
-    """The first point behind the warm-up that is far above the one before it."""
+    """The first point after the warm-up that is far above the one before it."""
     rates = curve.after_warmup
     if len(rates) < 2:
         return None
@@ -53,7 +53,7 @@ def rising_in_decay(
     if curve.still_rising or _jump(curve) is not None or curve.lr.min() < 0:
         return None
     if lr is not None and final_lr is not None and final_lr > lr:
-        return None  # TT021 says it better
+        return None  # TT021 reports it better
     rates = curve.after_warmup
     rise = rates - np.minimum.accumulate(rates)
     if rise.max() <= RISE * curve.peak:
@@ -66,8 +66,8 @@ def rising_in_decay(
         f"{number(rates[top])}"
     )
     if lr_points is not None:
-        return Fault(what, how=f"lower the points behind step {first:,}")
-    if decay_end is not None and decay_end < steps:  # the formula runs on behind its end
+        return Fault(what, how=f"lower the points after step {first:,}")
+    if decay_end is not None and decay_end < steps:  # the formula continues past its end
         return Fault(what, (Change("decay_end", steps),))
     return Fault(what, (Change("cycles", 0.5),))
 
@@ -180,7 +180,7 @@ def dead_steps(curve: Curve, final_lr: float, steps: int) -> Fault | None:
     "TT030",
     Level.ERROR,
     "The learning rate becomes negative",
-    mechanism="The formula of the decay runs on behind its end, and a negative rate climbs the "
+    mechanism="The formula of the decay continues past its end, and a negative rate climbs the "
     "loss.",
     source="measured: torchtitan 0.3.0 with total_steps below training.steps",
     shown=Shown.LAB,
@@ -200,7 +200,7 @@ def negative_rate(curve: Curve, steps: int) -> Fault | None:
 @rule(
     "TT031",
     Level.ERROR,
-    "The schedule resumes at another step than the run",
+    "The schedule resumes at a different step than the run",
     mechanism="The first update after the resume is made at a rate that the weights and moments "
     "of the checkpoint have never seen.",
     source="F05 of the catalogue; verl issue 7953 (schedule saved, not restored)",

@@ -1,14 +1,14 @@
 """Rules on the warm-up: missing, too short, too long, endless."""
 
 from trimtab.check.curve import Curve, Points
+from trimtab.check.number_text import amount, number
 from trimtab.check.rule import ADAM, Change, Fault, Level, rule
-from trimtab.check.wording import amount, number
 
 LONGEST_WARMUP = 1 / 3
 """Share of a run. Published runs take 0.02 to 20 % (torchtitan's recipes)."""
 
 RISKY_RATE = 1e-4
-"""Below it nobody has reported harm from a missing warm-up; fine-tuning mostly lies there."""
+"""No harm from a missing warm-up is reported below this; most fine-tuning is there."""
 
 SHORT_WARMUP = 0.01
 """Share of a run below which a warm-up that is also shorter than Adam's memory is too short."""

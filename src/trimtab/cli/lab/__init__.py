@@ -1,1 +1,1 @@
-"""The commands of `trimtab lab`, one file each."""
+"""The commands of `trimtab lab`, one file each; app.py registers them."""

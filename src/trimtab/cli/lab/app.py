@@ -1,4 +1,4 @@
-"""`trimtab lab`: the reference trainer, and what it is broken by; one file per command."""
+"""`trimtab lab`: the reference trainer and its faults; one file per command."""
 
 import typer
 
@@ -11,7 +11,7 @@ from trimtab.cli.lab.train import train
 
 app = typer.Typer(
     name="lab",
-    help="A small GPT on real text, trained as large ones are, and broken as they break.",
+    help="Train a small GPT on real text, cause real faults in it, and practise handling them.",
     no_args_is_help=True,
 )
 app.command()(train)

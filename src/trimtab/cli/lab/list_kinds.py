@@ -1,10 +1,10 @@
-"""`trimtab lab list`: what the lab can do to a run."""
+"""`trimtab lab list`: the faults and hard negatives of the lab."""
 
 
 def list_kinds() -> None:
     """List the faults, natural instabilities and hard negatives of the lab.
 
-    Needs torch, tokenizers and torchdata: pip install "trimtab[lab]".
+    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
     from rich.console import Console
@@ -12,19 +12,19 @@ def list_kinds() -> None:
 
     from trimtab.cli import output
 
-    with output.told_errors():
+    with output.reported_errors():
         from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, NATURAL
         from trimtab.lab.scenarios.listing import describe
     console = Console(highlight=False)
     for title, kinds in (
         ("Faults", FAULTS),
-        ("Natural instabilities: a setting, and nothing else", NATURAL),
-        ("Hard negatives: no fault, but they look like one", HARMLESS),
+        ("Natural instabilities: caused by a setting alone", NATURAL),
+        ("Hard negatives: they look like a fault and are not", HARMLESS),
     ):
         table = Table("name", "what it does", "severity 0 to 1", "lasts", "run", title=title)
         table.title_justify, table.box = "left", None
         for name, kind in kinds.items():
-            told = describe(kind)
-            table.add_row(name, told.title, told.strengths, told.lasts, told.base)
+            row = describe(kind)
+            table.add_row(name, row.title, row.strengths, row.lasts, row.base)
         console.print(table)
         console.print()

@@ -1,4 +1,4 @@
-"""`trimtab lab practice`: a run goes wrong, or does not; you decide, and see what became of it."""
+"""`trimtab lab practice`: look at a run, decide what to do, and see the result."""
 
 import os
 import secrets
@@ -16,84 +16,84 @@ if TYPE_CHECKING:
 
     from trimtab.lab.practice.answers import Answer
     from trimtab.lab.practice.exercise import Exercise
-    from trimtab.lab.practice.rehearsal import Rehearsal
+    from trimtab.lab.practice.replay import Replay
     from trimtab.lab.practice.scoring import Mark
 
 _MENU = """\
 What do you do?
 
-  wait          go on as it is
-  discard       from the checkpoint before it, throwing away outlying gradients
-  skip K        from the checkpoint before it, with the data from K batches on
-  roll back S   from the checkpoint of step S, with the same data
-  lower LR F    go on with the learning rate divided by F
-  quarantine    from the checkpoint before it, without the data that does it
-  stop          end the run; its best checkpoint is what is left
+  wait          continue without changes
+  discard       restart from the last good checkpoint and discard outlier gradients
+  skip K        restart from the last good checkpoint and skip K batches
+  roll back S   restart from the checkpoint of step S, with the same data
+  lower LR F    continue with the learning rate divided by F
+  quarantine    restart from the last good checkpoint, without the data that causes it
+  stop          end the run and keep its best checkpoint
 """
 
 
 def practice(
     seed: Annotated[
-        int | None, typer.Option(help="Which exercise; the default draws one.", min=0)
+        int | None, typer.Option(help="Which exercise. Default: a random one.", min=0)
     ] = None,
     answer: Annotated[
-        str | None, typer.Option(help="The answer, for whoever cannot be asked: 'roll back 100'.")
+        str | None, typer.Option(help="Your answer, instead of a prompt: 'roll back 100'.")
     ] = None,
     steps: Annotated[
         int | None, typer.Option(help="Length of the run; the default takes half a minute.")
     ] = None,
     out: Annotated[
-        Path, typer.Option(help="Folder for the exercises; each has one of its own inside.")
+        Path, typer.Option(help="Folder for the exercises; each gets a subfolder.")
     ] = Path("trimtab-practice"),
     edit: Annotated[
         bool | None,
-        typer.Option(help="Write the post-mortem in $EDITOR; the default if you can be asked."),
+        typer.Option(help="Write the post-mortem in $EDITOR. Default: ask, in a terminal."),
     ] = None,
 ) -> None:
-    """Look at a run, decide what to do about it, and see what became of each decision.
+    """Look at a run, decide what to do about it, and see the result of every decision.
 
-    Something is wrong with the run, or it only looks so, or nothing is. Your answer and all others
-    are carried out on it, for real. Then you write the post-mortem, and compare.
+    The run may have a fault, or only look as if it had one. Your answer and all others are carried
+    out on the real run. Then you write a post-mortem and compare it with trimtab's.
 
-    Needs torch, tokenizers and torchdata: pip install "trimtab[lab]".
+    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
     from rich.console import Console
 
     from trimtab.cli import output
 
-    with output.told_errors():
+    with output.reported_errors():
         from trimtab.lab.practice import view
         from trimtab.lab.practice.answers import parse_answer
         from trimtab.lab.practice.exercise import STEPS, Exercise
 
         drawn = secrets.randbelow(10_000) if seed is None else seed
-        exercise = Exercise.of_seed(drawn, STEPS if steps is None else steps)
+        exercise = Exercise.from_seed(drawn, STEPS if steps is None else steps)
         given = None if answer is None else parse_answer(answer, exercise)
         folder = out / f"exercise-{exercise.seed}"
         console = Console(highlight=False)
-        rehearsal = _train(exercise, folder / "run")
-        console.print(view.show_run(rehearsal.shown, exercise, console.width))
+        replay = _train(exercise, folder / "run")
+        console.print(view.show_run(replay.shown, exercise, console.width))
         typer.echo(f"\n{_MENU}")
         chosen = given or _ask(exercise)
-        marks = _carry_out_all(chosen, exercise, rehearsal)
+        marks = _carry_out_all(chosen, exercise, replay)
         mine = next(mark for mark in marks if mark.answer == chosen)
-        console.print(view.show_marks(marks, mine, rehearsal.stakes))
+        console.print(view.show_marks(marks, mine, replay.stakes))
         typer.echo(f"\nYour answer: {chosen}. Your score: {mine.score} of 100.\n")
         if edit is None:
             edit = sys.stdin.isatty() and typer.confirm("Write the post-mortem now?", default=True)
         _write_up(folder, exercise, edit=edit)
-        console.print(view.show_truth(exercise, rehearsal.truth))
+        console.print(view.show_truth(exercise, replay.truth))
         _compare(folder, exercise, marks, console)
 
 
-def _train(exercise: "Exercise", run_dir: Path) -> "Rehearsal":
+def _train(exercise: "Exercise", run_dir: Path) -> "Replay":
     from rich.console import Console
     from rich.progress import Progress
 
-    from trimtab.lab.practice.rehearsal import Rehearsal
+    from trimtab.lab.practice.replay import Replay
 
-    shutil.rmtree(run_dir, ignore_errors=True)  # of the same exercise: it becomes the same run
+    shutil.rmtree(run_dir, ignore_errors=True)  # an earlier run of the same exercise is identical
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("Training", total=None)
 
@@ -103,11 +103,11 @@ def _train(exercise: "Exercise", run_dir: Path) -> "Rehearsal":
         def on_step(done: int) -> None:
             bar.update(task, description="Training", completed=done, total=exercise.steps)
 
-        return Rehearsal(exercise, run_dir, on_text=on_text, on_step=on_step)
+        return Replay(exercise, run_dir, on_text=on_text, on_step=on_step)
 
 
 def _ask(exercise: "Exercise") -> "Answer":
-    """Ask until there is an answer that can be carried out."""
+    """Prompt until the answer is valid."""
     from trimtab.core.errors import ConfigError
     from trimtab.lab.practice.answers import parse_answer
 
@@ -118,7 +118,7 @@ def _ask(exercise: "Exercise") -> "Answer":
             typer.echo(str(error))
 
 
-def _carry_out_all(chosen: "Answer", exercise: "Exercise", rehearsal: "Rehearsal") -> "list[Mark]":
+def _carry_out_all(chosen: "Answer", exercise: "Exercise", replay: "Replay") -> "list[Mark]":
     from rich.console import Console
     from rich.progress import track
 
@@ -132,21 +132,21 @@ def _carry_out_all(chosen: "Answer", exercise: "Exercise", rehearsal: "Rehearsal
         console=Console(stderr=True),
         transient=True,
     )
-    return mark({one: rehearsal.carry_out(one) for one in shown}, rehearsal.stakes)
+    return mark({one: replay.carry_out(one) for one in shown}, replay.stakes)
 
 
 def _write_up(folder: Path, exercise: "Exercise", *, edit: bool) -> None:
-    """Lay the template out, and open it."""
+    """Write the template and open it in the editor."""
     from trimtab.lab.practice.write_up import empty_write_up
 
     path = _yours(folder)
-    if not path.exists():  # what somebody has written is never written over
+    if not path.exists():  # never overwrite what the learner has written
         path.write_text(empty_write_up(f"Exercise {exercise.seed}"), encoding="utf-8")
     editor = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "")
     if not edit:
         return
     if not editor:
-        typer.echo(f"EDITOR is not set; fill in {path}, and give the same command again", err=True)
+        typer.echo(f"EDITOR is not set; fill in {path} and run the same command again", err=True)
         return
     try:
         subprocess.run([*editor, str(path.resolve())], check=False)  # noqa: S603 the user's own
@@ -155,27 +155,26 @@ def _write_up(folder: Path, exercise: "Exercise", *, edit: bool) -> None:
 
 
 def _compare(folder: Path, exercise: "Exercise", marks: "list[Mark]", console: "Console") -> None:
-    """Write our post-mortem of the same journal, and set both side by side."""
-    from trimtab.cli.examination import examine
-    from trimtab.core.config import Rules
+    """Write trimtab's post-mortem of the same journal and compare both."""
+    from trimtab.diagnosis import diagnose
     from trimtab.lab.practice import view, write_up
     from trimtab.report.postmortem import write_postmortem
 
-    account = examine(folder / "run", Rules.TRIMTAB)
-    opinion = next(iter(account.gravest(1)), None)
+    report = diagnose(folder / "run")
+    incident = next(iter(report.most_severe(1)), None)
     ours = folder / "postmortem-ours.md"
-    text = "The judge saw no incident.\n" if opinion is None else write_postmortem(opinion, account)
+    text = write_postmortem(incident, report) if incident else "Trimtab found no incident.\n"
     ours.write_text(text, encoding="utf-8")
     shutil.rmtree(folder / "run" / "checkpoints", ignore_errors=True)
     yours = write_up.read_write_up(_yours(folder).read_text(encoding="utf-8"))
     if yours is None:
-        typer.echo(f"\nOur post-mortem: {ours}\nThe empty one for yours: {_yours(folder)}")
+        typer.echo(f"\nTrimtab's post-mortem: {ours}\nTemplate for yours: {_yours(folder)}")
         return
     truth = write_up.truth_of(exercise, marks)
-    lines = write_up.compare(yours, write_up.write_up_of(opinion), truth)
-    typer.echo("\nYour post-mortem and ours, which has seen the same journal to its end")
+    lines = write_up.compare(yours, write_up.write_up_of(incident), truth)
+    typer.echo("\nYour post-mortem and trimtab's, which is based on the whole journal")
     console.print(view.show_comparison(lines))
-    typer.echo(f"\nOur post-mortem: {ours}\nYours: {_yours(folder)}")
+    typer.echo(f"\nTrimtab's post-mortem: {ours}\nYours: {_yours(folder)}")
 
 
 def _yours(folder: Path) -> Path:

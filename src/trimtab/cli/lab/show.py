@@ -1,4 +1,4 @@
-"""`trimtab lab show`: a run of the lab, and where it was broken."""
+"""`trimtab lab show`: the curves and the truth of a run of the lab."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,9 +15,9 @@ _NAME_WIDTH = 14
 def show(
     run: Annotated[Path, typer.Argument(help="A run of `lab run` or `lab suite`.")],
 ) -> None:
-    """Show a run's curves with the fault's mark, what was done to it, and its clean twin.
+    """Show the curves of a run with the fault marked, its clean twin, and what was done to it.
 
-    Exit code: 0 shown, 3 no run of the lab.
+    Exit code: 0 shown, 3 not a run of the lab.
     """
     print_trial(run)
 
@@ -30,13 +30,13 @@ def print_trial(run: Path) -> None:
     from trimtab.cli import output
 
     console = Console(highlight=False)
-    with output.told_errors():
+    with output.reported_errors():
         from trimtab.lab.scenarios.trial import read_truth
 
         truth = read_truth(run)
         console.print(_curves(run, truth, console.width))
-    console.print(_story(truth))
-    typer.echo(f"what trimtab makes of it: trimtab report {run}", err=True)
+    console.print(_summary(truth))
+    typer.echo(f"for trimtab's diagnosis: trimtab report {run}", err=True)
 
 
 def _curves(run: Path, truth: dict[str, Any], width: int) -> "RenderableType":
@@ -56,28 +56,28 @@ def _curves(run: Path, truth: dict[str, Any], width: int) -> "RenderableType":
     twin = run.parent / truth["twin"] if truth["twin"] else None
     if twin is not None and (twin / "trimtab").exists():
         clean = read_journal(find_run(twin)).block
-        lines.insert(1, f"{'  its twin':<{_NAME_WIDTH}}{sparkline(clean.column('loss'), room)}")
+        lines.insert(1, f"{'  clean twin':<{_NAME_WIDTH}}{sparkline(clean.column('loss'), room)}")
     if truth["onset"] is not None:
-        under = [(truth["onset"], "^onset")]
+        labels = [(truth["onset"], "^onset")]
         if truth["end"] is not None and truth["end"] < len(block):
-            under.append((truth["end"], "^end"))
-        lines.append(" " * _NAME_WIDTH + marks(under, len(block), room))
+            labels.append((truth["end"], "^end"))
+        lines.append(" " * _NAME_WIDTH + marks(labels, len(block), room))
     return Text("\n".join(lines))
 
 
-def _story(truth: dict[str, Any]) -> str:
-    """What was done, in a few lines."""
+def _summary(truth: dict[str, Any]) -> str:
+    """What was done to the run, in a few lines."""
     setting = truth["setting"]
     lines = [
         f"{truth['scenario']}: {setting['regime']}, learning rate {setting['lr']:g}, "
         f"{setting['batch_size']} windows of {setting['length']}, width {setting['width']}"
     ]
     if truth["onset"] is None:
-        lines.append("nothing was done to this run")
+        lines.append("a clean run, without any fault")
         return "\n".join(lines)
     until = "to the end" if truth["end"] is None else f"until step {truth['end']}"
-    what = truth["cause"] or ("a fault" if truth["is_fault"] else "no fault")
-    lines.append(f"{what}: {truth['title']}, from step {truth['onset']} {until}")
+    cause = truth["cause"] or ("fault" if truth["is_fault"] else "no fault")
+    lines.append(f"{cause}: {truth['title']}, from step {truth['onset']} {until}")
     lines.append(
         f"severity {truth['severity']:.2f}: {truth['strength']:.4g} {truth['strength_is']}"
     )

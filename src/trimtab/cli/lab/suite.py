@@ -1,4 +1,4 @@
-"""`trimtab lab suite`: all faults, their twins and the hard negatives, as labelled runs."""
+"""`trimtab lab suite`: faults, hard negatives and their clean twins, as labelled runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,16 +7,30 @@ import typer
 
 
 def suite(
-    out: Annotated[Path, typer.Option(help="Folder of the suite; an unfinished one goes on.")],
-    fast: Annotated[bool, typer.Option(help="Each fault once: minutes, not an hour.")] = False,
+    out: Annotated[
+        Path, typer.Option(help="Folder of the suite; an unfinished suite is continued.")
+    ],
+    kinds: Annotated[
+        str | None,
+        typer.Option(help="Only these kinds, e.g. F02,cooldown. Default: all of `lab list`."),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="Only these seeds, e.g. 31,32. Default: 0 to 4; hard negatives 0 to 8."),
+    ] = None,
+    fast: Annotated[
+        bool, typer.Option(help="Each fault once, in minutes; not with --kinds or --seeds.")
+    ] = False,
     workers: Annotated[
-        int | None, typer.Option(help="Processes; default: one per core.", min=1)
+        int | None, typer.Option(help="Number of processes. Default: one per core.", min=1)
     ] = None,
 ) -> None:
-    """Build the labelled runs that trimtab is measured on.
+    """Build the labelled runs that trimtab is measured on, or a part of them.
 
-    Each run has its journal and a truth.json beside it. Needs torch, tokenizers and torchdata: pip
-    install "trimtab[lab]".
+    Faults are built both mild and severe. Each run has its journal and a truth.json, and the clean
+    twin of each run is built too. --kinds and --seeds choose runs; both are comma-separated lists.
+
+    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
     import time
@@ -26,6 +40,9 @@ def suite(
 
     from trimtab.cli import output
 
+    if fast and (kinds is not None or seeds is not None):
+        raise typer.BadParameter("--fast has fixed kinds and seeds; leave out --kinds and --seeds")
+    wanted_kinds, wanted_seeds = _names(kinds), _seeds(seeds)
     started = time.monotonic()
     bar = Progress(
         "{task.description}",
@@ -35,10 +52,10 @@ def suite(
         console=Console(stderr=True),
         transient=True,
     )
-    with output.told_errors():
-        from trimtab.lab.scenarios.suite import build_suite, fast_suite, full_suite
+    with output.reported_errors():
+        from trimtab.lab.scenarios.suite import build_suite, fast_suite, make_suite
 
-        scenarios = fast_suite() if fast else full_suite()
+        scenarios = fast_suite() if fast else make_suite(wanted_kinds, wanted_seeds)
         with bar:
             task = bar.add_task("preparing text", total=None)
             built = build_suite(
@@ -53,6 +70,25 @@ def suite(
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     minutes = (time.monotonic() - started) / 60
     typer.echo(
-        f"{built.runs} runs in {out}, {built.made} of them made now in {minutes:.1f} minutes, "
-        f"{size / 2**20:.0f} MB; look at one with: trimtab lab show {out}/NAME"
+        f"{built.runs} runs in {out} ({size / 2**20:.0f} MB), {built.trained} of them trained now "
+        f"in {minutes:.1f} minutes; to look at one: trimtab lab show {out}/NAME"
     )
+
+
+def _names(text: str | None) -> list[str] | None:
+    """The items of a comma-separated list, each once; None if the option was not given."""
+    if text is None:
+        return None
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise typer.BadParameter(f"expected a comma-separated list, got {text!r}")
+    return names
+
+
+def _seeds(text: str | None) -> list[int] | None:
+    names = _names(text)
+    if names is None:
+        return None
+    if not all(name.isascii() and name.isdecimal() for name in names):
+        raise typer.BadParameter(f"--seeds takes whole numbers such as 31,32, got {text!r}")
+    return list(dict.fromkeys(map(int, names)))

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trimtab.cli.progress import Advance
-
 if TYPE_CHECKING:
     from trimtab.lab.trainer.train_config import TrainConfig
 
-_LOOK_SECONDS = 0.2
-"""Between two looks at the loss: each waits for the device, and nobody reads faster."""
+_LOSS_SECONDS = 0.2
+"""Interval between updates of the displayed loss: reading it synchronizes with the device."""
 
 
 # The lab has these as enums too, but importing them imports torch, and `--help` must not wait.
@@ -38,7 +36,7 @@ class DtypeName(StrEnum):
 
 
 class EngineName(StrEnum):
-    """How the model is spread over ranks."""
+    """How the model is distributed over ranks."""
 
     ALONE = "alone"
     DDP = "ddp"
@@ -51,38 +49,38 @@ def train(
     steps: Annotated[int, typer.Option(help="Steps of the run and of its schedule.", min=1)],
     size: Annotated[Size, typer.Option(help="Number of parameters; x1 has 50M.")] = Size.S10M,
     dtype: Annotated[
-        DtypeName, typer.Option(help="What matrices are multiplied in; weights stay fp32.")
+        DtypeName, typer.Option(help="Dtype of matrix products; weights stay in fp32.")
     ] = DtypeName.BF16,
     engine: Annotated[
         EngineName | None, typer.Option(help="Default: alone, or ddp under torchrun.")
     ] = None,
     batch_size: Annotated[
-        int, typer.Option(help="Windows of a step, over all ranks and micro-batches.", min=1)
+        int, typer.Option(help="Windows per step, over all ranks and micro-batches.", min=1)
     ] = 8,
-    length: Annotated[int, typer.Option(help="Tokens of a window.", min=1)] = 128,
-    accumulate: Annotated[int, typer.Option(help="Micro-batches of a step.", min=1)] = 1,
+    length: Annotated[int, typer.Option(help="Tokens per window.", min=1)] = 128,
+    accumulate: Annotated[int, typer.Option(help="Micro-batches per step.", min=1)] = 1,
     lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 1e-3,
     warmup_steps: Annotated[
         int | None, typer.Option(help="Default: 2,000, or a tenth of a shorter run.", min=0)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides initial weights and data order.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of initial weights and data order.", min=0)] = 0,
     corpus_bytes: Annotated[
-        int, typer.Option(help="The most text to make tokens from; the default is all.", min=1)
+        int, typer.Option(help="Maximum text to tokenize; the default is all of it.", min=1)
     ] = 2**25,
-    checkpoint_steps: Annotated[int, typer.Option(help="Between checkpoints.", min=1)] = 100,
-    eval_steps: Annotated[int, typer.Option(help="Between evaluations.", min=1)] = 100,
+    checkpoint_steps: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 100,
+    eval_steps: Annotated[int, typer.Option(help="Steps between evaluations.", min=1)] = 100,
     measure: Annotated[
-        bool, typer.Option(help="Also journal the largest attention logit, log Z, token loss.")
+        bool, typer.Option(help="Also record the largest attention logit, log Z and token loss.")
     ] = False,
     resume: Annotated[
-        bool, typer.Option(help="Go on from the newest checkpoint, if there is one.")
+        bool, typer.Option(help="Continue from the newest checkpoint, if there is one.")
     ] = False,
 ) -> None:
     """Train a GPT on the standard library's source, watched by trimtab.
 
     Under torchrun: torchrun --standalone --nproc_per_node=2 -m trimtab.cli lab train ...
 
-    Needs torch, tokenizers and torchdata: pip install "trimtab[lab]".
+    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
     from trimtab.cli import output
@@ -100,16 +98,16 @@ def train(
         "eval_steps": eval_steps,
         "measure": measure,
     }
-    with output.told_errors():
+    with output.reported_errors():
         from trimtab.lab.trainer.train import train as train_model
 
         config = _config(size, dtype, chosen, lr, settings)
         with _progress(steps) as (on_text, on_step):
             outcome = train_model(config, run_dir, resume=resume, on_text=on_text, on_step=on_step)
     if _is_first_rank():
-        began = f" from step {outcome.first_step}" if outcome.first_step else ""
-        typer.echo(f"trained to step {steps}{began}, held-out loss {outcome.eval_loss:.3f}")
-        typer.echo(f"the run is in {run_dir}; look at it with: trimtab report {run_dir}", err=True)
+        start = f" from step {outcome.first_step}" if outcome.first_step else ""
+        typer.echo(f"trained to step {steps}{start}, held-out loss {outcome.eval_loss:.3f}")
+        typer.echo(f"the run is in {run_dir}; for a report: trimtab report {run_dir}", err=True)
 
 
 def _config(
@@ -133,8 +131,10 @@ def _is_first_rank() -> bool:
 
 
 @contextmanager
-def _progress(steps: int) -> Iterator[tuple[Advance, Callable[[int, Any], None]]]:
-    """A bar with the loss, on standard error, of the first rank and for eyes only."""
+def _progress(
+    steps: int,
+) -> Iterator[tuple[Callable[[int, int], None], Callable[[int, Any], None]]]:
+    """A progress bar with the loss, on standard error of the first rank if it is a terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -155,17 +155,17 @@ def _progress(steps: int) -> Iterator[tuple[Advance, Callable[[int, Any], None]]
         disable=not (_is_first_rank() and console.is_terminal),
     )
     task = bar.add_task("preparing text", total=None)
-    looked = 0.0
+    last_read = 0.0
 
     def on_text(done: int, total: int) -> None:
         bar.update(task, completed=done, total=total)
 
     def on_step(done: int, loss: Any) -> None:
-        nonlocal looked
+        nonlocal last_read
         if bar.disable:
             return
-        if bar.get_time() - looked > _LOOK_SECONDS:
-            looked = bar.get_time()
+        if bar.get_time() - last_read > _LOSS_SECONDS:
+            last_read = bar.get_time()
             bar.update(task, description=f"loss {loss.item():.3f}")
         bar.update(task, completed=done, total=steps)
 

@@ -1,22 +1,21 @@
-"""Level shifts and slow drifts: the mean of the last records against the mean of those before.
+"""LevelShift: the mean of the last records against the mean of those before, for shifts and drifts.
 
     [ ------- three times as long ------- ][ 24, 48, 96 or 192 records ]
                 reference                            now
 
 The noise of a loss has a long memory (waves of the data, shard after shard), so the scatter of
-single records does not say how far two such means differ by chance. The run itself says: the same
-difference over its last 1,024 records, less its own slow trend, is the measure. A loss that falls
-makes it negative, but ever less so: after its first thousand steps a loss falls about like
-1 / records (measured), so a difference that was usual once is taken to wane with the square of
-that. A rise counts from the fall that is usual now, but only if it is a rise at all.
+single records does not show how far two such means differ by chance. The run itself shows it: the
+measure is the same difference over its last 1,024 records, less its slow trend. A falling loss
+makes the difference negative, but less and less so: after its first thousand steps a loss falls
+about like 1 / records (measured), so a difference that was usual once is assumed to shrink with the
+square of that. A rise is measured from the fall that is usual now, but only if it is a rise at all.
 
 A small rise is a warning, one of 0.8 % an alarm, if the harder stretches rose too. After an alarm
-the test begins anew with the records that raised it: a moved level is told once.
+the test starts again with the records that raised it: a level that moved is reported once.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -24,77 +23,78 @@ from numpy.lib.stride_tricks import sliding_window_view
 from trimtab.core.block import FloatArray, IntArray
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS
-from trimtab.detect.rates import FALSE_PER_10K
-from trimtab.detect.tools.baseline import CELL
+from trimtab.core.state import Stateful
+from trimtab.detect.tools.baseline import RECORDS_PER_CELL
 from trimtab.detect.tools.cell_means import Cell, CellArrays
 from trimtab.detect.tools.cell_sums import REFERENCE, SPANS, Rise, SpanSums
 from trimtab.detect.tools.expectation import SIGMA, TINY, median, medians
-from trimtab.detect.tools.score_history import NOTHING, Bounds, QuietRecord
+from trimtab.detect.tools.score_history import NO_SCORE, Bounds, ScoreHistory
 
-MEMORY, FEWEST = 128, 48
-"""Cells over which the usual difference is measured, and the fewest that will do."""
+RISES_REMEMBERED, MIN_RISES = 128, 48
+"""Cells over which the usual difference is measured, and how many are needed for it."""
 
 BOUNDS = Bounds(prior=5.25, low=5.25, cap=8.25, rank=3, factor=1.4)
-"""Scores beyond which a difference is no accident. Source: measured over the 170,000 healthy points
+"""Scores beyond which a difference is not chance. Source: measured over the 170,000 healthy points
 of the tuning runs: no false alarm, with 5 one and with 4.75 three; a factor of 1.2 is equal, 1.75
 loses a tenth of the shifts in noisy runs."""
 
 WARN_SHARES = (0.006, 0.006, 0.006, 0.015)
-"""The rise itself, from nothing, as a share of the loss, by span: a loss that merely stops falling
-is nothing to tell. The longest span sees slow waves of 1 % in healthy runs (measured), so it is
-asked for more."""
+"""The rise itself, from zero, as a share of the loss, by span: a loss that merely stops falling is
+not reported. The longest span sees slow waves of 1 % in healthy runs (measured), so its limit is
+higher."""
 
 ALARM_SHARE = 0.008
-"""For an alarm. Source: measured; 2 % is no quieter and finds drifts a hundred steps later, in
-healthy runs of little noise the level moves by less than this."""
+"""The same for an alarm. Source: measured; 2 % is no quieter and finds drifts a hundred steps
+later; in healthy runs with little noise the level moves by less than this."""
 
-HARD_PART = 0.65
-"""Of a rise, so much must be seen among the hardest quarter of the cells too. A model that got
+HARD_SHARE = 0.65
+"""The share of a rise that must also show among the hardest quarter of the cells. A model that got
 worse got worse everywhere; where the easy stretches of the data end, the hard ones stay as they
-were. Source: measured: 0.6 to 0.8 remove all three false alarms of one such place, under 0.6 two
-of them stay, and drifts are found as well as without."""
+were. Source: measured: 0.6 to 0.8 remove all three false alarms of one such place, under 0.6 two of
+them stay, and drifts are found as well as without."""
 
 BURN_IN_CELLS, BURN_IN = 96, 2.0
-"""Added to the threshold at the start of a run, as for spikes."""
+"""Added to the threshold in the first cells of a run, as for spikes."""
 
 FLOOR = 0.0005
 """The smallest scale, as a share of the loss."""
 
-BATCH, CAREFUL = 512, 4
-"""Cells that are looked at in one go, and one by one after one that could alarm."""
+CELLS_AT_ONCE, CELLS_ONE_BY_ONE = 512, 4
+"""Cells that are judged at once, and those judged one by one from a cell that may alarm."""
 
 _LONGEST = (1 + REFERENCE) * SPANS[-1]
-_LOOK = 8
+_CELLS_PER_LOOK = 8
 """Cells between two measurements of the usual difference."""
 
 
-class Level:
+class LevelShift(Stateful):
     """Alarms where the level of the loss has moved up, suddenly or slowly."""
 
-    name = "level"
+    name = "level-shift"
+    not_saved = ("_bounds",)
 
     def __init__(self, threshold_scale: float = 1.0) -> None:
         self._bounds = BOUNDS.times(threshold_scale)
         self._cells: deque[tuple[float, int]] = deque(maxlen=_LONGEST)
         """Mean and first tick of the newest cells."""
         self._sums = SpanSums()
-        self._rises = [deque[tuple[int, float]](maxlen=MEMORY + span) for span in SPANS]
-        """The rises over each span, and after how many cells."""
+        self._rises = [deque[tuple[int, float]](maxlen=RISES_REMEMBERED + span) for span in SPANS]
+        """For each span, after how many cells a rise was measured, and its height."""
         self._usual: list[tuple[float, float] | None] = [None] * len(SPANS)
-        """Centre and spread of the rises of each span, waned up to the last look."""
-        self._record = QuietRecord(len(SPANS))
+        """Centre and spread of the rises of each span, as of the last measurement."""
+        self._history = ScoreHistory(len(SPANS))
         self._num_cells = 0
         self._has_warned = False
-        """Of the rise that is going on."""
+        """Whether the rise that is going on was reported as a warning."""
 
-    def take(self, cell: Cell) -> Finding | None:
+    def update(self, cell: Cell) -> Finding | None:
         """Judge the next cell."""
-        if self._num_cells % _LOOK == 0:
+        if self._num_cells % _CELLS_PER_LOOK == 0:
             now = self._num_cells
             self._usual = [_usual(*pair, now) for pair in zip(self._rises, SPANS, strict=True)]
         self._num_cells += 1
         self._cells.append((cell.mean, cell.first_tick))
-        scores = [NOTHING] * len(SPANS)
+        scores = [NO_SCORE] * len(SPANS)
         finding = None
         for at, rise in enumerate(self._sums.add(cell.mean)):
             if rise is None:
@@ -108,62 +108,38 @@ class Level:
                     finding = finding or self._judge(at, scores[at], rise, cell)
         if max(scores) <= self._bounds.prior:
             self._has_warned = False
-            self._record.see(scores)
+            self._history.update(scores)
         elif finding is not None:
-            self._tell(finding)
+            self._after_finding(finding)
         return finding
 
-    def sweep(self, cells: CellArrays) -> list[Finding]:
-        """Judge many cells, as `take` would judge one after the other."""
+    def update_many(self, cells: CellArrays) -> list[Finding]:
+        """Judge many cells, as `update` would one by one."""
         findings = []
         at, careful = 0, 0
         while at < len(cells):
             if not careful:
-                at, careful = at + self._pass_quietly(cells, at), CAREFUL
+                at, careful = at + self._pass_quietly(cells, at), CELLS_ONE_BY_ONE
                 continue
-            finding = self.take(cells.one(at))
+            finding = self.update(cells.one(at))
             if finding is not None:
                 findings.append(finding)
             at, careful = at + 1, careful - 1
         return findings
 
     def restart(self) -> None:
-        """The level is known to move here: compare nothing across this place."""
+        """Do not compare across this place: the level is known to move here."""
         self._sums = SpanSums()
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that the detector remembers."""
-        return {
-            "cells": [list(cell) for cell in self._cells],
-            "sums": self._sums.state_dict(),
-            "rises": [[list(rise) for rise in rises] for rises in self._rises],
-            "usual": [list(usual) if usual else None for usual in self._usual],
-            "record": self._record.state_dict(),
-            "num_cells": self._num_cells,
-            "has_warned": self._has_warned,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the detector that `state_dict` described."""
-        self._cells = deque(((mean, tick) for mean, tick in state["cells"]), maxlen=_LONGEST)
-        self._sums.load_state_dict(state["sums"])
-        for rises, known in zip(self._rises, state["rises"], strict=True):
-            rises.clear()
-            rises.extend((at, height) for at, height in known)
-        self._usual = [(usual[0], usual[1]) if usual else None for usual in state["usual"]]
-        self._record.load_state_dict(state["record"])
-        self._num_cells = int(state["num_cells"])
-        self._has_warned = bool(state["has_warned"])
-
     def _judge(self, at: int, score: float, rise: Rise, cell: Cell) -> Finding | None:
-        """The alarm or warning that a rise over one span is worth; None if it is worth neither."""
+        """The alarm or warning for a rise over one span; None if it is too small."""
         burn_in = BURN_IN if self._num_cells <= BURN_IN_CELLS else 0.0
-        threshold = self._record.threshold(at, self._bounds) + burn_in
+        threshold = self._history.threshold(at, self._bounds) + burn_in
         share = rise.height / max(abs(rise.reference), TINY)
         is_alarm = share > ALARM_SHARE
         if score <= threshold or share <= WARN_SHARES[at] or (self._has_warned and not is_alarm):
             return None
-        if self._rise_of_the_hard(SPANS[at]) <= HARD_PART * rise.height:
+        if self._rise_of_hard_cells(SPANS[at]) <= HARD_SHARE * rise.height:
             return None
         return Finding(
             detector=self.name,
@@ -175,54 +151,53 @@ class Level:
             value=cell.loss,
             expected=rise.reference,
             onset_tick=self._cells[-SPANS[at]][1],
-            false_per_10k=FALSE_PER_10K[self.name] if is_alarm else None,
             facts={
                 "score": score,
                 "threshold": threshold,
-                "records": float(CELL * SPANS[at]),
+                "records": float(RECORDS_PER_CELL * SPANS[at]),
                 "rise": rise.height,
             },
         )
 
-    def _rise_of_the_hard(self, span: int) -> float:
-        """How far the upper quartile of the cells of now lies above that of the reference."""
+    def _rise_of_hard_cells(self, span: int) -> float:
+        """How far the upper quartile of the newest cells lies above that of the reference."""
         means = [mean for mean, _ in self._cells]
         now, before = sorted(means[-span:]), sorted(means[-(1 + REFERENCE) * span : -span])
         return now[3 * len(now) // 4] - before[3 * len(before) // 4]
 
-    def _tell(self, finding: Finding) -> None:
-        """A warning is given once; after an alarm the level that raised it is the one to beat."""
-        self._record.discard()
+    def _after_finding(self, finding: Finding) -> None:
+        """Report a warning once; after an alarm, compare with the level that raised it."""
+        self._history.drop_current()
         self._has_warned = finding.severity is Severity.WARN
         if finding.severity is Severity.ALARM:
-            span = int(finding.facts["records"]) // CELL
+            span = int(finding.facts["records"]) // RECORDS_PER_CELL
             self._sums = SpanSums(mean for mean, _ in list(self._cells)[-span:])
 
     def _pass_quietly(self, cells: CellArrays, first: int) -> int:
-        """Take cells in one go up to the first that could alarm; say how many."""
+        """Pass the cells before the first that may alarm; return how many."""
         is_full = all(len(rises) == rises.maxlen for rises in self._rises)
         if not is_full or not self._sums.is_full or None in self._usual:
             return 0
-        means = cells.mean[first : first + BATCH]
+        means = cells.mean[first : first + CELLS_AT_ONCE]
         sums = self._sums.copy()
-        heights, references = sums.sweep(means)
-        looks = np.flatnonzero((self._num_cells + np.arange(len(means))) % _LOOK == 0)
+        heights, references = sums.add_many(means)
+        looks = np.flatnonzero((self._num_cells + np.arange(len(means))) % _CELLS_PER_LOOK == 0)
         centres, spreads = self._usual_at(heights, looks)
-        told = np.searchsorted(looks, np.arange(len(means)), side="right")
-        scale = np.maximum(np.maximum(spreads[:, told], FLOOR * np.abs(references)), TINY)
-        scores = (heights - centres[:, told]) / scale
+        latest_look = np.searchsorted(looks, np.arange(len(means)), side="right")
+        scale = np.maximum(np.maximum(spreads[:, latest_look], FLOOR * np.abs(references)), TINY)
+        scores = (heights - centres[:, latest_look]) / scale
         suspicious = (scores > self._bounds.prior).any(axis=0)
         quiet = int(np.argmax(suspicious)) if suspicious.any() else len(means)
         if quiet:
             if quiet == len(means):
                 self._sums = sums
             else:
-                self._sums.sweep(means[:quiet])
-            self._record.sweep(scores[:, :quiet])
-            newest = range(max(quiet - MEMORY - SPANS[-1], 0), quiet)
+                self._sums.add_many(means[:quiet])
+            self._history.update_many(scores[:, :quiet])
+            newest = range(max(quiet - RISES_REMEMBERED - SPANS[-1], 0), quiet)
             for rises, height in zip(self._rises, heights.tolist(), strict=True):
                 rises.extend((self._num_cells + 1 + at, height[at]) for at in newest)
-            last = told[quiet - 1]
+            last = latest_look[quiet - 1]
             pairs = zip(centres[:, last].tolist(), spreads[:, last].tolist(), strict=True)
             self._usual = list(pairs)
             self._num_cells += quiet
@@ -233,20 +208,21 @@ class Level:
         return quiet
 
     def _usual_at(self, heights: FloatArray, looks: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Centre and spread of each span: as known now, then as measured at each look."""
+        """Centre and spread of each span: as known now, then at each measurement."""
         centres, spreads = [], []
         now = (self._num_cells + looks)[:, None]
         coming = self._num_cells + 1 + np.arange(heights.shape[1])
         for rises, height, usual in zip(self._rises, heights, self._usual, strict=True):
             known = np.array(rises)
             ages = np.concatenate((known[:, 0], coming))
-            windows = sliding_window_view(np.concatenate((known[:, 1], height)), MEMORY)[looks]
-            waned = sliding_window_view(ages, MEMORY)[looks] / now
-            fall = np.minimum(medians(waned * waned * windows), 0.0)
-            third = MEMORY // 3
+            all_heights = np.concatenate((known[:, 1], height))
+            windows = sliding_window_view(all_heights, RISES_REMEMBERED)[looks]
+            shrunk = sliding_window_view(ages, RISES_REMEMBERED)[looks] / now
+            fall = np.minimum(medians(shrunk * shrunk * windows), 0.0)
+            third = RISES_REMEMBERED // 3
             slope = medians(windows[:, -third:]) - medians(windows[:, :third])
-            slope = slope / (MEMORY - third)
-            rest = windows - slope[:, None] * np.arange(MEMORY)
+            slope = slope / (RISES_REMEMBERED - third)
+            rest = windows - slope[:, None] * np.arange(RISES_REMEMBERED)
             spread = SIGMA * medians(np.abs(rest - medians(rest)[:, None]))
             centre, width = usual or (0.0, 0.0)
             centres.append(np.concatenate(([centre], fall)))
@@ -255,14 +231,14 @@ class Level:
 
 
 def _usual(rises: Sequence[tuple[int, float]], span: int, now: int) -> tuple[float, float] | None:
-    """Centre and spread of the rises that ended before now began; None if there are too few."""
+    """Centre and spread of the rises that ended before the newest span; None if too few."""
     past = list(rises)[: len(rises) - span]
-    if len(past) < FEWEST:
+    if len(past) < MIN_RISES:
         return None
-    waned = [(at / now) * (at / now) * height for at, height in past]
+    shrunk = [(at / now) * (at / now) * height for at, height in past]
     heights = [height for _, height in past]
     third = len(heights) // 3
     slope = (median(heights[-third:]) - median(heights[:third])) / (len(heights) - third)
     rest = [height - slope * place for place, height in enumerate(heights)]
     middle = median(rest)
-    return min(median(waned), 0.0), SIGMA * median([abs(value - middle) for value in rest])
+    return min(median(shrunk), 0.0), SIGMA * median([abs(value - middle) for value in rest])

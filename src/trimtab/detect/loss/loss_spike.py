@@ -1,11 +1,11 @@
-"""Loss spikes: a rise that this run's own noise does not explain.
+"""LossSpike: a rise that the noise of this run does not explain.
 
-Eleven tests look at every record. Six see the loss: the record alone, and sums over the last 2, 4,
-8, 16 and 32, each value cut off at 5 scales so that no single one decides. Three see loss and
-gradient norm together, through the smaller of their two scores: both must rise. Two see the loss
-against its neighbours (neighbours.py): the record alone, and two in a row. Each test has a prior
-(spike_limits.py) and follows the run's own quiet record (quiet_record.py). After an alarm the sums
-begin again, so the next alarm is new evidence.
+Eleven tests judge every record. Six use the loss: the record alone, and sums over the last 2, 4, 8,
+16 and 32, each value clipped at 5 scales so that no single one decides. Three use loss and gradient
+norm together, through the smaller of their two scores: both must rise. Two use the loss against its
+neighbours (neighbours.py): the record alone, and two in a row. Each test has a prior
+(spike_limits.py) and follows the scores of this run when it is quiet (score_history.py). After an
+alarm the sums start again, so the next alarm is new evidence.
 """
 
 import math
@@ -19,74 +19,75 @@ import numpy as np
 from trimtab.core.block import FloatArray
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS
+from trimtab.core.state import Stateful
 from trimtab.detect.loss.spike_limits import (
     JOINT,
     JOINT_SUMS,
-    LEAST_RISE,
     LENGTHS,
+    MIN_RISE,
     NEAR,
     NEAR_SUMS,
     ROOTS,
     SUMS,
     limits_at,
 )
-from trimtab.detect.rates import FALSE_PER_10K
 from trimtab.detect.tools.baseline import Score, Scores
 from trimtab.detect.tools.rows import Seen, Series
 from trimtab.detect.tools.running_sums import RunningSums
-from trimtab.detect.tools.score_history import QuietRecord
+from trimtab.detect.tools.score_history import ScoreHistory
 
 LOWEST, HIGHEST = -3.0, 5.0
-"""Scores are cut off here before they are added. Source: measured, without it three to five times
-the false alarms; 4 to 6 are equal."""
+"""Scores are clipped to this range before they are added. Source: measured, without it three to
+five times the false alarms; 4 to 6 are equal."""
 
 HIGHEST_NEAR = 8.0
-"""The same against neighbours: their pairs alarm in calm runs alone, where 8 is beyond all."""
+"""The same against neighbours: pairs alarm only in calm runs, where 8 is beyond all scores."""
 
 NORM_SHARE = 0.9
-"""A norm's score counts by this much beside the loss's: healthy norms have longer tails."""
+"""The weight of a norm's score beside that of the loss: healthy norms have longer tails."""
 
 NO_NORM = -1.0
-"""What stands for both together where no norm was recorded: it speaks against."""
+"""The joint score where no norm was recorded: it counts against a spike."""
 
 WITH_NORM = 1.5
-"""Where a norm is recorded, one loss alone is left to the joint tests, and two in a row are asked
-for so many times more: hard batches raise the loss by 7 scales and the norm by a quarter
-(measured), and the joint tests see nearly all that is lost."""
+"""Where a norm is recorded, a single loss is left to the joint tests, and two in a row need a
+threshold 1.5 times higher: hard batches raise the loss by 7 scales and the norm by a quarter
+(measured), and the joint tests find nearly everything that is lost."""
 
 BURN_IN_RECORDS, BURN_IN = 256, 2.0
-"""Added to every threshold at the start of a run: starts are curved and warm-ups rise. Source:
-measured, halves the false alarms."""
+"""Added to every threshold in the first records of a run: the start is curved and a warm-up rises.
+Source: measured, halves the false alarms."""
 
 ONSET_SCORE = 1.5
-"""The onset is where the excess over this score, added up to the alarm, is largest."""
+"""The onset is where the excess over this score, summed up to the alarm, is largest."""
 
-BATCH, CAREFUL = 1024, 8
-"""Records that are looked at in one go, and one by one after one that could alarm."""
+RECORDS_AT_ONCE, RECORDS_ONE_BY_ONE = 1024, 8
+"""Records that are judged at once, and those judged one by one from a record that may alarm."""
 
 _LONGEST = max(LENGTHS)
 
 
-class LossSpike:
-    """Alarms where the loss, or loss and gradient norm together, rise beyond the run's noise."""
+class LossSpike(Stateful):
+    """Alarms where the loss, alone or with the gradient norm, rises beyond the noise of the run."""
 
     name = "loss-spike"
+    not_saved = ("_threshold_scale", "_limits", "_lows")
 
     def __init__(self, threshold_scale: float = 1.0) -> None:
-        self._caution = threshold_scale
+        self._threshold_scale = threshold_scale
         self._set_stride(1.0)
         self._sums = RunningSums(SUMS)
         self._joint_sums = RunningSums(JOINT_SUMS)
         self._near_sums = RunningSums(NEAR_SUMS)
-        self._record = QuietRecord(len(LENGTHS))
+        self._history = ScoreHistory(len(LENGTHS))
         self._recent: deque[tuple[int, int, float]] = deque(maxlen=_LONGEST)
         """Tick, step and score of the records since the last alarm."""
         self._num_records = 0
 
-    def take(
+    def update(
         self, seen: Seen, loss: Score | None, near: Score | None, norm_z: float
     ) -> Finding | None:
-        """Judge a finite loss, scored against past and neighbours; NaN where there is no norm."""
+        """Judge a finite loss by its scores; `norm_z` is NaN where no norm was recorded."""
         self._num_records += 1
         if loss is None:
             return None
@@ -106,67 +107,50 @@ class LossSpike:
             hit = self._exceeded(scores, loss, near or loss, norm_z)
             if hit is not None:
                 return self._alarm(hit, seen, near or loss if hit[0] >= NEAR else loss)
-        self._record.see(scores)
+        self._history.update(scores)
         return None
 
-    def sweep(
+    def update_many(
         self, series: Series, loss: Scores, near: Scores, norm_z: FloatArray
     ) -> list[Finding]:
-        """Judge many finite losses, as `take` would judge one after the other."""
+        """Judge many finite losses, as `update` would one by one."""
         findings = []
         at, careful = 0, 0
         while at < len(series):
             if not careful:
                 passed = self._pass_quietly(series, loss, near, norm_z, at)
-                at, careful = at + passed, 0 if passed == BATCH else CAREFUL
+                at, careful = at + passed, 0 if passed == RECORDS_AT_ONCE else RECORDS_ONE_BY_ONE
                 continue
-            finding = self.take(series.one(at), loss.one(at), near.one(at), float(norm_z[at]))
+            finding = self.update(series.one(at), loss.one(at), near.one(at), float(norm_z[at]))
             if finding is not None:
                 findings.append(finding)
             at, careful = at + 1, careful - 1
         return findings
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that the detector remembers."""
-        return {
-            "stride": self._stride,
-            "sums": self._sums.state_dict(),
-            "joint_sums": self._joint_sums.state_dict(),
-            "near_sums": self._near_sums.state_dict(),
-            "record": self._record.state_dict(),
-            "recent": [list(entry) for entry in self._recent],
-            "num_records": self._num_records,
-        }
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the detector that `state_dict` described."""
-        self._set_stride(float(state["stride"]))
-        self._sums.load_state_dict(state["sums"])
-        self._joint_sums.load_state_dict(state["joint_sums"])
-        self._near_sums.load_state_dict(state["near_sums"])
-        self._record.load_state_dict(state["record"])
-        self._recent = deque((tuple(entry) for entry in state["recent"]), maxlen=_LONGEST)
-        self._num_records = int(state["num_records"])
+        """Continue where the detector that gave this state stopped."""
+        super().load_state_dict(state)
+        self._set_stride(self._stride)
 
     def _set_stride(self, stride: float) -> None:
         self._stride = stride
-        self._limits = limits_at(stride).times(self._caution)
+        self._limits = limits_at(stride).times(self._threshold_scale)
         self._lows = self._limits.lows
 
     def _change_stride(self, stride: float) -> None:
-        """Another pace of logging is another run to get to know."""
+        """Start again: scores at a new logging interval are not comparable."""
         self._set_stride(stride)
-        self._record.clear()
-        self._begin_again()
+        self._history.clear()
+        self._clear_sums()
 
     def _pass_quietly(
         self, series: Series, loss: Scores, near: Scores, norm_z: FloatArray, first: int
     ) -> int:
-        """Take records in one go up to the first that could alarm; say how many."""
-        part = slice(first, first + BATCH)
+        """Pass the records before the first that may alarm; return how many."""
+        part = slice(first, first + RECORDS_AT_ONCE)
         z, both = loss.z[part], NORM_SHARE * norm_z[part]
         steady = loss.stride[part] == self._stride
-        if not steady.all():  # also where the baseline is not ready and the stride not known
+        if not steady.all():  # also where the baseline is not ready and the stride is NaN
             z = z[: int(np.argmin(steady))]
             both = both[: len(z)]
         if not len(z):
@@ -174,58 +158,58 @@ class LossSpike:
         near_z = near.z[part][: len(z)]
         near_z = np.where(np.isnan(near_z), 0.0, near_z)
         both = np.where(np.isnan(both), NO_NORM, np.minimum(np.maximum(z, near_z), both))
-        cuts = (
+        clipped = (
             np.clip(z, LOWEST, HIGHEST),
             np.clip(both, LOWEST, HIGHEST),
             np.clip(near_z, LOWEST, HIGHEST_NEAR),
         )
         after = self._sums.copy(), self._joint_sums.copy(), self._near_sums.copy()
         sums, joint_sums, near_sums = (
-            part.sweep(cut) for part, cut in zip(after, cuts, strict=True)
+            part.add_many(values) for part, values in zip(after, clipped, strict=True)
         )
         raw = np.stack((z, *sums, both, *joint_sums, near_z, *near_sums))
         scores = raw / np.array(ROOTS)[:, None]
-        least = self._record.least_thresholds(self._limits.bounds, len(z))
-        suspicious = (scores > np.array(least)[:, None]).any(axis=0)
+        lowest = self._history.lowest_thresholds(self._limits.bounds, len(z))
+        suspicious = (scores > np.array(lowest)[:, None]).any(axis=0)
         quiet = int(np.argmax(suspicious)) if suspicious.any() else len(z)
         if quiet < len(z):
-            for sums_of, cut in zip(self._all_sums(), cuts, strict=True):
-                sums_of.sweep(cut[:quiet])
+            for sums_of, values in zip(self._all_sums(), clipped, strict=True):
+                sums_of.add_many(values[:quiet])
         else:
             self._sums, self._joint_sums, self._near_sums = after
-        self._record.sweep(scores[:, :quiet])
+        self._history.update_many(scores[:, :quiet])
         self._num_records += quiet
         recent = slice(max(first + quiet - _LONGEST, first), first + quiet)
         ticks, steps = series.tick[recent].tolist(), series.step[recent].tolist()
-        self._recent.extend(zip(ticks, steps, cuts[0][:quiet][-_LONGEST:].tolist(), strict=True))
+        self._recent.extend(zip(ticks, steps, clipped[0][:quiet][-_LONGEST:].tolist(), strict=True))
         return quiet
 
     def _exceeded(
         self, scores: Sequence[float], loss: Score, near: Score, norm_z: float
     ) -> tuple[int, float, float] | None:
-        """The first test beyond its threshold, with score and threshold; None if there is none."""
+        """The first test beyond its threshold, with score and threshold; None if no test is."""
         burn_in = BURN_IN if self._num_records <= BURN_IN_RECORDS else 0.0
         has_norm = norm_z == norm_z
         for test, score in enumerate(scores):
             bounds = self._limits.bounds[test]
             if score <= bounds.low or (test == NEAR and has_norm):
                 continue
-            threshold = burn_in + self._record.threshold(test, bounds)
+            threshold = burn_in + self._history.threshold(test, bounds)
             known = loss
             if test >= NEAR:
                 known = near
                 threshold *= WITH_NORM if has_norm else 1.0
             rise = score / ROOTS[test] * known.scale
-            if score > threshold and rise > LEAST_RISE[test] * abs(known.expected):
+            if score > threshold and rise > MIN_RISE[test] * abs(known.expected):
                 return test, score, threshold
         return None
 
     def _alarm(self, hit: tuple[int, float, float], seen: Seen, loss: Score) -> Finding:
-        """The finding; what led to it is used up."""
+        """The finding; its evidence is used up."""
         test, score, threshold = hit
         onset_tick, onset_step = _onset(self._recent)
-        self._begin_again()
-        self._record.discard()
+        self._clear_sums()
+        self._history.drop_current()
         return Finding(
             detector=self.name,
             symptom=Symptom.LOSS_SPIKE,
@@ -237,7 +221,6 @@ class LossSpike:
             expected=loss.expected,
             limit=loss.expected + threshold / ROOTS[test] * loss.scale,
             onset_tick=onset_tick,
-            false_per_10k=FALSE_PER_10K[self.name],
             facts={
                 "score": score,
                 "threshold": threshold,
@@ -251,7 +234,7 @@ class LossSpike:
     def _all_sums(self) -> tuple[RunningSums, RunningSums, RunningSums]:
         return self._sums, self._joint_sums, self._near_sums
 
-    def _begin_again(self) -> None:
+    def _clear_sums(self) -> None:
         for sums in self._all_sums():
             sums.clear()
         self._recent.clear()

@@ -1,4 +1,4 @@
-"""What the eleven tests for a loss spike ask for, by how often a run logs."""
+"""The limits of the eleven tests for a loss spike, by how often a run logs."""
 
 import math
 from dataclasses import dataclass
@@ -10,30 +10,30 @@ LENGTHS = (1, 2, 4, 8, 16, 32, 1, 2, 4, 1, 2)
 ROOTS = tuple(math.sqrt(length) for length in LENGTHS)
 SUMS, JOINT_SUMS, NEAR_SUMS = 5, 2, 1
 JOINT, NEAR = 6, 9
-"""The first of the tests that see loss and norm together, and of those that see the neighbours."""
+"""The first of the tests that use loss and norm together, and of those that use the neighbours."""
 
-LEAST_RISE = (0.02,) + (0.012,) * SUMS + (0.006,) * (1 + JOINT_SUMS) + (0.02, 0.012)
-"""Rise in loss, as a share of it, under which nothing is a spike. Source: 0 to 1.2 % are equal on
-public runs; nobody wants to be woken for less."""
+MIN_RISE = (0.02,) + (0.012,) * SUMS + (0.006,) * (1 + JOINT_SUMS) + (0.02, 0.012)
+"""Rise of the loss, as a share of it, under which nothing is a spike. Source: 0 to 1.2 % are equal
+on public runs; less is not worth an alarm."""
 
 
 THIN_STRIDE = 50.0
-"""Steps between two records from which a single loss can be believed."""
+"""Steps between two records from which a single loss is evidence enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What each test asks for: before the run is known, at least, at most, by which record."""
+    """The bounds of each test's threshold."""
 
     bounds: tuple[Bounds, ...]
 
     @property
     def lows(self) -> tuple[float, ...]:
-        """What a score must exceed to be worth a closer look."""
+        """The score of each test under which nothing needs a closer look."""
         return tuple(bound.low for bound in self.bounds)
 
     def times(self, threshold_scale: float) -> "Limits":
-        """The limits, each so many times higher."""
+        """The same limits with thresholds this many times higher."""
         return Limits(tuple(bound.times(threshold_scale) for bound in self.bounds))
 
 
@@ -52,40 +52,40 @@ EVERY_STEP = _limits(
     sums=Bounds(prior=6.5, low=6.5, cap=9.75, rank=2),
     joint=10.0,
     near=(
-        Bounds(prior=30.0, low=7.0, cap=60.0, rank=2, factor=0.33, power=2, learnt=32),
-        Bounds(prior=12.0, low=6.5, cap=12.0, rank=2, factor=0.28, power=2, learnt=32),
+        Bounds(prior=30.0, low=7.0, cap=60.0, rank=2, factor=0.33, power=2, min_entries=32),
+        Bounds(prior=12.0, low=6.5, cap=12.0, rank=2, factor=0.28, power=2, min_entries=32),
     ),
 )
-"""In healthy every-step runs one loss reaches 29 scales (rank 0's own loss) and loss and norm
-together 6.8: single records say little. Their sums stay under 6 and 5. Against its neighbours one
-loss reaches 28 in wild runs and 7.4 in calm ones, whose records are 10 to 12 and 4 to 5; hence the
-square. Factors of 0.30 and 0.26 raise six false alarms where these raise none; floors of 6.5 and 6
-find no more. It takes 1,024 records to know how wild a run is: after 512 a wild one had still
-passed for calm."""
+"""In healthy every-step runs one loss reaches 29 scales (the local loss of rank 0) and loss and
+norm together 6.8: single records say little. Their sums stay under 6 and 5. Against its neighbours
+one loss reaches 28 in wild runs and 7.4 in calm ones, where the highest so far is 10 to 12 and 4 to
+5; hence the square. Factors of 0.30 and 0.26 raise six false alarms where these raise none; floors
+of 6.5 and 6 find no more. It takes 1,024 records to know how wild a run is: after 512 a wild one
+still passed for calm."""
 
-CLOSE = _limits(
+EVERY_FEW_STEPS = _limits(
     single=Bounds(prior=12.0, low=12.0, cap=36.0, rank=2),
     sums=_SUMS,
     joint=4.0,
     near=(_NEVER, _NEVER),
 )
-"""Every 2 to 49 steps: single points are mostly batches (healthy every-step runs, thinned out to
-every 10 and 30 steps, reach 25), but a spike may have no more."""
+"""Every 2 to 49 steps: single high records are mostly batches (healthy every-step runs, thinned out
+to every 10 and 30 steps, reach 25), but a spike may have no more than one."""
 
-WIDE = _limits(
+THINNED = _limits(
     single=Bounds(prior=7.0, low=5.0, cap=10.0, rank=3),
     sums=_SUMS,
     joint=3.5,
     near=(_NEVER, _NEVER),
 )
-"""In healthy thinned logs one loss stays under 4 scales (a bimodal loss apart), loss and norm
-together under 3.2. A run of many spikes would raise its own bar: hence the third highest and a low
-cap, which cost nothing; a cap of 8 raises the first false alarm. All of this was measured on the
-tuning runs."""
+"""In healthy thinned logs one loss stays under 4 scales (except for a bimodal loss), loss and norm
+together under 3.2. A run of many spikes would raise its own thresholds: hence the third highest and
+a low cap, which cost nothing; a cap of 8 raises the first false alarm. All of this was measured on
+the tuning runs."""
 
 
 def limits_at(stride: float) -> Limits:
-    """The limits for a log with so many steps from record to record."""
+    """The limits for a log with this many steps from record to record."""
     if stride >= THIN_STRIDE:
-        return WIDE
-    return EVERY_STEP if stride < 2 else CLOSE
+        return THINNED
+    return EVERY_STEP if stride < 2 else EVERY_FEW_STEPS

@@ -1,31 +1,31 @@
-"""The losses of the attempt before this one, by step: a run's own reference after a restart.
+"""EarlierAttempt: the losses of the attempt before this one, by step, as a reference.
 
     attempt 0:   100 101 102 103 104 |killed
     attempt 1:               102 103 104 105 ...
                              '---------' seen before
 
-A batch is taken for the same if its fingerprint is, or its data position; where neither is known,
-if its step is.
+Two batches are the same if their fingerprints are, or their data positions; where neither is known,
+if their steps are.
 """
 
 import math
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from trimtab.core.block import NO_POSITION, Block, FloatArray, IntArray
+from trimtab.core.detector import Row
 from trimtab.core.signals import FINGERPRINT, LOSS
-from trimtab.detect.tools.rows import Row
+from trimtab.core.state import Stateful
 
-MEMORY = 2048
-"""Steps that are remembered of each attempt: more are seldom done again."""
+STEPS_REMEMBERED = 2048
+"""Steps of each attempt that are remembered: more are seldom repeated."""
 
 Batch = tuple[float, float, int]
 """Loss, fingerprint (NaN if unknown) and data position."""
 
 
-class EarlierAttempt:
+class EarlierAttempt(Stateful):
     """Remembers the finite losses of this attempt and of the one before."""
 
     def __init__(self) -> None:
@@ -33,17 +33,17 @@ class EarlierAttempt:
         self._before: dict[int, Batch] = {}
         self._now: dict[int, Batch] = {}
 
-    def take(self, row: Row) -> float:
-        """The loss of the same batch in the attempt before; NaN if there is none."""
+    def update(self, row: Row) -> float:
+        """The loss of the same batch in the attempt before; NaN if it is not known."""
         if row.attempt != self._attempt:
-            self._turn_to(row.attempt)
+            self._start_attempt(row.attempt)
         loss = row.signals.get(LOSS, math.nan)
         if not math.isfinite(loss):
             return math.nan
         mark = row.signals.get(FINGERPRINT, math.nan)
-        return self._meet(row.step, (loss, mark, row.data_position))
+        return self._look_up(row.step, (loss, mark, row.data_position))
 
-    def sweep(self, block: Block) -> FloatArray:
+    def update_many(self, block: Block) -> FloatArray:
         """The same for each of many records."""
         references = np.full(len(block), np.nan)
         loss, marks = block.column(LOSS), block.column(FINGERPRINT).values
@@ -51,41 +51,27 @@ class EarlierAttempt:
         for first, last in pairwise(borders):
             if first == last:
                 continue
-            self._turn_to(int(block.attempt[first]))
+            self._start_attempt(int(block.attempt[first]))
             rows = first + np.flatnonzero(loss.finite[first:last])
             if self._all_new(block.step[rows]):
-                # The others have not been met before, and would be forgotten again.
-                may_meet = block.step[rows] <= max(self._before, default=-1)
-                may_meet[-MEMORY:] = True
-                rows = rows[may_meet]
+                # The others are not in the attempt before, and would be forgotten again.
+                may_match = block.step[rows] <= max(self._before, default=-1)
+                may_match[-STEPS_REMEMBERED:] = True
+                rows = rows[may_match]
             for at in rows.tolist():
                 batch = float(loss.values[at]), float(marks[at]), int(block.data_position[at])
-                references[at] = self._meet(int(block.step[at]), batch)
+                references[at] = self._look_up(int(block.step[at]), batch)
         return references
 
-    def state_dict(self) -> dict[str, Any]:
-        """The losses of both attempts."""
-        return {
-            "attempt": self._attempt,
-            "before": [[step, *batch] for step, batch in self._before.items()],
-            "now": [[step, *batch] for step, batch in self._now.items()],
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the memory that `state_dict` described."""
-        self._attempt = int(state["attempt"])
-        self._before = {step: (*batch,) for step, *batch in state["before"]}
-        self._now = {step: (*batch,) for step, *batch in state["now"]}
-
-    def _turn_to(self, attempt: int) -> None:
+    def _start_attempt(self, attempt: int) -> None:
         if attempt != self._attempt:
             self._attempt = attempt
             self._before, self._now = self._now, {}
 
-    def _meet(self, step: int, batch: Batch) -> float:
-        self._now.pop(step, None)  # the newest stand last
+    def _look_up(self, step: int, batch: Batch) -> float:
+        self._now.pop(step, None)  # the newest come last
         self._now[step] = batch
-        if len(self._now) > MEMORY:
+        if len(self._now) > STEPS_REMEMBERED:
             del self._now[next(iter(self._now))]
         known = self._before.get(step)
         return known[0] if known is not None and _is_same(known, batch) else math.nan

@@ -1,6 +1,6 @@
-"""A run laid beside another one: what the other recorded at the same batch, in columns of its own.
+"""A run beside another one: what the other recorded at the same batch, in extra columns.
 
-    run:        step  loss  grad_norm  ...           of the same step in the reference
+    run:        step  loss  grad_norm  ...           at the same step in the reference
     becomes:    step  loss  grad_norm  ...  reference_loss  reference_grad_norm  ...
 
 Batches are the same if their fingerprints are; where one of the two has none, if their steps are.
@@ -34,7 +34,7 @@ def lay_beside(run: Block, reference: Block) -> Block:
 
 
 def same_batches(beside: Block) -> BoolArray:
-    """Which records of a run that was laid beside another are of the same batch in both."""
+    """Which records have the same batch in the run and in its reference."""
     ours, theirs = beside.column(FINGERPRINT), beside.column(REFERENCE_OF + FINGERPRINT)
     known = ours.present & theirs.present
     return np.asarray(~known | (ours.values == theirs.values))

@@ -1,1 +1,8 @@
-"""Detectors of how the run is executed: counters, data, throughput, schedule."""
+"""Detectors of the run around the model: counters, data, learning rate and speed.
+
+counters.py        step, data position and optimizer count going back; a loss that stops coming
+repeated_batch.py  a batch that was served before
+token_mix.py       data that has become a different kind of text
+lr_schedule.py     a learning rate that rises again in its decay
+throughput.py      steps that stall, and a pace that falls
+"""

@@ -1,39 +1,35 @@
-"""Order: counters that must not go back, and a loss that is no longer recorded.
+"""Counters: counts that must not go back, and a loss that is no longer recorded.
 
-The step, the place in the data and the optimizer's own count go forward inside an attempt. A place
-that goes back to where the run began is the next epoch.
+The step, the data position and the optimizer's count go forward within an attempt. A data position
+that goes back to where the run started is the next epoch.
 """
-
-from typing import Any
 
 import numpy as np
 
 from trimtab.core.block import NO_POSITION, Block, IntArray
+from trimtab.core.detector import Detector, KnownChange, Row
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import ADAM_STEP, LOSS
-from trimtab.detect.known_events import Known
-from trimtab.detect.rates import FALSE_PER_10K
-from trimtab.detect.tools.rows import Row
 
-STANDS = 32
-"""Records over which the optimizer may count nothing while steps go on: a scaler that finds its
-range skips up to a dozen."""
+MAX_STANDING = 32
+"""Records in which the optimizer's count may stand still while steps continue: a scaler that finds
+its range skips up to a dozen."""
 
-SILENCE, SILENCE_TIMES = 64, 8
-"""Records without a loss, and times the longest such gap so far, after which it is missed."""
+MIN_MISSING, MISSING_TIMES = 64, 8
+"""Records without a loss, and times the longest such gap so far, after which it is missing."""
 
-FEWEST = 8
-"""Losses that must have been recorded before one is missed."""
+MIN_LOSSES = 8
+"""Losses that must have been recorded before one can be missing."""
 
-MOST = 1e15
-"""No optimizer counts that far."""
+MAX_COUNT = 1e15
+"""No optimizer counts this far."""
 
 
-class Order:
-    """One finding at each step back, and one for a count or a loss that has stopped."""
+class Counters(Detector):
+    """One finding for each count that goes back, and for a count or a loss that has stopped."""
 
-    name = "order"
-    hears = Known.WENT_BACK
+    name = "counters"
+    listens_to = KnownChange.WENT_BACK
 
     def __init__(self) -> None:
         self._step: int | None = None
@@ -41,14 +37,14 @@ class Order:
         self._first_position: int | None = None
         self._counted: float | None = None
         self._standing = 0
-        self._num_losses, self._silent, self._longest = 0, 0, 0
+        self._num_losses, self._missing, self._longest = 0, 0, 0
 
-    def hear(self, known: Known) -> None:
-        """A new attempt may begin anywhere."""
+    def on_event(self, change: KnownChange) -> None:
+        """A new attempt may start anywhere."""
         self._step = self._position = self._counted = None
         self._standing = 0
 
-    def take(self, row: Row) -> list[Finding]:
+    def update(self, row: Row) -> list[Finding]:
         """Judge one record."""
         findings = []
         place = row.step, row.tick
@@ -62,34 +58,18 @@ class Order:
             if last is not None and self._first_position < row.data_position < last:
                 at = row.data_position
                 findings.append(_finding(Symptom.DATA_BACK, "data_position", place, at, last))
-        findings += self._count(row.signals.get(ADAM_STEP), place)
-        return findings + self._listen(LOSS in row.signals, place)
+        findings += self._judge_count(row.signals.get(ADAM_STEP), place)
+        return findings + self._judge_loss(LOSS in row.signals, place)
 
-    def sweep(self, block: Block) -> list[Finding]:
-        """Judge many records, as `take` would judge one after the other."""
-        findings = self._sweep_steps(block) + self._sweep_positions(block)
-        findings += self._sweep_counts(block) + self._sweep_losses(block)
+    def update_many(self, block: Block) -> list[Finding]:
+        """Judge many records, with the findings that `update` would return."""
+        findings = self._judge_steps(block) + self._judge_positions(block)
+        findings += self._judge_counts(block) + self._judge_presence(block)
         return sorted(findings, key=lambda finding: finding.tick)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where each counter stands."""
-        return {
-            "step": self._step,
-            "position": [self._position, self._first_position],
-            "counted": [self._counted, self._standing],
-            "losses": [self._num_losses, self._silent, self._longest],
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the detector that `state_dict` described."""
-        self._step = state["step"]
-        self._position, self._first_position = state["position"]
-        self._counted, self._standing = state["counted"]
-        self._num_losses, self._silent, self._longest = state["losses"]
-
-    def _count(self, count: float | None, place: tuple[int, int]) -> list[Finding]:
-        """The optimizer's own count."""
-        if count is None or not abs(count) < MOST:
+    def _judge_count(self, count: float | None, place: tuple[int, int]) -> list[Finding]:
+        """Judge the optimizer's count."""
+        if count is None or not abs(count) < MAX_COUNT:
             return []
         last, self._counted = self._counted, count
         if last is None or count > last:
@@ -99,25 +79,25 @@ class Order:
             self._standing = 0
             return [_finding(Symptom.STATE_LOST, ADAM_STEP, place, count, last)]
         self._standing += 1
-        if self._standing != STANDS:
+        if self._standing != MAX_STANDING:
             return []
         return [_finding(Symptom.FROZEN, ADAM_STEP, place, count, last)]
 
-    def _listen(self, is_heard: bool, place: tuple[int, int]) -> list[Finding]:
-        """Whether there is a loss."""
-        if is_heard:
-            self._hear_losses(1)
+    def _judge_loss(self, is_recorded: bool, place: tuple[int, int]) -> list[Finding]:
+        """Judge whether a loss was recorded."""
+        if is_recorded:
+            self._see_losses(1)
             return []
-        self._silent += 1
-        if self._num_losses < FEWEST or self._silent != self._patience:
+        self._missing += 1
+        if self._num_losses < MIN_LOSSES or self._missing != self._max_missing:
             return []
-        return [_finding(Symptom.MISSING_LOSS, LOSS, place, self._silent, None)]
+        return [_finding(Symptom.MISSING_LOSS, LOSS, place, self._missing, None)]
 
     @property
-    def _patience(self) -> int:
-        return max(SILENCE, SILENCE_TIMES * self._longest)
+    def _max_missing(self) -> int:
+        return max(MIN_MISSING, MISSING_TIMES * self._longest)
 
-    def _sweep_steps(self, block: Block) -> list[Finding]:
+    def _judge_steps(self, block: Block) -> list[Finding]:
         before = _before(block.step, self._step)
         self._step = int(block.step[-1])
         steps = block.step.tolist()
@@ -126,7 +106,7 @@ class Order:
             for row in np.flatnonzero(block.step < before).tolist()
         ]
 
-    def _sweep_positions(self, block: Block) -> list[Finding]:
+    def _judge_positions(self, block: Block) -> list[Finding]:
         rows = np.flatnonzero(block.data_position != NO_POSITION)
         if not len(rows):
             return []
@@ -147,49 +127,49 @@ class Order:
             for at in back.tolist()
         ]
 
-    def _sweep_counts(self, block: Block) -> list[Finding]:
+    def _judge_counts(self, block: Block) -> list[Finding]:
         column = block.columns.get(ADAM_STEP)
         if column is None:
             return []
         with np.errstate(invalid="ignore"):
-            rows = np.flatnonzero(column.present & (np.abs(column.values) < MOST))
+            rows = np.flatnonzero(column.present & (np.abs(column.values) < MAX_COUNT))
         counts = column.values[rows]
         if self._counted is not None and (np.diff(counts, prepend=self._counted) > 0).all():
-            if len(rows):  # nearly always: it counts on
+            if len(rows):  # nearly always: the count rises
                 self._counted, self._standing = float(counts[-1]), 0
             return []
         return [
             finding
             for row, count in zip(rows.tolist(), counts.tolist(), strict=True)
-            for finding in self._count(count, _place(block, row))
+            for finding in self._judge_count(count, _place(block, row))
         ]
 
-    def _sweep_losses(self, block: Block) -> list[Finding]:
+    def _judge_presence(self, block: Block) -> list[Finding]:
         findings = []
         edges = np.flatnonzero(np.diff(block.column(LOSS).present, prepend=True, append=True))
         end = 0
         for first, last in edges.reshape(-1, 2).tolist():
-            self._hear_losses(first - end)
+            self._see_losses(first - end)
             end = last
-            missed = first + self._patience - self._silent - 1
-            if self._num_losses >= FEWEST and first <= missed < last:
-                silence = self._patience
+            missed = first + self._max_missing - self._missing - 1
+            if self._num_losses >= MIN_LOSSES and first <= missed < last:
+                missing = self._max_missing
                 findings.append(
-                    _finding(Symptom.MISSING_LOSS, LOSS, _place(block, missed), silence, None)
+                    _finding(Symptom.MISSING_LOSS, LOSS, _place(block, missed), missing, None)
                 )
-            self._silent += last - first
-        self._hear_losses(len(block) - end)
+            self._missing += last - first
+        self._see_losses(len(block) - end)
         return findings
 
-    def _hear_losses(self, count: int) -> None:
+    def _see_losses(self, count: int) -> None:
         if count:
             self._num_losses += count
-            self._longest = max(self._longest, self._silent)
-            self._silent = 0
+            self._longest = max(self._longest, self._missing)
+            self._missing = 0
 
 
 def _before(values: IntArray, last: int | None) -> IntArray:
-    """Each value's forerunner; the first is its own where there is none."""
+    """The value before each value; before the first it is `last`, or the value itself."""
     return np.concatenate(([values[0] if last is None else last], values[:-1]))
 
 
@@ -198,7 +178,7 @@ def _place(block: Block, row: int) -> tuple[int, int]:
 
 
 ALARMS = frozenset({Symptom.DATA_BACK, Symptom.STATE_LOST, Symptom.FROZEN, Symptom.MISSING_LOSS})
-"""A step that goes back is mostly a logger with several writers: a warning."""
+"""A step that goes back is mostly a logger with several writers, so only a warning."""
 
 
 def _finding(
@@ -206,7 +186,7 @@ def _finding(
 ) -> Finding:
     is_alarm = symptom in ALARMS
     return Finding(
-        detector=Order.name,
+        detector=Counters.name,
         symptom=symptom,
         severity=Severity.ALARM if is_alarm else Severity.WARN,
         signal=signal,
@@ -214,5 +194,4 @@ def _finding(
         tick=place[1],
         value=float(value),
         expected=None if expected is None else float(expected),
-        false_per_10k=FALSE_PER_10K.get(Order.name) if is_alarm else None,
     )

@@ -1,42 +1,39 @@
-"""Schedule: a learning rate that rises again in the middle of its decay.
+"""LrSchedule: a learning rate that rises again in the middle of its decay.
 
-Schedules rise once, stay, and fall, or fall in steps; cosines with restarts jump up, which is
-another finding. A rate that has been falling and then climbs, record by record, has its sign wrong,
-or a warm-up that nobody meant to repeat.
+Schedules rise once, stay, and fall, or fall in steps; cosines with restarts jump up, which is a
+different finding. A rate that has been falling and then climbs, record by record, has the wrong
+sign or repeats its warm-up by mistake.
 """
-
-from typing import Any
 
 import numpy as np
 
 from trimtab.core.block import Block
+from trimtab.core.detector import Detector, KnownChange, Row
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LR
-from trimtab.detect.known_events import Known
-from trimtab.detect.rates import FALSE_PER_10K
-from trimtab.detect.tools.rows import Row, Seen
+from trimtab.detect.tools.rows import Seen
 
 FALLS, RISES = 32, 8
-"""Falls in a row that make a decay, and rises in a row after them that are none of it. Equal rates
-count as neither. Chosen: printed rates are rounded, so one rise or two may be the printing."""
+"""Falls in a row that make a decay, and rises in a row after them that are not part of it. Equal
+rates count as neither. Chosen: printed rates are rounded, so one or two rises may be rounding."""
 
 
-class Schedule:
-    """One finding for a run whose rate rises in its decay; cyclic schedules are told once."""
+class LrSchedule(Detector):
+    """One finding for a run whose rate rises in its decay; cyclic schedules are reported once."""
 
-    name = "schedule"
-    hears = Known.RESUMED | Known.WENT_BACK | Known.CHANGED
+    name = "lr-schedule"
+    listens_to = KnownChange.RESUMED | KnownChange.WENT_BACK | KnownChange.CHANGED
 
     def __init__(self) -> None:
         self._last: float | None = None
         self._falls, self._rises = 0, 0
-        self._was_told = False
+        self._is_reported = False
 
-    def hear(self, known: Known) -> None:
+    def on_event(self, change: KnownChange) -> None:
         """A resume or a change may bring a new warm-up."""
         self._last, self._falls, self._rises = None, 0, 0
 
-    def take(self, row: Row) -> list[Finding]:
+    def update(self, row: Row) -> list[Finding]:
         """Judge one record."""
         value = row.signals.get(LR)
         if value is None or value != value:
@@ -46,8 +43,8 @@ class Schedule:
             return []
         return [_finding(Seen(row.tick, row.step, value))]
 
-    def sweep(self, block: Block) -> list[Finding]:
-        """Judge many records, as `take` would judge one after the other."""
+    def update_many(self, block: Block) -> list[Finding]:
+        """Judge many records, with the findings that `update` would return."""
         column = block.column(LR)
         rows = np.flatnonzero(column.present & ~np.isnan(column.values))
         if not len(rows):
@@ -66,39 +63,28 @@ class Schedule:
                 findings.append(_finding(Seen.at(block, row, column.values[row])))
         return findings
 
-    def state_dict(self) -> dict[str, Any]:
-        """The last rate, and how often in a row it fell and rose."""
-        counts = [self._falls, self._rises]
-        return {"last": self._last, "counts": counts, "was_told": self._was_told}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the detector that `state_dict` described."""
-        self._last, self._was_told = state["last"], bool(state["was_told"])
-        self._falls, self._rises = state["counts"]
-
     def _moved(self, rose: bool, times: int) -> bool:
-        """Count so many moves of one kind; whether they are to be told."""
+        """Count a number of moves of one kind; return whether to report them."""
         if not rose:
             if self._rises >= RISES:
                 self._falls = 0
             self._falls, self._rises = self._falls + times, 0
             return False
         self._rises += times
-        if self._was_told or self._falls < FALLS or self._rises < RISES:
+        if self._is_reported or self._falls < FALLS or self._rises < RISES:
             return False
-        self._was_told = True
+        self._is_reported = True
         return True
 
 
 def _finding(seen: Seen) -> Finding:
     return Finding(
-        detector=Schedule.name,
+        detector=LrSchedule.name,
         symptom=Symptom.LR_RISING,
         severity=Severity.ALARM,
         signal=LR,
         step=seen.step,
         tick=seen.tick,
         value=seen.value,
-        false_per_10k=FALSE_PER_10K.get(Schedule.name),
         facts={"rises": float(RISES)},
     )

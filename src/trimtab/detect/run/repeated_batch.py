@@ -1,50 +1,48 @@
-"""Repeats: a batch that was served before.
+"""RepeatedBatch: a batch that was served before.
 
-The fingerprint of each batch is remembered for some thousand records. A second epoch repeats too,
-from the first batch on and always at the same distance; that is told from a loader that is stuck or
-rewound, which repeats from anywhere else.
+The fingerprint of each batch is remembered for some thousand records. A second epoch repeats
+batches too, but from the first one on and always at the same distance; a loader that is stuck or
+rewound repeats from anywhere else.
 """
-
-from typing import Any
 
 import numpy as np
 
 from trimtab.core.block import Block
+from trimtab.core.detector import Detector, KnownChange, Row
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import FINGERPRINT
-from trimtab.detect.known_events import Known
-from trimtab.detect.rates import FALSE_PER_10K
-from trimtab.detect.tools.rows import Row, Seen
+from trimtab.detect.tools.rows import Seen
 
-MEMORY = 4096
-"""Batches that are remembered: 150 kB. Longer epochs are not seen to end."""
+BATCHES_REMEMBERED = 4096
+"""Batches that are remembered: 150 kB. The end of a longer epoch is not seen."""
 
-CLOSE = 64
-"""Records within which a second repetition, from as far back, makes it an alarm, and after which it
-is told again. A single one may be two equal checksums, which happens about once in a million
-records; small batches of repetitive text may be equal now and then, but not at one distance."""
+REPEAT_WINDOW = 64
+"""Records within which a second repetition from the same distance is an alarm, and after which a
+repetition is reported again. A single one may be two equal checksums, which happens about once in a
+million records; small batches of repetitive text may be equal now and then, but not at one
+distance."""
 
 
-class Repeats:
+class RepeatedBatch(Detector):
     """A warning for the first repeated batch, an alarm for the second; then quiet until it ends."""
 
-    name = "repeats"
-    hears = Known.WENT_BACK
+    name = "repeated-batch"
+    listens_to = KnownChange.WENT_BACK
 
     def __init__(self) -> None:
         self._places: dict[float, int] = {}
-        """Where each batch was last seen, the oldest first."""
+        """Where each batch was last seen, oldest first."""
         self._count = 0
         self._epoch_start = 0
         self._period = 0
-        self._last, self._distance, self._times = -CLOSE - 1, 0, 0
-        """Where a batch was last served again, from how far back, and how often in a row."""
+        self._last, self._distance, self._times = -REPEAT_WINDOW - 1, 0, 0
+        """Where a batch was last repeated, from how far back, and how often in a row."""
 
-    def hear(self, known: Known) -> None:
+    def on_event(self, change: KnownChange) -> None:
         """A new attempt serves its batches again, as it should."""
         self._places, self._epoch_start, self._period = {}, self._count, 0
 
-    def take(self, row: Row) -> list[Finding]:
+    def update(self, row: Row) -> list[Finding]:
         """Judge one record."""
         value = row.signals.get(FINGERPRINT)
         if value is None or value != value:
@@ -52,8 +50,8 @@ class Repeats:
         finding = self._judge(Seen(row.tick, row.step, value))
         return [] if finding is None else [finding]
 
-    def sweep(self, block: Block) -> list[Finding]:
-        """Judge many records, as `take` would judge one after the other."""
+    def update_many(self, block: Block) -> list[Finding]:
+        """Judge many records, with the findings that `update` would return."""
         column = block.columns.get(FINGERPRINT)
         if column is None:
             return []
@@ -62,33 +60,17 @@ class Repeats:
         seen = map(Seen, ticks, steps, column.values[rows].tolist())
         return [finding for finding in map(self._judge, seen) if finding is not None]
 
-    def state_dict(self) -> dict[str, Any]:
-        """The batches that are remembered, and what is known of epochs and repetitions."""
-        return {
-            "places": [[value, place] for value, place in self._places.items()],
-            "count": self._count,
-            "epoch": [self._epoch_start, self._period],
-            "repeated": [self._last, self._distance, self._times],
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the detector that `state_dict` described."""
-        self._places = dict(state["places"])
-        self._count = int(state["count"])
-        self._epoch_start, self._period = state["epoch"]
-        self._last, self._distance, self._times = state["repeated"]
-
     def _judge(self, seen: Seen) -> Finding | None:
         here = self._count
         self._count += 1
         before = self._places.pop(seen.value, None)
         self._places[seen.value] = here
-        if len(self._places) > MEMORY:
+        if len(self._places) > BATCHES_REMEMBERED:
             del self._places[next(iter(self._places))]
         if before is None or self._is_next_epoch(before, here):
             return None
         distance = here - before
-        if here - self._last > CLOSE or distance != self._distance:
+        if here - self._last > REPEAT_WINDOW or distance != self._distance:
             self._times = 0
         self._last, self._distance = here, distance
         self._times += 1
@@ -106,13 +88,12 @@ class Repeats:
 
 def _finding(seen: Seen, severity: Severity, distance: int) -> Finding:
     return Finding(
-        detector=Repeats.name,
+        detector=RepeatedBatch.name,
         symptom=Symptom.REPEATED_BATCH,
         severity=severity,
         signal=FINGERPRINT,
         step=seen.step,
         tick=seen.tick,
         value=seen.value,
-        false_per_10k=FALSE_PER_10K.get(Repeats.name) if severity is Severity.ALARM else None,
         facts={"records_back": float(distance)},
     )

@@ -1,10 +1,11 @@
-"""What a leap of each signal means, and how far it has to be.
+"""What a jump of each signal means, and how large it has to be.
 
-The figures in front of a rule are the largest leaps in 44 healthy runs of the lab's tuning split,
-in units of the largest of the 128 changes before each.
+The figures above a rule are the largest changes in 44 healthy runs of the lab's tuning split, in
+units of the largest of the 128 changes before each.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 from trimtab.core.findings import Symptom
 from trimtab.core.signals import (
@@ -18,94 +19,95 @@ from trimtab.core.signals import (
     UNIQUE_TOKEN_SHARE,
     UPDATE_NORM,
 )
-from trimtab.detect.tools.jump_test import Reach
+from trimtab.detect.tools.jump_test import JumpLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """What a leap of one signal means."""
+class JumpRule:
+    """What a jump of one signal means."""
 
-    reach: Reach
+    limits: JumpLimits
     up: Symptom
     down: Symptom
     falls_harmlessly: bool = False
     """Whether a fall is only a warning."""
     by_rate: bool = False
-    """Whether the learning rate is divided out first."""
+    """Whether the value is divided by the learning rate first."""
     may_step_back: bool = True
-    """Whether a new attempt begins at an older value."""
-    least: float = 0.0
-    """Smaller values count as this: for shares, which may well be 0."""
+    """Whether a new attempt starts at an older value."""
+    min_value: float = 0.0
+    """Smaller values count as this: for shares, which may be 0."""
 
 
 RULES = {
     # 1.6 up, 1.1 down.
-    PARAM_NORM: Rule(
-        reach=Reach(up=2.0, down=2.0, floor=1e-3),
+    PARAM_NORM: JumpRule(
+        limits=JumpLimits(up=2.0, down=2.0, floor=1e-3),
         up=Symptom.NORM_DRIFT,
         down=Symptom.NORM_DRIFT,
     ),
-    # 5.1 up (a batch can do that), 1.7 down; but noise with a heavy tail (t with 5 degrees) is 2.5
-    # times below its record once in 20,000 records, and 3 times once in 45,000.
-    UPDATE_NORM: Rule(
-        reach=Reach(up=8.0, down=3.0, floor=0.1),
+    # 5.1 up (a batch can do that), 1.7 down; but noise with a heavy tail (t with 5 degrees) falls
+    # by 2.5 times its largest change once in 20,000 records, and by 3 times once in 45,000.
+    UPDATE_NORM: JumpRule(
+        limits=JumpLimits(up=8.0, down=3.0, floor=0.1),
         up=Symptom.UPDATE_SPIKE,
         down=Symptom.UPDATE_SHIFT,
         by_rate=True,
     ),
     # 84 up: one gradient can do that, and a lasting rise is what shows. 1.4 down: v falls by 1 -
-    # beta2 at most, unless somebody else wrote it.
-    ADAM_V_NORM: Rule(
-        reach=Reach(up=128.0, down=2.0, floor=0.02),
+    # beta2 at most, unless something other than the optimizer wrote it.
+    ADAM_V_NORM: JumpRule(
+        limits=JumpLimits(up=128.0, down=2.0, floor=0.02),
         up=Symptom.GRADIENT_SPIKE,
         down=Symptom.STATE_LOST,
     ),
     # 1.7 down; up as v.
-    ADAM_M_NORM: Rule(
-        reach=Reach(up=None, down=2.5, floor=0.1),
+    ADAM_M_NORM: JumpRule(
+        limits=JumpLimits(up=None, down=2.5, floor=0.1),
         up=Symptom.GRADIENT_SPIKE,
         down=Symptom.STATE_LOST,
     ),
     # 2.1 up, 2.4 down.
-    ACTIVATION_RMS: Rule(
-        reach=Reach(up=3.5, down=3.5, floor=0.05),
+    ACTIVATION_RMS: JumpRule(
+        limits=JumpLimits(up=3.5, down=3.5, floor=0.05),
         up=Symptom.ACTIVATION_JUMP,
         down=Symptom.ACTIVATION_JUMP,
     ),
-    # 3.8 up. A fall means text that is easier.
-    TOKEN_RARITY: Rule(
-        reach=Reach(up=5.0, down=None, floor=0.05),
+    # 3.8 up. A fall means easier text.
+    TOKEN_RARITY: JumpRule(
+        limits=JumpLimits(up=5.0, down=None, floor=0.05),
         up=Symptom.ODD_TOKENS,
         down=Symptom.ODD_TOKENS,
         may_step_back=False,
     ),
     # 1.7 down.
-    UNIQUE_TOKEN_SHARE: Rule(
-        reach=Reach(up=None, down=2.5, floor=0.05),
+    UNIQUE_TOKEN_SHARE: JumpRule(
+        limits=JumpLimits(up=None, down=2.5, floor=0.05),
         up=Symptom.ODD_TOKENS,
         down=Symptom.ODD_TOKENS,
         may_step_back=False,
     ),
-    # 1 in every batch, or another constant: what is asked is the floor.
-    SHIFT_SHARE: Rule(
-        reach=Reach(up=2.0, down=2.0, floor=0.25),
+    # 1 in every batch, or a different constant: the floor decides.
+    SHIFT_SHARE: JumpRule(
+        limits=JumpLimits(up=2.0, down=2.0, floor=0.25),
         up=Symptom.ODD_TOKENS,
         down=Symptom.ODD_TOKENS,
         may_step_back=False,
-        least=1e-3,
+        min_value=1e-3,
     ),
-    # A smooth curve or a constant: what is asked is the floor. A step down is a common schedule.
-    LR: Rule(
-        reach=Reach(up=4.0, down=4.0, floor=0.5),
+    # A smooth curve or a constant: the floor decides. A step down is a common schedule.
+    LR: JumpRule(
+        limits=JumpLimits(up=4.0, down=4.0, floor=0.5),
         up=Symptom.LR_JUMP,
         down=Symptom.LR_JUMP,
         falls_harmlessly=True,
     ),
 }
-"""By signal, or by what stands in front of the group's name."""
+"""By signal, or by the prefix of the signals of groups."""
 
 
-def rule_of(name: str) -> Rule | None:
-    """The rule for a signal or for a group of it; none if there is none."""
+@cache
+def rule_of(name: str) -> JumpRule | None:
+    """The rule for a signal or for a group of it; None if it has no rule."""
     head, slash, _ = name.partition("/")
     return RULES.get(head + slash) or RULES.get(head)

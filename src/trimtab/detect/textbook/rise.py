@@ -1,27 +1,41 @@
 """The textbook divergence rule: 200 losses in a row, each above the one before."""
 
-from typing import Any
+import math
 
 import numpy as np
 
 from trimtab.core.block import Block
 from trimtab.core.config import TextbookConfig
+from trimtab.core.detector import Detector, Row
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS
+from trimtab.detect.tools.rows import Seen
 
 
-class TextbookRise:
+class TextbookRise(Detector):
     """One alarm when an unbroken rise reaches its full length."""
 
     name = "textbook-rise"
+    not_saved = ("_length",)
 
     def __init__(self, config: TextbookConfig) -> None:
         self._length = config.rise_records
-        self._last = float("nan")  # compares as "not risen", so the first loss starts at zero
-        self._risen = 0
+        self._last = math.nan  # no loss is above it, so the first one starts at zero
+        self._num_rises = 0
 
-    def feed(self, block: Block) -> list[Finding]:
-        """Take the next records; return the ones at which a rise became a divergence."""
+    def update(self, row: Row) -> list[Finding]:
+        """Judge one record."""
+        loss = row.signals.get(LOSS)
+        if loss is None:
+            return []
+        rose = loss > self._last and math.isfinite(loss)
+        self._last, self._num_rises = loss, self._num_rises + 1 if rose else 0
+        if self._num_rises != self._length:
+            return []
+        return [self._finding(Seen(row.tick, row.step, loss))]
+
+    def update_many(self, block: Block) -> list[Finding]:
+        """Judge many records, with the findings that `update` would return."""
         loss = block.column(LOSS)
         rows = np.flatnonzero(loss.present)
         if not len(rows):
@@ -29,28 +43,23 @@ class TextbookRise:
         values = loss.values[rows]
         with np.errstate(invalid="ignore"):
             rose = values > np.concatenate(([self._last], values[:-1]))
-        rose &= np.isfinite(values)  # a jump to infinity is another symptom, not a slow rise
+        rose &= np.isfinite(values)  # a jump to infinity is a different symptom, not a slow rise
         index = np.arange(1, len(rows) + 1)
-        risen = index - np.maximum.accumulate(np.where(rose, -self._risen, index))
-        self._last, self._risen = float(values[-1]), int(risen[-1])
+        rises = index - np.maximum.accumulate(np.where(rose, -self._num_rises, index))
+        self._last, self._num_rises = float(values[-1]), int(rises[-1])
         return [
-            Finding(
-                detector=self.name,
-                symptom=Symptom.RISING_LOSS,
-                severity=Severity.ALARM,
-                signal=LOSS,
-                step=int(block.step[rows[at]]),
-                tick=int(block.tick[rows[at]]),
-                value=float(values[at]),
-                facts={"rises": float(self._length)},
-            )
-            for at in np.flatnonzero(risen == self._length)
+            self._finding(Seen.at(block, rows[at], values[at]))
+            for at in np.flatnonzero(rises == self._length).tolist()
         ]
 
-    def state_dict(self) -> dict[str, Any]:
-        """The last loss and how long it has been rising."""
-        return {"last": self._last, "risen": self._risen}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the detector that `state_dict` described."""
-        self._last, self._risen = float(state["last"]), int(state["risen"])
+    def _finding(self, seen: Seen) -> Finding:
+        return Finding(
+            detector=self.name,
+            symptom=Symptom.RISING_LOSS,
+            severity=Severity.ALARM,
+            signal=LOSS,
+            step=seen.step,
+            tick=seen.tick,
+            value=seen.value,
+            facts={"rises": float(self._length)},
+        )

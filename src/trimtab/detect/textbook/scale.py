@@ -1,52 +1,60 @@
 """The textbook loss-scale rule: a scale under 1 means that every step overflows."""
 
-from typing import Any
+import math
 
 import numpy as np
 
 from trimtab.core.block import Block
 from trimtab.core.config import TextbookConfig
+from trimtab.core.detector import Detector, Row
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS_SCALE
+from trimtab.detect.tools.rows import Seen
 
 
-class TextbookScale:
+class TextbookScale(Detector):
     """One alarm each time the loss scale falls under the floor."""
 
     name = "textbook-scale"
+    not_saved = ("_floor",)
 
     def __init__(self, config: TextbookConfig) -> None:
         self._floor = config.scale_floor
-        self._under = False
+        self._is_under = False
 
-    def feed(self, block: Block) -> list[Finding]:
-        """Take the next records; return the ones at which the scale fell under the floor."""
+    def update(self, row: Row) -> list[Finding]:
+        """Judge one record."""
+        scale = row.signals.get(LOSS_SCALE, math.nan)
+        if not math.isfinite(scale):
+            return []
+        was_under, self._is_under = self._is_under, scale < self._floor
+        if was_under or not self._is_under:
+            return []
+        return [self._finding(Seen(row.tick, row.step, scale))]
+
+    def update_many(self, block: Block) -> list[Finding]:
+        """Judge many records, with the findings that `update` would return."""
         scale = block.column(LOSS_SCALE)
         rows = np.flatnonzero(scale.finite)
         if not len(rows):
             return []
         values = scale.values[rows]
         under = values < self._floor
-        before = np.concatenate(([self._under], under[:-1]))
-        self._under = bool(under[-1])
+        before = np.concatenate(([self._is_under], under[:-1]))
+        self._is_under = bool(under[-1])
         return [
-            Finding(
-                detector=self.name,
-                symptom=Symptom.SCALE_COLLAPSE,
-                severity=Severity.ALARM,
-                signal=LOSS_SCALE,
-                step=int(block.step[rows[at]]),
-                tick=int(block.tick[rows[at]]),
-                value=float(values[at]),
-                limit=self._floor,
-            )
-            for at in np.flatnonzero(under & ~before)
+            self._finding(Seen.at(block, rows[at], values[at]))
+            for at in np.flatnonzero(under & ~before).tolist()
         ]
 
-    def state_dict(self) -> dict[str, Any]:
-        """Whether the scale is under the floor."""
-        return {"under": self._under}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the detector that `state_dict` described."""
-        self._under = bool(state["under"])
+    def _finding(self, seen: Seen) -> Finding:
+        return Finding(
+            detector=self.name,
+            symptom=Symptom.SCALE_COLLAPSE,
+            severity=Severity.ALARM,
+            signal=LOSS_SCALE,
+            step=seen.step,
+            tick=seen.tick,
+            value=seen.value,
+            limit=self._floor,
+        )

@@ -1,31 +1,48 @@
 """The textbook spike rule: a loss above mean + 3 deviations of the 100 losses before it."""
 
-from typing import Any
+import math
+from collections import deque
 
 import numpy as np
 
-from trimtab.core.block import Block, FloatArray
+from trimtab.core.block import Block
 from trimtab.core.config import TextbookConfig
+from trimtab.core.detector import Detector, Row
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS
-from trimtab.detect.tools.windows import trailing_moments
+from trimtab.detect.tools.rows import Seen
+from trimtab.detect.tools.windows import moments, trailing_moments
 
 
-class TextbookSpike:
-    """The rule as it stands: every finite loss enters the window, spikes included.
+class TextbookSpike(Detector):
+    """The rule as published: every finite loss enters the window, spikes included.
 
     So one spike hides the next (the deviation has grown) and heavy tails alarm often. Non-finite
     losses stay out: one NaN in the mean would blind the rule for the whole window.
     """
 
     name = "textbook-spike"
+    not_saved = ("_config",)
 
     def __init__(self, config: TextbookConfig) -> None:
         self._config = config
-        self._recent: FloatArray = np.empty(0)
+        self._recent: deque[float] = deque(maxlen=config.window)
 
-    def feed(self, block: Block) -> list[Finding]:
-        """Take the next records; return each loss above the limit."""
+    def update(self, row: Row) -> list[Finding]:
+        """Judge one record."""
+        loss = row.signals.get(LOSS, math.nan)
+        if not math.isfinite(loss):
+            return []
+        findings = []
+        if len(self._recent) == self._config.window:
+            mean, deviation = moments(self._recent)
+            if loss > mean + self._config.spike_sigmas * deviation:
+                findings.append(self._finding(Seen(row.tick, row.step, loss), mean, deviation))
+        self._recent.append(loss)
+        return findings
+
+    def update_many(self, block: Block) -> list[Finding]:
+        """Judge many records, with the findings that `update` would return."""
         window = self._config.window
         loss = block.column(LOSS)
         rows = np.flatnonzero(loss.finite)
@@ -33,27 +50,26 @@ class TextbookSpike:
         mean, deviation = trailing_moments(series, window)
         limit = mean + self._config.spike_sigmas * deviation
         judged = rows[len(rows) - len(limit) :]
-        self._recent = series[-window:]
+        self._recent.extend(loss.values[rows[-window:]].tolist())
         return [
-            Finding(
-                detector=self.name,
-                symptom=Symptom.LOSS_SPIKE,
-                severity=Severity.ALARM,
-                signal=LOSS,
-                step=int(block.step[judged[at]]),
-                tick=int(block.tick[judged[at]]),
-                value=float(loss.values[judged[at]]),
-                expected=float(mean[at]),
-                limit=float(limit[at]),
-                facts={"deviation": float(deviation[at]), "window": float(window)},
+            self._finding(
+                Seen.at(block, judged[at], loss.values[judged[at]]),
+                float(mean[at]),
+                float(deviation[at]),
             )
-            for at in np.flatnonzero(series[window:] > limit)
+            for at in np.flatnonzero(series[window:] > limit).tolist()
         ]
 
-    def state_dict(self) -> dict[str, Any]:
-        """The losses in the window."""
-        return {"recent": self._recent.tolist()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the detector that `state_dict` described."""
-        self._recent = np.array(state["recent"], dtype=np.float64)
+    def _finding(self, seen: Seen, mean: float, deviation: float) -> Finding:
+        return Finding(
+            detector=self.name,
+            symptom=Symptom.LOSS_SPIKE,
+            severity=Severity.ALARM,
+            signal=LOSS,
+            step=seen.step,
+            tick=seen.tick,
+            value=seen.value,
+            expected=mean,
+            limit=mean + self._config.spike_sigmas * deviation,
+            facts={"deviation": deviation, "window": float(self._config.window)},
+        )

@@ -1,12 +1,12 @@
-"""Baseline: a signal's own past as the measure of what comes next.
+"""Baseline: a signal scored against its own past.
 
     recent values:   [ ------------ window ------------ ][ gap ][ this cell of 8 ]
                               medians: level, trend, scale        scored against it
 
-The window is looked at anew every 8 records, counted from the first, so the grid does not depend on
-how a run is cut. It lags, so that a rise does not hide itself, and all that is taken from it are
-medians. A value that is far off never enters; after 64 such in a row the level is taken to have
-moved, and they do. Non-finite values never come here.
+The window is measured again every 8 records, counted from the first, so the grid does not depend on
+how a run is cut. It lags, so that a rise does not hide itself, and only medians are computed from
+it. A value that is far off never enters it; after 64 such values in a row the level is assumed to
+have moved, and they do. Callers pass finite values only.
 """
 
 from dataclasses import dataclass
@@ -17,37 +17,38 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from trimtab.core.block import FloatArray, IntArray
-from trimtab.detect.tools.expectation import Expectation, Shape, expect, expect_many
+from trimtab.core.state import Stateful
+from trimtab.detect.tools.expectation import BaselineSpec, Expectation, expect, expect_many
 
-CELL = 8
-"""Records between two looks at the window. Source: measured, 4 gives the same results at almost
-twice the cost; 16 saves a quarter."""
+RECORDS_PER_CELL = 8
+"""Records between two measurements of the window. Source: measured, 4 gives the same results at
+almost twice the cost; 16 saves a quarter."""
 
-FEWEST = 24
+MIN_WINDOW = 24
 """Values that a window must have before anything is scored."""
 
 WIDE_STRIDE = 20.0
-"""Steps between two records from which a log counts as thinned out: a spike is then a point or two
-long, so the window is short and does not lag. Source: the study behind these rules; logs written
-every 5 and 10 steps behave like every-step ones."""
+"""Steps between two records from which a log counts as thinned out: a spike is then one or two
+records long, so the window is short and does not lag. Source: the study for these rules; logs
+written every 5 and 10 steps behave like every-step ones."""
 
-_NEW_PACE = 4.0
-"""A stride this many times longer or shorter is another log: the window begins anew."""
+_NEW_STRIDE = 4.0
+"""A stride this many times longer or shorter is a different log: the window starts again."""
 
 FAR_OFF = 8.0
-"""A value that many scales above what was expected is rejected. Source: measured: without it a norm
+"""A value this many scales above what was expected is rejected. Source: measured: without it a norm
 spike hides the first steps of the next one 40 steps later; for the loss 8 to 15 are equal."""
 
-MOST_REJECTED = 64
-"""Values in a row that may be rejected: then it is the level that has moved, and they enter."""
+MAX_REJECTED_IN_A_ROW = 64
+"""Values in a row that may be rejected: after that the level has moved, and they enter."""
 
-_MOST_CELLS = 256
-"""Windows that are looked at in one go: a value that is rejected wastes those after it."""
+_CELLS_AT_ONCE = 256
+"""Windows that are measured at once: a rejected value wastes the work on those after it."""
 
-LOSS_SHAPE = Shape(falls=True, relative_floor=0.002, absolute_floor=0.0)
+LOSS_BASELINE = BaselineSpec(falls=True, relative_floor=0.002, absolute_floor=0.0)
 """Floor: 0.2 % of the loss; between 0.05 and 0.5 % the results are equal."""
 
-LOG_NORM_SHAPE = Shape(falls=False, relative_floor=0.0, absolute_floor=0.03)
+LOG_NORM_BASELINE = BaselineSpec(falls=False, relative_floor=0.0, absolute_floor=0.03)
 """For the logarithm of a norm. Floor: 3 %; healthy norms scatter by 6 to 12 %."""
 
 
@@ -55,7 +56,7 @@ class Score(NamedTuple):
     """One value against what was expected of it."""
 
     z: float
-    """How many scales above."""
+    """How many scales above what was expected."""
     expected: float
     scale: float
     stride: float
@@ -73,7 +74,7 @@ class Scores:
 
     @classmethod
     def unknown(cls, length: int) -> "Scores":
-        """Scores of values that nothing is known of yet."""
+        """Scores that are not known yet."""
         z, expected, scale, stride = np.full((4, length), np.nan)
         return cls(z, expected, scale, stride)
 
@@ -90,48 +91,50 @@ class Scores:
         self.scale[at], self.stride[at] = score.scale, score.stride
 
 
-class Baseline:
+class Baseline(Stateful):
     """Scores finite values one by one, or many at once with the same result."""
 
-    def __init__(self, shape: Shape, *, lags: bool) -> None:
-        self._shape = shape
+    not_saved = ("_spec", "_lags")
+
+    def __init__(self, spec: BaselineSpec, *, lags: bool) -> None:
+        self._spec = spec
         self._lags = lags
         self._rejected = 0
-        """How many values in a row were too far off to enter."""
+        """Values in a row that were too far off to enter."""
         self._recent: list[float] = []
         self._steps: list[int] = []
-        """Of the values since the last look."""
+        """Of the values in this cell."""
         self._in_cell = 0
         self._expectation: Expectation | None = None
         self.stride = 1.0
 
-    def take(self, value: float, step: int) -> Score | None:
+    def update(self, value: float, step: int) -> Score | None:
         """Score the next value; None while too few came before it."""
-        if self._in_cell == CELL or not self._recent:
-            self._look(step)
+        if self._in_cell == RECORDS_PER_CELL or not self._recent:
+            self._start_cell(step)
         known = self._expectation
         if known is None:
-            self._enter(value, step)
+            self._append(value, step)
             return None
         expected = known.at(self._in_cell + 1)
         z = (value - expected) / known.scale
-        if z > FAR_OFF and self._rejected < MOST_REJECTED:
+        if z > FAR_OFF and self._rejected < MAX_REJECTED_IN_A_ROW:
             self._rejected += 1
         else:
             self._rejected = 0 if z <= FAR_OFF else self._rejected
-            self._enter(value, step)
+            self._append(value, step)
         return Score(z, expected, known.scale, self.stride)
 
-    def sweep(self, values: FloatArray, steps: IntArray) -> Scores:
-        """Score the next values, as `take` would score one after the other."""
+    def update_many(self, values: FloatArray, steps: IntArray) -> Scores:
+        """Score the next values, as `update` would one by one."""
         scores = Scores.unknown(len(values))
         at = 0
         while at < len(values):
-            done = self._sweep_steady(values[at:], steps[at:], scores, at)
-            if not done:  # the window is filling, a cell is half done, a value is far off
-                done = min(CELL - self._in_cell % CELL, len(values) - at)
+            done = self._score_steady(values[at:], steps[at:], scores, at)
+            if not done:  # the window is filling, a cell is half full, a value is far off
+                done = min(RECORDS_PER_CELL - self._in_cell % RECORDS_PER_CELL, len(values) - at)
                 for place in range(at, at + done):
-                    score = self.take(float(values[place]), int(steps[place]))
+                    score = self.update(float(values[place]), int(steps[place]))
                     if score is not None:
                         scores.put(place, score)
             at += done
@@ -142,25 +145,11 @@ class Baseline:
         self._recent, self._steps, self._in_cell, self._rejected = [], [], 0, 0
         self._expectation = None
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that the baseline remembers."""
-        known = self._expectation
-        return {
-            "recent": list(self._recent),
-            "steps": list(self._steps),
-            "in_cell": self._in_cell,
-            "rejected": self._rejected,
-            "stride": self.stride,
-            "expectation": [known.start, known.slope, known.floor, known.scale] if known else None,
-        }
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the baseline that `state_dict` described."""
-        self._recent, self._steps = list(state["recent"]), list(state["steps"])
-        self._in_cell, self.stride = int(state["in_cell"]), float(state["stride"])
-        self._rejected = int(state["rejected"])
-        known = state["expectation"]
-        self._expectation = Expectation(*known) if known else None
+        """Continue where the baseline that gave this state stopped."""
+        super().load_state_dict(state)
+        if self._expectation is not None:
+            self._expectation = Expectation(*self._expectation)
 
     @property
     def _window(self) -> int:
@@ -168,84 +157,85 @@ class Baseline:
 
     @property
     def _gap(self) -> int:
-        return CELL if self._lags and self.stride < WIDE_STRIDE else 0
+        return RECORDS_PER_CELL if self._lags and self.stride < WIDE_STRIDE else 0
 
-    def _enter(self, value: float, step: int) -> None:
+    def _append(self, value: float, step: int) -> None:
         self._in_cell += 1
         self._recent.append(value)
         self._steps.append(step)
 
-    def _look(self, step: int) -> None:
-        """At the first record of a cell: measure the pace, then the window before it."""
-        if len(self._steps) == CELL:
-            self._keep_pace(_pace([*self._steps, step]))
+    def _start_cell(self, step: int) -> None:
+        """At the first record of a cell, measure the stride and then the window before it."""
+        if len(self._steps) == RECORDS_PER_CELL:
+            self._follow_stride(_median_stride([*self._steps, step]))
         self._steps = []
         self._in_cell = 0
         del self._recent[: -(self._window + self._gap)]
         window = self._recent[: len(self._recent) - self._gap]
         self._expectation = (
-            expect(window, self._gap, self._shape) if len(window) >= FEWEST else None
+            expect(window, self._gap, self._spec) if len(window) >= MIN_WINDOW else None
         )
 
-    def _keep_pace(self, pace: float) -> None:
-        if self._is_new_pace(pace):
-            self.stride = pace
-            del self._recent[:-CELL]
+    def _follow_stride(self, stride: float) -> None:
+        if self._is_new_stride(stride):
+            self.stride = stride
+            del self._recent[:-RECORDS_PER_CELL]
 
-    def _is_new_pace(self, pace: float) -> bool:
+    def _is_new_stride(self, stride: float) -> bool:
         known = self.stride
-        return pace > 0 and not known / _NEW_PACE <= pace <= known * _NEW_PACE
+        return stride > 0 and not known / _NEW_STRIDE <= stride <= known * _NEW_STRIDE
 
-    def _sweep_steady(
+    def _score_steady(
         self, values: FloatArray, steps: IntArray, scores: Scores, offset: int
     ) -> int:
-        """Score the whole cells that have a full window and keep the pace; say how many values."""
+        """Score the whole cells that have a full window and the same stride; return how many
+        values."""
         window, gap = self._window, self._gap
         past = window + gap
-        if self._in_cell != CELL or len(self._recent) < past:
+        if self._in_cell != RECORDS_PER_CELL or len(self._recent) < past:
             return 0
-        cells = self._cells_at_pace(steps[: _MOST_CELLS * CELL])
+        cells = self._cells_at_stride(steps[: _CELLS_AT_ONCE * RECORDS_PER_CELL])
         if not cells:
             return 0
-        count = cells * CELL
+        count = cells * RECORDS_PER_CELL
         series = np.concatenate((self._recent[-past:], values[:count]))
-        windows = sliding_window_view(series, window)[:count:CELL]
-        start, slope, floor, scale = expect_many(windows, gap, self._shape)
-        ages = np.arange(1, CELL + 1)
+        windows = sliding_window_view(series, window)[:count:RECORDS_PER_CELL]
+        start, slope, floor, scale = expect_many(windows, gap, self._spec)
+        ages = np.arange(1, RECORDS_PER_CELL + 1)
         expected = np.maximum(start[:, None] + slope[:, None] * ages, floor[:, None]).ravel()
-        scale_of = np.repeat(scale, CELL)
+        scale_of = np.repeat(scale, RECORDS_PER_CELL)
         z = (values[:count] - expected) / scale_of
         far = z > FAR_OFF
-        if far.any():  # what is scored behind a rejected value is scored against another past
-            cells = int(np.argmax(far)) // CELL
-            count = cells * CELL
+        if far.any():  # values after a rejected one are scored against a different past
+            cells = int(np.argmax(far)) // RECORDS_PER_CELL
+            count = cells * RECORDS_PER_CELL
             if not cells:
                 return 0
         chosen = slice(offset, offset + count)
         scores.expected[chosen], scores.scale[chosen] = expected[:count], scale_of[:count]
         scores.z[chosen], scores.stride[chosen] = z[:count], self.stride
-        self._recent = series[count - CELL : count + past].tolist()
-        self._steps = steps[count - CELL : count].tolist()
+        self._recent = series[count - RECORDS_PER_CELL : count + past].tolist()
+        self._steps = steps[count - RECORDS_PER_CELL : count].tolist()
         self._rejected = 0
         at = cells - 1
         last = float(start[at]), float(slope[at]), float(floor[at]), float(scale[at])
         self._expectation = Expectation(*last)
         return count
 
-    def _cells_at_pace(self, steps: IntArray) -> int:
-        """How many whole cells from here on begin without a change of pace."""
-        cells = len(steps) // CELL
+    def _cells_at_stride(self, steps: IntArray) -> int:
+        """How many whole cells from here on start without a change of stride."""
+        cells = len(steps) // RECORDS_PER_CELL
         if not cells:
             return 0
-        known = np.concatenate((self._steps, steps[: (cells - 1) * CELL + 1]))
-        moves = np.diff(known).reshape(-1, CELL)
-        middle = np.sort(moves, axis=1)[:, CELL // 2 - 1 : CELL // 2 + 1]
-        paces = 0.5 * (middle[:, 0] + middle[:, 1])
-        held = self.stride / _NEW_PACE, self.stride * _NEW_PACE
-        changed = np.flatnonzero((paces > 0) & ~((held[0] <= paces) & (paces <= held[1])))
-        return int(changed[0]) if len(changed) else len(paces)
+        known = np.concatenate((self._steps, steps[: (cells - 1) * RECORDS_PER_CELL + 1]))
+        moves = np.diff(known).reshape(-1, RECORDS_PER_CELL)
+        middle = np.sort(moves, axis=1)[:, RECORDS_PER_CELL // 2 - 1 : RECORDS_PER_CELL // 2 + 1]
+        strides = 0.5 * (middle[:, 0] + middle[:, 1])
+        low, high = self.stride / _NEW_STRIDE, self.stride * _NEW_STRIDE
+        changed = np.flatnonzero((strides > 0) & ~((low <= strides) & (strides <= high)))
+        return int(changed[0]) if len(changed) else len(strides)
 
 
-def _pace(steps: list[int]) -> float:
+def _median_stride(steps: list[int]) -> float:
     moves = sorted(after - before for before, after in pairwise(steps))
-    return 0.5 * (moves[CELL // 2 - 1] + moves[CELL // 2])
+    return 0.5 * (moves[RECORDS_PER_CELL // 2 - 1] + moves[RECORDS_PER_CELL // 2])

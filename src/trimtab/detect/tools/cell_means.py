@@ -1,24 +1,25 @@
-"""Cells: a loss in means of 8 records, on a grid that does not depend on how the run is cut.
+"""CellMeans: a loss in means of 8 records, on a grid that does not depend on how the run is cut.
 
-Every loss is first cut off at 4 scales from what was expected, on both sides: a spike or a lucky
+Every loss is first clipped at 4 scales from what was expected, on both sides: a spike or a lucky
 batch must not pass for a level.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from trimtab.core.block import FloatArray, IntArray
-from trimtab.detect.tools.baseline import CELL, Score, Scores
+from trimtab.core.state import Stateful
+from trimtab.detect.tools.baseline import RECORDS_PER_CELL, Score, Scores
 from trimtab.detect.tools.rows import Seen, Series
 
-WIDEST = 4.0
-"""Scales from what was expected at which a loss is cut off."""
+MAX_SCALES = 4.0
+"""Scales from what was expected at which a loss is clipped."""
 
 
 class Cell(NamedTuple):
-    """The mean of 8 losses in a row, and where they lie."""
+    """The mean of 8 losses in a row, and where they were recorded."""
 
     mean: float
     first_tick: int
@@ -42,7 +43,7 @@ class CellArrays:
         return len(self.mean)
 
     def after(self, cell: Cell) -> "CellArrays":
-        """The cells with one before them."""
+        """These cells with one before them."""
         columns = (self.mean, self.first_tick, self.tick, self.step, self.loss)
         return CellArrays(
             *(np.concatenate(([part], column)) for part, column in zip(cell, columns, strict=True))
@@ -59,7 +60,7 @@ class CellArrays:
         )
 
 
-class Cells:
+class CellMeans(Stateful):
     """Gathers losses into cells."""
 
     def __init__(self) -> None:
@@ -67,28 +68,31 @@ class Cells:
         self._count = 0
         self._first_tick = 0
 
-    def take(self, seen: Seen, score: Score | None) -> Cell | None:
-        """Take the next finite loss; return the cell that it completes."""
+    def update(self, seen: Seen, score: Score | None) -> Cell | None:
+        """Add the next finite loss; return the cell that it completes."""
         if not self._count:
             self._total, self._first_tick = 0.0, seen.tick
         self._count += 1
         if score is None:
             self._total += seen.value
         else:
-            room = WIDEST * score.scale
+            room = MAX_SCALES * score.scale
             low, high = score.expected - room, score.expected + room
             self._total += min(max(seen.value, low), high)
-        if self._count < CELL:
+        if self._count < RECORDS_PER_CELL:
             return None
         self._count = 0
-        return Cell(self._total / CELL, self._first_tick, *seen)
+        return Cell(self._total / RECORDS_PER_CELL, self._first_tick, *seen)
 
-    def sweep(self, series: Series, scores: Scores) -> CellArrays:
-        """Take the next finite losses; return the cells that they complete."""
-        head = min(-self._count % CELL, len(series))
-        first = self._take_some(series, scores, 0, head)
-        tail = head + (len(series) - head) // CELL * CELL
-        firsts, lasts = slice(head, tail, CELL), slice(head + CELL - 1, tail, CELL)
+    def update_many(self, series: Series, scores: Scores) -> CellArrays:
+        """Add the next finite losses; return the cells that they complete."""
+        head = min(-self._count % RECORDS_PER_CELL, len(series))
+        first = self._update_some(series, scores, 0, head)
+        tail = head + (len(series) - head) // RECORDS_PER_CELL * RECORDS_PER_CELL
+        firsts, lasts = (
+            slice(head, tail, RECORDS_PER_CELL),
+            slice(head + RECORDS_PER_CELL - 1, tail, RECORDS_PER_CELL),
+        )
         cells = CellArrays(
             mean=_means(series.value[head:tail], scores, head, tail),
             first_tick=series.tick[firsts],
@@ -96,32 +100,23 @@ class Cells:
             step=series.step[lasts],
             loss=series.value[lasts],
         )
-        self._take_some(series, scores, tail, len(series))
+        self._update_some(series, scores, tail, len(series))
         return cells if first is None else cells.after(first)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The cell that is being filled."""
-        return {"total": self._total, "count": self._count, "first_tick": self._first_tick}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the gatherer that `state_dict` described."""
-        self._total, self._count = float(state["total"]), int(state["count"])
-        self._first_tick = int(state["first_tick"])
-
-    def _take_some(self, series: Series, scores: Scores, first: int, last: int) -> Cell | None:
-        """Take a few losses one by one; return the cell that the last of them completes."""
+    def _update_some(self, series: Series, scores: Scores, first: int, last: int) -> Cell | None:
+        """Add a few losses one by one; return the cell that the last of them completes."""
         cell = None
         for at in range(first, last):
-            cell = self.take(series.one(at), scores.one(at))
+            cell = self.update(series.one(at), scores.one(at))
         return cell
 
 
 def _means(values: FloatArray, scores: Scores, first: int, last: int) -> FloatArray:
-    """The mean of each 8 values that were cut off."""
-    expected, room = scores.expected[first:last], WIDEST * scores.scale[first:last]
-    cut = np.minimum(np.maximum(values, expected - room), expected + room)
-    parts = np.where(np.isnan(room), values, cut).reshape(-1, CELL)
+    """The mean of each 8 clipped values."""
+    expected, room = scores.expected[first:last], MAX_SCALES * scores.scale[first:last]
+    clipped = np.minimum(np.maximum(values, expected - room), expected + room)
+    parts = np.where(np.isnan(room), values, clipped).reshape(-1, RECORDS_PER_CELL)
     total = np.zeros(len(parts))
-    for place in range(CELL):  # in order: numpy's own sum would round differently
+    for place in range(RECORDS_PER_CELL):  # in order: numpy's sum would round differently
         total = total + parts[:, place]
-    return np.asarray(total / CELL)
+    return np.asarray(total / RECORDS_PER_CELL)

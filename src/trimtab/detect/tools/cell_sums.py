@@ -1,23 +1,24 @@
 """SpanSums: how far the newest 3 to 24 cells lie above three times as many before them.
 
-Sums over longer spans are made of two over half of it, so each costs one addition and rounds the
+The sum over a span is made of two sums over half of it, so each costs one addition and rounds the
 same way for one cell and for many.
 """
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from trimtab.core.block import FloatArray
+from trimtab.core.state import Stateful
 
 SPANS = (3, 6, 12, 24)
 """Lengths of "now" in cells of 8 records: each twice the one before. 48 records also average out
 the waves of one widely used data order, whose period they happen to be."""
 
 REFERENCE = 3
-"""What lies before is so many times longer. Source: 2 and 3 measured; 3 finds drifts sooner."""
+"""The reference is this many times longer. Source: 2 and 3 measured; 3 finds drifts sooner."""
 
 
 class Rise(NamedTuple):
@@ -27,8 +28,8 @@ class Rise(NamedTuple):
     reference: float
 
 
-class SpanSums:
-    """Takes the means of cells and compares the newest with those before."""
+class SpanSums(Stateful):
+    """Compares the means of the newest cells with those before."""
 
     def __init__(self, means: Iterable[float] = ()) -> None:
         self._means: deque[float] = deque(maxlen=SPANS[0] - 1)
@@ -43,7 +44,7 @@ class SpanSums:
         return len(self._past[-1]) == REFERENCE * SPANS[-1]
 
     def add(self, mean: float) -> list[Rise | None]:
-        """Take the next cell; return the rise over each span, None while it is too early."""
+        """Add the next cell; return the rise over each span, None while it is too early."""
         total: float | None = None
         if len(self._means) == SPANS[0] - 1:
             total = (mean + self._means[1]) + self._means[0]
@@ -62,8 +63,8 @@ class SpanSums:
                 total = doubled
         return rises
 
-    def sweep(self, means: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Take many cells when full; return heights and references, one row per span."""
+    def add_many(self, means: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Add many cells when full; return heights and references, one row per span."""
         known = np.concatenate((self._means, means))
         total = (known[2:] + known[1:-1]) + known[:-2]
         self._means.extend(known[-len(self._means) :].tolist())
@@ -79,18 +80,7 @@ class SpanSums:
         return np.stack(heights), np.stack(references)
 
     def copy(self) -> "SpanSums":
-        """Sums that go on from here on their own."""
-        twin = SpanSums()
-        twin._means, twin._past = self._means.copy(), [past.copy() for past in self._past]
-        return twin
-
-    def state_dict(self) -> dict[str, Any]:
-        """All that the sums remember."""
-        return {"means": list(self._means), "past": [list(past) for past in self._past]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the sums that `state_dict` described."""
-        self.__init__()  # type: ignore[misc]
-        self._means.extend(state["means"])
-        for past, known in zip(self._past, state["past"], strict=True):
-            past.extend(known)
+        """Independent sums that continue from here."""
+        copied = SpanSums()
+        copied._means, copied._past = self._means.copy(), [past.copy() for past in self._past]
+        return copied

@@ -1,15 +1,16 @@
 """Expectation: what a signal should be next and how far off it usually is, from a past window.
 
-The same arithmetic stands here twice: for one window in plain floats, because a live step brings
-one record and numpy would cost more than the sums, and for many windows at once, because a log
-brings a million. Both take the same order statistics and round in the same places, so they agree to
-the last bit; a property test holds them to it.
+The same arithmetic is written twice: for one window in plain floats, because for the one record of
+a live step numpy costs more than the arithmetic, and for many windows at once, because a log has a
+million. Both use the same order statistics and round in the same places, so they agree to the last
+bit; a property test checks it.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import sub
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,39 +20,39 @@ SIGMA = 1.4826
 """The median deviation of Gaussian noise, times this, is its standard deviation."""
 
 JUMP_SIGMA = SIGMA / math.sqrt(2)
-"""The same for the differences of neighbours, which are wider by the root of 2."""
+"""The same for differences of neighbours, which are wider by the root of 2."""
 
 MOST_SPREAD = 3.0
 """Residuals may be this many times wider than jumps, no more. Slow waves of the data double them
 (measured); a curved start makes them twenty times wider and would blind the first records."""
 
 SLOPE_TRUST = 0.5
-"""The share of a falling trend that is taken to go on. Source: measured on public runs: the whole
-slope raises false alarms in two thirds of the healthy ones, because a loss falls ever slower."""
+"""The share of a falling trend that is assumed to continue. Source: measured on public runs: the
+whole slope raises false alarms in two thirds of the healthy ones, because a loss falls ever
+slower."""
 
 LOCAL_RECORDS = 16
-"""What is expected never lies under the median of the newest so many records: only a loss that
-really rises is a spike. Plateau of equal results: 8 to 24."""
+"""The expectation is never under the median of this many newest records: only a loss that really
+rises is a spike. Results are equal from 8 to 24."""
 
 TINY = 1e-12
-"""Under every scale, so that a constant signal can be divided by it."""
+"""The smallest scale of all, so that a constant signal can be divided by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What is known beforehand about a signal."""
+class BaselineSpec:
+    """What is known in advance about a signal."""
 
     falls: bool
     """Whether it may have a falling trend, as a loss has."""
     relative_floor: float
     """The smallest scale, as a share of the level."""
     absolute_floor: float
-    """The smallest scale in the signal's own unit."""
+    """The smallest scale, in the unit of the signal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expectation:
-    """What one window says of the records after it."""
+class Expectation(NamedTuple):
+    """What one window says about the records after it."""
 
     start: float
     slope: float
@@ -59,17 +60,17 @@ class Expectation:
     scale: float
 
     def at(self, age: int) -> float:
-        """What is expected of the record so many after the window was looked at."""
+        """What is expected of the record `age` records after the window was measured."""
         return max(self.start + self.slope * age, self.floor)
 
 
-def expect(window: Sequence[float], gap: int, shape: Shape) -> Expectation:
+def expect(window: Sequence[float], gap: int, spec: BaselineSpec) -> Expectation:
     """The expectation from one window that ended `gap` records ago."""
     count = len(window)
     middle = (count - 1) / 2
     slope = 0.0
     level_of = window
-    if shape.falls:
+    if spec.falls:
         third = count // 3
         rise = median(window[-third:]) - median(window[:third])
         slope = min(rise / (count - third), 0.0)
@@ -84,22 +85,22 @@ def expect(window: Sequence[float], gap: int, shape: Shape) -> Expectation:
         scale=max(
             jumps,
             min(spread, MOST_SPREAD * jumps),
-            shape.relative_floor * abs(level),
-            shape.absolute_floor,
+            spec.relative_floor * abs(level),
+            spec.absolute_floor,
             TINY,
         ),
     )
 
 
 def expect_many(
-    windows: FloatArray, gap: int, shape: Shape
+    windows: FloatArray, gap: int, spec: BaselineSpec
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Start, slope, floor and scale for each row of windows, as `expect` gives them."""
     count = windows.shape[1]
     middle = (count - 1) / 2
     slope = np.zeros(len(windows))
     level_of = windows
-    if shape.falls:
+    if spec.falls:
         third = count // 3
         rise = medians(windows[:, -third:]) - medians(windows[:, :third])
         slope = np.minimum(rise / (count - third), 0.0)
@@ -108,12 +109,12 @@ def expect_many(
     spread = SIGMA * medians(np.abs(level_of - level[:, None]))
     jumps = JUMP_SIGMA * medians(np.abs(windows[:, 1:] - windows[:, :-1]))
     scale = np.maximum(jumps, np.minimum(spread, MOST_SPREAD * jumps))
-    scale = np.maximum(scale, shape.relative_floor * np.abs(level))
+    scale = np.maximum(scale, spec.relative_floor * np.abs(level))
     return (
         level + SLOPE_TRUST * slope * (middle + gap),
         SLOPE_TRUST * slope,
         medians(windows[:, -LOCAL_RECORDS:]),
-        np.maximum(scale, max(shape.absolute_floor, TINY)),
+        np.maximum(scale, max(spec.absolute_floor, TINY)),
     )
 
 

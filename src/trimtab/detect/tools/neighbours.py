@@ -5,18 +5,18 @@
 
 In many runs the loss swings with the order of the data, by more than its noise and over dozens of
 steps. Against a window of 96 records the swing is noise, and a spike must stand out from both; the
-neighbours of a record swing along. What is lost is memory: after four high records the neighbours
-are high themselves, so this sees how a spike begins, and Baseline the rest.
+neighbours of a record swing with it. The price is a short memory: after four high records the
+neighbours are high themselves, so this sees how a spike begins, and Baseline the rest.
 """
 
 from collections import deque
-from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from trimtab.core.block import FloatArray
-from trimtab.detect.tools.baseline import CELL, FEWEST, LOSS_SHAPE, Score, Scores
+from trimtab.core.state import Stateful
+from trimtab.detect.tools.baseline import LOSS_BASELINE, MIN_WINDOW, RECORDS_PER_CELL, Score, Scores
 from trimtab.detect.tools.expectation import SIGMA, TINY, median, medians
 
 NEAR, NEAREST = 8, 3
@@ -24,33 +24,33 @@ NEAR, NEAREST = 8, 3
 the spikes that one record begins than either alone, at as few false alarms."""
 
 WINDOW = 128
-"""Distances from the median of the 8 before, from whose median the scale is taken. Source:
-measured, 64 are too few, 96 and 128 equal; the longer the less one spike hides the next."""
+"""Distances from the median of the 8 before; their median gives the scale. Source: measured, 64 are
+too few, 96 and 128 equal; the longer, the less one spike hides the next."""
 
 _BATCH = 16_384
-"""Losses that are looked at in one go: a bound on memory."""
+"""Losses that are scored at once: a bound on memory."""
 
-_FLOOR = LOSS_SHAPE.relative_floor
+_FLOOR = LOSS_BASELINE.relative_floor
 
 
-class Neighbours:
+class Neighbours(Stateful):
     """Scores finite losses one by one, or many at once with the same result."""
 
     def __init__(self) -> None:
         self._near: list[float] = []
         self._distances: deque[float] = deque(maxlen=WINDOW)
         self._count = 0
-        """Distances that were measured; the scale is looked at anew at every eighth."""
+        """Distances that were measured; the scale is updated at every eighth."""
         self._scale: float | None = None
 
-    def take(self, value: float) -> Score | None:
+    def update(self, value: float) -> Score | None:
         """Score the next loss; None while too few came before it."""
         near = self._near
         if len(near) < NEAR:
             near.append(value)
             return None
         level = median(near)
-        if self._count % CELL == 0 and self._count >= FEWEST:
+        if self._count % RECORDS_PER_CELL == 0 and self._count >= MIN_WINDOW:
             self._scale = SIGMA * median(self._distances)
         score = None
         if self._scale is not None:
@@ -63,42 +63,26 @@ class Neighbours:
         near.append(value)
         return score
 
-    def sweep(self, values: FloatArray) -> Scores:
-        """Score the next losses, as `take` would score one after the other."""
+    def update_many(self, values: FloatArray) -> Scores:
+        """Score the next losses, as `update` would one by one."""
         scores = Scores.unknown(len(values))
         at = 0
         while at < len(values):
-            if len(self._near) < NEAR or self._count < WINDOW or self._count % CELL:
-                score = self.take(float(values[at]))
+            if len(self._near) < NEAR or self._count < WINDOW or self._count % RECORDS_PER_CELL:
+                score = self.update(float(values[at]))
                 if score is not None:
                     scores.put(at, score)
                 at += 1
             else:
-                at += self._sweep_steady(values[at : at + _BATCH], scores, at)
+                at += self._score_steady(values[at : at + _BATCH], scores, at)
         return scores
 
     def restart(self) -> None:
         """Forget the neighbours: what comes now is not comparable."""
         self._near = []
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that is remembered."""
-        return {
-            "near": list(self._near),
-            "distances": list(self._distances),
-            "count": self._count,
-            "scale": self._scale,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become what `state_dict` described."""
-        self._near = list(state["near"])
-        self._distances = deque(state["distances"], maxlen=WINDOW)
-        self._count = int(state["count"])
-        self._scale = None if state["scale"] is None else float(state["scale"])
-
-    def _sweep_steady(self, values: FloatArray, scores: Scores, offset: int) -> int:
-        """Score losses from the beginning of a cell on, with full windows; say how many."""
+    def _score_steady(self, values: FloatArray, scores: Scores, offset: int) -> int:
+        """Score losses from the start of a cell, with full windows; return how many."""
         series = np.concatenate((self._near, values))
         windows = sliding_window_view(series, NEAR)[: len(values)]
         level = medians(windows)
@@ -106,9 +90,9 @@ class Neighbours:
         low, high = np.minimum(first, second), np.maximum(first, second)
         expected = np.maximum(level, np.maximum(low, np.minimum(high, third)))
         distances = np.concatenate((self._distances, np.abs(values - level)))
-        looks = sliding_window_view(distances, WINDOW)[: len(values) : CELL]
+        looks = sliding_window_view(distances, WINDOW)[: len(values) : RECORDS_PER_CELL]
         of_cells = SIGMA * medians(looks)
-        scale = np.repeat(of_cells, CELL)[: len(values)]
+        scale = np.repeat(of_cells, RECORDS_PER_CELL)[: len(values)]
         scale = np.maximum(np.maximum(scale, _FLOOR * np.abs(level)), TINY)
         chosen = slice(offset, offset + len(values))
         scores.expected[chosen], scores.scale[chosen] = expected, scale

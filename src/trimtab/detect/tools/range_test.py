@@ -1,42 +1,43 @@
-"""Outside: whether the newest cells all lie outside the range of the cells before them.
+"""RangeTest: whether the newest cells all lie outside the range of the cells before them.
 
     high  - - - - - - - - - - - - - - - - -   . . .   newest: all of them outside, and far enough
           . '  .   ' . .  '  .  ' .  .  '
     low   - - - - - - - - - - - - - - - - -
 
-A cell is one number made of some records. The test knows only the order of numbers: no noise is
-estimated, and for cells that do not depend on each other chance can be counted. All of 6 newest
-outside of 24 before them happens once in 300,000 looks.
+A cell is one number computed from some records. The test uses only the order of numbers: it does
+not estimate noise, and for independent cells chance can be counted. That all of the 6 newest are
+outside the 24 before them happens once in 300,000 tests.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from trimtab.core.block import BoolArray, FloatArray
+from trimtab.core.state import Stateful
 
-_AT_ONCE = 1024
-"""Cells that are judged in one go: what is told wastes those after it."""
+_CELLS_AT_ONCE = 1024
+"""Cells that are judged at once: a finding wastes the work on those after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class RangeSpec:
     """How many cells are compared, and how far outside is far enough."""
 
     before: int
     newest: int
     widths: float = 0.0
-    """Distance from the range, in widths of the range."""
+    """Required distance from the range, in widths of the range."""
     times: float = 1.0
-    """Times the upper end of the range; for what is never negative."""
+    """Required multiple of the upper end of the range; for values that are never negative."""
     downwards: bool = True
-    """Whether below counts as well."""
+    """Whether below the range counts as well."""
 
 
-class Stray(NamedTuple):
+class OutOfRange(NamedTuple):
     """Newest cells that were all outside."""
 
     value: float
@@ -45,82 +46,75 @@ class Stray(NamedTuple):
     high: float
 
 
-class Outside:
-    """Takes cells; after a stray it starts anew, so that the new range becomes the normal."""
+class RangeTest(Stateful):
+    """Judges cells; after a finding it starts again, so that the new range becomes normal."""
 
-    __slots__ = ("_cells", "_need", "_span")
+    __slots__ = ("_cells", "_num_compared", "_spec")
+    not_saved = ("_num_compared", "_spec")
 
-    def __init__(self, span: Span) -> None:
-        self._span = span
-        self._need = span.before + span.newest
+    def __init__(self, spec: RangeSpec) -> None:
+        self._spec = spec
+        self._num_compared = spec.before + spec.newest
         self._cells: list[float] = []
 
     def restart(self) -> None:
         """Forget the past: what comes now is not comparable."""
         self._cells = []
 
-    def take(self, cell: float) -> Stray | None:
+    def update(self, cell: float) -> OutOfRange | None:
         """Judge the next cell."""
         cells = self._cells
         cells.append(cell)
-        if len(cells) < self._need:
+        if len(cells) < self._num_compared:
             return None
-        span = self._span
-        old, new = cells[: span.before], cells[span.before :]
+        spec = self._spec
+        old, new = cells[: spec.before], cells[spec.before :]
         low, high = min(old), max(old)
-        room = span.widths * (high - low)
-        above = min(new) > max(high + room, high * span.times)
-        if high > low and (above or (span.downwards and max(new) < low - room)):
+        room = spec.widths * (high - low)
+        above = min(new) > max(high + room, high * spec.times)
+        if high > low and (above or (spec.downwards and max(new) < low - room)):
             self._cells = []
-            return Stray(cell, low, high)
+            return OutOfRange(cell, low, high)
         del cells[0]
         return None
 
-    def sweep(self, cells: FloatArray) -> Iterator[tuple[int, Stray]]:
-        """Judge the next cells, as `take` would one after the other; say which are strays."""
+    def update_many(self, cells: FloatArray) -> Iterator[tuple[int, OutOfRange]]:
+        """Judge the next cells, as `update` would one by one; yield where they are out of range."""
         at = 0
         while at < len(cells):
-            part = cells[at : at + _AT_ONCE]
+            part = cells[at : at + _CELLS_AT_ONCE]
             known = np.concatenate((self._cells, part))
-            if len(known) < self._need:
+            if len(known) < self._num_compared:
                 self._cells = known.tolist()
                 return
-            if self._cannot_stray(known):
-                self._cells = known[1 - self._need :].tolist()
+            if self._cannot_be_outside(known):
+                self._cells = known[1 - self._num_compared :].tolist()
                 at += len(part)
                 continue
-            windows = sliding_window_view(known, self._need)
-            low = windows[:, : self._span.before].min(axis=1)
-            high = windows[:, : self._span.before].max(axis=1)
-            strays = np.flatnonzero(self._is_outside(windows, low, high))
-            if not len(strays):
-                self._cells = known[1 - self._need :].tolist()
+            windows = sliding_window_view(known, self._num_compared)
+            low = windows[:, : self._spec.before].min(axis=1)
+            high = windows[:, : self._spec.before].max(axis=1)
+            places = np.flatnonzero(self._is_outside(windows, low, high))
+            if not len(places):
+                self._cells = known[1 - self._num_compared :].tolist()
                 at += len(part)
                 continue
-            first = int(strays[0])
-            place = first + self._need - 1 - len(self._cells)
+            first = int(places[0])
+            place = first + self._num_compared - 1 - len(self._cells)
             self._cells = []
-            yield at + place, Stray(float(part[place]), float(low[first]), float(high[first]))
+            yield at + place, OutOfRange(float(part[place]), float(low[first]), float(high[first]))
             at += place + 1
 
-    def state_dict(self) -> dict[str, Any]:
-        """The cells that are remembered."""
-        return {"cells": list(self._cells)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the test that `state_dict` described."""
-        self._cells = list(state["cells"])
-
-    def _cannot_stray(self, known: FloatArray) -> bool:
-        """Whether all cells are so close together that none of them can be outside."""
-        span = self._span
-        return not span.downwards and bool(known.max() <= known.min() * span.times)
+    def _cannot_be_outside(self, known: FloatArray) -> bool:
+        """Whether all cells are so close together that none can be out of range."""
+        spec = self._spec
+        return not spec.downwards and bool(known.max() <= known.min() * spec.times)
 
     def _is_outside(self, windows: FloatArray, low: FloatArray, high: FloatArray) -> BoolArray:
-        span = self._span
-        newest = windows[:, span.before :]
-        room = span.widths * (high - low)
-        outside = newest.min(axis=1) > np.maximum(high + room, high * span.times)
-        if span.downwards:
+        spec = self._spec
+        newest = windows[:, spec.before :]
+        room = spec.widths * (high - low)
+        outside = newest.min(axis=1) > np.maximum(high + room, high * spec.times)
+        if spec.downwards:
             outside |= newest.max(axis=1) < low - room
         return np.asarray(outside & (high > low))

@@ -1,59 +1,61 @@
-"""QuietRecord: how high each test's score rises in this run when nothing is wrong.
+"""ScoreHistory: how high each test's score rises in this run when nothing is wrong.
 
-A run with heavy tails must be asked for more than one with light tails, so a threshold is a
-multiple of the run's own record. Three bounds keep it honest: the prior before the run is known, a
-floor, and a cap, because one missed spike must not raise the bar for the next.
+A run with heavy tails needs higher thresholds than one with light tails, so a threshold is a
+multiple of the highest score of this run. Three bounds limit it: a prior until the run is known, a
+floor, and a cap, because one missed spike must not raise the threshold for the next.
 """
 
 import dataclasses
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from trimtab.core.block import FloatArray
+from trimtab.core.state import Stateful
 
-BLOCK = 32
-"""Quiet records whose highest scores make one entry."""
+RECORDS_PER_ENTRY = 32
+"""Quiet records whose highest score makes one entry."""
 
-BLOCKS = 64
+ENTRIES_REMEMBERED = 64
 """Entries that are remembered: 2,048 records. Source: measured, 512 records triple the false
 alarms."""
 
 FACTOR = 1.75
-"""A score this many times the record is beyond what the run does by itself. Source: measured on
+"""A score this many times the highest is beyond what the run does by itself. Source: measured on
 tuning runs together with the rank."""
 
-LEARNT_BLOCKS = 8
-"""Entries after which the run is known well enough for a threshold under the prior, unless its
-bounds ask for more."""
+MIN_ENTRIES = 8
+"""Entries after which the run is known well enough for a threshold under the prior, unless the
+bounds require more."""
 
-NOTHING = -9.0
+NO_SCORE = -9.0
+"""Lower than any score that counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Between what a threshold may lie, and which of the highest entries is the record."""
+    """The range of a threshold, and which of the highest entries it follows."""
 
     prior: float
-    """Before the run is known."""
+    """The lowest threshold before the run is known."""
     low: float
-    """At least, once it is known."""
+    """The lowest once it is known."""
     cap: float
-    """At most: without a cap, one missed spike hides two thirds of the next ones (measured)."""
+    """The highest: without a cap, one missed spike hides two thirds of the next ones (measured)."""
     rank: int
-    """The highest, second or third highest entry: so many missed spikes, less one, do not count."""
+    """Follow the highest, second or third highest entry: this many missed spikes, less one, do not
+    count."""
     factor: float = FACTOR
     power: int = 1
-    """The threshold is the record to this power, times the factor. The heavier the tail, the
-    further the next record lies beyond the last one: 2 asks a wild run for much, a calm one for
-    little."""
-    learnt: int = LEARNT_BLOCKS
+    """The threshold is the entry to this power, times the factor. The heavier the tail, the
+    further the next maximum lies beyond the last one: 2 sets a high threshold for a wild run and a
+    low one for a calm run."""
+    min_entries: int = MIN_ENTRIES
 
     def times(self, threshold_scale: float) -> "Bounds":
-        """The same with thresholds so many times higher."""
+        """The same bounds with thresholds this many times higher."""
         return dataclasses.replace(
             self,
             prior=threshold_scale * self.prior,
@@ -62,59 +64,61 @@ class Bounds:
         )
 
 
-class QuietRecord:
+class ScoreHistory(Stateful):
     """The highest scores of a number of tests over the quiet past."""
+
+    not_saved = ("_num_tests",)
 
     def __init__(self, num_tests: int) -> None:
         self._num_tests = num_tests
-        self._entries: deque[list[float]] = deque(maxlen=BLOCKS)
-        self._current = [NOTHING] * num_tests
-        self._in_block = 0
+        self._entries: deque[list[float]] = deque(maxlen=ENTRIES_REMEMBERED)
+        self._current = [NO_SCORE] * num_tests
+        self._num_current = 0
 
-    def see(self, scores: Sequence[float]) -> None:
-        """Take the scores of a quiet record."""
+    def update(self, scores: Sequence[float]) -> None:
+        """Add the scores of a quiet record."""
         current = self._current
         for test, score in enumerate(scores):
             if score > current[test]:
                 current[test] = score
-        self._in_block += 1
-        if self._in_block == BLOCK:
+        self._num_current += 1
+        if self._num_current == RECORDS_PER_ENTRY:
             self._entries.append(current)
-            self.discard()
+            self.drop_current()
 
-    def sweep(self, scores: FloatArray) -> None:
-        """Take the scores of many quiet records, one column each."""
+    def update_many(self, scores: FloatArray) -> None:
+        """Add the scores of many quiet records, one column each."""
         length = scores.shape[1]
-        head = min(BLOCK - self._in_block, length) if self._in_block else 0
+        head = min(RECORDS_PER_ENTRY - self._num_current, length) if self._num_current else 0
         if head:
-            self._take_part(scores[:, :head])
-        blocks = (length - head) // BLOCK
-        tail = head + blocks * BLOCK
-        if blocks:
-            whole = scores[:, max(head, tail - BLOCKS * BLOCK) : tail]
-            highest = whole.reshape(self._num_tests, -1, BLOCK).max(axis=2)
-            self._entries.extend(np.maximum(highest, NOTHING).T.tolist())
+            self._update_part(scores[:, :head])
+        entries = (length - head) // RECORDS_PER_ENTRY
+        tail = head + entries * RECORDS_PER_ENTRY
+        if entries:
+            whole = scores[:, max(head, tail - ENTRIES_REMEMBERED * RECORDS_PER_ENTRY) : tail]
+            highest = whole.reshape(self._num_tests, -1, RECORDS_PER_ENTRY).max(axis=2)
+            self._entries.extend(np.maximum(highest, NO_SCORE).T.tolist())
         if tail < length:
-            self._take_part(scores[:, tail:])
+            self._update_part(scores[:, tail:])
 
-    def discard(self) -> None:
-        """Leave out the records since the last entry: an alarm came, they were not quiet."""
-        self._current = [NOTHING] * self._num_tests
-        self._in_block = 0
+    def drop_current(self) -> None:
+        """Leave out the records since the last entry: there was an alarm, they were not quiet."""
+        self._current = [NO_SCORE] * self._num_tests
+        self._num_current = 0
 
     def clear(self) -> None:
-        """Forget the run."""
+        """Forget everything."""
         self._entries.clear()
-        self.discard()
+        self.drop_current()
 
     def threshold(self, test: int, bounds: Bounds) -> float:
         """What a score of this test must exceed now."""
-        least = bounds.low if len(self._entries) >= bounds.learnt else bounds.prior
-        return _threshold([entry[test] for entry in self._entries], bounds, least)
+        lowest = bounds.low if len(self._entries) >= bounds.min_entries else bounds.prior
+        return _threshold([entry[test] for entry in self._entries], bounds, lowest)
 
-    def least_thresholds(self, bounds: Sequence[Bounds], records: int) -> list[float]:
-        """What no threshold can fall under while the next so many quiet records come."""
-        leaving = max(len(self._entries) + records // BLOCK + 1 - BLOCKS, 0)
+    def lowest_thresholds(self, bounds: Sequence[Bounds], records: int) -> list[float]:
+        """What no threshold can fall under during the next `records` quiet records."""
+        leaving = max(len(self._entries) + records // RECORDS_PER_ENTRY + 1 - ENTRIES_REMEMBERED, 0)
         staying = list(self._entries)[leaving:]
         return [
             _threshold([entry[test] for entry in staying], bound, bound.low)
@@ -123,32 +127,19 @@ class QuietRecord:
             for test, bound in enumerate(bounds)
         ]
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that is remembered."""
-        return {
-            "entries": [list(entry) for entry in self._entries],
-            "current": list(self._current),
-            "in_block": self._in_block,
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the record that `state_dict` described."""
-        self._entries = deque((list(entry) for entry in state["entries"]), maxlen=BLOCKS)
-        self._current, self._in_block = list(state["current"]), int(state["in_block"])
-
-    def _take_part(self, scores: FloatArray) -> None:
+    def _update_part(self, scores: FloatArray) -> None:
         highest = scores.max(axis=1).tolist()
         self._current = [max(pair) for pair in zip(self._current, highest, strict=True)]
-        self._in_block += scores.shape[1]
-        if self._in_block == BLOCK:
+        self._num_current += scores.shape[1]
+        if self._num_current == RECORDS_PER_ENTRY:
             self._entries.append(self._current)
-            self.discard()
+            self.drop_current()
 
 
-def _threshold(highest: list[float], bounds: Bounds, least: float) -> float:
-    """The threshold from the highest scores of a number of blocks."""
+def _threshold(highest: list[float], bounds: Bounds, lowest: float) -> float:
+    """The threshold that follows from some entries of one test."""
     if not highest:
-        return least
+        return lowest
     highest.sort()
-    record = max(highest[-min(bounds.rank, len(highest))], 0.0)
-    return min(max(bounds.factor * record**bounds.power, least), bounds.cap)
+    entry = max(highest[-min(bounds.rank, len(highest))], 0.0)
+    return min(max(bounds.factor * entry**bounds.power, lowest), bounds.cap)

@@ -1,4 +1,4 @@
-"""Streaks: where something has been true so many records in a row."""
+"""Streaks: where a condition has held for a number of records in a row."""
 
 import numpy as np
 
@@ -6,9 +6,9 @@ from trimtab.core.block import BoolArray, IntArray
 
 
 def reached(flags: BoolArray, known: int, length: int) -> tuple[IntArray, int]:
-    """The places at which a streak reaches a length, and how long the last one is now.
+    """The places at which a streak reaches a length, and the length of the last streak.
 
-    `known` is how long the streak was that the flags go on from.
+    `known` is the length of the streak that the flags continue.
     """
     bounds = np.concatenate(([-known - 1], np.flatnonzero(~flags), [len(flags)]))
     places = bounds[:-1][np.diff(bounds) > length] + length

@@ -1,6 +1,7 @@
 """Trailing windows whose numbers do not depend on how a series is cut."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -8,10 +9,10 @@ from trimtab.core.block import FloatArray
 
 
 def trailing_moments(series: FloatArray, window: int) -> tuple[FloatArray, FloatArray]:
-    """Mean and population deviation of the `window` values before each value that has as many.
+    """Mean and population deviation of the `window` values before each value that has this many.
 
-    Every window is added up in the same order, value by value, whatever the length of `series`:
-    a running or pairwise sum would round differently for different cuts of one run.
+    Every window is summed in the same order, value by value, whatever the length of `series`: a
+    running or pairwise sum would round differently for different cuts of one run.
     """
     count = max(len(series) - window, 0)
     total = np.zeros(count)
@@ -23,6 +24,17 @@ def trailing_moments(series: FloatArray, window: int) -> tuple[FloatArray, Float
         for offset in range(window):
             squares += (series[offset : offset + count] - mean) ** 2
         return mean, np.sqrt(squares / window)
+
+
+def moments(window: Collection[float]) -> tuple[float, float]:
+    """Mean and population deviation of one window, rounded as `trailing_moments` rounds."""
+    total = squares = 0.0
+    for value in window:
+        total += value
+    mean = total / len(window)
+    for value in window:
+        squares += (value - mean) * (value - mean)  # `**` would raise where this overflows
+    return mean, math.sqrt(squares / len(window))
 
 
 def mean_and_deviation(values: Sequence[float] | FloatArray) -> tuple[float, float]:

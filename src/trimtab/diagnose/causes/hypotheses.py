@@ -1,23 +1,30 @@
-"""Hypotheses: possible causes of an incident, each held against the panels that could tell."""
+"""Hypotheses: possible causes of an incident, with the evidence for and against each.
 
+They come from three sources: the suspects that fit the class of the incident, the leaf that the
+tree ended in, and the explanations that findings carry.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trimtab.core.causes import Cause, Evidence, Hypothesis, Standing
-from trimtab.core.incidents import IncidentClass
+from trimtab.core.causes import AnyCause, Cause, Evidence, Hypothesis, Standing, cause_of
+from trimtab.core.findings import Finding
+from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.diagnose.context import IncidentContext
 from trimtab.diagnose.evidence import precision, slow, spike
-from trimtab.diagnose.evidence.reading import Panel, Verdict
+from trimtab.diagnose.evidence.check import Check, CheckResult, Outcome, number
+from trimtab.diagnose.tree.walk import Walk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """A possible cause and the panels that can tell."""
+    """A possible cause and the checks that can support it or rule it out."""
 
     cause: Cause | None
     statement: str
-    signs: tuple[Panel, ...]
-    """One yes supports it; if all that are recorded say no, it is ruled out."""
-    requires: tuple[Panel, ...] = ()
+    signs: tuple[Check, ...]
+    """One yes supports it; if every recorded one says no, it is ruled out."""
+    requires: tuple[Check, ...] = ()
     """One no rules it out, whatever the signs say."""
 
 
@@ -79,32 +86,96 @@ _BIT_FLIP = Suspect(
 )
 
 
-def suspects(case: IncidentContext) -> tuple[Suspect, ...]:
-    """Whom to suspect, in the order of what is most often true for such an incident."""
-    if case.incident.incident_class is IncidentClass.SILENT:
+def suspects(context: IncidentContext) -> tuple[Suspect, ...]:
+    """The suspects, in the order of how often they are true for such an incident."""
+    if context.incident.incident_class is IncidentClass.SILENT:
         return (_SCHEDULE, _DECAY, _TOO_HOT, _BIT_FLIP)
     sudden = (_LONG_TAIL, _LR_JUMP, _SAME_BATCH, _STATE_LOST)
-    if precision.nonfinite_loss(case).verdict is Verdict.YES:
+    if precision.nonfinite_loss(context).outcome is Outcome.YES:
         return (_DESTRUCTIVE, _OVERFLOW, _LOGIC_NAN, *sudden)
     return (*sudden, _OVERFLOW)
 
 
-def rank(case: IncidentContext) -> tuple[Hypothesis, ...]:
-    """The hypotheses about an incident: supported ones first, then open, then ruled out."""
+def from_suspects(context: IncidentContext) -> list[Hypothesis]:
+    """One hypothesis per suspect."""
+    return [_judge(suspect, context) for suspect in suspects(context)]
+
+
+def from_walk(walked: Walk, known: Sequence[Hypothesis]) -> Hypothesis | None:
+    """The hypothesis that the tree ended in, with the evidence of the suspect of the same cause.
+
+    The tree supports it if the leaf explains the incident and its last answer was recorded. Where
+    the suspect's checks rule out what the tree names, the hypothesis stays open.
+    """
+    leaf, last = walked.leaf, walked.answers[-1]
+    if leaf.cause is None:
+        return None
+    standing = Standing.OPEN
+    if leaf.is_explained and last.result.outcome is not Outcome.NOT_RECORDED:
+        standing = Standing.SUPPORTED
+    statement = leaf.root_cause.removeprefix("Not known: ").rstrip(".")
+    results = [answer.result for answer in walked.answers]
+    evidence = [_evidence(result) for result in results if result.outcome is Outcome.YES]
+    same = next((item for item in known if item.cause is leaf.cause), None)
+    if same is not None:
+        statement = same.statement
+        evidence = [*same.evidence, *evidence]
+        if same.standing is Standing.SUPPORTED:
+            standing = Standing.SUPPORTED
+        elif same.standing is Standing.RULED_OUT:
+            standing = Standing.OPEN
+    return Hypothesis(
+        cause=leaf.cause,
+        statement=statement,
+        standing=standing,
+        evidence=tuple(dict.fromkeys(evidence)),
+    )
+
+
+def from_finding(finding: Finding) -> Hypothesis | None:
+    """The hypothesis of a finding that carries its explanation."""
+    explained = finding.explanation
+    if explained is None:
+        return None
+    seen = f"{finding.symptom}: {finding.signal} {number(finding.value)} at step {finding.step}"
+    return Hypothesis(
+        cause=cause_of(explained.cause_id, explained.cause_title),
+        statement=f"{explained.cause_title} (found by detector {finding.detector})",
+        standing=Standing.SUPPORTED,
+        evidence=(Evidence(signal=finding.signal, observation=seen, favors=True),),
+    )
+
+
+def collect(
+    incident: Incident, walked: Walk, suspected: Sequence[Hypothesis], cause: AnyCause | None
+) -> tuple[Hypothesis, ...]:
+    """All hypotheses, each cause once: supported ones first, then open, then ruled out.
+
+    Among equals the cause that the diagnosis names comes first.
+    """
     order = list(Standing)
-    judged = [_judge(suspect, case) for suspect in suspects(case)]
-    return tuple(sorted(judged, key=lambda hypothesis: order.index(hypothesis.standing)))
+    found = [*map(from_finding, incident.findings), from_walk(walked, suspected), *suspected]
+    first: dict[object, Hypothesis] = {}
+    for item in found:
+        if item is not None:
+            first.setdefault(item.cause or item.statement, item)
+    return tuple(
+        sorted(
+            first.values(),
+            key=lambda item: (order.index(item.standing), cause is None or item.cause != cause),
+        )
+    )
 
 
-def _judge(suspect: Suspect, case: IncidentContext) -> Hypothesis:
-    requirements = [_evidence(panel, case) for panel in suspect.requires]
-    signs = [_evidence(panel, case) for panel in suspect.signs]
-    told = {sign.favors for sign in signs}
+def _judge(suspect: Suspect, context: IncidentContext) -> Hypothesis:
+    requirements = [_evidence(check(context)) for check in suspect.requires]
+    signs = [_evidence(check(context)) for check in suspect.signs]
+    answers = {sign.favors for sign in signs}
     if any(item.favors is False for item in requirements):
         standing = Standing.RULED_OUT
-    elif True in told:
+    elif True in answers:
         standing = Standing.SUPPORTED
-    elif False in told:
+    elif False in answers:
         standing = Standing.RULED_OUT
     else:
         standing = Standing.OPEN
@@ -116,7 +187,6 @@ def _judge(suspect: Suspect, case: IncidentContext) -> Hypothesis:
     )
 
 
-def _evidence(panel: Panel, case: IncidentContext) -> Evidence:
-    reading = panel(case)
-    favors = None if reading.verdict is Verdict.NOT_RECORDED else reading.verdict is Verdict.YES
-    return Evidence(panel=reading.signal, observation=reading.observation, favors=favors)
+def _evidence(result: CheckResult) -> Evidence:
+    favors = None if result.outcome is Outcome.NOT_RECORDED else result.outcome is Outcome.YES
+    return Evidence(signal=result.signal, observation=result.observation, favors=favors)

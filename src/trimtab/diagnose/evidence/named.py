@@ -1,25 +1,30 @@
-"""Panels of findings that name their trouble by themselves: was there one in this incident?"""
+"""Checks for findings that name their cause: does the incident have one?"""
 
-from trimtab.core.findings import Symptom
 from trimtab.diagnose.context import IncidentContext
-from trimtab.diagnose.evidence.reading import Panel, Reading, number, reading
+from trimtab.diagnose.evidence.check import (
+    Check,
+    CheckResult,
+    answered,
+    caveat,
+    first_finding,
+    number,
+)
 
-_MOST_KINDS = 3
-"""More are not spelt out."""
+_MAX_LISTED = 3
+"""More symptoms are not listed."""
 
 
-def panel_of(*symptoms: Symptom) -> Panel:
-    """The panel that asks for findings of any of these kinds."""
+def has_finding(*symptoms: str) -> Check:
+    """The check whether the incident has a finding with one of these symptoms."""
 
-    def panel(case: IncidentContext) -> Reading:
-        hits = [finding for finding in case.incident.findings if finding.symptom in symptoms]
-        if not hits:
-            if len(symptoms) > _MOST_KINDS:
-                return reading("findings", False, "none of the findings does")
-            return reading("findings", False, f"no finding of the kind: {' or '.join(symptoms)}")
-        first = hits[0]
+    def check(context: IncidentContext) -> CheckResult:
+        first = first_finding(context, *symptoms)
+        if first is None:
+            if len(symptoms) > _MAX_LISTED:
+                return answered("findings", False, "no such finding")
+            return answered("findings", False, f"no finding: {' or '.join(symptoms)}")
         expected = "" if first.expected is None else f", expected {number(first.expected)}"
         seen = f"{first.signal} {number(first.value)} at step {first.step}{expected}"
-        return reading(first.signal, True, f"{seen}{case.doubt(first.signal)}")
+        return answered(first.signal, True, f"{seen}{caveat(context, first)}")
 
-    return panel
+    return check

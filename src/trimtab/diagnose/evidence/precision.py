@@ -1,4 +1,4 @@
-"""Panels of non-finite numbers: the loss, the gradient norm and the loss scale."""
+"""Checks for non-finite values: the loss, the gradient norm and the loss scale."""
 
 import numpy as np
 
@@ -12,96 +12,112 @@ from trimtab.core.signals import (
     UPDATE_NORM,
 )
 from trimtab.diagnose.context import IncidentContext
-from trimtab.diagnose.evidence.reading import Reading, Verdict, number, reading, unrecorded
+from trimtab.diagnose.evidence.check import (
+    CheckResult,
+    Outcome,
+    answered,
+    first_finding,
+    number,
+    unrecorded,
+)
 
 
-def nonfinite_loss(case: IncidentContext) -> Reading:
+def nonfinite_loss(context: IncidentContext) -> CheckResult:
     """Is the loss NaN or infinite at any record of the incident?"""
-    bad = case.during(LOSS).nonfinite
+    loss = context.during(LOSS)
+    bad = loss.nonfinite
+    if not loss.recorded:
+        first = first_finding(context, Symptom.NONFINITE_LOSS)
+        if first is None:
+            return unrecorded(LOSS, "no loss recorded in the incident")
+        return answered(LOSS, True, f"loss was {first.value} at step {first.step}, a lost record")
     if not bad.any():
-        return reading(LOSS, False, "every recorded loss of the incident is finite")
-    row = case.onset_row + int(np.flatnonzero(bad)[0])
-    value = case.block.column(LOSS).values[row]
-    return reading(LOSS, True, f"loss is {value} at step {case.block.step[row]}")
+        return answered(LOSS, False, "every recorded loss of the incident is finite")
+    row = context.onset_row + int(np.flatnonzero(bad)[0])
+    value = context.block.column(LOSS).values[row]
+    return answered(LOSS, True, f"loss is {value} at step {context.block.step[row]}")
 
 
-def nonfinite_norm(case: IncidentContext) -> Reading:
+def nonfinite_norm(context: IncidentContext) -> CheckResult:
     """Is a weight, update or optimizer norm NaN or infinite?"""
-    hits = [f for f in case.incident.findings if f.symptom is Symptom.NONFINITE_NORM]
-    if hits:
-        seen = f"{hits[0].signal} is {hits[0].value} at step {hits[0].step}"
-        return reading(hits[0].signal, True, seen)
-    norms = [name for name in (PARAM_NORM, UPDATE_NORM, ADAM_V_NORM) if case.recorded(name)]
+    first = first_finding(context, Symptom.NONFINITE_NORM)
+    if first is not None:
+        return answered(first.signal, True, f"{first.signal} is {first.value} at step {first.step}")
+    norms = [name for name in (PARAM_NORM, UPDATE_NORM, ADAM_V_NORM) if context.recorded(name)]
     if not norms:
         return unrecorded(PARAM_NORM, "weight, update and optimizer norms not recorded")
-    return reading(norms[0], False, f"{', '.join(norms)} finite")
+    return answered(norms[0], False, f"{', '.join(norms)} finite")
 
 
-def half_precision(case: IncidentContext) -> Reading:
+def half_precision(context: IncidentContext) -> CheckResult:
     """Was the run in fp16?"""
-    if case.facts.dtype is not None:
-        return reading("dtype", case.facts.dtype == "fp16", f"the run is {case.facts.dtype}")
-    if case.recorded(LOSS_SCALE):
-        return reading("dtype", True, "dtype not recorded, but a loss scale is: taken as fp16")
-    return unrecorded("dtype", "dtype not recorded, and no loss scale either")
+    if context.facts.dtype is not None:
+        return answered("dtype", context.facts.dtype == "fp16", f"the run is {context.facts.dtype}")
+    if context.recorded(LOSS_SCALE):
+        return answered(
+            "dtype", True, "dtype not recorded, but a loss scale is: assumed to be fp16"
+        )
+    return unrecorded("dtype", "neither dtype nor loss scale recorded")
 
 
-def gradient_first(case: IncidentContext) -> Reading:
-    """Was the gradient norm non-finite while the loss still was finite?"""
-    if not case.recorded(GRAD_NORM):
+def gradient_first(context: IncidentContext) -> CheckResult:
+    """Was the gradient norm non-finite while the loss was still finite?"""
+    if not context.recorded(GRAD_NORM):
         return unrecorded(GRAD_NORM, "gradient norm not recorded")
-    gradient, loss = case.during(GRAD_NORM).nonfinite, case.during(LOSS).nonfinite
+    gradient, loss = context.during(GRAD_NORM).nonfinite, context.during(LOSS).nonfinite
     if not gradient.any():
-        return reading(GRAD_NORM, False, "the gradient norm stayed finite")
+        return answered(GRAD_NORM, False, "the gradient norm stayed finite")
     first = int(np.argmax(gradient))
-    step = int(case.block.step[case.onset_row + first])
+    step = int(context.block.step[context.onset_row + first])
     earlier = not loss[: first + 1].any()
     when = "while the loss was still finite" if earlier else "no earlier than the loss"
-    return reading(GRAD_NORM, earlier, f"gradient norm non-finite at step {step}, {when}")
+    return answered(GRAD_NORM, earlier, f"gradient norm non-finite at step {step}, {when}")
 
 
-def loss_first(case: IncidentContext) -> Reading:
+def loss_first(context: IncidentContext) -> CheckResult:
     """Was the loss non-finite no later than the gradient norm?"""
-    other = gradient_first(case)
-    if other.verdict is Verdict.NOT_RECORDED:
+    other = gradient_first(context)
+    if other.outcome is Outcome.NOT_RECORDED:
         return other
-    return reading(LOSS, other.verdict is Verdict.NO, other.observation)
+    return answered(LOSS, other.outcome is Outcome.NO, other.observation)
 
 
-def stays_nonfinite(case: IncidentContext) -> Reading:
+def stays_nonfinite(context: IncidentContext) -> CheckResult:
     """Did the loss stay non-finite to the end of the incident?"""
-    loss = case.during(LOSS)
+    loss = context.during(LOSS)
     bad = loss.nonfinite[loss.present]
+    if not len(bad):
+        return unrecorded(LOSS, "the losses of the incident were lost")
     count = int(np.argmin(bad[::-1])) if not bad.all() else len(bad)
     stays = count > 1
-    return reading(LOSS, stays, f"the last {count} recorded losses are non-finite")
+    return answered(LOSS, stays, f"the last {count} recorded losses are non-finite")
 
 
-def nonfinite_gradient(case: IncidentContext) -> Reading:
+def nonfinite_gradient(context: IncidentContext) -> CheckResult:
     """Is there a record whose gradient norm is NaN or infinite?"""
-    if not case.recorded(GRAD_NORM):
+    if not context.recorded(GRAD_NORM):
         return unrecorded(GRAD_NORM, "gradient norm not recorded")
-    count = int(case.during(GRAD_NORM).nonfinite.sum())
-    return reading(GRAD_NORM, count > 0, f"{count} non-finite gradient norms")
+    count = int(context.during(GRAD_NORM).nonfinite.sum())
+    return answered(GRAD_NORM, count > 0, f"{count} non-finite gradient norms")
 
 
-def scale_collapsed(case: IncidentContext) -> Reading:
+def scale_collapsed(context: IncidentContext) -> CheckResult:
     """Did the loss scale fall under 1?"""
-    scale = case.during(LOSS_SCALE)
+    scale = context.during(LOSS_SCALE)
     if not scale.finite.any():
         return unrecorded(LOSS_SCALE, "loss scale not recorded")
     lowest = float(scale.values[scale.finite].min())
-    return reading(
-        LOSS_SCALE, lowest < case.config.scale_floor, f"lowest loss scale {number(lowest)}"
+    return answered(
+        LOSS_SCALE, lowest < context.config.scale_floor, f"lowest loss scale {number(lowest)}"
     )
 
 
-def scale_constant(case: IncidentContext) -> Reading:
-    """Did the loss scale never move?"""
-    scale = case.block.column(LOSS_SCALE)[: case.last_row + 1]
+def scale_constant(context: IncidentContext) -> CheckResult:
+    """Did the loss scale never change?"""
+    scale = context.block.column(LOSS_SCALE)[: context.last_row + 1]
     values = scale.values[scale.finite]
     if not len(values):
         return unrecorded(LOSS_SCALE, "loss scale not recorded")
     constant = bool((values == values[0]).all())
     seen = f"{number(float(values.min()))} to {number(float(values.max()))}"
-    return reading(LOSS_SCALE, constant, f"loss scale {seen} over {len(values)} records")
+    return answered(LOSS_SCALE, constant, f"loss scale {seen} over {len(values)} records")

@@ -1,6 +1,6 @@
-"""Course: how the loss went since the onset of an incident, beside where it would have been.
+"""Course: how the loss went since the onset of an incident, compared with its baseline.
 
-The excess is what a loss has above the trend, in the trend's scales (trend.py).
+The excess is how far a loss lies above the trend, in units of the trend's scale (trend.py).
 """
 
 import dataclasses
@@ -12,41 +12,51 @@ from itertools import islice, pairwise
 from typing import Any
 
 from trimtab.core.incidents import Moment
-from trimtab.detect.tools.expectation import JUMP_SIGMA, median
+from trimtab.detect.tools.expectation import JUMP_SIGMA, TINY, median
 from trimtab.diagnose.incidents.trend import Trend
 
+RECOVERY_STEPS, RECOVERY_RECORDS = 100, 2
+"""A spike that is back within 100 steps, or 2 records of a thinned log, recovered; one that takes
+longer lingers. Source: the rule by which the public runs were labelled."""
+
+STRIDE_RECORDS = 17
+"""Records before the onset that show how many steps lie between two."""
+
+THINNED = 2.0
+"""A log is thinned if it has this many steps or more from record to record."""
+
 NEAR_RECORDS, NEAR_SCALES = 5, 1.0
-"""The loss is near when the median of so many records is within so many scales. Source: the borders
-of the labelled spikes were set by the median of 5."""
+"""The loss is near when the median of 5 records is within 1 scale. Source: the borders of the
+labelled spikes were set by the median of 5."""
 
 NEAR_SCALES_SINGLE = 2.5
-"""The same where the log is so thin that one record has to do."""
+"""The same for a log that is so thin that a single record has to do."""
 
 CONFIRM_RECORDS, CONFIRM_SCALES = 32, 0.5
-"""It is back when the median of so many records from there on is within so many scales. Half a
-sigma is the textbook's own border. Equal results: 24 to 40 records, 0.3 to 0.5 scales."""
+"""It is back when the median of 32 records from there on is within 0.5 scales. Half a sigma is the
+textbook's limit. Equal results: 24 to 40 records, 0.3 to 0.5 scales."""
 
 BACK_SHARE = 0.02
-"""A loss within that share of its old level is back, however calm it was. Source: the rule by which
+"""A loss within this share of its old level is back, however calm it was. Source: the rule by which
 the ends of the labelled spikes were set."""
 
 MOVED_RECORDS, MOVED_SCALES = 16, 1.0
-"""The loss has left its trend when the mean of so many records is over so many scales. The trend is
-off by 0.3 after 100 steps, a mean of 16 by 0.25: that is 2.5 deviations."""
+"""The loss has left its trend when the mean of 16 records is over 1 scale. The trend is off by 0.3
+after 100 steps, a mean of 16 by 0.25: that is 2.5 deviations."""
 
 USUAL_SCALES, HIGH_SCALES = 3.0, 5.0
-"""A loss over the first is out of the usual; a single one over the second has left its trend.
-Source: of a hard batch the next two are within 3 sigma; 5 is what the lab takes for a move."""
+"""A loss over the first is unusual; a single one over the second has left its trend. Source: after
+a hard batch the next two are within 3 sigma; 5 is what the lab counts as a move."""
 
 TAIL_RECORDS = 150
-"""Records that say whether a loss that stays away falls, stays or rises: the last third of them
+"""Records that show whether a loss that stays away falls, stays or rises: the last third of them
 against the first."""
 
 FAR_NATS, FAR_SCALES = 1.0, 5.0
 """A loss that has risen by both and does not fall is divergent. Source: published diagnoses."""
 
 BAD_RECORDS = 3
-"""Non-finite losses in a row that have come to stay."""
+"""This many non-finite losses in a row have come to stay."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,17 +65,17 @@ class Course:
 
     trend: Trend | None
     """What the loss would have been; None if too few losses came before."""
-    is_thinned: bool
-    """Whether steps lie between the records."""
-    near_records: int
-    """Records whose median says whether the loss is near."""
-    tail: deque[Moment] = field(default_factory=lambda: deque(maxlen=TAIL_RECORDS))
+    tail_records: int
+    """How many of the latest records are kept."""
+    stride: float = 1.0
+    """Steps from record to record before the onset."""
+    tail: deque[Moment] = field(init=False)
     """The latest records with a finite loss."""
-    excess: deque[float] = field(default_factory=lambda: deque(maxlen=TAIL_RECORDS))
+    excess: deque[float] = field(init=False)
     """How far these lie above the trend."""
     records: int = 0
     num_high: int = 0
-    """Losses that were out of the usual."""
+    """Unusually high losses."""
     bad_records: int = 0
     """Non-finite losses in a row, up to the last."""
     was_lost: bool = False
@@ -75,8 +85,12 @@ class Course:
     returned_after: int = 0
     """Records from the onset to there."""
 
+    def __post_init__(self) -> None:
+        self.tail = deque(maxlen=self.tail_records)
+        self.excess = deque(maxlen=self.tail_records)
+
     def see(self, moment: Moment) -> None:
-        """Take a record that has a loss."""
+        """Add a record that has a loss."""
         self.records += 1
         if moment.loss is None or not math.isfinite(moment.loss):
             self.bad_records += 1
@@ -91,6 +105,21 @@ class Course:
     def is_finite(self) -> bool:
         """Whether the latest loss is finite."""
         return self.records > 0 and self.bad_records == 0
+
+    @property
+    def is_thinned(self) -> bool:
+        """Whether the log skips steps between records."""
+        return self.stride >= THINNED
+
+    @property
+    def recovery_records(self) -> int:
+        """Records that a recovery may take."""
+        return max(RECOVERY_RECORDS, math.ceil(RECOVERY_STEPS / self.stride))
+
+    @property
+    def near_records(self) -> int:
+        """Records whose median says whether the loss is near."""
+        return NEAR_RECORDS if self.recovery_records >= 4 * NEAR_RECORDS else 1
 
     def has_moved(self) -> bool:
         """Whether the loss has just left its trend by more than its noise."""
@@ -111,7 +140,7 @@ class Course:
             return False
         if self.trend is None:
             self.set_returned(self.tail[-1])
-            return True  # too few losses came before: finite again is all that can be asked
+            return True  # too few losses came before: any finite loss counts as back
         if self.returned is None:
             if not self._is_near(waiting):
                 return False
@@ -126,7 +155,7 @@ class Course:
         return self.returned is not None
 
     def set_returned(self, moment: Moment) -> None:
-        """Note that the loss came back here."""
+        """Note that the loss came back at this record."""
         self.returned, self.returned_after = moment, self.records
 
     def runs_away(self) -> bool:
@@ -137,8 +166,8 @@ class Course:
         if self.trend is None or third < 3:
             return False
         losses = [moment.loss for moment in self.tail if moment.loss is not None]
-        before, lately = sum(losses[:third]) / third, sum(losses[-third:]) / third
-        height, rise = lately - self.trend.ceiling, lately - before
+        before, recent = sum(losses[:third]) / third, sum(losses[-third:]) / third
+        height, rise = recent - self.trend.ceiling, recent - before
         jumps = JUMP_SIGMA * median([abs(after - loss) for loss, after in pairwise(losses)])
         scale = max(self.trend.scale, jumps)
         clear = 2 * scale * math.sqrt(2 / third)  # two standard errors between two means
@@ -146,7 +175,7 @@ class Course:
         return is_rising or (height > max(FAR_NATS, FAR_SCALES * scale) and rise > -clear)
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it in JSON's terms."""
+        """The whole state as JSON values."""
         return {
             **{name: getattr(self, name) for name in _PLAIN},
             "trend": dataclasses.asdict(self.trend) if self.trend else None,
@@ -170,7 +199,7 @@ class Course:
             self.tail.append(moment)
             if self.trend is not None and moment.loss is not None:
                 above = moment.loss - self.trend.at(moment.step)
-                self.excess.append(above / self.trend.scale)
+                self.excess.append(above / (self.trend.scale or TINY))
 
     def _is_near(self, waiting: int) -> bool:
         count = self.near_records
@@ -180,15 +209,15 @@ class Course:
         return median(_latest(self.excess, count)) <= limit
 
 
-_PLAIN = (
-    "is_thinned",
-    "near_records",
-    "records",
-    "num_high",
-    "bad_records",
-    "was_lost",
-    "returned_after",
-)
+_SPECIAL = {"trend", "tail", "excess", "returned"}
+_PLAIN = tuple(f.name for f in dataclasses.fields(Course) if f.name not in _SPECIAL)
+"""Saved as they are, so that a new field cannot be forgotten."""
+
+
+def stride_of(before: Sequence[Moment]) -> float:
+    """Steps from record to record, by the latest records."""
+    moves = [after.step - m.step for m, after in pairwise(before[-STRIDE_RECORDS:])]
+    return max(median(moves), 1.0) if moves else 1.0
 
 
 def _latest(values: Sequence[float], count: int) -> list[float]:

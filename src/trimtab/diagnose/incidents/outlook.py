@@ -1,8 +1,9 @@
-"""Outlook: a word on what will become of an incident while it is still going on.
+"""Outlook: a forecast of what will become of an open incident.
 
-At 8 and at 32 records after the alarm, the height of the loss that is left says most: incidents
-that then stood more than 13 % above the level they came from mostly took over 100 steps to come
-back, the others did not. The certainty is how many labelled ones that looked so went that way.
+At 8 and at 32 records after the alarm, the remaining height of the loss says most: incidents that
+then stood more than 13 % above the level they came from mostly took over 100 steps to come back,
+the others did not. The certainty is the share of labelled incidents with this look that went that
+way.
 """
 
 from trimtab.core.incidents import IncidentClass, Outlook
@@ -13,13 +14,13 @@ OUTLOOK_RECORDS = (8, 32)
 """Records after the alarm at which an outlook is given."""
 
 HEIGHT_RECORDS, HIGH_SHARE = 4, 0.13
-"""The height left is the median of the last 4 losses, above the trend, as a share of its level.
-Equal results: 0.12 to 0.15. In the noise of the run itself it says nothing: calm runs of 8B
+"""The remaining height is the median of the last 4 losses, above the trend, as a share of its
+level. Equal results: 0.12 to 0.15. In units of the run's noise it says nothing: calm runs of 8B
 parameters come back from 12 scales, noisy small ones do not from 2."""
 
 RISE_RECORDS, RISE_SCALES = 8, 0.7
-"""At the second look a high loss still rises if the mean of the last 8 is so far above that of the
-8 before. Spikes of public runs peak after 17 records and fall from then on."""
+"""At the second look a high loss still rises if the mean of the last 8 is this far above that of
+the 8 before. Spikes of public runs peak after 17 records and fall from then on."""
 
 _COUNTS = {
     (8, IncidentClass.DIVERGENT): (12, 12),
@@ -31,9 +32,9 @@ _COUNTS = {
     (32, IncidentClass.RECOVERABLE): (13, 21),
     (32, IncidentClass.SILENT): (53, 73),
 }
-"""How many incidents that were said to go so went so: 49 labelled ones of public runs and 104 of
-lab runs, tuning splits alone (`scripts/bench detect classes`, the table of certainties). Some are
-few: the certainty counts one more of each kind, so that 2 of 2 are not taken for certain."""
+"""Of how many incidents with this outlook it came true: 49 labelled ones of public runs and 104 of
+lab runs, tuning splits only (`scripts/bench detect classes`, the table of certainties). Some counts
+are small: the certainty adds one of each kind, so that 2 of 2 does not count as certain."""
 
 
 def foresee(course: Course, records: int, known: IncidentClass | None) -> Outlook:
@@ -48,14 +49,14 @@ def _likely(course: Course, *, is_late: bool) -> IncidentClass:
         return IncidentClass.DIVERGENT
     trend, latest = course.trend, list(course.excess)[-HEIGHT_RECORDS:]
     if trend is None or not latest:
-        return IncidentClass.RECOVERABLE  # finite again is all that can be asked
+        return IncidentClass.RECOVERABLE  # any finite loss counts as back
     if median(latest) * trend.scale <= HIGH_SHARE * abs(trend.level):
         return IncidentClass.RECOVERABLE
     return IncidentClass.DIVERGENT if is_late and _rises(course) else IncidentClass.LINGERING
 
 
 def _rises(course: Course) -> bool:
-    """Whether the loss still rises; a spike that comes back has had its peak by then."""
+    """Whether the loss still rises; a spike that comes back has passed its peak by then."""
     latest = list(course.excess)[-2 * RISE_RECORDS :]
     rise = sum(latest[RISE_RECORDS:]) - sum(latest[:RISE_RECORDS])
     return len(latest) == 2 * RISE_RECORDS and rise > RISE_SCALES * RISE_RECORDS

@@ -1,19 +1,17 @@
-"""EpisodeTracker: the incident state machine of trimtab's own rules.
+"""IncidentTracker: the incident state machine. What differs between rule sets is in Recovery.
 
-             alarm                  back on its trend, and 32 records bear it out
+             alarm                  the loss is back
     quiet ----------> open --------------------------------> closed: hard batch, recoverable,
                        |  ^                                  or lingering if it took long
        8, 32 records:  |  |  alarm soon after                  |
-       foreseen        |  +------------------------------------+
-                       v  100 steps, or 2 records of a thinned log, and not back
-                     classed: divergent if non-finite or running away, else lingering
-                       v  four times that
-                     re-baselined and closed: the level is the new normal (if it is finite)
+       outlook         |  +------------------------------------+
+                       v  not back in time
+                     classified: divergent if non-finite or rising, else lingering
+                       v  settled
+                     closed: a finite level becomes the new normal
 
-The onset is dated back: to where the detectors saw the rise begin, and further to the warnings that
-led up to it. An incident that opened without the loss is silent until the loss moves, and over when
-it has not moved for 100 steps after the last alarm. Only records with a loss count; where no loss
-comes any more, an incident is over after four times the time to recover.
+An incident that opened without the loss is silent until an alarm, or the loss itself, says
+otherwise. Only records with a loss count. While an incident is open nothing enters the history.
 """
 
 from bisect import bisect_left
@@ -27,35 +25,27 @@ from trimtab.core.block import Block
 from trimtab.core.findings import HARMLESS, Finding, Severity
 from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Moment, Transition
 from trimtab.core.signals import LOSS
-from trimtab.detect.tools.expectation import median
-from trimtab.diagnose.incidents.open_incident import Episode
-
-MEMORY = 256
-"""Records that are remembered: the baseline before an onset that is dated back."""
-
-LEVEL_RECORDS = 32
-"""Records whose median is the new level, where one is taken as the new normal."""
-
-LEAD_RECORDS = 8
-"""A warning so soon before the onset, or before the next warning, belongs to it. Source: spikes
-follow one to eight steps after their first signs."""
+from trimtab.diagnose.incidents.open_incident import OpenIncident
+from trimtab.diagnose.incidents.recovery import Recovery
 
 
-class EpisodeTracker:
-    """Groups findings into incidents as the records pass by."""
+class IncidentTracker:
+    """Groups findings into incidents, record by record."""
 
-    def __init__(self) -> None:
-        self._recent: deque[Moment] = deque(maxlen=MEMORY)
-        self._warnings: deque[int] = deque(maxlen=LEAD_RECORDS)
+    def __init__(self, recovery: Recovery) -> None:
+        self._recovery = recovery
+        self._recent: deque[Moment] = deque(maxlen=recovery.history_records)
+        """The history: the latest quiet records with a loss."""
+        self._warnings: deque[int] = deque(maxlen=recovery.lead_records)
         """Ticks of the latest warnings."""
-        self._open: Episode | None = None
-        self._closed: Episode | None = None
-        """The latest closed one, kept as long as it can be reopened."""
+        self._open: OpenIncident | None = None
+        self._closed: OpenIncident | None = None
+        """The latest closed one, for as long as it can be reopened."""
         self._since_closed = 0
         self._count = 0
 
-    def feed(self, block: Block, findings: Sequence[Finding]) -> list[IncidentChange]:
-        """Take the next records and what was found among them; return what changed."""
+    def update(self, block: Block, findings: Sequence[Finding]) -> list[IncidentChange]:
+        """Process the next records and the findings among them; return what changed."""
         alarms: dict[int, list[Finding]] = {}
         warnings: dict[int, int] = {}
         for finding in findings:
@@ -69,26 +59,24 @@ class EpisodeTracker:
         row = 0
         while row < len(block):
             if self._open is None:
-                # Nothing can happen before the next finding: take the quiet stretch in one go.
+                # Nothing can happen before the next finding: skip to it.
                 following = bisect_left(stops, row)
                 until = stops[following] if following < len(stops) else len(block)
-                self._pass_quietly(block, row, until)
+                self._remember(block, row, until)
                 row = until
             if row < len(block):
                 if row in warnings:
                     self._warnings.append(warnings[row])
-                changes += self._take(_moment(block, row), alarms.get(row, []))
+                changes += self._step(_moment(block, row), alarms.get(row, []))
                 row += 1
         return changes
 
     def finish(self) -> list[IncidentChange]:
-        """The log has ended: class what is open as far as the records allow."""
-        episode = self._open
-        last_word = episode.class_at_the_end() if episode else None
-        if episode is None or last_word is episode.incident_class:
+        """Classify what is open at the end of the log, as far as the records allow."""
+        incident = self._open
+        if incident is None:
             return []
-        episode.incident_class = last_word
-        return [episode.change(Transition.CLASSED, episode.last.tick)]
+        return self._classify(incident, self._recovery.class_at_end(incident))
 
     @property
     def open_incident(self) -> Incident | None:
@@ -96,7 +84,7 @@ class EpisodeTracker:
         return self._open.snapshot() if self._open else None
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the tracker remembers."""
+        """The whole state as JSON values."""
         return {
             "recent": [[moment.step, moment.tick, moment.loss] for moment in self._recent],
             "warnings": list(self._warnings),
@@ -107,129 +95,145 @@ class EpisodeTracker:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Become the tracker that `state_dict` described."""
+        """Restore what `state_dict` saved."""
         moments = (Moment(step=step, tick=tick, loss=loss) for step, tick, loss in state["recent"])
-        self._recent = deque(moments, maxlen=MEMORY)
-        self._warnings = deque(state["warnings"], maxlen=LEAD_RECORDS)
+        self._recent = deque(moments, maxlen=self._recent.maxlen)
+        self._warnings = deque(state["warnings"], maxlen=self._warnings.maxlen)
         self._open, self._closed = (
-            Episode.from_state(state[part]) if state[part] else None for part in ("open", "closed")
+            OpenIncident.from_state(state[part]) if state[part] else None
+            for part in ("open", "closed")
         )
         self._since_closed = int(state["since_closed"])
         self._count = int(state["count"])
 
-    def _pass_quietly(self, block: Block, first: int, last: int) -> None:
+    def _remember(self, block: Block, first: int, last: int) -> None:
+        """Add quiet records to the history."""
         if last - first == 1:  # a live step
-            self._note(_moment(block, first))
+            self._remember_one(_moment(block, first))
             return
         rows = first + np.flatnonzero(block.column(LOSS).present[first:last])
         self._since_closed += len(rows)
-        self._recent.extend(_moment(block, row) for row in rows[-MEMORY:].tolist())
+        kept = rows[-self._recovery.history_records :].tolist()
+        self._recent.extend(_moment(block, row) for row in kept)
 
-    def _note(self, moment: Moment) -> None:
-        """Remember a quiet record."""
+    def _remember_one(self, moment: Moment) -> None:
         if moment.loss is not None:
             self._recent.append(moment)
             self._since_closed += 1
 
-    def _take(self, moment: Moment, alarms: list[Finding]) -> list[IncidentChange]:
-        """One record with a finding, or while an incident is open."""
+    def _step(self, moment: Moment, alarms: list[Finding]) -> list[IncidentChange]:
+        """Process a record that has a finding, or that comes while an incident is open."""
         changes = []
-        episode = self._open
-        if episode is None and not alarms:
-            self._note(moment)
+        incident = self._open
+        if incident is None and not alarms:
+            self._remember_one(moment)
             return []
-        if episode is None:
-            episode, transition = self._begin(moment, alarms)
-            changes.append(episode.change(transition, moment.tick))
-        elif episode.join(alarms):
-            changes.append(episode.change(Transition.WORSENED, moment.tick))
+        if incident is None:
+            incident, transition = self._begin(moment, alarms)
+            changes.append(incident.change(transition, moment.tick))
+        elif incident.join(alarms, is_loud=self._is_loud(alarms)):
+            changes.append(incident.change(Transition.WORSENED, moment.tick))
         if moment.loss is None:
-            episode.blind += 1
-            if episode.blind > episode.most_records:
-                changes += self._close(episode, episode.incident_class or IncidentClass.SILENT)
+            incident.missing += 1
+            if self._recovery.is_out_of_losses(incident):
+                changes += self._close(incident, incident.incident_class or IncidentClass.SILENT)
             return changes
-        episode.see(moment)
-        if episode.is_hard_batch():
-            return changes + self._close(episode, IncidentClass.HARD_BATCH)
-        if not alarms and episode.is_over():
-            return changes + self._close(episode, episode.class_if_over())
-        return changes + self._go_on(episode)
+        self._see(incident, moment)
+        if_over = self._recovery.class_if_over(incident, is_calm=not alarms)
+        if if_over is not None:
+            return changes + self._close(incident, if_over)
+        return changes + self._go_on(incident)
 
-    def _go_on(self, episode: Episode) -> list[IncidentChange]:
-        """An open incident whose loss is not back: look ahead, class it, or call it the normal."""
+    def _go_on(self, incident: OpenIncident) -> list[IncidentChange]:
+        """Look ahead, classify or close an incident whose loss is not back."""
         changes = []
-        tick = episode.last.tick
-        if episode.foresee():
-            changes.append(episode.change(Transition.FORESEEN, tick))
-        if episode.is_due():
-            incident_class = episode.class_if_not_back()
-            if incident_class is not episode.incident_class:
-                episode.incident_class = incident_class
-                changes.append(episode.change(Transition.CLASSED, tick))
-        if episode.is_settled() and episode.is_silent:
-            return changes + self._close(episode, IncidentClass.SILENT)
-        if episode.is_settled():
-            episode.course.returned = None
+        tick = incident.last.tick
+        outlook = self._recovery.outlook(incident)
+        if outlook is not None:
+            incident.outlook = outlook
+            changes.append(incident.change(Transition.FORECAST, tick))
+        changes += self._classify(incident, self._recovery.class_if_due(incident))
+        settled = self._recovery.class_if_settled(incident)
+        if settled is None:
+            return changes
+        normal = self._recovery.new_normal(incident)
+        if normal:
+            # An incident cannot alarm for ever: its level becomes the new normal.
+            incident.course.returned = None
             self._recent.clear()
-            self._recent.extend(list(episode.course.tail)[-LEVEL_RECORDS:])
-            episode.new_level = median([moment.loss or 0.0 for moment in self._recent])
-            changes.append(episode.change(Transition.REBASELINED, tick))
-            changes += self._close(episode, episode.class_if_not_back())
-        return changes
+            self._recent.extend(normal)
+            incident.new_level = self._recovery.new_level(normal)
+        if incident.new_level is not None:
+            changes.append(incident.change(Transition.REBASELINED, tick))
+        return changes + self._close(incident, settled)
 
-    def _begin(self, moment: Moment, alarms: list[Finding]) -> tuple[Episode, Transition]:
-        """Open a new incident, or the latest one again if it closed only just now."""
-        closed = self._closed
-        if closed and closed.may_reopen(self._since_closed):
-            closed.reopen(alarms)
+    def _begin(self, moment: Moment, alarms: list[Finding]) -> tuple[OpenIncident, Transition]:
+        """Open a new incident, or reopen the latest one if it has only just been closed."""
+        closed, is_loud = self._closed, self._is_loud(alarms)
+        if closed and self._recovery.may_reopen(closed, self._since_closed):
+            closed.reopen(alarms, self._recovery.class_if_reopened(closed), is_loud=is_loud)
             self._open, self._closed = closed, None
             return closed, Transition.REOPENED
         self._count += 1
         before = list(self._recent)
         first = self._first_sign(moment, alarms, before)
-        led_up = before[first:]
-        episode = Episode.begin(
+        before, led_up = before[:first], before[first:]
+        incident = OpenIncident.begin(
             self._count,
             led_up[0] if led_up else moment,
-            before[:first],
+            self._recovery.start(before),
             alarms,
+            is_loud=is_loud,
         )
         for earlier in led_up:
-            episode.see(earlier, is_waiting=False)
+            self._see(incident, earlier, is_waiting=False)
         self._recent.clear()
-        self._recent.extend(before[:first])
-        self._open, self._closed = episode, None
-        return episode, Transition.OPENED
+        self._recent.extend(before)
+        self._open, self._closed = incident, None
+        return incident, Transition.OPENED
+
+    def _see(self, incident: OpenIncident, moment: Moment, *, is_waiting: bool = True) -> None:
+        incident.see(moment, is_waiting=is_waiting)
+        self._recovery.follow(incident)
+
+    def _is_loud(self, alarms: Sequence[Finding]) -> bool:
+        return any(self._recovery.shows_in_loss(alarm) for alarm in alarms)
 
     def _first_sign(
         self, moment: Moment, alarms: Sequence[Finding], before: Sequence[Moment]
     ) -> int:
-        """The place among the records before at which the incident began."""
+        """The index among the records before at which the incident began."""
+        lead = self._recovery.lead_records
         ticks = [earlier.tick for earlier in before]
         onsets = [alarm.onset_tick for alarm in alarms if alarm.onset_tick is not None]
         place = bisect_left(ticks, min(onsets, default=moment.tick))
         for warning in reversed(self._warnings):
             earlier = bisect_left(ticks, warning)
-            if place - LEAD_RECORDS <= earlier < place:
+            if place - lead <= earlier < place:
                 place = earlier
         return place
 
-    def _close(self, episode: Episode, incident_class: IncidentClass) -> list[IncidentChange]:
-        changes = []
-        if episode.incident_class is not incident_class:
-            episode.incident_class = incident_class
-            changes.append(episode.change(Transition.CLASSED, episode.last.tick))
-        returned = episode.course.returned
-        episode.end = returned or episode.last
-        if returned is not None:  # what came after it was usual again
-            self._recent.extend(m for m in episode.course.tail if m.tick > returned.tick)
-        self._open, self._closed, self._since_closed = None, episode, 0
-        changes.append(episode.change(Transition.CLOSED, episode.last.tick))
+    def _classify(
+        self, incident: OpenIncident, incident_class: IncidentClass | None
+    ) -> list[IncidentChange]:
+        if incident_class is None or incident_class is incident.incident_class:
+            return []
+        incident.incident_class = incident_class
+        return [incident.change(Transition.CLASSIFIED, incident.last.tick)]
+
+    def _close(self, incident: OpenIncident, incident_class: IncidentClass) -> list[IncidentChange]:
+        changes = self._classify(incident, incident_class)
+        returned = incident.course.returned
+        incident.end = returned or incident.last
+        if returned is not None:  # the losses after it were usual again
+            self._recent.extend(m for m in incident.course.tail if m.tick > returned.tick)
+        self._open, self._closed, self._since_closed = None, incident, 0
+        changes.append(incident.change(Transition.CLOSED, incident.last.tick))
         return changes
 
 
 def _moment(block: Block, row: int) -> Moment:
-    """The record of a row, as far as an incident cares for it."""
+    """The record of a row, as far as an incident needs it."""
     column = block.columns.get(LOSS)
     loss = None
     if column is not None and column.present.item(row):

@@ -1,10 +1,10 @@
 """Trend: what the loss would have been without the incident.
 
-A loss falls along a line over the logarithm of the step. Carried on at half its slope from the
-192 records before the onset, that line was off by 0.3 of the noise after 100 steps of clean lab
-runs; the old level, as it stood, by 1.3. A gap that hides behind a young run's own progress is seen
-only so. Half, because public runs slow down faster than that: with the whole slope 5 of 49 labelled
-incidents get the wrong class, with half of it 3.
+A loss falls along a line over the logarithm of the step. Extended at half its slope from the 192
+records before the onset, that line was off by 0.3 of the noise after 100 steps of clean lab runs;
+the unchanged old level was off by 1.3. Only the line shows a gap that the progress of a young run
+hides. Half the slope, because public runs slow down faster than the line: with the whole slope 5 of
+49 labelled incidents get the wrong class, with half of it 3.
 """
 
 import math
@@ -23,14 +23,14 @@ from trimtab.detect.tools.expectation import (
 )
 
 TREND_RECORDS = 192
-"""Records before the onset that the line is drawn through. Equal results: 128 to 256."""
+"""Records before the onset that the line is fitted to. Equal results: 128 to 256."""
 
 LEVEL_RECORDS = 96
-"""The same for a thinned log, whose 192 records would be a tenth of a run: there the loss is taken
-to stay where it is."""
+"""The same for a thinned log, whose 192 records would be a tenth of a run: there the loss is
+assumed to stay where it is."""
 
-LEAST_RECORDS, LEAST_FOR_SLOPE = 8, 48
-"""Fewer losses say nothing; fewer than the second say nothing about a slope."""
+MIN_RECORDS, MIN_FOR_SLOPE = 8, 48
+"""Fewer losses give no trend; fewer than the second give no slope."""
 
 RELATIVE_FLOOR = 0.002
 """The smallest scale, as a share of the level."""
@@ -49,6 +49,11 @@ class Trend:
     ceiling: float
     """The highest level in the records shortly before: a loss that is back up there is not lost."""
 
+    @classmethod
+    def flat(cls, *, level: float, scale: float, step: int) -> "Trend":
+        """A level that stays where it is."""
+        return cls(level=level, step=step, fall=0.0, scale=scale, ceiling=level)
+
     def at(self, step: int) -> float:
         """The loss that is expected at a step."""
         if self.fall == 0.0 or step <= self.step:
@@ -61,16 +66,16 @@ def trend_of(before: Sequence[Moment], *, is_thinned: bool) -> Trend | None:
     known = [m for m in before if m.loss is not None and math.isfinite(m.loss)]
     known = known[-(LEVEL_RECORDS if is_thinned else TREND_RECORDS) :]
     losses = [m.loss for m in known if m.loss is not None]
-    if len(losses) < LEAST_RECORDS:
+    if len(losses) < MIN_RECORDS:
         return None
     fall = 0.0 if is_thinned else _fall(known, losses)
     last = known[-1].step
-    carried = [
+    extended = [
         loss + (fall * (_log(last) - _log(m.step)) if fall else 0.0)
         for m, loss in zip(known, losses, strict=True)
     ]
-    level = median(carried if fall else carried[-32:])
-    spread = SIGMA * median([abs(loss - median(carried)) for loss in carried])
+    level = median(extended if fall else extended[-32:])
+    spread = SIGMA * median([abs(loss - median(extended)) for loss in extended])
     jumps = JUMP_SIGMA * median([abs(after - loss) for loss, after in pairwise(losses)])
     if not is_thinned:
         spread = max(jumps, min(spread, MOST_SPREAD * jumps))
@@ -86,7 +91,7 @@ def _ceiling(losses: Sequence[float]) -> float:
 
 def _fall(known: Sequence[Moment], losses: Sequence[float]) -> float:
     """The slope between the first and the last third, by their medians."""
-    if len(known) < LEAST_FOR_SLOPE or known[0].step < 0:
+    if len(known) < MIN_FOR_SLOPE or known[0].step < 0:
         return 0.0
     if any(after.step <= m.step for m, after in pairwise(known)):
         return 0.0  # steps went back: the records are not one line

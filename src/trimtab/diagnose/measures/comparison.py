@@ -1,7 +1,7 @@
-"""Comparison: how far the losses of two runs are apart, step by step, and where they part.
+"""Comparison: how far apart the losses of two runs are, and from which step on they differ.
 
-Compared are trailing means: at every common step the mean of the last losses of one run against
-that of the other, over the same steps. Of a step that was done twice, the last time counts.
+Trailing means are compared: at every common step the mean of the last losses of one run with that
+of the other, over the same steps. Of a step that was done twice, the last time counts.
 """
 
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ from trimtab.core.block import Block, BoolArray, FloatArray, IntArray
 from trimtab.core.errors import LogError
 from trimtab.core.signals import LOSS
 
-MOST_RECORDS = 50
-"""The longest trailing mean. Source: post-mortems take the loss before a spike over 50 records."""
+MAX_WINDOW = 50
+"""The longest trailing mean. Source: post-mortems average 50 records before a spike."""
 
 SHARE = 10
-"""The mean is over a tenth of the records if they are few, so that ten of them stand apart."""
+"""The mean is over a tenth of the records if they are few, so that ten means do not overlap."""
 
 _HUGE = 1e300
-"""Losses beyond it are taken for it, so that no sum of them overflows."""
+"""Losses are clipped to it, so that no sum of them overflows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """How far two runs are apart."""
+    """How far apart two runs are."""
 
     tolerance: float
     first_step: int
@@ -32,7 +32,7 @@ class Comparison:
     num_common: int
     """Steps at which both runs have a loss."""
     num_finite: int
-    """Of these, where both are finite: only they enter the means."""
+    """Of these, where both are finite: only these enter the means."""
     window: int
     """Records in a trailing mean."""
     mean: float | None
@@ -42,9 +42,9 @@ class Comparison:
     num_beyond: int
     """Trailing means that differ by more than the tolerance."""
     parted_at: int | None
-    """The step from which on the difference stays beyond the tolerance; None if it ends within."""
+    """The step from which the difference stays over the tolerance; None if it ends within."""
     difference_at_end: float | None
-    """Trailing mean of the run less that of the base."""
+    """Trailing mean of the run minus that of the base."""
     num_broken: int
     """Steps at which one loss is finite and the other is not."""
     broken_at: int | None
@@ -52,7 +52,7 @@ class Comparison:
 
     @property
     def is_within(self) -> bool:
-        """Whether the runs agree: near in the mean, not parted, and finite where the other is."""
+        """Whether the runs agree: close on average and at the end, and finite at the same steps."""
         near = self.mean is not None and self.mean <= self.tolerance
         return near and self.parted_at is None and not self.num_broken
 
@@ -63,9 +63,9 @@ def compare_losses(run: Block, base: Block, tolerance: float, until: int | None)
     finite = np.isfinite(ours) & np.isfinite(theirs)
     broken = np.isfinite(ours) != np.isfinite(theirs)
     if not finite.any() and not broken.any():
-        raise LogError("at no common step is either loss finite; there is nothing to compare")
+        raise LogError("neither loss is finite at any common step; there is nothing to compare")
     num_finite = int(np.count_nonzero(finite))
-    window = min(max(num_finite // SHARE, 1), MOST_RECORDS)
+    window = min(max(num_finite // SHARE, 1), MAX_WINDOW)
     apart = np.clip(ours[finite], -_HUGE, _HUGE) - np.clip(theirs[finite], -_HUGE, _HUGE)
     ends, differences = _trailing(steps[finite], apart, window)
     sizes = np.abs(differences)
@@ -90,7 +90,7 @@ def compare_losses(run: Block, base: Block, tolerance: float, until: int | None)
 
 
 def _common(run: Block, base: Block, until: int | None) -> tuple[IntArray, FloatArray, FloatArray]:
-    """The steps that both runs have, and their losses at them."""
+    """The steps that both runs have, and the losses of both."""
     ours, theirs = _losses(run), _losses(base)
     steps, mine, other = np.intersect1d(ours[0], theirs[0], return_indices=True)
     if until is not None:

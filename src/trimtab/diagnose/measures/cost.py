@@ -11,32 +11,32 @@ from trimtab.diagnose.measures.discards import Discards, compute_discards
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What lay between the onset and the end of an incident; None is "not recorded"."""
+    """What an incident took from its onset to its end; None is "not recorded"."""
 
     steps: int
     seconds: float | None
     tokens: float | None
     discarded: Discards | None
-    """Those of the steps that never reached the weights; None if the run was not protected."""
+    """The steps that never reached the weights; None if the run was not protected."""
 
 
-def reckon(case: IncidentContext) -> Cost:
-    """The cost of an incident, from the step time and throughput around it."""
-    incident = case.incident
+def compute_cost(context: IncidentContext) -> Cost:
+    """The cost of an incident, by the step time and throughput around it."""
+    incident = context.incident
     steps = max(incident.last.step - incident.onset.step, 0) + 1
-    step_seconds = _typical(case, STEP_SECONDS)
-    tokens_per_second = _typical(case, TOKENS_PER_SECOND)
+    step_seconds = _typical(context, STEP_SECONDS)
+    tokens_per_second = _typical(context, TOKENS_PER_SECOND)
     seconds = tokens = None
     if step_seconds is not None:
         seconds = steps * step_seconds
         if tokens_per_second is not None:
             tokens = seconds * tokens_per_second
-    discarded = compute_discards(case.block[case.onset_row : case.last_row + 1])
+    discarded = compute_discards(context.block[context.onset_row : context.last_row + 1])
     return Cost(steps=steps, seconds=seconds, tokens=tokens, discarded=discarded)
 
 
-def _typical(case: IncidentContext, signal: str) -> float | None:
-    """The median around the incident: a few stalled steps must not set the price of all."""
-    column = case.block.column(signal)
+def _typical(context: IncidentContext, signal: str) -> float | None:
+    """The median around the incident: a few stalled steps must not set the price of all others."""
+    column = context.block.column(signal)
     values = column.values[column.finite]
     return float(np.median(values)) if len(values) else None

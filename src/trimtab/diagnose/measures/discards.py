@@ -7,8 +7,8 @@ import numpy as np
 from trimtab.core.block import Block
 from trimtab.core.signals import DISCARDED
 
-_MOST_STRETCHES = 6
-"""Named one by one; a run with more of them has another trouble than where each was."""
+_MAX_STRETCHES = 6
+"""Listed one by one; in a run with more, the places hardly matter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,13 +17,13 @@ class Discards:
 
     count: int
     stretches: tuple[tuple[int, int], ...]
-    """First and last step of each row of them."""
+    """First and last step of each unbroken series of them."""
 
     def where(self) -> str:
-        """The steps in words: `117 to 120, 203 and 2 more places`."""
+        """The steps as text: `117 to 120, 203 and 2 more places`."""
         shown = [
             f"{first:,}" if first == last else f"{first:,} to {last:,}"
-            for first, last in self.stretches[:_MOST_STRETCHES]
+            for first, last in self.stretches[:_MAX_STRETCHES]
         ]
         more = len(self.stretches) - len(shown)
         return ", ".join(shown) + (f" and {more:,} more places" if more else "")
@@ -35,7 +35,7 @@ def compute_discards(block: Block) -> Discards | None:
     if not column.recorded:
         return None
     rows = np.flatnonzero(column.present & (column.values > 0))
-    # Rows and not steps: after a rollback the same step may come, and go, twice.
+    # By rows, not steps: after a rollback the same step may be discarded twice.
     breaks = np.flatnonzero(np.diff(rows) > 1) + 1
     return Discards(
         count=len(rows),

@@ -10,12 +10,12 @@ from trimtab.core.signals import CLOCK, DISCARDED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """Steps kept of steps done, and what the run took."""
+    """Steps kept of steps done, and the time that the run took."""
 
     steps_done: int
     steps_kept: int
-    """Without those done again after the run went back, those that were not applied, and those
-    that the gate has discarded."""
+    """Each step counts once, by the last time it was done; not if it was then not applied, or was
+    discarded by the gate."""
     hours: float | None
     """Time in which the run made steps; None if the clock was not recorded."""
 
@@ -26,22 +26,27 @@ class Goodput:
 
 
 PAUSE_SECONDS = 3600.0
-"""A longer gap between two records is a run that was down, not a step. Source: evaluations and
+"""A longer gap between two records means that the run was down. Source: evaluations and
 checkpoints of large public runs take minutes, restarts hours."""
 
 
 def compute_goodput(block: Block) -> Goodput:
     """The goodput of a run."""
-    not_applied = {event.step for event in block.events if event.kind == "step not applied"}
     discarded = block.column(DISCARDED)
     is_lost = discarded.present & (discarded.values > 0)
+    for event in block.events:
+        if event.kind == "step not applied":
+            rows = np.flatnonzero(block.step == event.step)
+            if len(rows):  # the event is written before the record of its step
+                following = int(np.searchsorted(block.tick[rows], event.tick))
+                is_lost[rows[min(following, len(rows) - 1)]] = True
     # Of a step that was done several times the last one counts.
     last = dict(zip(block.step.tolist(), is_lost.tolist(), strict=True))
-    kept = {step for step, lost in last.items() if not lost} - not_applied
     clock = block.column(CLOCK)
     times = clock.values[clock.finite]
     hours = None
     if len(times) > 1:
         gaps = np.diff(times)
         hours = float(gaps[(gaps > 0) & (gaps < PAUSE_SECONDS)].sum() / 3600)
-    return Goodput(steps_done=len(block), steps_kept=len(kept), hours=hours)
+    kept = sum(not lost for lost in last.values())
+    return Goodput(steps_done=len(block), steps_kept=kept, hours=hours)

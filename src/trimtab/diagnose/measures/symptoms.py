@@ -1,4 +1,4 @@
-"""Symptoms: an incident in numbers only, before anybody explains anything."""
+"""Symptoms: an incident in numbers, before any explanation."""
 
 import math
 from dataclasses import dataclass
@@ -32,22 +32,24 @@ class Symptoms:
     """Of the batch at the onset."""
 
 
-def measure(case: IncidentContext) -> Symptoms:
+def measure(context: IncidentContext) -> Symptoms:
     """The numbers of an incident."""
-    norms = case.before(GRAD_NORM, EMA_RECORDS)
-    position = int(case.block.data_position[case.onset_row])
+    norms = context.before(GRAD_NORM, EMA_RECORDS)
+    position = NO_POSITION
+    if context.has_onset:
+        position = int(context.block.data_position[context.onset_row])
     return Symptoms(
-        loss_before=_average(case.before(LOSS, 10 * EMA_RECORDS)),
-        loss_peak=case.incident.peak.loss,
-        loss_after_50=case.loss_after(50),
-        loss_after_500=case.loss_after(500),
+        loss_before=_average(context.before(LOSS, 10 * EMA_RECORDS)),
+        loss_peak=context.incident.peak.loss,
+        loss_after_50=context.loss_after(50),
+        loss_after_500=context.loss_after(500),
         grad_norm_before=_average(norms),
-        grad_norm_peak=case.worst(GRAD_NORM),
-        lr=case.at_onset(LR),
-        dtype=case.facts.dtype,
+        grad_norm_peak=context.worst(GRAD_NORM),
+        lr=context.at_onset(LR),
+        dtype=context.facts.dtype,
         data_position=None if position == NO_POSITION else position,
-        token_rarity=case.at_onset(TOKEN_RARITY),
-        unique_token_share=case.at_onset(UNIQUE_TOKEN_SHARE),
+        token_rarity=context.at_onset(TOKEN_RARITY),
+        unique_token_share=context.at_onset(UNIQUE_TOKEN_SHARE),
     )
 
 

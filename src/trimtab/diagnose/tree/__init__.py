@@ -1,1 +1,6 @@
-"""Decision trees: questions, answers and the conclusion they lead to."""
+"""Decision trees: from an incident to its cause.
+
+walk               what a tree is, and how it is walked
+textbook           the textbook's questions and leaves
+trimtab            trimtab's questions; its leaves are in trimtab_leaves
+"""

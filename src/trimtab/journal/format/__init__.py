@@ -1,1 +1,1 @@
-"""The bytes of a journal: one line, the header of a sealed file, entries, file names, damage."""
+"""The journal on disk: lines, entries, the header of a sealed segment, file names, damage."""

@@ -1,4 +1,4 @@
-"""Damage: what a journal has lost, told in one sentence each. Nothing is lost in silence."""
+"""Damage: what a journal has lost, in one sentence each. Nothing is lost silently."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,50 +21,50 @@ class DamageKind(StrEnum):
     DAMAGED_AXIS = "damaged axis chunk"
     """Some rows are lost, because their step or tick is."""
     DAMAGED_HEADER = "damaged header"
-    """The second copy of the header served; nothing is lost."""
+    """The second copy of the header was used; nothing is lost."""
     UNREADABLE = "unreadable file"
     MISSING_FILE = "missing file"
     LOST_TICKS = "lost ticks"
-    """Ticks that neither a record nor a told drop accounts for."""
+    """Ticks that neither a record nor a reported drop accounts for."""
     REPEATED = "repeated"
-    """The same records or lines were found twice; the first were taken."""
+    """The same records or lines were found twice; the first were kept."""
     NEWER_SCHEMA = "newer schema"
-    """Written by a later trimtab; what is not understood is kept, but not used."""
+    """Written by a later trimtab; what is not understood is kept but not used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """One damage of a journal: where, what, and what it costs."""
+    """One damaged place of a journal: where, what, and what it costs."""
 
     kind: DamageKind
     file: str
-    """The name of the file, or of the folder if it concerns several files."""
+    """The name of the file, or of the folder if several files are concerned."""
     sentence: str
     ticks: tuple[int, int] | None = None
-    """The first and last tick it touches, where known."""
+    """The first and last tick affected, where known."""
     extent: tuple[int, int] | None = None
-    """The first byte it touches and the one after the last, where known."""
+    """The first byte affected and the one after the last, where known."""
     signal: str | None = None
-    """The one signal it touches; None if whole records are concerned."""
+    """The signal affected; None if whole records are."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The damage in JSON's terms."""
-        terms: dict[str, Any] = to_jsonable(self)
-        return terms
+        """The damage as a JSON object."""
+        fields: dict[str, Any] = to_jsonable(self)
+        return fields
 
     @classmethod
-    def from_dict(cls, terms: Mapping[str, Any]) -> Self | None:
-        """The damage that `to_dict` took apart, or None if the terms are not of one."""
-        kind, file, sentence = (terms.get(name) for name in ("kind", "file", "sentence"))
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self | None:
+        """The damage of a JSON object that `to_dict` made; None if it is not one."""
+        kind, file, sentence = (fields.get(name) for name in ("kind", "file", "sentence"))
         if kind not in set(DamageKind) or not isinstance(file, str):
             return None
-        signal = terms.get("signal")
+        signal = fields.get("signal")
         return cls(
             kind=DamageKind(kind),
             file=file,
             sentence=str(sentence),
-            ticks=_pair(terms.get("ticks")),
-            extent=_pair(terms.get("extent")),
+            ticks=_pair(fields.get("ticks")),
+            extent=_pair(fields.get("extent")),
             signal=signal if isinstance(signal, str) else None,
         )
 

@@ -1,15 +1,15 @@
-"""What a line means: a record, or a note. Notes are all lines that are not records.
+"""What an entry means. One line of a journal is one entry: a record, or one of these kinds:
 
     segment    the first line of a file: schema, number of the file, qualities so far
     event      something known that happened
     quality    how far a signal can be trusted from here on
-    dropped    ticks that were given out but never written, because the disk did not keep up
+    dropped    ticks that were assigned but never written, because the disk did not keep up
     end        how the writer ended
     damage     what was found damaged when the file was sealed
     unknown    a line, or fields of a line, that this version does not understand; kept as it is
 
-Notes are numbered within their file (`note`), so a lost or doubled one is noticed. A sealed file
-keeps its notes as the same lines.
+Entries other than records are numbered within their file (the field `note`), so a lost or repeated
+one is noticed. A sealed file keeps them as the same lines.
 """
 
 from collections.abc import Iterable
@@ -37,34 +37,34 @@ _FIELDS: dict[str, dict[str, type]] = {
 _RECORD_FIELDS = {"kind", "step", "tick", "attempt", "position", "signals"}
 
 
-def understand(entry: Entry, tick: int, step: int) -> tuple[Record | None, list[Entry]]:
-    """What a line says: a record or None, and notes that are safe to take apart.
+def parse_entry(entry: Entry, tick: int, step: int) -> tuple[Record | None, list[Entry]]:
+    """The record in an entry, or None, and other entries whose fields have the right types.
 
-    Nothing of the entry is thrown away: what is not understood becomes an `unknown` note, placed
-    at `tick` and `step` unless it names its own.
+    Nothing is thrown away: what is not understood becomes an `unknown` entry at `tick` and `step`,
+    unless it names its own.
     """
     kind = entry.get("kind")
     record: Record | None = None
-    notes: list[Entry] = []
-    strange = entry
+    others: list[Entry] = []
+    unknown = entry
     if kind == "record":
-        record, strange = _take_record(entry)
+        record, unknown = _parse_record(entry)
     elif isinstance(kind, str) and kind in _FIELDS:
-        note, strange = _take_note(entry, _FIELDS[kind])
-        if note is not None:
-            notes.append(note)
-    if strange:
-        place = record or Record(tick=tick, step=step, signals={})
-        notes.append(_unknown(strange, place.tick, place.step))
-    return record, notes
+        known, unknown = _parse_other(entry, _FIELDS[kind])
+        if known is not None:
+            others.append(known)
+    if unknown:
+        position = record or Record(tick=tick, step=step, signals={})
+        others.append(_unknown(unknown, position.tick, position.step))
+    return record, others
 
 
-def schema_of(notes: Iterable[Entry]) -> int:
+def schema_of(entries: Iterable[Entry]) -> int:
     """The highest schema that the first lines of files name."""
-    return max((note["schema"] for note in notes if note["kind"] == "segment"), default=SCHEMA)
+    return max((entry["schema"] for entry in entries if entry["kind"] == "segment"), default=SCHEMA)
 
 
-def _take_record(entry: Entry) -> tuple[Record | None, Entry]:
+def _parse_record(entry: Entry) -> tuple[Record | None, Entry]:
     """The record in an entry, and the fields that are not understood."""
     step, tick, attempt = entry.get("step"), entry.get("tick"), entry.get("attempt", 0)
     position, signals = entry.get("position", NO_POSITION), entry.get("signals")
@@ -74,17 +74,17 @@ def _take_record(entry: Entry) -> tuple[Record | None, Entry]:
         return None, entry
     numbers, not_numbers = _numbers(signals)
     record = Record(step=step, tick=tick, signals=numbers, attempt=attempt, data_position=position)
-    strange = {key: entry[key] for key in entry.keys() - _RECORD_FIELDS}
+    unknown = {key: entry[key] for key in entry.keys() - _RECORD_FIELDS}
     if not_numbers:
-        strange["signals"] = not_numbers
-    return record, strange
+        unknown["signals"] = not_numbers
+    return record, unknown
 
 
 def _numbers(signals: dict[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
     if all(type(value) is float for value in signals.values()):
         return signals, {}
     numbers = {name: to_number(value) for name, value in signals.items()}
-    # null says that nothing was recorded, which is the same as no entry.
+    # null means that nothing was recorded, like an absent signal.
     not_numbers = {
         name: signals[name]
         for name, number in numbers.items()
@@ -93,39 +93,39 @@ def _numbers(signals: dict[str, Any]) -> tuple[dict[str, float], dict[str, Any]]
     return {name: n for name, n in numbers.items() if n is not None}, not_numbers
 
 
-def _take_note(entry: Entry, fields: dict[str, type]) -> tuple[Entry | None, Entry]:
-    """The note in an entry, and the fields that are not understood."""
+def _parse_other(entry: Entry, fields: dict[str, type]) -> tuple[Entry | None, Entry]:
+    """The entry with the fields of its kind, and the fields that are not understood."""
     for key, kind in fields.items():
         value = entry.get(key)
         if not (_is_int(value) if kind is int else isinstance(value, kind)):
             return None, entry
-    own = {"kind", "note"} if _is_int(entry.get("note")) else {"kind"}
-    strange = {key: entry[key] for key in entry.keys() - fields.keys() - own}
-    note = {key: entry[key] for key in entry if key not in strange}
+    common = {"kind", "note"} if _is_int(entry.get("note")) else {"kind"}
+    unknown = {key: entry[key] for key in entry.keys() - fields.keys() - common}
+    known = {key: entry[key] for key in entry if key not in unknown}
     match entry["kind"]:
         case "segment":
             # A quality of a later trimtab must not cost the whole first line of the file.
-            known = {name: q for name, q in entry["qualities"].items() if _is_quality(q)}
-            if len(known) < len(entry["qualities"]):
-                strange["qualities"] = entry["qualities"]
-                note["qualities"] = known
+            qualities = {name: q for name, q in entry["qualities"].items() if _is_quality(q)}
+            if len(qualities) < len(entry["qualities"]):
+                unknown["qualities"] = entry["qualities"]
+                known["qualities"] = qualities
         case "quality" if not _is_quality(entry["quality"]):
             return None, entry
         case "damage" if Damage.from_dict(entry["damage"]) is None:
             return None, entry
-    return note, strange
+    return known, unknown
 
 
 def _unknown(line: Entry, tick: int, step: int) -> Entry:
-    """A note that keeps what was not understood."""
-    own_tick, own_step = line.get("tick"), line.get("step")
-    note: Entry = {
+    """An entry that keeps what was not understood."""
+    line_tick, line_step = line.get("tick"), line.get("step")
+    entry: Entry = {
         "kind": "unknown",
-        "tick": own_tick if _is_int(own_tick) else tick,
-        "step": own_step if _is_int(own_step) else step,
+        "tick": line_tick if _is_int(line_tick) else tick,
+        "step": line_step if _is_int(line_step) else step,
         "line": line,
     }
-    return note | {"note": line["note"]} if _is_int(line.get("note")) else note
+    return entry | {"note": line["note"]} if _is_int(line.get("note")) else entry
 
 
 def _is_quality(label: Any) -> bool:
@@ -137,5 +137,5 @@ def _is_quality(label: Any) -> bool:
 
 
 def _is_int(value: Any) -> TypeGuard[int]:
-    """Whether it is an integer that a column can hold; JSON's true and false are none."""
+    """Whether it is an integer that a column can hold; JSON's true and false are not."""
     return type(value) is int and -(2**63) <= value < 2**63

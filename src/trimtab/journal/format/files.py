@@ -1,4 +1,4 @@
-"""The names of a journal's files: 00000000.log is open, 00000000.seg is the same, sealed."""
+"""The names of a journal's files: 00000000.log is an open segment, 00000000.seg a sealed one."""
 
 import re
 from dataclasses import dataclass
@@ -7,14 +7,13 @@ from pathlib import Path
 
 _NAME = re.compile(r"(\d{8,})\.(?:log|seg)")
 
-_PROBES = 1000
-"""Holes in the numbering that are looked at one by one; a stray 99999999.log must not cost
-minutes."""
+_MAX_PROBES = 1000
+"""Gaps in the numbering that are checked one by one; a stray 99999999.log must not cost minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalFiles:
-    """The files in a journal folder; whatever else lies there is not ours and is left alone."""
+    """The files in a journal folder; other files there are left alone."""
 
     folder: Path
 
@@ -31,24 +30,24 @@ class JournalFiles:
         return self.folder / f".{index:08d}.seg.tmp"
 
     def exists(self, index: int) -> bool:
-        """Whether a segment has been begun."""
-        # In this order: the sealed file comes before the log goes, so one of the two is seen.
+        """Whether a segment exists."""
+        # In this order: the sealed file appears before the log goes, so one of the two is seen.
         return self.log(index).exists() or self.sealed(index).exists()
 
     def indices(self) -> list[int]:
-        """The numbers of all segments, rising."""
+        """The numbers of all segments, in order."""
         try:
             names = [path.name for path in self.folder.iterdir()]
         except FileNotFoundError:
             return []
         found = {int(match[1]) for name in names if (match := _NAME.fullmatch(name))}
-        # A listing may miss a segment that is sealed in that very moment: ask for it by name.
-        holes = (index for index in range(max(found, default=0)) if index not in found)
-        found.update(index for index in islice(holes, _PROBES) if self.exists(index))
+        # A listing may miss a segment that is being sealed: check for it by name.
+        gaps = (index for index in range(max(found, default=0)) if index not in found)
+        found.update(index for index in islice(gaps, _MAX_PROBES) if self.exists(index))
         return sorted(found)
 
     def after(self, index: int) -> int | None:
-        """The number of the segment that follows, None while there is none."""
+        """The number of the next segment; None if there is none yet."""
         later = next((found for found in self.indices() if found > index), None)
         if later not in (None, index + 1) and self.exists(index + 1):
             return index + 1

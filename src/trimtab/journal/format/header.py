@@ -1,9 +1,9 @@
-"""The header of a sealed file: what lies where, with a checksum for every chunk.
+"""The header of a sealed segment: what is where, with a checksum for every chunk.
 
-    magic | header line | notes | axes | columns and masks | header line again | trailer
+    magic | header line | entries | axes | columns and masks | header line again | trailer
 
-The header is a line like all others (see lines.py). It lists what the file holds in the order in
-which it lies there, so places are added up and never read from the file: nothing to distrust.
+The header is a line like all others (see lines.py). It lists the sections in file order, so offsets
+are computed and never read from the file: none can be wrong.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ MAGIC = b"TRIMTAB\n"
 TRAILER_BYTES = 16
 
 CHUNK_ROWS = 4096
-"""Rows under one checksum: what one damaged byte costs of one signal. A multiple of 8, so the
+"""Rows under one checksum: what one damaged byte costs of one signal. A multiple of 8, so that
 packed masks are cut at whole bytes."""
 
 MASK_CHUNK = CHUNK_ROWS // 8
@@ -27,7 +27,7 @@ NUMBER_CHUNK = CHUNK_ROWS * 8
 """Bytes of a mask, and of a column or an axis, under one checksum."""
 
 MAX_ROWS = 2**24
-"""No file holds more rows, so no header can ask for memory without end."""
+"""No file holds more rows, so no header can ask for unlimited memory."""
 
 AXES = ("step", "tick", "attempt", "position")
 KIND = "sealed"
@@ -35,14 +35,14 @@ KIND = "sealed"
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """How the integers of one axis are held: as a range, or as numbers with checksums."""
+    """How the integers of one axis are stored: as a range, or as numbers with checksums."""
 
     start: int = 0
     stride: int = 0
     checksums: Sequence[int] | None = None
 
     def fits(self, rows: int) -> bool:
-        """Whether a range of so many numbers stays within 64 bits."""
+        """Whether a range of this many numbers fits in 64 bits."""
         ends = (self.start, self.stride, self.start + self.stride * rows)
         return all(-(2**63) <= end < 2**63 for end in ends)
 
@@ -55,7 +55,7 @@ class Axis:
 
 
 class Signal(NamedTuple):
-    """How one signal is held: its values, and a mask if it was not recorded in each row."""
+    """How one signal is stored: its values, and a mask if it was not recorded in every row."""
 
     checksums: Sequence[int]
     mask: Sequence[int] | None
@@ -63,19 +63,19 @@ class Signal(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a sealed file holds."""
+    """What a sealed segment holds."""
 
     schema: int
     rows: int
     last_tick: int
-    """The highest tick in it, -1 if it holds no rows."""
+    """The highest tick, -1 if there are no rows."""
     axes: dict[str, Axis]
     signals: dict[str, Signal]
-    notes_bytes: int
-    notes_checksum: int
+    entries_bytes: int
+    entries_checksum: int
 
     def line(self) -> bytes:
-        """The header as it stands in the file."""
+        """The header as a line of the file."""
         return encode(
             {
                 "kind": KIND,
@@ -83,7 +83,7 @@ class Header:
                 "rows": self.rows,
                 "chunk": CHUNK_ROWS,
                 "last_tick": self.last_tick,
-                "notes": [self.notes_bytes, self.notes_checksum],
+                "notes": [self.entries_bytes, self.entries_checksum],
                 "axes": [_axis_terms(self.axes[name]) for name in AXES],
                 "signals": [
                     [name, signal.checksums, signal.mask] for name, signal in self.signals.items()
@@ -93,16 +93,16 @@ class Header:
 
     @classmethod
     def parse(cls, entry: Entry) -> "Header":
-        """The header in an entry; raises ValueError if it is not one that can be followed."""
+        """The header in an entry; raises ValueError if it is not valid."""
         rows, notes, axes = entry.get("rows"), entry.get("notes"), entry.get("axes")
         if entry.get("kind") != KIND or entry.get("chunk") != CHUNK_ROWS:
-            raise ValueError("its header is of another layout")
+            raise ValueError("its header has a different layout")
         if not _is_count(rows) or rows > MAX_ROWS:
-            raise ValueError(f"its header claims {rows!r} rows, at most {MAX_ROWS} can be")
+            raise ValueError(f"its header claims {rows!r} rows, the limit is {MAX_ROWS}")
         if not isinstance(axes, list) or len(axes) < len(AXES):
             raise ValueError("its header lacks an axis")
         if not (isinstance(notes, list) and len(notes) >= 2 and all(map(_is_count, notes[:2]))):
-            raise ValueError("its header does not say where the notes are")
+            raise ValueError("its header does not say where the entries are")
         schema, last_tick = entry.get("schema"), entry.get("last_tick")
         if not _is_count(schema) or type(last_tick) is not int:
             raise ValueError("its header lacks the schema or the last tick")
@@ -112,30 +112,30 @@ class Header:
             last_tick=last_tick,
             axes={name: _axis(terms, rows) for name, terms in zip(AXES, axes, strict=False)},
             signals=_signals(entry.get("signals"), rows),
-            notes_bytes=notes[0],
-            notes_checksum=notes[1],
+            entries_bytes=notes[0],
+            entries_checksum=notes[1],
         )
 
-    def places(self) -> dict[tuple[str, str], int]:
-        """Where each part begins, counted from the end of the first header."""
-        places: dict[tuple[str, str], int] = {("notes", ""): 0}
-        at = self.notes_bytes
+    def offsets(self) -> dict[tuple[str, str], int]:
+        """Where each section begins, relative to the end of the first header."""
+        offsets: dict[tuple[str, str], int] = {("entries", ""): 0}
+        at = self.entries_bytes
         for name, axis in self.axes.items():
             if axis.checksums is not None:
-                places["axis", name] = at
+                offsets["axis", name] = at
                 at += 8 * self.rows
         for name, signal in self.signals.items():
-            places["values", name] = at
+            offsets["values", name] = at
             at += 8 * self.rows
             if signal.mask is not None:
-                places["mask", name] = at
+                offsets["mask", name] = at
                 at += -(-self.rows // 8)
-        places["end", ""] = at
-        return places
+        offsets["end", ""] = at
+        return offsets
 
 
 def trailer(line: bytes) -> bytes:
-    """The last bytes of a file, from which the second copy of its header is found."""
+    """The last bytes of a file, which locate the second copy of its header."""
     return b"%08x" % len(line) + MAGIC
 
 
@@ -153,7 +153,7 @@ def _axis(terms: Any, rows: int) -> Axis:
                 return axis
         case ["numbers", list(sums)] if len(sums) == num_chunks(rows):
             return Axis(checksums=sums)
-    raise ValueError("its header holds an axis of an unknown form")
+    raise ValueError("its header has an axis of an unknown kind")
 
 
 def _signals(terms: Any, rows: int) -> dict[str, Signal]:
@@ -167,14 +167,14 @@ def _signals(terms: Any, rows: int) -> dict[str, Signal]:
                 raise ValueError(f"its header has the wrong number of checksums for {rows} rows")
             signals[name] = Signal(sums, mask)
     except TypeError as error:
-        raise ValueError("its header holds a signal of an unknown form") from error
+        raise ValueError("its header has a signal of an unknown kind") from error
     if len(signals) < len(terms) or not all(isinstance(name, str) for name in signals):
-        raise ValueError("its header does not name each signal once")
+        raise ValueError("its header does not name every signal exactly once")
     return signals
 
 
 def num_chunks(rows: int) -> int:
-    """How many checksums an axis, a column or a mask of so many rows has."""
+    """How many checksums an axis, a column or a mask of this many rows has."""
     return -(-rows // CHUNK_ROWS)
 
 

@@ -1,8 +1,8 @@
 """One checksummed line: `crc32 of the body as 8 hex digits, space, body as compact JSON, newline`.
 
-A line stands for itself: damage to one never costs another. The body is ASCII and holds no
+Each line is independent: damage to one never costs another. The body is ASCII and holds no
 newline. Python's repr of a float is the shortest text that reads back as the same bits, so the
-text loses nothing; NaN and the infinities are the strings that core.jsonable speaks.
+text loses nothing; NaN and the infinities are the strings of core.jsonable.
 """
 
 import json
@@ -13,7 +13,7 @@ from zlib import crc32
 from trimtab.core.jsonable import to_jsonable
 
 Entry = dict[str, Any]
-"""What one line says."""
+"""The content of one line."""
 
 _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
@@ -24,7 +24,7 @@ def encode(entry: Mapping[str, Any]) -> bytes:
     """The entry as one line."""
     try:
         return frame(_encode(entry))
-    except ValueError:  # a NaN or an infinity: rare, so the common line does not pay for it
+    except ValueError:  # NaN or infinity: rare, so the common line does not pay for the check
         return frame(_encode(to_jsonable(entry)))
 
 
@@ -35,7 +35,7 @@ def frame(text: str) -> bytes:
 
 
 def decode(line: bytes) -> Entry | None:
-    """What a line without its newline says, or None if it is damaged."""
+    """The entry of a line without its newline; None if it is damaged."""
     body = line[_PREFIX:]
     if line[:_PREFIX] != b"%08x " % crc32(body):
         return None

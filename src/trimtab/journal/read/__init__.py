@@ -1,1 +1,7 @@
-"""Reading a journal: open and sealed files into one block, at once or as it grows."""
+"""Reading a journal.
+
+`reader`         `read_journal`: everything as one block; `follow`: what is new
+`open_segments`  finds and opens the files; `log_segment`, `sealed_segment`: the two kinds
+`segment`        what both have in common; `assembly`: many segments into one block
+`entry_summary`  what the entries other than records add up to
+"""

@@ -1,7 +1,7 @@
-"""Put the files of a journal together into one block.
+"""Assembles the segments of a journal into one block.
 
 The columns are allocated once, for all files, and each file is read straight into its rows: a
-journal of a million records is not copied after it was read.
+journal of a million records is not copied after reading.
 """
 
 import os
@@ -15,18 +15,18 @@ from trimtab.core.block import Block, BoolArray, Column, Event, FloatArray, IntA
 from trimtab.core.signals import Quality
 from trimtab.journal.format.damage import Damage, DamageKind
 from trimtab.journal.format.header import AXES
-from trimtab.journal.read.part import Losses, Part, Target
+from trimtab.journal.read.segment import ColumnTarget, ReadLosses, Segment
 
 Progress = Callable[[int, int], None]
 """Called with the number of files read so far and the number of all files."""
 
 _THREADS = min(4, os.cpu_count() or 1)
-"""Reading and checking leave Python's lock, so two cores take half the time of one."""
+"""Reading and checksums release the GIL, so two cores take half the time of one."""
 
 
 @dataclass(slots=True)
 class _Table:
-    """The columns of all files, while they are being filled."""
+    """The columns of all segments, while they are being filled."""
 
     axes: IntArray
     values: FloatArray
@@ -34,40 +34,43 @@ class _Table:
     """Only for signals that are not recorded in every row."""
     names: list[str]
     lost: BoolArray | None = None
-    """Rows that could not be read at all."""
+    """Rows that could not be read."""
 
 
 def assemble(
-    parts: Sequence[Part],
+    segments: Sequence[Segment],
     signals: Collection[str] | None = None,
     *,
     events: Sequence[Event] = (),
     qualities: Mapping[str, Quality] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Block, list[Damage]]:
-    """The records of the parts by rising tick, and what was found damaged on the way."""
-    table = _allocate(parts, signals)
-    ends = np.cumsum([part.rows for part in parts], dtype=np.int64)
-    spans = [slice(int(end) - part.rows, int(end)) for part, end in zip(parts, ends, strict=True)]
+    """The records of the segments by rising tick, and the damage found while reading."""
+    table = _allocate(segments, signals)
+    ends = np.cumsum([segment.rows for segment in segments], dtype=np.int64)
+    spans = [
+        slice(int(end) - segment.rows, int(end))
+        for segment, end in zip(segments, ends, strict=True)
+    ]
     damage: list[Damage] = []
     with ThreadPoolExecutor(_THREADS) as pool:
-        filled = pool.map(lambda job: _fill(table, *job), zip(parts, spans, strict=True))
+        filled = pool.map(lambda job: _fill(table, *job), zip(segments, spans, strict=True))
         for done, (span, losses) in enumerate(zip(spans, filled, strict=True), 1):
             _strike_out(table, span.start, losses)
             damage.extend(losses.damage)
             if progress is not None:
-                progress(done, len(parts))
+                progress(done, len(segments))
     order = _order(table, damage)
     return _block(table, order, events, qualities or {}), damage
 
 
-def _allocate(parts: Sequence[Part], signals: Collection[str] | None) -> _Table:
-    rows = sum(part.rows for part in parts)
+def _allocate(segments: Sequence[Segment], signals: Collection[str] | None) -> _Table:
+    rows = sum(segment.rows for segment in segments)
     complete: dict[str, int] = {}
-    for part in parts:
-        for name, everywhere in part.names().items():
+    for segment in segments:
+        for name, everywhere in segment.names().items():
             if signals is None or name in signals:
-                complete[name] = complete.get(name, 0) + (part.rows if everywhere else 0)
+                complete[name] = complete.get(name, 0) + (segment.rows if everywhere else 0)
     return _Table(
         axes=np.empty((len(AXES), rows), dtype=np.int64),
         # One allocation, not one per signal: the system gives large pages only to large pieces.
@@ -77,21 +80,21 @@ def _allocate(parts: Sequence[Part], signals: Collection[str] | None) -> _Table:
     )
 
 
-def _fill(table: _Table, part: Part, span: slice) -> Losses:
-    """Read one part into its rows; parts touch different rows, so they can be read at once."""
+def _fill(table: _Table, segment: Segment, span: slice) -> ReadLosses:
+    """Read one segment into its rows; they share no rows, so they can be read in parallel."""
     axes = {name: table.axes[place, span] for place, name in enumerate(AXES)}
-    has = part.names()
+    has = segment.names()
     columns = {}
     for place, name in enumerate(table.names):
         values, present = table.values[place, span], table.present.get(name)
         if name in has:
-            columns[name] = Target(values, None if present is None else present[span])
+            columns[name] = ColumnTarget(values, None if present is None else present[span])
         else:
             values.fill(np.nan)
-    return part.read(axes, columns)
+    return segment.read(axes, columns)
 
 
-def _strike_out(table: _Table, start: int, losses: Losses) -> None:
+def _strike_out(table: _Table, start: int, losses: ReadLosses) -> None:
     rows = table.axes.shape[1]
     for name, lost in losses.values:
         span = slice(start + lost.start, start + lost.stop)
@@ -109,7 +112,7 @@ def _order(table: _Table, damage: list[Damage]) -> IntArray | None:
     if table.lost is None and (ticks[1:] > ticks[:-1]).all():
         return None
     kept = np.arange(len(ticks)) if table.lost is None else np.flatnonzero(~table.lost)
-    # Stable, so that of two records with one tick the one of the earlier part comes first.
+    # Stable, so that of two records with the same tick the one of the earlier segment comes first.
     order = kept[np.argsort(ticks[kept], kind="stable")]
     again = 1 + np.flatnonzero(np.diff(ticks[order]) == 0)
     if len(again):
@@ -119,8 +122,8 @@ def _order(table: _Table, damage: list[Damage]) -> IntArray | None:
                 kind=DamageKind.REPEATED,
                 file="journal",
                 sentence=(
-                    f"{len(again)} records stand in more than one file, between the ticks {first} "
-                    f"and {last}; the first of each was taken"
+                    f"{len(again)} records are in more than one file, between ticks {first} "
+                    f"and {last}; the first of each was kept"
                 ),
                 ticks=(first, last),
             )

@@ -1,7 +1,7 @@
-"""Read a journal: all its files into one block, with everything that is wrong told.
+"""Reads a journal: all its segments into one block, and everything that is wrong with them.
 
-A journal can be read while it is written. A file that is sealed meanwhile is found under its new
-name; a damaged file costs what was damaged and nothing else.
+A journal can be read while it is written. A segment that is sealed meanwhile is found under its new
+name; damage costs what was damaged and nothing else.
 """
 
 from bisect import bisect_right
@@ -13,9 +13,9 @@ import numpy as np
 from trimtab.core.block import Block, IntArray
 from trimtab.journal.directory import RunDirectory
 from trimtab.journal.format.damage import Damage, DamageKind
+from trimtab.journal.notes import read_notes
 from trimtab.journal.read.assembly import Progress, assemble
-from trimtab.journal.read.notebook import read_notes
-from trimtab.journal.read.opening import open_parts
+from trimtab.journal.read.open_segments import open_segments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +25,11 @@ class JournalReading:
     block: Block
     damage: tuple[Damage, ...]
     dropped: int
-    """Records that the writer could not get rid of in time, as it told them."""
+    """Records that the writer reported as dropped."""
     ended: str | None
-    """How the writer ended; None while it runs, and if it was killed."""
+    """How the writer ended; None while it runs or if it was killed."""
     schema: int
-    """The highest schema among the files."""
+    """The highest schema among the segments."""
 
 
 def read_journal(
@@ -37,19 +37,19 @@ def read_journal(
     signals: Collection[str] | None = None,
     progress: Progress | None = None,
 ) -> JournalReading:
-    """Everything in a run's journal, or only some signals of it."""
-    parts, story = open_parts(run)
-    events = sorted([*story.events, *read_notes(run)], key=lambda event: event.tick)
+    """Everything in a run's journal, or only these signals."""
+    segments, summary = open_segments(run)
+    events = sorted([*summary.events, *read_notes(run)], key=lambda event: event.tick)
     block, damage = assemble(
-        parts, signals, events=events, qualities=story.qualities, progress=progress
+        segments, signals, events=events, qualities=summary.qualities, progress=progress
     )
-    lost = _lost_ticks(block.tick, story.drops)
+    lost = _lost_ticks(block.tick, summary.drops)
     return JournalReading(
         block=block,
-        damage=(*story.damage, *damage, *lost),
-        dropped=story.dropped,
-        ended=story.ended,
-        schema=story.schema,
+        damage=(*summary.damage, *damage, *lost),
+        dropped=summary.dropped,
+        ended=summary.ended,
+        schema=summary.schema,
     )
 
 
@@ -77,6 +77,6 @@ def _lost(first: int, last: int) -> Damage:
     return Damage(
         kind=DamageKind.LOST_TICKS,
         file="journal",
-        sentence=f"the {last - first + 1} records with the ticks {first} to {last} are lost",
+        sentence=f"the {last - first + 1} records of ticks {first} to {last} are lost",
         ticks=(first, last),
     )

@@ -1,4 +1,4 @@
-"""One writer per journal: an advisory lock that dies with its owner."""
+"""One writer per journal: an advisory lock that ends with its owner."""
 
 import fcntl
 import os
@@ -10,7 +10,7 @@ from trimtab.core.errors import JournalError
 
 
 class JournalLock:
-    """Held from the moment it is made until it is released or the process is gone."""
+    """Held from construction until it is released or the process ends."""
 
     def __init__(self, path: Path) -> None:
         """Take the lock; raises JournalError if another writer holds it."""
@@ -27,19 +27,19 @@ class JournalLock:
                 ) from None
             raise JournalError(
                 f"{path.parent} is being written by another process ({owner or 'not named'}); "
-                "wait for it to end, or choose another run directory"
+                "wait for it to end, or choose a different run directory"
             ) from None
         except OSError:
             # Some cluster file systems have no locks. A journal without its lock is better than
-            # none: the lock guards against a mistake, not against an enemy.
+            # none: the lock only guards against mistakes.
             pass
         owner = f"{_name()}\n"
-        with suppress(OSError):  # the name of the owner is a courtesy; a full disk may refuse it
+        with suppress(OSError):  # the name of the owner is optional; a full disk may refuse it
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, owner.encode(), 0)
 
     def release(self) -> None:
-        """Let the next writer in."""
+        """Release the lock."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

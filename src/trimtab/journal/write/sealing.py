@@ -1,7 +1,6 @@
-"""Sealing: a finished log becomes columns, and only then goes.
+"""Sealing: a finished log is rewritten as columns, and only then removed.
 
-On a thread of its own, because sealing waits for the disk (fsync) and the records of the next
-seconds must not wait with it.
+On a separate thread, because sealing waits for the disk (fsync) and new records must not.
 """
 
 import os
@@ -13,22 +12,22 @@ from trimtab.core.block import Block
 from trimtab.core.errors import JournalError
 from trimtab.journal.format.files import JournalFiles
 from trimtab.journal.format.lines import Entry
-from trimtab.journal.read.logfile import LogPart
-from trimtab.journal.read.opening import open_index
-from trimtab.journal.read.sealed import SealedFile
-from trimtab.journal.write.openlog import OpenLog
-from trimtab.journal.write.segment import write_segment
+from trimtab.journal.read.log_segment import LogSegment
+from trimtab.journal.read.open_segments import open_segment
+from trimtab.journal.read.sealed_segment import SealedSegment
+from trimtab.journal.write.open_segment import OpenSegment
+from trimtab.journal.write.sealed_segment import write_segment
 
-_WAITING = 2
-"""Finished files that are kept in memory until they are sealed; more are read again from disk."""
+_MAX_IN_MEMORY = 2
+"""Finished segments kept in memory until they are sealed; others are read back from disk."""
 
 
-def seal(files: JournalFiles, index: int, block: Block, notes: Sequence[Entry]) -> None:
-    """Write the sealed file of a segment, prove it, and remove the log."""
+def seal(files: JournalFiles, index: int, block: Block, entries: Sequence[Entry]) -> None:
+    """Write a sealed segment, verify it, and remove the log."""
     draft, sealed = files.draft(index), files.sealed(index)
     try:
-        write_segment(draft, block, notes)
-        if not SealedFile(draft).is_whole():
+        write_segment(draft, block, entries)
+        if not SealedSegment(draft).is_whole():
             raise JournalError(f"{draft} does not read back as it was written; check the disk")
         draft.replace(sealed)
     finally:
@@ -37,48 +36,48 @@ def seal(files: JournalFiles, index: int, block: Block, notes: Sequence[Entry]) 
     files.log(index).unlink(missing_ok=True)
 
 
-def settle(files: JournalFiles, index: int) -> None:
-    """Seal a log that an earlier writer left behind, from what can be read of it."""
-    match open_index(files, index, []):
-        case [SealedFile()]:  # the writer was killed between sealing and removing the log
+def seal_leftover(files: JournalFiles, index: int) -> None:
+    """Seal a log that an earlier writer left, as far as it can be read."""
+    match open_segment(files, index, []):
+        case [SealedSegment()]:  # the writer was killed between sealing and removing the log
             files.log(index).unlink(missing_ok=True)
-        case [LogPart() as log]:
-            told = [{"kind": "damage", "damage": damage.to_dict()} for damage in log.damage]
-            seal(files, index, log.block, [*log.notes, *told])
-        case [LogPart(damage=()) as log, _]:  # the sealed file is damaged, the log is not
-            seal(files, index, log.block, log.notes)
+        case [LogSegment() as log]:
+            damages = [{"kind": "damage", "damage": damage.to_dict()} for damage in log.damage]
+            seal(files, index, log.block, [*log.entries, *damages])
+        case [LogSegment(damage=()) as log, _]:  # the sealed segment is damaged, the log is not
+            seal(files, index, log.block, log.entries)
 
 
 class Sealer:
-    """Seals finished logs one after the other; a log that cannot be sealed stays a log."""
+    """Seals finished logs one by one; a log that cannot be sealed stays a log."""
 
     def __init__(self, files: JournalFiles) -> None:
         self.error: Exception | None = None
         self._files = files
-        self._jobs: SimpleQueue[OpenLog | int | None] = SimpleQueue()
+        self._jobs: SimpleQueue[OpenSegment | int | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="trimtab-sealer", daemon=True)
         self._thread.start()
 
-    def seal(self, log: OpenLog) -> None:
-        """Seal a log that was just finished."""
-        self._jobs.put(log if self._jobs.qsize() < _WAITING else log.index)
+    def seal(self, log: OpenSegment) -> None:
+        """Seal a segment that was just finished."""
+        self._jobs.put(log if self._jobs.qsize() < _MAX_IN_MEMORY else log.index)
 
-    def settle(self, index: int) -> None:
-        """Seal a log that was left behind."""
+    def seal_leftover(self, index: int) -> None:
+        """Seal a log that was left over."""
         self._jobs.put(index)
 
     def close(self) -> None:
-        """Finish all that was asked for."""
+        """Finish everything in the queue and stop."""
         self._jobs.put(None)
         self._thread.join()
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
-                if isinstance(job, OpenLog):
-                    seal(self._files, job.index, job.rows.block(), job.notes)
+                if isinstance(job, OpenSegment):
+                    seal(self._files, job.index, job.rows.block(), job.entries)
                 else:
-                    settle(self._files, job)
+                    seal_leftover(self._files, job)
             except Exception as error:
                 # Harmless: the log is complete and is read as it is. The next writer tries again.
                 self.error = error

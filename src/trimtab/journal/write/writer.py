@@ -1,4 +1,4 @@
-"""JournalWriter: takes records from the training loop and never makes it wait."""
+"""JournalWriter: accepts records from the training loop and never makes it wait."""
 
 import os
 import time
@@ -17,41 +17,41 @@ from trimtab.journal.directory import RunDirectory
 from trimtab.journal.format.files import JournalFiles
 from trimtab.journal.format.header import MAX_ROWS
 from trimtab.journal.format.lines import Entry
-from trimtab.journal.read.opening import open_parts
-from trimtab.journal.read.story import RESERVED
-from trimtab.journal.write.intake import Intake
+from trimtab.journal.read.entry_summary import RESERVED
+from trimtab.journal.read.open_segments import open_segments
 from trimtab.journal.write.lock import JournalLock
-from trimtab.journal.write.openlog import OpenLog
-from trimtab.journal.write.packing import Forms
+from trimtab.journal.write.open_segment import OpenSegment
+from trimtab.journal.write.record_layouts import RecordLayouts
+from trimtab.journal.write.record_queue import RecordQueue
 from trimtab.journal.write.sealing import Sealer
 
-_FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
-"""Seconds between two tries at a disk that refuses: doubled from the first to the longest."""
+_MIN_WAIT, _MAX_WAIT = 0.05, 1.0
+"""Seconds between two tries at a disk that fails: doubled from the first to the longest."""
 
 _Result = TypeVar("_Result")
 
 
 class _GaveUp(Exception):
-    """The disk refused until the time for closing was over."""
+    """The disk still failed when the time for closing was over."""
 
 
 class JournalWriter:
-    """Appends to the journal of a run; the disk is the business of a thread of its own.
+    """Appends to the journal of a run; a separate thread writes to the disk.
 
     Whatever the disk does, `append`, `event` and `quality` return at once and do not raise for it.
-    They may be called from any thread. In a forked child they do nothing but count.
+    They may be called from any thread. In a forked child they only count.
     """
 
     def __init__(self, run: RunDirectory, config: JournalConfig | None = None) -> None:
-        """Begin a journal, or go on after its last tick.
+        """Start a journal, or continue it after its last tick.
 
-        Raises JournalError if another process writes it or the folder cannot be made.
+        Raises JournalError if another process writes it or the folder cannot be created.
         """
         self._config = config or JournalConfig()
         self._files = JournalFiles(run.journal)
         self._segment_records = min(self._config.segment_records, MAX_ROWS)
         self._error: Exception | None = None
-        self._log: OpenLog | None = None
+        self._log: OpenSegment | None = None
         self._closed = False
         self._deadline = float("inf")
         try:
@@ -60,25 +60,25 @@ class JournalWriter:
         except OSError as error:
             raise JournalError(f"{run.home} cannot be written: {error}; check the path") from error
         try:
-            last_tick = self._look_back(run)
+            last_tick = self._load_previous(run)
         except BaseException:
             self._lock.release()
             raise
-        self._forms = Forms()
-        self._intake = Intake(self._config.queue_records, last_tick + 1, self._forms)
+        self._layouts = RecordLayouts()
+        self._queue = RecordQueue(self._config.queue_records, last_tick + 1, self._layouts)
         self._sealer = Sealer(self._files)
         self._thread = Thread(target=self._run, name="trimtab-journal", daemon=True)
         self._thread.start()
-        _living.add(self)
+        _writers.add(self)
 
     @property
     def dropped(self) -> int:
-        """How many records fell out of the full queue, or came after the end."""
-        return self._intake.dropped
+        """How many records were dropped by a full queue, or came after the end."""
+        return self._queue.dropped
 
     @property
     def error(self) -> Exception | None:
-        """What last went wrong between here and the disk; None if nothing did."""
+        """The last error on the way to the disk; None if there was none."""
         return self._error or self._sealer.error
 
     def append(
@@ -88,31 +88,31 @@ class JournalWriter:
         attempt: int = 0,
         data_position: int = NO_POSITION,
     ) -> int:
-        """Append one record and give it the next tick, which is returned."""
-        return self._intake.record(step, signals, attempt, data_position)
+        """Append one record; returns its tick."""
+        return self._queue.put_record(step, signals, attempt, data_position)
 
     def event(self, kind: str, step: int, **facts: Any) -> None:
-        """Note something that happened before the next record; the facts go in JSON's terms."""
+        """Append something that happened before the next record; the facts are stored as JSON."""
         if kind.startswith(RESERVED):
-            raise JournalError(f"events named {RESERVED}... are the journal's own, got {kind!r}")
-        self._intake.event(kind, step, to_jsonable(facts))
+            raise JournalError(f"event names that start with {RESERVED} are reserved, got {kind!r}")
+        self._queue.put_event(kind, step, to_jsonable(facts))
 
     def quality(self, name: str, quality: Quality) -> None:
-        """Say how far a signal can be trusted; the worst that was said stands."""
+        """Set how far a signal can be trusted; it can only get worse."""
         if quality < self._qualities.get(name, Quality.RAW):
             self._qualities[name] = quality
-            self._intake.note({"kind": "quality", "signal": name, "quality": quality.label})
+            self._queue.put_entry({"kind": "quality", "signal": name, "quality": quality.label})
 
     def close(self, how: str = "closed") -> None:
         """Write what waits and seal; gives up on a disk that does not answer in time.
 
-        Records that come afterwards are counted as dropped.
+        Records appended later are counted as dropped.
         """
         if self._closed:
             return
         self._closed = True
         self._deadline = time.monotonic() + self._config.close_seconds
-        self._intake.end(how)
+        self._queue.put_end(how)
         self._thread.join(self._config.close_seconds)
         if self._thread.is_alive():
             self._error = JournalError(
@@ -131,31 +131,31 @@ class JournalWriter:
     ) -> None:
         self.close("closed" if kind is None else f"raised {kind.__name__}")
 
-    def _look_back(self, run: RunDirectory) -> int:
-        """What an earlier writer left: qualities, the next number of a file, the last tick."""
-        parts, story = open_parts(run)
+    def _load_previous(self, run: RunDirectory) -> int:
+        """Load the qualities and the next index of an earlier writer; returns its last tick."""
+        segments, summary = open_segments(run)
         indices = self._files.indices()
-        self._qualities = dict(story.qualities)
+        self._qualities = dict(summary.qualities)
         self._next_index = indices[-1] + 1 if indices else 0
-        drops = [last for _, last in story.drops]
-        return max([part.last_tick for part in parts] + drops, default=-1)
+        drops = [last for _, last in summary.drops]
+        return max([segment.last_tick for segment in segments] + drops, default=-1)
 
-    # From here on: the thread.
+    # From here on: methods of the writer's thread.
 
     def _run(self) -> None:
         try:
-            self._patiently(self._settle_logs)
-            while not self._intake.is_over():
-                self._write(self._intake.take())
-                self._intake.rest(self._config.flush_seconds)
+            self._retry(self._seal_leftovers)
+            while not self._queue.is_finished():
+                self._write(self._queue.pop())
+                self._queue.wait(self._config.flush_seconds)
             self._finish_log()
-            self._patiently(self._settle_logs)
+            self._retry(self._seal_leftovers)
         except _GaveUp:
-            pass  # what the disk said is remembered
+            pass  # the error of the disk is in self._error
         except Exception as error:
             self._error = error
         finally:
-            self._intake.stop()
+            self._queue.stop()
             if self._log is not None:
                 self._log.close()
             self._sealer.close()
@@ -168,40 +168,42 @@ class JournalWriter:
             if len(log.rows) >= self._segment_records:
                 self._finish_log()
         if self._log is not None:
-            self._patiently(self._log.flush)
+            self._retry(self._log.flush)
 
-    def _begin_log(self) -> OpenLog:
-        self._log = self._patiently(self._open_log)
+    def _begin_log(self) -> OpenSegment:
+        self._log = self._retry(self._open_segment)
         return self._log
 
-    def _open_log(self) -> OpenLog:
+    def _open_segment(self) -> OpenSegment:
         self._files.folder.mkdir(parents=True, exist_ok=True)
         while True:
             try:
-                log = OpenLog(self._files, self._next_index, dict(self._qualities), self._forms)
-            except FileExistsError:  # never write into a file that we did not begin
+                log = OpenSegment(
+                    self._files, self._next_index, dict(self._qualities), self._layouts
+                )
+            except FileExistsError:  # never write to a file that this writer did not create
                 self._next_index += 1
             else:
                 self._next_index += 1
                 return log
 
     def _finish_log(self) -> None:
-        """Complete the open file and have it sealed; only then may the next one be begun."""
+        """Complete the open segment and hand it to the sealer; only then may the next one start."""
         if self._log is not None:
-            self._patiently(self._log.flush)
+            self._retry(self._log.flush)
             self._log.close()
             self._sealer.seal(self._log)
             self._log = None
 
-    def _settle_logs(self) -> None:
-        """Have sealed what an earlier writer, or an earlier failure to seal, left open."""
+    def _seal_leftovers(self) -> None:
+        """Hand to the sealer what an earlier writer, or a failed sealing, left open."""
         for index in self._files.indices():
             if self._files.log(index).exists():
-                self._sealer.settle(index)
+                self._sealer.seal_leftover(index)
 
-    def _patiently(self, attempt: Callable[[], _Result]) -> _Result:
-        """Try until the disk lets us; meanwhile the queue fills, and what falls out is counted."""
-        wait = _FIRST_WAIT
+    def _retry(self, attempt: Callable[[], _Result]) -> _Result:
+        """Try until the disk works; meanwhile the queue fills up, and what it drops is counted."""
+        wait = _MIN_WAIT
         while True:
             try:
                 return attempt()
@@ -210,22 +212,22 @@ class JournalWriter:
                 if time.monotonic() + wait >= self._deadline:
                     raise _GaveUp from error
                 time.sleep(wait)
-                wait = min(2 * wait, _LONGEST_WAIT)
+                wait = min(2 * wait, _MAX_WAIT)
 
-    def _forget(self) -> None:
-        """In a forked child: there is no thread here, and the lock is the parent's."""
+    def _stop_in_child(self) -> None:
+        """Stop in a forked child: it has no writer thread, and the lock is the parent's."""
         self._closed = True
-        self._intake.forget()
+        self._queue.stop_in_child()
         self._lock.release()
 
 
-_living: weakref.WeakSet[JournalWriter] = weakref.WeakSet()
+_writers: weakref.WeakSet[JournalWriter] = weakref.WeakSet()
 
 
-def _forget_in_child() -> None:
-    # A loader's worker that outlives a killed trainer must not keep its lock.
-    for writer in _living:
-        writer._forget()
+def _stop_all_in_child() -> None:
+    # A data loader worker that outlives a killed trainer must not keep its lock.
+    for writer in _writers:
+        writer._stop_in_child()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_stop_all_in_child)

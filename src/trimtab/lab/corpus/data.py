@@ -1,10 +1,10 @@
-"""Batches by data position: the same global batch whatever the number of workers or ranks.
+"""Batches by data position: the same global batch for any number of workers and ranks.
 
-position p                   rows p * B ... p * B + B - 1 of an endless sequence of windows,
-                             which is one seeded permutation of all windows after the other
+position p                   rows p * B ... p * B + B - 1 of an endless sequence of windows, which
+                             is one seeded permutation of all windows per epoch
 rank r of W                  rows r * B / W ... (r + 1) * B / W - 1 of that batch
 
-A batch is a function of its position alone, so resuming is counting.
+A batch depends on its position alone, so a resume only needs the position.
 """
 
 import warnings
@@ -24,7 +24,7 @@ from trimtab.lab.corpus.shards import Split, TokenCorpus
 from trimtab.lab.corpus.text import Source
 
 _ENDLESS = range(2**62)
-"""The positions of a loader: a run ends when its loop does, and epochs pass inside."""
+"""The positions of a loader; the training loop decides when to stop, across epochs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class DataConfig:
     """Tokens in a window."""
 
     seed: int = 0
-    """Decides the order of the windows."""
+    """Determines the order of the windows."""
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "length"):
@@ -56,7 +56,7 @@ class Batch:
     """(rows, length) of int64."""
 
     targets: Tensor
-    """The token that follows each."""
+    """The token that follows each of them."""
 
     position: int
     """Data position: the index of the global batch, the same on all ranks."""
@@ -69,19 +69,19 @@ class Batch:
         return self.tokens.numel()
 
     def to(self, device: torch.device | str) -> Self:
-        """The same batch on a device; from pinned memory the host does not wait for it."""
+        """The same batch on a device; the copy from pinned memory is asynchronous."""
         tokens, targets = (t.to(device, non_blocking=True) for t in (self.tokens, self.targets))
         return replace(self, tokens=tokens, targets=targets)
 
     def pin_memory(self) -> Self:
-        """The same batch where a device can fetch it by itself; the loader calls this."""
+        """The same batch in pinned memory; called by the loader."""
         return replace(self, tokens=self.tokens.pin_memory(), targets=self.targets.pin_memory())
 
 
 class WindowDataset(Dataset[Batch]):
     """Fixed-length windows over the tokens of a split; `dataset[position]` is a batch.
 
-    A window lies in one source. It shares its last target with the first token of the next one, so
+    Each window lies within one source. Its last target is the first token of the next window, so
     each token is predicted once per epoch.
     """
 
@@ -97,7 +97,9 @@ class WindowDataset(Dataset[Batch]):
         if not 0 <= rank < world_size:
             raise ConfigError(f"rank must be in 0 to {world_size - 1}, got {rank}")
         if config.batch_size % world_size:
-            raise ConfigError(f"batch_size {config.batch_size} must divide by {world_size} ranks")
+            raise ConfigError(
+                f"batch_size {config.batch_size} must be divisible by {world_size} ranks"
+            )
         self.config = config
         rows = config.batch_size // world_size
         self._share = slice(rank * rows, (rank + 1) * rows)
@@ -108,7 +110,7 @@ class WindowDataset(Dataset[Batch]):
         """Windows in an epoch."""
         if not self.windows:
             raise ConfigError(f"no window of {config.length} tokens in the {split} split")
-        # Some MB: all of it in memory, so that a batch is one gather.
+        # A few MB: kept in memory, so that a batch is one gather.
         self._tokens = np.concatenate(list(tokens.values()))
         lengths = [len(array) for array in tokens.values()]
         begins = np.cumsum([0, *lengths[:-1]])
@@ -132,12 +134,8 @@ class WindowDataset(Dataset[Batch]):
             source_shares=dict(zip(self._sources, shares.tolist(), strict=True)),
         )
 
-    def epoch_of(self, position: int) -> int:
-        """How often the whole split was seen before the first row of this batch."""
-        return position * self.config.batch_size // self.windows
-
     def _windows_at(self, position: int) -> npt.NDArray[np.int64]:
-        """The windows of a global batch; at the end of an epoch some are of the next one."""
+        """The windows of a global batch, which may span two epochs."""
         first = position * self.config.batch_size
         places = np.arange(first, first + self.config.batch_size)
         epochs = places // self.windows
@@ -148,38 +146,38 @@ class WindowDataset(Dataset[Batch]):
         return windows
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
-        """The permutation of all windows that an epoch runs through."""
+        """The order of all windows in an epoch."""
         if epoch not in self._orders:
             random = np.random.default_rng((self.config.seed, epoch))
-            # Only the neighbour epoch is still of use: a batch may lie across a boundary.
+            # Keep the previous epoch only: a batch may span two epochs.
             self._orders = {e: order for e, order in self._orders.items() if e == epoch - 1}
             self._orders[epoch] = random.permutation(self.windows)
         return self._orders[epoch]
 
 
 class Loader(Protocol):
-    """An endless stream of batches that knows where it is: a torchdata `StatefulDataLoader`."""
+    """An endless stream of batches with a position: a torchdata `StatefulDataLoader`."""
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches from the current position on."""
+        """The batches from the current position."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """The position; the same on all ranks, for any number of ranks."""
+        """The position, which is the same on all ranks and for any number of ranks."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next `iter()` go on where the state was taken."""
+        """Make the next `iter()` continue at a saved position."""
         ...
 
 
 def make_loader(dataset: WindowDataset, *, workers: int = 0, pin_memory: bool = False) -> Loader:
-    """Serve the batches of a dataset in the order of their positions.
+    """Yield the batches of a dataset in the order of their positions.
 
-    A state can be loaded with any number of ranks, but only with the same number of workers.
+    A saved state can be loaded with any number of ranks, but only with the same number of workers.
     """
     with warnings.catch_warnings():
-        # torchdata 0.11 calls what torch 2.13 deprecates; no user can do anything about it.
+        # torchdata 0.11 calls a function that torch 2.13 deprecates; users cannot change that.
         warnings.filterwarnings("ignore", "'set_vital' is deprecated")
         loader: Loader = StatefulDataLoader(
             dataset,
@@ -187,8 +185,8 @@ def make_loader(dataset: WindowDataset, *, workers: int = 0, pin_memory: bool = 
             sampler=_ENDLESS,
             num_workers=workers,
             pin_memory=pin_memory,
-            # Its own generator: the seed that it draws for its workers must not come from the
-            # generator that the run depends on.
+            # A separate generator: the loader draws a seed for its workers, which must not come
+            # from the generator that the run depends on.
             generator=torch.Generator().manual_seed(dataset.config.seed),
         )
     return loader

@@ -1,4 +1,4 @@
-"""TokenCorpus: the token files of a corpus, one per source and split, and its rare tokens.
+"""TokenCorpus: the token files of a corpus, one per source and split.
 
 tokenizer.json   train-code.npy   train-prose.npy   ...   held-out-code.npy   ...   manifest.json
 """
@@ -23,30 +23,12 @@ TokenArray = npt.NDArray[np.uint16]
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 
-RARE = 10
-"""A token with fewer occurrences than this in the training split is rare: too few to learn it from,
-and what makes a batch that has two of it dangerous. Source: stability guides for large runs."""
-
 
 class Split(StrEnum):
-    """What a part of the corpus is for."""
+    """The use of a part of the corpus."""
 
     TRAIN = "train"
     HELD_OUT = "held-out"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RareTail:
-    """The tokens that a model hardly ever sees."""
-
-    never: npt.NDArray[np.int64]
-    """Tokens without any occurrence: merge remnants that a longer merge has swallowed."""
-
-    rare: npt.NDArray[np.int64]
-    """Tokens with 1 to 9 occurrences."""
-
-    occurrences: int
-    """How often rare tokens occur, all together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +37,11 @@ class TokenCorpus:
 
     folder: Path
     manifest: dict[str, Any]
-    """Versions and vocabulary size; of each file its source, split, counts and checksum."""
+    """Versions and vocabulary size; source, split, counts and checksum of each file."""
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:
-        """The corpus in a folder; None where there is none, or one that is damaged."""
+        """The corpus in a folder; None if it does not exist or is damaged."""
         try:
             manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
             for name, entry in manifest["files"].items():
@@ -71,7 +53,7 @@ class TokenCorpus:
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens, those without any occurrence included."""
+        """Number of tokens, including those that never occur."""
         return int(self.manifest["vocab_size"])
 
     @cached_property
@@ -95,17 +77,9 @@ class TokenCorpus:
             counts += np.bincount(array, minlength=self.vocab_size)
         return counts
 
-    def rare_tail(self, below: int = RARE) -> RareTail:
-        """The tokens with fewer than `below` occurrences in the training split."""
-        counts = self.counts()
-        rare = np.flatnonzero((counts > 0) & (counts < below))
-        return RareTail(
-            never=np.flatnonzero(counts == 0), rare=rare, occurrences=int(counts[rare].sum())
-        )
-
 
 def shard_name(source: Source, split: Split) -> str:
-    """The file that holds a source's tokens of a split."""
+    """The name of the token file of a source and split."""
     return f"{split}-{source}.npy"
 
 

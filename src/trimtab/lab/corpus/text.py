@@ -1,12 +1,11 @@
-"""Text that is on every machine with Python: the standard library's own source, by source label.
+"""Text that every machine with Python has: the standard library's source, labelled by source.
 
-code      .py files without their docstrings, which would otherwise be seen twice
+code      .py files without their docstrings
 prose     the docstrings, one document per file
-tables    the character tables of `encodings`: long, regular, almost free to predict
-garbage   what a filter should have caught, made from the code: base64, minified, repeated
+tables    the character tables of `encodings`: long, regular, easy to predict
+garbage   text that a filter should remove, made from the code: base64, minified, repeated
 
-Every 20th file is held out. The text depends on the version of Python, hardly on the
-machine.
+Every 20th file is held out. The text depends on the version of Python and hardly on the machine.
 """
 
 import ast
@@ -27,24 +26,24 @@ from pathlib import Path
 from trimtab.core.errors import LabError
 
 _PERIOD = 20
-"""One file of this many is held out (5 %), and from one other garbage is made."""
+"""One file in 20 is held out (5 %), and garbage is made from another one in 20."""
 
 _GARBAGE_BYTES = 4096
-"""Longest garbage document. With it garbage is 5 % of all tokens: a pocket, met every few rows."""
+"""Maximum size of a garbage document. It makes garbage 5 % of all tokens, one in every few rows."""
 
 _SKIPPED = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "pydoc_data"})
-"""Folders that are not the library: other people's code, tests (which would be more than half of
-all text), and help texts generated from the manual."""
+"""Folders to leave out: third-party code, tests (more than half of all text), and help texts
+generated from the manual."""
 
 _OF_THIS_MACHINE = ("config-", "_sysconfigdata")
-"""Folders and files that hold paths and flags of one build."""
+"""Folders and files with paths and flags of one particular build."""
 
 _TABLES = "encodings"
 """The folder whose files are character tables."""
 
 
 class Source(StrEnum):
-    """Where a text comes from."""
+    """The kind of text."""
 
     CODE = "code"
     PROSE = "prose"
@@ -68,42 +67,42 @@ class SourceFile:
 
     path: Path
     name: str
-    """Its path in the library, with slashes."""
+    """Its path relative to the library, with slashes."""
 
     size: int
-    """Its length in bytes."""
+    """In bytes."""
 
 
 def library_files(max_bytes: int, library: Path | None = None) -> list[SourceFile]:
-    """The library's .py files, up to a number of bytes, in an order that no machine changes."""
+    """The library's .py files, up to a total size, in the same order on every machine."""
     root = library or Path(sysconfig.get_path("stdlib"))
     files = []
     for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if _is_wanted(name)]  # others are not even entered
+        folders[:] = [name for name in folders if _is_wanted(name)]  # os.walk skips the others
         for path in (Path(folder, name) for name in names if name.endswith(".py")):
-            with contextlib.suppress(OSError):  # a link to nowhere has no size
+            with contextlib.suppress(OSError):  # a dangling link has no size
                 name = path.relative_to(root).as_posix()
                 if _is_wanted(path.name):
                     files.append(SourceFile(path=path, name=name, size=path.stat().st_size))
-    # By the digest of the name: the first files are then a fair sample of all.
+    # Sorted by the digest of the name, so that the first files are a random sample of all.
     files.sort(key=lambda file: hashlib.sha256(file.name.encode()).digest())
     ends = itertools.accumulate(file.size for file in files)
     taken = [file for file, end in zip(files, ends, strict=True) if end <= max_bytes]
     if not taken:
         raise LabError(
-            f"no Python source within {max_bytes} bytes under {root}: the lab makes its text from "
-            "the standard library, which must be there as .py files"
+            f"no Python source within {max_bytes} bytes under {root}: the lab takes its text from "
+            "the standard library, which must be installed as .py files"
         )
     return taken
 
 
 def _is_wanted(name: str) -> bool:
-    """Whether a folder or file of the library is of the same content on all machines."""
+    """Whether a folder or file has the same content on all machines."""
     return name not in _SKIPPED and not name.startswith(_OF_THIS_MACHINE)
 
 
 def documents_of(file: SourceFile, place: int) -> Iterator[Document]:
-    """The documents of the file at this place of the listing; none if it cannot be read."""
+    """The documents of the file at a place in the listing; none if it cannot be read."""
     held_out = place % _PERIOD == 0
     read = _read(file.path)
     if read is None:
@@ -120,10 +119,10 @@ def documents_of(file: SourceFile, place: int) -> Iterator[Document]:
 
 
 def _read(path: Path) -> tuple[str, ast.Module] | None:
-    """A file's text and syntax tree; None where it has none."""
+    """A file's text and syntax tree; None if it cannot be read or parsed."""
     try:
         with tokenize.open(path) as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old escapes in strings of others
+            warnings.simplefilter("ignore")  # deprecated escapes in the library's strings
             text = file.read()
             return text, ast.parse(text)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -142,7 +141,7 @@ def _split(text: str, tree: ast.Module) -> tuple[str, str]:
             continue
         first, last = node.body[0].lineno, node.body[0].end_lineno or node.body[0].lineno
         prose[first] = docstring
-        # Beside `def f():` on its line it stays; there are a few dozen such.
+        # A docstring on the same line as its `def` is kept; there are a few dozen of them.
         if not (lines[first - 1] or "")[: node.body[0].col_offset].strip():
             lines[first - 1 : last] = [None] * (last - first + 1)
     code = "\n".join(line for line in lines if line is not None)
@@ -150,7 +149,7 @@ def _split(text: str, tree: ast.Module) -> tuple[str, str]:
 
 
 def _garbage(code: str) -> Iterator[str]:
-    """What a filter should have caught, made from a piece of code."""
+    """Text that a filter should remove, made from a piece of code."""
     piece = code[:_GARBAGE_BYTES]
     encoded = base64.encodebytes(piece.encode()).decode()
     yield encoded[:_GARBAGE_BYTES]

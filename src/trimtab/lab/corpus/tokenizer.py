@@ -1,4 +1,4 @@
-"""Byte-level BPE: any text becomes tokens and comes back unchanged."""
+"""Byte-level BPE: encodes any text and decodes it unchanged."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,14 +11,14 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
 SEPARATOR = "<|end|>"
-"""Stands behind each document."""
+"""Follows each document."""
 
 SEPARATOR_ID = 0
 """Special tokens come first in the vocabulary."""
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Learn a vocabulary; equal texts give an equal one."""
+    """Train a tokenizer; equal texts give equal vocabularies."""
     tokenizer = Tokenizer(BPE())
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.decoder = ByteLevelDecoder()
@@ -33,6 +33,6 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[npt.NDArray[np.uint16]]:
-    """The tokens of each text, on all cores, each with the separator behind it."""
+    """Encode texts on all cores; the separator is appended to each."""
     encodings = tokenizer.encode_batch_fast(list(texts))
     return [np.array([*encoding.ids, SEPARATOR_ID], dtype=np.uint16) for encoding in encodings]

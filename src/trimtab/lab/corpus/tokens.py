@@ -1,4 +1,4 @@
-"""prepare_corpus: from the standard library's text to token files, made once and then reused."""
+"""prepare_corpus: token files from the standard library's text, built once and then cached."""
 
 import hashlib
 import json
@@ -28,28 +28,28 @@ from trimtab.lab.corpus.text import Document, Source, SourceFile, documents_of, 
 from trimtab.lab.corpus.tokenizer import encode, train_tokenizer
 
 Progress = Callable[[int, int], None]
-"""Takes how much of the work is done and how much there is."""
+"""Takes the work done so far and the total."""
 
 _FORMAT = 1
-"""Raised whenever the same text would give other files; older caches are then left behind."""
+"""Incremented whenever the same text would give different files; older caches are then unused."""
 
 _CHUNK = 64
-"""Documents that are encoded at once: enough for all cores, few enough to tell the progress."""
+"""Documents encoded at once: enough for all cores, few enough for a smooth progress bar."""
 
 _VOCABULARIES = range(256 + 1, 2**16 + 1)
-"""From all bytes and the separator to all that fits into uint16."""
+"""At least all bytes and the separator, at most what fits into uint16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusConfig:
-    """Which corpus to make."""
+    """Which corpus to build."""
 
     vocab_size: int
     """Number of tokens; `SIZES[name].vocab_size` for a model of the lab."""
 
     max_bytes: int = 2**25
-    """The most source text to read. The whole library without its tests has 11 MB in Python 3.11;
-    a smaller number takes a fair sample of its files."""
+    """Maximum source text to read. The whole library without its tests has 11 MB in Python 3.11; a
+    smaller number takes a random sample of its files."""
 
     def __post_init__(self) -> None:
         if self.vocab_size not in _VOCABULARIES:
@@ -60,7 +60,7 @@ class CorpusConfig:
 def default_cache() -> Path:
     """Where caches are kept: `$XDG_CACHE_HOME/trimtab`, or `~/.cache/trimtab`."""
     given = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG standard: a relative path is to be ignored.
+    # The XDG specification: relative paths must be ignored.
     base = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
     return base / "trimtab"
 
@@ -68,9 +68,9 @@ def default_cache() -> Path:
 def prepare_corpus(
     config: CorpusConfig, *, cache_dir: Path | None = None, progress: Progress | None = None
 ) -> TokenCorpus:
-    """The corpus from the cache if it is there and whole, else made anew (about 20 seconds).
+    """Load the corpus from the cache, or build it (about 20 seconds) if it is missing or damaged.
 
-    Ranks and runs may call this at the same time: a folder appears only when it is complete.
+    Several processes may call this at the same time: a folder appears only once it is complete.
     """
     files = library_files(config.max_bytes)
     facts = _facts(config, files)
@@ -86,12 +86,12 @@ def prepare_corpus(
         _publish(Path(draft), folder)
     corpus = TokenCorpus.load(folder)
     if corpus is None:
-        raise LabError(f"{folder} was damaged while it was written; is the disk full or failing?")
+        raise LabError(f"{folder} was damaged while being written; is the disk full or failing?")
     return corpus
 
 
 def _facts(config: CorpusConfig, files: Sequence[SourceFile]) -> dict[str, Any]:
-    """All that decides what the token files hold."""
+    """Everything that determines the content of the token files."""
     listing = "\n".join(f"{file.name} {file.size}" for file in files)
     return {
         "format": _FORMAT,
@@ -135,7 +135,7 @@ def _build(
 def _write_shards(
     folder: Path, documents: Sequence[Document], encoded: Sequence[TokenArray]
 ) -> dict[str, dict[str, Any]]:
-    """One file per source and split; returns what the manifest says about each."""
+    """Write one file per source and split; return the manifest entry of each."""
     parts: dict[tuple[Source, Split], list[tuple[Document, TokenArray]]] = defaultdict(list)
     for document, ids in zip(documents, encoded, strict=True):
         split = Split.HELD_OUT if document.held_out else Split.TRAIN
@@ -157,16 +157,16 @@ def _write_shards(
 
 
 def _publish(draft: Path, folder: Path) -> None:
-    """Put a finished corpus in its place, in one move; a damaged one goes with the draft."""
+    """Move a finished corpus to its place; a damaged one there is deleted with the draft."""
     try:
         if folder.exists() and TokenCorpus.load(folder) is None:
             folder.replace(draft / "damaged")
         (draft / "corpus").replace(folder)
     except OSError:
-        # Another process has been here in the meantime; what it put there is as good as ours.
+        # Another process built it in the meantime; its files are the same as ours.
         if TokenCorpus.load(folder) is None:
             raise
 
 
 def _no_progress(done: int, total: int) -> None:
-    """Nobody watches."""
+    """Used when no progress is wanted."""

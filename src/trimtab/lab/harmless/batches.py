@@ -1,4 +1,4 @@
-"""Changes of the batch that somebody has planned."""
+"""Planned changes of batch size, sequence length and data mix."""
 
 import dataclasses
 
@@ -6,12 +6,12 @@ from trimtab.core.causes import Cause
 from trimtab.lab.corpus.data import Batch
 from trimtab.lab.faults.data.f04_mix_shift import MixShift
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Disturbance, Parts, between
-from trimtab.lab.trainer.touch import change_batches
+from trimtab.lab.trainer.injection import change_batches
+from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
 
 
-class BatchRamp(Disturbance):
-    """The batch is small until the onset and whole from there on: the noise falls."""
+class BatchRamp(Intervention):
+    """The batch is small until the onset and full-sized from there on: the noise falls."""
 
     cause = Cause.BATCH_SIZE_CHANGE
     title = "batch-size ramp"
@@ -23,10 +23,10 @@ class BatchRamp(Disturbance):
     @property
     def strength(self) -> float:
         """From twice the rows to four times."""
-        return between(2, 4, self.severity)
+        return interpolate(2, 4, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
-        """Cut the batches before the onset."""
+    def attach(self, parts: RunParts) -> Run:
+        """Truncate the batches before the onset."""
         self.truth["changes_at"] = self.onset
 
         def change(step: int, batch: Batch) -> Batch:
@@ -40,8 +40,8 @@ class BatchRamp(Disturbance):
         return change_batches(parts.run, change)
 
 
-class LongerSequences(Disturbance):
-    """Windows are short until the onset and long from there on; with more context loss falls."""
+class LongerSequences(Intervention):
+    """Windows are short until the onset and long from there on; more context lowers the loss."""
 
     cause = Cause.BATCH_SIZE_CHANGE
     title = "sequence-length change"
@@ -52,11 +52,11 @@ class LongerSequences(Disturbance):
 
     @property
     def strength(self) -> float:
-        """From half as long again to four times as long."""
-        return between(1.5, 4, self.severity)
+        """From 1.5 times as long to four times as long."""
+        return interpolate(1.5, 4, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
-        """Cut the windows before the onset."""
+    def attach(self, parts: RunParts) -> Run:
+        """Truncate the windows before the onset."""
         self.truth["changes_at"] = self.onset
         short = max(4, round(parts.config.length / self.strength))
 
@@ -71,9 +71,9 @@ class LongerSequences(Disturbance):
 
 
 class PlannedMix(MixShift):
-    """The same change of data as F04, announced: the level moves because it is meant to."""
+    """The same change of data as F04, but announced: the loss level changes as planned."""
 
     cause = None
-    title = "planned data-mix switch"
+    title = "planned change of the data mix"
     is_fault = False
     planned = True

@@ -1,27 +1,27 @@
-"""Interruptions that leave no trace in the weights."""
+"""Interruptions that do not change the weights."""
 
 import dataclasses
 import time
 
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Base, Disturbance, Parts, between
-from trimtab.lab.trainer.touch import before_step
+from trimtab.lab.trainer.injection import before_step
+from trimtab.lab.trainer.intervention import Base, Intervention, RunParts, interpolate
 from trimtab.lab.trainer.train_config import TrainConfig
 
 
-class LongEvaluation(Disturbance):
-    """At the onset an evaluation takes its time; no step is made meanwhile."""
+class LongEvaluation(Intervention):
+    """At the onset, a long evaluation pauses training."""
 
     cause = None
-    title = "evaluation pause"
-    strength_name = "batches of the evaluation"
+    title = "pause for an evaluation"
+    strength_name = "evaluation batches"
     is_fault = False
     planned = True
 
     @property
     def strength(self) -> float:
         """From 20 batches to 200."""
-        return float(round(between(20, 200, self.severity)))
+        return float(round(interpolate(20, 200, self.severity)))
 
     def settings(self, config: TrainConfig) -> TrainConfig:
         """Evaluate at the onset, on more batches."""
@@ -29,16 +29,16 @@ class LongEvaluation(Disturbance):
             config, eval_steps=max(self.onset, 1), eval_batches=int(self.strength)
         )
 
-    def attach(self, parts: Parts) -> Run:
-        """The settings have done it."""
+    def attach(self, parts: RunParts) -> Run:
+        """The settings already contain the change."""
         return parts.run
 
 
-class RightResume(Disturbance):
-    """The run is stopped at the onset and resumed as it should be, after some time."""
+class RightResume(Intervention):
+    """The run is stopped at the onset and resumed correctly, after a pause."""
 
     cause = None
-    title = "right resume"
+    title = "correct resume"
     strength_name = "seconds of pause"
     is_fault = False
     base = Base.RESUME
@@ -46,9 +46,9 @@ class RightResume(Disturbance):
     @property
     def strength(self) -> float:
         """Up to a second."""
-        return between(0.1, 1.0, self.severity)
+        return interpolate(0.1, 1.0, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
+    def attach(self, parts: RunParts) -> Run:
         """Wait before the first step after the resume."""
         if parts.first_step != self.onset:
             return parts.run

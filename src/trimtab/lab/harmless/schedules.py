@@ -1,32 +1,32 @@
-"""Changes of the learning rate that somebody has planned."""
+"""Planned changes of the learning rate."""
 
 import dataclasses
 from functools import partial
 
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Disturbance, Parts
+from trimtab.lab.trainer.injection import scale_lr
+from trimtab.lab.trainer.intervention import Intervention, RunParts
 from trimtab.lab.trainer.schedule import lr_factor
-from trimtab.lab.trainer.touch import scale_rate
 from trimtab.lab.trainer.train_config import TrainConfig
 
 
-class Cooldown(Disturbance):
-    """A constant rate that falls in a straight line to 0 from the onset on: the loss drops."""
+class Cooldown(Intervention):
+    """A constant learning rate that decays linearly to 0 from the onset on: the loss drops."""
 
     cause = None
     title = "learning-rate cooldown"
-    strength_name = "share of the peak at the end"
+    strength_name = "of the peak learning rate at the end"
     is_fault = False
     from_start = True
     planned = True
 
     @property
     def strength(self) -> float:
-        """Down to nothing."""
+        """Always 0."""
         return 0.0
 
-    def attach(self, parts: Parts) -> Run:
-        """Replace the cosine by a flat rate and a ramp."""
+    def attach(self, parts: RunParts) -> Run:
+        """Replace the cosine with a constant rate and a linear decay."""
         self.truth["changes_at"] = self.onset
         config = parts.config
         cosine = partial(lr_factor, warmup=config.warmup, steps=config.steps)
@@ -37,12 +37,12 @@ class Cooldown(Disturbance):
             left = min(1.0, (config.steps - step) / (config.steps - self.onset))
             return left / cosine(step)
 
-        scale_rate(parts.run, factor)
+        scale_lr(parts.run, factor)
         return parts.run
 
 
-class LateWarmup(Disturbance):
-    """A warm-up that ends at the onset, late in the run: the rate stops rising there."""
+class LateWarmup(Intervention):
+    """A long warm-up that ends at the onset: the learning rate stops rising there."""
 
     cause = None
     title = "end of a long warm-up"
@@ -52,14 +52,14 @@ class LateWarmup(Disturbance):
 
     @property
     def strength(self) -> float:
-        """All steps up to the onset."""
+        """The steps up to the onset."""
         return float(self.onset)
 
     def settings(self, config: TrainConfig) -> TrainConfig:
         """The same run with a longer warm-up."""
         return dataclasses.replace(config, warmup_steps=self.onset)
 
-    def attach(self, parts: Parts) -> Run:
-        """The settings have done it."""
+    def attach(self, parts: RunParts) -> Run:
+        """The settings already contain the change."""
         self.truth["changes_at"] = self.onset
         return parts.run

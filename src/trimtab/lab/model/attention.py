@@ -1,4 +1,4 @@
-"""Causal attention with rotary positions, and the largest logit it saw, on the device."""
+"""Causal attention with rotary positions; optionally measures its largest logit on the device."""
 
 import math
 from contextlib import nullcontext
@@ -10,29 +10,29 @@ from torch import Tensor, nn
 from trimtab.lab.model.sizes import ModelConfig
 
 _ROTARY_BASE = 10_000.0
-"""Slowest wavelength over 2 pi, in positions (RoFormer)."""
+"""Slowest wavelength divided by 2 pi, in positions (RoFormer)."""
 
 _NORM_EPSILON = 1e-5
 """Keeps the norm of a zero vector finite (Llama 2)."""
 
 
 class RMSNorm(nn.Module):
-    """Scales each vector to root mean square 1, in fp32 whatever comes in, and learns a gain."""
+    """Scales each vector to root mean square 1, always in fp32, and learns a gain."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The normalised vectors in the type in which they came."""
+        """The normalised vectors, in the input's dtype."""
         normed = F.rms_norm(x.float(), self.weight.shape, self.weight.float(), _NORM_EPSILON)
         return normed.to(x.dtype)
 
 
 def rotary_table(length: int, head_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Cosine and sine of the angle of each position and channel pair: (length, head_size / 2)."""
-    # Made anew by each layer, at some microseconds: a buffer would be lost on the meta device and
-    # fix the longest length, and FSDP2 would round a table that is handed to a block to bf16.
+    # Recomputed by each layer, in a few microseconds: a buffer would be lost on the meta device and
+    # fix the maximum length, and FSDP2 would round a table passed to a block to bf16.
     pairs = torch.arange(0, head_size, 2, dtype=torch.float32, device=device) / head_size
     positions = torch.arange(length, dtype=torch.float32, device=device)
     angles = torch.outer(positions, _ROTARY_BASE**-pairs)
@@ -40,15 +40,15 @@ def rotary_table(length: int, head_size: int, device: torch.device) -> tuple[Ten
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turn each channel pair of (..., length, head_size) by the angle of its position."""
-    # In fp32: bf16 holds 8 bits of an angle's cosine, and positions next to each other merge.
+    """Rotate each channel pair of (..., length, head_size) by the angle of its position."""
+    # In fp32: bf16 keeps 8 bits of an angle's cosine, too few to tell neighbouring positions apart.
     first, second = x.float().chunk(2, dim=-1)
     turned = (first * cosine - second * sine, second * cosine + first * sine)
     return torch.cat(turned, dim=-1).to(x.dtype)
 
 
 class Attention(nn.Module):
-    """Every position looks back at all before it, in several heads at once."""
+    """Causal multi-head self-attention."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.width, config.width, bias=False)
 
     def forward(self, x: Tensor, measure: bool) -> tuple[Tensor, Tensor | None]:
-        """What each position gathered, and the largest logit if it is to be measured."""
+        """The attention output, and the largest logit if `measure` is set."""
         batch, length, width = x.shape
         qkv = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
@@ -68,18 +68,18 @@ class Attention(nn.Module):
         table = rotary_table(length, width // self.heads, x.device)
         query, key = rotate(query, *table), rotate(key, *table)
         gathered = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        # Measured beside the fused kernel, not in its place: the trained bits stay the same.
+        # Measured in addition to the fused kernel, not instead: training stays bit-identical.
         peak = max_attention_logit(query, key) if measure else None
         return self.out(gathered.transpose(1, 2).reshape(batch, length, width)), peak
 
 
 @torch.no_grad()
 def max_attention_logit(query: Tensor, key: Tensor) -> Tensor:
-    """The largest scaled logit over all pairs that causal attention may look at, in fp32.
+    """The largest scaled logit over all pairs that causal attention uses, in fp32.
 
-    It holds all logits of the layer at once: (batch, heads, length, length).
+    Needs memory for all logits of the layer: (batch, heads, length, length).
     """
-    # Without autocast, as inside of the fused kernel: a logit of 10^5 must not become inf in fp16.
+    # Without autocast, as in the fused kernel: a logit of 10^5 must not become inf in fp16.
     device = query.device.type
     has_autocast = torch.amp.is_autocast_available(device)  # the meta device has none
     with torch.autocast(device, enabled=False) if has_autocast else nullcontext():

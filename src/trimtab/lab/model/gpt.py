@@ -1,13 +1,12 @@
-"""Gpt: pre-norm, RMSNorm, SwiGLU, rotary positions; it reads top to bottom.
+"""Gpt: pre-norm, RMSNorm, SwiGLU, rotary positions.
 
     tokens -> embed -> [norm_embed]
            -> x + attention(norm_attention(x)) -> x + mlp(norm_mlp(x))     once per block
            -> norm -> head (or the embedding, transposed) -> loss
 
-Parameter names say what a parameter is: `embed.weight`, `blocks.0.attention.qkv.weight`,
-`blocks.0.mlp.up.weight`, `blocks.0.norm_mlp.weight`, `norm.weight`, `head.weight`. There is no
-dropout and no bias. The model keeps no buffers, so it may be built on the meta device, sharded,
-and initialised afterwards:
+Parameter names: `embed.weight`, `blocks.0.attention.qkv.weight`, `blocks.0.mlp.up.weight`,
+`blocks.0.norm_mlp.weight`, `norm.weight`, `head.weight`. There is no dropout and no bias. The model
+has no buffers, so it can be built on the meta device, sharded, and initialised afterwards:
 
     with torch.device("meta"):
         model = Gpt(SIZES["x1"])
@@ -30,9 +29,9 @@ from trimtab.lab.model.attention import Attention, RMSNorm
 from trimtab.lab.model.sizes import ModelConfig
 
 
-# Named tuples, not dataclasses: DDP, FSDP2 and torch.compile look for tensors inside of them.
+# Named tuples, not dataclasses: DDP, FSDP2 and torch.compile find the tensors inside them.
 class Signals(NamedTuple):
-    """What a forward pass measured, on the device; reading it is the caller's wait."""
+    """What a forward pass measured, still on the device."""
 
     max_attention_logit: Tensor
     """Largest attention logit of each block: (layers,)."""
@@ -45,10 +44,10 @@ class Signals(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What a forward pass returns."""
+    """The output of a forward pass."""
 
     loss: Tensor
-    """What to train on: the cross-entropy, plus the z-loss if the config has one."""
+    """The training loss: the cross-entropy, plus the z-loss if the config has one."""
 
     cross_entropy: Tensor
     """Mean cross-entropy over all tokens that are not masked, in fp32; NaN if all are."""
@@ -70,7 +69,7 @@ class Mlp(nn.Module):
         self.down = nn.Linear(config.mlp_width, config.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Each position on its own."""
+        """The same for each position."""
         out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
         return out
 
@@ -91,8 +90,8 @@ class Block(nn.Module):
         """The residual stream after this block, and its largest attention logit if measured."""
         if not (self.checkpoint_activations and torch.is_grad_enabled()):
             return self._run(x, measure)
-        # Inside of the block, so that the hooks of FSDP2 stay outside of what runs twice. Nothing
-        # here draws random numbers, so there is no generator state to keep.
+        # Inside the block, so that FSDP2's hooks do not run twice. Nothing here draws random
+        # numbers, so there is no generator state to preserve.
         out: tuple[Tensor, Tensor | None] = checkpoint(
             self._run, x, measure, use_reentrant=False, preserve_rng_state=False
         )
@@ -109,25 +108,25 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """A small GPT that trains like the large ones.
+    """A small GPT with the architecture of large ones.
 
-    With equal configs and generators the weights are bit-identical, whatever the device and the
-    number of ranks. Without a generator the numbers come from torch's global one.
+    Equal configs and generators give bit-identical weights on every device and number of ranks.
+    Without a generator, torch's global one is used.
     """
 
     def __init__(self, config: ModelConfig, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.config = config
         self.measure = False
-        """Whether forward passes return `Signals`; measuring does not change the trained bits."""
+        """Whether forward passes return `Signals`; training stays bit-identical."""
         device = torch.get_default_device()
-        # torch's own init would take time and random numbers for values that are thrown away.
+        # torch's default init would spend time and random numbers on values that are discarded.
         with torch.device("meta"):
             self.embed = nn.Embedding(config.vocab_size, config.width)
             self.norm_embed = RMSNorm(config.width) if config.embedding_norm else None
             self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
             self.norm = RMSNorm(config.width)
-            # A tied head is no module: `to_empty` and checkpoints would make two tensors of it.
+            # A tied head is not a module: `to_empty` and checkpoints would make two tensors of it.
             self.head = (
                 None if config.tied_head else nn.Linear(config.width, config.vocab_size, bias=False)
             )
@@ -137,7 +136,7 @@ class Gpt(nn.Module):
 
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None = None) -> None:
-        """Fill all parameters, sharded or not; the generator lives on the CPU."""
+        """Fill all parameters, sharded or not; the generator must be on the CPU."""
         for name, parameter in self.named_parameters():
             if "norm" in name:
                 parameter.fill_(1.0)
@@ -145,19 +144,19 @@ class Gpt(nn.Module):
                 _fill_normal(parameter, self._std(name), generator)
 
     def _std(self, name: str) -> float:
-        """Init deviation of a matrix."""
+        """Standard deviation of a matrix's initial weights."""
         std = self.config.base_std
         if not name.startswith("blocks."):
             return std
-        # muP: the variance of a hidden weight falls with its fan-in; the others keep theirs.
+        # muP: the variance of hidden weights falls with the fan-in; the others keep theirs.
         std /= math.sqrt(self.config.mup_multiplier)
         if name.endswith(("attention.out.weight", "mlp.down.weight")):
-            # GPT-2: 2 sums per layer enter the residual stream; its variance must not grow by them.
+            # GPT-2: each layer adds twice to the residual stream, whose variance must not grow.
             std /= math.sqrt(2 * self.config.layers)
         return std
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Output:
-        """Predict each next token; both are (batch, length), and a target of -100 is masked."""
+        """Predict each next token; both inputs are (batch, length); targets of -100 are masked."""
         x = self.embed(tokens)
         if self.norm_embed is not None:
             x = self.norm_embed(x)
@@ -173,8 +172,8 @@ class Gpt(nn.Module):
         return self._score(logits, targets, peaks)
 
     def _score(self, logits: Tensor, targets: Tensor, peaks: list[Tensor]) -> Output:
-        """The loss, and the signals if the blocks have measured theirs."""
-        # fp32: a softmax over thousands of tokens in half precision loses the small ones.
+        """The loss, and the signals if measuring is on."""
+        # fp32: a softmax over thousands of tokens in half precision loses small probabilities.
         scores, wanted = logits.float().flatten(0, 1), targets.flatten()
         loss = cross_entropy = F.cross_entropy(scores, wanted)
         if self.config.z_loss:
@@ -191,10 +190,10 @@ class Gpt(nn.Module):
 
 
 def _fill_normal(parameter: Tensor, std: float, generator: torch.Generator | None) -> None:
-    # Drawn whole and on the CPU: the same bits on every device and every number of ranks.
+    # Drawn unsharded and on the CPU: bit-identical on every device and number of ranks.
     values = torch.empty(parameter.shape, device="cpu").normal_(std=std, generator=generator)
     if hasattr(parameter, "device_mesh"):
-        # Imported here because it takes most of a second, and only shards need it.
+        # Imported here because it takes most of a second, and only sharded models need it.
         from torch.distributed.tensor import DTensor, distribute_tensor
 
         shard = cast(DTensor, parameter)

@@ -1,4 +1,4 @@
-"""AdamW as large runs set it: decay on matrices only, learning rates by muP."""
+"""AdamW with the settings of large runs: decay on matrices only, learning rates by muP."""
 
 import math
 from dataclasses import dataclass
@@ -18,22 +18,22 @@ class OptimizerConfig:
     """Peak learning rate; with muP, the one tuned at the base width."""
 
     beta1: float = 0.9
-    """Memory of the first moment. Source: common to published runs."""
+    """Decay rate of the first moment. Source: common to published runs."""
 
     beta2: float = 0.95
-    """Memory of the second moment. 0.95 forgets a spike in 20 steps, where Adam's 0.999 carries it
-    for 1,000. Source: GPT-3, Llama, OLMo."""
+    """Decay rate of the second moment. 0.95 forgets a spike in 20 steps, Adam's default of 0.999 in
+    1,000. Source: GPT-3, Llama, OLMo."""
 
     epsilon: float = 1e-8
-    """Floor under the root of the second moment. Source: Adam's default."""
+    """Added to the root of the second moment. Source: Adam's default."""
 
     weight_decay: float = 0.1
-    """Decay of matrices. Norms and embeddings are not decayed: a gain has no reason to be near 0,
-    and the row of a rare token would shrink at every step in which it does not occur."""
+    """Weight decay of matrices. Norms and embeddings are not decayed: a gain has no reason to be
+    near 0, and the row of a rare token would shrink at every step without that token."""
 
     fused: bool = True
     """One kernel for all parameters: 3.5 times as fast as `foreach` (CPU, 10M parameters), and the
-    only kind that can discard a step on the device."""
+    only implementation that can discard a step on the device."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.lr) and self.lr > 0):
@@ -54,10 +54,11 @@ def make_optimizer(model: Gpt, config: OptimizerConfig) -> torch.optim.AdamW:
 
 
 def parameter_groups(model: Gpt, *, lr: float, weight_decay: float) -> list[dict[str, Any]]:
-    """Hidden matrices, the head if it is not tied, and what is not decayed: embeddings and norms.
+    """Three groups: hidden matrices, the head if it is not tied, and embeddings and norms.
 
-    Under muP the learning rate of hidden matrices falls as the width grows, and their decay rises
-    with it, because AdamW decays by the product of both (as in microsoft/mup).
+    Embeddings and norms are not decayed. Under muP the learning rate of hidden matrices falls with
+    the width and their decay rises, because AdamW decays by the product of both (as in
+    microsoft/mup).
     """
     hidden, head, plain = [], [], []
     for name, parameter in model.named_parameters():

@@ -1,7 +1,6 @@
-"""ModelConfig: the shape of a model and the options that keep it stable; SIZES: the named ones.
+"""ModelConfig: the shape of a model and its stability options. SIZES: the lab's named models.
 
-Parameters are counted with the embedding and the head; a tied head is the embedding itself and
-counts once.
+Parameter counts include the embedding and the head; a tied head counts once.
 """
 
 import math
@@ -12,7 +11,7 @@ from types import MappingProxyType
 from trimtab.core.errors import ConfigError
 
 _GPT2_STD = 0.02
-"""Init deviation of GPT-2, and the default of Megatron-LM."""
+"""Standard deviation of GPT-2's initial weights, and the default of Megatron-LM."""
 
 _MLP_MULTIPLE = 32
 """The MLP's width is rounded up to a multiple of this, so that matrix kernels get whole tiles."""
@@ -20,7 +19,7 @@ _MLP_MULTIPLE = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """The shape of a GPT and its options; the defaults are the safe ones below 1B parameters."""
+    """The shape of a GPT and its options; the defaults are safe below 1B parameters."""
 
     vocab_size: int
     """Number of tokens."""
@@ -35,31 +34,31 @@ class ModelConfig:
     """Attention heads; each has `width / heads` channels."""
 
     tied_head: bool = True
-    """Whether the output layer is the embedding, transposed. Saves a third of a tiny model."""
+    """Whether the output layer shares the embedding's weights. Saves a third of a tiny model."""
 
     post_norm: bool = False
-    """Normalise behind each residual sum, not in front of each layer. The order of the first
-    transformer: deep models hardly learn with it, which is why it is here."""
+    """Normalise after each residual sum instead of before each layer, as in the original
+    transformer. Deep models hardly learn this way; it is here to show that."""
 
     embedding_norm: bool = False
-    """A norm behind the embedding (BLOOM). For models past about 1B parameters."""
+    """A norm after the embedding (BLOOM). For models above about 1B parameters."""
 
     qk_norm: bool = False
     """Normalise queries and keys, which bounds attention logits by the square root of the head
-    size times the gains (ViT-22B). For models past about 1B parameters."""
+    size times the gains (ViT-22B). For models above about 1B parameters."""
 
     z_loss: float = 0.0
     """Weight of the mean of (log Z)^2 in the loss; PaLM used 1e-4. 0 is off."""
 
     init_std: float | None = None
-    """Deviation of the initial weights; None takes it from the width, see `base_std`."""
+    """Standard deviation of the initial weights; None derives it from the width (`base_std`)."""
 
     mup_base_width: int | None = None
-    """The width at which learning rate and init were tuned (muP); None is off. Models grow by
-    heads of the same size, so attention needs no other scale."""
+    """The width at which learning rate and init were tuned (muP); None is off. Larger models have
+    more heads of the same size, so the attention scale does not change."""
 
     checkpoint_activations: bool = False
-    """Compute each block a second time in the backward pass instead of keeping its activations."""
+    """Recompute each block in the backward pass instead of keeping its activations."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "width", "layers", "heads"):
@@ -67,7 +66,7 @@ class ModelConfig:
         _require(
             self.width % (2 * self.heads) == 0,
             f"width {self.width} must be an even multiple of heads {self.heads}: "
-            "rotary positions turn channels in pairs",
+            "rotary positions rotate channels in pairs",
         )
         _require(
             math.isfinite(self.z_loss) and self.z_loss >= 0,
@@ -90,20 +89,20 @@ class ModelConfig:
 
     @property
     def mlp_width(self) -> int:
-        """Hidden size of the MLP: 8/3 of the width, so that SwiGLU's three matrices weigh as much
-        as the two of a classic MLP of 4 times the width (Shazeer 2020)."""
+        """Hidden size of the MLP: 8/3 of the width, so that SwiGLU's three matrices have as many
+        parameters as the two of a classic MLP with 4 times the width (Shazeer 2020)."""
         return math.ceil(8 * self.width / 3 / _MLP_MULTIPLE) * _MLP_MULTIPLE
 
     @property
     def mup_multiplier(self) -> float:
-        """How many times wider than its muP base the model is; 1 without muP."""
+        """The width divided by the muP base width; 1 without muP."""
         return self.width / self.mup_base_width if self.mup_base_width else 1.0
 
     @property
     def base_std(self) -> float:
-        """Init deviation at the base width: `init_std`, or 0.02 up to width 833 and
-        sqrt(1 / (3 width)) above, where 0.02 is too large: BLOOM did not get past its first
-        thousands of steps with it, and took this rule from Megatron-Turing NLG 530B."""
+        """Standard deviation of the initial weights at the base width: `init_std`, or 0.02 up to
+        width 833 and sqrt(1 / (3 width)) above. 0.02 is too large there: BLOOM failed within its
+        first thousands of steps with it and took this rule from Megatron-Turing NLG 530B."""
         if self.init_std is not None:
             return self.init_std
         return min(_GPT2_STD, math.sqrt(1 / (3 * (self.mup_base_width or self.width))))
@@ -132,5 +131,6 @@ SIZES: Mapping[str, ModelConfig] = MappingProxyType(
         "x1": ModelConfig(vocab_size=8192, width=576, layers=10, heads=9, tied_head=False),
     }
 )
-"""The lab's models by name; `x1` has 50M parameters. The names hold within 15 %. A vocabulary is as
-large as the corpus can teach a model of that size; 8,192 has the longest tail of rare tokens."""
+"""The lab's models by name; `x1` has 50M parameters. The names are accurate within 15 %. A
+vocabulary is as large as a model of that size can learn from the corpus; 8,192 has the longest tail
+of rare tokens."""

@@ -1,10 +1,10 @@
-"""Scores: what each answer cost, beside the best that was tried.
+"""Scores: the cost of each answer compared with the best answer that was tried.
 
     cost  = held-out loss at the end + price of a step * steps computed after the answer
-    price = half of what a healthy step of the rest of the run brings
+    price = half of the loss reduction per step of the healthy rest of the run
 
-So a healthy run is worth going on with, a checkpoint is not worth going back to for nothing, and a
-run that learns nothing any more is best stopped.
+So continuing a healthy run pays, rolling back without a reason does not, and a run that no longer
+learns is best stopped.
 """
 
 import math
@@ -13,31 +13,31 @@ from dataclasses import dataclass
 
 from trimtab.lab.practice.answers import Answer
 
-_LEAST_GAIN = 0.05
-"""Held-out loss below which the rest of a run is noise: exercises that differ in a few skipped
-batches end within about 0.02."""
+_MIN_GAIN = 0.05
+"""Smallest difference in held-out loss that is not noise: runs that differ in a few skipped batches
+end within about 0.02 of each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What became of the run."""
+    """The outcome of an answer."""
 
     eval_loss: float
-    """Held-out loss of what is left at the end."""
+    """Held-out loss of the final weights."""
 
     steps: int
-    """Steps that were computed after the answer."""
+    """Steps computed after the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stakes:
-    """What was to be had from the last good checkpoint on."""
+    """What can be gained from the last good checkpoint on."""
 
     loss_before: float
     """Held-out loss of that checkpoint."""
 
-    loss_mended: float
-    """Held-out loss at the end if the cause had been mended there."""
+    loss_fixed: float
+    """Held-out loss at the end if the cause is fixed there."""
 
     steps: int
     """Steps from there to the end."""
@@ -45,26 +45,26 @@ class Stakes:
     @property
     def gain(self) -> float:
         """By how much the healthy rest of the run lowers the loss."""
-        return max(self.loss_before - self.loss_mended, _LEAST_GAIN)
+        return max(self.loss_before - self.loss_fixed, _MIN_GAIN)
 
     @property
     def price(self) -> float:
-        """What a step costs, in held-out loss."""
+        """The cost of a step, in held-out loss."""
         return self.gain / 2 / self.steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """What an answer was worth."""
+    """The score of an answer."""
 
     answer: Answer
     result: Result
     score: int
-    """100 is the best that was tried; 0 has lost half of what was to be had, or more."""
+    """100 is the best answer tried; 0 lost half of the possible gain or more."""
 
 
 def mark(results: Mapping[Answer, Result], stakes: Stakes) -> list[Mark]:
-    """All answers, the best first; of equal ones the milder."""
+    """All answers, the best first; among equal ones, the milder first."""
     costs = {answer: _cost(result, stakes) for answer, result in results.items()}
     best = min(costs.values())
     marks = [
@@ -75,7 +75,7 @@ def mark(results: Mapping[Answer, Result], stakes: Stakes) -> list[Mark]:
 
 
 def _cost(result: Result, stakes: Stakes) -> float:
-    # A run whose weights are not finite is worth nothing; NaN itself would compare with nothing.
+    # Non-finite weights are the worst result; NaN could not be compared.
     loss = result.eval_loss if math.isfinite(result.eval_loss) else math.inf
     return loss + stakes.price * result.steps
 

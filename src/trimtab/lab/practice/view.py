@@ -1,4 +1,4 @@
-"""What the learner sees: the run so far, what became of each answer, what it really was."""
+"""What the learner sees: the run so far, the result of each answer, and the truth."""
 
 from collections.abc import Iterator
 
@@ -21,16 +21,16 @@ from trimtab.core.signals import (
     UNIQUE_TOKEN_SHARE,
     UPDATE_NORM,
 )
-from trimtab.diagnose.evidence.reading import number
-from trimtab.lab.practice.exercise import Exercise, Home
+from trimtab.diagnose.evidence.check import number
+from trimtab.lab.practice.exercise import Exercise, Origin
 from trimtab.lab.practice.scoring import Mark, Stakes
 from trimtab.lab.practice.write_up import Line
-from trimtab.report.plain import plain
+from trimtab.report.escaping import printable
 from trimtab.report.sparkline import marks, sparkline
 
 _RECENT = 40
-"""Records that are drawn one by one. Longer than it takes anybody to be asked, so what lies before
-them is healthy."""
+"""Records that are drawn one by one. More than the longest delay from onset to decision, so all
+records before them are healthy."""
 
 _BASELINE = 50
 _EVALUATIONS = 5
@@ -49,31 +49,31 @@ _NUMBERS = (
     DATA_SECONDS,
 )
 _QUIET_EVENTS = frozenset({"evaluation", "checkpoint", "incident"})
-"""Evaluations and checkpoints have lines of their own; the judge's opinion would be the answer."""
+"""Evaluations and checkpoints have separate lines; the judge's incidents would give it away."""
 
 _INDENT = 11
-_LONGEST_FACT = 60
+_MAX_FACT_LENGTH = 60
 
-_HOMES = {
-    Home.BATCHES: "It lived in some batches: it comes again with the same data, and is left behind "
-    "with other data.",
-    Home.ONCE: "It happened once, in the machine: whatever begins before it is rid of it.",
-    Home.SETTINGS: "It lived in the code or the settings: it comes again at the same step, "
-    "whatever is restored, until somebody mends it.",
+_LESSONS = {
+    Origin.BATCHES: "It was in some batches: it returns with the same data, and skipping that data "
+    "avoids it.",
+    Origin.ONCE: "It happened once, in the machine: any checkpoint from before it is clean.",
+    Origin.SETTINGS: "It was in the code or the settings: it returns at the same step, whatever is "
+    "restored, until the cause is fixed.",
 }
 
 
 def show_run(shown: Block, exercise: Exercise, width: int) -> RenderableType:
-    """The run up to the step at which the learner is asked, and nothing of what it is."""
+    """The run up to the decision step, without revealing what is wrong with it."""
     recent = shown[max(len(shown) - _RECENT, 0) :]
     room = max(min(width - _INDENT, 80), 20)
     config, regime = exercise.config(), exercise.scenario.setting.regime
     return Group(
         Text(
-            f"Exercise {exercise.seed}: {exercise.asked} of {exercise.steps} steps are done.",
+            f"Exercise {exercise.seed}: {exercise.decision_step} of {exercise.steps} steps done.",
             style="bold",
         ),
-        Text(f"{config.dtype}, {regime}, {config.warmup} steps of warm-up, then a cosine"),
+        Text(f"{config.dtype}, {regime}, {config.warmup} steps of warm-up, then cosine decay"),
         *_curves(shown, "the whole run", room),
         *_curves(recent, f"the last {len(recent)} steps", room),
         Text(),
@@ -85,10 +85,10 @@ def show_run(shown: Block, exercise: Exercise, width: int) -> RenderableType:
 
 
 def show_marks(graded: list[Mark], chosen: Mark, stakes: Stakes) -> RenderableType:
-    """What became of every answer, the best first."""
+    """The result of every answer, the best first."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("answer")
-    for name in ("held-out loss", "steps paid", "score"):
+    for name in ("held-out loss", "steps computed", "score"):
         table.add_column(name, justify="right")
     for one in graded:
         table.add_row(
@@ -98,43 +98,43 @@ def show_marks(graded: list[Mark], chosen: Mark, stakes: Stakes) -> RenderableTy
             str(one.score),
             style="bold" if one is chosen else "",
         )
-    told = (
-        "Mended, and trained on from the last good checkpoint, the run ends at "
-        f"{number(stakes.loss_mended)}; that checkpoint is at {number(stakes.loss_before)}. "
-        f"A step costs {number(stakes.price)}, half of what a healthy one brings. 100 is the best "
-        "that was tried, 0 has lost half of what was to be had."
+    legend = (
+        f"The last good checkpoint has a held-out loss of {number(stakes.loss_before)}; trained on "
+        f"from there with the cause fixed, the run ends at {number(stakes.loss_fixed)}. A step "
+        f"costs {number(stakes.price)}, half of what a healthy step gains. A score of 100 is the "
+        "best answer tried, 0 lost half of the possible gain or more."
     )
-    return Group(table, Text(), Text(told, style="dim"))
+    return Group(table, Text(), Text(legend, style="dim"))
 
 
 def show_truth(exercise: Exercise, facts: dict[str, object]) -> RenderableType:
-    """What it really was."""
-    was = exercise.disturbance()
+    """The truth about the exercise."""
+    was = exercise.intervention()
     table = Table.grid(padding=(0, 2))
     last = exercise.steps - 1 if was.end is None else was.end - 1
-    cause = f"{was.cause.id} {was.cause.title}" if was.cause else "in no catalogue"
+    cause = f"{was.cause.id} {was.cause.title}" if was.cause else "not in the catalogue"
     rows = [
         ("what", was.title),
         ("cause", cause if was.is_fault else "no fault"),
         ("steps", f"{was.onset} to {last}" if last > was.onset else str(last)),
-        ("how much", f"{was.strength_name}: {was.strength:.3g} (severity {was.severity:.2f} of 1)"),
+        ("strength", f"{was.strength:.3g} {was.strength_name} (severity {was.severity:.2f} of 1)"),
         *((name.replace("_", " "), _short(fact)) for name, fact in facts.items()),
     ]
     for name, value in rows:
-        table.add_row(Text(name, style="cyan"), Text(plain(value)))
-    lesson = _HOMES[exercise.home] if was.is_fault else "There was nothing to do about it."
+        table.add_row(Text(name, style="cyan"), Text(printable(value)))
+    lesson = _LESSONS[exercise.origin] if was.is_fault else "No action was needed."
     return Group(Text("What it was", style="bold"), table, Text(lesson))
 
 
 def show_comparison(lines: list[Line]) -> RenderableType:
-    """The learner's write-up beside ours and what was true."""
+    """The learner's write-up next to trimtab's and the truth."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("", "yours", "ours", "agreed", "true"):
+    for name in ("", "yours", "trimtab's", "agree", "truth"):
         table.add_column(name)
     for line in lines:
         table.add_row(
             line.name,
-            Text(plain(line.yours) or "-"),  # not a str: brackets in it would be taken as markup
+            Text(printable(line.yours) or "-"),  # not a str: brackets would be parsed as markup
             line.ours,
             Text("yes", style="green") if line.agrees else Text("no", style="red"),
             line.truth,
@@ -158,7 +158,7 @@ def _numbers(shown: Block) -> Iterator[RenderableType]:
     split = max(len(shown) - _RECENT, len(shown) // 2)
     before, since = shown[max(split - _BASELINE, 0) : split], shown[split:]
     first, last = before.step[0], before.step[-1]
-    yield Text(f"mean of the steps {first} to {last}, and what came after them", style="dim")
+    yield Text(f"mean over steps {first} to {last}, then values after them", style="dim")
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("signal", no_wrap=True)
     for name in ("mean", "lowest", "highest", "at step", "last", "NaN, inf"):
@@ -187,17 +187,17 @@ def _cells(before: Column, since: Column, block: Block) -> Iterator[str]:
 def _events(shown: Block) -> Iterator[Text]:
     held_out = shown.column(EVAL_LOSS)
     rows = np.flatnonzero(held_out.present)[-_EVALUATIONS:]
-    told = (f"{number(float(held_out.values[row]))} at {shown.step[row]}" for row in rows)
-    yield Text(f"held-out loss {', '.join(told)}")
+    losses = (f"{number(float(held_out.values[row]))} at step {shown.step[row]}" for row in rows)
+    yield Text(f"held-out loss: {', '.join(losses)}")
     for event in shown.events:
         if event.kind not in _QUIET_EVENTS:
             facts = ", ".join(f"{name}: {fact}" for name, fact in event.facts.items())
-            yield Text(plain(f"{event.kind} at step {event.step} ({facts})"))
+            yield Text(printable(f"{event.kind} at step {event.step} ({facts})"))
 
 
 def _short(fact: object) -> str:
-    told = ", ".join(map(str, fact)) if isinstance(fact, list) else str(fact)
-    return told if len(told) <= _LONGEST_FACT else f"{told[:_LONGEST_FACT]} ..."
+    text = ", ".join(map(str, fact)) if isinstance(fact, list) else str(fact)
+    return text if len(text) <= _MAX_FACT_LENGTH else f"{text[:_MAX_FACT_LENGTH]} ..."
 
 
 def _listed(steps: list[int]) -> str:

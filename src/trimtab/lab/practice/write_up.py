@@ -1,4 +1,4 @@
-"""The write-up: the parts of a post-mortem for the learner to fill in, and how it compares."""
+"""The write-up: a post-mortem template for the learner, and its comparison with trimtab's."""
 
 import dataclasses
 import re
@@ -13,30 +13,30 @@ from trimtab.lab.practice.scoring import Mark
 from trimtab.policy.incident_report import IncidentReport
 
 NEAR_STEPS = 5
-"""Onsets that differ by no more are the same: a curve cannot be read more closely by eye."""
+"""Onsets within this many steps agree: a curve cannot be read more precisely by eye."""
 
 NONE = "none"
 
 _SECTIONS = (
     ("Symptoms", "Numbers only.", ("Onset step", "Loss before", "Peak loss", "Gradient norm")),
-    ("Evidence", "Where it can be seen: batches, layers, events.", ()),
-    ("Hypotheses, ranked", "Each with the panel that supports it.", ()),
-    ("Discriminating evidence", "What tells the first from the second.", ()),
+    ("Evidence", "Where it shows: batches, layers, events.", ()),
+    ("Hypotheses, ranked", "Each with the evidence that supports it.", ()),
+    ("Discriminating evidence", "What distinguishes the first from the second.", ()),
     ("The questions asked", "In which order you looked, and what you saw.", ()),
-    ("Root cause", "One sentence, and its number below, or none.", ("Cause",)),
+    ("Root cause", "One sentence, and its number from the list below, or none.", ("Cause",)),
     ("Class", f"One of: {', '.join(IncidentClass)}, or none.", ("Class",)),
     ("Action", f"One of: {', '.join(ActionKind)}.", ("Action",)),
-    ("Smallest remedy", "What keeps it from coming again.", ()),
-    ("Verification", "Which run, until which step, would show that it works.", ()),
+    ("Smallest remedy", "What prevents it from happening again.", ()),
+    ("Verification", "Which run, up to which step, would show that it works.", ()),
     ("Cost", "Steps, time, tokens, money.", ()),
-    ("Lesson", "One sentence for whoever comes next.", ()),
+    ("Lesson", "One sentence for the next engineer.", ()),
 )
-"""The parts of our own post-mortem, in its order; a hint for each, and the lines to fill in."""
+"""The sections of trimtab's post-mortem, in its order: heading, hint, and lines to fill in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteUp:
-    """What can be compared of a post-mortem; an empty text is a line that was left empty."""
+    """The parts of a post-mortem that can be compared; an empty string is an unfilled line."""
 
     onset: str
     incident_class: str
@@ -53,11 +53,11 @@ class Line:
     ours: str
     truth: str
     agrees: bool
-    """Whether yours and ours say the same."""
+    """Whether the learner and trimtab agree."""
 
 
 def empty_write_up(title: str) -> str:
-    """The template."""
+    """The template to fill in."""
     return "\n".join(_template(title)) + "\n"
 
 
@@ -72,7 +72,7 @@ def _template(title: str) -> Iterator[str]:
 
 
 def read_write_up(text: str) -> WriteUp | None:
-    """What the learner filled in; None if it was nothing that can be compared."""
+    """What the learner filled in; None if nothing can be compared."""
     found = WriteUp(
         onset=_filled_in("Onset step", text),
         incident_class=_filled_in("Class", text),
@@ -83,22 +83,22 @@ def read_write_up(text: str) -> WriteUp | None:
     return None if found == empty else found
 
 
-def write_up_of(opinion: IncidentReport | None) -> WriteUp:
-    """The same lines as the judge would fill them in; None is that it saw nothing."""
-    if opinion is None:
+def write_up_of(report: IncidentReport | None) -> WriteUp:
+    """The same lines as trimtab fills them in; None means that it found no incident."""
+    if report is None:
         return WriteUp(onset=NONE, incident_class=NONE, cause=NONE, action=ActionKind.WAIT)
-    diagnosis = opinion.diagnosis
+    diagnosis = report.diagnosis
     return WriteUp(
         onset=str(diagnosis.incident.onset.step),
         incident_class=diagnosis.incident_class or "open",
         cause=diagnosis.cause.id if diagnosis.cause else NONE,
-        action=opinion.action.kind,
+        action=report.action.kind,
     )
 
 
 def truth_of(exercise: Exercise, marks: list[Mark]) -> WriteUp:
-    """The same lines as they were true; what class it was is a matter of opinion."""
-    was = exercise.disturbance()
+    """The true values of the same lines; the class is left open, as it depends on judgement."""
+    was = exercise.intervention()
     best = dict.fromkeys(mark.answer.kind for mark in marks if mark.score == 100)
     return WriteUp(
         onset=str(was.onset) if was.is_fault else NONE,
@@ -109,7 +109,7 @@ def truth_of(exercise: Exercise, marks: list[Mark]) -> WriteUp:
 
 
 def compare(yours: WriteUp, ours: WriteUp, truth: WriteUp) -> list[Line]:
-    """Line by line, whether the learner and the judge agree."""
+    """Compare the learner's write-up with trimtab's, line by line."""
     return [
         Line(
             name=field.name.removeprefix("incident_"),
@@ -126,9 +126,9 @@ def _agree(yours: str, ours: str) -> bool:
     if ours.isdecimal():  # the onset
         found = re.search(r"[0-9]{1,9}", yours)
         return found is not None and abs(int(found[0]) - int(ours)) <= NEAR_STEPS
-    # "Rollback to step 100" is "roll back", "F01 hard batch" is "F01".
-    said = " ".join(yours.lower().replace("rollback", "roll back").split())
-    return said.startswith(ours.lower())
+    # "Rollback to step 100" counts as "roll back", "F01 hard batch" as "F01".
+    answer = " ".join(yours.lower().replace("rollback", "roll back").split())
+    return answer.startswith(ours.lower())
 
 
 def _filled_in(line: str, text: str) -> str:

@@ -1,5 +1,11 @@
-"""Every disturbance by its name: faults by their number, natural instabilities, hard negatives."""
+"""The registry: every intervention by the name that users type.
 
+FAULTS     the catalogue, by number; to add a fault, write its file and add one line here
+NATURAL    settings at which a small model is unstable without an injected fault
+HARMLESS   hard negatives: they look like a fault and are not
+"""
+
+import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -32,9 +38,9 @@ from trimtab.lab.faults.optimizer.f24_wrong_schedule import WrongSchedule
 from trimtab.lab.harmless.batches import BatchRamp, LongerSequences, PlannedMix
 from trimtab.lab.harmless.pauses import LongEvaluation, RightResume
 from trimtab.lab.harmless.schedules import Cooldown, LateWarmup
-from trimtab.lab.trainer.disturbance import Disturbance
+from trimtab.lab.trainer.intervention import Intervention
 
-Kind = type[Disturbance]
+Kind = type[Intervention]
 
 FAULTS: Mapping[str, Kind] = MappingProxyType(
     {
@@ -66,7 +72,7 @@ FAULTS: Mapping[str, Kind] = MappingProxyType(
         "F24": WrongSchedule,
     }
 )
-"""The fault catalogue; a letter behind the number is a second way to cause the same fault."""
+"""The fault catalogue; a letter after the number marks a second way to cause the same fault."""
 
 NATURAL: Mapping[str, Kind] = MappingProxyType(
     {
@@ -91,13 +97,16 @@ HARMLESS: Mapping[str, Kind] = MappingProxyType(
 )
 
 CLEAN = "clean"
-"""The name of a run that nothing is done to."""
+"""The name of a run without any intervention."""
 
 KINDS: Mapping[str, Kind] = MappingProxyType({**FAULTS, **NATURAL, **HARMLESS})
 
 
 def kind_named(name: str) -> Kind:
-    """The disturbance of a name; raises ConfigError for one that is unknown."""
+    """The intervention with this name; raises ConfigError if the name is unknown."""
     if name not in KINDS:
-        raise ConfigError(f"{name!r} is no disturbance of the lab; `trimtab lab list` has them")
+        names = {known.lower(): known for known in KINDS}
+        close = [names[match] for match in difflib.get_close_matches(name.lower(), names)]
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        raise ConfigError(f"unknown kind {name!r}; {hint}`trimtab lab list` shows all kinds")
     return KINDS[name]

@@ -1,12 +1,12 @@
-"""A kind of disturbance in words, for lists."""
+"""One-line descriptions of the kinds of interventions, for `trimtab lab list`."""
 
 from dataclasses import dataclass
 
 from trimtab.lab.scenarios.catalogue import Kind
 
-_SOME_ONSET = 300
-_SOME_SEEDS = range(20)
-"""Enough to meet the shortest and the longest that a kind draws."""
+_ONSET = 300
+_SEEDS = range(20)
+"""Enough to find the shortest and the longest duration that a kind draws."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,17 +15,17 @@ class Description:
 
     title: str
     strengths: str
-    """What severity 0 and severity 1 are."""
+    """The strengths at severity 0 and severity 1."""
 
     lasts: str
     base: str
-    """What the run has to be."""
+    """The kind of run that it needs."""
 
 
 def describe(kind: Kind) -> Description:
-    """What a kind does, between which strengths, and for how long."""
+    """What a kind does, how strongly, and for how long."""
     mild, severe = (
-        [kind(onset=_SOME_ONSET, severity=severity, seed=seed) for seed in _SOME_SEEDS]
+        [kind(onset=_ONSET, severity=severity, seed=seed) for seed in _SEEDS]
         for severity in (0.0, 1.0)
     )
     low, high = f"{mild[0].strength:.3g}", f"{severe[0].strength:.3g}"
@@ -41,7 +41,7 @@ def describe(kind: Kind) -> Description:
 
 def _span(steps: list[int]) -> str:
     if not steps:
-        return "to the end"
+        return "until the end"
     first, last = steps[0], steps[-1]
     if first != last:
         return f"{first} to {last} steps"

@@ -1,7 +1,7 @@
-"""Scenario: a run that can be had again, with what is done to it and what was true.
+"""Scenario: a reproducible run, with its intervention and its truth.
 
-A seed decides the setting (regime, rate, batch, width, length); the seed and the kind decide onset
-and severity. Runs with the same seed and base share a clean twin.
+A seed determines the setting (regime, learning rate, batch size, width, length); the seed and the
+kind determine onset and severity. Runs with the same seed and base share a clean twin.
 
 tune       seeds 0, 1, 5, 6, ...     width 48 or 64, 6 or 8 windows of 32 tokens, rates 1e-3 to 4e-3
 held-out   seeds 2, 3, 4, 7, 8, ...  also width 80, 4 windows, 24 or 40 tokens, rates 6e-4 and 6e-3
@@ -18,34 +18,32 @@ from trimtab.core.config import Mode
 from trimtab.lab.model.optimizer import OptimizerConfig
 from trimtab.lab.model.sizes import ModelConfig
 from trimtab.lab.scenarios.catalogue import CLEAN, kind_named
-from trimtab.lab.trainer.disturbance import Base, Disturbance
+from trimtab.lab.trainer.intervention import Base, Intervention
 from trimtab.lab.trainer.train_config import Dtype, Engine, TrainConfig
 
 _Value = TypeVar("_Value")
 
 VOCAB_SIZE = 512
 CORPUS_BYTES = 2**21
-"""2 MB of text: more than any run of the suite gets through, tokenized in seconds."""
+"""2 MB of text: more than any run of the suite reads, and tokenized in seconds."""
 
 STEPS = 600
 _EARLIEST, _LATEST = 0.42, 0.62
-"""Where an onset lies, by the length of the run: behind a baseline, with time to see what becomes
-of it."""
-
+"""Range of the onset, as a share of the run: after a baseline, with time to see the outcome."""
 
 _STREAM = 20
-"""Of the streams of random numbers one in which the first five seeds have few values in common."""
+"""A random stream in which the settings of the first five seeds have few values in common."""
 
 
 class Regime(StrEnum):
-    """What a burst leaves behind depends on these two more than on anything else."""
+    """Clipping and beta2, the two settings that decide most what a burst does to a run."""
 
     CLIPPED = "clip 1.0, beta2 0.95"
     UNCLIPPED = "no clip, beta2 0.999"
 
 
 class Grade(StrEnum):
-    """How hard a suite hits; the severity is drawn inside of it."""
+    """The range from which the severity is drawn."""
 
     MILD = "mild"
     SEVERE = "severe"
@@ -74,8 +72,8 @@ class Setting:
     length: int
 
     @classmethod
-    def of_seed(cls, seed: int) -> "Setting":
-        """The setting that a seed stands for."""
+    def from_seed(cls, seed: int) -> "Setting":
+        """The setting of a seed."""
         random = np.random.default_rng([seed, _STREAM])
         held_out = seed % 5 >= 2
 
@@ -93,7 +91,7 @@ class Setting:
         )
 
     def config(self, base: Base, steps: int) -> TrainConfig:
-        """The settings of a run that nothing is done to."""
+        """The settings of a run without an intervention."""
         clipped = self.regime is Regime.CLIPPED
         return TrainConfig(
             model=ModelConfig(vocab_size=VOCAB_SIZE, width=self.width, layers=2, heads=4),
@@ -115,55 +113,55 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One run of the lab: a kind, how hard, which seed."""
+    """One run of the lab: a kind, a seed and a grade."""
 
     kind: str
-    """A name of the catalogue, or `clean`."""
+    """A name from the catalogue, or `clean`."""
 
     seed: int
     grade: Grade = Grade.SEVERE
     base: Base = Base.PLAIN
-    """Only a clean run has to be told; a disturbance brings its own."""
+    """Only for a clean run; an intervention determines it otherwise."""
 
     steps: int = STEPS
     severity: float | None = None
-    """None draws one that fits the grade."""
+    """None draws one from the range of the grade."""
 
     mode: Mode = Mode.OBSERVE
-    """What trimtab does about it; the suite only observes."""
+    """The mode of the guard; the suite only observes."""
 
     @property
     def name(self) -> str:
-        """What its folder is called."""
-        what = f"{CLEAN}-{self.base}" if self.kind == CLEAN else f"{self.kind}-{self.grade}"
-        acting = "" if self.mode is Mode.OBSERVE else f"-{self.mode}"
-        return f"{what}-seed{self.seed}{acting}"
+        """The name of its folder."""
+        kind = f"{CLEAN}-{self.base}" if self.kind == CLEAN else f"{self.kind}-{self.grade}"
+        mode = "" if self.mode is Mode.OBSERVE else f"-{self.mode}"
+        return f"{kind}-seed{self.seed}{mode}"
 
     @property
     def setting(self) -> Setting:
         """How the run is trained."""
-        return Setting.of_seed(self.seed)
+        return Setting.from_seed(self.seed)
 
     @property
     def stop(self) -> int | None:
-        """Where the run is stopped and resumed, if it is."""
-        return self.onset if self.needs is Base.RESUME else None
+        """The step at which the run is stopped and resumed; None if it is not."""
+        return self.onset if self.required_base is Base.RESUME else None
 
     @property
-    def needs(self) -> Base:
-        """What the run has to be."""
+    def required_base(self) -> Base:
+        """The kind of run that the intervention needs."""
         return self.base if self.kind == CLEAN else kind_named(self.kind).base
 
     @property
     def onset(self) -> int:
         """The first step that may differ from the twin."""
-        # A run that is resumed shares its twin's resume, so there the kind has no say.
-        kind = "" if self.needs is Base.RESUME else self.kind
+        # A resumed run shares the step of its resume with its twin, so the kind does not matter.
+        kind = "" if self.required_base is Base.RESUME else self.kind
         random = np.random.default_rng([self.seed, *kind.encode()])
         return round(self.steps * random.uniform(_EARLIEST, _LATEST))
 
-    def disturbance(self) -> Disturbance | None:
-        """What is done to the run; None if nothing is."""
+    def intervention(self) -> Intervention | None:
+        """The intervention of the run; None for a clean run."""
         if self.kind == CLEAN:
             return None
         severity = self.severity
@@ -174,24 +172,24 @@ class Scenario:
 
     def config(self) -> TrainConfig:
         """The settings of the run."""
-        config = self.setting.config(self.needs, self.steps)
-        disturbance = self.disturbance()
+        config = self.setting.config(self.required_base, self.steps)
+        intervention = self.intervention()
         if self.stop is not None:
             config = dataclasses.replace(config, checkpoint_steps=self.stop)
-        return config if disturbance is None else disturbance.settings(config)
+        return config if intervention is None else intervention.settings(config)
 
     def twin(self) -> "Scenario":
-        """The same run with nothing done to it."""
-        return Scenario(kind=CLEAN, seed=self.seed, base=self.needs, steps=self.steps)
+        """The same run without the intervention."""
+        return Scenario(kind=CLEAN, seed=self.seed, base=self.required_base, steps=self.steps)
 
-    def described(self) -> dict[str, Any]:
+    def description(self) -> dict[str, Any]:
         """The part of the truth that is known before the run."""
         setting = dataclasses.asdict(self.setting)
-        told: dict[str, Any] = {
+        known: dict[str, Any] = {
             "scenario": self.name,
             "kind": self.kind,
             "grade": None if self.kind == CLEAN else self.grade,
-            "base": self.needs,
+            "base": self.required_base,
             "mode": self.mode,
             "steps": self.steps,
             "setting": setting,
@@ -201,18 +199,18 @@ class Scenario:
             "onset": None,
             "end": None,
         }
-        disturbance = self.disturbance()
-        if disturbance is None:
-            return told
-        return told | {
-            "is_fault": disturbance.is_fault,
-            "cause": disturbance.cause.id if disturbance.cause else None,
-            "title": disturbance.title,
-            "onset": 0 if disturbance.from_start else disturbance.onset,
-            "end": disturbance.end,
-            "severity": disturbance.severity,
-            "strength": disturbance.strength,
-            "strength_is": disturbance.strength_name,
-            "heals": disturbance.heals,
-            "planned": disturbance.planned,
+        intervention = self.intervention()
+        if intervention is None:
+            return known
+        return known | {
+            "is_fault": intervention.is_fault,
+            "cause": intervention.cause.id if intervention.cause else None,
+            "title": intervention.title,
+            "onset": 0 if intervention.from_start else intervention.onset,
+            "end": intervention.end,
+            "severity": intervention.severity,
+            "strength": intervention.strength,
+            "strength_is": intervention.strength_name,
+            "heals": intervention.heals,
+            "planned": intervention.planned,
         }

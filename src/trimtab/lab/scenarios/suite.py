@@ -1,7 +1,7 @@
-"""The suite: every fault at two grades and five seeds, their clean twins, and hard negatives.
+"""The suite: every fault at two grades and five seeds, hard negatives, and their clean twins.
 
-It is built by as many processes as there are cores; a suite that was stopped goes on where it was.
-The index is written when all runs are there:
+One process per core trains the runs. A suite that was interrupted continues where it stopped.
+The index is written once all runs are complete:
 
     SUITE/suite.json                     the names of all runs, and of the twin of each
     SUITE/F02-severe-seed3/              a run directory with its truth.json
@@ -10,61 +10,64 @@ The index is written when all runs are there:
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
 from trimtab.lab.corpus.tokens import CorpusConfig, Progress, prepare_corpus
-from trimtab.lab.scenarios.catalogue import CLEAN, FAULTS, HARMLESS, NATURAL
+from trimtab.lab.scenarios.catalogue import CLEAN, FAULTS, HARMLESS, KINDS
 from trimtab.lab.scenarios.scenario import CORPUS_BYTES, VOCAB_SIZE, Grade, Scenario
 from trimtab.lab.scenarios.trial import is_done, run_trial
 
 INDEX = "suite.json"
 _SEEDS = range(5)
-_CONTROL_SEEDS = range(9)
-"""Hard negatives have 9 seeds each: with the clean runs, more than 60 runs without any fault."""
+_HARMLESS_SEEDS = range(9)
+"""Hard negatives have 9 seeds each: with the clean runs, more than 60 runs without a fault."""
 
 _FAST_SEEDS = (1, 2)
-_TINY_KINDS = ("F02", "F05", "F11", "F12", "F13w", "F18", "F23", "cooldown", "right-resume")
-_TINY_STEPS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """What a build has done."""
+    """The result of a build."""
 
     runs: int
-    made: int
-    """Those that were not there yet."""
+    """All runs of the suite."""
+
+    trained: int
+    """Runs that this build trained; the others already existed."""
 
 
-def full_suite() -> list[Scenario]:
-    """Every fault twice per seed, naturals once, hard negatives, and all twins."""
-    runs = [
+def make_suite(
+    kinds: Sequence[str] | None = None, seeds: Sequence[int] | None = None
+) -> list[Scenario]:
+    """Each kind with each seed, and the clean twins; faults are both mild and severe.
+
+    Args:
+        kinds: Names from the catalogue, or `clean`; None is every kind.
+        seeds: None is seeds 0 to 4, for hard negatives 0 to 8.
+    """
+    return with_twins(
         Scenario(kind=kind, seed=seed, grade=grade)
-        for kind in FAULTS
-        for grade in Grade
-        for seed in _SEEDS
-    ]
-    runs += [Scenario(kind=kind, seed=seed) for kind in NATURAL for seed in _SEEDS]
-    runs += [Scenario(kind=kind, seed=seed) for kind in HARMLESS for seed in _CONTROL_SEEDS]
-    return with_twins(runs)
+        for kind in (KINDS if kinds is None else kinds)
+        for grade in (tuple(Grade) if kind in FAULTS else (Grade.SEVERE,))
+        for seed in (_default_seeds(kind) if seeds is None else seeds)
+    )
 
 
 def fast_suite() -> list[Scenario]:
-    """Each fault once: half a minute of ten, for trying things out."""
+    """Each fault and each hard negative once: about a tenth of the full suite."""
     seeds = {kind: _FAST_SEEDS[place % 2] for place, kind in enumerate([*FAULTS, *HARMLESS])}
     return with_twins(Scenario(kind=kind, seed=seed) for kind, seed in seeds.items())
 
 
-def tiny_suite() -> list[Scenario]:
-    """12 short runs that touch every part of the lab but ranks."""
-    return with_twins(Scenario(kind=kind, seed=1, steps=_TINY_STEPS) for kind in _TINY_KINDS)
+def _default_seeds(kind: str) -> range:
+    return _HARMLESS_SEEDS if kind in HARMLESS else _SEEDS
 
 
 def with_twins(scenarios: Iterable[Scenario]) -> list[Scenario]:
-    """The scenarios and, in front of them, the clean run of each, once."""
+    """The clean twins of the scenarios, each once, followed by the scenarios."""
     wanted = list(scenarios)
     twins = (scenario.twin() for scenario in wanted)
     return list(dict.fromkeys((*twins, *wanted)))  # a dict keeps the order
@@ -79,18 +82,18 @@ def build_suite(
     on_text: Progress | None = None,
     on_run: Callable[[int, int], None] | None = None,
 ) -> Built:
-    """Train all runs that are not there yet.
+    """Train all runs that do not exist yet.
 
     Args:
         scenarios: What to train.
-        folder: Where; each run gets a folder of its own in it.
-        workers: Processes; None is one per core.
+        folder: Holds one folder per run.
+        workers: Number of processes; None is one per core.
         cache_dir: Where token files are kept; None is the user's cache.
-        on_text: Told how far the text is prepared, if it has to be.
-        on_run: Told how many of all runs are there.
+        on_text: Called with the progress of tokenizing, if the corpus is not in the cache.
+        on_run: Called with the number of complete runs and the total.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # Once and here: processes that begin together would all find the cache empty.
+    # Once, before the processes start: all of them would find the cache empty.
     prepare_corpus(
         CorpusConfig(vocab_size=VOCAB_SIZE, max_bytes=CORPUS_BYTES),
         cache_dir=cache_dir,
@@ -98,7 +101,7 @@ def build_suite(
     )
     missing = [s for s in scenarios if not is_done(s, folder)]
     done = len(scenarios) - len(missing)
-    # Spawned, not forked: a process that has trained leaves threads that a fork would wait for.
+    # Spawned, not forked: after training, a process has threads that would deadlock a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers or os.cpu_count(), mp_context=context) as pool:
         trials = [pool.submit(run_trial, s, folder, cache_dir=cache_dir) for s in missing]
@@ -112,7 +115,7 @@ def build_suite(
             pool.shutdown(cancel_futures=True)
             raise
     _write_index(folder, scenarios)
-    return Built(runs=len(scenarios), made=len(missing))
+    return Built(runs=len(scenarios), trained=len(missing))
 
 
 def _write_index(folder: Path, scenarios: list[Scenario]) -> None:

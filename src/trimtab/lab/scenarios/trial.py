@@ -1,8 +1,8 @@
-"""A trial: one scenario trained to its end, its journal and the truth beside it.
+"""A trial: one scenario, trained to its end, with its journal and its truth.
 
 FOLDER/F02-severe-seed3/
-    trimtab/        the journal, the manifest, the incidents: a run directory like any other
-    truth.json      what was done, when, how hard, where; written last, so it marks the end
+    trimtab/        the journal, the manifest, the incidents: an ordinary run directory
+    truth.json      what was done, when, how strongly, where; written last, so it marks completion
 """
 
 import contextlib
@@ -21,63 +21,73 @@ from trimtab.core.config import Config
 from trimtab.core.errors import LabError
 from trimtab.core.jsonable import to_jsonable
 from trimtab.lab.scenarios.scenario import Scenario
-from trimtab.lab.trainer.disturbance import Base
+from trimtab.lab.trainer.intervention import Base
 from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.lab.trainer.train import train
 
 TRUTH = "truth.json"
 _WORLD = 2
 _RANKS_SECONDS = 1800.0
-"""A run on ranks takes 20 seconds of CPU; by the clock of a machine with other work, far more."""
+"""A run on ranks takes 20 seconds of CPU time; on a busy machine, far more wall-clock time."""
 
-_WATCHING = Config.from_dict({"live": {"telemetry_every": 1}})
-"""All signals at every step: what moves first is a question of single steps."""
+_EVERY_STEP = Config.from_dict({"live": {"telemetry_every": 1}})
+"""All signals at every step: which signal moves first is a matter of single steps."""
 
-Steps = Callable[[int], None]
-"""Told how many steps are done."""
+_WORDING = ("title", "strength_is")
+"""Descriptions in truth.json that may be reworded without changing the run."""
+
+OnStep = Callable[[int], None]
+"""Takes the number of steps done."""
 
 
 class _Stopped(Exception):
-    """The run was ended from outside, to be resumed."""
+    """The run was stopped in order to be resumed."""
 
 
 def run_trial(
-    scenario: Scenario, folder: Path, *, cache_dir: Path | None = None, on_step: Steps | None = None
+    scenario: Scenario,
+    folder: Path,
+    *,
+    cache_dir: Path | None = None,
+    on_step: OnStep | None = None,
 ) -> Path:
-    """Train a scenario in a folder of its own; one that is there and whole is left as it is."""
+    """Train a scenario in a subfolder of `folder`, unless it is already complete there."""
     run_dir = folder / scenario.name
     if is_done(scenario, folder):
         return run_dir
-    shutil.rmtree(run_dir, ignore_errors=True)  # of a trial that was stopped half-way
-    torch.set_num_threads(1)  # the sums of two threads differ from those of one in the last bit
-    if scenario.needs is Base.RANKS:
-        told = run_ranks(
+    shutil.rmtree(run_dir, ignore_errors=True)  # left by an interrupted trial
+    torch.set_num_threads(1)  # sums over two threads differ from those over one in the last bit
+    if scenario.required_base is Base.RANKS:
+        truths = run_ranks(
             _train_on_rank, _WORLD, scenario, run_dir, cache_dir, timeout=_RANKS_SECONDS
         )
-        done = {name: fact for truth in told for name, fact in truth.items()}
+        facts = {name: fact for truth in truths for name, fact in truth.items()}
     else:
-        done = _train_alone(scenario, run_dir, cache_dir, on_step)
+        facts = _train_alone(scenario, run_dir, cache_dir, on_step)
     shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)  # three times the journal's size
-    _write_truth(run_dir, scenario.described() | {"facts": done})
+    _write_truth(run_dir, scenario.description() | {"facts": facts})
     return run_dir
 
 
 def is_done(scenario: Scenario, folder: Path) -> bool:
-    """Whether the folder has this very run, to its end: other settings may have the same name."""
+    """Whether the folder has this run, complete and with the same settings."""
     try:
         truth = read_truth(folder / scenario.name)
     except LabError:
         return False
-    truth.pop("facts", None)
-    return bool(truth == to_jsonable(scenario.described()))
+    expected: dict[str, Any] = to_jsonable(scenario.description())
+    for name in ("facts", *_WORDING):
+        truth.pop(name, None)
+        expected.pop(name, None)
+    return truth == expected
 
 
 def read_truth(run_dir: Path) -> dict[str, Any]:
-    """What was true of a trial; raises LabError where there is none."""
+    """The truth of a finished trial; raises LabError if there is none."""
     try:
         truth: dict[str, Any] = json.loads((run_dir / TRUTH).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise LabError(f"{run_dir} is no finished run of the lab: {error}") from error
+        raise LabError(f"{run_dir} is not a finished run of the lab: {error}") from error
     return truth
 
 
@@ -85,43 +95,43 @@ def _train_on_rank(
     rank: int, scenario: Scenario, run_dir: Path, cache_dir: Path | None
 ) -> dict[str, Any]:
     if rank == 0:
-        shutil.rmtree(run_dir, ignore_errors=True)  # of ranks that were lost; these are the second
+        shutil.rmtree(run_dir, ignore_errors=True)  # left by lost ranks, if this is the retry
     dist.barrier()
     return _train_alone(scenario, run_dir, cache_dir, None)
 
 
 def _train_alone(
-    scenario: Scenario, run_dir: Path, cache_dir: Path | None, on_step: Steps | None
+    scenario: Scenario, run_dir: Path, cache_dir: Path | None, on_step: OnStep | None
 ) -> dict[str, Any]:
-    """Train in this process, in two parts if the scenario has a resume; what was done to it."""
-    disturbance = scenario.disturbance()
+    """Train in this process, in two parts if there is a resume; return the facts for the truth."""
+    intervention = scenario.intervention()
     stop = scenario.stop
 
-    def watch_steps(done: int, loss: Tensor) -> None:
+    def after_step(done: int, loss: Tensor) -> None:
         if on_step is not None:
             on_step(done)
         if done == stop:
             raise _Stopped
 
-    def go(*, resume: bool) -> None:
+    def train_part(*, resume: bool) -> None:
         train(
             scenario.config(),
             run_dir,
             resume=resume,
             cache_dir=cache_dir,
-            on_step=watch_steps,
+            on_step=after_step,
             mode=scenario.mode,
-            watching=_WATCHING,
-            disturbance=disturbance,
+            guard_config=_EVERY_STEP,
+            intervention=intervention,
         )
 
     if stop is None:
-        go(resume=False)
+        train_part(resume=False)
     else:
         with contextlib.suppress(_Stopped):
-            go(resume=False)
-        go(resume=True)
-    return {} if disturbance is None else disturbance.truth
+            train_part(resume=False)
+        train_part(resume=True)
+    return {} if intervention is None else intervention.truth
 
 
 def _write_truth(run_dir: Path, truth: dict[str, Any]) -> None:

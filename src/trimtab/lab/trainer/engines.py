@@ -2,8 +2,8 @@
 
     torchrun --standalone --nproc_per_node=4 -m trimtab.cli lab train --engine fsdp2 ...
 
-The arithmetic is the same everywhere: weights are fp32 and autocast rounds inside of the forward
-pass, under FSDP2 too, so that a run may change its engine between two steps.
+The arithmetic is the same everywhere: weights are fp32 and autocast rounds inside the forward pass,
+also under FSDP2, so that a run may change its engine between two steps.
 """
 
 import math
@@ -23,7 +23,7 @@ from trimtab.lab.model.sizes import ModelConfig
 from trimtab.lab.trainer.train_config import Engine
 
 Forward = Callable[[Tensor, Tensor], Output]
-"""What the loop calls: tokens and targets in, the loss out."""
+"""What the loop calls: takes tokens and targets, returns the loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Ranks:
             dist.barrier()
 
     def mean(self, value: Tensor) -> Tensor:
-        """The mean over ranks, the same bits on all."""
+        """The mean over ranks, bit-identical on all of them."""
         if self.size > 1:
             dist.all_reduce(value)
         return value / self.size
@@ -48,15 +48,15 @@ class Ranks:
 
 @contextmanager
 def join_ranks() -> Iterator[Ranks]:
-    """Meet the other ranks if there are any, and leave them at the end if nobody had met yet."""
+    """Join the process group, if there is one; destroy it at the end if it was created here."""
     has_gpu = torch.cuda.is_available()
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local_rank) if has_gpu else torch.device("cpu")
     if has_gpu:
         torch.cuda.set_device(device)
-    # torchrun says in the environment how many there are and where they meet.
-    comes_by_itself = "WORLD_SIZE" in os.environ and not dist.is_initialized()
-    if comes_by_itself:
+    # torchrun passes the world size and the rendezvous address in the environment.
+    creates_group = "WORLD_SIZE" in os.environ and not dist.is_initialized()
+    if creates_group:
         dist.init_process_group("nccl" if has_gpu else "gloo")
     try:
         if dist.is_initialized():
@@ -64,21 +64,21 @@ def join_ranks() -> Iterator[Ranks]:
         else:
             yield Ranks(rank=0, size=1, device=device)
     finally:
-        if comes_by_itself:
+        if creates_group:
             dist.destroy_process_group()
 
 
 def build_model(
     config: ModelConfig, engine: Engine, ranks: Ranks, seed: int
 ) -> tuple[Gpt, Forward]:
-    """The model with its initial weights, and what to call in its place.
+    """The model with its initial weights, and the callable to use for its forward pass.
 
-    The weights are the same bits under every engine.
+    The initial weights are bit-identical under every engine.
     """
     _check(engine, ranks)
     generator = torch.Generator().manual_seed(seed)
     if engine in (Engine.FSDP2, Engine.HSDP):
-        # Made on no device, sharded, then filled: no rank ever holds the whole model.
+        # Built on the meta device, sharded, then filled: no rank ever holds the whole model.
         with torch.device("meta"):
             model = Gpt(config)
         _shard(model, engine, ranks)
@@ -92,19 +92,19 @@ def build_model(
     return model, model
 
 
-def share_gradients(forward: Forward, *, now: bool) -> None:
-    """Say before a micro-batch whether its gradients are to be averaged over ranks yet.
+def set_gradient_sync(forward: Forward, *, enabled: bool) -> None:
+    """Set whether the next backward pass averages its gradients over ranks.
 
-    Under DDP once per step is enough. FSDP2 shares them at each micro-batch: whole gradients of all
-    layers would not fit beside each other, which is why one shards.
+    Under DDP once per step is enough. FSDP2 reduces at each micro-batch: unsharded gradients of all
+    layers would not fit in memory, which is the reason to shard.
     """
     if isinstance(forward, DistributedDataParallel):
-        forward.require_backward_grad_sync = now  # what its `no_sync()` sets
+        forward.require_backward_grad_sync = enabled  # what its `no_sync()` sets
 
 
 def _shard(model: Gpt, engine: Engine, ranks: Ranks) -> None:
-    """Each block is gathered on its own; embedding, last norm and head form the rest."""
-    # Imported here because they take most of a second, and only shards need them.
+    """Each block is one FSDP2 unit; embedding, last norm and head form another."""
+    # Imported here because they take most of a second, and only sharded engines need them.
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -127,10 +127,10 @@ def _groups(ranks: Ranks) -> tuple[int, int]:
 
 def _check(engine: Engine, ranks: Ranks) -> None:
     if engine is Engine.ALONE and ranks.size > 1:
-        raise ConfigError(f"engine alone cannot use {ranks.size} ranks; take ddp, fsdp2 or hsdp")
+        raise ConfigError(f"engine alone cannot use {ranks.size} ranks; use ddp, fsdp2 or hsdp")
     if engine is not Engine.ALONE and not dist.is_initialized():
         raise ConfigError(
-            f"engine {engine} needs ranks; start it by: "
+            f"engine {engine} needs ranks; start it with: "
             "torchrun --standalone --nproc_per_node=2 -m trimtab.cli lab train ..."
         )
     if engine is Engine.HSDP and ranks.size != math.prod(_groups(ranks)):

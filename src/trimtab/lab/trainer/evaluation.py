@@ -13,17 +13,17 @@ from trimtab.lab.trainer.train_config import TrainConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What an evaluation found."""
+    """The result of an evaluation."""
 
     loss: float
-    """Mean cross-entropy over all held-out windows that were looked at."""
+    """Mean cross-entropy over the held-out windows."""
 
     seconds: float
-    """How long training stood still for it."""
+    """How long training was paused for it."""
 
 
 class Evaluator:
-    """Evaluates a model; each call is a meeting of all ranks."""
+    """Evaluates a model; all ranks must call it together."""
 
     def __init__(self, corpus: TokenCorpus, config: TrainConfig, ranks: Ranks) -> None:
         data = DataConfig(batch_size=config.micro_batch_size, length=config.length)
@@ -36,7 +36,7 @@ class Evaluator:
 
     @torch.no_grad()
     def evaluate(self, forward: Forward) -> Evaluation:
-        """The mean loss over the held-out batches; waits for the device."""
+        """The mean loss over the held-out batches; synchronizes with the device."""
         started = time.perf_counter()
         device = self._ranks.device
         total = torch.zeros((), device=device)

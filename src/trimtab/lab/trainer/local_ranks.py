@@ -1,4 +1,4 @@
-"""Ranks on this machine: forked processes that meet in a file and talk by gloo."""
+"""Ranks on this machine: forked processes with a file rendezvous and gloo."""
 
 import multiprocessing
 import os
@@ -12,33 +12,33 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # imported before the fork: every child would pay for it otherwise
+import torch._dynamo  # imported before the fork, so that the children need not import it
 import torch.distributed as dist
 import torch.distributed.fsdp
 
 from trimtab.core.errors import LabError
 
 TIMEOUT_SECONDS = 120
-"""Until all ranks have answered; what takes longer says so."""
+"""Default time for all ranks to return; callers with longer work pass `timeout`."""
 
-_LOOK_SECONDS = 0.2
-"""Between two looks at whether ranks that have not answered are still alive."""
+_POLL_SECONDS = 0.2
+"""Interval at which ranks that have not returned are checked for being alive."""
 
 
 class RankFailed(LabError):
-    """A rank raised; its traceback is the message."""
+    """A rank raised an exception; the message is its traceback."""
 
 
 class RanksLost(LabError):
-    """Ranks died or fell silent without raising."""
+    """Ranks died or timed out without raising an exception."""
 
 
 def run_ranks(
     body: Callable[..., Any], world: int, *args: Any, timeout: float = TIMEOUT_SECONDS
 ) -> list[Any]:
-    """Call `body(rank, *args)` on so many ranks; return what each returned.
+    """Call `body(rank, *args)` on `world` ranks and return their results in order of rank.
 
-    gloo aborts now and then for no reason of ours, so lost ranks are tried once more.
+    gloo sometimes aborts for reasons outside this code, so lost ranks are retried once.
     """
     try:
         return _run_once(body, world, args, timeout)
@@ -50,11 +50,13 @@ def _run_once(
     body: Callable[..., Any], world: int, args: tuple[Any, ...], timeout: float
 ) -> list[Any]:
     context = multiprocessing.get_context("fork")
-    answers = context.Queue()
+    results_queue = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        meeting = Path(folder) / "meeting"
+        rendezvous = Path(folder) / "rendezvous"
         children = [
-            context.Process(target=_child, args=(body, rank, world, meeting, answers, args))
+            context.Process(
+                target=_child, args=(body, rank, world, rendezvous, results_queue, args)
+            )
             for rank in range(world)
         ]
         for child in children:
@@ -63,7 +65,7 @@ def _run_once(
         deadline = time.monotonic() + timeout
         try:
             while len(results) < world:
-                rank, result, error = _next_answer(answers, children, deadline)
+                rank, result, error = _next_result(results_queue, children, deadline)
                 if error is not None:
                     raise RankFailed(f"rank {rank} failed:\n{error}")
                 results[rank] = result
@@ -73,52 +75,52 @@ def _run_once(
                 if child.is_alive():
                     child.kill()
                     child.join()
-            answers.close()
+            results_queue.close()
     return [results[rank] for rank in range(world)]
 
 
-def _next_answer(
-    answers: Any, children: list[ForkProcess], deadline: float
+def _next_result(
+    results_queue: Any, children: list[ForkProcess], deadline: float
 ) -> tuple[int, Any, str | None]:
-    """What the next rank has to say; raises RanksLost if none is to be expected."""
+    """The next rank's result; raises RanksLost if no more can be expected."""
     while True:
         try:
-            answer: tuple[int, Any, str | None] | None = answers.get(timeout=_LOOK_SECONDS)
+            message: tuple[int, Any, str | None] | None = results_queue.get(timeout=_POLL_SECONDS)
         except queues.Empty:
-            answer = None
-        # A rank that dies makes the others fail in their next meeting: what they say is its echo.
-        # They may be faster than its end.
-        if answer is not None and answer[2] is not None:
-            time.sleep(_LOOK_SECONDS)
+            message = None
+        # When a rank dies, the others fail in their next collective, and their errors may arrive
+        # before its exit code. Wait for the exit code, which names the real cause.
+        if message is not None and message[2] is not None:
+            time.sleep(_POLL_SECONDS)
         codes = [child.exitcode for child in children]
-        if any(codes) or (answer is None and time.monotonic() > deadline):
-            raise RanksLost(f"ranks did not answer, exit codes {codes}")
-        if answer is not None:
-            return answer
+        if any(codes) or (message is None and time.monotonic() > deadline):
+            raise RanksLost(f"ranks did not return, exit codes {codes}")
+        if message is not None:
+            return message
 
 
 def _child(
     body: Callable[..., Any],
     rank: int,
     world: int,
-    meeting: Path,
-    answers: Any,
+    rendezvous: Path,
+    results_queue: Any,
     args: tuple[Any, ...],
 ) -> None:
-    # First of all: a parent that ran backward leaves a thread pool that a child would wait for.
+    # First: after a backward pass in the parent, its thread pool would deadlock here.
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
         dist.init_process_group(
-            "gloo", init_method=f"file://{meeting}", rank=rank, world_size=world
+            "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world
         )
         result = body(rank, *args)
         dist.barrier()
         dist.destroy_process_group()
-        answers.put((rank, result, None))
+        results_queue.put((rank, result, None))
     except BaseException:
-        answers.put((rank, None, traceback.format_exc()))
+        results_queue.put((rank, None, traceback.format_exc()))
     finally:
-        answers.close()
-        answers.join_thread()
-        os._exit(0)  # no clean-up of what belongs to the parent
+        results_queue.close()
+        results_queue.join_thread()
+        os._exit(0)  # skip exit handlers, which belong to the parent

@@ -5,8 +5,8 @@
     AdamW, schedule      |-> [ evaluate ] -> forward, backward -> clip -> step -> [ checkpoint ]
     checkpoint, if any --'
 
-Alone or on the ranks of torchrun, in fp32, bf16 or fp16, from the start or from a checkpoint, it is
-the same code and, as far as floating point permits, the same numbers.
+The same code runs in one process or under torchrun, in fp32, bf16 or fp16, from the start or from a
+checkpoint, and gives the same numbers as far as floating point permits.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,14 +25,14 @@ from trimtab.lab.corpus.tokens import CorpusConfig, Progress, prepare_corpus
 from trimtab.lab.model.gpt import Gpt, Signals
 from trimtab.lab.model.optimizer import make_optimizer
 from trimtab.lab.trainer import checkpoints
-from trimtab.lab.trainer.disturbance import Disturbance, Parts
-from trimtab.lab.trainer.engines import Forward, Ranks, build_model, join_ranks, share_gradients
+from trimtab.lab.trainer.engines import Forward, Ranks, build_model, join_ranks, set_gradient_sync
 from trimtab.lab.trainer.evaluation import Evaluator
+from trimtab.lab.trainer.intervention import Intervention, RunParts
 from trimtab.lab.trainer.schedule import make_schedule
 from trimtab.lab.trainer.train_config import Dtype, TrainConfig
 
 OnStep = Callable[[int, Tensor], None]
-"""Takes how many steps are done, and the last loss as this rank saw it, still on the device."""
+"""Takes the number of steps done and this rank's last loss, still on the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +40,10 @@ class Outcome:
     """How a run ended."""
 
     first_step: int
-    """Where it began: 0, or behind the checkpoint that it was resumed from."""
+    """0, or the step of the checkpoint that it was resumed from."""
 
     eval_loss: float
-    """Loss on held-out text behind the last step."""
+    """Loss on held-out text after the last step."""
 
 
 def train(
@@ -55,28 +55,28 @@ def train(
     on_text: Progress | None = None,
     on_step: OnStep | None = None,
     mode: Mode = Mode.OBSERVE,
-    watching: Config | None = None,
-    disturbance: Disturbance | None = None,
+    guard_config: Config | None = None,
+    intervention: Intervention | None = None,
 ) -> Outcome:
-    """Train a model from its first step, or from its newest checkpoint, to its last.
+    """Train a model to its last step, from the first one or from its newest checkpoint.
 
     Args:
         config: What to train.
         run_dir: The folder of the run: its journal and its checkpoints.
-        resume: Go on from the newest checkpoint; where there is none, begin.
+        resume: Continue from the newest checkpoint; without one, start at step 0.
         cache_dir: Where token files are kept; None is the user's cache.
-        on_text: Told how far the text is prepared, if it has to be.
-        on_step: Told each step.
-        mode: Whether trimtab only looks, or keeps bad steps from the weights.
-        watching: How trimtab watches the run.
-        disturbance: What is done to the run from outside, if anything.
+        on_text: Called with the progress of tokenizing, if the corpus is not in the cache.
+        on_step: Called after each step.
+        mode: Whether trimtab only observes, or also keeps bad steps out of the weights.
+        guard_config: How trimtab watches the run.
+        intervention: A fault or another change to the run.
     """
     with join_ranks() as ranks:
         if not resume and (run_dir / "trimtab").exists():
-            raise ConfigError(f"{run_dir} holds a run already; resume it, or choose another folder")
-        ranks.barrier()  # nobody may write there before everybody has looked
+            raise ConfigError(f"{run_dir} already has a run; resume it, or choose another folder")
+        ranks.barrier()  # no rank may write there before all ranks have checked
 
-        # Weights and data order have generators of their own; this is for what a reader adds, such
+        # Weights and data order have separate generators; this seed is for code you may add, such
         # as dropout.
         torch.manual_seed(config.seed)
         corpus = _corpus(config, ranks, cache_dir, on_text)
@@ -84,9 +84,9 @@ def train(
         run, forward = _build(config, corpus, ranks)
         newest = checkpoints.latest(run_dir / "checkpoints") if resume else None
         first_step = 0 if newest is None else checkpoints.load(newest, run)
-        if disturbance is not None:
-            run = disturbance.attach(
-                Parts(
+        if intervention is not None:
+            run = intervention.attach(
+                RunParts(
                     run=run,
                     forward=forward,
                     ranks=ranks,
@@ -101,7 +101,7 @@ def train(
             run.optimizer,
             run_dir=run_dir,
             mode=mode,
-            config=watching,
+            config=guard_config,
             scaler=run.scaler if run.scaler.is_enabled() else None,
             step=first_step,
             dtype=config.dtype,
@@ -112,10 +112,10 @@ def train(
                 accumulate=config.accumulate,
                 data_position=first_step * config.accumulate,
             )
-            # The range stands first: at its end no further batch is taken.
+            # The range comes first in zip: when it ends, no further batch is fetched.
             for step, micro_batches in zip(range(first_step, config.steps), steps, strict=False):
-                if disturbance is not None and disturbance.planned and step == disturbance.onset:
-                    guard.event("planned change", what=disturbance.title)
+                if intervention is not None and intervention.planned and step == intervention.onset:
+                    guard.event("planned change", what=intervention.title)
                 if step % config.eval_steps == 0:
                     found = evaluator.evaluate(forward)
                     guard.event("evaluation", loss=found.loss, seconds=found.seconds)
@@ -123,17 +123,17 @@ def train(
 
                 peaks: dict[str, Tensor] = {}
                 for count, batch in enumerate(micro_batches, start=1):
-                    share_gradients(forward, now=count == config.accumulate)
+                    set_gradient_sync(forward, enabled=count == config.accumulate)
                     batch = batch.to(ranks.device)
                     with config.dtype.autocast(ranks.device):
                         output = forward(batch.tokens, batch.targets)
                     guard.record(loss=output.cross_entropy, tokens=batch.numel())
-                    peaks = _higher(peaks, output.signals)
-                    # Micro-batches have equal numbers of tokens: the mean of their means is theirs.
+                    peaks = _running_max(peaks, output.signals)
+                    # Micro-batches have equal token counts, so the mean of their means is exact.
                     run.scaler.scale(output.loss / config.accumulate).backward()
-                guard.record(**peaks)  # once a step: of several values the first would stand
+                guard.record(**peaks)  # once per step: of several values the first would be kept
 
-                run.scaler.unscale_(run.optimizer)  # the norm to clip is that of the true gradient
+                run.scaler.unscale_(run.optimizer)  # clip by the norm of the unscaled gradient
                 if config.clip is None:
                     guard.record(grad_norm=_gradient_norm(run.model))
                 else:
@@ -159,7 +159,7 @@ def train(
 def _build(
     config: TrainConfig, corpus: TokenCorpus, ranks: Ranks
 ) -> tuple[checkpoints.Run, Forward]:
-    """All parts of a run as they are before its first step, and what to call for the loss."""
+    """The parts of a run before its first step, and the callable for its forward pass."""
     windows = DataConfig(batch_size=config.micro_batch_size, length=config.length, seed=config.seed)
     data = WindowDataset(corpus, windows, rank=ranks.rank, world_size=ranks.size)
     model, forward = build_model(config.model, config.engine, ranks, config.seed)
@@ -169,8 +169,8 @@ def _build(
         model=model,
         optimizer=optimizer,
         scheduler=make_schedule(optimizer, config),
-        # fp16 has no room for small gradients: the loss is scaled up, and they with it. In the
-        # other types the scaler is off, and its lines in the loop do nothing.
+        # Small gradients underflow in fp16, so the loss is scaled up. With other dtypes the scaler
+        # is disabled and its calls in the loop do nothing.
         scaler=torch.amp.GradScaler(ranks.device.type, enabled=config.dtype is Dtype.FP16),
         loader=make_loader(data, pin_memory=ranks.device.type == "cuda"),
         identity=config.identity(),
@@ -181,7 +181,7 @@ def _build(
 def _corpus(
     config: TrainConfig, ranks: Ranks, cache_dir: Path | None, on_text: Progress | None
 ) -> TokenCorpus:
-    """The token files; the first rank makes them, the others find them in the cache."""
+    """The token files; rank 0 builds them, the other ranks load them from the cache."""
     wanted = CorpusConfig(vocab_size=config.model.vocab_size, max_bytes=config.corpus_bytes)
     if ranks.rank == 0:
         prepare_corpus(wanted, cache_dir=cache_dir, progress=on_text)
@@ -195,8 +195,8 @@ def _gradient_norm(model: Gpt) -> Tensor:
     return torch.nn.utils.get_total_norm(gradients)
 
 
-def _higher(peaks: Mapping[str, Tensor], signals: Signals | None) -> dict[str, Tensor]:
-    """The largest values over the micro-batches so far and one more; empty if not measured."""
+def _running_max(peaks: Mapping[str, Tensor], signals: Signals | None) -> dict[str, Tensor]:
+    """Update the largest values with those of one more micro-batch; empty if not measured."""
     if signals is None:
         return {}
     seen = {

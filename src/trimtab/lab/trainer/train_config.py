@@ -1,4 +1,4 @@
-"""TrainConfig: all that decides the numbers of a run. Equal configs train equal bits."""
+"""TrainConfig: every setting that affects the numbers. Equal configs give bit-identical runs."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -15,18 +15,18 @@ _LONGEST_WARMUP = 2000
 """Steps of warm-up that published runs agree on (GPT-3, Llama, OLMo)."""
 
 _MAY_CHANGE = frozenset({"engine", "checkpoint_steps", "eval_steps", "eval_batches", "measure"})
-"""What a resume may set anew: where the run is computed and how it is looked at."""
+"""Settings that may differ after a resume: where the run is computed and how it is observed."""
 
 
 class Dtype(StrEnum):
-    """In what the matrices are multiplied; weights, optimizer and softmax stay in fp32."""
+    """The dtype of matrix products; weights, optimizer and softmax stay in fp32."""
 
     FP32 = "fp32"
     BF16 = "bf16"
     FP16 = "fp16"
 
     def autocast(self, device: torch.device) -> torch.autocast:
-        """The context of a forward pass; what needs fp32 stays in it by torch's own list."""
+        """The context of a forward pass; torch keeps operations that need it in fp32."""
         types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
         return torch.autocast(device.type, types[self.value], enabled=self is not Dtype.FP32)
 
@@ -41,10 +41,10 @@ class Engine(StrEnum):
     """Every rank has the whole model; gradients are averaged."""
 
     FSDP2 = "fsdp2"
-    """Every rank has a slice of each tensor; whole layers exist only while they are used."""
+    """Every rank has a shard of each tensor; whole layers exist only while they are used."""
 
     HSDP = "hsdp"
-    """FSDP2 inside of each group of ranks, DDP between the groups."""
+    """FSDP2 inside each group of ranks, DDP between the groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,42 +68,42 @@ class TrainConfig:
     """How the model is spread over ranks."""
 
     batch_size: int = 8
-    """Windows of a step, over all ranks and micro-batches."""
+    """Windows per step, over all ranks and micro-batches."""
 
     length: int = 128
-    """Tokens of a window. 8 x 128 tokens are a step of about a second at 10M on one core."""
+    """Tokens per window. A step of 8 x 128 tokens takes about a second at 10M on one core."""
 
     accumulate: int = 1
-    """Micro-batches that a step is cut into; the numbers are the same but for rounding."""
+    """Micro-batches per step; the numbers are the same up to rounding."""
 
     clip: float | None = 1.0
-    """Largest norm of a gradient; None is not to clip. Source: GPT-3, Llama, OLMo."""
+    """Maximum gradient norm; None does not clip. Source: GPT-3, Llama, OLMo."""
 
     warmup_steps: int | None = None
-    """Steps until the learning rate is at its peak; None is 2,000, or a tenth of a shorter run."""
+    """Steps until the peak learning rate; None is 2,000, or a tenth of the run if that is less."""
 
     seed: int = 0
-    """Decides the initial weights and the order of the data."""
+    """Determines the initial weights and the order of the data."""
 
     corpus_bytes: int = 2**25
-    """The most source text to make tokens from; this is more than there is, so all of it."""
+    """Maximum source text to tokenize; the default exceeds the whole library, so all of it."""
 
     checkpoint_steps: int = 100
-    """Steps between two checkpoints; there is always one behind the last step."""
+    """Steps between two checkpoints; there is always one after the last step."""
 
     eval_steps: int = 100
     """Steps between two evaluations on held-out text; there is always one at the end."""
 
     eval_batches: int = 8
-    """Batches of an evaluation, each time the same ones."""
+    """Batches per evaluation, the same ones each time."""
 
     measure: bool = False
-    """Whether to journal the largest attention logit, log Z and token loss as well; costs memory
+    """Whether to journal the largest attention logit, log Z and token loss as well; needs memory
     for all attention logits of a layer."""
 
     def __post_init__(self) -> None:
-        least_one = ("steps", "accumulate", "checkpoint_steps", "eval_steps", "eval_batches")
-        for name in least_one:
+        positive = ("steps", "accumulate", "checkpoint_steps", "eval_steps", "eval_batches")
+        for name in positive:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.batch_size < 1 or self.batch_size % self.accumulate:
@@ -117,16 +117,16 @@ class TrainConfig:
 
     @property
     def micro_batch_size(self) -> int:
-        """Windows of a micro-batch, over all ranks."""
+        """Windows per micro-batch, over all ranks."""
         return self.batch_size // self.accumulate
 
     @property
     def warmup(self) -> int:
-        """Steps of warm-up, whether they were given or not."""
+        """Steps of warm-up: `warmup_steps` or its default."""
         if self.warmup_steps is not None:
             return self.warmup_steps
         return min(_LONGEST_WARMUP, self.steps // 10)
 
     def identity(self) -> dict[str, Any]:
-        """The settings that a resumed run must share with the one that it continues."""
+        """The settings that must not change when a run is resumed."""
         return {k: v for k, v in dataclasses.asdict(self).items() if k not in _MAY_CHANGE}

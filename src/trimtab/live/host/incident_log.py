@@ -14,6 +14,7 @@ from trimtab.core.incidents import Incident, IncidentChange, Transition
 from trimtab.journal import RunDirectory
 from trimtab.live.shield import log
 from trimtab.policy.incident_report import IncidentReport
+from trimtab.report.incident_files import incident_folder_name
 
 CALLBACK_SECONDS = 5.0
 """How long closing waits for callbacks that still run."""
@@ -22,7 +23,7 @@ _WORDS = {
     Transition.OPENED: "opened",
     Transition.REOPENED: "came back",
     Transition.WORSENED: "got worse",
-    Transition.CLASSED: "is now known",
+    Transition.CLASSIFIED: "is now known",
     Transition.CLOSED: "is over",
 }
 
@@ -75,7 +76,7 @@ def describe(change: IncidentChange, explained: IncidentReport | None, run: RunD
     """One change of an incident in one line."""
     incident = change.incident
     kind = incident.incident_class.value if incident.incident_class else "class not known yet"
-    symptoms = ", ".join(symptom.value for symptom in incident.symptoms)
+    symptoms = ", ".join(incident.symptoms)
     line = (
         f"incident {incident.number} {_WORDS[change.transition]} at step {incident.last.step} "
         f"(since step {incident.onset.step}): {symptoms}; {kind}"
@@ -83,5 +84,5 @@ def describe(change: IncidentChange, explained: IncidentReport | None, run: RunD
     if explained is not None:
         line += f"; likely cause: {explained.diagnosis.root_cause.rstrip('.')}"
         line += f"; do: {explained.action.instruction.rstrip('.')}"
-    folder = run.incident_folder(incident.number, incident.onset.step)
+    folder = run.incidents / incident_folder_name(incident)
     return f"{line}; post-mortem at the end of the run: {folder}"

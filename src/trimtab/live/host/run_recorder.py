@@ -4,6 +4,7 @@ Only the first rank has one: it alone writes the journal and judges, from number
 over all ranks.
 """
 
+import dataclasses
 import math
 import time
 from collections import deque
@@ -17,15 +18,14 @@ from trimtab.core.config import Config
 from trimtab.core.incidents import Incident, IncidentChange
 from trimtab.core.signals import Quality
 from trimtab.diagnose.context import RunFacts
+from trimtab.diagnosis import build_report, make_judge, read_run
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
-from trimtab.judge import Judge
 from trimtab.live.host.clip_detector import ClipDetector
 from trimtab.live.host.incident_log import IncidentLog
 from trimtab.live.host.step_note import StepNote
 from trimtab.live.shield import Shield, log
 from trimtab.policy.incident_report import IncidentReport
-from trimtab.report.incident_files import write_incident
-from trimtab.report.run_report import RunReport
+from trimtab.report.incident_files import write_incidents
 
 POST_CLIP_ADVICE = (
     "the gradient norm was only seen after your own clipping, so it cannot show how large the "
@@ -64,7 +64,10 @@ class RunRecorder:
         self._last_clock: float | None = None
         self._last_step = first_step - 1
         self._facts = RunFacts.from_manifest(manifest)
-        self._judge = Judge(config)
+        self._made = make_judge(config)
+        self._judge = self._made.judge
+        self._num_failures = 0
+        self._report_failures(self._made.failures)
         self._shield = shield or Shield("judge", "records are not judged any more")
         self._pending: list[Record] = []
         self._pending_events: list[Event] = []
@@ -86,7 +89,7 @@ class RunRecorder:
             self._incident_log = IncidentLog(run, on_incident)
             if len(earlier):
                 # Only a judge that knows the past of the run can tell whether it continues it.
-                self._judge.feed(earlier)
+                self._judge.update(earlier)
                 self._attempt += int(first_step <= earlier.step[-1])
                 self.event("resume", first_step, {"last_step": int(earlier.step[-1])})
         except BaseException:
@@ -198,8 +201,15 @@ class RunRecorder:
         events = [event for event in self._pending_events if event.tick <= last]
         self._pending_events = [event for event in self._pending_events if event.tick > last]
         with self._shield.guarding("record"):
-            for change in self._judge.feed(_block(records, events)).changes:
+            for change in self._judge.update(_block(records, events)).changes:
                 self._report(change)
+            self._report_failures(self._judge.failures[self._num_failures :])
+            self._num_failures = len(self._judge.failures)
+
+    def _report_failures(self, failures: Iterable[str]) -> None:
+        """Log the detectors that failed and were left out."""
+        for failure in failures:
+            log.warning("trimtab: %s", failure)
 
     def _advise(self) -> None:
         if not self._has_advised:
@@ -240,21 +250,10 @@ class RunRecorder:
     def _write_postmortems(self) -> None:
         if not self._judge.incidents:
             return
-        block = read_journal(self._run).block
-        reports = [self._judge.explain(i, block, self._facts) for i in self._judge.incidents]
-        run_report = RunReport(
-            source=str(self._run.root),
-            format="journal",
-            rules=self._judge.rules.value,
-            block=block,
-            facts=self._facts,
-            notes=self._remarks(),
-            opinions=tuple(reports),
-        )
-        for report in reports:
-            incident = report.diagnosis.incident
-            folder = self._run.incident_folder(incident.number, incident.onset.step)
-            write_incident(folder, report, run_report)
+        source = read_run(self._run)
+        source = dataclasses.replace(source, notes=(*source.notes, *self._remarks()))
+        report = build_report(self._made, source, name=str(self._run.root))
+        write_incidents(report, self._run.incidents)
 
     def _remarks(self) -> tuple[str, ...]:
         """What every report must say about the journal."""

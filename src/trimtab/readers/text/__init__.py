@@ -1,8 +1,6 @@
-"""Text logs of trainers: one grammar a format, one reader for all."""
+"""Text logs of trainers: one grammar per format (`formats/`), one parser for all (`parser`)."""
 
-from collections.abc import Mapping
-
-from trimtab.readers.formats import LogFormat, Reader
+from trimtab.readers.formats import Format
 from trimtab.readers.text.formats.deepspeed import DEEPSPEED
 from trimtab.readers.text.formats.fairseq import FAIRSEQ
 from trimtab.readers.text.formats.llmc import LLMC
@@ -15,20 +13,20 @@ from trimtab.readers.text.formats.nemo import NEMO
 from trimtab.readers.text.formats.olmo import OLMO
 from trimtab.readers.text.formats.torchtitan import TORCHTITAN
 
-TEXT_READERS: Mapping[LogFormat, Reader] = {
-    # MLPerf first and DeepSpeed last: both stand among the lines of other trainers.
-    LogFormat.MLPERF: MLPERF,
-    LogFormat.MEGATRON: MEGATRON,
-    LogFormat.NEMO: NEMO,
-    LogFormat.TORCHTITAN: TORCHTITAN,
-    LogFormat.OLMO: OLMO,
-    LogFormat.FAIRSEQ: FAIRSEQ,
-    LogFormat.NANOCHAT: NANOCHAT,
-    LogFormat.LLMC: LLMC,
-    LogFormat.NANOGPT: NANOGPT,
-    LogFormat.MODDED_NANOGPT: MODDED_NANOGPT,
-    LogFormat.DEEPSPEED: DEEPSPEED,
-}
+TEXT_FORMATS: tuple[Format, ...] = (
+    # MLPerf first and DeepSpeed last: both appear among the lines of other trainers.
+    MLPERF,
+    MEGATRON,
+    NEMO,
+    TORCHTITAN,
+    OLMO,
+    FAIRSEQ,
+    NANOCHAT,
+    LLMC,
+    NANOGPT,
+    MODDED_NANOGPT,
+    DEEPSPEED,
+)
 """In the order in which they are tried."""
 
-__all__ = ["TEXT_READERS"]
+__all__ = ["TEXT_FORMATS"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from trimtab.core.block import IntArray
 
-MOST_LAYOUTS = 8
+MAX_LAYOUTS = 8
 """Layouts learned for one kind of line. A log has two or three; a hostile one must not make us
 compile a pattern for each of its lines."""
 
@@ -20,7 +20,7 @@ compile a pattern for each of its lines."""
 class Pairs:
     """Finds names and values in the rest of a line.
 
-    Names are to be bounded (`{1,99}`): without an end, each place in a long line would be the
+    Names are to be bounded (`{1,99}`): without an end, each position in a long line would be the
     start of one.
     """
 
@@ -34,18 +34,18 @@ class Pairs:
 
     def layout(self, rest: str) -> tuple[list[str], str]:
         """The names in the rest of a line, and a pattern for lines that look like it."""
-        names, pattern, place = [], "", 0
+        names, pattern, position = [], "", 0
         for pair in self._pair.finditer(rest):
             start, end = pair.span(1)
-            pattern += _digits(rest[place : pair.start()]) + _blanks(rest[pair.start() : start])
+            pattern += _digits(rest[position : pair.start()]) + _blanks(rest[pair.start() : start])
             pattern += re.escape(pair[1]) + _blanks(rest[end : pair.start(2)]) + f"({self._value})"
             names.append(pair[1])
-            place = pair.end(2)
-        return names, pattern + _digits(rest[place:])
+            position = pair.end(2)
+        return names, pattern + _digits(rest[position:])
 
 
 class Layout:
-    """Lines that look alike: where their values stand, and the values of those seen lately."""
+    """Lines of one layout: where their values are, and the values not handed over yet."""
 
     def __init__(self, names: Sequence[str], pattern: str) -> None:
         self._names = names
@@ -54,7 +54,7 @@ class Layout:
         self.cells: list[tuple[str, ...]] = []
 
     def hand_over(self) -> Iterator[tuple[str, IntArray, Sequence[str]]]:
-        """Name, rows and cells of each column; then there are none."""
+        """Name, rows and cells of each column since the last call."""
         rows, cells = np.array(self.rows), self.cells
         self.rows, self.cells = [], []
         if len(rows):
@@ -63,10 +63,10 @@ class Layout:
 
 
 def _blanks(text: str) -> str:
-    """A pattern for what stands between a name and its value: numbers are padded with blanks."""
+    """A pattern for the text between a name and its value: numbers are padded with blanks."""
     return " ++".join(re.escape(part) for part in re.split(" +", text))
 
 
 def _digits(text: str) -> str:
-    """A pattern for what stands between two pairs: numbers without a name come and go."""
+    """A pattern for the text between two pairs, in which unnamed numbers vary."""
     return r"[\d.,]++".join(_blanks(part) for part in re.split(r"\d[\d.,]*", text))

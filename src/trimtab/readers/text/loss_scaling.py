@@ -12,7 +12,7 @@ from trimtab.core.signals import Quality
 from trimtab.readers.table import Table
 from trimtab.readers.text.windows import mark_quality
 
-FEWEST_CHANGES = 6
+MIN_CHANGES = 6
 """With fewer changes of the scale nothing is decided."""
 
 ERRORS = 4.0
@@ -35,7 +35,7 @@ def unscale(table: Table, *, norm: str, scale: str) -> None:
     values[rows] = np.exp2(log_norm - carried)
     table.replace(norm, Column(values, norms.present))
     mark_quality(table, norm, Quality.INFERRED)
-    table.tell(
+    table.add_note(
         f"{norm!r} moves with {scale!r}, so it is the norm of the scaled gradient; it was divided "
         f"by the scale in {len(rows)} records."
     )
@@ -45,7 +45,7 @@ def _share(log_norm: FloatArray, log_scale: FloatArray) -> float:
     """How far the norm follows the scale where it changes: 1 if fully, 0 if chance could do it."""
     moves = np.diff(log_scale)
     changed = moves != 0
-    if np.count_nonzero(changed) < FEWEST_CHANGES:
+    if np.count_nonzero(changed) < MIN_CHANGES:
         return 0.0
     shares = np.diff(log_norm)[changed] / moves[changed]
     error = np.std(shares, ddof=1) / np.sqrt(len(shares))

@@ -11,13 +11,13 @@ _RANK = re.compile(r"\s*(?:\[(?:rank|default)(\d{1,5})\]|(\d{1,5}): )")
 
 _NO_RANK = -1
 
-_MOST_CHANGES = 64
-"""How often another rank may take over the printing, as Megatron's last rank does when a restart
-has more ranks. More are not looked for, so that a hostile file cannot take for ever."""
+_MAX_CHANGES = 64
+"""How often a different rank may take over the printing, as Megatron's last rank does when a
+restart has more ranks. The limit keeps a hostile file from taking forever."""
 
 
 def rank_of(line: str) -> int:
-    """The rank that printed a line; -1 if it does not say."""
+    """The rank that printed a line; -1 if unknown."""
     found = _RANK.match(line)
     return int(found[1] or found[2]) if found else _NO_RANK
 
@@ -31,7 +31,7 @@ def rows_of_others(ranks: IntArray) -> IntArray:
     """
     others = np.zeros(len(ranks), dtype=np.bool_)
     parts = [np.arange(len(ranks))]
-    for _ in range(_MOST_CHANGES):
+    for _ in range(_MAX_CHANGES):
         if not parts:
             break
         rows = parts.pop()

@@ -1,4 +1,4 @@
-"""Means over a log interval: how to tell them from the values of one step, and to say so."""
+"""Means over a log interval: recognises them and lowers the quality of the signal."""
 
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
 """The step of stores that count calls of log() themselves (W&B, trackio).
 
-Any step that the run logged is better than that count, but only if it stands beside the loss: some
+Any step that the run logged is better than that count, but only if it is logged with the loss: some
 runs log a step with their evaluations alone.
 """
 

@@ -14,9 +14,9 @@ import numpy as np
 from trimtab.core.block import FloatArray
 from trimtab.core.errors import UnreadableLog
 from trimtab.readers.cells import to_number
-from trimtab.readers.formats import Reader
-from trimtab.readers.jsonl_log import decode_json
-from trimtab.readers.lines import Progress
+from trimtab.readers.formats import Format
+from trimtab.readers.json_objects import decode_json
+from trimtab.readers.log_file import LogFile, Progress
 from trimtab.readers.table import Table
 
 _MARK = re.compile(rb'^\s*\{\s*"[^"]*"\s*:\s*\{\s*"(start_step|end_step|step_interval|values)"\s*:')
@@ -24,9 +24,9 @@ _MARK = re.compile(rb'^\s*\{\s*"[^"]*"\s*:\s*\{\s*"(start_step|end_step|step_int
 
 def read(path: Path, progress: Progress) -> Table:
     """Read a file of golden values."""
-    data = path.read_bytes()
+    file = LogFile(path, progress)
     try:
-        document, _ = decode_json(data.decode("utf-8-sig", "replace").strip())
+        document, _ = decode_json(file.read().decode("utf-8-sig", "replace").strip())
     except (ValueError, RecursionError) as error:
         raise UnreadableLog(
             f"{path} cannot be read as JSON ({error}); if it was cut off, get it whole"
@@ -40,26 +40,25 @@ def read(path: Path, progress: Progress) -> Table:
     table.add("step", rows, steps)
     for name, values in series.items():
         if name != "step":
-            places = np.searchsorted(steps, np.array(list(values), dtype=np.float64))
-            table.add(name, rows[places], _array(values))
-    progress(len(data), len(data))
+            positions = np.searchsorted(steps, np.array(list(values), dtype=np.float64))
+            table.add(name, rows[positions], _array(values))
     return table
 
 
 def recognises(head: bytes) -> bool:
-    """Whether these bytes begin with a metric that has its steps in a table of its own."""
+    """Whether these bytes begin with a metric that holds a table of steps."""
     return _MARK.match(head.removeprefix(b"\xef\xbb\xbf")) is not None
 
 
 def _series(entry: Any) -> dict[float, float]:
-    """Step to value; a value in words means that the step was not recorded."""
+    """Step to value; a value that is text means that the step was not recorded."""
     fields = _members(entry)
     values = fields.get("values")
     if isinstance(values, list):
         start, interval = fields.get("start_step"), fields.get("step_interval")
         if not isinstance(start, float) or not isinstance(interval, float):
             return {}
-        values = {repr(start + place * interval): value for place, value in enumerate(values)}
+        values = {repr(start + position * interval): value for position, value in enumerate(values)}
     series: dict[float, float] = {}
     for key, value in _members(values).items():
         step = _step(key)
@@ -84,7 +83,8 @@ def _array(values: Mapping[float, float]) -> FloatArray:
     return np.array(list(values.values()), dtype=np.float64)
 
 
-GOLDEN = Reader(
+GOLDEN = Format(
+    name="megatron-golden",
     description="golden values of Megatron-LM",
     suffixes=(),
     recognises=recognises,

@@ -1,4 +1,4 @@
-"""What HF's Trainer does to the loss on its way into every log, told and undone where it can be.
+"""What HF's Trainer does to the loss before it is logged: noted, and undone where possible.
 
 By default (`logging_nan_inf_filter`) a loss that is not finite is left out of the sum, so that the
 log of a run that died reads 0.0; and between two records it is the mean that is logged.
@@ -9,15 +9,15 @@ import numpy as np
 from trimtab.core.block import BoolArray, Column
 from trimtab.core.signals import LOSS, Quality
 from trimtab.readers.aliases import Alias, name_columns
+from trimtab.readers.quoting import quoted
 from trimtab.readers.table import Table
-from trimtab.readers.wording import quoted
 
 _MARKS = ("loss", "learning_rate", "epoch")
 """Names that the Trainer logs together at every record."""
 
 
 def is_by_hf(table: Table, prefix: str) -> bool:
-    """Whether the names in a table, behind this prefix, are those that HF's Trainer logs."""
+    """Whether the names in a table, after this prefix, are those that HF's Trainer logs."""
     return {prefix + mark for mark in _MARKS} <= table.recorded.keys()
 
 
@@ -31,17 +31,18 @@ def restore_hf_losses(table: Table, prefix: str = "") -> None:
     quality = Quality.RAW
     if _is_thinned(table, losses):
         quality = Quality.WINDOW_MEAN
-        table.tell(
-            f"HF's Trainer logs the mean of {quoted(name)} since the record before: a short spike "
-            "is higher than it looks."
+        table.add_note(
+            f"HF's Trainer logs the mean of {quoted(name)} since the previous record: a short "
+            "spike is higher than it looks."
         )
     if hidden.any():
         quality = Quality.INFERRED
         values = np.where(hidden, np.nan, losses.values)
         table.replace(name, Column(values, losses.present))
-        table.tell(
+        table.add_note(
             f"Values of {quoted(name)} that are exactly 0 beside a gradient norm that is 0 or not "
-            f"finite, taken as NaN, which HF's Trainer writes so: {np.count_nonzero(hidden)}."
+            "finite, treated as NaN, which HF's Trainer writes this way: "
+            f"{np.count_nonzero(hidden)}."
         )
     table.meanings[name] = Alias(signal=LOSS, name=name, quality=quality)
 
@@ -51,9 +52,9 @@ def _hidden(losses: Column, table: Table, norm: str) -> BoolArray:
     zero = losses.present & (losses.values == 0.0)
     if norm not in table.recorded:
         if zero.any():
-            table.tell(
-                f"Losses of exactly 0: {np.count_nonzero(zero)}. HF's Trainer writes a NaN so, but "
-                "without a gradient norm they are left as they are."
+            table.add_note(
+                f"Losses of exactly 0: {np.count_nonzero(zero)}. HF's Trainer writes NaN this way, "
+                "but without a gradient norm they are left as they are."
             )
         return np.zeros_like(zero)
     norms = table.column(norm)

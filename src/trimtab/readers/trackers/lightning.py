@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trimtab.readers import csv_log
-from trimtab.readers.formats import Reader
+from trimtab.readers.formats import Format
 
 _VERSION = re.compile(r"version_(\d{1,9})")
 
@@ -21,7 +21,8 @@ def _version(path: Path) -> int:
     return int(found[1]) if found else -1
 
 
-LIGHTNING = Reader(
+LIGHTNING = Format(
+    name="lightning",
     description="metrics.csv of Lightning's CSVLogger",
     suffixes=(),
     recognises=lambda head: False,  # a file that is given by its name is plain CSV

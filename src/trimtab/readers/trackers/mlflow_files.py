@@ -9,8 +9,9 @@ from pathlib import Path
 
 from trimtab.core.errors import UnreadableLog
 from trimtab.readers.folders import list_files
-from trimtab.readers.formats import Reader
-from trimtab.readers.lines import LineFile, Progress
+from trimtab.readers.formats import Format
+from trimtab.readers.lines import LineFile
+from trimtab.readers.log_file import Progress
 from trimtab.readers.table import MAX_COLUMNS, Table
 from trimtab.readers.trackers.hf_losses import is_by_hf, restore_hf_losses
 from trimtab.readers.trackers.points import Points
@@ -47,9 +48,9 @@ def read(path: Path, progress: Progress) -> Table:
         points.add(name, step, value, time / 1000)
     table = points.to_table()
     if num_bad:
-        table.tell(f"Lines that are not 'timestamp value step', left out: {num_bad}.")
+        table.add_note(f"Lines that are not 'timestamp value step', left out: {num_bad}.")
     if num_cut:
-        table.tell(f"Last line of a metric cut off in the middle, left out: {num_cut}.")
+        table.add_note(f"Last line of a metric cut off in the middle, left out: {num_cut}.")
     if is_by_hf(table, ""):
         restore_hf_losses(table)
     return table
@@ -92,7 +93,8 @@ def _parse(name: str, line: str) -> Line | None:
     return (time, name, step, value) if max(abs(time), abs(step)) <= _LARGEST else None
 
 
-MLFLOW = Reader(
+MLFLOW = Format(
+    name="mlflow",
     description="run folders of MLflow",
     suffixes=(),
     recognises=lambda head: False,

@@ -15,12 +15,12 @@ import numpy as np
 from trimtab.core.block import BoolArray
 from trimtab.core.errors import MissingExtra, UnreadableLog
 from trimtab.readers.folders import newest_first
-from trimtab.readers.formats import Reader
-from trimtab.readers.lines import Progress
+from trimtab.readers.formats import Format
+from trimtab.readers.log_file import Progress
 from trimtab.readers.table import MAX_COLUMNS, Table
 from trimtab.readers.trackers.call_steps import CALL_STEP, prefer_steps_beside_loss
 from trimtab.readers.trackers.hf_losses import is_by_hf, restore_hf_losses
-from trimtab.readers.trackers.runs import Run, choose_run, tell_choice
+from trimtab.readers.trackers.runs import Run, choose_run, note_choice
 
 _MARK = b"PAR1"
 
@@ -76,7 +76,7 @@ def _read(path: Path, wanted: str | None, progress: Progress) -> Table:
             progress(done, file.metadata.num_rows)
     if not table.num_rows:
         raise UnreadableLog(f"{path} holds no rows; check that the run logged anything")
-    tell_choice(table, chosen, runs)
+    note_choice(table, chosen, runs)
     prefer_steps_beside_loss(table)
     if is_by_hf(table, _HF_PREFIX):
         restore_hf_losses(table, _HF_PREFIX)
@@ -125,7 +125,7 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     except (arrow.ArrowException, OSError, ValueError) as error:
         raise UnreadableLog(
-            f"{path} cannot be read as Parquet: {error}; write it again, or give another format"
+            f"{path} cannot be read as Parquet: {error}; write it again, or give a different format"
         ) from error
 
 
@@ -148,7 +148,7 @@ def _check_claims(path: Path, metadata: Any) -> None:
     """Refuse a file that would unpack to far more than it is."""
     size = path.stat().st_size
     unpacked = sum(
-        metadata.row_group(place).total_byte_size for place in range(metadata.num_row_groups)
+        metadata.row_group(position).total_byte_size for position in range(metadata.num_row_groups)
     )
     if metadata.num_rows > max(_FREE_ROWS, ROWS_PER_BYTE * size) or unpacked > max(
         _FREE_UNPACKED, UNPACKED_PER_BYTE * size
@@ -164,7 +164,8 @@ def _is_numeric(kind: Any) -> bool:
     return str(kind).startswith(words)
 
 
-PARQUET = Reader(
+PARQUET = Format(
+    name="parquet",
     description="Parquet with a column for each metric",
     suffixes=(".parquet",),
     recognises=recognises,

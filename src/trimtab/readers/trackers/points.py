@@ -1,7 +1,7 @@
 """Points: values that were logged one by one (name, step, value, time), put together as rows.
 
-TensorBoard and MLflow keep every metric as a series of its own, and some of these count other
-things than steps. So the loss alone tells where a run was restarted, and every other value goes to
+TensorBoard and MLflow keep every metric as a separate series, and some of these do not count
+steps. So only the loss decides where a run was restarted, and every other value goes to
 the row of its attempt and its step.
 """
 
@@ -33,7 +33,7 @@ class Points:
         return len(self.values)
 
     def number_of(self, name: str) -> int:
-        """The number that stands for a name in `numbers`."""
+        """The number of a name in `numbers`."""
         return self._names.setdefault(name, len(self._names))
 
     def add(self, name: str, step: int, value: float, time: float) -> None:
@@ -63,7 +63,9 @@ class Points:
         self._fill(table, numbers, values, row_of)
         if len(rows) > 1 and len(np.unique(steps)) == 1:
             table.replace(STEP, Column.complete(rows.astype(np.float64)))
-            table.tell(f"Every value was logged at step {steps[0]}: the rows are numbered from 0.")
+            table.add_note(
+                f"Every value was logged at step {steps[0]}: the rows are numbered from 0."
+            )
         known = np.isfinite(times) & (times > 0)
         if known.any():
             clock = np.full(len(rows), np.nan)
@@ -84,18 +86,18 @@ class Points:
             own = order[borders[number] : borders[number + 1]]
             column = f"{name} (logged)" if name in _TAKEN else name
             if number < MAX_COLUMNS and STEP in name_columns([column]).foreign:
-                # The store has an axis of its own: a logged step is a value like any other.
+                # The store has its own axis: a logged step is a value like any other.
                 table.meanings[column] = Alias(signal=column, name=column)
             table.add(column, row_of[own], values[own])
 
 
 def _attempts(numbers: IntArray, steps: IntArray, main: int) -> IntArray:
     """The attempt of each point: one more whenever the step of the main series goes back."""
-    places = np.flatnonzero(numbers == main)
-    back = np.flatnonzero(steps[places[1:]] < steps[places[:-1]])
-    before, behind = places[back], places[back + 1]
-    attempts = np.searchsorted(behind, np.arange(len(numbers)), side="right")
-    for last, first in zip(before.tolist(), behind.tolist(), strict=True):
+    positions = np.flatnonzero(numbers == main)
+    back = np.flatnonzero(steps[positions[1:]] < steps[positions[:-1]])
+    before, after = positions[back], positions[back + 1]
+    attempts = np.searchsorted(after, np.arange(len(numbers)), side="right")
+    for last, first in zip(before.tolist(), after.tolist(), strict=True):
         # Between the two, what is logged at an old step is of the old attempt.
         attempts[last + 1 : first] += steps[last + 1 : first] <= steps[first]
     return attempts
@@ -109,10 +111,10 @@ def _rows(attempts: IntArray, steps: IntArray, numbers: IntArray) -> tuple[IntAr
     order = np.lexsort((numbers, steps, attempts))
     changed = (np.diff(attempts[order]) != 0) | (np.diff(steps[order]) != 0)
     repeated = np.concatenate([[False], ~changed & (np.diff(numbers[order]) == 0)])
-    places = np.arange(len(order))
-    runs = np.maximum.accumulate(np.where(repeated, 0, places))
+    positions = np.arange(len(order))
+    runs = np.maximum.accumulate(np.where(repeated, 0, positions))
     group = np.concatenate([[0], np.cumsum(changed)])
-    copies = places - runs
+    copies = positions - runs
     keys = group * (int(copies.max(initial=0)) + 1) + copies
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     row_of = np.empty(len(order), dtype=np.int64)

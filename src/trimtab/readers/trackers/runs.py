@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimtab.core.errors import UnreadableLog
+from trimtab.readers.quoting import listed, printable, quoted
 from trimtab.readers.table import Table
-from trimtab.readers.wording import listed, printable, quoted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +30,11 @@ def choose_run(path: Path, runs: Sequence[Run], wanted: str | None) -> Run:
     raise UnreadableLog(f"{path} has no run {quoted(wanted)}; its runs: {names}")
 
 
-def tell_choice(table: Table, run: Run, runs: Sequence[Run]) -> None:
+def note_choice(table: Table, run: Run, runs: Sequence[Run]) -> None:
     """Say which run was read, if there are others."""
     others = [printable(other.name or other.id) for other in runs if other != run]
     if others:
-        table.tell(
+        table.add_note(
             f"Of {len(runs)} runs in the file, {quoted(printable(run.name or run.id))} is read; "
-            f"for another, write its name behind the file and a #: {listed(others)}."
+            f"to read a different one, append # and its name to the file: {listed(others)}."
         )

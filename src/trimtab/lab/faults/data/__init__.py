@@ -1,1 +1,1 @@
-"""Faults of the data."""
+"""Faults in the data: one file per fault, named by its number in the catalogue."""

@@ -1,4 +1,4 @@
-"""F01: a batch of real tokens in an order that no model can predict."""
+"""F01: a batch of real tokens in random order, which no model can predict."""
 
 import dataclasses
 
@@ -7,16 +7,16 @@ import torch
 from trimtab.core.causes import Cause
 from trimtab.lab.corpus.data import Batch
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Disturbance, Parts, between
-from trimtab.lab.trainer.touch import change_batches
+from trimtab.lab.trainer.injection import change_batches
+from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
 
 
-class HardBatch(Disturbance):
-    """For one step, the windows of a batch are shuffled inside: every token common, none likely."""
+class HardBatch(Intervention):
+    """For one step, tokens are shuffled within their windows: common tokens, impossible order."""
 
     cause = Cause.HARD_BATCH
-    title = "a batch whose tokens are in random order"
-    strength_name = "share of its windows"
+    title = "one batch with its tokens in random order"
+    strength_name = "of the batch's windows"
     heals = True
 
     @property
@@ -27,9 +27,9 @@ class HardBatch(Disturbance):
     @property
     def strength(self) -> float:
         """From a quarter of the batch to all of it."""
-        return between(0.25, 1.0, self.severity)
+        return interpolate(0.25, 1.0, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
+    def attach(self, parts: RunParts) -> Run:
         """Shuffle the batch of the onset."""
         return change_batches(parts.run, self._change)
 

@@ -1,4 +1,4 @@
-"""F02: some batches in a row of tokens that hardly ever occur, or of one phrase over and over."""
+"""F02: a few consecutive batches of rare tokens, or of one phrase repeated."""
 
 import dataclasses
 from typing import Any
@@ -9,36 +9,36 @@ import torch
 from trimtab.core.causes import Cause
 from trimtab.lab.corpus.data import Batch
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Disturbance, Parts, between
-from trimtab.lab.trainer.touch import change_batches
+from trimtab.lab.trainer.injection import change_batches
+from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
 
 _RAREST = 48
-"""How many of the least frequent tokens are drawn from: about a tenth of a vocabulary of 512, where
-the small corpus has that many with fewer than 100 occurrences."""
+"""Number of least frequent tokens to draw from: about a tenth of a vocabulary of 512; in the small
+corpus, each of them occurs fewer than 100 times."""
 
 _LONGEST_PHRASE = 4
 
 
-class DegenerateTokens(Disturbance):
-    """Rows of rare tokens, or of a short phrase repeated; the seed decides which."""
+class DegenerateTokens(Intervention):
+    """Rows of rare tokens, or of a short repeated phrase; the seed determines which."""
 
     cause = Cause.RARE_TOKENS
-    title = "rows of rare tokens, or of a phrase repeated"
-    strength_name = "share of the rows of each batch"
+    title = "rows of rare tokens, or of a repeated phrase"
+    strength_name = "of the rows in each batch"
     heals = True
 
     @property
     def steps(self) -> int:
-        """1 to 5 batches: what a shard of bad documents is for a large batch."""
+        """1 to 5 batches, as a shard of bad documents would fill in a large run."""
         return int(self.random.integers(1, 6))
 
     @property
     def strength(self) -> float:
         """From an eighth of the rows to all of them."""
-        return between(0.125, 1.0, self.severity)
+        return interpolate(0.125, 1.0, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
-        """Replace rows in the batches between onset and end."""
+    def attach(self, parts: RunParts) -> Run:
+        """Replace rows in the batches from onset to end."""
         counts = parts.corpus.counts()
         rarest = np.argsort(counts, kind="stable")[:_RAREST]
         repeats = bool(self.random.spawn(1)[0].integers(2))

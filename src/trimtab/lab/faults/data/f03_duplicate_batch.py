@@ -1,34 +1,34 @@
-"""F03: the loader serves the same batch again and again."""
+"""F03: the loader returns the same batch repeatedly."""
 
 import dataclasses
 
 from trimtab.core.causes import Cause
 from trimtab.lab.corpus.data import Batch
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Disturbance, Parts, between
-from trimtab.lab.trainer.touch import change_batches
+from trimtab.lab.trainer.injection import change_batches
+from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
 
 
-class DuplicateBatch(Disturbance):
-    """The batch before the onset comes again and again; the loss falls, and nothing is learned."""
+class DuplicateBatch(Intervention):
+    """The batch before the onset is repeated; the loss falls, but the model learns nothing."""
 
     cause = Cause.DUPLICATE_BATCH
-    title = "the same batch over and over"
+    title = "the same batch repeated"
     strength_name = "steps"
     heals = True
 
     @property
     def steps(self) -> int:
-        """All repetitions; the first occurrence is a batch like any other."""
+        """The repetitions, without the first occurrence."""
         return round(self.strength)
 
     @property
     def strength(self) -> float:
-        """From 4 steps, when momentum has just filled with it, to 80."""
-        return between(4, 80, self.severity)
+        """From 4 steps, when momentum has just adapted to it, to 80."""
+        return interpolate(4, 80, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
-        """Keep the batch before the onset and serve it until the end."""
+    def attach(self, parts: RunParts) -> Run:
+        """Keep the batch before the onset and return it until the end."""
         kept: list[Batch] = []
 
         def change(step: int, batch: Batch) -> Batch:

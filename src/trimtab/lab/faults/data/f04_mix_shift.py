@@ -1,4 +1,4 @@
-"""F04: from some step on, another kind of text."""
+"""F04: from some step on, a different kind of text."""
 
 import dataclasses
 from typing import ClassVar
@@ -11,27 +11,27 @@ from trimtab.lab.corpus.data import Batch
 from trimtab.lab.corpus.shards import Split, TokenArray
 from trimtab.lab.corpus.text import Source
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Disturbance, Parts, between
-from trimtab.lab.trainer.touch import change_batches
+from trimtab.lab.trainer.injection import change_batches
+from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
 
 _KINDS = (Source.PROSE, Source.TABLES, Source.GARBAGE)
-"""Prose is near to what the run has seen, tables are nearly free to predict, garbage is not."""
+"""Prose is close to the usual data, tables are easy to predict, garbage is hard."""
 
 
-class MixShift(Disturbance):
-    """A share of the rows comes from one source only, until the run ends."""
+class MixShift(Intervention):
+    """A share of the rows comes from one source only, until the end of the run."""
 
     cause: ClassVar[Cause | None] = Cause.DATA_MIX_SHIFT
-    title = "another mix of data, unannounced"
-    strength_name = "share of the rows that are of one source"
+    title = "a different data mix, unannounced"
+    strength_name = "of the rows from one source"
 
     @property
     def strength(self) -> float:
         """From a quarter of the rows to all."""
-        return between(0.25, 1.0, self.severity)
+        return interpolate(0.25, 1.0, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
-        """Replace rows by windows of one source, from the onset on."""
+    def attach(self, parts: RunParts) -> Run:
+        """Replace rows with windows from one source, from the onset on."""
         arrays = parts.corpus.tokens(Split.TRAIN)
         longer = parts.config.length + 1
         kinds = [kind for kind in _KINDS if len(arrays.get(kind, ())) > longer]

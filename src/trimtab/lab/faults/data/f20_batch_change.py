@@ -1,16 +1,16 @@
-"""F20: the batch becomes smaller: noisier numbers, and no fault."""
+"""F20: the batch becomes smaller: noisier numbers, but not a fault."""
 
 import dataclasses
 
 from trimtab.core.causes import Cause
 from trimtab.lab.corpus.data import Batch
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Disturbance, Parts, between
-from trimtab.lab.trainer.touch import change_batches
+from trimtab.lab.trainer.injection import change_batches
+from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
 
 
-class SmallerBatch(Disturbance):
-    """From the onset on only some rows of each batch are left, and nobody has announced it."""
+class SmallerBatch(Intervention):
+    """From the onset on, each batch has fewer rows, without an announcement."""
 
     cause = Cause.BATCH_SIZE_CHANGE
     title = "a smaller batch, unannounced"
@@ -19,11 +19,11 @@ class SmallerBatch(Disturbance):
 
     @property
     def strength(self) -> float:
-        """From a third fewer to a quarter of the rows."""
-        return between(1.5, 4, self.severity)
+        """From a third fewer rows to a quarter of them."""
+        return interpolate(1.5, 4, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
-        """Cut the batches."""
+    def attach(self, parts: RunParts) -> Run:
+        """Truncate the batches."""
 
         def change(step: int, batch: Batch) -> Batch:
             if not self.covers(step):

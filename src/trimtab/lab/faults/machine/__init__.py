@@ -1,1 +1,1 @@
-"""Faults of hardware, ranks, storage and resumes."""
+"""Faults in hardware, ranks, the data loader and resumes: one file per fault, named by number."""

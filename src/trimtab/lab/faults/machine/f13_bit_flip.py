@@ -1,4 +1,4 @@
-"""F13: one bit of one number turns over, in a gradient or in a weight."""
+"""F13: one bit of one number flips, in a gradient or in a weight."""
 
 import math
 
@@ -7,24 +7,24 @@ from torch import Tensor, nn
 
 from trimtab.core.causes import Cause
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Disturbance, Parts
-from trimtab.lab.trainer.touch import before_step, change_gradient
+from trimtab.lab.trainer.injection import before_step, change_gradient
+from trimtab.lab.trainer.intervention import Intervention, RunParts
 
 _LOWEST, _HIGHEST = 23, 30
-"""The bits of a float32's exponent. 30 is 0 in every number below 2, and turning it multiplies by
-2^128; the others are mostly 1 there, and turning them makes a number vanish, which nobody sees."""
+"""The exponent bits of a float32. Bit 30 is 0 in every number below 2; flipping it multiplies by
+2^128. The others are mostly 1 there; flipping them makes a number tiny, with no visible effect."""
 
 
-class _BitFlip(Disturbance):
+class _BitFlip(Intervention):
     cause = Cause.BIT_FLIP
-    strength_name = "bit"
+    strength_name = "(bit number)"
 
     @property
     def strength(self) -> float:
-        """From the lowest bit of the exponent to its highest."""
+        """From the lowest exponent bit to the highest."""
         return _LOWEST + math.ceil((_HIGHEST - _LOWEST) * self.severity)
 
-    def _choose(self, parts: Parts) -> tuple[str, nn.Parameter, int]:
+    def _choose(self, parts: RunParts) -> tuple[str, nn.Parameter, int]:
         """A random element of a random matrix."""
         matrices = [(n, p) for n, p in parts.run.model.named_parameters() if p.ndim == 2]
         name, parameter = matrices[int(self.random.integers(len(matrices)))]
@@ -32,7 +32,7 @@ class _BitFlip(Disturbance):
         return name, parameter, element
 
     def _flip(self, name: str, values: Tensor, element: int) -> None:
-        """Turn the bit over in place; the tensor is float32 and contiguous."""
+        """Flip the bit in place; the tensor is float32 and contiguous."""
         bit = int(self.strength)
         number = values.view(-1)[element : element + 1]
         self.truth |= {"tensor": name, "element": element, "bit": bit, "before": number.item()}
@@ -41,7 +41,7 @@ class _BitFlip(Disturbance):
 
 
 class GradientBitFlip(_BitFlip):
-    """A bit of a gradient flips on one rank, before it is averaged; it is gone at the next step."""
+    """A bit of a gradient flips on one rank before averaging, for one step."""
 
     title = "a bit flip in a gradient"
     heals = True
@@ -51,7 +51,7 @@ class GradientBitFlip(_BitFlip):
         """One gradient."""
         return 1
 
-    def attach(self, parts: Parts) -> Run:
+    def attach(self, parts: RunParts) -> Run:
         """Flip it on the last rank."""
         if parts.ranks.rank != parts.ranks.size - 1:
             return parts.run
@@ -70,11 +70,11 @@ class GradientBitFlip(_BitFlip):
 
 
 class WeightBitFlip(_BitFlip):
-    """A bit of a weight flips on one rank, between two steps, and stays."""
+    """A bit of a weight flips on one rank between two steps, and stays flipped."""
 
     title = "a bit flip in a weight"
 
-    def attach(self, parts: Parts) -> Run:
+    def attach(self, parts: RunParts) -> Run:
         """Flip it on the last rank."""
         if parts.ranks.rank != parts.ranks.size - 1:
             return parts.run

@@ -1,29 +1,29 @@
-"""F15: the replicas of a model are not the same any more."""
+"""F15: the replicas of a model are no longer equal."""
 
 import torch
 
 from trimtab.core.causes import Cause
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Base, Disturbance, Parts, between
-from trimtab.lab.trainer.touch import before_step
+from trimtab.lab.trainer.injection import before_step
+from trimtab.lab.trainer.intervention import Base, Intervention, RunParts, interpolate
 
 
-class OutOfSync(Disturbance):
-    """The weights of one rank move away from the others' and stay away: ranks average gradients,
-    and nobody ever compares weights."""
+class OutOfSync(Intervention):
+    """The weights of one rank differ from the others and stay different: ranks average gradients
+    but never compare weights."""
 
     cause = Cause.REPLICAS_OUT_OF_SYNC
     title = "a rank whose weights differ"
-    strength_name = "difference by the size of the weights"
+    strength_name = "times the size of the weights"
     base = Base.RANKS
 
     @property
     def strength(self) -> float:
         """From 1 % to the size of the weights themselves."""
-        return between(0.01, 1.0, self.severity)
+        return interpolate(0.01, 1.0, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
-        """Move the weights of the last rank at the onset."""
+    def attach(self, parts: RunParts) -> Run:
+        """Add noise to the weights of the last rank at the onset."""
         if parts.ranks.rank != parts.ranks.size - 1:
             return parts.run
         self.truth["rank"] = parts.ranks.rank

@@ -1,20 +1,20 @@
-"""F16: the loader makes the run wait."""
+"""F16: the data loader stalls."""
 
 import time
 
 from trimtab.core.causes import Cause
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Disturbance, Parts, between
-from trimtab.lab.trainer.touch import before_step
+from trimtab.lab.trainer.injection import before_step
+from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
 
 _EVERY = 5
 
 
-class LoaderStall(Disturbance):
-    """Every fifth batch comes late for a while. The numbers of the run do not change at all."""
+class LoaderStall(Intervention):
+    """For 20 steps, every fifth batch is late. The trained numbers do not change."""
 
     cause = Cause.LOADER_STALL
-    title = "batches that come late"
+    title = "batches that arrive late"
     strength_name = "seconds"
     heals = True
 
@@ -25,10 +25,10 @@ class LoaderStall(Disturbance):
 
     @property
     def strength(self) -> float:
-        """From a quarter of a second, some ten steps of a small model, to two seconds."""
-        return between(0.25, 2.0, self.severity)
+        """From a quarter of a second, about ten steps of a small model, to two seconds."""
+        return interpolate(0.25, 2.0, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
+    def attach(self, parts: RunParts) -> Run:
         """Sleep in the loader."""
         self.truth["stalled_steps"] = []
 

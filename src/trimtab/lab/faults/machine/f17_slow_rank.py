@@ -1,4 +1,4 @@
-"""F17: one rank is slow, and all others wait for it."""
+"""F17: one rank is slow, and the others wait for it."""
 
 import time
 
@@ -7,30 +7,30 @@ import torch
 from trimtab.core.causes import Cause
 from trimtab.lab.model.gpt import Output
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Base, Disturbance, Parts, between
-from trimtab.lab.trainer.touch import change_output
+from trimtab.lab.trainer.injection import change_output
+from trimtab.lab.trainer.intervention import Base, Intervention, RunParts, interpolate
 
 
-class SlowRank(Disturbance):
-    """The last rank needs longer for its forward pass; a step is as slow as its slowest rank."""
+class SlowRank(Intervention):
+    """The forward pass of the last rank takes longer; a step is as slow as its slowest rank."""
 
     cause = Cause.SLOW_RANK
-    title = "a rank that is slow"
-    strength_name = "seconds more per step"
+    title = "a slow rank"
+    strength_name = "extra seconds per step"
     base = Base.RANKS
     heals = True
 
     @property
     def steps(self) -> int:
-        """60 steps, so that a suite does not sleep for long."""
+        """60 steps, to keep the suite fast."""
         return 60
 
     @property
     def strength(self) -> float:
-        """From 30 ms, a step of a small model, to 150 ms."""
-        return between(0.03, 0.15, self.severity)
+        """From 30 ms, about one step of a small model, to 150 ms."""
+        return interpolate(0.03, 0.15, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
+    def attach(self, parts: RunParts) -> Run:
         """Sleep in the forward pass of the last rank."""
         self.truth["rank"] = parts.ranks.size - 1
         if parts.ranks.rank != parts.ranks.size - 1:

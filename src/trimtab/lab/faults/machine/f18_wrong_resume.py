@@ -1,4 +1,4 @@
-"""F18: a run goes on from the wrong weights, or from the wrong place in its data."""
+"""F18: a run resumes with the wrong weights, or at the wrong data position."""
 
 import dataclasses
 from collections import deque
@@ -10,26 +10,26 @@ from torch import Tensor
 from trimtab.core.causes import Cause
 from trimtab.lab.corpus.data import Batch, Loader
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Base, Disturbance, Parts, between
-from trimtab.lab.trainer.touch import before_step, change_batches
+from trimtab.lab.trainer.injection import before_step, change_batches
+from trimtab.lab.trainer.intervention import Base, Intervention, RunParts, interpolate
 
 
-class WrongWeights(Disturbance):
-    """After the resume the weights are those of an earlier checkpoint; all else is right."""
+class WrongWeights(Intervention):
+    """After the resume, the weights are those of an earlier step; everything else is correct."""
 
     cause = Cause.WRONG_RESUME
-    title = "old weights at a resume"
-    strength_name = "share of the way back to the start"
+    title = "old weights after a resume"
+    strength_name = "of the steps back to the start"
     base = Base.RESUME
     _kept: dict[str, Tensor]
 
     @property
     def strength(self) -> float:
-        """From a tenth of the steps back to nine tenths."""
-        return between(0.1, 0.9, self.severity)
+        """From a tenth of the steps so far to nine tenths."""
+        return interpolate(0.1, 0.9, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
-        """Keep the weights of an earlier step; put them back after the resume."""
+    def attach(self, parts: RunParts) -> Run:
+        """Keep the weights of an earlier step and load them after the resume."""
         source = self.onset - max(1, round(self.strength * self.onset))
         if parts.first_step == self.onset:
             parts.run.model.load_state_dict(self._kept)
@@ -44,11 +44,11 @@ class WrongWeights(Disturbance):
         return before_step(parts.run, act)
 
 
-class WrongPosition(Disturbance):
-    """After the resume the data goes on from an earlier place: batches are seen a second time."""
+class WrongPosition(Intervention):
+    """After the resume, the data continues from an earlier position: batches are seen twice."""
 
     cause = Cause.WRONG_RESUME
-    title = "an old data position at a resume"
+    title = "an old data position after a resume"
     strength_name = "steps back"
     base = Base.RESUME
     _seen: deque[Batch]
@@ -56,10 +56,10 @@ class WrongPosition(Disturbance):
     @property
     def strength(self) -> float:
         """From 10 batches back to 200."""
-        return between(10, 200, self.severity)
+        return interpolate(10, 200, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
-        """Keep the last batches before the resume, and serve them again after it."""
+    def attach(self, parts: RunParts) -> Run:
+        """Keep the last batches before the resume and repeat them after it."""
         back = round(self.strength) * parts.config.accumulate
         if parts.first_step == self.onset:
             self.truth["data_positions"] = [batch.position for batch in self._seen]
@@ -76,7 +76,7 @@ class WrongPosition(Disturbance):
 
 
 class _Rewound:
-    """A loader that begins with batches it has served before."""
+    """A loader that first repeats batches from before the resume."""
 
     def __init__(self, loader: Loader, again: list[Batch]) -> None:
         self._loader = loader

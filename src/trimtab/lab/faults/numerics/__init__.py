@@ -1,1 +1,1 @@
-"""Faults of number formats, logits and the loss."""
+"""Faults in number formats, logits and the loss: one file per fault, named by its number."""

@@ -1,27 +1,27 @@
-"""F10: the logits of the output grow, and log Z with them."""
+"""F10: the output logits grow, and log Z with them."""
 
 import torch
 
 from trimtab.core.causes import Cause
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Disturbance, Parts, between
-from trimtab.lab.trainer.touch import before_step
+from trimtab.lab.trainer.injection import before_step
+from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
 
 
-class OutputDrift(Disturbance):
-    """The gain of the last norm grows by a share at every step: the model becomes too sure."""
+class OutputDrift(Intervention):
+    """The gain of the last norm grows at every step: the model becomes overconfident."""
 
     cause = Cause.OUTPUT_LOGIT_DRIFT
-    title = "output logits that grow"
+    title = "growing output logits"
     strength_name = "growth of the last norm's gain per step"
 
     @property
     def strength(self) -> float:
-        """From 0.3 % a step to 2 %."""
-        return between(0.003, 0.02, self.severity)
+        """From 0.3 % per step to 2 %."""
+        return interpolate(0.003, 0.02, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
-        """Grow the gain in front of each step from the onset on."""
+    def attach(self, parts: RunParts) -> Run:
+        """Scale the gain up before each step from the onset on."""
         gain = parts.run.model.norm.weight
 
         @torch.no_grad()

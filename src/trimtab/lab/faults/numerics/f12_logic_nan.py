@@ -1,32 +1,32 @@
-"""F12: a mean over the targets of a batch that has none: 0/0."""
+"""F12: a mean over zero targets: 0/0."""
 
 from trimtab.core.causes import Cause
 from trimtab.lab.model.gpt import Output
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Disturbance, Parts, between
-from trimtab.lab.trainer.touch import change_output
+from trimtab.lab.trainer.injection import change_output
+from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
 
 
-class LogicNan(Disturbance):
-    """A masked mean written by hand meets a batch whose mask is empty: the loss is NaN and so is
-    every gradient. (torch's own cross-entropy gives a NaN loss there, and gradients of 0.)"""
+class LogicNan(Intervention):
+    """A hand-written masked mean gets a batch with an empty mask: the loss and every gradient are
+    NaN. (torch's own cross-entropy gives a NaN loss and gradients of 0.)"""
 
     cause = Cause.LOGIC_NAN
-    title = "a batch without any target"
+    title = "a batch without targets"
     strength_name = "batches"
 
     @property
     def steps(self) -> int:
-        """As many as the strength says."""
+        """The number of batches."""
         return round(self.strength)
 
     @property
     def strength(self) -> float:
-        """From a single batch to 8; one is enough to lose a run that has no guard."""
-        return between(1, 8, self.severity)
+        """From a single batch to 8; one is enough to destroy an unprotected run."""
+        return interpolate(1, 8, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
-        """Divide by the number of targets between onset and end, when it is 0."""
+    def attach(self, parts: RunParts) -> Run:
+        """From onset to end, divide the loss by a target count of 0."""
         accumulate = parts.config.accumulate
 
         def change(step: int, output: Output) -> Output:
@@ -35,8 +35,8 @@ class LogicNan(Disturbance):
             hit = range(self.onset * accumulate, (step + 1) * accumulate)
             self.truth["data_positions"] = list(hit)
             targets = output.loss.new_zeros(())
-            spoiled = output.loss * targets / targets
-            return output._replace(loss=spoiled, cross_entropy=spoiled)
+            nan_loss = output.loss * targets / targets
+            return output._replace(loss=nan_loss, cross_entropy=nan_loss)
 
         change_output(parts.run, parts.forward, change)
         return parts.run

@@ -1,15 +1,15 @@
-"""F22: a loss that is summed where it should be averaged."""
+"""F22: a loss that is summed instead of averaged."""
 
 from trimtab.core.causes import Cause
 from trimtab.lab.model.gpt import Output
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Disturbance, Parts, between
-from trimtab.lab.trainer.touch import change_output
+from trimtab.lab.trainer.injection import change_output
+from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
 
 
-class LossReduction(Disturbance):
-    """The loss that is trained on is a multiple of the mean. In half of all runs the logged one is
-    too, in the others only the gradient tells."""
+class LossReduction(Intervention):
+    """The training loss is a multiple of the mean. In half of the runs the logged loss is too; in
+    the others only the gradient shows it."""
 
     cause = Cause.LOSS_REDUCTION_BUG
     title = "a loss summed instead of averaged"
@@ -17,10 +17,10 @@ class LossReduction(Disturbance):
 
     @property
     def strength(self) -> float:
-        """From 2 micro-batches that are not averaged to 32."""
-        return float(round(between(2, 32, self.severity)))
+        """From 2 to 32, as for that many micro-batches summed instead of averaged."""
+        return float(round(interpolate(2, 32, self.severity)))
 
-    def attach(self, parts: Parts) -> Run:
+    def attach(self, parts: RunParts) -> Run:
         """Multiply the loss from the onset on."""
         is_logged = bool(self.random.integers(2))
         self.truth["logged_loss_too"] = is_logged

@@ -1,1 +1,1 @@
-"""Faults of the optimizer, its state and its schedule."""
+"""Faults in the optimizer, its state and its schedule: one file per fault, named by number."""

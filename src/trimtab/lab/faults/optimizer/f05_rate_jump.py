@@ -1,17 +1,17 @@
-"""F05: the learning rate jumps, and comes back."""
+"""F05: the learning rate jumps up and back."""
 
 from trimtab.core.causes import Cause
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Disturbance, Parts, between
-from trimtab.lab.trainer.touch import scale_rate
+from trimtab.lab.trainer.injection import scale_lr
+from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
 
 
-class RateJump(Disturbance):
-    """For some steps the rate is multiplied, as by a schedule that is badly stitched."""
+class RateJump(Intervention):
+    """For some steps the learning rate is multiplied, as by two schedules joined incorrectly."""
 
     cause = Cause.LR_DISCONTINUITY
-    title = "a jump of the learning rate"
-    strength_name = "times the planned rate"
+    title = "a jump in the learning rate"
+    strength_name = "times the planned learning rate"
     heals = True
 
     @property
@@ -21,10 +21,10 @@ class RateJump(Disturbance):
 
     @property
     def strength(self) -> float:
-        """From 3 to 40 times the planned rate."""
-        return between(3, 40, self.severity)
+        """From 3 to 40 times the planned learning rate."""
+        return interpolate(3, 40, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
-        """Multiply the rates between onset and end."""
-        scale_rate(parts.run, lambda step: self.strength if self.covers(step) else 1.0)
+    def attach(self, parts: RunParts) -> Run:
+        """Multiply the learning rate from onset to end."""
+        scale_lr(parts.run, lambda step: self.strength if self.covers(step) else 1.0)
         return parts.run

@@ -1,27 +1,27 @@
-"""F06: a run is resumed without (all of) its optimizer state."""
+"""F06: a run is resumed without some or all of its optimizer state."""
 
 import math
 
 from trimtab.core.causes import Cause
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Base, Disturbance, Parts, between
+from trimtab.lab.trainer.intervention import Base, Intervention, RunParts, interpolate
 
 
-class StateLost(Disturbance):
-    """The moments and the step count of a share of all parameters are gone after the resume."""
+class StateLost(Intervention):
+    """After the resume, moments and step counts are missing for a share of the parameters."""
 
     cause = Cause.OPTIMIZER_STATE_LOST
-    title = "optimizer state lost at a resume"
-    strength_name = "share of the parameters"
+    title = "optimizer state lost in a resume"
+    strength_name = "of the parameters"
     base = Base.RESUME
 
     @property
     def strength(self) -> float:
         """From a fifth of the tensors to all of them."""
-        return between(0.2, 1.0, self.severity)
+        return interpolate(0.2, 1.0, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
-        """Forget the state that was just loaded."""
+    def attach(self, parts: RunParts) -> Run:
+        """Delete the state that was just loaded."""
         if parts.first_step != self.onset:
             return parts.run
         named = list(parts.run.model.named_parameters())

@@ -1,29 +1,29 @@
-"""F07: a second moment that remembers a calmer time, and forgets too slowly to notice."""
+"""F07: a second moment that is too small for the gradient and adapts too slowly."""
 
 from trimtab.core.causes import Cause
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Disturbance, Parts, between
-from trimtab.lab.trainer.touch import before_step
+from trimtab.lab.trainer.injection import before_step
+from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
 
 _SLOW_BETA2 = 0.9999
-"""A memory of 10,000 steps: longer than any run of the lab."""
+"""Averages over 10,000 steps: longer than any run of the lab."""
 
 
-class StaleMoment(Disturbance):
-    """v shrinks to what it was when gradients were small, and beta2 keeps it there: each update is
+class StaleMoment(Intervention):
+    """v shrinks as if gradients had been small, and a large beta2 keeps it small: each update is
     divided by far too little."""
 
     cause = Cause.STALE_SECOND_MOMENT
-    title = "a second moment far behind the gradient"
-    strength_name = "times smaller than it should be"
+    title = "a second moment far too small for the gradient"
+    strength_name = "times too small"
 
     @property
     def strength(self) -> float:
-        """From a tenth of the right value to a ten-thousandth."""
-        return between(10, 10_000, self.severity)
+        """From a tenth of the correct value to a ten-thousandth."""
+        return interpolate(10, 10_000, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
-        """Shrink v at the onset and stretch its memory from there on."""
+    def attach(self, parts: RunParts) -> Run:
+        """Shrink v at the onset and raise beta2 from there on."""
         optimizer = parts.run.optimizer
 
         def act(step: int) -> None:

@@ -1,24 +1,24 @@
-"""F08: an epsilon that is not small any more."""
+"""F08: an epsilon that is no longer small."""
 
 from trimtab.core.causes import Cause
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Disturbance, Parts, between
-from trimtab.lab.trainer.touch import before_step
+from trimtab.lab.trainer.injection import before_step
+from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
 
 
-class LargeEpsilon(Disturbance):
-    """Adam's epsilon grows past the root of v: the update shrinks where gradients are small."""
+class LargeEpsilon(Intervention):
+    """Adam's epsilon exceeds the root of v: updates shrink where gradients are small."""
 
     cause = Cause.EPSILON_REGIME
     title = "epsilon larger than the root of the second moment"
-    strength_name = "epsilon"
+    strength_name = "as epsilon"
 
     @property
     def strength(self) -> float:
         """From 1e-4, about the root of v in a small model, to 1e-1."""
-        return between(1e-4, 1e-1, self.severity)
+        return interpolate(1e-4, 1e-1, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
+    def attach(self, parts: RunParts) -> Run:
         """Set epsilon at the onset."""
         groups = parts.run.optimizer.param_groups
 

@@ -1,26 +1,26 @@
-"""F19: parameters that are not updated any more."""
+"""F19: parameters that are no longer updated."""
 
 import math
 
 from trimtab.core.causes import Cause
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Disturbance, Parts, between
-from trimtab.lab.trainer.touch import before_step
+from trimtab.lab.trainer.injection import before_step
+from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
 
 
-class Frozen(Disturbance):
-    """Some parameters stop asking for a gradient. The rest of the model learns around them."""
+class Frozen(Intervention):
+    """Some parameters stop requiring a gradient. The rest of the model keeps learning."""
 
     cause = Cause.PARAMETERS_NOT_UPDATING
     title = "parameters that are not updated"
-    strength_name = "share of the block parameters"
+    strength_name = "of the block parameters"
 
     @property
     def strength(self) -> float:
-        """From a tenth of the blocks' tensors to all of them; the embedding goes on learning."""
-        return between(0.1, 1.0, self.severity)
+        """From a tenth of the blocks' tensors to all of them; the embedding keeps learning."""
+        return interpolate(0.1, 1.0, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
+    def attach(self, parts: RunParts) -> Run:
         """Freeze them at the onset."""
         named = list(parts.run.model.blocks.named_parameters())
         count = math.ceil(self.strength * len(named))

@@ -4,25 +4,25 @@ from functools import partial
 
 from trimtab.core.causes import Cause
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.disturbance import Disturbance, Parts, between
+from trimtab.lab.trainer.injection import scale_lr
+from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
 from trimtab.lab.trainer.schedule import lr_factor
-from trimtab.lab.trainer.touch import scale_rate
 
 
-class WrongSchedule(Disturbance):
-    """From the onset on the cosine is upside down: the rate rises by what it should have fallen."""
+class WrongSchedule(Intervention):
+    """From the onset on, the schedule is inverted: the learning rate rises where it should fall."""
 
     cause = Cause.WRONG_SCHEDULE
-    title = "a schedule with its sign wrong"
-    strength_name = "power of the planned fall by which the rate rises"
+    title = "a schedule with the wrong sign"
+    strength_name = "times the planned decrease, upwards (log scale)"
 
     @property
     def strength(self) -> float:
-        """From half the planned fall, upwards, to twice."""
-        return between(0.5, 2.0, self.severity)
+        """From half of the planned decrease, as an increase, to twice."""
+        return interpolate(0.5, 2.0, self.severity)
 
-    def attach(self, parts: Parts) -> Run:
-        """Turn the plan over at the last rate before the onset."""
+    def attach(self, parts: RunParts) -> Run:
+        """Mirror the schedule at the last learning rate before the onset."""
         config = parts.config
         last = max(self.onset - 1, 0)
         planned = partial(lr_factor, warmup=config.warmup, steps=config.steps)
@@ -30,8 +30,8 @@ class WrongSchedule(Disturbance):
         def factor(step: int) -> float:
             if not self.covers(step):
                 return 1.0
-            fall = planned(last) / planned(step)
-            return float(fall ** (1 + self.strength))
+            decrease = planned(last) / planned(step)
+            return float(decrease ** (1 + self.strength))
 
-        scale_rate(parts.run, factor)
+        scale_lr(parts.run, factor)
         return parts.run

@@ -18,25 +18,28 @@ from trimtab.readers.aliases import STEP, Alias
 from trimtab.readers.table import Table
 from trimtab.readers.text.grammar import NUMBER, Grammar, Line, Place
 from trimtab.readers.text.layouts import Pairs
-from trimtab.readers.text.scribe import text_reader
+from trimtab.readers.text.parser import text_format
 from trimtab.readers.text.windows import mark_window_means
 
 
 def finish(table: Table) -> None:
-    """Count steps through all epochs, and tell means from values of one step."""
+    """Count steps across epochs, and mark window means."""
     mark_window_means(table, "iter time (s)")
     epoch, step = table.column("epoch"), table.column(STEP)
     moves = np.diff(step.values)
-    anew = (np.diff(epoch.values) > 0) & (moves <= 0)
-    if not anew.any():
+    restarts = (np.diff(epoch.values) > 0) & (moves <= 0)
+    if not restarts.any():
         return
-    shifts = np.concatenate([[0.0], np.cumsum(np.where(anew, 1 - moves, 0.0))])
+    shifts = np.concatenate([[0.0], np.cumsum(np.where(restarts, 1 - moves, 0.0))])
     table.replace(STEP, Column(step.values + shifts, step.present))
-    table.tell(f"Epochs in which the steps are counted anew, joined: {np.count_nonzero(anew)}.")
+    table.add_note(
+        f"Epochs in which the step count starts again, joined: {np.count_nonzero(restarts)}."
+    )
 
 
-DEEPSPEED = text_reader(
+DEEPSPEED = text_format(
     Grammar(
+        name="deepspeed",
         trainer="DeepSpeed",
         sign=re.compile(r"steps: \d+ loss: |[Ee]poch: \d+ ?\| ?[Ss]tep: \d+ ?\|"),
         lines=(

@@ -23,7 +23,7 @@ from trimtab.readers.aliases import STEP, Alias
 from trimtab.readers.table import Table
 from trimtab.readers.text.grammar import NUMBER, Fields, Grammar, Line, Place
 from trimtab.readers.text.layouts import Pairs
-from trimtab.readers.text.scribe import text_reader
+from trimtab.readers.text.parser import text_format
 from trimtab.readers.text.windows import mark_window_means
 
 STEP_TIME = "1/ups"
@@ -40,7 +40,7 @@ def finish(table: Table) -> None:
     mark_window_means(table, "loss", "gnorm", "wps", STEP_TIME, step="num_updates")
     base = _base_of_loss(table)
     if base is None:
-        table.tell(
+        table.add_note(
             "fairseq mostly writes its loss in bits; no 'ppl' says whether this one is, so it was "
             "left as it is."
         )
@@ -48,13 +48,13 @@ def finish(table: Table) -> None:
         for name in _LOSSES:
             known = table.meanings.get(name, Alias(signal=name, name=name))
             table.meanings[name] = replace(known, scale=math.log(2))
-        table.tell("'loss' is in bits, as 'ppl' shows; it was multiplied by log(2).")
+        table.add_note("'loss' is in bits, as 'ppl' shows; it was multiplied by log(2).")
     if np.nanmax(table.column("num_updates").values, initial=0) > _SIX_DIGITS:
-        table.tell("Steps over a million are printed with six digits, known only roughly.")
+        table.add_note("Steps over a million are printed with six digits, known only roughly.")
 
 
 def _base_of_loss(table: Table) -> float | None:
-    """The base whose powers of the loss make the perplexity; None if there is nothing to tell."""
+    """The base whose powers of the loss make the perplexity; None if it is not known."""
     perplexity = table.column("ppl")
     for name in ("loss", "nll_loss"):
         loss = table.column(name)
@@ -88,8 +88,9 @@ def _json_fields(prefix: str = "") -> Callable[[str], Fields]:
     return fields
 
 
-FAIRSEQ = text_reader(
+FAIRSEQ = text_format(
     Grammar(
+        name="fairseq",
         trainer="fairseq",
         sign=re.compile(r"train_inner\b.{0,20}\{\"|train_inner \| epoch \d+: +\d+ / \d+ \w+="),
         lines=(

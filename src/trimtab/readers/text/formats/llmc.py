@@ -19,7 +19,7 @@ from trimtab.core.signals import (
 )
 from trimtab.readers.aliases import Alias
 from trimtab.readers.text.grammar import NUMBER, Grammar, Line, Place
-from trimtab.readers.text.scribe import text_reader
+from trimtab.readers.text.parser import text_format
 
 # Numbers are padded: a NaN takes the room of the number that it is not.
 _Z_SCORE = r"(?: \([^)]*z\))?"
@@ -34,8 +34,9 @@ _MAIN_LOG = (
     rf"|tel:(?P<tel>{NUMBER})|eval:(?P<hellaswag>{NUMBER}))"
 )
 
-LLMC = text_reader(
+LLMC = text_format(
     Grammar(
+        name="llm.c",
         trainer="llm.c",
         sign=re.compile(
             r"step +\d+/\d+ \| (?:train )?loss +\S+ |s:\d+ (?:trl|tel):"

@@ -22,7 +22,7 @@ from trimtab.readers.table import Table
 from trimtab.readers.text.grammar import Grammar, Line
 from trimtab.readers.text.layouts import Pairs
 from trimtab.readers.text.loss_scaling import unscale
-from trimtab.readers.text.scribe import text_reader
+from trimtab.readers.text.parser import text_format
 from trimtab.readers.text.windows import mark_quality, mark_window_means, window_lengths
 
 LM_LOSS = "lm loss"
@@ -33,7 +33,7 @@ _fields = Pairs(r" ([^|:]{1,99}): +", r"[^| ]++", r" +\|")
 
 
 def finish(table: Table) -> None:
-    """Tell means from values of one step, and give the losses back that were not printed."""
+    """Mark window means, and restore losses that were not printed."""
     for unit in ("ms", "s"):
         mark_window_means(table, LM_LOSS, f"elapsed time per iteration ({unit})")
     _restore_losses(table)
@@ -43,7 +43,7 @@ def finish(table: Table) -> None:
 def _restore_losses(table: Table) -> None:
     losses = [name for name in table.recorded if name.endswith("loss")]
     if losses and LM_LOSS not in losses:
-        return  # another task, whose losses have names of their own
+        return  # a different task, with different names for its losses
     rows = np.flatnonzero(table.column(SKIPPED).present)
     skipped, nan = table.column(SKIPPED).values[rows], table.column(NAN).values[rows]
     idle = skipped >= window_lengths(table, SKIPPED)
@@ -57,17 +57,20 @@ def _restore_losses(table: Table) -> None:
     table.replace(LM_LOSS, Column(values, present))
     if dropped.any():
         mark_quality(table, LM_LOSS, Quality.INFERRED)
-        table.tell(
-            f"Records in which {LM_LOSS!r} was not printed, as Megatron does with NaN; taken as "
+        table.add_note(
+            f"Records in which {LM_LOSS!r} was not printed, as Megatron does with NaN; treated as "
             f"NaN: {np.count_nonzero(dropped)}."
         )
     idle_ones = np.count_nonzero(unprinted & ~dropped)
     if idle_ones:
-        table.tell(f"Records in which all iterations were skipped, without a loss: {idle_ones}.")
+        table.add_note(
+            f"Records in which all iterations were skipped, without a loss: {idle_ones}."
+        )
 
 
-MEGATRON = text_reader(
+MEGATRON = text_format(
     Grammar(
+        name="megatron",
         trainer="Megatron-LM",
         sign=re.compile(r" iteration +\d+/ *\d+ \| +(?:consumed samples|elapsed time)"),
         lines=(

@@ -17,7 +17,7 @@ from trimtab.core.signals import STEP_SECONDS
 from trimtab.readers.aliases import STEP, Alias
 from trimtab.readers.table import Table
 from trimtab.readers.text.grammar import Grammar, Line, Place
-from trimtab.readers.text.scribe import text_reader
+from trimtab.readers.text.parser import text_format
 
 BATCH_SIZE = "global_batch_size"
 
@@ -33,7 +33,7 @@ def finish(table: Table) -> None:
     if not len(size) or size[0] <= 1 or not known.any() or (known % size[0]).any():
         return
     table.replace(STEP, Column(step.values / size[0], step.present))
-    table.tell(f"Steps are counted in samples; they were divided by the batch of {size[0]:g}.")
+    table.add_note(f"Steps are counted in samples; they were divided by the batch of {size[0]:g}.")
 
 
 def _fields(rest: str) -> Iterator[tuple[str, object]]:
@@ -51,8 +51,9 @@ def _fields(rest: str) -> Iterator[tuple[str, object]]:
         yield from values.items()
 
 
-MLPERF = text_reader(
+MLPERF = text_format(
     Grammar(
+        name="mlperf",
         trainer="an MLPerf submission",
         sign=re.compile(r":::MLLOG \{"),
         lines=(

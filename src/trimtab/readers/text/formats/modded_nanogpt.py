@@ -16,7 +16,7 @@ from trimtab.core.signals import LOSS, STEP_SECONDS, Quality
 from trimtab.readers.aliases import STEP, Alias
 from trimtab.readers.table import Table
 from trimtab.readers.text.grammar import NUMBER, Grammar, Line
-from trimtab.readers.text.scribe import text_reader
+from trimtab.readers.text.parser import text_format
 from trimtab.readers.text.windows import mark_window_means
 
 STEP_TIME = "step time (s), from train_time"
@@ -48,8 +48,9 @@ def _fields(rest: str) -> Iterator[tuple[str, str]]:
         yield f"{name} ({unit})" if unit else name, value
 
 
-MODDED_NANOGPT = text_reader(
+MODDED_NANOGPT = text_format(
     Grammar(
+        name="modded-nanogpt",
         trainer="modded-nanogpt",
         sign=re.compile(r"step:\d+/\d+ (?:train_loss|val_loss):"),
         lines=(

@@ -12,10 +12,11 @@ from trimtab.core.signals import LOSS, STEP_SECONDS, Quality
 from trimtab.readers.aliases import Alias
 from trimtab.readers.text.grammar import NUMBER, Grammar, Line
 from trimtab.readers.text.layouts import Pairs
-from trimtab.readers.text.scribe import text_reader
+from trimtab.readers.text.parser import text_format
 
-NANOCHAT = text_reader(
+NANOCHAT = text_format(
     Grammar(
+        name="nanochat",
         trainer="nanochat",
         sign=re.compile(r"step \d+(?:/\d+)? \([\d.]+%\) \| loss: "),
         lines=(

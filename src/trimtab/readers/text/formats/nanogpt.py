@@ -15,13 +15,14 @@ from trimtab.core.signals import EVAL_LOSS, GRAD_NORM, LOSS, STEP_SECONDS
 from trimtab.readers.aliases import Alias
 from trimtab.readers.text.grammar import NUMBER, Grammar, Line, Place
 from trimtab.readers.text.layouts import Pairs
-from trimtab.readers.text.scribe import text_reader
+from trimtab.readers.text.parser import text_format
 
 _ITERATION = rf"iter (?P<step>\d+): loss (?P<iter_loss>{NUMBER}), time (?P<time>{NUMBER})ms"
 _ESTIMATE = rf"train loss (?P<estimated_train_loss>{NUMBER}), val loss (?P<val_loss>{NUMBER})"
 
-NANOGPT = text_reader(
+NANOGPT = text_format(
     Grammar(
+        name="nanogpt",
         trainer="nanoGPT or build-nanogpt",
         sign=re.compile(
             r"iter \d+: loss \S+, time |step \d+: train loss \S+, val loss "

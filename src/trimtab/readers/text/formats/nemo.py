@@ -4,7 +4,7 @@
     step 12 | epoch 0 | loss 2.3170 | grad_norm 0.8125 | lr 1.00e-05 | mem 17.31 GiB | ...
 
 The printer divides sums over its interval by its length: all its fields but `global_step` are
-means, printed with four digits. `val_loss` stands in every line until the next evaluation.
+means, printed with four digits. `val_loss` is in every line until the next evaluation.
 Automodel prints the values of the step.
 """
 
@@ -15,7 +15,7 @@ from trimtab.readers.aliases import Alias
 from trimtab.readers.table import Table
 from trimtab.readers.text.grammar import NUMBER, Grammar, Line
 from trimtab.readers.text.layouts import Pairs
-from trimtab.readers.text.scribe import text_reader
+from trimtab.readers.text.parser import text_format
 from trimtab.readers.text.windows import mark_window_means
 
 _recipe_fields = Pairs(r"\| (\w{1,99}) ", NUMBER)
@@ -26,8 +26,9 @@ def finish(table: Table) -> None:
     mark_window_means(table, "reduced_train_loss", "train_step_timing in s", step="iteration")
 
 
-NEMO = text_reader(
+NEMO = text_format(
     Grammar(
+        name="nemo",
         trainer="NeMo",
         sign=re.compile(
             r"Training epoch \d+, iteration \d+/\d+ \| |step \d+ \| epoch \d+ \| \w+ \S+ \| "

@@ -1,4 +1,4 @@
-"""OLMo-core and OLMo: a line with the step, then one indented line a metric.
+"""OLMo-core and OLMo: a line with the step, then one indented line per metric.
 
     2026-11-15 10:00:00.000	host:0	olmo_core.train...:56	INFO	[step=10/5000,epoch=1,eta=2h]
         train/CE loss=9.123
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from trimtab.core.signals import GRAD_NORM, LOSS, LR, TOKENS_PER_SECOND
 from trimtab.readers.aliases import Alias
 from trimtab.readers.text.grammar import NUMBER, Grammar, Line, Place
-from trimtab.readers.text.scribe import text_reader
+from trimtab.readers.text.parser import text_format
 
 _METRIC = re.compile(rf"([^=]+)=({NUMBER})([BTPE]?)\s*$")
 _FACTORS = {"": 1.0, "B": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
@@ -28,8 +28,9 @@ def _metric(rest: str) -> Iterator[tuple[str, float]]:
         yield name, float(number.replace(",", "")) * _FACTORS[letter]
 
 
-OLMO = text_reader(
+OLMO = text_format(
     Grammar(
+        name="olmo",
         trainer="OLMo",
         sign=re.compile(r"\[step=\d+/[\d?]+,epoch=\d+"),
         lines=(

@@ -13,12 +13,13 @@ from trimtab.core.signals import EVAL_LOSS, TOKENS_PER_SECOND
 from trimtab.readers.aliases import Alias
 from trimtab.readers.text.grammar import NUMBER, Grammar, Line
 from trimtab.readers.text.layouts import Pairs
-from trimtab.readers.text.scribe import text_reader
+from trimtab.readers.text.parser import text_format
 
 _fields = Pairs(r"(\w{1,99}): +", NUMBER)
 
-TORCHTITAN = text_reader(
+TORCHTITAN = text_format(
     Grammar(
+        name="torchtitan",
         trainer="torchtitan",
         sign=re.compile(r"step: +\d+  loss: +\S+  "),
         lines=(

@@ -11,7 +11,7 @@ from trimtab.readers.table import Table
 from trimtab.readers.trackers.databases.database import Database
 from trimtab.readers.trackers.hf_losses import is_by_hf, restore_hf_losses
 from trimtab.readers.trackers.points import Points
-from trimtab.readers.trackers.runs import Run, choose_run, tell_choice
+from trimtab.readers.trackers.runs import Run, choose_run, note_choice
 
 COLUMNS = frozenset({"run_uuid", "key", "value", "timestamp", "step", "is_nan"})
 """What the table of metrics has."""
@@ -34,7 +34,7 @@ def read(database: Database, path: Path, wanted: str | None) -> Table:
     for key, step, value, is_nan, timestamp, _ in rows:
         points.add(key, step, math.nan if is_nan else _value(value), timestamp / 1000)
     table = points.to_table()
-    tell_choice(table, run, runs)
+    note_choice(table, run, runs)
     if is_by_hf(table, ""):
         restore_hf_losses(table)
     return table

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from trimtab.core.errors import UnreadableLog
 from trimtab.readers.folders import newest_first
-from trimtab.readers.formats import Reader
-from trimtab.readers.lines import Progress
+from trimtab.readers.formats import Format
+from trimtab.readers.log_file import Progress
+from trimtab.readers.quoting import listed, printable
 from trimtab.readers.table import Table
 from trimtab.readers.trackers.databases import mlflow_db, trackio_db
 from trimtab.readers.trackers.databases.database import MARK, open_database
-from trimtab.readers.wording import listed, printable
 
 _SUFFIXES = (".db", ".sqlite", ".sqlite3")
 
@@ -50,7 +50,7 @@ def _read(path: Path, run: str | None, progress: Progress) -> Table:
                 "export its metrics as CSV, with a column for the step"
             )
     if database.damage:
-        table.tell(f"The database is damaged: {database.damage}. Read is what could be.")
+        table.add_note(f"The database is damaged: {database.damage}. Read is what could be.")
     if not table.num_rows:
         raise UnreadableLog(f"{path} holds no value of this run; check that it logged anything")
     progress(1, 1)
@@ -65,7 +65,8 @@ def _is_database(path: Path) -> bool:
         return False
 
 
-SQLITE = Reader(
+SQLITE = Format(
+    name="sqlite",
     description="SQLite databases of MLflow and trackio",
     suffixes=(),
     recognises=recognises,

@@ -6,12 +6,12 @@ NaN and the infinities are strings in it.
 from datetime import datetime
 from pathlib import Path
 
-from trimtab.readers.jsonl_log import parse_object
+from trimtab.readers.json_objects import parse_object
 from trimtab.readers.table import Table
 from trimtab.readers.trackers.call_steps import CALL_STEP, prefer_steps_beside_loss
 from trimtab.readers.trackers.databases.database import Database
 from trimtab.readers.trackers.hf_losses import is_by_hf, restore_hf_losses
-from trimtab.readers.trackers.runs import Run, choose_run, tell_choice
+from trimtab.readers.trackers.runs import Run, choose_run, note_choice
 
 COLUMNS = frozenset({"id", "timestamp", "run_name", "step", "metrics"})
 """What the table of metrics has."""
@@ -24,7 +24,7 @@ _ROWS = {
     "run_id": "SELECT id, timestamp, step, metrics FROM metrics WHERE run_id = ?",
     "run_name": "SELECT id, timestamp, step, metrics FROM metrics WHERE run_name = ?",
 }
-"""By what tells runs apart: older versions have only names."""
+"""What identifies a run: older versions have only names."""
 
 _HF_PREFIX = "train/"
 
@@ -46,9 +46,9 @@ def read(database: Database, path: Path, wanted: str | None) -> Table:
             records.append({**own, **record})
     table = Table()
     table.add_records(records)
-    tell_choice(table, run, runs)
+    note_choice(table, run, runs)
     if num_bad:
-        table.tell(f"Rows whose metrics are not a JSON object, left out: {num_bad}.")
+        table.add_note(f"Rows whose metrics are not a JSON object, left out: {num_bad}.")
     prefer_steps_beside_loss(table)
     if is_by_hf(table, _HF_PREFIX):
         restore_hf_losses(table, _HF_PREFIX)

@@ -38,8 +38,8 @@ def _crcs(data: Bytes, starts: IntArray, lengths: IntArray) -> Checksums:
     pairs = np.ascontiguousarray(rows.astype(np.uint8, copy=False).view("<u2").T)
     by_byte, by_pair = _tables()
     crcs = np.full(len(starts), 0xFFFFFFFF, dtype=np.uint32)
-    for place, pair in enumerate(pairs):
-        active = int(np.searchsorted(-lengths, -(2 * place + 2), side="right"))
+    for position, pair in enumerate(pairs):
+        active = int(np.searchsorted(-lengths, -(2 * position + 2), side="right"))
         mixed = crcs[:active] ^ pair[:active]
         crcs[:active] = by_pair[mixed & np.uint32(0xFFFF)] ^ (mixed >> np.uint32(16))
     odd = np.flatnonzero(lengths % 2)

@@ -1,4 +1,4 @@
-"""Events of TensorBoard: a time, a step and a summary each, taken apart into points.
+"""Events of TensorBoard: a time, a step and a summary each, split into points.
 
 The events of one tag differ in three numbers only: time, step and value. So one of them is walked
 field by field, and the others are known by the bytes before and after their value.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from trimtab.readers.trackers.points import Points
 from trimtab.readers.trackers.tensorboard import protowire
 from trimtab.readers.trackers.tensorboard.protowire import BYTES, FIXED64, VARINT, BadMessage
-from trimtab.readers.trackers.tensorboard.summaries import Place, scalars
+from trimtab.readers.trackers.tensorboard.summaries import ValueSpan, scalars
 from trimtab.readers.trackers.tensorboard.tfrecord import Records
 
 _WALL_TIME, _STEP, _SUMMARY = 1, 2, 5  # fields of an event
@@ -30,12 +30,12 @@ _double = struct.Struct("<d").unpack_from
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """All of an event behind its step, but for the value."""
+    """Everything in an event after its step, except the value."""
 
     number: int
     """That of its tag."""
     after: bytes
-    """What stands behind the value."""
+    """The bytes after the value."""
     packed: struct.Struct
 
 
@@ -47,7 +47,7 @@ class EventReader:
         """Events that are not messages, for all that their checksum is right."""
         self._points = points
         self._shapes: dict[bytes, _Shape] = {}
-        """By what stands before the value."""
+        """By the bytes before the value."""
         self._tails: dict[tuple[int, int], None] = {}
         """How far from the end the value begins and ends: one entry for each kind of writer."""
         self._steps: dict[bytes, int] = {}
@@ -98,16 +98,16 @@ class EventReader:
             return
         for scalar in found:
             self._points.add(scalar.tag, step, scalar.value, time)
-        if middle is not None and len(found) == 1 and found[0].place is not None:
+        if middle is not None and len(found) == 1 and found[0].span is not None:
             number = self._points.number_of(found[0].tag)
-            self._remember(data[middle:end], middle, number, found[0].place)
+            self._remember(data[middle:end], middle, number, found[0].span)
 
-    def _remember(self, rest: bytes, middle: int, number: int, place: Place) -> None:
+    def _remember(self, rest: bytes, middle: int, number: int, span: ValueSpan) -> None:
         if len(self._shapes) < _MOST_SHAPES:
-            before, after = place.start - middle, place.end - middle
+            before, after = span.start - middle, span.end - middle
             self._tails[len(rest) - before, len(rest) - after] = None
             self._shapes[rest[:before]] = _Shape(
-                number=number, after=rest[after:], packed=place.packed
+                number=number, after=rest[after:], packed=span.packed
             )
 
 

@@ -1,7 +1,7 @@
 """The wire format of protocol buffers: enough of it to walk a message that is not trusted.
 
 A message is a run of fields, each a key (number and wire type) and a value. Lengths are checked
-against the message that they stand in, so nothing is read or allocated beyond it.
+against the message that contains them, so nothing is read or allocated beyond it.
 """
 
 import struct
@@ -23,52 +23,52 @@ class BadMessage(ValueError):
 
 
 def fields(data: bytes, start: int, end: int) -> list[Field]:
-    """The fields of the message in data[start:end]; raises BadMessage if it is none."""
+    """The fields of the message in data[start:end]; raises BadMessage if it is not one."""
     found: list[Field] = []
-    place = start
-    while place < end:
-        key, place = varint(data, place, end)
+    offset = start
+    while offset < end:
+        key, offset = varint(data, offset, end)
         wire = key & 7
         if wire == VARINT:
-            value, place = varint(data, place, end)
+            value, offset = varint(data, offset, end)
             found.append((key >> 3, wire, value, value))
             continue
         if wire == BYTES:
-            size, place = varint(data, place, end)
+            size, offset = varint(data, offset, end)
         elif wire == FIXED32:
             size = 4
         elif wire == FIXED64:
             size = 8
         else:
             raise BadMessage(f"wire type {wire}")
-        if size > end - place:
+        if size > end - offset:
             raise BadMessage("a field is longer than its message")
-        found.append((key >> 3, wire, place, place + size))
-        place += size
+        found.append((key >> 3, wire, offset, offset + size))
+        offset += size
     return found
 
 
-def varint(data: bytes, place: int, end: int) -> tuple[int, int]:
-    """The number at a place, and where it ends."""
+def varint(data: bytes, offset: int, end: int) -> tuple[int, int]:
+    """The number at an offset, and where it ends."""
     value = shift = 0
-    while place < end and shift < 64:
-        byte = data[place]
-        place += 1
+    while offset < end and shift < 64:
+        byte = data[offset]
+        offset += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, place
+            return value & 0xFFFFFFFFFFFFFFFF, offset
         shift += 7
     raise BadMessage("a number has no end")
 
 
 def signed(value: int) -> int:
-    """A varint as the int64 that it stands for."""
+    """A varint as a signed int64."""
     return value - 2 * _SIGN if value >= _SIGN else value
 
 
-def double(data: bytes, place: int) -> float:
-    """The double at a place."""
-    return float(_double(data, place)[0])
+def double(data: bytes, offset: int) -> float:
+    """The double at an offset."""
+    return float(_double(data, offset)[0])
 
 
 def text(data: bytes, start: int, end: int) -> str:

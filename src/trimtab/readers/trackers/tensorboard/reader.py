@@ -12,8 +12,8 @@ import numpy as np
 
 from trimtab.core.errors import UnreadableLog
 from trimtab.readers.folders import newest_first
-from trimtab.readers.formats import Reader
-from trimtab.readers.lines import Progress
+from trimtab.readers.formats import Format
+from trimtab.readers.log_file import Progress
 from trimtab.readers.table import Table
 from trimtab.readers.trackers.hf_losses import is_by_hf, restore_hf_losses
 from trimtab.readers.trackers.points import Points
@@ -51,7 +51,7 @@ def runs_among(files: Sequence[Path]) -> list[Path]:
 
 
 class _Log:
-    """The events of a run on their way into a table."""
+    """Collects the events of a run into a table."""
 
     def __init__(self) -> None:
         self._points = Points()
@@ -83,7 +83,7 @@ class _Log:
             )
         table = self._points.to_table(by_time=self._overlap)
         for note in notes:
-            table.tell(note)
+            table.add_note(note)
         if is_by_hf(table, _HF_PREFIX):
             restore_hf_losses(table, _HF_PREFIX)
         return table
@@ -94,7 +94,7 @@ class _Log:
         bad = sum(file.num_bad for file in files) + self._events.num_malformed
         counts = {
             "Records that are not what was written (by their checksum), left out": bad,
-            "Damaged places that were passed over": sum(file.num_gaps for file in files),
+            "Damaged places, skipped": sum(file.num_gaps for file in files),
             "Records too long to hold scalars, left out": sum(file.num_long for file in files),
             "Last record cut off, left out": sum(file.is_cut for file in files),
         }
@@ -119,7 +119,8 @@ def _written(path: Path) -> tuple[int, str]:
     return int(found[1][:18]) if found else 0, path.name
 
 
-TENSORBOARD = Reader(
+TENSORBOARD = Format(
+    name="tensorboard",
     description="TensorBoard event files",
     suffixes=(),
     recognises=recognises,

@@ -27,8 +27,8 @@ _CONTENTS: Mapping[tuple[int, int], struct.Struct] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a number stands, if it is packed in a fixed number of bytes."""
+class ValueSpan:
+    """Where a number is, if it is packed in a fixed number of bytes."""
 
     start: int
     end: int
@@ -41,11 +41,11 @@ class Scalar:
 
     tag: str
     value: float
-    place: Place | None = None
+    span: ValueSpan | None = None
 
 
 def scalars(data: bytes, start: int, end: int) -> list[Scalar]:
-    """The scalars of the summary in data[start:end]; raises BadMessage if it is none."""
+    """The scalars of the summary in data[start:end]; raises BadMessage if it is not one."""
     found: list[Scalar] = []
     for number, wire, first, last in protowire.fields(data, start, end):
         if (number, wire) == (_VALUE, BYTES):
@@ -58,24 +58,24 @@ def scalars(data: bytes, start: int, end: int) -> list[Scalar]:
 def _scalar(data: bytes, start: int, end: int) -> Scalar | None:
     """The value of a summary, if it is a scalar."""
     tag = ""
-    found: Place | float | None = None
+    found: ValueSpan | float | None = None
     for number, wire, first, last in protowire.fields(data, start, end):
         if (number, wire) == (_TAG, BYTES):
             tag = protowire.text(data, first, last)
         elif (number, wire) == (_SIMPLE_VALUE, FIXED32):
-            found = Place(start=first, end=last, packed=_FLOAT)
+            found = ValueSpan(start=first, end=last, packed=_FLOAT)
         elif (number, wire) == (_TENSOR, BYTES):
             found = _element(data, first, last)
-    if isinstance(found, Place):
+    if isinstance(found, ValueSpan):
         value = float(found.packed.unpack_from(data, found.start)[0])
-        return Scalar(tag=tag, value=value, place=found)
+        return Scalar(tag=tag, value=value, span=found)
     return None if found is None else Scalar(tag=tag, value=found)
 
 
-def _element(data: bytes, start: int, end: int) -> Place | float | None:
+def _element(data: bytes, start: int, end: int) -> ValueSpan | float | None:
     """The number in a tensor of one element; None if it has more, or no number."""
     dtype = 0
-    found: Place | float | None = None
+    found: ValueSpan | float | None = None
     for number, wire, first, last in protowire.fields(data, start, end):
         size = last - first
         if (number, wire) == (_DTYPE, VARINT):
@@ -85,9 +85,9 @@ def _element(data: bytes, start: int, end: int) -> Place | float | None:
         elif (number, wire) == (_CONTENT, BYTES):
             found = _content(data, dtype, first, last)
         elif number == _FLOATS and wire in (FIXED32, BYTES) and size == 4:
-            found = Place(start=first, end=last, packed=_FLOAT)
+            found = ValueSpan(start=first, end=last, packed=_FLOAT)
         elif number == _DOUBLES and wire in (FIXED64, BYTES) and size == 8:
-            found = Place(start=first, end=last, packed=_DOUBLE)
+            found = ValueSpan(start=first, end=last, packed=_DOUBLE)
         elif number in (_INTS, _INT64S, _HALVES, _UINT32S, _UINT64S) and wire == BYTES:
             value, stop = protowire.varint(data, first, last)
             found = _number(value, number, dtype) if stop == last else None
@@ -96,15 +96,15 @@ def _element(data: bytes, start: int, end: int) -> Place | float | None:
     return found
 
 
-def _content(data: bytes, dtype: int, start: int, end: int) -> Place | float | None:
+def _content(data: bytes, dtype: int, start: int, end: int) -> ValueSpan | float | None:
     if dtype == _BFLOAT16 and end - start == 2:
         return _bfloat16(int.from_bytes(data[start:end], "little"))
     packed = _CONTENTS.get((dtype, end - start))
-    return Place(start=start, end=end, packed=packed) if packed else None
+    return ValueSpan(start=start, end=end, packed=packed) if packed else None
 
 
 def _number(value: int, number: int, dtype: int) -> float:
-    """What a varint in a field of a tensor stands for."""
+    """The value of a varint in a field of a tensor."""
     if number == _HALVES and dtype == _BFLOAT16:
         return _bfloat16(value)
     if number == _HALVES:

@@ -1,7 +1,7 @@
 """TFRecord files: [length u64][its checksum][payload][its checksum], again and again.
 
 No length is believed before it is checked against its checksum and against the file. After damage
-the next place with a sound length is looked for, so that one bad byte costs one record.
+the next offset with a sound length is looked for, so that one bad byte costs one record.
 """
 
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from trimtab.core.block import BoolArray, IntArray
-from trimtab.readers.lines import Progress
+from trimtab.readers.log_file import Progress
 from trimtab.readers.trackers.tensorboard.crc32c import Bytes, Checksums, masked_crcs
 
 CHUNK_BYTES = 1 << 20
@@ -109,48 +109,48 @@ class _Framing:
 
     def _take_quickly(self) -> None:
         """Take records by their lengths, check these all at once, keep those before a bad one."""
-        data, size, place = self._data, len(self._data), 0
-        places: list[int] = []
-        while place + _HEADER <= size:
-            end = place + _HEADER + _length(data, place)[0] + _FOOTER
+        data, size, offset = self._data, len(self._data), 0
+        offsets: list[int] = []
+        while offset + _HEADER <= size:
+            end = offset + _HEADER + _length(data, offset)[0] + _FOOTER
             if end > size:
                 break
-            places.append(place)
-            place = end
-        borders = np.array([*places, place], dtype=np.int64)
+            offsets.append(offset)
+            offset = end
+        borders = np.array([*offsets, offset], dtype=np.int64)
         sound = sound_headers(data, borders[:-1])
-        number = len(places) if sound.all() else int(np.argmin(sound))
+        number = len(offsets) if sound.all() else int(np.argmin(sound))
         self.starts += (borders[:number] + _HEADER).tolist()
         self.ends += (borders[1 : number + 1] - _FOOTER).tolist()
         self.end = int(borders[number])
         self.lost &= number == 0
 
     def _take_carefully(self) -> None:
-        """Take the records behind damage: every place that holds a sound header may be one."""
-        data, size, place = self._data, len(self._data), self.end
+        """Take the records behind damage: every offset with a sound header may be one."""
+        data, size, offset = self._data, len(self._data), self.end
         marks = sound_headers(data, np.arange(size - _HEADER + 1)).tobytes()
-        while place < len(marks):
-            if not marks[place]:
+        while offset < len(marks):
+            if not marks[offset]:
                 self.num_gaps += not self.lost
                 self.lost = True
-                found = marks.find(1, place)
-                place = len(marks) if found < 0 else found
+                found = marks.find(1, offset)
+                offset = len(marks) if found < 0 else found
                 continue
-            end = place + _HEADER + _length(data, place)[0] + _FOOTER
+            end = offset + _HEADER + _length(data, offset)[0] + _FOOTER
             if end <= size:
-                self.starts.append(place + _HEADER)
+                self.starts.append(offset + _HEADER)
                 self.ends.append(end - _FOOTER)
                 self.lost = False
-                place = end
-            elif self._is_waiting(place):
+                offset = end
+            elif self._is_waiting(offset):
                 break
             else:
-                place += 1
-        self.end = place
+                offset += 1
+        self.end = offset
 
-    def _is_waiting(self, place: int) -> bool:
-        """Whether the file holds the rest of a record whose sound header stands at a place."""
-        missing = _HEADER + _length(self._data, place)[0] + _FOOTER - (len(self._data) - place)
+    def _is_waiting(self, offset: int) -> bool:
+        """Whether the file holds the rest of a record whose sound header stands at an offset."""
+        missing = _HEADER + _length(self._data, offset)[0] + _FOOTER - (len(self._data) - offset)
         if missing > self._left:
             self.is_cut = self.lost = True
             return False
@@ -158,11 +158,11 @@ class _Framing:
         return True
 
 
-def sound_headers(data: bytes, places: IntArray) -> BoolArray:
-    """At which of the places a length and its checksum stand."""
+def sound_headers(data: bytes, offsets: IntArray) -> BoolArray:
+    """At which of the offsets there is a length with its checksum."""
     array = np.frombuffer(data, dtype=np.uint8)
-    lengths = np.full(len(places), 8, dtype=np.int64)
-    return np.asarray(masked_crcs(array, places, lengths) == _words(array, places + 8))
+    lengths = np.full(len(offsets), 8, dtype=np.int64)
+    return np.asarray(masked_crcs(array, offsets, lengths) == _words(array, offsets + 8))
 
 
 def _sound_payloads(data: Bytes, starts: IntArray, lengths: IntArray) -> BoolArray:
@@ -173,7 +173,7 @@ def _sound_payloads(data: Bytes, starts: IntArray, lengths: IntArray) -> BoolArr
     return sound
 
 
-def _words(data: Bytes, places: IntArray) -> Checksums:
-    """The 32-bit words at these places."""
-    rows = data[places[:, np.newaxis] + np.arange(4)]
+def _words(data: Bytes, offsets: IntArray) -> Checksums:
+    """The 32-bit words at these offsets."""
+    rows = data[offsets[:, np.newaxis] + np.arange(4)]
     return np.asarray(rows.view("<u4").reshape(-1))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from trimtab.readers.lines import Progress
+from trimtab.readers.log_file import Progress
 
 BLOCK_BYTES = 1 << 15
 
@@ -34,7 +34,7 @@ class ChunkLog:
         self._parts: list[bytes] = []
         """The chunks so far of a record that is not complete."""
         self.num_bad = 0
-        """Damaged places: chunks, or ends of blocks, that are not what was written."""
+        """Damaged offsets: chunks, or ends of blocks, that are not what was written."""
         self.num_long = 0
         self.is_cut = False
         """Whether the last record is not complete."""
@@ -50,13 +50,13 @@ class ChunkLog:
                 self._progress(file.tell(), size)
         self.is_cut |= bool(self._parts)
 
-    def _block(self, block: bytes, place: int, *, is_last: bool) -> Iterator[bytes]:
-        while place + _HEADER.size <= len(block):
-            crc, length, kind = _HEADER.unpack_from(block, place)
-            start, end = place + _HEADER.size, place + _HEADER.size + length
+    def _block(self, block: bytes, offset: int, *, is_last: bool) -> Iterator[bytes]:
+        while offset + _HEADER.size <= len(block):
+            crc, length, kind = _HEADER.unpack_from(block, offset)
+            start, end = offset + _HEADER.size, offset + _HEADER.size + length
             if kind not in _TYPE_CRCS:
                 # Zeros to the end are what is left of a file that was made room for.
-                self._damage(any(block[place:]))
+                self._damage(any(block[offset:]))
                 return
             if end > len(block):
                 if is_last:
@@ -65,12 +65,12 @@ class ChunkLog:
                     self._damage(True)
                 return
             chunk = block[start:end]
-            place = end
+            offset = end
             if zlib.crc32(chunk, _TYPE_CRCS[kind]) == crc:
                 yield from self._join(kind, chunk)
             else:
                 self._damage(True)
-        self.is_cut |= is_last and any(block[place:])
+        self.is_cut |= is_last and any(block[offset:])
 
     def _join(self, kind: int, chunk: bytes) -> Iterator[bytes]:
         """The record that a chunk completes, if it completes one."""

@@ -1,7 +1,7 @@
 """CSV that W&B exports from a chart: Step, RUN - METRIC, RUN - METRIC__MIN, RUN - METRIC__MAX, ...
 
-Of a single run, the names stand without `RUN - `. A point may stand for many steps: then it is
-their mean, and MIN and MAX say how far they were apart.
+For a single run, the names come without `RUN - `. A point may represent many steps: then it is
+their mean, and MIN and MAX show the spread.
 """
 
 import re
@@ -13,12 +13,12 @@ import numpy as np
 from trimtab.core.signals import LOSS, Quality
 from trimtab.readers import csv_log
 from trimtab.readers.aliases import Alias, name_columns
-from trimtab.readers.formats import Reader
-from trimtab.readers.lines import Progress
+from trimtab.readers.formats import Format
+from trimtab.readers.log_file import Progress
+from trimtab.readers.quoting import quoted
 from trimtab.readers.table import Table
 from trimtab.readers.trackers.hf_losses import is_by_hf, restore_hf_losses
-from trimtab.readers.trackers.runs import Run, choose_run, tell_choice
-from trimtab.readers.wording import quoted
+from trimtab.readers.trackers.runs import Run, choose_run, note_choice
 
 _MIN, _MAX = "__MIN", "__MAX"
 _HF_PREFIX = "train/"
@@ -46,7 +46,7 @@ def _read(path: Path, run: str | None, progress: Progress) -> Table:
     runs = [Run(id=name, name=name) for name in names or ("",)]
     chosen = choose_run(path, runs, run)
     table = _only(whole, names, chosen.name)
-    tell_choice(table, chosen, runs)
+    note_choice(table, chosen, runs)
     _drop_bounds(table)
     if is_by_hf(table, _HF_PREFIX):
         restore_hf_losses(table, _HF_PREFIX)
@@ -58,7 +58,7 @@ def _only(whole: Table, runs: Container[str], run: str) -> Table:
     table = Table()
     table.new_rows(whole.num_rows)
     for note in whole.notes:
-        table.tell(note)
+        table.add_note(note)
     for name in whole.names:
         owner, _, metric = name.rpartition(" - ")
         if owner not in runs:
@@ -82,13 +82,14 @@ def _drop_bounds(table: Table) -> None:
             table.remove(name + _MAX)
         elif name == loss:
             table.meanings[name] = Alias(signal=LOSS, name=name, quality=Quality.WINDOW_MEAN)
-            table.tell(
+            table.add_note(
                 f"Values of {quoted(name)} that are means over several steps, as W&B exports long "
                 f"runs: {np.count_nonzero(differ)}; an offline .wandb file holds every step."
             )
 
 
-WANDB_CSV = Reader(
+WANDB_CSV = Format(
+    name="wandb-csv",
     description="CSV exported from a chart of W&B",
     suffixes=(),
     recognises=recognises,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from trimtab.core.errors import UnreadableLog
 from trimtab.readers.folders import newest_first
-from trimtab.readers.formats import Reader
-from trimtab.readers.lines import Progress
+from trimtab.readers.formats import Format
+from trimtab.readers.log_file import Progress
 from trimtab.readers.table import Table
 from trimtab.readers.trackers.call_steps import CALL_STEP, prefer_steps_beside_loss
 from trimtab.readers.trackers.hf_losses import is_by_hf, restore_hf_losses
@@ -49,7 +49,7 @@ def read(path: Path, progress: Progress) -> Table:
             rows = []
     table.add_records(rows)
     counts = {
-        "Damaged places (by their checksum), passed over": log.num_bad + num_malformed,
+        "Damaged places (by checksum), skipped": log.num_bad + num_malformed,
         "Records too long to hold history, left out": log.num_long,
         "Last record cut off, left out": int(log.is_cut),
     }
@@ -58,7 +58,7 @@ def read(path: Path, progress: Progress) -> Table:
         found = " ".join(notes) or "nothing is damaged"
         raise UnreadableLog(f"{path} has no history ({found}); check that the run logged anything")
     for note in notes:
-        table.tell(note)
+        table.add_note(note)
     prefer_steps_beside_loss(table)
     if is_by_hf(table, _HF_PREFIX):
         restore_hf_losses(table, _HF_PREFIX)
@@ -76,7 +76,7 @@ def runs_among(files: Sequence[Path]) -> list[Path]:
 
 
 def _rows(record: bytes) -> list[dict[str, Cell]]:
-    """The row of a history record; none for a record of another kind."""
+    """The row of a history record; empty for other kinds of records."""
     return [
         _row(record, first, last)
         for number, wire, first, last in protowire.fields(record, 0, len(record))
@@ -106,7 +106,7 @@ def _item(data: bytes, start: int, end: int) -> tuple[str, Cell | None]:
         if number in (_KEY, _NESTED_KEY) and wire == BYTES:
             names.append(protowire.text(data, first, last))
         elif number in (_VALUE_JSON, _TEXT) and wire == BYTES:
-            # NaN and Infinity stand there bare, or in quotes as older versions write them.
+            # NaN and Infinity are bare, or in quotes as older versions write them.
             cell = protowire.text(data, first, min(last, first + _CELL_BYTES)).strip('"')
             cell += "..." if last - first > _CELL_BYTES else ""
         elif (number, wire) == (_NUMBER, FIXED64):
@@ -116,7 +116,8 @@ def _item(data: bytes, start: int, end: int) -> tuple[str, Cell | None]:
     return "/".join(names), cell
 
 
-WANDB = Reader(
+WANDB = Format(
+    name="wandb",
     description="W&B run files (.wandb)",
     suffixes=(".wandb",),
     recognises=recognises,

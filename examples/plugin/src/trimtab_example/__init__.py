@@ -1,0 +1,1 @@
+"""A detector (eval_gap.py) and a log reader (logfmt.py) for trimtab."""

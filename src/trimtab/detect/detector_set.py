@@ -1,0 +1,154 @@
+"""DetectorSet: all detectors of a run, fed together.
+
+    block --> EventSchedule --> on_event of the detectors that listen
+          --> each detector --> findings, in order of tick
+
+A short block (a live step) is judged record by record in plain Python, a long one (a log) by each
+detector at once, cut where it reacts to an event. The findings are the same; a property test cuts
+runs in every way to prove it.
+
+A detector that raises is left out from then on, and the others continue: `failures` has the reason.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from trimtab.core.block import Block
+from trimtab.core.detector import Detector, KnownChange, Row, rows_of
+from trimtab.core.findings import Finding
+from trimtab.detect.event_schedule import EventSchedule
+
+SHORT = 48
+"""Records up to which one by one is faster than numpy (measured)."""
+
+
+class DetectorSet:
+    """Blocks in, findings out."""
+
+    def __init__(self, detectors: Sequence[Detector]) -> None:
+        names = [detector.name for detector in detectors]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"detectors need different names; used twice: {', '.join(twice)}")
+        self._schedule = EventSchedule()
+        self._detectors = list(detectors)
+        self._failures: dict[str, str] = {}
+        """By the name of the detector."""
+        self._step = 0
+        """Of the last record."""
+        self._place = ""
+        """What the detector that is judging was given: said of it if it fails."""
+
+    @property
+    def detectors(self) -> tuple[Detector, ...]:
+        """The detectors that are judging, in order."""
+        return tuple(self._detectors)
+
+    @property
+    def failures(self) -> list[str]:
+        """One sentence for each detector that raised and was left out."""
+        return list(self._failures.values())
+
+    def update(self, block: Block) -> list[Finding]:
+        """Judge the next records; return the findings in order of tick."""
+        self._schedule.add(block.events)
+        if not len(block):
+            return []
+        if len(block) <= SHORT:
+            return [finding for row in rows_of(block) for finding in self._update(row)]
+        changes = self._schedule.update_many(block)
+        findings = [
+            finding
+            for detector in tuple(self._detectors)
+            for finding in self._update_many(detector, block, changes)
+        ]
+        self._step = int(block.step[-1])
+        return sorted(findings, key=lambda finding: finding.tick)  # stable
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the detectors remember, as JSON values."""
+        states = {}
+        for detector in tuple(self._detectors):
+            try:
+                states[detector.name] = detector.state_dict()
+            except Exception as error:
+                self._leave_out(detector, error, f"at step {self._step}")
+        return {
+            "schedule": self._schedule.state_dict(),
+            "detectors": states,
+            "failures": dict(self._failures),
+            "step": self._step,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where the set that gave this state stopped.
+
+        A detector that the state does not have starts without a past.
+        """
+        self._schedule.load_state_dict(state["schedule"])
+        self._failures = dict(state["failures"])
+        self._step = state["step"]
+        self._detectors = [part for part in self._detectors if part.name not in self._failures]
+        for detector in self._detectors:
+            if detector.name in state["detectors"]:
+                detector.load_state_dict(state["detectors"][detector.name])
+
+    def _update(self, row: Row) -> list[Finding]:
+        self._step = row.step
+        change = self._schedule.update(row)
+        if change:
+            self._announce(change)
+        findings: list[Finding] = []
+        failed: list[tuple[Detector, Exception]] = []
+        for detector in self._detectors:
+            try:
+                findings += detector.update(row)
+            except Exception as error:
+                failed.append((detector, error))
+        for detector, reason in failed:
+            self._leave_out(detector, reason, f"at step {row.step}")
+        return findings
+
+    def _announce(self, change: KnownChange) -> None:
+        for detector in tuple(self._detectors):
+            if change & detector.listens_to:
+                try:
+                    detector.on_event(change)
+                except Exception as error:
+                    self._leave_out(detector, error, f"at step {self._step}")
+
+    def _update_many(
+        self, detector: Detector, block: Block, changes: list[tuple[int, KnownChange]]
+    ) -> Iterator[Finding]:
+        """Let one detector judge a block, with each event before the record that followed it."""
+        first = 0
+        try:
+            for row, change in changes:
+                if change & detector.listens_to:
+                    if row > first:
+                        yield from self._judge(detector, block[first:row])
+                    first = row
+                    self._place = f"at step {block.step[row]}"
+                    detector.on_event(change)
+            yield from self._judge(detector, block[first:] if first else block)
+        except Exception as error:
+            self._leave_out(detector, error, self._place)
+
+    def _judge(self, detector: Detector, block: Block) -> Iterable[Finding]:
+        if type(detector).update_many is not Detector.update_many:
+            self._place = f"in steps {block.step[0]} to {block.step[-1]}"
+            return detector.update_many(block)
+        return self._judge_rows(detector, block)
+
+    def _judge_rows(self, detector: Detector, block: Block) -> Iterator[Finding]:
+        """What `update_many` does by default, but a failure is placed at its step."""
+        for row in rows_of(block):
+            self._place = f"at step {row.step}"
+            yield from detector.update(row)
+
+    def _leave_out(self, detector: Detector, error: Exception, place: str) -> None:
+        self._detectors.remove(detector)
+        self._failures[detector.name] = (
+            f"detector {detector.name!r} failed {place} "
+            f"({type(error).__name__}: {error}) and was left out"
+        )

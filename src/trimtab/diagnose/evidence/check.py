@@ -1,0 +1,63 @@
+"""Check: a yes/no test on the records around an incident."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from trimtab.core.findings import Finding
+from trimtab.diagnose.context import IncidentContext
+
+
+class Outcome(StrEnum):
+    """The answer of a check."""
+
+    YES = "yes"
+    NO = "no"
+    NOT_RECORDED = "not recorded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """What a check found."""
+
+    signal: str
+    """The signal, event or setting that was checked."""
+    outcome: Outcome
+    observation: str
+
+
+Check = Callable[[IncidentContext], CheckResult]
+"""Answers one yes/no question from the records around an incident."""
+
+
+def answered(signal: str, answer: bool, observation: str) -> CheckResult:
+    """The result of a check whose signal was recorded."""
+    outcome = Outcome.YES if answer else Outcome.NO
+    return CheckResult(signal=signal, outcome=outcome, observation=observation)
+
+
+def unrecorded(signal: str, observation: str) -> CheckResult:
+    """The result of a check whose signal was not recorded."""
+    return CheckResult(signal=signal, outcome=Outcome.NOT_RECORDED, observation=observation)
+
+
+def number(value: float | None) -> str:
+    """A value in four significant digits."""
+    if value is None:
+        return "not recorded"
+    return f"{value:.4g}" if math.isfinite(value) else str(value)
+
+
+def first_finding(context: IncidentContext, *symptoms: str) -> Finding | None:
+    """The first finding of the incident with one of these symptoms."""
+    findings = context.incident.findings
+    return next((finding for finding in findings if finding.symptom in symptoms), None)
+
+
+def caveat(context: IncidentContext, finding: Finding) -> str:
+    """What qualifies a finding whose signal is not raw; empty if it is."""
+    quality = context.caveat(finding.signal)
+    if finding.confidence < 1:
+        return f"{quality}, confidence {100 * finding.confidence:.0f} %"
+    return quality

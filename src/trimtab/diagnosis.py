@@ -1,0 +1,198 @@
+"""Diagnose a run: read it, judge it, explain every incident.
+
+    path --> read_source --> Source --> Judge --> incidents --> build_report --> RunReport
+             (readers, journal)       (detectors)             (causes, actions)
+
+The command, the lab and the live guard all make their reports here.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from os import PathLike
+from pathlib import Path
+
+from trimtab.core.block import Block
+from trimtab.core.config import Config
+from trimtab.core.detector import Detector
+from trimtab.core.errors import ConfigError, JournalError, NoUsableLoss
+from trimtab.core.reader import LogReader
+from trimtab.core.signals import LOSS, REFERENCE_LOSS
+from trimtab.detect.reference.side_by_side import lay_beside, same_batches
+from trimtab.detect.user_detectors import load_user_detectors
+from trimtab.diagnose.context import RunFacts
+from trimtab.journal import RunDirectory, read_journal
+from trimtab.judge import Judge
+from trimtab.readers import read_log
+from trimtab.report.run_report import RunReport
+from trimtab.rulesets import RuleSet, rule_set
+
+RECORDS_PER_BLOCK = 65536
+"""Records judged between two calls of `progress`."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done ("Reading", "Judging", "Explaining"), how much is done, and how
+much there is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A run as it was read, before it is judged."""
+
+    block: Block
+    format: str
+    facts: RunFacts
+    notes: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+    """The notes about readers of users that failed and were left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeJudge:
+    """A judge, and what is known about the detectors of users in it."""
+
+    judge: Judge
+    packages: Mapping[str, str]
+    """The package of each detector that is not trimtab's, by the detector's name."""
+    failures: tuple[str, ...]
+    """One sentence for each plug-in that failed to load and was left out."""
+
+
+def diagnose(
+    path: str | PathLike[str],
+    *,
+    rules: RuleSet | str | None = None,
+    config: Config | None = None,
+    reference: str | PathLike[str] | None = None,
+    format: str | None = None,
+    detectors: Sequence[Detector] = (),
+    readers: Sequence[LogReader] = (),
+    progress: Progress | None = None,
+) -> RunReport:
+    """Say what happened in a run: which incidents, of which class, why, and what to do.
+
+    Args:
+        path: A run directory, or a log of any known format.
+        rules: A rule set or its name, "trimtab" or "textbook"; default: as `config` says.
+        config: Settings; default: all defaults.
+        reference: A run over the same batches, to compare with step by step.
+        format: The format of the log; default: recognised by its content.
+        detectors: Detectors to run beside those of the rule set and of installed plug-ins.
+        readers: Log readers to try before trimtab's formats and installed plug-ins.
+        progress: Called now and then with what is being done and how far it is.
+
+    Raises UnreadableLog or NoUsableLoss if there is nothing to judge, ConfigError for a setting
+    that cannot be right.
+    """
+    config = config or Config()
+    source = read_source(path, format=format, readers=readers, progress=progress)
+    if reference is not None:
+        source = _add_reference(source, read_source(reference, readers=readers), str(reference))
+    made = make_judge(config, rules, detectors)
+    done = 0
+    for block in source.block.cut(RECORDS_PER_BLOCK):
+        made.judge.update(block)
+        done += len(block)
+        if progress is not None:
+            progress("Judging", done, len(source.block))
+    made.judge.finish()
+    return build_report(made, source, name=str(path), progress=progress)
+
+
+def make_judge(
+    config: Config, rules: RuleSet | str | None = None, detectors: Sequence[Detector] = ()
+) -> MadeJudge:
+    """A judge with the detectors of the rule set, those given, and those of installed plug-ins."""
+    chosen = config.rules if rules is None else rules
+    rules = rule_set(chosen) if isinstance(chosen, str) else chosen
+    names = [detector.name for detector in rules.make_detectors(config)]
+    users = load_user_detectors(detectors, names)
+    judge = Judge(config, rules, users.detectors)
+    return MadeJudge(judge=judge, packages=users.packages, failures=users.failures)
+
+
+def build_report(
+    made: MadeJudge, source: Source, *, name: str, progress: Progress | None = None
+) -> RunReport:
+    """Explain every incident of a judge that has seen the whole run."""
+    judge = made.judge
+    incidents = []
+    for incident in judge.incidents:
+        incidents.append(judge.explain(incident, source.block, source.facts))
+        if progress is not None:
+            progress("Explaining", len(incidents), len(judge.incidents))
+    return RunReport(
+        source=name,
+        format=source.format,
+        rules=judge.rules.name,
+        incidents=tuple(incidents),
+        block=source.block,
+        facts=source.facts,
+        notes=(*source.notes, *made.failures, *judge.failures),
+        failures=(*source.failures, *made.failures, *judge.failures),
+        packages=made.packages,
+    )
+
+
+def read_source(
+    path: str | PathLike[str],
+    *,
+    format: str | None = None,
+    readers: Sequence[LogReader] = (),
+    progress: Progress | None = None,
+) -> Source:
+    """Read a log or a run directory; raises LogError or JournalError if it has no loss."""
+    path = Path(path)
+    reading = None if progress is None else partial(progress, "Reading")
+    run = RunDirectory.find(path) if format is None else None
+    source = read_run(run, reading) if run else _read_log(path, format, readers, reading)
+    if not source.block.column(LOSS).recorded:
+        raise NoUsableLoss(f"{path} holds {len(source.block)} records, but no loss")
+    return source
+
+
+def read_run(run: RunDirectory, progress: Callable[[int, int], None] | None = None) -> Source:
+    """Read a run directory; what its journal has lost is in the notes."""
+    reading = read_journal(run, progress=progress)
+    notes = [f"{damage.file}: {damage.sentence}" for damage in reading.damage]
+    if reading.dropped:
+        notes.append(
+            f"{reading.dropped:,} records are missing: the disk was too slow or full, and the "
+            "writer dropped them"
+        )
+    try:
+        facts = RunFacts.from_manifest(run.read_manifest())
+    except JournalError as error:  # the records are worth judging without it
+        facts = RunFacts()
+        notes.append(str(error))
+    return Source(block=reading.block, format="journal", facts=facts, notes=tuple(notes))
+
+
+def _read_log(
+    path: Path,
+    format: str | None,
+    readers: Sequence[LogReader],
+    progress: Callable[[int, int], None] | None,
+) -> Source:
+    reading = read_log(path, format=format, readers=readers, progress=progress)
+    return Source(
+        block=reading.block,
+        format=reading.format,
+        facts=RunFacts(),
+        notes=reading.notes,
+        failures=reading.failures,
+    )
+
+
+def _add_reference(source: Source, reference: Source, name: str) -> Source:
+    """The source with what the reference recorded at the same batches."""
+    block = lay_beside(source.block, reference.block)
+    count = int((block.column(REFERENCE_LOSS).present & same_batches(block)).sum())
+    if not count:
+        raise ConfigError(
+            f"{name} has no batch in common with this run; give a run over the same data in "
+            "the same order"
+        )
+    note = f"compared with {name} at {count:,} of {len(block):,} records"
+    return dataclasses.replace(source, block=block, notes=(*source.notes, note))

@@ -1,0 +1,51 @@
+"""People's notes about a run, added from any process while the run writes its journal.
+
+They are in a separate file, `notes.log`, in the journal's line format: only the run itself may
+write the journal, and anyone may add a note.
+"""
+
+import os
+import time
+
+from trimtab.core.block import Event
+from trimtab.core.errors import JournalError
+from trimtab.journal.directory import RunDirectory
+from trimtab.journal.format.lines import decode, encode
+from trimtab.journal.read.follow import Follower
+
+NOTE = "note"
+MAX_NOTE_CHARS = 10_000
+"""One write of this many bytes to a local file is not interleaved with another."""
+
+
+def add_note(run: RunDirectory, text: str) -> int:
+    """Add a note at the current step of the run; returns the step."""
+    if len(text) > MAX_NOTE_CHARS:
+        raise JournalError(f"a note has at most {MAX_NOTE_CHARS} characters, got {len(text)}")
+    with Follower(run) as follower:
+        block = follower.poll()
+    tick, step = (int(block.tick[-1]) + 1, int(block.step[-1])) if len(block) else (0, 0)
+    line = encode({"tick": tick, "step": step, "text": text, "clock": time.time()})
+    try:
+        descriptor = os.open(run.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise JournalError(f"{run.notes} cannot be written: {error}") from error
+    return step
+
+
+def read_notes(run: RunDirectory) -> list[Event]:
+    """The notes as events, by tick; a damaged line is left out."""
+    try:
+        lines = run.notes.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    events = []
+    for entry in map(decode, lines):
+        if entry is not None and all(isinstance(entry.get(axis), int) for axis in ("tick", "step")):
+            facts = {key: value for key, value in entry.items() if key not in ("tick", "step")}
+            events.append(Event(kind=NOTE, tick=entry["tick"], step=entry["step"], facts=facts))
+    return sorted(events, key=lambda event: event.tick)

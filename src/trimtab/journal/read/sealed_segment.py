@@ -1,0 +1,234 @@
+"""Reads a sealed segment: only what is requested, straight into its final place, and checked."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from io import BufferedReader, FileIO
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.core.block import BoolArray, IntArray
+from trimtab.journal.format.damage import Damage, DamageKind
+from trimtab.journal.format.entries import schema_of
+from trimtab.journal.format.header import (
+    CHUNK_ROWS,
+    MAGIC,
+    MASK_CHUNK,
+    NUMBER_CHUNK,
+    TRAILER_BYTES,
+    Header,
+    trailer,
+)
+from trimtab.journal.format.lines import Entry, decode
+from trimtab.journal.read.log_segment import LogParser
+from trimtab.journal.read.segment import ColumnTarget, ReadLosses
+
+_MAX_CLAIMED = 2**28
+"""Bytes that a header may always claim, even if the file has fewer: the rest of a file that was cut
+off can be read. Beyond this, memory is not allocated on the word of a header."""
+
+
+class SealedSegment:
+    """One sealed segment. The file is opened for each read, so a long journal keeps none open."""
+
+    def __init__(self, path: Path) -> None:
+        """Read header and entries; raises ValueError if neither copy of the header is valid."""
+        self.path = path
+        self.file = path.name
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            self.header, length, second = _find_header(file, size)
+            self._base = len(MAGIC) + length
+            self._offsets = self.header.offsets()
+            claimed = self._offsets["end", ""]
+            if claimed > max(size, _MAX_CLAIMED):
+                raise ValueError(f"its header claims {claimed} bytes, the file has {size}")
+            self._size = self._base + claimed + length + TRAILER_BYTES
+            self.entries, self.damage = self._read_entries(file)
+        if second:
+            sentence = (
+                f"{self.file} has a damaged header; the second copy was used, nothing is lost"
+            )
+            self.damage.append(self._damage(DamageKind.DAMAGED_HEADER, sentence))
+
+    @property
+    def rows(self) -> int:
+        """The number of records."""
+        return self.header.rows
+
+    @property
+    def last_tick(self) -> int:
+        """The highest tick, -1 if there are no records."""
+        return self.header.last_tick
+
+    @property
+    def schema(self) -> int:
+        """The highest schema that it names, of the columns or of the lines."""
+        return max(self.header.schema, schema_of(self.entries))
+
+    def names(self) -> dict[str, bool]:
+        """Its signals, and whether each was recorded in every row."""
+        return {name: signal.mask is None for name, signal in self.header.signals.items()}
+
+    def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, ColumnTarget]) -> ReadLosses:
+        """Fill the axes and the requested columns."""
+        losses = ReadLosses()
+        if not self.rows:
+            return losses
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                self._read_axes(file, axes, losses)
+                for name, target in columns.items():
+                    self._read_column(file, name, target, axes["tick"], losses)
+        except OSError as error:
+            losses.rows.append(slice(0, self.rows))
+            sentence = f"{self.file} cannot be read: {error}; its records are lost"
+            losses.damage.append(self._damage(DamageKind.UNREADABLE, sentence))
+        return losses
+
+    def is_whole(self) -> bool:
+        """Whether every byte is as it was written; reads the whole file."""
+        if self.damage:
+            return False
+        axes = {name: np.empty(self.rows, dtype=np.int64) for name in self.header.axes}
+        scratch = ColumnTarget(np.empty(self.rows), np.empty(self.rows, dtype=np.bool_))
+        if self.read(axes, dict.fromkeys(self.names(), scratch)).damage:
+            return False
+        try:
+            data = self.path.read_bytes()
+        except OSError:
+            return False
+        header = data[len(MAGIC) : self._base]
+        return (
+            len(data) == self._size
+            and data.startswith(MAGIC)
+            and data.endswith(header + trailer(header))
+        )
+
+    def _read_axes(self, file: FileIO, axes: Mapping[str, IntArray], losses: ReadLosses) -> None:
+        for name, out in axes.items():
+            axis = self.header.axes[name]
+            if axis.checksums is None:
+                axis.fill(out)
+                continue
+            for rows in self._read_checked(file, ("axis", name), out, axis.checksums, NUMBER_CHUNK):
+                out[rows] = -1  # no random ticks in the report on these rows
+                losses.rows.append(rows)
+                sentence = f"{self.file} has lost {_span(rows)}: their {name} is damaged"
+                losses.damage.append(self._damage(DamageKind.DAMAGED_AXIS, sentence))
+
+    def _read_column(
+        self, file: FileIO, name: str, target: ColumnTarget, ticks: IntArray, losses: ReadLosses
+    ) -> None:
+        signal, values = self.header.signals[name], target.values
+        lost = self._read_checked(file, ("values", name), values, signal.checksums, NUMBER_CHUNK)
+        if target.present is not None:
+            lost += self._read_mask(file, name, signal.mask, target.present)
+            np.copyto(values, np.nan, where=~target.present)
+        for rows in lost:
+            first, last = int(ticks[rows.start]), int(ticks[rows.stop - 1])
+            sentence = f"{self.file} has lost {name!r} in {_span(rows)}, ticks {first} to {last}"
+            damage = self._damage(DamageKind.DAMAGED_CHUNK, sentence, (first, last), name)
+            losses.values.append((name, rows))
+            losses.damage.append(damage)
+
+    def _read_mask(
+        self, file: FileIO, name: str, sums: Sequence[int] | None, out: BoolArray
+    ) -> list[slice]:
+        if sums is None:
+            out[:] = True
+            return []
+        packed = np.empty(-(-self.rows // 8), dtype=np.uint8)
+        lost = self._read_checked(file, ("mask", name), packed, sums, MASK_CHUNK)
+        out[:] = np.unpackbits(packed, count=self.rows, bitorder="little")
+        return lost
+
+    def _read_checked(
+        self,
+        file: FileIO,
+        section: tuple[str, str],
+        out: NDArray[np.float64] | NDArray[np.int64] | NDArray[np.uint8],
+        sums: Sequence[int],
+        chunk: int,
+    ) -> list[slice]:
+        """Read one section and check it chunk by chunk; returns the rows that are lost."""
+        view, at = out.data.cast("B"), self._base + self._offsets[section]
+        got = _read_into(file, view, at)
+        pieces = [view[start : start + chunk] for start in range(0, len(view), chunk)]
+        found = [crc32(piece) for piece in pieces]
+        if got == len(view) and found == sums:
+            return []
+        bad = []
+        for number, (piece, expected) in enumerate(zip(pieces, sums, strict=True)):
+            start = number * chunk
+            if start + len(piece) > got or found[number] != expected:
+                bad.append(number)
+        return [slice(a * CHUNK_ROWS, min(b * CHUNK_ROWS, self.rows)) for a, b in _runs(bad)]
+
+    def _read_entries(self, file: BufferedReader) -> tuple[tuple[Entry, ...], list[Damage]]:
+        file.seek(self._base)
+        data = file.read(self.header.entries_bytes)
+        if crc32(data) == self.header.entries_checksum:
+            return _parse(data, self.file), []
+        # Each line has its own checksum, so the sound ones can be kept.
+        sentence = f"{self.file} has lost some of its lines that are not records"
+        return _parse(data, self.file), [self._damage(DamageKind.DAMAGED_LINES, sentence)]
+
+    def _damage(
+        self,
+        kind: DamageKind,
+        sentence: str,
+        ticks: tuple[int, int] | None = None,
+        signal: str | None = None,
+    ) -> Damage:
+        return Damage(kind=kind, file=self.file, sentence=sentence, ticks=ticks, signal=signal)
+
+
+def _find_header(file: BufferedReader, size: int) -> tuple[Header, int, bool]:
+    """The header, the length of its line, and whether only the second copy could be read."""
+    file.seek(len(MAGIC))
+    line = file.readline()
+    entry = decode(line.removesuffix(b"\n"))
+    if entry is not None:
+        return Header.parse(entry), len(line), False
+    file.seek(max(size - TRAILER_BYTES, 0))
+    try:
+        length = int(file.read(8), 16)
+    except ValueError:
+        length = 0
+    if 0 < length <= size - TRAILER_BYTES:
+        file.seek(size - TRAILER_BYTES - length)
+        entry = decode(file.read(length).removesuffix(b"\n"))
+    if entry is None:
+        raise ValueError("both copies of its header are damaged")
+    return Header.parse(entry), length, True
+
+
+def _parse(data: bytes, file: str) -> tuple[Entry, ...]:
+    parser = LogParser(file)
+    parser.feed(data)
+    return parser.pop().entries
+
+
+def _read_into(file: FileIO, out: memoryview, at: int) -> int:
+    """Fill a buffer from an offset in the file; returns how many bytes there were."""
+    file.seek(at)
+    got = file.readinto(out)
+    while 0 < got < len(out) and (more := file.readinto(out[got:])):
+        got += more
+    return got
+
+
+def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    """Runs of consecutive numbers as (first, last + 1)."""
+    start = 0
+    for index, number in enumerate(numbers, 1):
+        if index == len(numbers) or numbers[index] != number + 1:
+            yield numbers[start], number + 1
+            start = index
+
+
+def _span(rows: slice) -> str:
+    return f"rows {rows.start} to {rows.stop - 1}"

@@ -1,0 +1,131 @@
+"""Intervention: a change made to a run, either a fault or something harmless that looks like one.
+
+An intervention changes the parts of a run before the loop starts (`attach`), or its settings
+(`settings`). The loop has no code for it: as in real runs, the trouble comes in through the batch,
+the gradient, the state or the clock.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import numpy as np
+
+from trimtab.core.causes import Cause
+from trimtab.core.errors import ConfigError
+from trimtab.lab.corpus.shards import TokenCorpus
+from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.engines import Forward, Ranks
+from trimtab.lab.trainer.train_config import TrainConfig
+
+
+class Base(StrEnum):
+    """The kind of run that an intervention needs."""
+
+    PLAIN = "plain"
+    """One process, fp32."""
+
+    FP16 = "fp16"
+    """One process, fp16 with a loss scale."""
+
+    RANKS = "ranks"
+    """Two ranks under DDP."""
+
+    RESUME = "resume"
+    """One process, stopped at the onset and resumed from its checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunParts:
+    """What an intervention may change: a run that is built and loaded, but not yet watched."""
+
+    run: Run
+    forward: Forward
+    ranks: Ranks
+    config: TrainConfig
+    corpus: TokenCorpus
+    first_step: int
+    """0, or the step at which a resumed run continues."""
+
+
+@dataclass(kw_only=True)
+class Intervention(ABC):
+    """One intervention in one run; all its random numbers are drawn before the run starts."""
+
+    cause: ClassVar[Cause | None]
+    """Its cause in the catalogue; None if it is not there."""
+
+    title: ClassVar[str]
+    """What it does, in a few words."""
+
+    strength_name: ClassVar[str]
+    """The quantity that the severity sets, with its unit."""
+
+    is_fault: ClassVar[bool] = True
+    """False if it only looks like a fault."""
+
+    base: ClassVar[Base] = Base.PLAIN
+
+    from_start: ClassVar[bool] = False
+    """Whether it acts from the first step, so that no part of the run equals its twin."""
+
+    heals: ClassVar[bool] = False
+    """Whether its cause disappears at its end, so that the run may recover without help."""
+
+    planned: ClassVar[bool] = False
+    """Whether the operator would have announced it; the journal then has an event."""
+
+    onset: int
+    """The first step that differs."""
+
+    severity: float
+    """From 0 (barely visible) to 1 (worst case); `strength` gives its meaning for each kind."""
+
+    seed: int
+
+    truth: dict[str, Any] = field(default_factory=dict, init=False)
+    """What it actually did, filled in during the run."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.severity <= 1:
+            raise ConfigError(f"severity must be 0 to 1, got {self.severity}")
+        if self.onset < 0:
+            raise ConfigError(f"onset must not be negative, got {self.onset}")
+
+    @property
+    def steps(self) -> int | None:
+        """How many steps it lasts; None is until the end of the run."""
+        return None
+
+    @property
+    def strength(self) -> float:
+        """The severity in the units of `strength_name`."""
+        return self.severity
+
+    @property
+    def end(self) -> int | None:
+        """The first step after it; None if it lasts until the end of the run."""
+        return None if self.steps is None else self.onset + self.steps
+
+    @property
+    def random(self) -> np.random.Generator:
+        """A fresh generator for this intervention, equal at each call and on every rank."""
+        return np.random.default_rng([self.seed, *type(self).__name__.encode()])
+
+    def covers(self, step: int) -> bool:
+        """Whether it is active at this step."""
+        return self.onset <= step and (self.end is None or step < self.end)
+
+    def settings(self, config: TrainConfig) -> TrainConfig:
+        """The settings of the run with this intervention; most kinds change nothing here."""
+        return config
+
+    @abstractmethod
+    def attach(self, parts: RunParts) -> Run:
+        """Install it into a run; called once per process, before the run is watched."""
+
+
+def interpolate(low: float, high: float, severity: float) -> float:
+    """The strength at a severity: from `low` at 0 to `high` at 1, on a logarithmic scale."""
+    return float(low * (high / low) ** severity)

@@ -1,0 +1,194 @@
+"""Advice: the action for each class of incident, in two columns of one table.
+
+The textbook has one action per class. Trimtab replaces those that depend on more than the class,
+and waits for what does not touch the weights.
+"""
+
+from collections.abc import Callable, Mapping
+
+from trimtab.core.actions import Action, ActionKind
+from trimtab.core.findings import HARMLESS, Symptom
+from trimtab.core.incidents import Incident, IncidentClass
+from trimtab.diagnose.diagnosis import Diagnosis
+
+SURE = 0.8
+"""An outlook this certain is worth acting on; under it waiting costs less than a wrong rollback."""
+
+PASSING = frozenset(
+    {Symptom.GRADIENT_SPIKE, Symptom.UPDATE_SPIKE, Symptom.NONFINITE_GRAD_NORM, Symptom.OVERFLOWS}
+)
+"""What may happen at one step and be over with it."""
+
+Choose = Callable[[Diagnosis], Action]
+Table = Mapping[IncidentClass | None, Choose]
+"""The class None is that of an incident that is too young to have one."""
+
+
+def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
+    """Trimtab's action; `recurs` if the incident came at the same place before a restart."""
+    if HARMLESS.issuperset(diagnosis.incident.symptoms):
+        return Action(
+            kind=ActionKind.WAIT,
+            instruction="Continue, and apply the remedy at the next restart.",
+            reason="The weights are not affected; only time is lost.",
+        )
+    return _choose(_TRIMTAB, diagnosis, recurs=recurs)
+
+
+def advise_by_textbook(diagnosis: Diagnosis, *, recurs: bool) -> Action:
+    """The textbook's action; `recurs` if the incident came at the same place before a restart."""
+    return _choose(_TEXTBOOK, diagnosis, recurs=recurs)
+
+
+def _choose(table: Table, diagnosis: Diagnosis, *, recurs: bool) -> Action:
+    if recurs:
+        return Action(
+            kind=ActionKind.LOWER_LR,
+            instruction="Lower the learning rate by a factor of 2 to 3 and continue from a "
+            f"checkpoint older than step {diagnosis.incident.onset.step}.",
+            reason="It came back at the same place after a restart.",
+        )
+    return table[diagnosis.incident_class](diagnosis)
+
+
+def _look_again(diagnosis: Diagnosis) -> Action:
+    return Action(
+        kind=ActionKind.WAIT,
+        instruction="Continue, and look again 200 steps later.",
+        reason="The loss came back by itself.",
+    )
+
+
+def _roll_back_and_skip(diagnosis: Diagnosis) -> Action:
+    return _skip_from(
+        diagnosis,
+        reason="The optimizer's state holds what happened; skipping alone does not help.",
+    )
+
+
+def _apply_remedy(diagnosis: Diagnosis) -> Action:
+    return Action(
+        kind=ActionKind.ROLL_BACK,
+        instruction="Apply the remedy and continue from a checkpoint older than step "
+        f"{diagnosis.incident.onset.step}.",
+        reason="The cause remains until it is fixed.",
+    )
+
+
+def _stop_if_flat(diagnosis: Diagnosis) -> Action:
+    return Action(
+        kind=ActionKind.STOP,
+        instruction="Stop the run if the evaluation loss is flat too.",
+        reason="The model no longer learns.",
+    )
+
+
+def _wait_for_50(diagnosis: Diagnosis) -> Action:
+    return Action(
+        kind=ActionKind.WAIT,
+        instruction="Look again after 50 more records.",
+        reason="It is too early to say.",
+    )
+
+
+_TEXTBOOK: Table = {
+    IncidentClass.HARD_BATCH: _look_again,
+    IncidentClass.RECOVERABLE: _look_again,
+    IncidentClass.LINGERING: _roll_back_and_skip,
+    IncidentClass.DIVERGENT: _roll_back_and_skip,
+    IncidentClass.SILENT: _apply_remedy,
+    IncidentClass.PLATEAU: _stop_if_flat,
+    None: _wait_for_50,
+}
+
+
+def _go_on(diagnosis: Diagnosis) -> Action:
+    return Action(
+        kind=ActionKind.WAIT,
+        instruction="Continue; nothing needs to be done.",
+        reason="One batch was hard and the next ones were not.",
+    )
+
+
+def _after_lingering(diagnosis: Diagnosis) -> Action:
+    incident = diagnosis.incident
+    if incident.end is not None and incident.new_level is None:
+        return Action(
+            kind=ActionKind.WAIT,
+            instruction="Continue, and compare the evaluation loss with the one before.",
+            reason=f"The loss took {incident.records} records, but it came back.",
+        )
+    return _skip_from(
+        diagnosis,
+        unless="the data was changed on purpose",
+        reason="The loss has stayed on its higher level.",
+    )
+
+
+def _after_divergence(diagnosis: Diagnosis) -> Action:
+    return _skip_from(
+        diagnosis, reason="The weights are lost; every step after the onset is wasted."
+    )
+
+
+def _after_silence(diagnosis: Diagnosis) -> Action:
+    incident = diagnosis.incident
+    if incident.end is not None and PASSING.issuperset(incident.symptoms):
+        return Action(
+            kind=ActionKind.WAIT,
+            instruction="Continue, and look again 200 steps later.",
+            reason="It passed, and the loss did not follow.",
+        )
+    if diagnosis.cause is None and not _has_known_symptom(incident):
+        return Action(
+            kind=ActionKind.WAIT,
+            instruction="Continue, and look at what the detector reported.",
+            reason="The loss did not follow, and no cause is known.",
+        )
+    return _apply_remedy(diagnosis)
+
+
+def _has_known_symptom(incident: Incident) -> bool:
+    return any(isinstance(symptom, Symptom) for symptom in incident.symptoms)
+
+
+def _while_open(diagnosis: Diagnosis) -> Action:
+    """Nothing is certain yet: the outlook decides whether to prepare a rollback."""
+    incident = diagnosis.incident
+    outlook = incident.outlook
+    if outlook is None:
+        return Action(
+            kind=ActionKind.WAIT,
+            instruction="Look again when there are more records.",
+            reason="It is too early to say.",
+        )
+    reason = f"Outlook: {outlook.incident_class}, {100 * outlook.certainty:.0f} % certain."
+    if outlook.incident_class is not IncidentClass.RECOVERABLE and outlook.certainty >= SURE:
+        return Action(
+            kind=ActionKind.ROLL_BACK,
+            instruction=f"Prepare a checkpoint older than step {incident.onset.step}; roll back if "
+            "the loss is not back in 100 steps.",
+            reason=reason,
+        )
+    return Action(kind=ActionKind.WAIT, instruction="Wait for the next outlook.", reason=reason)
+
+
+_TRIMTAB: Table = {
+    **_TEXTBOOK,
+    IncidentClass.HARD_BATCH: _go_on,
+    IncidentClass.LINGERING: _after_lingering,
+    IncidentClass.DIVERGENT: _after_divergence,
+    IncidentClass.SILENT: _after_silence,
+    None: _while_open,
+}
+
+
+def _skip_from(diagnosis: Diagnosis, *, reason: str, unless: str = "") -> Action:
+    """Roll back to before the onset and skip the batches of the incident."""
+    condition = f", unless {unless}" if unless else ""
+    return Action(
+        kind=ActionKind.ROLL_BACK,
+        instruction=f"Roll back to a checkpoint older than step {diagnosis.incident.onset.step} "
+        f"and skip 5 to 20 batches from there{condition}.",
+        reason=reason,
+    )

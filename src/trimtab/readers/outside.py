@@ -1,0 +1,132 @@
+"""Readers from outside this package: passed to `read_log`, or installed as plug-ins.
+
+Whatever such a reader raises becomes a note, and the reader is left out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from trimtab.core.errors import ConfigError, LogError, NoUsableLoss, UnreadableLog
+from trimtab.core.plugins import READERS, Plugin, describe_error, load_plugins
+from trimtab.core.reader import LogContent, LogReader
+from trimtab.core.signals import LOSS
+from trimtab.readers.registry import FORMATS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutsideReading:
+    """A log as one of these readers read it."""
+
+    format: str
+    content: LogContent
+
+
+class OutsideReaders:
+    """The readers from outside, and notes on those that failed.
+
+    Installed plug-ins are loaded only when they are needed: a log that trimtab recognises itself
+    never runs their code.
+    """
+
+    def __init__(self, given: Sequence[LogReader]) -> None:
+        for reader in given:
+            if not isinstance(reader, LogReader):
+                raise ConfigError(
+                    f"{reader!r} is not a log reader; it needs name, description, recognises and "
+                    "read (trimtab.core.reader.LogReader)"
+                )
+        self.given = tuple(given)
+        self.notes: list[str] = []
+
+    @cached_property
+    def installed(self) -> tuple[LogReader, ...]:
+        """The plug-ins that loaded; one whose name is taken is left out."""
+        readers: list[LogReader] = []
+        for plugin in load_plugins(READERS):
+            reader = self._to_reader(plugin)
+            if reader is None:
+                continue
+            if reader.name in FORMATS or reader.name in {other.name for other in readers}:
+                self._leave_out(plugin, f"there is a log format {reader.name!r} already")
+            else:
+                readers.append(reader)
+        return tuple(readers)
+
+    def named(self, format: str) -> LogReader | None:
+        """The reader of a format: one that was passed, else a plug-in."""
+        for reader in self.given:
+            if reader.name == format:
+                return reader
+        if format in FORMATS:
+            return None
+        return next((reader for reader in self.installed if reader.name == format), None)
+
+    def try_all(
+        self, readers: Sequence[LogReader], path: Path, head: bytes
+    ) -> OutsideReading | None:
+        """The log as read by the first reader that recognises it and does not fail."""
+        for reader in readers:
+            try:
+                if reader.recognises(path, head):
+                    return OutsideReading(format=reader.name, content=_checked(reader, path))
+            except Exception as error:
+                self.notes.append(
+                    f"The reader {reader.name!r} failed and is left out: {describe_error(error)}."
+                )
+        return None
+
+    def read(self, reader: LogReader, path: Path) -> OutsideReading:
+        """The log as read by one reader, asked for by name."""
+        try:
+            return OutsideReading(format=reader.name, content=_checked(reader, path))
+        except (LogError, OSError):
+            raise
+        except Exception as error:
+            raise UnreadableLog(
+                f"{path}: the reader {reader.name!r} failed ({describe_error(error)}); report it "
+                "to its author, or leave out the format"
+            ) from error
+
+    def _to_reader(self, plugin: Plugin) -> LogReader | None:
+        if plugin.failure is not None:
+            self.notes.append(plugin.failure)
+            return None
+        reader = plugin.object
+        try:
+            if isinstance(reader, type):
+                reader = reader()
+            if isinstance(reader, LogReader):
+                return reader
+        except Exception as error:
+            self._leave_out(plugin, describe_error(error))
+            return None
+        self._leave_out(plugin, "it lacks name, description, recognises or read")
+        return None
+
+    def _leave_out(self, plugin: Plugin, reason: str) -> None:
+        self.notes.append(
+            f"Plug-in {plugin.name!r} ({READERS}) of {plugin.package} {plugin.version} is left "
+            f"out: {reason}."
+        )
+
+
+def log_formats(readers: Sequence[LogReader] = ()) -> list[str]:
+    """The names of all log formats: trimtab's, those of these readers and those of plug-ins."""
+    outside = OutsideReaders(readers)
+    others = [reader.name for reader in (*outside.given, *outside.installed)]
+    return sorted({*FORMATS, *others})
+
+
+def _checked(reader: LogReader, path: Path) -> LogContent:
+    content = reader.read(path)
+    if not isinstance(content, LogContent):
+        raise TypeError(f"read returned {type(content).__name__}, not LogContent")
+    if not content.block.column(LOSS).recorded:
+        found = ", ".join(content.block.columns) or "none"
+        raise NoUsableLoss(
+            f"{path}: the reader {reader.name!r} found no training loss (signals: {found}); "
+            f"it has to be named {LOSS!r}"
+        )
+    return content

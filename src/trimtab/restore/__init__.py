@@ -1,0 +1,9 @@
+"""State that a run can return to.
+
+host_copy.py         nested containers of tensors, copied to host memory and back in place
+training_state.py    everything that the next step depends on
+snapshot.py          one copy of it, taken and put back without replacing a single tensor
+ring.py              which snapshots are kept: geometric ages, and what a rollback may need
+rng.py               random number generators of Python, numpy and torch
+tape.py              the batches since the oldest snapshot, served again after a rollback
+"""

@@ -1,0 +1,126 @@
+"""BatchTape: the batches since the oldest snapshot, kept to be served again.
+
+The state of a loader would not do: random numbers drawn in worker processes cannot be brought back,
+and a restored loader starts its workers and its prefetching again. A tape works for any iterable.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trimtab.core.errors import RestoreError
+from trimtab.restore.rng import RandomState, equal, get_random_state, set_random_state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TapedBatch:
+    """One batch as the loader gave it."""
+
+    position: int
+    """Its index in the data, over all epochs."""
+    batch: Any
+    random_after: RandomState | None
+    """The generators after fetching it, if fetching drew from them in this process."""
+
+
+class BatchTape:
+    """Hands out the batches of a loader, and hands them out again after `rewind`."""
+
+    def __init__(self, position: int = 0) -> None:
+        self._taped: deque[TapedBatch] = deque()
+        self._loader: Iterator[Any] = iter(())
+        self._from_workers = False
+        self._fetched = position
+        """Position of the next batch that the loader has not given yet."""
+        self.position = position
+        """Position of the next batch to be handed out."""
+        self._skipped: set[int] = set()
+
+    def start(self, loader: Iterable[Any]) -> None:
+        """Go on with a loader, such as the next epoch's; what was taped stays."""
+        self._loader = iter(loader)
+        self._from_workers = getattr(loader, "num_workers", 0) > 0
+
+    def next_batch(self) -> tuple[int, Any] | None:
+        """Position and batch that come next; None at the end of the loader."""
+        while True:
+            entry = self._replay() or self._fetch()
+            if entry is None:
+                return None
+            self.position = entry.position + 1
+            if entry.position not in self._skipped:
+                # The containers are copied: users move tensors to the device in place.
+                return entry.position, copy_containers(entry.batch)
+
+    def rewind(self, position: int, skip: Iterable[int] = ()) -> None:
+        """Serve again from `position`; positions in `skip` are passed over, now and later."""
+        first = self._taped[0].position if self._taped else self._fetched
+        if not first <= position <= self._fetched:
+            raise RestoreError(
+                f"the tape holds the batches from {first} to {self._fetched - 1}, not {position}"
+            )
+        self.position = position
+        self._skipped |= set(skip)
+
+    def forget_before(self, position: int) -> None:
+        """Drop the batches that no snapshot needs any more."""
+        while self._taped and self._taped[0].position < position:
+            self._taped.popleft()
+        self._skipped = {place for place in self._skipped if place >= position}
+
+    def __len__(self) -> int:
+        return len(self._taped)
+
+    def _replay(self) -> TapedBatch | None:
+        if self.position >= self._fetched:
+            return None
+        entry = self._taped[self.position - self._taped[0].position]
+        if entry.random_after is not None:
+            set_random_state(entry.random_after)
+        return entry
+
+    def _fetch(self) -> TapedBatch | None:
+        before = None if self._from_workers else get_random_state()
+        try:
+            batch = next(self._loader)
+        except StopIteration:
+            return None
+        after = None if before is None else get_random_state()
+        drew = before is not None and after is not None and not equal(before, after)
+        entry = TapedBatch(
+            position=self._fetched,
+            # Tensors from workers are shared memory: each would hold a file descriptor open.
+            batch=_clone(batch) if self._from_workers else copy_containers(batch),
+            random_after=after if drew else None,
+        )
+        self._taped.append(entry)
+        self._fetched += 1
+        return entry
+
+
+def copy_containers(batch: Any) -> Any:
+    """The batch in new containers, with the same tensors."""
+    return _map(batch, lambda tensor: tensor)
+
+
+def _clone(batch: Any) -> Any:
+    return _map(batch, torch.Tensor.clone)
+
+
+def _map(batch: Any, change: Any) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return change(batch)
+    if isinstance(batch, Mapping):
+        parts = {key: _map(value, change) for key, value in batch.items()}
+        try:
+            return type(batch)(parts)  # type: ignore[call-arg]
+        except TypeError:
+            return parts
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_map(value, change) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(_map(value, change) for value in batch)
+    return batch

@@ -1,0 +1,75 @@
+"""Rule sets: which detectors judge a run, and how incidents are closed, explained and advised on.
+
+A rule set is a value. A variant of ours is one line:
+
+    dataclasses.replace(TRIMTAB, name="mine", make_detectors=my_detectors)
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from trimtab.core.actions import Action
+from trimtab.core.config import Config
+from trimtab.core.detector import Detector
+from trimtab.core.errors import ConfigError
+from trimtab.detect.textbook.textbook_detectors import textbook_detectors
+from trimtab.detect.trimtab_detectors import trimtab_detectors
+from trimtab.diagnose.diagnosis import Diagnosis
+from trimtab.diagnose.incidents.recovery import Recovery
+from trimtab.diagnose.incidents.textbook_recovery import TextbookRecovery
+from trimtab.diagnose.incidents.trimtab_recovery import TrimtabRecovery
+from trimtab.diagnose.tree.textbook import TEXTBOOK_TREE
+from trimtab.diagnose.tree.trimtab import TRIMTAB_TREE
+from trimtab.diagnose.tree.walk import Tree
+from trimtab.policy.advice import advise, advise_by_textbook
+
+
+class Advise(Protocol):
+    """Chooses the action for a diagnosed incident."""
+
+    def __call__(self, diagnosis: Diagnosis, *, recurs: bool) -> Action:
+        """The action; `recurs` if the incident came at the same place before a restart."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleSet:
+    """One way to judge a run, from its detectors to its advice."""
+
+    name: str
+    make_detectors: Callable[[Config], Sequence[Detector]]
+    make_recovery: Callable[[Config], Recovery]
+    """When an incident is over, and which class it gets."""
+    tree: Tree
+    """The questions that lead to a cause."""
+    advise: Advise
+
+
+TRIMTAB = RuleSet(
+    name="trimtab",
+    make_detectors=trimtab_detectors,
+    make_recovery=lambda config: TrimtabRecovery(),
+    tree=TRIMTAB_TREE,
+    advise=advise,
+)
+"""Trimtab's rules (docs/detection.md)."""
+
+TEXTBOOK = RuleSet(
+    name="textbook",
+    make_detectors=textbook_detectors,
+    make_recovery=lambda config: TextbookRecovery(config.textbook),
+    tree=TEXTBOOK_TREE,
+    advise=advise_by_textbook,
+)
+"""The decision tree of the textbooks as it stands: the baseline to beat."""
+
+RULE_SETS: Mapping[str, RuleSet] = {rules.name: rules for rules in (TRIMTAB, TEXTBOOK)}
+"""The rule sets that a config or a command can name."""
+
+
+def rule_set(name: str) -> RuleSet:
+    """The rule set of this name; raises ConfigError if there is none."""
+    if name not in RULE_SETS:
+        raise ConfigError(f"unknown rule set {name!r}; choose from {', '.join(RULE_SETS)}")
+    return RULE_SETS[name]

@@ -1,0 +1,56 @@
+"""What is known to have happened before which record."""
+
+import numpy as np
+from tests.detect.feeding import block
+
+from trimtab.core.block import Block, Event
+from trimtab.core.detector import KnownChange, rows_of
+from trimtab.detect.event_schedule import MIN_SETTLED, EventSchedule
+
+
+def changes(run: Block) -> list[tuple[int, KnownChange]]:
+    whole, single = EventSchedule(), EventSchedule()
+    for schedule in (whole, single):
+        schedule.add(run.events)
+    found = whole.update_many(run)
+    one_by_one = [single.update(row) for row in rows_of(run)]
+    assert [(row, what) for row, what in enumerate(one_by_one) if what] == found
+    assert single.state_dict() == whole.state_dict()
+    return found
+
+
+def event(kind: str, tick: int, step: int) -> Event:
+    return Event(kind=kind, tick=tick, step=step)
+
+
+def test_an_event_waits_for_its_record_and_for_its_step() -> None:
+    late = event("evaluation", 8, 10)  # a live run writes its records two steps late
+    events = [late, event("resume", 20, 20), event("note", 3, 3), event("resume", 90, 90)]
+    assert changes(block(50, loss=1.0, events=events)) == [
+        (10, KnownChange.PAUSED),
+        (20, KnownChange.RESUMED),
+    ]
+
+
+def test_a_new_attempt_went_back() -> None:
+    attempt = np.asarray(np.arange(50) >= 30, dtype=np.int64)
+    assert changes(block(50, loss=1.0, attempt=attempt)) == [(30, KnownChange.WENT_BACK)]
+
+
+def test_a_new_batch_size_is_a_change_where_it_was_constant_for_long() -> None:
+    tokens = np.full(100, 512.0)
+    tokens[MIN_SETTLED:] = 1024.0
+    assert changes(block(100, tokens=tokens)) == [(MIN_SETTLED, KnownChange.CHANGED)]
+    tokens[MIN_SETTLED - 1 :] = 1024.0
+    assert changes(block(100, tokens=tokens)) == []
+
+
+def test_batch_sizes_that_all_differ_are_no_changes() -> None:
+    assert changes(block(300, tokens=np.random.default_rng(0).integers(100, 200, 300))) == []
+
+
+def test_several_changes_at_once_come_together() -> None:
+    events = [event("resume", 5, 5), event("planned change", 5, 5)]
+    assert changes(block(10, loss=1.0, events=events)) == [
+        (5, KnownChange.RESUMED | KnownChange.CHANGED)
+    ]

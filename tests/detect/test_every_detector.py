@@ -1,0 +1,124 @@
+"""What holds for every detector of both rule sets; new detectors join by themselves."""
+
+import importlib
+import json
+import pkgutil
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.detect.runs import every_kind_of_run
+
+import trimtab.detect
+from trimtab.core.block import Block
+from trimtab.core.config import Config, TextbookConfig
+from trimtab.core.detector import Detector, KnownChange, Row, rows_of
+from trimtab.core.findings import Finding
+from trimtab.detect.detector_set import DetectorSet
+from trimtab.detect.event_schedule import EventSchedule
+from trimtab.detect.textbook.textbook_detectors import textbook_detectors
+from trimtab.detect.trimtab_detectors import trimtab_detectors
+
+SEEDS = range(18)
+LENGTHS = (120, 1500, 1500)
+# Short windows, so that the textbook's rules go through every state many times.
+CONFIG = Config(textbook=TextbookConfig(window=10, rise_records=3))
+
+
+RULE_SETS = {"trimtab": trimtab_detectors, "textbook": textbook_detectors}
+
+every_detector = pytest.mark.parametrize(
+    ("rules", "place"),
+    [
+        pytest.param(rules, place, id=f"{rules}-{detector.name}")
+        for rules, make in RULE_SETS.items()
+        for place, detector in enumerate(make(CONFIG))
+    ],
+)
+
+
+@cache
+def run_of(seed: int) -> tuple[Block, list[Row], dict[int, KnownChange]]:
+    """A run with every kind of trouble, its rows, and what is known to have happened in it."""
+    run = every_kind_of_run(seed, LENGTHS[seed % len(LENGTHS)])
+    schedule = EventSchedule()
+    schedule.add(run.events)
+    return run, list(rows_of(run)), dict(schedule.update_many(run))
+
+
+def new(rules: str, place: int) -> Detector:
+    return RULE_SETS[rules](CONFIG)[place]
+
+
+def reloaded(detector: Detector, fresh: Detector) -> Detector:
+    """The detector after its state went through JSON."""
+    state = json.loads(json.dumps(detector.state_dict()))
+    fresh.load_state_dict(state)
+    assert repr(fresh.state_dict()) == repr(state)
+    return fresh
+
+
+def texts(findings: list[Finding]) -> list[str]:
+    # By their text, because NaN is not equal to itself.
+    return [repr(finding) for finding in sorted(findings, key=lambda finding: finding.tick)]
+
+
+@every_detector
+def test_update_many_equals_a_loop_over_update_however_a_run_is_cut_and_saved(
+    rules: str, place: int
+) -> None:
+    for seed in SEEDS:
+        run, rows, changes = run_of(seed)
+        random = np.random.default_rng(seed)
+        cuts = {int(cut) for cut in random.integers(0, len(run), 6)}
+
+        single, one_by_one = new(rules, place), []
+        for at, row in enumerate(rows):
+            if at in cuts:
+                single = reloaded(single, new(rules, place))
+            if changes.get(at, KnownChange.NOTHING) & single.listens_to:
+                single.on_event(changes[at])
+            one_by_one += single.update(row)
+
+        for bounds in ({0}, {0, *cuts}):
+            many, at_once = new(rules, place), []
+            events = {at for at, change in changes.items() if change & many.listens_to}
+            for first, last in pairwise(sorted(bounds | events | {len(run)})):
+                if first in cuts:
+                    many = reloaded(many, new(rules, place))
+                if first in events:
+                    many.on_event(changes[first])
+                at_once += many.update_many(run[first:last])
+            assert texts(at_once) == texts(one_by_one)
+
+
+@every_detector
+def test_the_runs_of_that_test_make_the_detector_find_something(rules: str, place: int) -> None:
+    found = (
+        finding
+        for seed in SEEDS
+        for finding in DetectorSet([new(rules, place)]).update(run_of(seed)[0])
+    )
+    assert next(found, None) is not None
+
+
+def test_every_detector_of_the_package_is_in_a_rule_set() -> None:
+    for module in pkgutil.walk_packages(trimtab.detect.__path__, "trimtab.detect."):
+        importlib.import_module(module.name)
+    written = {
+        cls for cls in Detector.__subclasses__() if cls.__module__.startswith("trimtab.detect.")
+    }
+    used = {type(detector) for make in RULE_SETS.values() for detector in make(CONFIG)}
+    assert written == used
+
+
+def test_the_page_on_detection_has_every_detector_that_reports() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "detection.md").read_text(encoding="utf-8")
+    names = {
+        finding.detector
+        for seed in SEEDS
+        for finding in DetectorSet(trimtab_detectors(CONFIG)).update(run_of(seed)[0])
+    }
+    assert {name for name in names if f"| [{name}](" not in page} == set()

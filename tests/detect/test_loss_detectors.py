@@ -1,0 +1,177 @@
+"""Spikes, norms and levels, found in runs of known shape."""
+
+import numpy as np
+import pytest
+from tests.synthetic import block_of, falling_loss
+
+from trimtab.core.block import Block, Column
+from trimtab.core.config import Config, DetectConfig
+from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.signals import Quality
+from trimtab.detect.detector_set import DetectorSet
+from trimtab.detect.trimtab_detectors import trimtab_detectors
+
+LENGTH, AT = 2400, 2000
+
+
+def detectors(threshold_scale: float = 1.0) -> DetectorSet:
+    config = Config(detect=DetectConfig(threshold_scale=threshold_scale))
+    return DetectorSet(trimtab_detectors(config))
+
+
+def run(**changes: np.ndarray) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(3)
+    signals = {
+        "loss": falling_loss(LENGTH, seed=3, noise=0.04),
+        "grad_norm": np.exp(draw.normal(-1.0, 0.08, LENGTH)),
+        "update_norm": np.exp(draw.normal(-3.0, 0.05, LENGTH)),
+    }
+    for name, change in changes.items():
+        part = slice(AT, AT + len(change))
+        signals[name][part] = (
+            signals[name][part] + change if name == "loss" else (signals[name][part] * change)
+        )
+    return signals
+
+
+def found(signals: dict[str, np.ndarray], least: Severity = Severity.ALARM) -> list[Finding]:
+    findings = detectors().update(block_of(signals, first_step=0))
+    return [finding for finding in findings if finding.severity >= least]
+
+
+def test_a_healthy_run_raises_nothing() -> None:
+    assert found(run(), Severity.WARN) == []
+
+
+def test_a_spike_is_found_at_its_second_step_and_dated_back() -> None:
+    first, *_ = found(run(loss=np.full(10, 0.5)))
+    assert first.symptom is Symptom.LOSS_SPIKE
+    assert first.step == AT + 1
+    assert first.onset_tick == AT
+    assert first.expected == pytest.approx(2.0, abs=0.05)
+    assert first.limit == pytest.approx(2.2, abs=0.1)
+
+
+def test_one_high_loss_in_an_every_step_log_is_only_a_batch() -> None:
+    assert found(run(loss=np.array([0.8]))) == []
+
+
+def test_where_no_norm_is_logged_a_calm_run_alarms_at_the_first_high_loss() -> None:
+    calm = {"loss": run(loss=np.array([0.4]))["loss"]}
+    (alarm,) = found(calm)
+    assert alarm.step == AT
+    assert alarm.facts["records"] == 1.0
+    wild = {"loss": calm["loss"].copy()}
+    wild["loss"][41:AT:83] += 0.4
+    assert found(wild) == []
+
+
+def test_one_extreme_loss_is_an_alarm() -> None:
+    assert [finding.step for finding in found(run(loss=np.array([5.0])))] == [AT]
+
+
+def test_one_high_loss_in_a_thinned_log_is_an_alarm() -> None:
+    signals = {"loss": run(loss=np.array([0.5]))["loss"]}
+    columns = {name: Column.complete(values) for name, values in signals.items()}
+    block = Block.from_columns(columns, step=100 * np.arange(LENGTH))
+    assert [finding.tick for finding in detectors().update(block)] == [AT]
+
+
+def test_loss_and_norm_together_need_less_than_each_alone() -> None:
+    loss, norm = np.full(3, 0.18), np.full(3, 1.7)
+    assert found(run(loss=loss)) == []
+    assert found(run(grad_norm=norm)) == []
+    (first, *_) = found(run(loss=loss, grad_norm=norm))
+    assert first.facts["with_norm"] == 1.0
+
+
+def test_a_slow_ramp_is_found_long_before_its_peak() -> None:
+    first, *_ = found(run(loss=np.linspace(0, 1.5, 60)))
+    assert AT < first.step < AT + 15
+
+
+def test_a_rising_norm_leads_the_loss() -> None:
+    first, *_ = found(run(grad_norm=np.array([3.9, 9.9, 66.0, 600.0])))
+    assert first.symptom is Symptom.GRADIENT_SPIKE
+    assert first.step == AT + 1
+
+
+def test_one_large_norm_is_a_warning_and_a_huge_one_an_alarm() -> None:
+    (warning,) = found(run(grad_norm=np.array([4.0])), Severity.WARN)
+    assert warning.severity is Severity.WARN
+    assert warning.facts["ratio"] == pytest.approx(4.0, rel=0.3)
+    (alarm,) = found(run(grad_norm=np.array([40.0])))
+    assert alarm.symptom is Symptom.GRADIENT_SPIKE
+
+
+def test_three_norms_that_double_are_an_alarm() -> None:
+    assert found(run(grad_norm=np.full(3, 2.5)))[0].step <= AT + 2
+
+
+def test_a_doubled_update_is_a_warning() -> None:
+    (warning,) = found(run(update_norm=np.array([2.5])), Severity.WARN)
+    assert warning.symptom is Symptom.UPDATE_SPIKE
+
+
+@pytest.mark.parametrize("gap", [40, 60])
+def test_one_spike_does_not_hide_the_next(gap: int) -> None:
+    loss, norm = np.zeros(gap + 10), np.ones(gap + 10)
+    loss[:10] = loss[gap:] = np.linspace(2.0, 0.2, 10)
+    norm[:10] = norm[gap:] = np.geomspace(100.0, 1.2, 10)
+    steps = [finding.step for finding in found(run(loss=loss, grad_norm=norm))]
+    assert {AT, AT + gap} <= set(steps)
+
+
+def test_a_nan_does_not_hide_what_comes_after_it() -> None:
+    signals = run(loss=np.concatenate([np.zeros(20), np.full(5, 0.6)]))
+    signals["loss"][AT] = signals["grad_norm"][AT] = np.nan
+    steps = [finding.step for finding in found(signals) if finding.signal == "loss"]
+    assert steps[:2] == [AT, AT + 21]
+
+
+def test_a_moved_level_is_reported_and_then_normal() -> None:
+    steps = [finding.step for finding in found(run(loss=np.full(400, 0.12)))]
+    assert AT < steps[0] < AT + 60
+    assert max(steps) < AT + 160
+
+
+def test_a_drift_is_a_level_that_rose() -> None:
+    drift = 4e-4 * np.arange(400)
+    assert Symptom.LEVEL_SHIFT in {finding.symptom for finding in found(run(loss=drift))}
+
+
+def test_the_end_of_easy_stretches_of_data_is_no_level_shift() -> None:
+    swings = run()["loss"]
+    is_easy = np.arange(LENGTH) % 48 < 16
+    swings -= np.where(is_easy, 0.18, 0.0)
+    ended = swings.copy()
+    ended[AT:] += np.where(is_easy, 0.18, 0.0)[AT:]
+    assert found({"loss": ended}, Severity.WARN) == []
+    moved = swings.copy()
+    moved[AT:] += 0.06  # what the end of the easy stretches adds to the mean
+    assert found({"loss": moved})
+
+
+def test_smoothed_values_make_findings_rarer_and_less_confident() -> None:
+    signals = run(loss=np.full(3, 0.22))
+    block = block_of({"loss": signals["loss"]}, first_step=0)
+    assert detectors().update(block)
+    doubted = Block.from_columns(
+        block.columns, step=block.step, qualities={"loss": Quality.SMOOTHED}
+    )
+    assert not detectors().update(doubted)
+    signals = run(loss=np.full(20, 2.0))
+    (first, *_) = detectors().update(
+        Block.from_columns(
+            {"loss": Column.complete(signals["loss"])},
+            step=block.step,
+            qualities={"loss": Quality.SMOOTHED},
+        )
+    )
+    assert first.confidence < 1
+
+
+def test_the_threshold_scale_raises_every_threshold() -> None:
+    block = block_of(run(loss=np.full(3, 0.25)), first_step=0)
+    assert detectors(threshold_scale=1.0).update(block)
+    assert not detectors(threshold_scale=2.0).update(block)

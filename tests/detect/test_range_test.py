@@ -1,0 +1,77 @@
+"""Values that leave their range: the test itself, weight norms and token statistics."""
+
+import numpy as np
+import pytest
+from tests.detect.feeding import alarms, at, block
+
+from trimtab.core.findings import Symptom
+from trimtab.detect.run.token_mix import TokenMix
+from trimtab.detect.state.norm_trend import NormTrend
+from trimtab.detect.tools.range_test import RangeSpec, RangeTest
+
+SPEC = RangeSpec(before=6, newest=2, widths=0.5)
+
+
+def out_of_range(cells: list[float], spec: RangeSpec = SPEC) -> list[int]:
+    single, many = RangeTest(spec), RangeTest(spec)
+    one_by_one = [at for at, cell in enumerate(cells) if single.update(cell) is not None]
+    assert [at for at, _ in many.update_many(np.array(cells))] == one_by_one
+    assert single.state_dict() == many.state_dict()
+    return one_by_one
+
+
+def test_all_newest_must_be_far_enough_outside() -> None:
+    usual = [1.0, 2.0, 1.5, 1.2, 1.8, 1.4]
+    assert out_of_range([*usual, 3.0, 3.0]) == [7]
+    assert out_of_range([*usual, 0.0, 0.0]) == [7]
+    assert out_of_range([*usual, 3.0, 1.5]) == []
+    assert out_of_range([*usual, 2.4, 2.4]) == []
+    assert out_of_range([*usual, 0.0, 0.0], RangeSpec(before=6, newest=2, downwards=False)) == []
+
+
+def test_the_new_range_becomes_normal() -> None:
+    usual = [1.0, 2.0, 1.5, 1.2, 1.8, 1.4]
+    assert out_of_range([*usual, *([9.0, 9.1] * 20)]) == [7]
+
+
+def test_a_constant_has_no_range_to_leave() -> None:
+    assert out_of_range([1.0] * 6 + [5.0] * 20) == []
+
+
+def test_chance_findings_are_as_rare_as_computed() -> None:
+    cells = np.random.default_rng(0).normal(size=100_000)
+    found = list(RangeTest(RangeSpec(before=24, newest=6)).update_many(cells))
+    assert len(found) <= 2
+
+
+LENGTH, AT = 400, 240
+
+
+def norms(growth: float, rate: np.ndarray) -> np.ndarray:
+    draw = np.random.default_rng(0)
+    slope = np.where(np.arange(LENGTH) < AT, 1.0, growth)
+    return np.asarray(np.exp(np.cumsum(rate * (slope + 0.2 * draw.normal(size=LENGTH)))))
+
+
+@pytest.mark.parametrize("growth", [4.0, -3.0])
+def test_a_norm_that_grows_or_shrinks_faster_is_reported_once(growth: float) -> None:
+    rate = np.full(LENGTH, 1e-3)
+    run = block(LENGTH, **{"param_norm/attention": norms(growth, rate), "lr": rate})
+    (alarm,) = alarms(NormTrend, run)
+    assert alarm.symptom is Symptom.NORM_DRIFT
+    assert AT < alarm.step <= AT + 32
+
+
+def test_growth_that_follows_the_rate_is_no_drift() -> None:
+    rate = 1e-3 * np.minimum(1.0, np.arange(1, LENGTH + 1) / 300)
+    run = block(LENGTH, **{"param_norm/attention": norms(1.0, rate), "lr": rate})
+    assert alarms(NormTrend, run) == []
+
+
+def test_a_different_mix_of_tokens_is_reported_unless_planned() -> None:
+    share = np.random.default_rng(1).normal(0.4, 0.02, LENGTH)
+    share[AT:] -= 0.1
+    (alarm,) = alarms(TokenMix, block(LENGTH, unique_token_share=share))
+    assert alarm.symptom is Symptom.ODD_TOKENS
+    planned = block(LENGTH, unique_token_share=share, events=[at("planned change", AT)])
+    assert alarms(TokenMix, planned) == []

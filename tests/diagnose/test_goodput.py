@@ -1,0 +1,32 @@
+"""Goodput: a step that was done again counts by its last time."""
+
+import numpy as np
+from tests.synthetic import falling_loss
+
+from trimtab.core.block import Block, Column, Event
+from trimtab.diagnose.measures.goodput import compute_goodput
+
+
+def run(step: list[int], *not_applied: tuple[int, int]) -> Block:
+    """A run with these steps; `not_applied` are pairs of step and tick."""
+    return Block.from_columns(
+        {"loss": Column.complete(falling_loss(len(step)))},
+        step=np.array(step),
+        events=[
+            Event(kind="step not applied", tick=tick, step=number) for number, tick in not_applied
+        ],
+    )
+
+
+def test_a_step_that_was_redone_and_applied_is_kept() -> None:
+    steps = [0, 1, 2, 3, 2, 3, 4, 5]
+    assert compute_goodput(run(steps)).steps_kept == 6
+    assert compute_goodput(run(steps, (3, 3))).steps_kept == 6
+    assert compute_goodput(run(steps, (3, 2))).steps_kept == 6  # the event comes before its record
+
+
+def test_a_step_that_was_not_applied_the_last_time_is_lost() -> None:
+    steps = [0, 1, 2, 3, 2, 3, 4, 5]
+    assert compute_goodput(run(steps, (3, 5))).steps_kept == 5
+    assert compute_goodput(run(steps, (5, 9))).steps_kept == 5  # after the last record
+    assert compute_goodput(run(steps, (7, 7))).steps_kept == 6  # a step that was never recorded

@@ -1,0 +1,38 @@
+"""Packed records: the line that is written is JSON's own, and the columns hold the same bits."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.journal.comparing import row, rows_of
+
+from trimtab.journal.format.lines import encode
+from trimtab.journal.write.record_layouts import PackedRows, RecordLayout, RecordLayouts
+
+one_nan = st.floats().map(lambda value: value if value == value else float("nan"))
+records = st.dictionaries(st.text(), one_nan, max_size=5)
+
+
+@given(signals=records)
+def test_the_short_way_to_a_line_writes_what_the_long_way_writes(
+    signals: dict[str, float],
+) -> None:
+    layout = RecordLayout(3, tuple(signals))
+    packed = layout.pack(-3, 7, 2, 2**60, signals.values())
+    entry = {"kind": "record", "step": -3, "tick": 7, "attempt": 2, "position": 2**60}
+    assert layout.line(packed) == encode(entry | {"signals": signals})
+
+
+@given(journey=st.lists(records, max_size=20))
+def test_columns_hold_every_bit(journey: list[dict[str, float]]) -> None:
+    layouts, rows = RecordLayouts(), PackedRows()
+    for tick, signals in enumerate(journey):
+        packed = layouts.for_names(tuple(signals)).pack(-tick, tick, 1, 2, signals.values())
+        rows.add(layouts.of_record(packed), packed)
+    assert len(rows) == len(journey)
+    expected = {tick: row(-tick, signals, 1, 2) for tick, signals in enumerate(journey)}
+    assert rows_of(rows.block()) == expected
+
+
+def test_what_is_not_a_number_is_reported() -> None:
+    with pytest.raises(TypeError, match="signals are numbers: required argument is not a float"):
+        RecordLayout(0, ("loss",)).pack(0, 0, 0, 0, ["high"])  # type: ignore[list-item]

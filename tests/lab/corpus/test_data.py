@@ -1,0 +1,162 @@
+"""Batches by data position: the same for any number of ranks and workers, and after a resume."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+pytest.importorskip("torchdata")
+
+import torch
+
+from trimtab.core.errors import ConfigError
+from trimtab.lab.corpus.data import Batch, DataConfig, WindowDataset, make_loader
+from trimtab.lab.corpus.shards import Split, TokenCorpus
+from trimtab.lab.corpus.text import Source
+
+CONFIG = DataConfig(batch_size=8, length=16, seed=5)
+
+forks = pytest.mark.filterwarnings(
+    "ignore:This process .* is multi-threaded", "ignore:This DataLoader will create"
+)
+"""Workers are forked, and a machine may have one core; both cause warnings that do not matter."""
+
+
+def same(one: Batch, other: Batch) -> bool:
+    return (
+        one.position == other.position
+        and torch.equal(one.tokens, other.tokens)
+        and torch.equal(one.targets, other.targets)
+        and one.source_shares == other.source_shares
+    )
+
+
+@forks
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_all_ranks_together_have_the_same_global_batch(
+    corpus: TokenCorpus, world_size: int, workers: int
+) -> None:
+    whole = WindowDataset(corpus, CONFIG)
+    ranks = [
+        make_loader(
+            WindowDataset(corpus, CONFIG, rank=rank, world_size=world_size), workers=workers
+        )
+        for rank in range(world_size)
+    ]
+    for position, parts in enumerate(islice(zip(*ranks, strict=True), 6)):
+        batch = whole[position]
+        assert [part.position for part in parts] == [position] * world_size
+        assert torch.equal(torch.cat([part.tokens for part in parts]), batch.tokens)
+        assert torch.equal(torch.cat([part.targets for part in parts]), batch.targets)
+        assert all(part.source_shares == batch.source_shares for part in parts)
+
+
+def test_an_epoch_has_every_window_once_and_the_next_one_a_different_order(
+    corpus: TokenCorpus,
+) -> None:
+    config = DataConfig(batch_size=7, length=512, seed=1)
+    data = WindowDataset(corpus, config)
+    epochs = 3
+    batches = [data[position] for position in range(epochs * data.windows // 7 + 1)]
+    rows = torch.cat([batch.tokens for batch in batches]).numpy()
+    first, second, third = (
+        [row.tobytes() for row in rows[epoch * data.windows : (epoch + 1) * data.windows]]
+        for epoch in range(epochs)
+    )
+    assert sorted(first) == sorted(second) == sorted(third)
+    assert first != second != third
+    windows = [
+        np.asarray(tokens[start : start + 512], dtype=np.int64).tobytes()
+        for tokens in corpus.tokens(Split.TRAIN).values()
+        for start in range(0, len(tokens) - 512, 512)
+    ]
+    assert sorted(first) == sorted(windows)
+
+
+def test_targets_are_the_next_tokens(corpus: TokenCorpus) -> None:
+    batch = WindowDataset(corpus, CONFIG)[3]
+    assert batch.tokens.shape == batch.targets.shape == (8, 16)
+    assert batch.tokens.dtype is torch.int64
+    assert torch.equal(batch.tokens[:, 1:], batch.targets[:, :-1])
+    assert batch.numel() == 128
+    assert same(batch.to("cpu"), batch)
+
+
+def test_the_order_depends_on_the_seed(corpus: TokenCorpus) -> None:
+    other = DataConfig(batch_size=8, length=16, seed=6)
+    assert same(WindowDataset(corpus, CONFIG)[9], WindowDataset(corpus, CONFIG)[9])
+    assert not torch.equal(
+        WindowDataset(corpus, CONFIG)[0].tokens, WindowDataset(corpus, other)[0].tokens
+    )
+
+
+def test_source_shares_are_those_of_the_corpus(corpus: TokenCorpus) -> None:
+    data = WindowDataset(corpus, DataConfig(batch_size=64, length=16))
+    shares = [data[position].source_shares for position in range(data.windows // 64)]
+    assert all(sum(share.values()) == pytest.approx(1.0) for share in shares)
+    sizes = {source: len(tokens) for source, tokens in corpus.tokens(Split.TRAIN).items()}
+    for source in Source:
+        mean = float(np.mean([share[source] for share in shares]))
+        assert mean == pytest.approx(sizes[source] / sum(sizes.values()), abs=0.01)
+
+
+@forks
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("resume_at", [1, 7])
+def test_a_resume_continues_exactly(corpus: TokenCorpus, workers: int, resume_at: int) -> None:
+    # Long windows: the second epoch starts within these batches.
+    config = DataConfig(batch_size=64, length=256)
+    data = WindowDataset(corpus, config)
+    assert 0 < data.windows < 15 * 64
+    straight = list(islice(make_loader(data, workers=workers), 16))
+    loader = make_loader(data, workers=workers)
+    batches = iter(loader)
+    for _ in range(resume_at):
+        next(batches)
+    state = loader.state_dict()
+    next(batches)  # moves beyond the saved state
+
+    fresh = make_loader(WindowDataset(corpus, config), workers=workers)
+    fresh.load_state_dict(state)
+    loader.load_state_dict(state)  # the live one is rolled back
+    for resumed in (fresh, loader):
+        rest = list(islice(resumed, 16 - resume_at))
+        assert all(same(*pair) for pair in zip(rest, straight[resume_at:], strict=True))
+
+
+def test_a_state_saved_on_two_ranks_loads_on_four(corpus: TokenCorpus) -> None:
+    two = [make_loader(WindowDataset(corpus, CONFIG, rank=r, world_size=2)) for r in range(2)]
+    for one in two:
+        list(islice(one, 5))
+    states = [one.state_dict() for one in two]
+    assert states[0] == states[1]
+    parts = []
+    for rank in range(4):
+        four = make_loader(WindowDataset(corpus, CONFIG, rank=rank, world_size=4))
+        four.load_state_dict(states[0])
+        parts.append(next(iter(four)))
+    expected = WindowDataset(corpus, CONFIG)[5]
+    assert torch.equal(torch.cat([part.tokens for part in parts]), expected.tokens)
+
+
+@forks
+def test_a_loader_leaves_the_global_generator_alone(corpus: TokenCorpus) -> None:
+    state = torch.random.get_rng_state()
+    next(iter(make_loader(WindowDataset(corpus, CONFIG), workers=2)))
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_an_impossible_split_into_batches_is_an_error(corpus: TokenCorpus) -> None:
+    with pytest.raises(ConfigError, match="must be divisible by 3 ranks"):
+        WindowDataset(corpus, CONFIG, world_size=3)
+    with pytest.raises(ConfigError, match="rank must be in 0 to 1, got 2"):
+        WindowDataset(corpus, CONFIG, rank=2, world_size=2)
+    with pytest.raises(ConfigError, match="no window of 10000000 tokens"):
+        WindowDataset(corpus, DataConfig(batch_size=1, length=10**7))
+    with pytest.raises(ConfigError, match="length must be at least 1"):
+        DataConfig(batch_size=1, length=0)
+    with pytest.raises(ConfigError, match="seed must not be negative"):
+        DataConfig(batch_size=1, length=1, seed=-1)

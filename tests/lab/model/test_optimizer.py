@@ -1,0 +1,124 @@
+"""Parameter groups, muP, and that every option learns."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+pytest.importorskip("torchdata")
+
+import torch
+from tests.lab.models import TINY, make, rows
+
+from trimtab.core.errors import ConfigError
+from trimtab.lab.corpus.data import DataConfig, WindowDataset
+from trimtab.lab.corpus.shards import TokenCorpus
+from trimtab.lab.model.gpt import Gpt
+from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer, parameter_groups
+from trimtab.lab.model.sizes import ModelConfig
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "untied": {"tied_head": False},
+    "qk_norm": {"qk_norm": True},
+    "z_loss": {"z_loss": 1e-4},
+    "post_norm": {"post_norm": True},
+    "embedding_norm": {"embedding_norm": True},
+    "mup": {"mup_base_width": 32},
+    "init_std": {"init_std": 0.05},
+    "checkpoint_activations": {"checkpoint_activations": True},
+}
+
+
+def test_every_option_is_tried() -> None:
+    shape = {"vocab_size", "width", "layers", "heads"}
+    tried = {name for options in OPTIONS.values() for name in options}
+    assert tried == {field.name for field in dataclasses.fields(ModelConfig)} - shape
+
+
+@pytest.mark.parametrize("name", list(OPTIONS))
+def test_every_option_learns(name: str, corpus: TokenCorpus) -> None:
+    model = make(**OPTIONS[name])
+    optimizer = make_optimizer(model, OptimizerConfig(lr=3e-3))
+    data = WindowDataset(corpus, DataConfig(batch_size=8, length=32))
+    losses = []
+    for position in range(30):
+        batch = data[position]
+        loss = model(batch.tokens, batch.targets).cross_entropy
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    # It starts at ln 512 = 6.24; 30 steps make 5 at the latest.
+    assert sum(losses[-5:]) / 5 < sum(losses[:5]) / 5 - 0.4
+
+
+def names_of(model: Gpt, group: dict[str, Any]) -> set[str]:
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {names[id(parameter)] for parameter in group["params"]}
+
+
+def test_only_matrices_decay() -> None:
+    model = make(tied_head=False, qk_norm=True, embedding_norm=True)
+    groups = parameter_groups(model, lr=1e-3, weight_decay=0.1)
+    hidden, head, plain = (names_of(model, group) for group in groups)
+    assert hidden | head | plain == {name for name, _ in model.named_parameters()}
+    assert len(hidden) + len(head) + len(plain) == len(hidden | head | plain)
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.1, 0.0]
+    assert [group["lr"] for group in groups] == [1e-3] * 3
+    assert head == {"head.weight"}
+    assert {"embed.weight", "norm_embed.weight", "norm.weight"} < plain
+    assert all("norm" not in name and "embed" not in name for name in hidden)
+
+
+def test_a_tied_head_has_no_group_and_is_not_decayed() -> None:
+    model = make()
+    hidden, plain = parameter_groups(model, lr=1e-3, weight_decay=0.1)
+    assert "embed.weight" in names_of(model, plain)
+    assert hidden["weight_decay"] == 0.1
+
+
+def test_mup_scales_hidden_matrices_only() -> None:
+    model = make(tied_head=False, mup_base_width=16)  # 4 times as wide as its base
+    groups = parameter_groups(model, lr=1e-3, weight_decay=0.1)
+    assert [group["lr"] for group in groups] == [0.25e-3, 1e-3, 1e-3]
+    assert [group["weight_decay"] for group in groups] == [0.4, 0.1, 0.0]
+    state, plain = model.state_dict(), make(tied_head=False).state_dict()
+    name = "blocks.0.attention.qkv.weight"
+    torch.testing.assert_close(2 * state[name], plain[name])
+    assert torch.equal(state["embed.weight"], plain["embed.weight"])
+
+
+def test_at_its_base_width_mup_changes_nothing() -> None:
+    with_it, without = make(mup_base_width=TINY.width), make()
+    assert torch.equal(with_it(*rows()).logits, without(*rows()).logits)
+
+
+def test_under_mup_the_first_steps_move_wide_logits_as_far_as_narrow_ones() -> None:
+    def moved(width: int, base: int | None) -> float:
+        model = make(width=width, heads=width // 16, mup_base_width=base)
+        optimizer = make_optimizer(model, OptimizerConfig(lr=1e-3))
+        before = model(*rows()).logits.detach()
+        for _ in range(3):
+            model(*rows()).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return float((model(*rows()).logits.detach() - before).square().mean().sqrt())
+
+    assert moved(512, 32) / moved(32, 32) < 2
+    assert moved(512, None) / moved(32, None) > 4
+
+
+def test_the_defaults_are_those_of_large_runs() -> None:
+    optimizer = make_optimizer(make(), OptimizerConfig(lr=1e-3))
+    assert optimizer.defaults["betas"] == (0.9, 0.95)
+    assert optimizer.defaults["fused"] is True
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
+
+
+@pytest.mark.parametrize("settings", [{"lr": 0.0}, {"lr": 1e-3, "weight_decay": -0.1}])
+def test_impossible_settings_are_an_error(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        OptimizerConfig(**settings)

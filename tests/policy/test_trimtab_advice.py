@@ -1,0 +1,44 @@
+"""Trimtab's advice."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from tests.synthetic import block_of, diagnosis_of, falling_loss
+
+from trimtab.core.actions import ActionKind
+from trimtab.core.findings import Symptom
+from trimtab.core.incidents import IncidentClass
+from trimtab.judge import Judge
+from trimtab.policy.advice import advise
+
+
+@pytest.mark.parametrize("recurs", [False, True])
+def test_what_only_costs_time_needs_no_rollback(recurs: bool) -> None:
+    assert advise(diagnosis_of(Symptom.STALL), recurs=recurs).kind is ActionKind.WAIT
+
+
+def test_what_affects_the_weights_is_rolled_back() -> None:
+    action = advise(diagnosis_of(Symptom.STATE_LOST), recurs=False)
+    assert action.kind is ActionKind.ROLL_BACK
+    assert "300" in action.instruction
+
+
+def test_what_recurs_needs_a_lower_learning_rate() -> None:
+    action = advise(diagnosis_of(Symptom.NORM_DRIFT), recurs=True)
+    assert action.kind is ActionKind.LOWER_LR
+
+
+def test_a_silent_spike_that_passed_is_waited_out_and_a_silent_fault_that_stays_is_not() -> None:
+    norm = np.random.default_rng(1).normal(0.5, 0.05, 600)
+    norm[300] = 20.0
+    block = block_of({"loss": falling_loss(600), "grad_norm": norm})
+    judge = Judge()
+    judge.update(block)
+    (incident,) = judge.incidents
+    assert incident.incident_class is IncidentClass.SILENT
+    assert judge.explain(incident, block).action.kind is ActionKind.WAIT
+
+    finding = dataclasses.replace(incident.findings[0], symptom=Symptom.STATE_LOST)
+    stays = dataclasses.replace(incident, findings=(finding,))
+    assert judge.explain(stays, block).action.kind is ActionKind.ROLL_BACK

@@ -1,0 +1,186 @@
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.plugins import install_plugin
+from tests.readers.shapes import Write, values
+
+from trimtab.core.block import Block, Column
+from trimtab.core.errors import ConfigError, NoUsableLoss, UnreadableLog
+from trimtab.core.plugins import READERS
+from trimtab.core.reader import LogContent, LogReader
+from trimtab.readers import LogReading, log_formats, read_log
+
+ACME = """
+import numpy as np
+from trimtab.core.block import Block, Column
+from trimtab.core.reader import LogContent
+
+class AcmeReader:
+    name = "acme"
+    description = "logs of the Acme trainer"
+
+    def recognises(self, path, head):
+        return b"loss" in head or path.suffix == ".acme"
+
+    def read(self, path):
+        if path.is_dir():
+            path = path / "run.acme"
+        losses = [float(line.split("=")[1]) for line in path.read_text().splitlines()]
+        block = Block.from_columns(
+            {"loss": Column.complete(np.array(losses))}, step=np.arange(len(losses))
+        )
+        return LogContent(block=block, notes=("Read by Acme.",), names={"loss": "L"})
+"""
+LOG = "L=3.0\nL=2.5\n"
+CSV = "step,loss\n1,2\n"
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A reader that recognises every log and reads the same block from it, or fails."""
+
+    name: str = "fixed"
+    description: str = "anything"
+    signal: str = "loss"
+    error: Exception | None = None
+    only: str = ""
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        return self.only in path.name
+
+    def read(self, path: Path) -> LogContent:
+        if self.error:
+            raise self.error
+        column = Column.complete(np.array([7.0]))
+        return LogContent(block=Block.from_columns({self.signal: column}, step=np.array([1])))
+
+
+@pytest.fixture
+def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    install_plugin(folder, monkeypatch, READERS, "acme", ACME, "AcmeReader")
+
+
+@pytest.mark.usefixtures("acme")
+class TestInstalled:
+    def test_a_plugin_reads_what_trimtab_does_not_recognise(self, write: Write) -> None:
+        reading = read_log(write(LOG, "run.acme"))
+        assert reading.format == "acme"
+        assert values(reading.block, "loss") == [3.0, 2.5]
+        assert (reading.names, reading.notes) == ({"loss": "L"}, ("Read by Acme.",))
+
+    def test_a_plugin_never_takes_a_log_that_trimtab_recognises(self, write: Write) -> None:
+        assert read_log(write(CSV, "run.acme")).format == "csv"
+
+    def test_a_plugin_comes_before_a_format_known_by_the_suffix_alone(self, write: Write) -> None:
+        assert read_log(write("loss=3.0\nloss=2.5\n", "run.csv")).format == "acme"
+
+    def test_a_plugin_can_be_asked_for_by_name(self, write: Write) -> None:
+        path = write("step,loss=1\nloss=2\n")
+        assert read_log(path, format="acme").format == "acme"
+
+    def test_a_plugin_may_read_a_folder(self, write: Write) -> None:
+        folder = write(LOG, "run.acme").parent
+        with pytest.raises(UnreadableLog, match="a folder without a log of a known tracker"):
+            read_log(folder)
+        assert read_log(folder, format="acme").format == "acme"
+
+    def test_its_format_is_among_the_choices(self, write: Write) -> None:
+        assert "acme" in log_formats()
+        with pytest.raises(ConfigError, match="unknown log format 'x'; choose from acme, csv,"):
+            read_log(write(CSV), format="x")
+
+    def test_its_description_is_in_the_error_for_an_unknown_log(self, write: Write) -> None:
+        with pytest.raises(
+            UnreadableLog, match=r"no known format \(.*; logs of the Acme trainer\)"
+        ):
+            read_log(write("nothing here\n", "log.txt"))
+
+    def test_it_reads_one_run(self, write: Write) -> None:
+        with pytest.raises(UnreadableLog, match="reads one run per file; leave out '#2'"):
+            read_log(f"{write(LOG, 'run.acme')}#2")
+
+
+def test_the_example_of_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "readers.md").read_text()
+    (example,) = re.findall(r"```python\n(from pathlib.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "run.acme").write_text("ACME 1\n3.0\n2.5\n")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(example.replace("trimtab.read_log(", "reading = trimtab.read_log("), names)
+    reading = names["reading"]
+    assert isinstance(reading, LogReading)
+    assert (reading.format, values(reading.block, "loss")) == ("acme", [3.0, 2.5])
+
+
+class TestBroken:
+    @pytest.mark.parametrize(
+        ("source", "reason"),
+        [
+            ("raise RuntimeError('no licence')", "RuntimeError: no licence"),
+            ("class AcmeReader: pass", "it lacks name, description, recognises or read"),
+            (ACME.replace('"acme"', '"csv"'), "there is a log format 'csv' already"),
+            (ACME.replace("    name", "    def __init__(self, x): 0\n    name"), "TypeError: Acme"),
+            (ACME.replace("return b", "return 1 / 0 or b"), "ZeroDivisionError: division by zero"),
+            (ACME.replace("path.is_dir()", "1 / 0"), "ZeroDivisionError"),
+            (
+                ACME.replace("    if path", "    return 7\n        if path"),
+                "TypeError: read returned",
+            ),
+        ],
+    )
+    def test_it_is_reported_and_left_out(
+        self,
+        tmp_path: Path,
+        write: Write,
+        monkeypatch: pytest.MonkeyPatch,
+        source: str,
+        reason: str,
+    ) -> None:
+        install_plugin(tmp_path, monkeypatch, READERS, "acme", source, "AcmeReader")
+        assert read_log(write(CSV)).notes == ()
+        with pytest.raises(UnreadableLog, match=rf"begins with 'L=3.0.*left out: {reason}"):
+            read_log(write(LOG, "run.acme"))
+        reading = read_log(write('up\n{"step": 1, "loss": 2}\n', "loss.jsonl"))
+        assert (reading.format, len(reading.notes)) == ("jsonl", 2)
+        assert reason in reading.notes[0]
+
+
+class TestPassed:
+    def test_a_reader_that_is_passed_comes_first(self, write: Write) -> None:
+        reader = Fixed()
+        assert isinstance(reader, LogReader)
+        assert read_log(write(CSV), readers=[reader]).format == "fixed"
+        assert read_log(write(CSV), readers=[Fixed(only="x")]).format == "csv"
+
+    def test_a_format_given_by_name_decides(self, write: Write) -> None:
+        assert read_log(write(CSV), readers=[Fixed()], format="csv").format == "csv"
+        mine = Fixed(name="csv", only="x")
+        assert values(read_log(write(CSV), readers=[mine], format="csv").block, "loss") == [7.0]
+
+    def test_a_reader_that_fails_is_left_out(self, write: Write) -> None:
+        reading = read_log(write(CSV), readers=[Fixed(error=ValueError("bad line 7"))])
+        assert reading.format == "csv"
+        assert reading.notes == (
+            "The reader 'fixed' failed and is left out: ValueError: bad line 7.",
+        )
+
+    def test_a_reader_asked_for_by_name_that_fails_is_an_error(self, write: Write) -> None:
+        reader = Fixed(error=ValueError("bad line 7"))
+        with pytest.raises(UnreadableLog, match=r"reader 'fixed' failed \(ValueError: bad line 7"):
+            read_log(write(CSV), readers=[reader], format="fixed")
+        reader = Fixed(error=UnreadableLog("no rows here"))
+        with pytest.raises(UnreadableLog, match="no rows here"):
+            read_log(write(CSV), readers=[reader], format="fixed")
+
+    def test_a_log_without_a_loss(self, write: Write) -> None:
+        with pytest.raises(NoUsableLoss, match=r"no training loss \(signals: lr\)"):
+            read_log(write(CSV), readers=[Fixed(signal="lr")], format="fixed")
+
+    def test_something_that_is_no_reader_is_a_usage_error(self, write: Write) -> None:
+        with pytest.raises(ConfigError, match="'megatron' is not a log reader"):
+            read_log(write(CSV), readers=["megatron"])  # type: ignore[list-item]

@@ -1,0 +1,194 @@
+"""`trimtab.diagnose`, with detectors and readers of users that work, fail or clash."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import trimtab
+from tests.cli.test_commands import write_csv, write_run
+from tests.plugins import install_plugin
+from tests.synthetic import troubled_run
+from trimtab.cli.main import app
+from trimtab.core.config import Config
+from trimtab.core.detector import Detector, Row
+from trimtab.core.errors import ConfigError
+from trimtab.core.findings import Finding, Severity
+from trimtab.rulesets import TEXTBOOK
+
+WORKING = """
+from trimtab.core.detector import Detector
+from trimtab.core.findings import Finding, Severity
+
+
+class At200(Detector):
+    name = "at-200"
+
+    def update(self, row):
+        if row.step != 200:
+            return []
+        return [
+            Finding(
+                detector=self.name, symptom="step 200", severity=Severity.ALARM,
+                signal="loss", step=row.step, tick=row.tick, value=1.0,
+            )
+        ]
+"""
+
+
+class At300(Detector):
+    name = "at-300"
+
+    def update(self, row: Row) -> list[Finding]:
+        if row.step != 300:
+            return []
+        return [
+            Finding(
+                detector=self.name,
+                symptom="step 300",
+                severity=Severity.ALARM,
+                signal="loss",
+                step=row.step,
+                tick=row.tick,
+                value=1.0,
+            )
+        ]
+
+
+class Failing(Detector):
+    name = "failing"
+
+    def update(self, row: Row) -> list[Finding]:
+        raise ZeroDivisionError("at every record")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return write_csv(troubled_run(), tmp_path / "run.csv")
+
+
+def onsets(report: trimtab.RunReport) -> list[int]:
+    return [found.incident.onset.step for found in report.incidents]
+
+
+def test_a_log_is_diagnosed_in_one_call(log: Path) -> None:
+    stages: list[str] = []
+
+    def progress(stage: str, done: int, total: int) -> None:
+        assert 0 < done <= total
+        stages.append(stage)
+
+    report = trimtab.diagnose(log, progress=progress)
+    assert (report.source, report.format, report.rules) == (str(log), "csv", "trimtab")
+    assert onsets(report) == [600, 900]
+    assert report.signals["loss"].label == "raw"
+    assert report.to_dict()["incidents"][0]["diagnosis"]["cause"]["id"] == "F02"
+    assert "# Incident 2: non-finite loss at step 900, divergent" in report.to_markdown()
+    assert list(dict.fromkeys(stages)) == ["Reading", "Judging", "Explaining"]
+
+
+def test_rules_come_from_the_argument_or_the_config(log: Path) -> None:
+    textbook = Config.from_dict({"rules": "textbook"})
+    assert trimtab.diagnose(log, config=textbook).rules == "textbook"
+    assert trimtab.diagnose(log, config=textbook, rules="trimtab").rules == "trimtab"
+    assert trimtab.diagnose(log, rules=TEXTBOOK).rules == "textbook"
+    with pytest.raises(ConfigError, match="choose from trimtab, textbook"):
+        trimtab.diagnose(log, rules="folklore")
+
+
+def test_a_clean_run_has_a_short_document(tmp_path: Path) -> None:
+    log = write_csv(troubled_run()[:500], tmp_path / "run.csv")
+    assert trimtab.diagnose(log).to_markdown() == "No incident by the trimtab rules.\n"
+
+
+def test_a_detector_that_is_passed_runs_beside_ours(log: Path) -> None:
+    report = trimtab.diagnose(log, detectors=[At300()])
+    assert onsets(report) == [300, 600, 900]
+    (finding,) = report.incidents[0].incident.findings
+    assert report.package_of(finding) == At300.__module__
+
+
+@pytest.mark.parametrize(
+    ("detectors", "message"),
+    [
+        ([At300(), At300()], "there is a detector 'at-300' already"),
+        (["loss"], "'loss' is not a trimtab.core.detector.Detector"),
+    ],
+)
+def test_a_detector_that_cannot_be_used_is_an_error(
+    log: Path, detectors: list[Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        trimtab.diagnose(log, detectors=detectors)
+
+
+def test_a_detector_that_raises_is_left_out_and_judging_goes_on(log: Path) -> None:
+    report = trimtab.diagnose(log, detectors=[Failing()])
+    assert onsets(report) == [600, 900]
+    (failure,) = report.failures
+    assert "failing" in failure
+    assert "ZeroDivisionError: at every record" in failure
+    assert failure in report.notes
+
+
+@pytest.mark.parametrize(
+    ("source", "attribute", "reason"),
+    [
+        ("import no_such_module\n", "X", "No module named 'no_such_module'"),
+        ("def X(): raise OSError('no license')\n", "X", "OSError: no license"),
+        ("X = int\n", "X", "it is not a trimtab.core.detector.Detector"),
+        (WORKING.replace("at-200", "throughput"), "At200", "a detector 'throughput' already"),
+        (WORKING.replace("if row.step", "if row.no_such"), "At200", "AttributeError"),
+    ],
+)
+def test_a_plugin_that_fails_is_one_line_in_the_report_and_on_stderr(
+    log: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    attribute: str,
+    reason: str,
+) -> None:
+    install_plugin(tmp_path, monkeypatch, "trimtab.detectors", "broken", source, attribute)
+    result = CliRunner().invoke(app, ["diagnose", str(log), "--json"])
+    printed = json.loads(result.stdout)
+    assert len(printed["incidents"]) == 2
+    (line,) = result.stderr.splitlines()
+    assert reason in line
+    assert line.removeprefix("trimtab: ") in printed["notes"]
+
+
+def test_a_plugin_shows_in_the_terminal_the_json_and_the_postmortem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_plugin(tmp_path, monkeypatch, "trimtab.detectors", "at200", WORKING, "At200")
+    root = write_run(troubled_run(), tmp_path / "x1")
+    runner = CliRunner(env={"COLUMNS": "120"})
+    shown = runner.invoke(app, ["report", str(root)]).stdout
+    assert "by at-200 (at200-package 1.2)" in shown
+    printed = json.loads(runner.invoke(app, ["diagnose", str(root), "--json"]).stdout)
+    assert printed["packages"]["at-200"] == "at200-package 1.2"
+    first = printed["incidents"][0]["diagnosis"]["incident"]["findings"][0]
+    assert (first["detector"], first["package"]) == ("at-200", "at200-package 1.2")
+    postmortem = root / "trimtab" / "incidents" / "0001-step-000200" / "postmortem.md"
+    assert "at-200 (at200-package 1.2)" in postmortem.read_text()
+
+
+@pytest.mark.parametrize("page", ["extending", "settings"])
+def test_the_code_in_the_docs_runs(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(__file__).parents[1]
+    monkeypatch.chdir(root / "examples")
+    text = (root / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(code, f"{page}.md", "exec"), names)
+    if page == "settings":
+        assert onsets(names["report"]) == [600, 900]
+    else:
+        detector = names["RewardCollapse"]()
+        rewards = [0.1, 0.5, 0.4, 0.09]
+        rows = [Row(step, step, 0, -1, {"reward": r}, {}) for step, r in enumerate(rewards)]
+        assert [len(detector.update(row)) for row in rows] == [0, 0, 0, 1]

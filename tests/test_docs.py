@@ -1,0 +1,43 @@
+"""What the docs say about the source tree is true."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def files_in(section: str) -> list[str]:
+    """The source files that the table of a section names, in its order."""
+    text = PAGE.split(f"## {section}\n")[1].split("\n## ")[0]
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    return [name for row in rows for name in re.findall(r"`([\w/]+\.py)`", row.split("|")[1])]
+
+
+def files_now(row: str) -> int:
+    """The number in the last column of a row of the table that counts files."""
+    line = next(line for line in PAGE.splitlines() if line.startswith(f"| {row} |"))
+    return int(line.split("|")[-2].split(":")[0])
+
+
+def test_the_files_to_follow_exist_and_are_counted() -> None:
+    paths = {
+        "follow one observed step": "The path of a step",
+        "follow one diagnosed spike": "The path of a log",
+    }
+    for row, section in paths.items():
+        names = files_in(section)
+        missing = [name for name in names if not (ROOT / "src" / "trimtab" / name).exists()]
+        assert not missing
+        assert len(names) == len(set(names)) == files_now(row)
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    broken = [
+        f"{page.name}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+        if not (page.parent / target).exists()
+    ]
+    assert not broken
