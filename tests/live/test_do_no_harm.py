@@ -47,8 +47,8 @@ ALONE = {
     "activations": ["trimtab.live.measure.activations._Writer._write"],
     "user signals": ["trimtab.live.loop.step_facts.StepFacts.note_loss_scale"],
     "judge": [
-        "trimtab.judge.Judge.feed",
-        "trimtab.detect.ensemble.Ensemble.feed",
+        "trimtab.judge.Judge.update",
+        "trimtab.detect.detector_set.DetectorSet.update",
     ],
 }
 """These fail alone: every step is still recorded."""
