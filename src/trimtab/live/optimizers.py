@@ -80,11 +80,12 @@ def main_learning_rate(optimizers: Iterable[Optimizer]) -> dict[str, float | tor
             rates[f"{signals.LR}/{number}"] = float(rate)
         else:  # such as None, where an optimizer finds its own
             continue
-        trained = [p.numel() for p in group["params"] if p.requires_grad]
-        sizes[f"{signals.LR}/{number}"] = sum(trained)
+        if len(groups) > 1:
+            trained = [p.numel() for p in group["params"] if p.requires_grad]
+            sizes[f"{signals.LR}/{number}"] = sum(trained)
     if not rates:
         return {}
-    main = max(rates, key=sizes.__getitem__)
-    if len(rates) == 1:
-        return {signals.LR: rates[main]}
-    return {signals.LR: rates[main], **rates}
+    if len(groups) == 1:
+        return {signals.LR: next(iter(rates.values()))}
+    main = {signals.LR: rates[max(rates, key=sizes.__getitem__)]}
+    return main if len(rates) == 1 else {**main, **rates}

@@ -27,11 +27,13 @@ class GradientNorm:
         self._copies: dict[torch.Tensor, float] = {}
         """How many ranks hold the same part of a parameter; 1 rank until ranks have met."""
         self._usual_copies = 1.0
+        self._differ = False
 
     def set_copies(self, parameters: Sequence[torch.Tensor], copies: Sequence[float]) -> None:
         """Learn how many ranks hold the same part of each parameter."""
         self._copies = dict(zip(parameters, copies, strict=True))
         self._usual_copies = max(copies, default=1.0)
+        self._differ = len(set(copies)) > 1
 
     def copies_of(self, parameter: torch.Tensor) -> float:
         """How many ranks hold the same part; a parameter added later is like most."""
@@ -40,7 +42,7 @@ class GradientNorm:
     @property
     def is_whole_on_every_rank(self) -> bool:
         """Whether plain torch computes the same norm on every rank."""
-        return len(set(self._copies.values())) <= 1
+        return not self._differ
 
     @torch.no_grad()
     def squares(self, optimizers: Iterable[Optimizer]) -> torch.Tensor | None:
@@ -48,6 +50,8 @@ class GradientNorm:
 
         Over `param_groups` as they are now: what was added a moment ago counts.
         """
+        # Looking a tensor up in a dict costs more than all else here: only where copies differ.
+        copies, usual = self._copies if self._differ else {}, self._usual_copies
         parts: dict[tuple[torch.device, float], list[torch.Tensor]] = {}
         for optimizer in optimizers:
             for group in optimizer.param_groups:
@@ -59,7 +63,8 @@ class GradientNorm:
                         gradient = real(local(gradient))
                     elif gradient.is_complex():
                         gradient = torch.view_as_real(gradient)
-                    key = (gradient.device, self._copies.get(parameter, self._usual_copies))
+                    held = copies.get(parameter, usual) if copies else usual
+                    key = (gradient.device, held)
                     same = parts.get(key)
                     if same is None:
                         parts[key] = [gradient]
