@@ -85,6 +85,21 @@ def test_loss_and_norm_together_need_less_than_each_alone() -> None:
     assert first.facts["with_norm"] == 1.0
 
 
+@pytest.mark.parametrize("gap", [3, 10])
+def test_a_short_batch_does_not_hide_a_spike_after_it(gap: int) -> None:
+    signals = run(loss=np.full(6, 3.0), grad_norm=np.full(6, 6.0))
+    signals["tokens"] = np.full(LENGTH, 4096.0)
+    signals["tokens"][AT - gap] = 512.0
+    signals["loss"][AT - gap] += 0.5
+    assert found(signals)[0].step in (AT, AT + 1)
+
+
+def test_a_longer_sequence_raises_no_alarm() -> None:
+    signals = run(loss=np.full(LENGTH - AT, 0.3))
+    signals["tokens"] = np.where(np.arange(LENGTH) < AT, 4096.0, 8192.0)
+    assert found(signals) == []
+
+
 def test_a_slow_ramp_is_found_long_before_its_peak() -> None:
     first, *_ = found(run(loss=np.linspace(0, 1.5, 60)))
     assert AT < first.step < AT + 15

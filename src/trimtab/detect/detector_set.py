@@ -101,6 +101,8 @@ class DetectorSet:
         findings: list[Finding] = []
         failed: list[tuple[Detector, Exception]] = []
         for detector in self._detectors:
+            if change and _is_left_out(change, detector):
+                continue
             try:
                 findings += detector.update(row)
             except Exception as error:
@@ -124,13 +126,16 @@ class DetectorSet:
         first = 0
         try:
             for row, change in changes:
-                if change & detector.listens_to:
+                is_left_out = _is_left_out(change, detector)
+                if is_left_out or change & detector.listens_to:
                     if row > first:
                         yield from self._judge(detector, block[first:row])
-                    first = row
+                    first = row + is_left_out
                     self._place = f"at step {block.step[row]}"
-                    detector.on_event(change)
-            yield from self._judge(detector, block[first:] if first else block)
+                    if change & detector.listens_to:
+                        detector.on_event(change)
+            if first < len(block):
+                yield from self._judge(detector, block[first:] if first else block)
         except Exception as error:
             self._leave_out(detector, error, self._place)
 
@@ -152,3 +157,8 @@ class DetectorSet:
             f"detector {detector.name!r} failed {place} "
             f"({type(error).__name__}: {error}) and was left out"
         )
+
+
+def _is_left_out(change: KnownChange, detector: Detector) -> bool:
+    """Whether a detector does not judge the record after a change."""
+    return detector.skips_odd_batches and KnownChange.ODD_BATCH in change

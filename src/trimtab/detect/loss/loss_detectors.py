@@ -34,6 +34,7 @@ class LossDetectors(Detector):
 
     name = "loss-detectors"
     listens_to = KnownChange.CHANGED
+    skips_odd_batches = True
 
     def __init__(self, threshold_scale: float = 1.0) -> None:
         self._baseline = Baseline(LOSS_BASELINE, lags=True)
