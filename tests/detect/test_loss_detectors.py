@@ -77,6 +77,37 @@ def test_one_high_loss_in_a_thinned_log_is_an_alarm() -> None:
     assert [finding.tick for finding in detectors().update(block)] == [AT]
 
 
+def thinned(loss: np.ndarray) -> Block:
+    return Block.from_columns({"loss": Column.complete(loss)}, step=100 * np.arange(len(loss)))
+
+
+def alarm_ticks(block: Block) -> list[int]:
+    found = detectors().update(block)
+    return [finding.tick for finding in found if finding.severity is Severity.ALARM]
+
+
+@pytest.mark.parametrize("gap", [15, 35])
+@pytest.mark.parametrize("length", [12, 20])
+def test_in_a_thinned_log_a_spike_does_not_hide_the_next(length: int, gap: int) -> None:
+    loss = falling_loss(600, seed=5, noise=0.04)
+    second = 400 + length + gap
+    loss[400 : 400 + length] += 0.26
+    loss[second : second + 3] += 0.36
+    ticks = alarm_ticks(thinned(loss))
+    assert any(400 <= tick < 400 + length for tick in ticks)
+    assert any(second <= tick < second + 3 for tick in ticks)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.3])
+def test_a_loss_with_two_levels_does_not_alarm_for_ever(share: float) -> None:
+    draw = np.random.default_rng(7)
+    loss = falling_loss(900, seed=7, noise=0.04) + np.where(draw.random(900) < share, 0.6, 0.0)
+    ticks = alarm_ticks(thinned(loss))
+    assert len(ticks) <= 5
+    loss[800:803] += 5.0
+    assert 800 in alarm_ticks(thinned(loss))
+
+
 def test_loss_and_norm_together_need_less_than_each_alone() -> None:
     loss, norm = np.full(3, 0.18), np.full(3, 1.7)
     assert found(run(loss=loss)) == []
