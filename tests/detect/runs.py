@@ -141,6 +141,8 @@ def every_kind_of_run(seed: int, length: int) -> Block:
         values = troubled(random, make(random, length))
         share = random.choice([1.0, 1.0, 1.0, 0.9, 0.1])
         columns[name] = Column(values, random.random(length) < share)
+    if seed % 5 == 1 and "loss" in columns:
+        columns["loss"].values[10:12] = 6e7
     if seed % 4 == 0:
         for name, make in REFERENCES.items():
             columns[name] = Column.complete(make(np.random.default_rng(seed), length))

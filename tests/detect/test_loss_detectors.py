@@ -177,8 +177,32 @@ def test_a_nan_does_not_hide_what_comes_after_it() -> None:
 
 def test_a_moved_level_is_reported_and_then_normal() -> None:
     steps = [finding.step for finding in found(run(loss=np.full(400, 0.12)))]
-    assert AT < steps[0] < AT + 60
-    assert max(steps) < AT + 160
+    assert AT < steps[0] < AT + 160
+    assert max(steps) < AT + 200
+
+
+@pytest.mark.parametrize("length", [60, 90])
+def test_a_level_that_rises_for_less_than_96_records_is_only_a_warning(length: int) -> None:
+    (warning, *_) = found(run(loss=np.full(length, 0.06)), Severity.WARN)
+    assert warning.symptom is Symptom.LEVEL_SHIFT
+    assert found(run(loss=np.full(length, 0.06))) == []
+
+
+def test_a_level_that_keeps_falling_back_is_only_a_warning() -> None:
+    tail = np.concatenate([np.full(40, 0.09), np.linspace(0.09, 0.0, 200)])
+    assert Symptom.LEVEL_SHIFT in {item.symptom for item in found(run(loss=tail), Severity.WARN)}
+    assert Symptom.LEVEL_SHIFT not in {item.symptom for item in found(run(loss=tail))}
+
+
+def test_a_slow_rise_with_an_exploding_norm_is_found_early_in_a_thinned_log() -> None:
+    draw = np.random.default_rng(11)
+    loss = falling_loss(500, seed=11, noise=0.04)
+    norm = np.exp(draw.normal(-1.0, 0.08, 500))
+    loss[400:] += 0.006 * np.arange(100)
+    norm[400:] *= np.minimum(1.6 ** np.arange(100), 1e6)
+    columns = {"loss": Column.complete(loss), "grad_norm": Column.complete(norm)}
+    ticks = alarm_ticks(Block.from_columns(columns, step=100 * np.arange(500)))
+    assert 400 < min(ticks) <= 412
 
 
 def test_a_drift_is_a_level_that_rose() -> None:

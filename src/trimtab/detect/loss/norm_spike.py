@@ -5,6 +5,7 @@ steps while the loss does not move; in a 32B run the update norm rose even befor
 norm is a batch: a warning. Two in a row, or a single huge one, are an alarm.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,11 @@ steps (measured). A first step of 2.9 and a second of 9.5 are found at the secon
 
 TRIPLE_RATIO, TRIPLE_MEAN = 2.0, 2.25
 """Three neighbours, the same. Source: in healthy every-step runs all three reach 1.9 (measured)."""
+
+RISING_LOSS_SCORE = 1.0
+"""Scales of the loss from which it rises with the norm: in a thinned log, where a strong norm alone
+is a warning, that makes it an alarm. Source: a loss that rises slowly is followed by its baseline
+and stays under 3 scales; healthy tuning runs have no such record (measured)."""
 
 HUGE_RATIO = 20.0
 """One norm this many times larger. Source: healthy every-step public runs reach 6.5, the lab's runs
@@ -124,8 +130,19 @@ class NormSpike(Stateful):
             value=seen.value,
             expected=expected,
             limit=expected * self._norm.warn_ratio,
-            facts={"score": score.z, "ratio": seen.value / expected},
+            facts={
+                "score": score.z,
+                "ratio": seen.value / expected,
+                "is_strong": float(is_strong and self._norm.alarms),
+            },
         )
+
+
+def with_loss(warning: Finding, loss_z: float) -> Finding:
+    """The warning as an alarm if the loss rises with the norm, as it does where a run blows up."""
+    if warning.facts["is_strong"] and loss_z > RISING_LOSS_SCORE:
+        return dataclasses.replace(warning, severity=Severity.ALARM)
+    return warning
 
 
 def logarithms(values: Sequence[float]) -> FloatArray:
