@@ -189,7 +189,7 @@ def test_a_level_that_rises_for_less_than_96_records_is_only_a_warning(length: i
 
 
 def test_a_level_that_keeps_falling_back_is_only_a_warning() -> None:
-    tail = np.concatenate([np.full(40, 0.09), np.linspace(0.09, 0.0, 200)])
+    tail = np.concatenate([np.full(40, 0.09), np.linspace(0.09, 0.0, 140)])
     assert Symptom.LEVEL_SHIFT in {item.symptom for item in found(run(loss=tail), Severity.WARN)}
     assert Symptom.LEVEL_SHIFT not in {item.symptom for item in found(run(loss=tail))}
 

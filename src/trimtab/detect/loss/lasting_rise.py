@@ -10,11 +10,11 @@ from trimtab.core.state import Stateful
 from trimtab.detect.tools.cell_means import Cell
 
 NUM_CELLS, MAX_CELLS = 12, 36
-"""Cells of 8 records after which a rise has lasted, and after which one that keeps falling is given
-up. Source: without the wait, this rule raised most of the false alarms on unseen LLM runs, where
-runs over the same data show the same bump."""
+"""Cells of 8 records after which a rise has lasted. One that falls is looked at again after as
+many, and given up after the second. Source: without the wait, this rule raised most of the false
+alarms on unseen LLM runs, where runs over the same data show the same bump."""
 
-LASTING_SHARE, FALLING_SHARE = 0.5, 0.2
+LASTING_SHARE, FALLING_SHARE = 0.5, 0.4
 """Shares of the rise: as much must still be there, and one that falls by more than the second from
 the first half of these cells to the second half is coming back. Chosen."""
 
@@ -52,13 +52,14 @@ class LastingRise(Stateful):
         if level is None:
             return None
         self._means.append(cell.mean)
-        if len(self._means) < NUM_CELLS:
+        if len(self._means) % NUM_CELLS:
             return None
         half = NUM_CELLS // 2
         first, second = sum(self._means[-NUM_CELLS:-half]), sum(self._means[-half:])
         height = (first + second) / NUM_CELLS - level
         is_high = height > LASTING_SHARE * rise
-        if is_high and first - second > half * FALLING_SHARE * rise:
+        falls = first - second > half * FALLING_SHARE * rise
+        if is_high and falls and second / half - level < rise:
             if len(self._means) >= MAX_CELLS:
                 self.stop()
             return None
