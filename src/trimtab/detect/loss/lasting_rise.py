@@ -15,7 +15,7 @@ many, and given up after the second. Source: without the wait, this rule raised 
 alarms on unseen LLM runs, where runs over the same data show the same bump."""
 
 LASTING_SHARE, FALLING_SHARE = 0.5, 0.4
-"""Shares of the rise: as much must still be there, and one that falls by more than the second from
+"""This share of the rise must still be there; and a level that falls by this share of its height from
 the first half of these cells to the second half is coming back. Chosen."""
 
 
@@ -58,8 +58,7 @@ class LastingRise(Stateful):
         first, second = sum(self._means[-NUM_CELLS:-half]), sum(self._means[-half:])
         height = (first + second) / NUM_CELLS - level
         is_high = height > LASTING_SHARE * rise
-        falls = first - second > half * FALLING_SHARE * rise
-        if is_high and falls and second / half - level < rise:
+        if is_high and first - second > half * FALLING_SHARE * height:
             if len(self._means) >= MAX_CELLS:
                 self.stop()
             return None
