@@ -15,8 +15,8 @@ many, and given up after the second. Source: without the wait, this rule raised 
 alarms on unseen LLM runs, where runs over the same data show the same bump."""
 
 LASTING_SHARE, FALLING_SHARE = 0.5, 0.4
-"""This share of the rise must still be there; and a level that falls by this share of its height from
-the first half of these cells to the second half is coming back. Chosen."""
+"""This share of the rise must still be there. A level that falls by the second share of its height,
+from the first half of these cells to the second half, is coming back. Chosen."""
 
 
 class LastingRise(Stateful):
