@@ -96,12 +96,14 @@ class DetectorSet:
     def _update(self, row: Row) -> list[Finding]:
         self._step = row.step
         change = self._schedule.update(row)
-        if change:
+        is_odd = False
+        if change is not KnownChange.NOTHING:
             self._announce(change)
+            is_odd = KnownChange.ODD_BATCH in change
         findings: list[Finding] = []
         failed: list[tuple[Detector, Exception]] = []
         for detector in self._detectors:
-            if change and _is_left_out(change, detector):
+            if is_odd and detector.skips_odd_batches:
                 continue
             try:
                 findings += detector.update(row)
@@ -126,7 +128,7 @@ class DetectorSet:
         first = 0
         try:
             for row, change in changes:
-                is_left_out = _is_left_out(change, detector)
+                is_left_out = detector.skips_odd_batches and KnownChange.ODD_BATCH in change
                 if is_left_out or change & detector.listens_to:
                     if row > first:
                         yield from self._judge(detector, block[first:row])
@@ -157,8 +159,3 @@ class DetectorSet:
             f"detector {detector.name!r} failed {place} "
             f"({type(error).__name__}: {error}) and was left out"
         )
-
-
-def _is_left_out(change: KnownChange, detector: Detector) -> bool:
-    """Whether a detector does not judge the record after a change."""
-    return detector.skips_odd_batches and KnownChange.ODD_BATCH in change

@@ -67,7 +67,9 @@ class LossDetectors(Detector):
         loss = row.signals.get(LOSS, math.nan)
         if math.isfinite(loss):  # the loss comes first: it is what people look for
             found, z = self._judge_loss(row, loss, norm_z)
-            findings = found + [norm and with_loss(norm, z) for norm in findings]
+            if any(findings):
+                findings = [norm and with_loss(norm, z) for norm in findings]
+            findings = found + findings
         return [finding for finding in findings if finding is not None]
 
     def update_many(self, block: Block) -> list[Finding]:

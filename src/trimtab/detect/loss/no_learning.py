@@ -44,9 +44,12 @@ class NoLearning(Detector):
         if loss is None:
             return []
         if rarity is None:
+            if self._fall.is_over:
+                return []
             finding = self._fall.update(Seen(row.tick, row.step, loss))
             return [] if finding is None else [finding]
-        self._fall.stop()
+        if not self._fall.is_over:
+            self._fall.stop()
         finding = self._judge(Seen(row.tick, row.step, loss), rarity)
         return [] if finding is None else [finding]
 

@@ -129,12 +129,12 @@ class Baseline(Stateful):
         scale = known.scale
         if self.stride >= WIDE_STRIDE:
             scale = self._excursions.widen(value - expected, scale, is_far=is_far)
+            z = (value - expected) / scale
         if is_far and self._rejected < MAX_REJECTED_IN_A_ROW:
             self._rejected += 1
         else:
             self._rejected = self._rejected if is_far else 0
             self._append(value, step)
-        z = (value - expected) / scale
         return Score(z, expected, scale, self.stride, scale > known.scale)
 
     def update_many(self, values: FloatArray, steps: IntArray) -> Scores:

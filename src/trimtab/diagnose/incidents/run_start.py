@@ -25,15 +25,12 @@ class RunStart(Stateful):
     """The first loss of a run, and when it had fallen clearly."""
 
     def __init__(self) -> None:
+        self.is_known = False
+        """Whether nothing more is to be learned."""
         self.records = 0
-        """Records from the first loss to the one that had fallen clearly; 0 if not known."""
+        """Records from the first loss to the one that had fallen clearly; 0 if it did not."""
         self._num_seen = 0
         self._first = self._fallen = math.nan
-
-    @property
-    def is_known(self) -> bool:
-        """Whether nothing more is to be learned."""
-        return self.records > 0 or self._num_seen > MAX_RECORDS
 
     def see(self, moment: Moment) -> None:
         """Add the next loss of the run."""
@@ -44,6 +41,7 @@ class RunStart(Stateful):
         elif 0 < moment.loss <= CLEAR_FALL * self._first:
             self.records, self._fallen = self._num_seen, moment.loss
         self._num_seen += 1
+        self.is_known = self.records > 0 or self._num_seen > MAX_RECORDS
 
     def is_repeated_by(self, losses: Sequence[float]) -> bool:
         """Whether losses from a peak on, one more than `records`, are like those of the start."""

@@ -126,8 +126,9 @@ class IncidentTracker:
     def _remember_one(self, moment: Moment) -> None:
         if moment.loss is not None:
             self._recent.append(moment)
-            self._start.see(moment)
             self._since_closed += 1
+            if not self._start.is_known:
+                self._start.see(moment)
 
     def _step(self, moment: Moment, alarms: list[Finding]) -> list[IncidentChange]:
         """Process a record that has a finding, or that comes while an incident is open."""
