@@ -24,6 +24,7 @@ from benchmarks.scoring import episodes, excused
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block, BoolArray
 from trimtab.core.findings import Finding, Severity
+from trimtab.detect.run.throughput import Throughput
 from trimtab.judge import Judge
 from trimtab.lab.scenarios.catalogue import CLEAN
 
@@ -42,6 +43,8 @@ class Material:
     num_points: int = 0
     num_alarmed: int = 0
     """Runs with any false alarm."""
+    num_paused: int = 0
+    """Of these, runs with alarms of `throughput` alone: on a busy machine its pauses are real."""
     num_rolled_back: int = 0
     """Of these, runs in which an incident is advised to be rolled back."""
     episodes: Counter[str] = field(default_factory=Counter)
@@ -70,6 +73,7 @@ def false_alarm_tables(materials: Sequence[Material]) -> str:
                 "points",
                 "false episodes: count; per 10,000 [95 %]",
                 "runs alarmed",
+                "of these by throughput alone",
                 "advised to roll back",
             ),
             [
@@ -79,6 +83,7 @@ def false_alarm_tables(materials: Sequence[Material]) -> str:
                     f"{item.num_points:,}",
                     rate_of(item.episodes[ANY], item.num_points),
                     share_of(item.num_alarmed, item.num_runs),
+                    item.num_paused,
                     item.num_rolled_back,
                 )
                 for item in materials
@@ -136,6 +141,7 @@ def _judge(material: Material, name: str, block: Block, counts: BoolArray) -> No
     by_detector: dict[str, list[Finding]] = {ANY: alarms}
     for alarm in alarms:
         by_detector.setdefault(alarm.detector, []).append(alarm)
+    material.num_paused += by_detector.keys() == {ANY, Throughput.name}
     for detector, found in by_detector.items():
         rows = sorted({block.row_of(item.tick) for item in found})
         material.episodes[detector] += len(episodes(rows))
