@@ -4,6 +4,7 @@ scripts/bench detect                     everything, into RESULTS.md
 scripts/bench detect --only trimtab      some detectors or one split: printed, not published
 scripts/bench detect --suite DIR         a suite of the lab (trimtab lab suite)
 scripts/bench detect classes --suite DIR the judge alone: recall, healthy runs, classes of incidents
+scripts/bench detect false_alarms DIR... false alarms of each detector, in suites and public runs
 scripts/bench detect cost                what judging costs
 """
 
@@ -17,6 +18,7 @@ from benchmarks.detect.bars import bar_table
 from benchmarks.detect.class_tables import class_section
 from benchmarks.detect.classes import real_classed
 from benchmarks.detect.contenders import Contender
+from benchmarks.detect.false_alarms import false_alarm_tables, measure_false_alarms
 from benchmarks.detect.material import POINTS, VARIANTS, sittings
 from benchmarks.detect.measure import Result, measure
 from benchmarks.detect.ours import our_contenders
@@ -37,15 +39,19 @@ COMMAND = "scripts/bench detect"
 def main() -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(prog=COMMAND)
-    choices = ("scoreboard", "classes", "cost")
+    choices = ("scoreboard", "classes", "cost", "false_alarms")
     parser.add_argument("what", nargs="?", choices=choices, default="scoreboard")
+    parser.add_argument("suites", nargs="*", type=Path, help="lab suites, for false_alarms")
     parser.add_argument("--only", default="", help="detectors whose name holds this")
     parser.add_argument("--split", choices=SPLITS, help="one split alone")
     parser.add_argument("--suite", type=Path, help="runs of the lab, instead of the public ones")
     parser.add_argument("--points", type=int, default=POINTS, help="injections of each kind")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     if arguments.what == "cost":
         cost.main()
+        return
+    if arguments.what == "false_alarms":
+        false_alarm_section(arguments.suites, arguments.split)
         return
     if arguments.what == "classes":
         if arguments.suite is None:
@@ -69,6 +75,16 @@ def main() -> None:
             publish(title, COMMAND, body)
         else:
             print(f"## {title}\n\n{body}\n")
+
+
+def false_alarm_section(suites: Sequence[Path], split: str | None) -> None:
+    """The cost of a false alarm; published if it has all public runs."""
+    runs = [run for run in real_runs() if split in (None, run.split)] if RUNS.exists() else []
+    body = false_alarm_tables(measure_false_alarms(suites, runs))
+    if split is None:
+        publish("Detection: false alarms by detector", f"{COMMAND} false_alarms SUITE...", body)
+    else:
+        print(body)
 
 
 def suite_section(folder: Path, contenders: Sequence[Contender], *, is_whole: bool) -> None:

@@ -60,8 +60,11 @@ def counts(random: Random, length: int) -> Array:
 
 
 def tokens(random: Random, length: int) -> Array:
-    """The size of the batch: constant, changed once, or different each time."""
+    """The size of the batch: constant, odd at times, changed once, or different each time."""
     sizes = np.full(length, 4096.0)
+    apart = random.spawn(1)[0]  # does not change what the other signals draw
+    if apart.random() < 0.3:
+        sizes[apart.integers(0, length, 5)] = 1024.0
     if random.random() < 0.5:
         sizes[random.integers(0, length) :] = 8192.0
     return random.integers(10, 99, length).astype(np.float64) if random.random() < 0.2 else sizes
@@ -138,6 +141,8 @@ def every_kind_of_run(seed: int, length: int) -> Block:
         values = troubled(random, make(random, length))
         share = random.choice([1.0, 1.0, 1.0, 0.9, 0.1])
         columns[name] = Column(values, random.random(length) < share)
+    if seed % 5 == 1 and "loss" in columns:
+        columns["loss"].values[10:12] = 6e7
     if seed % 4 == 0:
         for name, make in REFERENCES.items():
             columns[name] = Column.complete(make(np.random.default_rng(seed), length))

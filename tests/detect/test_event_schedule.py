@@ -5,7 +5,7 @@ from tests.detect.feeding import block
 
 from trimtab.core.block import Block, Event
 from trimtab.core.detector import KnownChange, rows_of
-from trimtab.detect.event_schedule import MIN_SETTLED, EventSchedule
+from trimtab.detect.event_schedule import MIN_LASTING, MIN_SETTLED, EventSchedule
 
 
 def changes(run: Block) -> list[tuple[int, KnownChange]]:
@@ -37,12 +37,22 @@ def test_a_new_attempt_went_back() -> None:
     assert changes(block(50, loss=1.0, attempt=attempt)) == [(30, KnownChange.WENT_BACK)]
 
 
-def test_a_new_batch_size_is_a_change_where_it_was_constant_for_long() -> None:
+def test_a_new_batch_size_is_a_change_once_it_has_lasted() -> None:
     tokens = np.full(100, 512.0)
     tokens[MIN_SETTLED:] = 1024.0
-    assert changes(block(100, tokens=tokens)) == [(MIN_SETTLED, KnownChange.CHANGED)]
+    changed = MIN_SETTLED + MIN_LASTING - 1
+    odd = [(row, KnownChange.ODD_BATCH) for row in range(MIN_SETTLED, changed)]
+    assert changes(block(100, tokens=tokens)) == [*odd, (changed, KnownChange.CHANGED)]
     tokens[MIN_SETTLED - 1 :] = 1024.0
     assert changes(block(100, tokens=tokens)) == []
+
+
+def test_the_short_batch_at_the_end_of_an_epoch_is_no_change() -> None:
+    tokens = np.full(300, 512.0)
+    tokens[99::100] = 128.0
+    tokens[250:252] = 64.0
+    odd = [99, 199, 250, 251, 299]
+    assert changes(block(300, tokens=tokens)) == [(row, KnownChange.ODD_BATCH) for row in odd]
 
 
 def test_batch_sizes_that_all_differ_are_no_changes() -> None:

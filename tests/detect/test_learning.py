@@ -4,6 +4,7 @@ import numpy as np
 from tests.detect.feeding import alarms, at, block
 
 from trimtab.core.findings import Symptom
+from trimtab.detect.loss.gross_loss import GrossLoss
 from trimtab.detect.loss.no_learning import MIN_RECORDS, NoLearning
 from trimtab.detect.loss.resume_gap import ResumeGap
 
@@ -43,3 +44,41 @@ def test_a_model_that_learns_raises_nothing_and_one_that_forgets_an_alarm() -> N
     values[600:] += 1.0
     (alarm,) = alarms(NoLearning, block(LENGTH, loss=values, token_rarity=3.0))
     assert alarm.step >= 600
+
+
+def test_a_run_from_scratch_that_never_learns_is_reported_after_128_records() -> None:
+    values = 6.9 + np.random.default_rng(0).normal(0, 0.02, 400)
+    steps = 100 * np.arange(400)
+    (alarm,) = alarms(NoLearning, block(400, loss=values, step=steps))
+    assert alarm.symptom is Symptom.NO_LEARNING
+    assert alarm.step <= 100 * 140
+    slow = values * np.linspace(1.0, 0.8, 400)
+    assert alarms(NoLearning, block(400, loss=slow, step=steps)) == []
+
+
+def test_a_fine_tuned_or_resumed_run_may_stay_where_it_is() -> None:
+    steps = 100 * np.arange(400)
+    flat = np.random.default_rng(0).normal(0, 0.02, 400)
+    assert alarms(NoLearning, block(400, loss=1.2 + flat, step=steps)) == []
+    assert alarms(NoLearning, block(400, loss=6.9 + flat, step=5000 + steps)) == []
+
+
+def test_a_gross_loss_among_the_first_records_is_reported_once() -> None:
+    values = 2.0 + 9.0 * 0.9 ** np.arange(60)
+    values[[3, 4]] = 36.0  # a hump of a healthy start
+    assert alarms(GrossLoss, block(60, loss=values)) == []
+    values[12:15] = 6e7
+    (alarm,) = alarms(GrossLoss, block(60, loss=values))
+    assert (alarm.symptom, alarm.step) == (Symptom.LOSS_SPIKE, 12)
+
+
+def test_a_loss_that_triples_at_every_record_from_the_start_is_gross() -> None:
+    values = 0.5 * 3.0 ** np.maximum(np.arange(20) - 4, 0)
+    assert [alarm.step for alarm in alarms(GrossLoss, block(20, loss=values))] == [7]
+
+
+def test_a_gross_loss_shortly_after_a_planned_change_is_reported() -> None:
+    values = loss()
+    values[AT + 5] = 1e4
+    run = block(LENGTH, loss=values, events=[at("planned change", AT)])
+    assert [alarm.step for alarm in alarms(GrossLoss, run)] == [AT + 5]

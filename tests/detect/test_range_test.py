@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.detect.feeding import alarms, at, block
+from tests.detect.feeding import alarms, at, block, findings
 
-from trimtab.core.findings import Symptom
+from trimtab.core.findings import Severity, Symptom
 from trimtab.detect.run.token_mix import TokenMix
 from trimtab.detect.state.norm_trend import NormTrend
 from trimtab.detect.tools.range_test import RangeSpec, RangeTest
@@ -60,6 +60,17 @@ def test_a_norm_that_grows_or_shrinks_faster_is_reported_once(growth: float) -> 
     (alarm,) = alarms(NormTrend, run)
     assert alarm.symptom is Symptom.NORM_DRIFT
     assert AT < alarm.step <= AT + 32
+
+
+def test_one_norm_that_drifts_a_little_is_a_warning_and_two_are_an_alarm() -> None:
+    rate = np.full(LENGTH, 1e-3)
+    little = norms(1.5, rate)
+    usual = norms(1.0, rate)
+    alone = block(LENGTH, **{"param_norm/attention": little, "param_norm/mlp": usual, "lr": rate})
+    (warning,) = findings(NormTrend, alone)
+    assert warning.severity is Severity.WARN
+    both = block(LENGTH, **{"param_norm/attention": little, "param_norm/mlp": little, "lr": rate})
+    assert [item.signal for item in alarms(NormTrend, both)] == ["param_norm/mlp"]
 
 
 def test_growth_that_follows_the_rate_is_no_drift() -> None:

@@ -1,5 +1,6 @@
 """The incident state machine of trimtab's rules: what an incident is, and when it ends."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -84,6 +85,15 @@ def test_a_level_that_stays_lingers_and_is_reported_as_the_new_normal() -> None:
     assert incident.new_level is not None
     assert abs(incident.new_level - 4.5) < NOISE
     assert changes[-2].tick - ONSET <= SETTLED * 100 + 1
+
+
+def test_an_alarm_dated_back_into_an_incident_that_lingers_is_no_new_incident() -> None:
+    loss = losses(1600)
+    loss[ONSET:] += 0.5
+    late = dataclasses.replace(alarm(ONSET + 500, Symptom.LEVEL_SHIFT), onset_tick=ONSET + 100)
+    incident, changes = judged(loss, alarm(ONSET), late)
+    assert incident.incident_class is IncidentClass.LINGERING
+    assert transitions(changes)[-1] is Transition.CLOSED
 
 
 def test_a_gap_that_the_trend_hides_does_not_count_as_a_recovery() -> None:

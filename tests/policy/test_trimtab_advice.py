@@ -42,3 +42,35 @@ def test_a_silent_spike_that_passed_is_waited_out_and_a_silent_fault_that_stays_
     finding = dataclasses.replace(incident.findings[0], symptom=Symptom.STATE_LOST)
     stays = dataclasses.replace(incident, findings=(finding,))
     assert judge.explain(stays, block).action.kind is ActionKind.ROLL_BACK
+
+
+@pytest.mark.parametrize(
+    "symptom", [Symptom.NORM_DRIFT, Symptom.ACTIVATION_JUMP, Symptom.LARGE_LOGITS]
+)
+def test_one_signal_alone_that_the_loss_does_not_follow_is_a_note_to_a_human(
+    symptom: Symptom,
+) -> None:
+    action = advise(diagnosis_of(symptom), recurs=False)
+    assert action.kind is ActionKind.WAIT
+    assert "look at" in action.instruction
+
+
+def restarted(records: int, at: int, *, stays: bool = False) -> np.ndarray:
+    noise = np.random.default_rng(2).normal(0, 0.02, records)
+    fall = 3.0 + 8.0 * 0.8 ** np.arange(records)
+    loss = fall + noise
+    loss[at:] = 11.0 + noise[at:] if stays else loss[: records - at]
+    return loss
+
+
+def test_a_restart_from_the_beginning_is_not_rolled_back_and_a_divergence_is() -> None:
+    for stays, kind in ((False, ActionKind.WAIT), (True, ActionKind.ROLL_BACK)):
+        loss = restarted(1200, 700, stays=stays)
+        block = block_of({"loss": loss})
+        judge = Judge()
+        judge.update(block)
+        judge.finish()
+        (incident, *echoes) = judge.incidents
+        assert not echoes
+        assert incident.started_again is not stays
+        assert judge.explain(incident, block).action.kind is kind

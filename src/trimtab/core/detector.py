@@ -58,6 +58,9 @@ class KnownChange(Flag):
     """A planned change, or a new batch size: the past is no measure any more."""
     PAUSED = auto()
     """An evaluation or a checkpoint: the clock ran, the training did not."""
+    ODD_BATCH = auto()
+    """The next record has a batch of a different size, such as the last one of an epoch: this one
+    record is not comparable."""
 
 
 class Detector(Stateful):
@@ -72,6 +75,8 @@ class Detector(Stateful):
     """Unique among the detectors of a run."""
     listens_to: ClassVar[KnownChange] = KnownChange.NOTHING
     """The changes that `on_event` is called for."""
+    skips_odd_batches: ClassVar[bool] = False
+    """Whether records that are not comparable (`KnownChange.ODD_BATCH`) are left out."""
 
     def on_event(self, change: KnownChange) -> None:
         """React to what happened before the next record."""

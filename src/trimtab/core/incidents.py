@@ -86,6 +86,8 @@ class Incident:
     """The latest forecast of what will become of it."""
     new_level: float | None = None
     """The level of the loss that became the new normal, where it did not come back."""
+    started_again: bool = False
+    """Whether the loss went back to where the run began and fell as it did then: a restart."""
 
     @property
     def symptoms(self) -> tuple[str, ...]:

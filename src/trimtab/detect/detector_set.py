@@ -96,11 +96,15 @@ class DetectorSet:
     def _update(self, row: Row) -> list[Finding]:
         self._step = row.step
         change = self._schedule.update(row)
-        if change:
+        is_odd = False
+        if change is not KnownChange.NOTHING:
             self._announce(change)
+            is_odd = KnownChange.ODD_BATCH in change
         findings: list[Finding] = []
         failed: list[tuple[Detector, Exception]] = []
         for detector in self._detectors:
+            if is_odd and detector.skips_odd_batches:
+                continue
             try:
                 findings += detector.update(row)
             except Exception as error:
@@ -124,13 +128,16 @@ class DetectorSet:
         first = 0
         try:
             for row, change in changes:
-                if change & detector.listens_to:
+                is_left_out = detector.skips_odd_batches and KnownChange.ODD_BATCH in change
+                if is_left_out or change & detector.listens_to:
                     if row > first:
                         yield from self._judge(detector, block[first:row])
-                    first = row
+                    first = row + is_left_out
                     self._place = f"at step {block.step[row]}"
-                    detector.on_event(change)
-            yield from self._judge(detector, block[first:] if first else block)
+                    if change & detector.listens_to:
+                        detector.on_event(change)
+            if first < len(block):
+                yield from self._judge(detector, block[first:] if first else block)
         except Exception as error:
             self._leave_out(detector, error, self._place)
 

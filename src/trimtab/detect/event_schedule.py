@@ -2,21 +2,27 @@
 
 Most of it comes as events in the journal. Two things show in the records themselves: an attempt
 that counts up (the run went back), and a number of tokens that was constant for long and now
-differs (the batch size or sequence length was changed).
+differs. The first records that differ are odd batches, each alone not comparable (the last batch of
+an epoch is short); when enough of them came in a row, the batch size or the sequence length was
+changed.
 """
 
 from collections.abc import Iterable
 
 import numpy as np
 
-from trimtab.core.block import Block, Event
+from trimtab.core.block import Block, Event, FloatArray
 from trimtab.core.detector import KnownChange, Row
 from trimtab.core.signals import TOKENS
 from trimtab.core.state import Stateful
 
 MIN_SETTLED = 32
-"""Records with the same number of tokens after which a different number is a change. Where the
-number differs from batch to batch, this is never reached."""
+"""Records with the same number of tokens after which a different number is odd. Where the number
+differs from batch to batch, this is never reached."""
+
+MIN_LASTING = 4
+"""Records in a row with a different number of tokens after which it has changed for good. Chosen:
+an epoch ends with one short batch, or with one per data source; ramps stay longer on each size."""
 
 CHANGES = {
     "resume": KnownChange.RESUMED,
@@ -30,6 +36,10 @@ _NEAR = 64
 """Records within which an event nearly always finds its step: these are searched first."""
 
 
+_AT_ONCE = 4096
+"""Numbers of tokens that are compared at once."""
+
+
 class EventSchedule(Stateful):
     """Returns what happened before each record."""
 
@@ -40,7 +50,9 @@ class EventSchedule(Stateful):
         self._attempt: int | None = None
         self._tokens = 0.0
         self._num_same = 0
-        """Records in a row with that number of tokens."""
+        """Records with that number of tokens, not counting odd batches between them."""
+        self._num_odd = 0
+        """Records in a row with a different number, once it was settled."""
 
     def add(self, events: Iterable[Event]) -> None:
         """Add the events that came with a block."""
@@ -59,12 +71,7 @@ class EventSchedule(Stateful):
             self._attempt = row.attempt
         tokens = row.signals.get(TOKENS)
         if tokens is not None:
-            if tokens == self._tokens:
-                self._num_same += 1
-            else:
-                if self._num_same >= MIN_SETTLED:
-                    change |= KnownChange.CHANGED
-                self._tokens, self._num_same = tokens, 1
+            change |= self._judge_tokens(tokens)
         return change
 
     def update_many(self, block: Block) -> list[tuple[int, KnownChange]]:
@@ -80,8 +87,8 @@ class EventSchedule(Stateful):
         for row in np.flatnonzero(np.diff(block.attempt, prepend=first)).tolist():
             add(row, KnownChange.WENT_BACK)
         self._attempt = int(block.attempt[-1])
-        for row in self._token_changes(block):
-            add(row, KnownChange.CHANGED)
+        for row, change in self._token_changes(block):
+            add(row, change)
         return sorted(changes.items())
 
     def _pop_due(self, tick: int, step: int) -> KnownChange:
@@ -107,17 +114,50 @@ class EventSchedule(Stateful):
                     break
         return sorted(rows)
 
-    def _token_changes(self, block: Block) -> list[int]:
+    def _judge_tokens(self, tokens: float) -> KnownChange:
+        """Judge the number of tokens of a record."""
+        if tokens == self._tokens:
+            self._num_same, self._num_odd = self._num_same + 1, 0
+            return KnownChange.NOTHING
+        if self._num_same >= MIN_SETTLED:
+            self._num_odd += 1
+            if self._num_odd < MIN_LASTING:
+                return KnownChange.ODD_BATCH
+            change = KnownChange.CHANGED
+        else:
+            change = KnownChange.NOTHING
+        self._tokens, self._num_same, self._num_odd = tokens, 1, 0
+        return change
+
+    def _token_changes(self, block: Block) -> list[tuple[int, KnownChange]]:
         column = block.columns.get(TOKENS)
         rows = np.flatnonzero(column.present) if column is not None else np.empty(0, dtype=np.int64)
         if column is None or not len(rows):
             return []
         values = column.values[rows]
-        differs = np.flatnonzero(values != np.concatenate(([self._tokens], values[:-1])))
-        if not len(differs):
-            self._num_same += len(rows)
-            return []
-        lengths = np.diff(np.concatenate(([-self._num_same], differs)))
-        self._tokens, self._num_same = float(values[-1]), len(values) - int(differs[-1])
-        changed: list[int] = rows[differs[lengths >= MIN_SETTLED]].tolist()
-        return changed
+        changes = []
+        at = 0
+        while at < len(values):
+            same = _num_equal(values[at:], self._tokens)
+            if same:  # nearly always all of them
+                self._num_same, self._num_odd = self._num_same + same, 0
+                at += same
+            else:
+                change = self._judge_tokens(float(values[at]))
+                if change:
+                    changes.append((int(rows[at]), change))
+                at += 1
+        return changes
+
+
+def _num_equal(values: FloatArray, value: float) -> int:
+    """How many values from the first on are equal to one; looks at few of them at a time."""
+    if values[0] != value:
+        return 0
+    count = 0
+    while count < len(values):
+        differs = values[count : count + _AT_ONCE] != value
+        if differs.any():
+            return count + int(np.argmax(differs))
+        count += len(differs)
+    return count

@@ -2,6 +2,7 @@
 
 from trimtab.core.config import Config
 from trimtab.core.detector import Detector
+from trimtab.detect.loss.gross_loss import GrossLoss
 from trimtab.detect.loss.loss_detectors import LossDetectors
 from trimtab.detect.loss.no_learning import NoLearning
 from trimtab.detect.loss.resume_gap import ResumeGap
@@ -24,6 +25,7 @@ def trimtab_detectors(config: Config) -> list[Detector]:
     return [
         NonFinite(),
         LossDetectors(config.detect.threshold_scale),
+        GrossLoss(),
         Reference(),
         Counters(),
         RepeatedBatch(),

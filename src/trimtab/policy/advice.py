@@ -19,6 +19,25 @@ PASSING = frozenset(
 )
 """What may happen at one step and be over with it."""
 
+HARD_FACTS = frozenset(
+    {
+        Symptom.NONFINITE_LOSS,
+        Symptom.NONFINITE_GRAD_NORM,
+        Symptom.NONFINITE_NORM,
+        Symptom.SCALE_COLLAPSE,
+        Symptom.FROZEN,
+        Symptom.STATE_LOST,
+        Symptom.DATA_BACK,
+        Symptom.REPEATED_BATCH,
+        Symptom.LR_JUMP,
+        Symptom.LR_RISING,
+        Symptom.NO_LEARNING,
+        Symptom.REFERENCE_GAP,
+        Symptom.OTHER_BATCH,
+    }
+)
+"""What is so, whatever the noise of the run. The rest is a signal that left its usual range."""
+
 Choose = Callable[[Diagnosis], Action]
 Table = Mapping[IncidentClass | None, Choose]
 """The class None is that of an incident that is too young to have one."""
@@ -32,6 +51,10 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
             instruction="Continue, and apply the remedy at the next restart.",
             reason="The weights are not affected; only time is lost.",
         )
+    if diagnosis.incident.started_again:
+        return _if_not_meant(diagnosis.incident)
+    if not recurs and _is_one_signal(diagnosis.incident):
+        return _look_at_it(diagnosis.incident)
     return _choose(_TRIMTAB, diagnosis, recurs=recurs)
 
 
@@ -146,6 +169,35 @@ def _after_silence(diagnosis: Diagnosis) -> Action:
             reason="The loss did not follow, and no cause is known.",
         )
     return _apply_remedy(diagnosis)
+
+
+def _is_one_signal(incident: Incident) -> bool:
+    """Whether one signal left its usual range, and neither the loss nor another one did."""
+    if incident.incident_class is not IncidentClass.SILENT:
+        return False
+    if any(finding.explanation for finding in incident.findings):
+        return False
+    signals = {finding.signal for finding in incident.findings}
+    return len(signals) == 1 and HARD_FACTS.isdisjoint(incident.symptoms)
+
+
+def _look_at_it(incident: Incident) -> Action:
+    return Action(
+        kind=ActionKind.WAIT,
+        instruction=f"Continue, and look at {incident.findings[0].signal}; act if another signal "
+        "or the loss follows.",
+        reason="One signal alone left its usual range, and the loss did not follow.",
+    )
+
+
+def _if_not_meant(incident: Incident) -> Action:
+    return Action(
+        kind=ActionKind.WAIT,
+        instruction="Continue if the restart was meant; if not, continue from a checkpoint older "
+        f"than step {incident.onset.step}.",
+        reason="The loss went back to where the run began and falls as it did then: the run was "
+        "started again.",
+    )
 
 
 def _has_known_symptom(incident: Incident) -> bool:

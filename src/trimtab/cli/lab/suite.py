@@ -18,8 +18,11 @@ def suite(
         str | None,
         typer.Option(help="Only these seeds, e.g. 31,32. Default: 0 to 4; hard negatives 0 to 8."),
     ] = None,
+    shape: Annotated[
+        str, typer.Option(help="Shape of the models: small, deep (4 layers) or broad (vocabulary).")
+    ] = "small",
     fast: Annotated[
-        bool, typer.Option(help="Each fault once, in minutes; not with --kinds or --seeds.")
+        bool, typer.Option(help="Each fault once, in minutes; not with --kinds, --seeds, --shape.")
     ] = False,
     workers: Annotated[
         int | None, typer.Option(help="Number of processes. Default: one per core.", min=1)
@@ -40,8 +43,10 @@ def suite(
 
     from trimtab.cli import output
 
-    if fast and (kinds is not None or seeds is not None):
-        raise typer.BadParameter("--fast has fixed kinds and seeds; leave out --kinds and --seeds")
+    if fast and (kinds is not None or seeds is not None or shape != "small"):
+        raise typer.BadParameter(
+            "--fast has fixed kinds and seeds; leave out --kinds, --seeds and --shape"
+        )
     wanted_kinds, wanted_seeds = _names(kinds), _seeds(seeds)
     started = time.monotonic()
     bar = Progress(
@@ -53,9 +58,13 @@ def suite(
         transient=True,
     )
     with output.reported_errors():
+        from trimtab.lab.scenarios.scenario import Shape
         from trimtab.lab.scenarios.suite import build_suite, fast_suite, make_suite
 
-        scenarios = fast_suite() if fast else make_suite(wanted_kinds, wanted_seeds)
+        if shape not in set(Shape):
+            raise typer.BadParameter(f"--shape is one of {', '.join(Shape)}, got {shape!r}")
+        wanted_shape = Shape(shape)
+        scenarios = fast_suite() if fast else make_suite(wanted_kinds, wanted_seeds, wanted_shape)
         with bar:
             task = bar.add_task("preparing text", total=None)
             built = build_suite(

@@ -10,8 +10,10 @@ makes the difference negative, but less and less so: after its first thousand st
 about like 1 / records (measured), so a difference that was usual once is assumed to shrink with the
 square of that. A rise is measured from the fall that is usual now, but only if it is a rise at all.
 
-A small rise is a warning, one of 0.8 % an alarm, if the harder stretches rose too. After an alarm
-the test starts again with the records that raised it: a level that moved is reported once.
+A rise is a warning. It becomes an alarm if it is one of 0.8 %, the harder stretches rose too, and
+the level is still there 96 records later and not falling: the order of the data makes bumps of
+dozens of records, and the tail of a recovery is no news (lasting_rise.py). After a rise of 0.8 %
+the test starts again with the records that showed it: a level that moved is reported once.
 """
 
 from collections import deque
@@ -24,6 +26,7 @@ from trimtab.core.block import FloatArray, IntArray
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS
 from trimtab.core.state import Stateful
+from trimtab.detect.loss.lasting_rise import LastingRise
 from trimtab.detect.tools.baseline import RECORDS_PER_CELL
 from trimtab.detect.tools.cell_means import Cell, CellArrays
 from trimtab.detect.tools.cell_sums import REFERENCE, SPANS, Rise, SpanSums
@@ -86,9 +89,34 @@ class LevelShift(Stateful):
         self._num_cells = 0
         self._has_warned = False
         """Whether the rise that is going on was reported as a warning."""
+        self._lasting = LastingRise()
 
     def update(self, cell: Cell) -> Finding | None:
         """Judge the next cell."""
+        confirmed = self._lasting.update(cell)
+        finding = self._compare(cell)
+        return confirmed or finding
+
+    def update_many(self, cells: CellArrays) -> list[Finding]:
+        """Judge many cells, as `update` would one by one."""
+        findings = []
+        at, careful = 0, 0
+        while at < len(cells):
+            if not careful:
+                at, careful = at + self._pass_quietly(cells, at), CELLS_ONE_BY_ONE
+                continue
+            finding = self.update(cells.one(at))
+            if finding is not None:
+                findings.append(finding)
+            at, careful = at + 1, careful - 1
+        return findings
+
+    def restart(self) -> None:
+        """Do not compare across this place: the level is known to move here."""
+        self._sums = SpanSums()
+        self._lasting.stop()
+
+    def _compare(self, cell: Cell) -> Finding | None:
         if self._num_cells % _CELLS_PER_LOOK == 0:
             now = self._num_cells
             self._usual = [_usual(*pair, now) for pair in zip(self._rises, SPANS, strict=True)]
@@ -113,38 +141,20 @@ class LevelShift(Stateful):
             self._after_finding(finding)
         return finding
 
-    def update_many(self, cells: CellArrays) -> list[Finding]:
-        """Judge many cells, as `update` would one by one."""
-        findings = []
-        at, careful = 0, 0
-        while at < len(cells):
-            if not careful:
-                at, careful = at + self._pass_quietly(cells, at), CELLS_ONE_BY_ONE
-                continue
-            finding = self.update(cells.one(at))
-            if finding is not None:
-                findings.append(finding)
-            at, careful = at + 1, careful - 1
-        return findings
-
-    def restart(self) -> None:
-        """Do not compare across this place: the level is known to move here."""
-        self._sums = SpanSums()
-
     def _judge(self, at: int, score: float, rise: Rise, cell: Cell) -> Finding | None:
-        """The alarm or warning for a rise over one span; None if it is too small."""
+        """The warning for a rise over one span; None if it is too small."""
         burn_in = BURN_IN if self._num_cells <= BURN_IN_CELLS else 0.0
         threshold = self._history.threshold(at, self._bounds) + burn_in
         share = rise.height / max(abs(rise.reference), TINY)
-        is_alarm = share > ALARM_SHARE
-        if score <= threshold or share <= WARN_SHARES[at] or (self._has_warned and not is_alarm):
+        may_last = share > ALARM_SHARE
+        if score <= threshold or share <= WARN_SHARES[at] or (self._has_warned and not may_last):
             return None
         if self._rise_of_hard_cells(SPANS[at]) <= HARD_SHARE * rise.height:
             return None
         return Finding(
             detector=self.name,
             symptom=Symptom.LEVEL_SHIFT,
-            severity=Severity.ALARM if is_alarm else Severity.WARN,
+            severity=Severity.WARN,
             signal=LOSS,
             step=cell.step,
             tick=cell.tick,
@@ -166,17 +176,19 @@ class LevelShift(Stateful):
         return now[3 * len(now) // 4] - before[3 * len(before) // 4]
 
     def _after_finding(self, finding: Finding) -> None:
-        """Report a warning once; after an alarm, compare with the level that raised it."""
+        """Report a rise once; after one that may last, compare with the level it reached."""
         self._history.drop_current()
-        self._has_warned = finding.severity is Severity.WARN
-        if finding.severity is Severity.ALARM:
+        may_last = finding.facts["rise"] > ALARM_SHARE * max(abs(finding.expected or 0.0), TINY)
+        self._has_warned = not may_last
+        if may_last:
             span = int(finding.facts["records"]) // RECORDS_PER_CELL
             self._sums = SpanSums(mean for mean, _ in list(self._cells)[-span:])
+            self._lasting.wait_for(finding)
 
     def _pass_quietly(self, cells: CellArrays, first: int) -> int:
         """Pass the cells before the first that may alarm; return how many."""
         is_full = all(len(rises) == rises.maxlen for rises in self._rises)
-        if not is_full or not self._sums.is_full or None in self._usual:
+        if self._lasting.is_waiting or not is_full or not self._sums.is_full or None in self._usual:
             return 0
         means = cells.mean[first : first + CELLS_AT_ONCE]
         sums = self._sums.copy()

@@ -18,7 +18,7 @@ from trimtab.core.signals import GRAD_NORM, LOSS
 from trimtab.core.state import Parts
 from trimtab.detect.loss.level_shift import LevelShift
 from trimtab.detect.loss.loss_spike import LossSpike
-from trimtab.detect.loss.norm_spike import NORMS, NormSpike, logarithms
+from trimtab.detect.loss.norm_spike import NORMS, NormSpike, logarithms, with_loss
 from trimtab.detect.tools.baseline import LOG_NORM_BASELINE, LOSS_BASELINE, Baseline, Scores
 from trimtab.detect.tools.cell_means import CellMeans
 from trimtab.detect.tools.neighbours import Neighbours
@@ -34,6 +34,7 @@ class LossDetectors(Detector):
 
     name = "loss-detectors"
     listens_to = KnownChange.CHANGED
+    skips_odd_batches = True
 
     def __init__(self, threshold_scale: float = 1.0) -> None:
         self._baseline = Baseline(LOSS_BASELINE, lags=True)
@@ -65,7 +66,10 @@ class LossDetectors(Detector):
                 norm_z = score.z
         loss = row.signals.get(LOSS, math.nan)
         if math.isfinite(loss):  # the loss comes first: it is what people look for
-            findings = self._judge_loss(row, loss, norm_z) + findings
+            found, z = self._judge_loss(row, loss, norm_z)
+            if any(findings):
+                findings = [norm and with_loss(norm, z) for norm in findings]
+            findings = found + findings
         return [finding for finding in findings if finding is not None]
 
     def update_many(self, block: Block) -> list[Finding]:
@@ -81,8 +85,10 @@ class LossDetectors(Detector):
                 if name == GRAD_NORM:
                     norm_z[rows] = scores.z
         rows = np.flatnonzero(block.column(LOSS).finite)
-        findings = self._judge_losses(block, rows, norm_z[rows]) + findings
-        return [finding for finding in findings if finding is not None]
+        found, z = self._judge_losses(block, rows, norm_z[rows])
+        z_at = dict(zip(block.tick[rows].tolist(), z.tolist(), strict=True)) if findings else {}
+        norms = [norm and with_loss(norm, z_at.get(norm.tick, 0.0)) for norm in findings]
+        return [finding for finding in found + norms if finding is not None]
 
     def on_event(self, change: KnownChange) -> None:
         """Restart the baselines: what comes now is not comparable with the past."""
@@ -92,7 +98,10 @@ class LossDetectors(Detector):
         for baseline in self._norms.values():
             baseline.restart()
 
-    def _judge_loss(self, row: Row, loss: float, norm_z: float) -> list[Finding | None]:
+    def _judge_loss(
+        self, row: Row, loss: float, norm_z: float
+    ) -> tuple[list[Finding | None], float]:
+        """What the loss shows, and its score."""
         seen = Seen(row.tick, row.step, min(max(loss, -_MAX_LOSS), _MAX_LOSS))
         score = self._baseline.update(seen.value, row.step)
         near = self._neighbours.update(seen.value)
@@ -104,11 +113,12 @@ class LossDetectors(Detector):
         cell = self._cell_means.update(seen, score)
         if cell is not None:
             findings.append(_with_confidence(self._level.update(cell), trust))
-        return findings
+        return findings, 0.0 if score is None else score.z
 
     def _judge_losses(
         self, block: Block, rows: IntArray, norm_z: FloatArray
-    ) -> list[Finding | None]:
+    ) -> tuple[list[Finding | None], FloatArray]:
+        """What the losses show, and their scores."""
         series = Series.of(block, LOSS, rows)
         series = dataclasses.replace(series, value=np.clip(series.value, -_MAX_LOSS, _MAX_LOSS))
         scores = self._baseline.update_many(series.value, series.step)
@@ -119,7 +129,7 @@ class LossDetectors(Detector):
             near = dataclasses.replace(near, z=near.z * trust)
         found = self._spike.update_many(series, scores, near, norm_z)
         found += self._level.update_many(self._cell_means.update_many(series, scores))
-        return [_with_confidence(finding, trust) for finding in found]
+        return [_with_confidence(finding, trust) for finding in found], scores.z
 
     def _judge_norms(
         self, block: Block, name: str, rows: IntArray

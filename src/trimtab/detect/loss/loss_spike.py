@@ -194,6 +194,8 @@ class LossSpike(Stateful):
             bounds = self._limits.bounds[test]
             if score <= bounds.low or (test == NEAR and has_norm):
                 continue
+            if test >= NEAR and loss.recurs:  # neighbours do not show a second level
+                continue
             threshold = burn_in + self._history.threshold(test, bounds)
             known = loss
             if test >= NEAR:

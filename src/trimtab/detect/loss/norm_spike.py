@@ -5,6 +5,7 @@ steps while the loss does not move; in a 32B run the update norm rose even befor
 norm is a batch: a warning. Two in a row, or a single huge one, are an alarm.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,15 @@ steps (measured). A first step of 2.9 and a second of 9.5 are found at the secon
 TRIPLE_RATIO, TRIPLE_MEAN = 2.0, 2.25
 """Three neighbours, the same. Source: in healthy every-step runs all three reach 1.9 (measured)."""
 
+MAX_FALL = 0.05
+"""How far, as a logarithm, an update norm may fall from one record to the next and still hold. The
+momentum of Adam (beta1 of 0.9) lets one large gradient decay by 0.1 a step: that is one event."""
+
+RISING_LOSS_SCORE = 2.0
+"""Scales of the loss from which it rises with the norm: in a thinned log, where a strong norm alone
+is a warning, that makes it an alarm. Source: a loss that rises slowly is followed by its baseline
+and stays under 3 scales; noise is over 2 in one record of 40, over 1 in one of 6."""
+
 HUGE_RATIO = 20.0
 """One norm this many times larger. Source: healthy every-step public runs reach 6.5, the lab's runs
 with tiny batches 13 (measured on tuning runs); between 10 and 30 as many faults are found."""
@@ -46,12 +56,14 @@ class _Norm:
     symptom: Symptom
     warn_ratio: float
     alarms: bool
+    has_memory: bool = False
+    """Whether one large value makes the next ones large: several count only if they do not fall."""
 
 
 NORMS = {
     GRAD_NORM: _Norm(Symptom.GRADIENT_SPIKE, 3.0, True),
     # Marin 32B: twice the usual update came before the gradient and the loss.
-    UPDATE_NORM: _Norm(Symptom.UPDATE_SPIKE, 2.0, True),
+    UPDATE_NORM: _Norm(Symptom.UPDATE_SPIKE, 2.0, True, has_memory=True),
     # Published spikes follow one to eight steps after g^2/v has left 1; it never blows up alone.
     GRAD_TO_V_RMS: _Norm(Symptom.STALE_MOMENT, 2.0, False),
 }
@@ -83,7 +95,8 @@ class NormSpike(Stateful):
         pair = min(first, excess) > _PAIR and first + excess > _ALARM
         three = first + second + excess
         triple = min(first, second, excess) > _TRIPLE and three > _TRIPLE_ALARM
-        is_strong = pair or triple or excess > _HUGE
+        holds = not self._norm.has_memory or excess > first - MAX_FALL
+        is_strong = (holds and (pair or triple)) or excess > _HUGE
         return (
             self._finding(seen, score, is_strong)
             if is_strong or excess > self._log_warn_ratio
@@ -101,6 +114,8 @@ class NormSpike(Stateful):
         two, three = np.minimum(first, excess), first + second + excess
         strong = (two > _PAIR) & (first + excess > _ALARM)
         strong |= (np.minimum(two, second) > _TRIPLE) & (three > _TRIPLE_ALARM)
+        if self._norm.has_memory:
+            strong &= excess > first - MAX_FALL
         strong |= excess > _HUGE
         findings = []
         found = (scores.z > MIN_SCORE) & (strong | (excess > self._log_warn_ratio))
@@ -124,8 +139,19 @@ class NormSpike(Stateful):
             value=seen.value,
             expected=expected,
             limit=expected * self._norm.warn_ratio,
-            facts={"score": score.z, "ratio": seen.value / expected},
+            facts={
+                "score": score.z,
+                "ratio": seen.value / expected,
+                "is_strong": float(is_strong and self._norm.alarms),
+            },
         )
+
+
+def with_loss(warning: Finding, loss_z: float) -> Finding:
+    """The warning as an alarm if the loss rises with the norm, as it does where a run blows up."""
+    if warning.facts["is_strong"] and loss_z > RISING_LOSS_SCORE:
+        return dataclasses.replace(warning, severity=Severity.ALARM)
+    return warning
 
 
 def logarithms(values: Sequence[float]) -> FloatArray:

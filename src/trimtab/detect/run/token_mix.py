@@ -27,6 +27,7 @@ class TokenMix(Detector):
 
     name = "token-mix"
     listens_to = KnownChange.CHANGED
+    skips_odd_batches = True
 
     def __init__(self) -> None:
         self._range = RangeTest(RANGE)

@@ -2,6 +2,9 @@
 
 It compares the relative change of a norm per step and unit of learning rate, over 8 records at a
 time: weights move in proportion to the rate, so warm-up and decay do not change it.
+
+One norm that drifts a little is a warning: among a dozen groups of a healthy run one does so now
+and then. A second norm soon after it, or one that drifts far, is an alarm.
 """
 
 import math
@@ -28,6 +31,14 @@ WHOLE_RANGE = RangeSpec(before=12, newest=3, widths=2.0)
 """For the embedding, and for the whole model, of which it is the largest part: healthy runs reach
 1.4."""
 
+FAR_WIDTHS = {GROUP_RANGE: 1.75, WHOLE_RANGE: 4.0}
+"""How far outside its range one norm alone is an alarm. Source: an unseen healthy run of the lab
+was just over 1; weight decay, gains and attention that grow are 2 to 100 outside, mostly several
+norms at once."""
+
+TOGETHER_RECORDS = 64
+"""Two norms that drift within this many records drift together."""
+
 MAX_CHANGE = 1e30
 """A change beyond this is no trend, and the width of its range would overflow."""
 
@@ -40,6 +51,8 @@ class NormTrend(Detector):
 
     def __init__(self) -> None:
         self._trends = Parts(_new_trend)
+        self._drifted: dict[str, int] = {}
+        """The tick at which each norm last drifted."""
 
     def on_event(self, change: KnownChange) -> None:
         """What comes now does not continue from here."""
@@ -56,15 +69,34 @@ class NormTrend(Detector):
             if name.startswith(PARAM_NORM) and 0.0 < value < math.inf:
                 found = self._trends[name].update(value, row.step, rate)
                 if found is not None:
-                    findings.append(_finding(name, Seen(row.tick, row.step, value), found))
+                    findings.append(self._finding(name, Seen(row.tick, row.step, value), found))
         return findings
 
     def update_many(self, block: Block) -> list[Finding]:
         """Judge many records, with the findings that `update` would return."""
         names = [name for name in block.columns if name.startswith(PARAM_NORM)]
-        return [finding for name in names for finding in self._judge_norm(block, name)]
+        drifts = [drift for name in names for drift in self._judge_norm(block, name)]
+        drifts.sort(key=lambda drift: drift[1].tick)  # stable: in a record, by the order of names
+        return [self._finding(*drift) for drift in drifts]
 
-    def _judge_norm(self, block: Block, name: str) -> Iterator[Finding]:
+    def _finding(self, name: str, seen: Seen, found: OutOfRange) -> Finding:
+        """The finding: an alarm if the norm is far outside its range, or a second one drifts."""
+        others = [tick for other, tick in self._drifted.items() if other != name]
+        together = any(seen.tick - tick <= TOGETHER_RECORDS for tick in others)
+        self._drifted[name] = seen.tick
+        is_alarm = together or found.widths > FAR_WIDTHS[_range_of(name)]
+        return Finding(
+            detector=self.name,
+            symptom=Symptom.NORM_DRIFT,
+            severity=Severity.ALARM if is_alarm else Severity.WARN,
+            signal=name,
+            step=seen.step,
+            tick=seen.tick,
+            value=seen.value,
+            facts={"growth": found.value, "least_before": found.low, "most_before": found.high},
+        )
+
+    def _judge_norm(self, block: Block, name: str) -> Iterator[tuple[str, Seen, OutOfRange]]:
         column, rate = block.columns[name], block.column(LR)
         with np.errstate(invalid="ignore"):
             good = column.finite & (column.values > 0) & rate.finite & (rate.values > 0)
@@ -78,7 +110,7 @@ class NormTrend(Detector):
         values, steps = column.values[ends], block.step[ends]
         for at, found in trend.update_many(values, steps, rate.values[ends], len(rows)):
             row = int(ends[at])
-            yield _finding(name, Seen.at(block, row, values[at]), found)
+            yield name, Seen.at(block, row, values[at]), found
 
 
 class _Trend(Stateful):
@@ -141,19 +173,9 @@ class _Trend(Stateful):
             first = last + 1
 
 
+def _range_of(name: str) -> RangeSpec:
+    return WHOLE_RANGE if name in (PARAM_NORM, f"{PARAM_NORM}/embedding") else GROUP_RANGE
+
+
 def _new_trend(name: str) -> _Trend:
-    is_whole = name in (PARAM_NORM, f"{PARAM_NORM}/embedding")
-    return _Trend(WHOLE_RANGE if is_whole else GROUP_RANGE)
-
-
-def _finding(name: str, seen: Seen, found: OutOfRange) -> Finding:
-    return Finding(
-        detector=NormTrend.name,
-        symptom=Symptom.NORM_DRIFT,
-        severity=Severity.ALARM,
-        signal=name,
-        step=seen.step,
-        tick=seen.tick,
-        value=seen.value,
-        facts={"growth": found.value, "least_before": found.low, "most_before": found.high},
-    )
+    return _Trend(_range_of(name))

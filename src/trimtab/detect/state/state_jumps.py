@@ -25,6 +25,7 @@ class StateJumps(Detector):
 
     name = "state-jump"
     listens_to = KnownChange.WENT_BACK | KnownChange.CHANGED
+    skips_odd_batches = True
 
     def __init__(self) -> None:
         self._tests = Parts(_new_test)

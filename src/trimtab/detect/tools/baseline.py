@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from trimtab.core.block import FloatArray, IntArray
+from trimtab.core.block import BoolArray, FloatArray, IntArray
 from trimtab.core.state import Stateful
+from trimtab.detect.tools.excursions import Excursions
 from trimtab.detect.tools.expectation import BaselineSpec, Expectation, expect, expect_many
 
 RECORDS_PER_CELL = 8
@@ -61,6 +62,8 @@ class Score(NamedTuple):
     scale: float
     stride: float
     """Steps from record to record."""
+    recurs: bool = False
+    """Whether high values keep coming back, so that the scale is theirs (excursions.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,24 +74,26 @@ class Scores:
     expected: FloatArray
     scale: FloatArray
     stride: FloatArray
+    recurs: BoolArray
 
     @classmethod
     def unknown(cls, length: int) -> "Scores":
         """Scores that are not known yet."""
         z, expected, scale, stride = np.full((4, length), np.nan)
-        return cls(z, expected, scale, stride)
+        return cls(z, expected, scale, stride, np.zeros(length, dtype=np.bool_))
 
     def one(self, at: int) -> Score | None:
         """One of the scores; None where it was too early to say."""
         z = float(self.z[at])
         if z != z:
             return None
-        return Score(z, float(self.expected[at]), float(self.scale[at]), float(self.stride[at]))
+        expected, scale, stride = self.expected[at], self.scale[at], self.stride[at]
+        return Score(z, float(expected), float(scale), float(stride), bool(self.recurs[at]))
 
     def put(self, at: int, score: Score) -> None:
         """Write one score."""
         self.z[at], self.expected[at] = score.z, score.expected
-        self.scale[at], self.stride[at] = score.scale, score.stride
+        self.scale[at], self.stride[at], self.recurs[at] = score[2:]
 
 
 class Baseline(Stateful):
@@ -106,6 +111,8 @@ class Baseline(Stateful):
         """Of the values in this cell."""
         self._in_cell = 0
         self._expectation: Expectation | None = None
+        self._excursions = Excursions()
+        """Of a thinned log."""
         self.stride = 1.0
 
     def update(self, value: float, step: int) -> Score | None:
@@ -118,12 +125,17 @@ class Baseline(Stateful):
             return None
         expected = known.at(self._in_cell + 1)
         z = (value - expected) / known.scale
-        if z > FAR_OFF and self._rejected < MAX_REJECTED_IN_A_ROW:
+        is_far = z > FAR_OFF
+        scale = known.scale
+        if self.stride >= WIDE_STRIDE:
+            scale = self._excursions.widen(value - expected, scale, is_far=is_far)
+            z = (value - expected) / scale
+        if is_far and self._rejected < MAX_REJECTED_IN_A_ROW:
             self._rejected += 1
         else:
-            self._rejected = 0 if z <= FAR_OFF else self._rejected
+            self._rejected = self._rejected if is_far else 0
             self._append(value, step)
-        return Score(z, expected, known.scale, self.stride)
+        return Score(z, expected, scale, self.stride, scale > known.scale)
 
     def update_many(self, values: FloatArray, steps: IntArray) -> Scores:
         """Score the next values, as `update` would one by one."""
@@ -144,6 +156,7 @@ class Baseline(Stateful):
         """Forget the past: what comes now is not comparable."""
         self._recent, self._steps, self._in_cell, self._rejected = [], [], 0, 0
         self._expectation = None
+        self._excursions.clear()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where the baseline that gave this state stopped."""
@@ -172,14 +185,19 @@ class Baseline(Stateful):
         self._in_cell = 0
         del self._recent[: -(self._window + self._gap)]
         window = self._recent[: len(self._recent) - self._gap]
+        is_first = self._expectation is None
         self._expectation = (
             expect(window, self._gap, self._spec) if len(window) >= MIN_WINDOW else None
         )
+        if is_first and self._expectation and self.stride >= WIDE_STRIDE:
+            self._excursions.learn(window, self._expectation, FAR_OFF)
 
     def _follow_stride(self, stride: float) -> None:
         if self._is_new_stride(stride):
             self.stride = stride
             del self._recent[:-RECORDS_PER_CELL]
+            self._expectation = None
+            self._excursions.clear()
 
     def _is_new_stride(self, stride: float) -> bool:
         known = self.stride
@@ -193,6 +211,8 @@ class Baseline(Stateful):
         window, gap = self._window, self._gap
         past = window + gap
         if self._in_cell != RECORDS_PER_CELL or len(self._recent) < past:
+            return 0
+        if self._excursions:  # they widen the scale and are forgotten, record by record
             return 0
         cells = self._cells_at_stride(steps[: _CELLS_AT_ONCE * RECORDS_PER_CELL])
         if not cells:

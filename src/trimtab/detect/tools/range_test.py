@@ -45,6 +45,11 @@ class OutOfRange(NamedTuple):
     low: float
     high: float
 
+    @property
+    def widths(self) -> float:
+        """How far outside the range the last one is, in widths of the range."""
+        return max(self.value - self.high, self.low - self.value) / (self.high - self.low)
+
 
 class RangeTest(Stateful):
     """Judges cells; after a finding it starts again, so that the new range becomes normal."""

@@ -16,6 +16,7 @@ from trimtab.core.incidents import (
     Transition,
 )
 from trimtab.diagnose.incidents.course import Course
+from trimtab.diagnose.incidents.run_start import MAX_RECORDS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,7 +42,10 @@ class OpenIncident:
     incident_class: IncidentClass | None = None
     outlook: Outlook | None = None
     new_level: float | None = None
+    started_again: bool = False
     end: Moment | None = None
+    since_peak: list[float] = field(default_factory=list)
+    """The finite losses from the peak on, as many as a restart is recognised by."""
 
     @classmethod
     def begin(
@@ -87,6 +91,9 @@ class OpenIncident:
         self.course.see(moment)
         if _badness(moment) > _badness(self.peak):
             self.peak = moment
+            self.since_peak = []
+        if moment.loss is not None and len(self.since_peak) <= MAX_RECORDS:
+            self.since_peak.append(moment.loss)
 
     @property
     def is_silent(self) -> bool:

@@ -36,6 +36,10 @@ class Recovery(ABC):
     def may_reopen(self, incident: OpenIncident, since_closed: int) -> bool:
         """Whether an alarm this many records after the end still belongs to the incident."""
 
+    def is_echo(self, incident: OpenIncident, alarms: Sequence[Finding]) -> bool:
+        """Whether the alarms only repeat what a closed incident has said."""
+        return False
+
     def class_if_reopened(self, incident: OpenIncident) -> IncidentClass | None:
         """The class that the incident keeps when it is reopened."""
         return None

@@ -27,6 +27,7 @@ from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Mome
 from trimtab.core.signals import LOSS
 from trimtab.diagnose.incidents.open_incident import OpenIncident
 from trimtab.diagnose.incidents.recovery import Recovery
+from trimtab.diagnose.incidents.run_start import RunStart
 
 
 class IncidentTracker:
@@ -43,6 +44,7 @@ class IncidentTracker:
         """The latest closed one, for as long as it can be reopened."""
         self._since_closed = 0
         self._count = 0
+        self._start = RunStart()
 
     def update(self, block: Block, findings: Sequence[Finding]) -> list[IncidentChange]:
         """Process the next records and the findings among them; return what changed."""
@@ -92,6 +94,7 @@ class IncidentTracker:
             "closed": self._closed.state_dict() if self._closed else None,
             "since_closed": self._since_closed,
             "count": self._count,
+            "start": self._start.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -105,6 +108,7 @@ class IncidentTracker:
         )
         self._since_closed = int(state["since_closed"])
         self._count = int(state["count"])
+        self._start.load_state_dict(state["start"])
 
     def _remember(self, block: Block, first: int, last: int) -> None:
         """Add quiet records to the history."""
@@ -113,6 +117,9 @@ class IncidentTracker:
             return
         rows = first + np.flatnonzero(block.column(LOSS).present[first:last])
         self._since_closed += len(rows)
+        if not self._start.is_known:  # only in the first records of a run
+            for row in rows.tolist():
+                self._start.see(_moment(block, row))
         kept = rows[-self._recovery.history_records :].tolist()
         self._recent.extend(_moment(block, row) for row in kept)
 
@@ -120,11 +127,17 @@ class IncidentTracker:
         if moment.loss is not None:
             self._recent.append(moment)
             self._since_closed += 1
+            if not self._start.is_known:
+                self._start.see(moment)
 
     def _step(self, moment: Moment, alarms: list[Finding]) -> list[IncidentChange]:
         """Process a record that has a finding, or that comes while an incident is open."""
         changes = []
         incident = self._open
+        closed = self._closed
+        if incident is None and alarms and closed and self._recovery.is_echo(closed, alarms):
+            closed.num_findings += len(alarms)
+            alarms = []
         if incident is None and not alarms:
             self._remember_one(moment)
             return []
@@ -194,6 +207,8 @@ class IncidentTracker:
 
     def _see(self, incident: OpenIncident, moment: Moment, *, is_waiting: bool = True) -> None:
         incident.see(moment, is_waiting=is_waiting)
+        if self._start.is_repeated_by(incident.since_peak):
+            incident.started_again = True
         self._recovery.follow(incident)
 
     def _is_loud(self, alarms: Sequence[Finding]) -> bool:

@@ -56,6 +56,9 @@ LOUD = frozenset(
 )
 """What the loss itself shows. An incident with none of these is silent until the loss moves."""
 
+ECHOES = frozenset({Symptom.LOSS_SPIKE, Symptom.LEVEL_SHIFT})
+"""What may show an incident a second time, long after it began."""
+
 _NOT_BACK = (IncidentClass.LINGERING, IncidentClass.DIVERGENT)
 
 
@@ -79,6 +82,18 @@ class TrimtabRecovery(Recovery):
         """An alarm soon after the end reopens the incident, a few times."""
         limit = REOPEN_RECORDS // 4 if incident.course.is_thinned else REOPEN_RECORDS
         return since_closed <= limit and incident.num_reopened < MAX_REOPENED
+
+    def is_echo(self, incident: OpenIncident, alarms: Sequence[Finding]) -> bool:
+        """Alarms that are dated back into an incident whose loss did not come back."""
+        end = incident.end
+        if end is None or incident.incident_class not in _NOT_BACK:
+            return False
+        return all(
+            alarm.symptom in ECHOES
+            and alarm.onset_tick is not None
+            and alarm.onset_tick <= end.tick
+            for alarm in alarms
+        )
 
     def class_if_reopened(self, incident: OpenIncident) -> IncidentClass | None:
         """A silent incident stays silent until the loss moves."""

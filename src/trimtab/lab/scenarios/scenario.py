@@ -49,6 +49,24 @@ class Grade(StrEnum):
     SEVERE = "severe"
 
 
+class Shape(StrEnum):
+    """The shape of the model, and of its batch: detectors were tuned on the small one alone."""
+
+    SMALL = "small"
+    """2 layers, 512 tokens."""
+
+    DEEP = "deep"
+    """4 layers."""
+
+    BROAD = "broad"
+    """A vocabulary of 1,024 tokens, and batches of twice as many windows."""
+
+
+_LAYERS = {Shape.SMALL: 2, Shape.DEEP: 4, Shape.BROAD: 2}
+_VOCAB_SIZES = {Shape.SMALL: VOCAB_SIZE, Shape.DEEP: VOCAB_SIZE, Shape.BROAD: 2 * VOCAB_SIZE}
+_BATCHES = {Shape.SMALL: 1, Shape.DEEP: 1, Shape.BROAD: 2}
+"""Times the batch size of the seed."""
+
 _SEVERITIES = {Grade.MILD: (0.2, 0.45), Grade.SEVERE: (0.88, 1.0)}
 
 
@@ -90,16 +108,17 @@ class Setting:
             length=choose((24, 32, 40) if held_out else (32,)),
         )
 
-    def config(self, base: Base, steps: int) -> TrainConfig:
+    def config(self, base: Base, steps: int, shape: Shape = Shape.SMALL) -> TrainConfig:
         """The settings of a run without an intervention."""
         clipped = self.regime is Regime.CLIPPED
+        vocab_size, layers = _VOCAB_SIZES[shape], _LAYERS[shape]
         return TrainConfig(
-            model=ModelConfig(vocab_size=VOCAB_SIZE, width=self.width, layers=2, heads=4),
+            model=ModelConfig(vocab_size=vocab_size, width=self.width, layers=layers, heads=4),
             steps=steps,
             optimizer=OptimizerConfig(lr=self.lr, beta2=0.95 if clipped else 0.999),
             dtype=Dtype.FP16 if base is Base.FP16 else Dtype.FP32,
             engine=Engine.DDP if base is Base.RANKS else Engine.ALONE,
-            batch_size=self.batch_size,
+            batch_size=_BATCHES[shape] * self.batch_size,
             length=self.length,
             clip=1.0 if clipped else None,
             seed=self.seed,
@@ -130,12 +149,20 @@ class Scenario:
     mode: Mode = Mode.OBSERVE
     """The mode of the guard; the suite only observes."""
 
+    shape: Shape = Shape.SMALL
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens of its model."""
+        return _VOCAB_SIZES[self.shape]
+
     @property
     def name(self) -> str:
         """The name of its folder."""
         kind = f"{CLEAN}-{self.base}" if self.kind == CLEAN else f"{self.kind}-{self.grade}"
         mode = "" if self.mode is Mode.OBSERVE else f"-{self.mode}"
-        return f"{kind}-seed{self.seed}{mode}"
+        shape = "" if self.shape is Shape.SMALL else f"-{self.shape}"
+        return f"{kind}-seed{self.seed}{mode}{shape}"
 
     @property
     def setting(self) -> Setting:
@@ -172,7 +199,7 @@ class Scenario:
 
     def config(self) -> TrainConfig:
         """The settings of the run."""
-        config = self.setting.config(self.required_base, self.steps)
+        config = self.setting.config(self.required_base, self.steps, self.shape)
         intervention = self.intervention()
         if self.stop is not None:
             config = dataclasses.replace(config, checkpoint_steps=self.stop)
@@ -180,7 +207,13 @@ class Scenario:
 
     def twin(self) -> "Scenario":
         """The same run without the intervention."""
-        return Scenario(kind=CLEAN, seed=self.seed, base=self.required_base, steps=self.steps)
+        return Scenario(
+            kind=CLEAN,
+            seed=self.seed,
+            base=self.required_base,
+            steps=self.steps,
+            shape=self.shape,
+        )
 
     def description(self) -> dict[str, Any]:
         """The part of the truth that is known before the run."""
@@ -199,6 +232,8 @@ class Scenario:
             "onset": None,
             "end": None,
         }
+        if self.shape is not Shape.SMALL:
+            known["shape"] = self.shape
         intervention = self.intervention()
         if intervention is None:
             return known

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from trimtab.lab.corpus.tokens import CorpusConfig, Progress, prepare_corpus
 from trimtab.lab.scenarios.catalogue import CLEAN, FAULTS, HARMLESS, KINDS
-from trimtab.lab.scenarios.scenario import CORPUS_BYTES, VOCAB_SIZE, Grade, Scenario
+from trimtab.lab.scenarios.scenario import CORPUS_BYTES, Grade, Scenario, Shape
 from trimtab.lab.scenarios.trial import is_done, run_trial
 
 INDEX = "suite.json"
@@ -40,16 +40,19 @@ class Built:
 
 
 def make_suite(
-    kinds: Sequence[str] | None = None, seeds: Sequence[int] | None = None
+    kinds: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    shape: Shape = Shape.SMALL,
 ) -> list[Scenario]:
     """Each kind with each seed, and the clean twins; faults are both mild and severe.
 
     Args:
         kinds: Names from the catalogue, or `clean`; None is every kind.
         seeds: None is seeds 0 to 4, for hard negatives 0 to 8.
+        shape: The shape of all models.
     """
     return with_twins(
-        Scenario(kind=kind, seed=seed, grade=grade)
+        Scenario(kind=kind, seed=seed, grade=grade, shape=shape)
         for kind in (KINDS if kinds is None else kinds)
         for grade in (tuple(Grade) if kind in FAULTS else (Grade.SEVERE,))
         for seed in (_default_seeds(kind) if seeds is None else seeds)
@@ -94,11 +97,12 @@ def build_suite(
     """
     folder.mkdir(parents=True, exist_ok=True)
     # Once, before the processes start: all of them would find the cache empty.
-    prepare_corpus(
-        CorpusConfig(vocab_size=VOCAB_SIZE, max_bytes=CORPUS_BYTES),
-        cache_dir=cache_dir,
-        progress=on_text,
-    )
+    for vocab_size in sorted({scenario.vocab_size for scenario in scenarios}):
+        prepare_corpus(
+            CorpusConfig(vocab_size=vocab_size, max_bytes=CORPUS_BYTES),
+            cache_dir=cache_dir,
+            progress=on_text,
+        )
     missing = [s for s in scenarios if not is_done(s, folder)]
     done = len(scenarios) - len(missing)
     # Spawned, not forked: after training, a process has threads that would deadlock a fork.

@@ -1,0 +1,88 @@
+"""GrossLoss: a loss that is beyond all measure while its baseline is not known yet.
+
+Before a baseline has its first 24 losses, and again after a planned change, only a loss many times
+larger than the ones before can be called wrong. No healthy start comes near.
+"""
+
+import math
+
+import numpy as np
+
+from trimtab.core.block import Block
+from trimtab.core.detector import Detector, KnownChange, Row
+from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.signals import LOSS
+from trimtab.detect.tools.baseline import MIN_WINDOW, RECORDS_PER_CELL
+from trimtab.detect.tools.expectation import median
+from trimtab.detect.tools.rows import Seen
+
+NUM_JUDGED = MIN_WINDOW + 2 * RECORDS_PER_CELL
+"""Losses until the baseline of the loss is ready: its window, its gap and a cell."""
+
+MIN_BEFORE = 3
+"""Losses that must have come before."""
+
+GROSS_TIMES, GROSS_LOSS = 10.0, 10.0
+"""Times the median of the losses before, and a loss in its own right. Source: the starts of 42
+public tuning runs reach 5 times, at the fourth record of a 7B run."""
+
+
+class GrossLoss(Detector):
+    """One finding for each stretch of gross losses."""
+
+    name = "gross-loss"
+    listens_to = KnownChange.CHANGED
+
+    def __init__(self) -> None:
+        self._before: list[float] = []
+        self._num_left = NUM_JUDGED
+        """Losses that are still judged."""
+        self._was_gross = False
+
+    def on_event(self, change: KnownChange) -> None:
+        """The baseline of the loss starts again."""
+        self._num_left = NUM_JUDGED
+
+    def update(self, row: Row) -> list[Finding]:
+        """Judge one record."""
+        if not self._num_left or LOSS not in row.signals:
+            return []
+        finding = self._judge(Seen(row.tick, row.step, row.signals[LOSS]))
+        return [] if finding is None else [finding]
+
+    def update_many(self, block: Block) -> list[Finding]:
+        """Judge many records, with the findings that `update` would return."""
+        if not self._num_left:
+            return []
+        findings = []
+        column = block.column(LOSS)
+        for row in np.flatnonzero(column.finite)[: self._num_left].tolist():
+            finding = self._judge(Seen.at(block, row, column.values[row]))
+            if finding is not None:
+                findings.append(finding)
+        return findings
+
+    def _judge(self, seen: Seen) -> Finding | None:
+        if not math.isfinite(seen.value):
+            return None
+        self._num_left -= 1
+        usual = median(self._before) if len(self._before) >= MIN_BEFORE else math.inf
+        was_gross = self._was_gross
+        limit = max(GROSS_TIMES * abs(usual), GROSS_LOSS)
+        self._was_gross = seen.value > limit
+        if not self._was_gross:
+            self._before = [*self._before[1 - NUM_JUDGED :], seen.value]
+            return None
+        if was_gross:
+            return None
+        return Finding(
+            detector=self.name,
+            symptom=Symptom.LOSS_SPIKE,
+            severity=Severity.ALARM,
+            signal=LOSS,
+            step=seen.step,
+            tick=seen.tick,
+            value=seen.value,
+            expected=usual,
+            limit=limit,
+        )
