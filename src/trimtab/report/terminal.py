@@ -11,10 +11,13 @@ from rich.text import Text
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import GRAD_NORM, LOSS
+from trimtab.diagnose.causes.by_evidence import would_decide
+from trimtab.diagnose.diagnosis import Diagnosis
 from trimtab.diagnose.evidence.check import Outcome, number
 from trimtab.diagnose.measures.discards import compute_discards
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.escaping import printable
+from trimtab.report.reasons import asked, deciding_lines, percent
 from trimtab.report.run_report import RunReport
 from trimtab.report.sparkline import marks, sparkline
 
@@ -22,6 +25,11 @@ MAX_ROWS = 20
 """Incidents listed: more than a screenful is not read. The rest is in --json and --out."""
 
 MAX_EXPLAINED = 3
+MAX_SEEN = 3
+"""Observations shown for each incident: those that decided."""
+
+MIN_RUNNER_UP = 0.1
+"""A second cause that is less probable is not shown."""
 
 MAX_WIDTH = 120
 """Wider tables are harder to read along the line."""
@@ -124,23 +132,38 @@ def _explanation(report: IncidentReport, run: RunReport, *, questions: bool) -> 
         package = run.package_of(finding)
         if package:
             lines.add_row(Text("found", style="bold"), Text(_foreign(finding, package)))
-    seen = [
-        answer.result.observation
-        for answer in diagnosis.walk.answers
-        if answer.result.outcome is Outcome.YES
-    ]
     for name, text in (
-        ("seen", "; ".join(dict.fromkeys(seen))),
-        ("cause", diagnosis.root_cause),
+        *(() if questions else (("seen", text) for text in deciding_lines(diagnosis, MAX_SEEN))),
+        ("cause", _cause_line(diagnosis)),
+        ("or", _runner_up(diagnosis)),
         ("do", report.action.instruction),
         ("fix", diagnosis.remedy),
     ):
-        if text and not (questions and name == "seen"):
+        if text:
             lines.add_row(Text(name, style="bold"), Text(printable(text)))
     parts: list[RenderableType] = [title]
     if questions:
         parts.append(Padding(_questions(report), (0, 0, 0, 2)))
     return Group(*parts, Padding(lines, (0, 0, 0, 2)))
+
+
+def _cause_line(diagnosis: Diagnosis) -> str:
+    first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
+    if first is None or first.probability is None or first.cause != diagnosis.cause:
+        return diagnosis.root_cause
+    return f"{percent(first.probability)}: {diagnosis.root_cause}"
+
+
+def _runner_up(diagnosis: Diagnosis) -> str:
+    """The second cause, if it is not negligible, and what would decide."""
+    ranking = diagnosis.ranking
+    if ranking is None or ranking.first.cause is None or len(ranking.alike) > 1:
+        return ""  # the sentence about the cause already names its look-alikes
+    second = ranking.candidates[1]
+    if second.cause is None or second.probability < MIN_RUNNER_UP:
+        return ""
+    said = f"{percent(second.probability)}: {second.cause.id} {second.cause.title}"
+    return f"{said}; {would_decide(ranking)}"
 
 
 def _steps(incident: Incident) -> str:
@@ -164,12 +187,11 @@ def _questions(report: IncidentReport) -> Table:
     table.add_column(no_wrap=True)
     for _ in range(3):
         table.add_column()
-    for answer in report.diagnosis.walk.answers:
-        outcome = answer.result.outcome
+    for id, question, result in asked(report.diagnosis):
         table.add_row(
-            Text(answer.id, style="cyan"),
-            answer.question,
-            Text(outcome.value, style=_OUTCOMES[outcome]),
-            Text(printable(answer.result.observation), style="dim"),
+            Text(id, style="cyan"),
+            question,
+            Text(result.outcome.value, style=_OUTCOMES[result.outcome]),
+            Text(printable(result.observation), style="dim"),
         )
     return table
