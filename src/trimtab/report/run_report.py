@@ -113,6 +113,7 @@ def incident_to_dict(report: IncidentReport, run: RunReport) -> dict[str, Any]:
             diagnosis.ranking.candidates, shown["diagnosis"]["ranking"]["candidates"], strict=True
         ):
             part["cause"] = _cause(candidate.cause)
+            del part["weights"]  # the hypotheses hold those that matter
     return shown
 
 

@@ -3,7 +3,6 @@
 import math
 
 from trimtab.core.detector import Detector, Row
-
 from trimtab.core.findings import Explanation, Finding, Severity
 from trimtab.core.signals import EVAL_LOSS, LOSS
 
