@@ -33,7 +33,7 @@ def spiked(**signals: Array) -> Block:
     loss = falling_loss(LENGTH)
     loss[AT] += 3.0
     norm = noisy(0.5, 0.05)
-    norm[AT] = 3.0
+    norm[AT] = 1.0
     return block_of({"loss": loss, "grad_norm": norm, **signals})
 
 

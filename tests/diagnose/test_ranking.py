@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -79,9 +80,9 @@ def test_no_cause_is_named_that_nothing_speaks_for() -> None:
     assert seen().first.cause is None
 
 
-def test_what_was_seen_decides_before_what_was_not() -> None:
+def test_what_decided_is_what_was_seen_and_speaks_for_the_first_against_the_second() -> None:
     ranking = seen(burst=Outcome.YES, rare=Outcome.YES, fp16=Outcome.NO)
-    assert ranking.deciding(3)[0] == "rare"
+    assert ranking.deciding(3) == ("rare", "burst")
     assert ranking.deciding(1) == ("rare",)
 
 
@@ -119,3 +120,11 @@ def test_every_observation_is_expected_of_some_cause() -> None:
         id for item in EXPECTATIONS.values() for id in (item.typical + " " + item.possible).split()
     }
     assert set(OBSERVATIONS) - expected == set()
+
+
+def test_the_docs_list_every_observation_and_every_cause() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "causes.md").read_text(encoding="utf-8")
+    for item in OBSERVATIONS.values():
+        assert f"| {item.statement} (`{item.id}`) |" in page
+    for cause in Cause:
+        assert f"| {cause.id} {cause.title} |" in page

@@ -14,8 +14,10 @@ _MAX_DECIDING = 6
 
 
 def percent(probability: float) -> str:
-    """A probability as far as it was measured: the lab shows no difference above 90 %."""
-    return "over 90 %" if probability > 0.9 else f"{100 * probability:.0f} %"
+    """A probability to the nearest 10 %: the lab's measurement is not finer."""
+    if probability > 0.9:
+        return "over 90 %"
+    return "under 5 %" if probability < 0.05 else f"about {10 * round(10 * probability)} %"
 
 
 def asked(diagnosis: Diagnosis) -> Iterator[tuple[str, str, CheckResult]]:
@@ -29,13 +31,13 @@ def asked(diagnosis: Diagnosis) -> Iterator[tuple[str, str, CheckResult]]:
 
 
 def deciding_lines(diagnosis: Diagnosis, count: int) -> list[str]:
-    """What decided, the heaviest first: the observations with their weights, or the yes answers."""
+    """What decided, the heaviest first; the yes answers if no cause was named by evidence."""
     ranking = diagnosis.ranking
     if ranking is None or ranking.first.cause is None:
         seen = [r.observation for _, _, r in asked(diagnosis) if r.outcome is Outcome.YES]
         return list(dict.fromkeys(seen))[:count]
     return [
-        f"{_statement(id, ranking.results[id])} ({ranking.first.weights[id]:+.1f})"
+        f"{OBSERVATIONS[id].statement}: {ranking.results[id].observation}"
         for id in ranking.deciding(count)
     ]
 
@@ -118,8 +120,3 @@ def questions_section(report: IncidentReport) -> Iterator[str]:
         yield ""
         names = ", ".join(escape_markdown(signal) for signal in sorted(missing))
         yield f"Not recorded, or too few records: {names}."
-
-
-def _statement(id: str, result: CheckResult) -> str:
-    said = OBSERVATIONS[id].statement
-    return f"{said}: {result.observation}" if result.outcome is Outcome.YES else f"not so: {said}"

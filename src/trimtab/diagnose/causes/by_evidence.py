@@ -52,18 +52,22 @@ def explain_by_evidence(context: IncidentContext) -> Explained:
 
 
 def _conclude(incident: Incident, ranking: Ranking) -> Conclusion:
-    """The explanation of a finding outranks the evidence if it opened the incident."""
+    """The explanation of a finding outranks the evidence if it opened the incident.
+
+    A later one does so unless the evidence supports a cause.
+    """
     explained = first_explained(opening(incident))
-    if explained is None and ranking.first.cause is None:
+    first = ranking.first
+    is_supported = first.cause is not None and first.probability >= SUPPORTED
+    if explained is None and not is_supported:
         explained = first_explained(incident.findings)
     if explained is not None:
         return by_finding(*explained)
-    is_matched = ranking.first.cause is not None
-    if is_users_alarm(incident) and not is_matched:
+    if is_users_alarm(incident) and first.cause is None:
         return by_users_alarm(incident)
-    text = _text(incident, ranking.first)
+    text = _text(incident, first)
     return Conclusion(
-        cause=ranking.first.cause,
+        cause=first.cause,
         root_cause=text.root_cause + _doubt(ranking),
         remedy=text.remedy,
         lesson=text.lesson,
@@ -89,8 +93,8 @@ def would_decide(ranking: Ranking) -> str:
     """What would decide between the first two causes."""
     if ranking.decides is None:
         return "replaying the step from the state before it would show whether it is the batch"
-    looked_at = OBSERVATIONS[ranking.decides]
-    return f"{' and '.join(looked_at.inputs)} would decide ({looked_at.statement.lower()})"
+    missing = ranking.results[ranking.decides].signal
+    return f"{missing}, which was not recorded, would decide"
 
 
 def _hypothesis(candidate: Candidate, ranking: Ranking) -> Hypothesis:

@@ -31,7 +31,7 @@ class Expected:
 
 
 EXPECTATIONS: Mapping[Cause, Expected] = {
-    Cause.HARD_BATCH: Expected("loss_burst", "gradient_burst"),
+    Cause.HARD_BATCH: Expected("loss_burst"),
     Cause.RARE_TOKENS: Expected(
         "rare_tokens",
         "few_distinct_tokens loss_burst gradient_burst gradient_over_v log_z_grows",

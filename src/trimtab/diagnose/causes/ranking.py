@@ -56,21 +56,14 @@ class Ranking:
         return tuple(item for item in self.candidates if item.cause and item.probability >= least)
 
     def deciding(self, count: int) -> tuple[str, ...]:
-        """The observations that speak most for the first candidate, and more than for the second.
-
-        What was seen comes before what was not.
-        """
+        """What was seen and speaks most for the first candidate, above all against the second."""
         other = self.candidates[1].weights if len(self.candidates) > 1 else {}
         gains = {
             name: 2 * weight - other.get(name, 0.0)
             for name, weight in self.first.weights.items()
-            if weight > max(other.get(name, 0.0), 0.0)
+            if weight > 0 and self.results[name].outcome is Outcome.YES
         }
-        chosen = sorted(gains, key=lambda name: -gains[name])
-        return tuple(sorted(chosen, key=self._is_unseen)[:count])
-
-    def _is_unseen(self, name: str) -> bool:
-        return self.results[name].outcome is not Outcome.YES
+        return tuple(sorted(gains, key=lambda name: -gains[name])[:count])
 
 
 def rank(results: Mapping[str, CheckResult], weights: Weights) -> Ranking:

@@ -31,7 +31,11 @@ def batches_come_again(fingerprint: SignalView, context: IncidentContext) -> See
     return Seen(count > 1, f"{count} of the {len(first)} batches at the onset were served before")
 
 
-@observation("The run resumes at the onset", source="resume events; the step going back")
+@observation(
+    "The run resumes or goes back at the onset",
+    source="resume events, step and data position",
+    symptoms=(Symptom.WENT_BACK, Symptom.DATA_BACK),
+)
 def resumes(resumed: bool) -> Seen:
     """Is there a resume shortly before the onset?"""
     return Seen(resumed, "a resume shortly before" if resumed else "no resume shortly before")

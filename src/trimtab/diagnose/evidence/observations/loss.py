@@ -9,10 +9,11 @@ from trimtab.diagnose.evidence.signal_view import SignalView, deviation
 _LAB = "small models with one fault each (docs/causes.md)"
 
 
-@observation("The loss rises for a few records only", source="detection thresholds of 6 sigma")
+@observation("The loss rises at once and comes back", source="detection thresholds of 6 sigma")
 def loss_burst(loss: SignalView) -> Seen | None:
-    """Is the loss far off for at most four records?"""
-    later = loss.median(8, 24)
+    """Is the loss far off within four records, and back soon after?"""
+    later = loss.median(24, 64)
+    later = loss.median(8, 24) if later is None else later
     if later is None:
         return None
     high = loss.sigmas(float(loss.after[:4].max()))
@@ -78,7 +79,7 @@ def gradient_burst(grad_norm: SignalView) -> Seen | None:
     if later is None:
         return None
     high = grad_norm.peak(4)
-    return Seen(high > 2 and grad_norm.ratio(later) < 1.7, f"gradient norm {high:.3g} times usual")
+    return Seen(high > 3 and grad_norm.ratio(later) < 1.7, f"gradient norm {high:.3g} times usual")
 
 
 @observation("The gradient norm is beyond any batch", source="bad data reaches about 40 times")
