@@ -15,6 +15,7 @@ import trimtab
 from trimtab.core.block import Block
 from trimtab.core.causes import Cause
 from trimtab.core.config import Config
+from trimtab.core.findings import HARMLESS
 from trimtab.core.incidents import Incident
 from trimtab.core.signals import GRAD_NORM, LOSS
 from trimtab.diagnose.context import IncidentContext, RunFacts
@@ -34,8 +35,10 @@ _SLACK_STEPS = 3
 """A detector may date the onset back a little too far."""
 
 _ECHO_STEPS = 100
-"""Later than this after the end of a fault, an incident has another cause: steps of a run that
-shares its machine do stall."""
+"""Later than this after the end of a fault, an incident has another cause."""
+
+_OF_TIME = {Cause.LOADER_STALL.id, Cause.SLOW_RANK.id}
+"""In runs with another fault, slow steps are those of a machine that was shared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +130,13 @@ def _chosen(incidents: tuple[Incident, ...], truth: Mapping[str, Any]) -> list[I
         return list(incidents)
     earliest = truth["onset"] - _SLACK_STEPS
     latest = truth["steps"] if truth["end"] is None else truth["end"] + _ECHO_STEPS
-    return [item for item in incidents if earliest <= item.onset.step <= latest][:1]
+    is_of_time = truth["cause"] in _OF_TIME
+    return [
+        item
+        for item in incidents
+        if earliest <= item.onset.step <= latest
+        and (is_of_time or not HARMLESS.issuperset(item.symptoms))
+    ][:1]
 
 
 def _answers(incident: Incident, run: Block, facts: RunFacts) -> dict[str, str]:
