@@ -10,6 +10,9 @@ from trimtab.diagnose.evidence.observations import OBSERVATIONS
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.escaping import escape_markdown
 
+MIN_RUNNER_UP = 0.1
+"""A second cause that is less probable is not shown."""
+
 _MAX_DECIDING = 6
 
 
@@ -42,6 +45,18 @@ def deciding_lines(diagnosis: Diagnosis, count: int) -> list[str]:
     ]
 
 
+def runner_up(diagnosis: Diagnosis) -> str:
+    """The second cause, if it is not negligible, and what would decide between it and the first."""
+    ranking = diagnosis.ranking
+    if ranking is None or ranking.first.cause is None or len(ranking.candidates) < 2:
+        return ""
+    second = ranking.candidates[1]
+    if second.cause is None or second.probability < MIN_RUNNER_UP:
+        return ""
+    said = f"{percent(second.probability)}: {second.cause.id} {second.cause.title}"
+    return f"{said}; {would_decide(ranking)}"
+
+
 def hypotheses_section(report: IncidentReport) -> Iterator[str]:
     """The hypotheses with their evidence, as Markdown."""
     for place, hypothesis in enumerate(report.diagnosis.hypotheses, start=1):
@@ -71,9 +86,10 @@ def discriminating_section(report: IncidentReport) -> Iterator[str]:
         yield f"- {escape_markdown(line)}"
     if ranking.first.cause is None:
         yield "- Nothing that was seen speaks for a known cause."
-    elif len(ranking.candidates) > 1 and ranking.candidates[1].cause is not None:
-        second = ranking.candidates[1].cause
-        yield f"- Against {second.id} {second.title}: {would_decide(ranking)}."
+    else:
+        second = runner_up(report.diagnosis)
+        if second:
+            yield f"- {escape_markdown(second)}."
 
 
 def _discriminating_by_tree(report: IncidentReport) -> Iterator[str]:

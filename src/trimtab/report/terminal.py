@@ -11,13 +11,12 @@ from rich.text import Text
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import GRAD_NORM, LOSS
-from trimtab.diagnose.causes.by_evidence import would_decide
 from trimtab.diagnose.diagnosis import Diagnosis
 from trimtab.diagnose.evidence.check import Outcome, number
 from trimtab.diagnose.measures.discards import compute_discards
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.escaping import printable
-from trimtab.report.reasons import asked, deciding_lines, percent
+from trimtab.report.reasons import asked, deciding_lines, percent, runner_up
 from trimtab.report.run_report import RunReport
 from trimtab.report.sparkline import marks, sparkline
 
@@ -27,9 +26,6 @@ MAX_ROWS = 20
 MAX_EXPLAINED = 3
 MAX_SEEN = 3
 """Observations shown for each incident: those that decided."""
-
-MIN_RUNNER_UP = 0.1
-"""A second cause that is less probable is not shown."""
 
 MAX_WIDTH = 120
 """Wider tables are harder to read along the line."""
@@ -135,7 +131,7 @@ def _explanation(report: IncidentReport, run: RunReport, *, questions: bool) -> 
     for name, text in (
         *(() if questions else (("seen", text) for text in deciding_lines(diagnosis, MAX_SEEN))),
         ("cause", _cause_line(diagnosis)),
-        ("or", _runner_up(diagnosis)),
+        ("or", "" if _has_look_alikes(diagnosis) else runner_up(diagnosis)),
         ("do", report.action.instruction),
         ("fix", diagnosis.remedy),
     ):
@@ -154,16 +150,9 @@ def _cause_line(diagnosis: Diagnosis) -> str:
     return f"{percent(first.probability)}: {diagnosis.root_cause}"
 
 
-def _runner_up(diagnosis: Diagnosis) -> str:
-    """The second cause, if it is not negligible, and what would decide."""
-    ranking = diagnosis.ranking
-    if ranking is None or ranking.first.cause is None or len(ranking.alike) > 1:
-        return ""  # the sentence about the cause already names its look-alikes
-    second = ranking.candidates[1]
-    if second.cause is None or second.probability < MIN_RUNNER_UP:
-        return ""
-    said = f"{percent(second.probability)}: {second.cause.id} {second.cause.title}"
-    return f"{said}; {would_decide(ranking)}"
+def _has_look_alikes(diagnosis: Diagnosis) -> bool:
+    """Whether the sentence about the cause already names what it cannot be told apart from."""
+    return diagnosis.ranking is not None and len(diagnosis.ranking.alike) > 1
 
 
 def _steps(incident: Incident) -> str:
@@ -183,13 +172,20 @@ def _foreign(finding: Finding, package: str) -> str:
 
 
 def _questions(report: IncidentReport) -> Table:
+    """The questions of the walk, or the observations that were made: those seen first."""
+    diagnosis = report.diagnosis
+    answers = list(asked(diagnosis))
+    if diagnosis.walk is None:
+        made = [item for item in answers if item[2].outcome is not Outcome.NOT_RECORDED]
+        answers = sorted(made, key=lambda item: item[2].outcome is not Outcome.YES)
     table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
+    if diagnosis.walk is not None:
+        table.add_column(no_wrap=True)
     for _ in range(3):
         table.add_column()
-    for id, question, result in asked(report.diagnosis):
+    for id, question, result in answers:
         table.add_row(
-            Text(id, style="cyan"),
+            *([] if diagnosis.walk is None else [Text(id, style="cyan")]),
             question,
             Text(result.outcome.value, style=_OUTCOMES[result.outcome]),
             Text(printable(result.observation), style="dim"),

@@ -30,9 +30,10 @@ from trimtab.diagnose.evidence.observations import OBSERVATIONS
 SUPPORTED, OPEN = 0.5, 0.05
 """Probabilities from which on a hypothesis counts as supported and as open."""
 
+MIN_PROBABILITY = 0.01
 MAX_HYPOTHESES = 5
 MAX_EVIDENCE = 5
-"""Less probable causes and lighter evidence are not listed."""
+"""Less probable causes, except the first two, and lighter evidence are not listed."""
 
 
 def explain_by_evidence(context: IncidentContext) -> Explained:
@@ -41,7 +42,7 @@ def explain_by_evidence(context: IncidentContext) -> Explained:
     ranking = rank({id: look(context) for id, look in OBSERVATIONS.items()}, lab_weights())
     conclusion = _conclude(incident, ranking)
     given = (from_finding(finding) for finding in incident.findings)
-    ranked = [_hypothesis(candidate, ranking) for candidate in ranking.candidates[:MAX_HYPOTHESES]]
+    ranked = [_hypothesis(candidate, ranking) for candidate in _listed(ranking)]
     is_flat = set(incident.symptoms) == {Symptom.NO_LEARNING}
     return Explained(
         conclusion=conclusion,
@@ -49,6 +50,12 @@ def explain_by_evidence(context: IncidentContext) -> Explained:
         incident_class=IncidentClass.PLATEAU if is_flat else None,
         ranking=ranking,
     )
+
+
+def _listed(ranking: Ranking) -> Iterable[Candidate]:
+    for place, candidate in enumerate(ranking.candidates[:MAX_HYPOTHESES]):
+        if place < 2 or candidate.probability >= MIN_PROBABILITY:
+            yield candidate
 
 
 def _conclude(incident: Incident, ranking: Ranking) -> Conclusion:

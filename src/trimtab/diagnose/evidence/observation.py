@@ -22,6 +22,7 @@ from trimtab.core.signals import (
     ACTIVATION_RMS,
     ADAM_M_NORM,
     ADAM_V_NORM,
+    LOSS,
     LOSS_SCALE,
     PARAM_NORM,
     UPDATE_NORM,
@@ -71,11 +72,13 @@ class Observation:
         values = {name: find_input(context, name) for name in self.inputs}
         for name, value in values.items():
             if value is None:
-                return unrecorded(name, f"{name} not recorded")
+                signal = SIGNAL_OF.get(name, name)
+                return unrecorded(signal, f"{signal} not recorded")
+        signal = SIGNAL_OF.get(self.inputs[0], self.inputs[0])
         seen = self.function(**values)
         if seen is None:
-            return unrecorded(self.inputs[0], "too few records to tell")
-        return answered(self.inputs[0], seen.yes, seen.text)
+            return unrecorded(signal, "too few records to tell")
+        return answered(signal, seen.yes, seen.text)
 
 
 def observation(
@@ -149,3 +152,15 @@ INPUTS: Mapping[str, Callable[[IncidentContext], Any]] = {
     "context": lambda context: context,
 }
 """Inputs other than single signals, by the name of the parameter."""
+
+SIGNAL_OF: Mapping[str, str] = {
+    "param_norms": f"{PARAM_NORM} by group",
+    "update_norms": f"{UPDATE_NORM} by group",
+    "m_norms": ADAM_M_NORM,
+    "v_norms": ADAM_V_NORM,
+    "activations": f"{ACTIVATION_RMS.rstrip('/')} by block",
+    "resumed": "events",
+    "onset_row": "step",
+    "context": LOSS,
+}
+"""What such an input is called in a report."""

@@ -26,7 +26,7 @@ def lr_jumped(lr: SignalView) -> Seen:
     near, earlier = moves[-6:], moves[:-6]
     usual = float(np.median(earlier)) if len(earlier) else 0.0
     largest = float(near.max())
-    text = f"learning rate changes by {np.exp(largest):.3g} times in a record"
+    text = f"largest change of the learning rate in a record: {np.exp(largest):.3g} times"
     return Seen(largest > np.log(spike.LR_JUMP) and largest > 3 * usual, text)
 
 
