@@ -60,11 +60,13 @@ class Observation:
     inputs: tuple[str, ...]
     symptoms: tuple[str, ...]
     """A finding with one of these symptoms in the incident answers it with yes."""
+    opening: bool
+    """Only the finding that opened the incident does so."""
     function: Callable[..., Seen | None]
 
     def __call__(self, context: IncidentContext) -> CheckResult:
         """Look; not recorded where an input is missing or the records do not suffice."""
-        finding = first_finding(context, *self.symptoms)
+        finding = first_finding(context, *self.symptoms, opening=self.opening)
         if finding is not None:
             text = f"{finding.symptom}: {finding.signal} {number(finding.value)}"
             text += f" at step {finding.step}{caveat(context, finding)}"
@@ -82,7 +84,7 @@ class Observation:
 
 
 def observation(
-    statement: str, *, source: str, symptoms: tuple[Symptom, ...] = ()
+    statement: str, *, source: str, symptoms: tuple[Symptom, ...] = (), opening: bool = False
 ) -> Callable[[Callable[..., Seen | None]], Observation]:
     """Make an observation of a function; its name becomes the id."""
 
@@ -93,6 +95,7 @@ def observation(
             source=source,
             inputs=tuple(inspect.signature(function).parameters),
             symptoms=symptoms,
+            opening=opening,
             function=function,
         )
 
@@ -149,6 +152,7 @@ INPUTS: Mapping[str, Callable[[IncidentContext], Any]] = {
     "dtype": _dtype,
     "ranks": lambda context: context.facts.ranks,
     "onset_row": lambda context: context.onset_row,
+    "onset_step": lambda context: context.incident.onset.step,
     "context": lambda context: context,
 }
 """Inputs other than single signals, by the name of the parameter."""

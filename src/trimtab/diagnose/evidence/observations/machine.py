@@ -39,16 +39,26 @@ def scale_fell(loss_scale: SignalView, context: IncidentContext) -> Seen:
     return Seen(lowest <= highest / 8, f"loss scale {number(highest)} -> {number(lowest)}")
 
 
-@observation("A step stalls", source="detector of stalled steps", symptoms=(Symptom.STALL,))
+@observation(
+    "A stalled step opens the incident",
+    source="detector of stalled steps; steps of a shared machine stall in any incident",
+    symptoms=(Symptom.STALL,),
+    opening=True,
+)
 def stalls(step_seconds: SignalView) -> Seen:
-    """Does a detector report a stalled step?"""
-    return Seen(False, "no stalled step")
+    """Is a stall what the incident began with?"""
+    return Seen(False, f"a step takes {number(step_seconds.usual)} s")
 
 
-@observation("Steps become slower for good", source="detector", symptoms=(Symptom.SLOW,))
+@observation(
+    "Slower steps open the incident",
+    source="detector of the throughput",
+    symptoms=(Symptom.SLOW,),
+    opening=True,
+)
 def slower(step_seconds: SignalView) -> Seen:
-    """Does a detector report that the throughput fell?"""
-    return Seen(False, "the throughput did not fall")
+    """Is a lower throughput what the incident began with?"""
+    return Seen(False, f"a step takes {number(step_seconds.usual)} s")
 
 
 @observation("Slow steps wait for data", source="data-wait share: detection survey")

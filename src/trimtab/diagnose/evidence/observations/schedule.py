@@ -8,9 +8,10 @@ from trimtab.diagnose.evidence.check import number
 from trimtab.diagnose.evidence.observation import Seen, observation
 from trimtab.diagnose.evidence.signal_view import SignalView
 
-EARLY_RECORDS = 150
-"""An incident this soon after the start of a run has no healthy past. Source: most instabilities of
-a learning rate that is too high come in or shortly after the warm-up."""
+EARLY_RECORDS, EARLY_STEPS = 150, 4000
+"""An incident this soon after the start of a run has no healthy past. Source: a learning rate that
+is too high shows in or shortly after the warm-up, which takes about 2,000 steps in published runs
+and 50 in the lab."""
 
 
 @observation(
@@ -47,17 +48,24 @@ def lr_turned_up(lr: SignalView) -> Seen | None:
     return Seen(fell and rises, text + number(float(lr.after[-1])))
 
 
-@observation("The incident begins early in the run", source="LR too high shows in the warm-up")
-def early(onset_row: int) -> Seen:
-    """Is the onset among the first records of the run?"""
-    return Seen(onset_row < EARLY_RECORDS, f"{onset_row} records before the onset")
+@observation(
+    "The incident begins early in the run, or the run never learned",
+    source="LR too high shows in the warm-up",
+    symptoms=(Symptom.NO_LEARNING,),
+    opening=True,
+)
+def early(onset_row: int, onset_step: int) -> Seen:
+    """Is the onset among the first records and steps of the run?"""
+    is_early = onset_row < EARLY_RECORDS and onset_step < EARLY_STEPS
+    return Seen(is_early, f"step {onset_step}, {onset_row} records before it")
 
 
 @observation(
     "The run has learned nothing",
     source="loss at the entropy of single tokens",
     symptoms=(Symptom.NO_LEARNING,),
+    opening=True,
 )
 def never_learned(loss: SignalView) -> Seen:
-    """Does a detector report that the loss never left its start?"""
-    return Seen(False, "the loss has fallen since the start")
+    """Did the incident open because the loss never left its start, not for something sudden?"""
+    return Seen(False, f"loss {number(loss.usual)} before, {number(float(loss.after[0]))} now")
