@@ -19,13 +19,16 @@ corruption in 6 % of the suspicious steps that were replayed; a quarter is a cau
 _HARDWARE = {Cause.BIT_FLIP, Cause.BAD_DEVICE, Cause.REPLICAS_OUT_OF_SYNC}
 
 SUPPORT = math.log(1.5)
-"""A cause is only named if something that was seen speaks for it with at least this weight."""
+"""A cause is only named if something that was seen speaks for it with at least this weight. Source:
+lighter weights come and go with the runs that are fitted on."""
 
 ALIKE = 0.5
-"""Causes with at least this share of the first one's probability cannot be told apart from it."""
+"""Causes with at least this share of the first one's probability cannot be told apart from it.
+Source: odds under 3 are "worth no more than a mention" (Kass and Raftery, 1995); 2 is stricter."""
 
 _MIN_SEPARATION = 0.5
-"""An observation that is expected to move two causes by less does not decide between them."""
+"""An observation that is expected to move two causes by less does not decide between them. Source:
+half a nat does not turn odds of 2 around."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,8 @@ class Ranking:
     @property
     def alike(self) -> tuple[Candidate, ...]:
         """The candidates that cannot be told apart from the first, and the first itself."""
+        if self.first.cause is None:
+            return (self.first,)
         least = ALIKE * self.first.probability
         return tuple(item for item in self.candidates if item.cause and item.probability >= least)
 
