@@ -10,9 +10,9 @@ from trimtab.core.block import Block, Column, Event
 from trimtab.core.config import TextbookConfig
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
+from trimtab.diagnose.causes.by_evidence import explain_by_evidence
 from trimtab.diagnose.context import IncidentContext, RunFacts
 from trimtab.diagnose.diagnosis import Diagnosis, diagnose
-from trimtab.diagnose.tree.trimtab import TRIMTAB_TREE
 
 Array = NDArray[np.float64]
 
@@ -78,4 +78,5 @@ def diagnosis_of(symptom: Symptom, *, resumed: bool = False) -> Diagnosis:
         findings=(finding,),
         num_findings=1,
     )
-    return diagnose(IncidentContext.of(incident, block, RunFacts(), TextbookConfig()), TRIMTAB_TREE)
+    context = IncidentContext.of(incident, block, RunFacts(), TextbookConfig())
+    return diagnose(context, explain_by_evidence)

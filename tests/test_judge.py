@@ -161,7 +161,9 @@ def check_explanations(config: Config, run: Block) -> None:
     for incident in judge.incidents:
         report = judge.explain(incident, run)
         diagnosis = report.diagnosis
-        assert diagnosis.walk.answers[-1].goes_to == "end"
+        assert (diagnosis.walk is None) is not (diagnosis.ranking is None)
+        if diagnosis.walk is not None:
+            assert diagnosis.walk.answers[-1].goes_to == "end"
         assert report.action.instruction
         if diagnosis.cause is not None:
             (place,) = (
@@ -169,7 +171,8 @@ def check_explanations(config: Config, run: Block) -> None:
             )
             named = diagnosis.hypotheses[place]
             assert named.standing is not Standing.RULED_OUT
-            assert place == 0 or named.standing is Standing.OPEN
+            is_first = all(item.cause is None for item in diagnosis.hypotheses[:place])
+            assert is_first or named.standing is Standing.OPEN
 
 
 @pytest.mark.parametrize("config", [TRIMTAB, Config(rules=Rules.TEXTBOOK)])
@@ -207,7 +210,8 @@ def test_an_incident_whose_records_were_lost_can_still_be_explained(rules: str, 
         assert report.diagnosis.symptoms.lr is None  # recorded at each step, but lost at the onset
         assert report.action.instruction
         if Symptom.NONFINITE_LOSS in incident.symptoms:
-            assert report.diagnosis.cause is Cause.LOGIC_NAN
+            # Without the dtype, evidence cannot tell a logic NaN from an overflow.
+            assert report.diagnosis.cause in (Cause.LOGIC_NAN, Cause.FP16_OVERFLOW)
 
 
 def test_a_rising_loss_is_explained_without_the_records_of_the_rise() -> None:

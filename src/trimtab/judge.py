@@ -106,7 +106,7 @@ class Judge:
         """
         facts = facts or RunFacts()
         context = IncidentContext.of(incident, run, facts, self._config.textbook)
-        diagnosis = diagnose(context, self.rules.tree)
+        diagnosis = diagnose(context, self.rules.explain)
         action = self.rules.advise(diagnosis, recurs=self._recurs(incident, run))
         return IncidentReport(diagnosis=diagnosis, action=action)
 

@@ -15,13 +15,14 @@ from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError
 from trimtab.detect.textbook.textbook_detectors import textbook_detectors
 from trimtab.detect.trimtab_detectors import trimtab_detectors
+from trimtab.diagnose.causes.by_evidence import explain_by_evidence
+from trimtab.diagnose.causes.by_tree import by_tree
+from trimtab.diagnose.causes.explained import Explain
 from trimtab.diagnose.diagnosis import Diagnosis
 from trimtab.diagnose.incidents.recovery import Recovery
 from trimtab.diagnose.incidents.textbook_recovery import TextbookRecovery
 from trimtab.diagnose.incidents.trimtab_recovery import TrimtabRecovery
 from trimtab.diagnose.tree.textbook import TEXTBOOK_TREE
-from trimtab.diagnose.tree.trimtab import TRIMTAB_TREE
-from trimtab.diagnose.tree.walk import Tree
 from trimtab.policy.advice import advise, advise_by_textbook
 
 
@@ -41,8 +42,8 @@ class RuleSet:
     make_detectors: Callable[[Config], Sequence[Detector]]
     make_recovery: Callable[[Config], Recovery]
     """When an incident is over, and which class it gets."""
-    tree: Tree
-    """The questions that lead to a cause."""
+    explain: Explain
+    """How the cause of an incident is found."""
     advise: Advise
 
 
@@ -50,7 +51,7 @@ TRIMTAB = RuleSet(
     name="trimtab",
     make_detectors=trimtab_detectors,
     make_recovery=lambda config: TrimtabRecovery(),
-    tree=TRIMTAB_TREE,
+    explain=explain_by_evidence,
     advise=advise,
 )
 """Trimtab's rules (docs/detection.md)."""
@@ -59,7 +60,7 @@ TEXTBOOK = RuleSet(
     name="textbook",
     make_detectors=textbook_detectors,
     make_recovery=lambda config: TextbookRecovery(config.textbook),
-    tree=TEXTBOOK_TREE,
+    explain=by_tree(TEXTBOOK_TREE),
     advise=advise_by_textbook,
 )
 """The decision tree of the textbooks as it stands: the baseline to beat."""

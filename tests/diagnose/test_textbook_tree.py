@@ -14,7 +14,7 @@ from trimtab.diagnose.context import RunFacts
 from trimtab.diagnose.evidence.check import Outcome
 from trimtab.diagnose.tree import textbook as leaves
 from trimtab.diagnose.tree.textbook import TEXTBOOK_TREE
-from trimtab.diagnose.tree.walk import Leaf
+from trimtab.diagnose.tree.walk import Leaf, Walk
 from trimtab.judge import Judge
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.rulesets import TEXTBOOK
@@ -29,6 +29,11 @@ def reports(block: Block, facts: RunFacts | None = None) -> list[IncidentReport]
 
 def last(signals: Mapping[str, Array], facts: RunFacts | None = None) -> IncidentReport:
     return reports(block_of(signals), facts)[-1]
+
+
+def walk_of(report: IncidentReport) -> Walk:
+    assert report.diagnosis.walk is not None
+    return report.diagnosis.walk
 
 
 def calm(records: int) -> Array:
@@ -148,7 +153,7 @@ CASES: dict[str, tuple[dict[str, Array], RunFacts, Leaf]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_walk_ends_at_the_right_leaf(name: str) -> None:
     signals, facts, leaf = CASES[name]
-    assert last(signals, facts).diagnosis.walk.leaf is leaf
+    assert walk_of(last(signals, facts)).leaf is leaf
 
 
 def test_every_leaf_is_tested() -> None:
@@ -166,7 +171,7 @@ def test_every_question_leads_to_one_that_exists() -> None:
 
 
 def test_a_signal_that_was_not_recorded_is_reported_and_takes_the_no_branch() -> None:
-    walk = last({"loss": spike()}).diagnosis.walk
+    walk = walk_of(last({"loss": spike()}))
     by_id = {answer.id: answer for answer in walk.answers}
     assert by_id["2.3a"].result.outcome is Outcome.NOT_RECORDED
     assert by_id["2.3a"].goes_to == "2.3b"
@@ -225,7 +230,7 @@ def test_a_steep_warm_up_in_a_thinned_log_is_no_jump() -> None:
     lr = np.geomspace(1e-6, 1e-2, 400)  # every record 2 % more
     lr_steep = np.geomspace(1e-20, 1e-2, 400)  # every record 11 % more
     for rates in (lr, lr_steep**2):
-        walk = last({"loss": spike(), "lr": rates}).diagnosis.walk
+        walk = walk_of(last({"loss": spike(), "lr": rates}))
         assert walk.leaf is leaves.SPIKE_UNEXPLAINED
 
 
@@ -234,7 +239,7 @@ def test_a_signal_that_is_not_raw_says_so() -> None:
     clipped = Block.from_columns(
         block.columns, step=block.step, qualities={"grad_norm": Quality.POST_CLIP}
     )
-    answers = {a.id: a for a in reports(clipped)[-1].diagnosis.walk.answers}
+    answers = {a.id: a for a in walk_of(reports(clipped)[-1]).answers}
     assert "post-clip" in answers["2.3a"].result.observation
 
 
@@ -275,7 +280,7 @@ def test_odd_tokens_name_the_cause_where_the_norm_does_not() -> None:
     assert last(signals).diagnosis.cause is Cause.HARD_BATCH
     signals["unique_token_share"][300] = 0.002
     diagnosis = last(signals).diagnosis
-    assert diagnosis.walk.leaf is leaves.SPIKE_UNEXPLAINED
+    assert walk_of(last(signals)).leaf is leaves.SPIKE_UNEXPLAINED
     assert diagnosis.cause is Cause.RARE_TOKENS
     assert "unique_token_share 0.002" in diagnosis.root_cause
 

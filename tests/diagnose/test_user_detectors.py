@@ -8,12 +8,13 @@ import pytest
 from tests.synthetic import block_of, falling_loss
 
 from trimtab.core.actions import ActionKind
-from trimtab.core.block import Block
+from trimtab.core.block import Block, Column
 from trimtab.core.causes import Cause, Standing, UserCause
 from trimtab.core.detector import Detector, Row
 from trimtab.core.findings import Explanation, Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_jsonable
+from trimtab.diagnose.context import RunFacts
 from trimtab.judge import Judge
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.rulesets import RULE_SETS, TEXTBOOK, TRIMTAB
@@ -106,7 +107,7 @@ def test_an_explanation_may_name_a_cause_of_the_catalogue() -> None:
     assert explained(hot_run(), known, "trimtab").diagnosis.cause is Cause.BAD_DEVICE
 
 
-def test_a_later_explanation_is_used_where_the_tree_explains_nothing() -> None:
+def test_a_later_explanation_is_used_unless_the_evidence_supports_a_cause() -> None:
     run = hot_run(spike=3.0)
     judge = Judge(detectors=[Temperature(HOT)])
     judge.update(run)
@@ -118,9 +119,11 @@ def test_a_later_explanation_is_used_where_the_tree_explains_nothing() -> None:
     assert judge.explain(open_end, run).diagnosis.cause == UserCause(
         id="ACME-7", title="overheated GPU"
     )
+    rate = np.where(np.arange(len(run)) < 299, 1e-3, 2e-2)
+    sure = dataclasses.replace(run, columns={**run.columns, "lr": Column.complete(rate)})
     jump = dataclasses.replace(ours, symptom=Symptom.LR_JUMP)
     decided = dataclasses.replace(incident, findings=(jump, later))
-    diagnosis = judge.explain(decided, run).diagnosis
+    diagnosis = judge.explain(decided, sure, RunFacts(dtype="fp32", ranks=1)).diagnosis
     assert diagnosis.cause is Cause.LR_DISCONTINUITY
     assert "ACME-7" in {item.cause.id for item in diagnosis.hypotheses if item.cause}
 

@@ -7,8 +7,7 @@ from enum import Enum, StrEnum
 class Cause(Enum):
     """A fault that can cause an incident. The ids are stable: JSON and docs use them.
 
-    The lab can cause all of them. No check can name five of them yet: output-logit drift, bad
-    device, replicas out of sync, batch-size change and loss-reduction bug.
+    The lab can cause all of them, and trimtab's rules can name all of them.
     """
 
     HARD_BATCH = "F01", "hard batch"
@@ -86,6 +85,8 @@ class Evidence:
     observation: str
     favors: bool | None
     """True for, False against, None if it could not be checked."""
+    weight: float | None = None
+    """How much it says, as a log likelihood ratio; None if it was not weighed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,3 +98,5 @@ class Hypothesis:
     statement: str
     standing: Standing
     evidence: tuple[Evidence, ...]
+    probability: float | None = None
+    """None if it was not weighed against the others."""

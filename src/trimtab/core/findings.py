@@ -58,7 +58,7 @@ HARMLESS = frozenset({Symptom.STALL, Symptom.SLOW, Symptom.MISSING_LOSS, Symptom
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """The cause of a finding, where its detector knows it. Ours leave it to the decision tree."""
+    """The cause of a finding, where its detector knows it. Ours leave it to the evidence."""
 
     cause_id: str
     """Short and stable, such as "ACME-3". An id of ours (F01 to F24) names that cause."""

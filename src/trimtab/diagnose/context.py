@@ -19,16 +19,20 @@ class RunFacts:
     dtype: str | None = None
     """Precision regime: fp32, bf16, fp16 or fp8."""
     seed: int | None = None
+    ranks: int | None = None
+    """How many processes train together."""
     link: str | None = None
     """Where the run can be looked at."""
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> "RunFacts":
         """The facts in a run's manifest; a field of the wrong type is left out."""
-        dtype, seed, link = (manifest.get(name) for name in ("dtype", "seed", "link"))
+        names = ("dtype", "seed", "world", "link")
+        dtype, seed, ranks, link = (manifest.get(name) for name in names)
         return cls(
             dtype=dtype if isinstance(dtype, str) else None,
             seed=seed if isinstance(seed, int) else None,
+            ranks=ranks if isinstance(ranks, int) else None,
             link=link if isinstance(link, str) else None,
         )
 

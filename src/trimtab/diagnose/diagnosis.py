@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 from trimtab.core.causes import AnyCause, Hypothesis
 from trimtab.core.incidents import Incident, IncidentClass
-from trimtab.diagnose.causes import hypotheses
-from trimtab.diagnose.causes.conclusion import conclude
+from trimtab.diagnose.causes.explained import Explain
+from trimtab.diagnose.causes.ranking import Ranking
 from trimtab.diagnose.context import IncidentContext
 from trimtab.diagnose.measures.cost import Cost, compute_cost
 from trimtab.diagnose.measures.layers import LayerNorms, layer_norms
 from trimtab.diagnose.measures.symptoms import Symptoms, measure
-from trimtab.diagnose.tree.walk import Tree, Walk, walk
+from trimtab.diagnose.tree.walk import Walk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,10 @@ class Diagnosis:
     """The final class; None if the log ends too early to say."""
     symptoms: Symptoms
     layers: tuple[LayerNorms, ...]
-    walk: Walk
+    walk: Walk | None
+    """The questions of a decision tree; None if the rules weigh evidence."""
+    ranking: Ranking | None
+    """The causes by evidence; None if the rules walk a tree."""
     hypotheses: tuple[Hypothesis, ...]
     """The cause is among them, and first if it is supported."""
     cause: AnyCause | None
@@ -32,19 +35,19 @@ class Diagnosis:
     cost: Cost
 
 
-def diagnose(context: IncidentContext, tree: Tree) -> Diagnosis:
-    """Explain one incident by the questions of a tree."""
+def diagnose(context: IncidentContext, explain: Explain) -> Diagnosis:
+    """Explain one incident the way that a rule set does."""
     incident = context.incident
-    walked = walk(context, tree)
-    suspected = hypotheses.from_suspects(context)
-    conclusion = conclude(incident, walked, suspected)
+    explained = explain(context)
+    conclusion = explained.conclusion
     return Diagnosis(
         incident=incident,
-        incident_class=walked.leaf.incident_class or incident.incident_class,
+        incident_class=explained.incident_class or incident.incident_class,
         symptoms=measure(context),
         layers=layer_norms(context),
-        walk=walked,
-        hypotheses=hypotheses.collect(incident, walked, suspected, conclusion.cause),
+        walk=explained.walk,
+        ranking=explained.ranking,
+        hypotheses=explained.hypotheses,
         cause=conclusion.cause,
         root_cause=conclusion.root_cause,
         remedy=conclusion.remedy,

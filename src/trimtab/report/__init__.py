@@ -2,7 +2,7 @@
 
 run_report           RunReport: the values that all views are made from
 terminal, sparkline  `trimtab diagnose` in a terminal
-postmortem           one incident as Markdown
+postmortem, reasons  one incident as Markdown; what decided about its cause
 incident_files       the folder of each incident on disk
 live_view            `trimtab follow`
 check_view           `trimtab check`

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trimtab.core.causes import Standing
 from trimtab.core.signals import (
     GRAD_NORM,
     LOSS,
@@ -16,6 +15,11 @@ from trimtab.core.signals import (
 from trimtab.diagnose.evidence.check import number
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.escaping import escape_markdown
+from trimtab.report.reasons import (
+    discriminating_section,
+    hypotheses_section,
+    questions_section,
+)
 
 if TYPE_CHECKING:
     from trimtab.report.run_report import RunReport
@@ -32,9 +36,9 @@ def write_postmortem(report: IncidentReport, run: "RunReport") -> str:
     sections = (
         ("Symptoms", _symptoms(report)),
         ("Evidence", _evidence(report, run)),
-        ("Hypotheses, ranked", _hypotheses(report)),
-        ("Discriminating evidence", _discriminating(report)),
-        ("The questions asked", _walk(report)),
+        ("Hypotheses, ranked", hypotheses_section(report)),
+        ("Discriminating evidence", discriminating_section(report)),
+        ("The questions asked", questions_section(report)),
         ("Root cause", iter([report.diagnosis.root_cause])),
         ("Class", _class(report)),
         ("Action", iter([f"{report.action.instruction} {report.action.reason}"])),
@@ -164,51 +168,6 @@ def _positions(report: IncidentReport, run: "RunReport") -> str:
     known = run.block.data_position[rows]
     known = known[known >= 0]
     return f"{np.min(known)} to {np.max(known)}" if len(known) else UNKNOWN
-
-
-def _hypotheses(report: IncidentReport) -> Iterator[str]:
-    for place, hypothesis in enumerate(report.diagnosis.hypotheses, start=1):
-        cause = f"{hypothesis.cause.id} {hypothesis.cause.title}: " if hypothesis.cause else ""
-        statement = hypothesis.statement
-        if hypothesis.cause is None:
-            step = report.incident.peak.step
-            statement += f" (first seen at step {step}; which tensor is {UNKNOWN})"
-        yield f"{place}. **{hypothesis.standing}**: {cause}{statement}."
-        for item in hypothesis.evidence:
-            yield f"   - {escape_markdown(item.signal)}: {escape_markdown(item.observation)}"
-
-
-def _discriminating(report: IncidentReport) -> Iterator[str]:
-    hypotheses = report.diagnosis.hypotheses
-    decided = False
-    for place, hypothesis in enumerate(hypotheses, start=1):
-        for item in hypothesis.evidence:
-            if item.favors is not None:
-                decided = True
-                way = "favors" if item.favors else "speaks against"
-                seen = f"{escape_markdown(item.signal)}: {escape_markdown(item.observation)}"
-                yield f"- {seen}: {way} H{place}."
-    if not decided:
-        yield "None of the signals that could decide between the hypotheses was recorded."
-    undecided = [
-        (place, item.signal)
-        for place, hypothesis in enumerate(hypotheses, start=1)
-        if hypothesis.standing is Standing.OPEN
-        for item in hypothesis.evidence
-    ]
-    for place, signal in undecided:
-        yield f"- {escape_markdown(signal)} was not recorded; it would decide H{place}."
-
-
-def _walk(report: IncidentReport) -> Iterator[str]:
-    yield "| question | answer | observed | next |"
-    yield "| --- | --- | --- | --- |"
-    for answer in report.diagnosis.walk.answers:
-        seen = escape_markdown(answer.result.observation)
-        yield (
-            f"| {answer.id} {answer.question} | {answer.result.outcome} | {seen} "
-            f"| {answer.goes_to} |"
-        )
 
 
 def _class(report: IncidentReport) -> Iterator[str]:

@@ -105,8 +105,15 @@ def incident_to_dict(report: IncidentReport, run: RunReport) -> dict[str, Any]:
     findings = shown["diagnosis"]["incident"]["findings"]
     for finding, part in zip(diagnosis.incident.findings, findings, strict=True):
         part["package"] = run.package_of(finding) or "trimtab"
-    # The diagnosis already holds what the leaf says, filled in for this incident.
-    del shown["diagnosis"]["walk"]["leaf"]
+    if diagnosis.walk is not None:
+        # The diagnosis already holds what the leaf says, filled in for this incident.
+        del shown["diagnosis"]["walk"]["leaf"]
+    if diagnosis.ranking is not None:
+        for candidate, part in zip(
+            diagnosis.ranking.candidates, shown["diagnosis"]["ranking"]["candidates"], strict=True
+        ):
+            part["cause"] = _cause(candidate.cause)
+            del part["weights"]  # the hypotheses hold those that matter
     return shown
 
 

@@ -11,10 +11,12 @@ from rich.text import Text
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import GRAD_NORM, LOSS
+from trimtab.diagnose.diagnosis import Diagnosis
 from trimtab.diagnose.evidence.check import Outcome, number
 from trimtab.diagnose.measures.discards import compute_discards
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.escaping import printable
+from trimtab.report.reasons import asked, deciding_lines, percent, runner_up
 from trimtab.report.run_report import RunReport
 from trimtab.report.sparkline import marks, sparkline
 
@@ -22,6 +24,8 @@ MAX_ROWS = 20
 """Incidents listed: more than a screenful is not read. The rest is in --json and --out."""
 
 MAX_EXPLAINED = 3
+MAX_SEEN = 3
+"""Observations shown for each incident: those that decided."""
 
 MAX_WIDTH = 120
 """Wider tables are harder to read along the line."""
@@ -124,23 +128,31 @@ def _explanation(report: IncidentReport, run: RunReport, *, questions: bool) -> 
         package = run.package_of(finding)
         if package:
             lines.add_row(Text("found", style="bold"), Text(_foreign(finding, package)))
-    seen = [
-        answer.result.observation
-        for answer in diagnosis.walk.answers
-        if answer.result.outcome is Outcome.YES
-    ]
     for name, text in (
-        ("seen", "; ".join(dict.fromkeys(seen))),
-        ("cause", diagnosis.root_cause),
+        *(() if questions else (("seen", text) for text in deciding_lines(diagnosis, MAX_SEEN))),
+        ("cause", _cause_line(diagnosis)),
+        ("or", "" if _has_look_alikes(diagnosis) else runner_up(diagnosis)),
         ("do", report.action.instruction),
         ("fix", diagnosis.remedy),
     ):
-        if text and not (questions and name == "seen"):
+        if text:
             lines.add_row(Text(name, style="bold"), Text(printable(text)))
     parts: list[RenderableType] = [title]
     if questions:
         parts.append(Padding(_questions(report), (0, 0, 0, 2)))
     return Group(*parts, Padding(lines, (0, 0, 0, 2)))
+
+
+def _cause_line(diagnosis: Diagnosis) -> str:
+    first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
+    if first is None or first.probability is None or first.cause != diagnosis.cause:
+        return diagnosis.root_cause
+    return f"{percent(first.probability)}: {diagnosis.root_cause}"
+
+
+def _has_look_alikes(diagnosis: Diagnosis) -> bool:
+    """Whether the sentence about the cause already names what it cannot be told apart from."""
+    return diagnosis.ranking is not None and len(diagnosis.ranking.alike) > 1
 
 
 def _steps(incident: Incident) -> str:
@@ -160,16 +172,22 @@ def _foreign(finding: Finding, package: str) -> str:
 
 
 def _questions(report: IncidentReport) -> Table:
+    """The questions of the walk, or the observations that were made: those seen first."""
+    diagnosis = report.diagnosis
+    answers = list(asked(diagnosis))
+    if diagnosis.walk is None:
+        made = [item for item in answers if item[2].outcome is not Outcome.NOT_RECORDED]
+        answers = sorted(made, key=lambda item: item[2].outcome is not Outcome.YES)
     table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
+    if diagnosis.walk is not None:
+        table.add_column(no_wrap=True)
     for _ in range(3):
         table.add_column()
-    for answer in report.diagnosis.walk.answers:
-        outcome = answer.result.outcome
+    for id, question, result in answers:
         table.add_row(
-            Text(answer.id, style="cyan"),
-            answer.question,
-            Text(outcome.value, style=_OUTCOMES[outcome]),
-            Text(printable(answer.result.observation), style="dim"),
+            *([] if diagnosis.walk is None else [Text(id, style="cyan")]),
+            question,
+            Text(result.outcome.value, style=_OUTCOMES[result.outcome]),
+            Text(printable(result.observation), style="dim"),
         )
     return table

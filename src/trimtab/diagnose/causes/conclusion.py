@@ -1,7 +1,8 @@
 """Conclusion: the cause of an incident, and what to do about it.
 
-In this order: the explanation of an opening finding; the leaf of the tree; where the leaf explains
-nothing, the best supported suspect or the explanation of a later finding.
+In this order: the explanation of an opening finding; what the rule set names (the leaf of a tree,
+the most probable cause); where that is nothing, the explanation of a later finding. A tree falls
+back on its best supported suspect.
 """
 
 from collections.abc import Sequence
@@ -24,25 +25,34 @@ class Conclusion:
     lesson: str
 
 
-def conclude(incident: Incident, walked: Walk, suspected: Sequence[Hypothesis]) -> Conclusion:
+def conclude_from_walk(
+    incident: Incident, walked: Walk, suspected: Sequence[Hypothesis]
+) -> Conclusion:
     """The conclusion from the findings, the walk through the tree and the suspects."""
     leaf = walked.leaf
-    opening = [f for f in incident.findings if f.tick == incident.findings[0].tick]
-    explained = _first_explained(opening)
+    explained = first_explained(opening(incident))
     if explained is None and (leaf.cause is None or not leaf.is_explained):
-        explained = _first_explained(incident.findings)
+        explained = first_explained(incident.findings)
     if explained is not None:
-        return _by_finding(*explained)
-    if _is_only_users(opening, walked):
-        return _by_no_cause(opening[0])
+        return by_finding(*explained)
+    is_matched = any(answer.result.outcome is Outcome.YES for answer in walked.answers)
+    if is_users_alarm(incident) and not is_matched:
+        return by_users_alarm(incident)
     return _by_tree(leaf, suspected)
 
 
-def _first_explained(findings: Sequence[Finding]) -> tuple[Finding, Explanation] | None:
+def opening(incident: Incident) -> Sequence[Finding]:
+    """The findings at the tick that opened the incident."""
+    return [f for f in incident.findings if f.tick == incident.findings[0].tick]
+
+
+def first_explained(findings: Sequence[Finding]) -> tuple[Finding, Explanation] | None:
+    """The first finding that carries its explanation."""
     return next(((f, f.explanation) for f in findings if f.explanation is not None), None)
 
 
-def _by_finding(finding: Finding, explanation: Explanation) -> Conclusion:
+def by_finding(finding: Finding, explanation: Explanation) -> Conclusion:
+    """The conclusion that a finding carries."""
     return Conclusion(
         cause=cause_of(explanation.cause_id, explanation.cause_title),
         root_cause=f"{explanation.cause_title}: {finding.symptom} at step {finding.step}, found by "
@@ -52,14 +62,14 @@ def _by_finding(finding: Finding, explanation: Explanation) -> Conclusion:
     )
 
 
-def _is_only_users(opening: Sequence[Finding], walked: Walk) -> bool:
-    """Whether only users' detectors raised the alarm, and no question of the tree matches it."""
-    is_users = not any(isinstance(finding.symptom, Symptom) for finding in opening)
-    is_matched = any(answer.result.outcome is Outcome.YES for answer in walked.answers)
-    return is_users and not is_matched
+def is_users_alarm(incident: Incident) -> bool:
+    """Whether only users' detectors raised the alarm."""
+    return not any(isinstance(finding.symptom, Symptom) for finding in opening(incident))
 
 
-def _by_no_cause(finding: Finding) -> Conclusion:
+def by_users_alarm(incident: Incident) -> Conclusion:
+    """The conclusion if only a user's detector raised the alarm, and no cause matches it."""
+    finding = opening(incident)[0]
     seen = f"{finding.signal} {number(finding.value)} at step {finding.step}"
     return Conclusion(
         cause=None,

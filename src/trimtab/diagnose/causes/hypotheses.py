@@ -1,4 +1,4 @@
-"""Hypotheses: possible causes of an incident, with the evidence for and against each.
+"""Hypotheses beside a decision tree, with the evidence for and against each.
 
 They come from three sources: the suspects that fit the class of the incident, the leaf that the
 tree ended in, and the explanations that findings carry.
@@ -30,7 +30,8 @@ class Suspect:
 
 _DESTRUCTIVE = Suspect(
     cause=None,
-    statement="a destructive update wrote NaN into a parameter, and it has stayed there since",
+    statement="a destructive update wrote NaN into a parameter, and it has stayed there since "
+    "(first seen at step {step}; which tensor is not recorded)",
     signs=(precision.stays_nonfinite,),
 )
 _OVERFLOW = Suspect(
@@ -99,6 +100,14 @@ def suspects(context: IncidentContext) -> tuple[Suspect, ...]:
 def from_suspects(context: IncidentContext) -> list[Hypothesis]:
     """One hypothesis per suspect."""
     return [_judge(suspect, context) for suspect in suspects(context)]
+
+
+def destructive_update(context: IncidentContext) -> Hypothesis | None:
+    """What a NaN that stays means, whatever caused it; None if the loss is or becomes finite."""
+    if precision.nonfinite_loss(context).outcome is not Outcome.YES:
+        return None
+    found = _judge(_DESTRUCTIVE, context)
+    return found if found.standing is Standing.SUPPORTED else None
 
 
 def from_walk(walked: Walk, known: Sequence[Hypothesis]) -> Hypothesis | None:
@@ -181,7 +190,7 @@ def _judge(suspect: Suspect, context: IncidentContext) -> Hypothesis:
         standing = Standing.OPEN
     return Hypothesis(
         cause=suspect.cause,
-        statement=suspect.statement,
+        statement=suspect.statement.format(step=context.incident.peak.step),
         standing=standing,
         evidence=(*requirements, *signs),
     )

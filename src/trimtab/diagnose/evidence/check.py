@@ -49,9 +49,17 @@ def number(value: float | None) -> str:
     return f"{value:.4g}" if math.isfinite(value) else str(value)
 
 
-def first_finding(context: IncidentContext, *symptoms: str) -> Finding | None:
-    """The first finding of the incident with one of these symptoms."""
-    findings = context.incident.findings
+def first_finding(
+    context: IncidentContext, *symptoms: str, opening: bool = False
+) -> Finding | None:
+    """The first finding of the incident with one of these symptoms.
+
+    Args:
+        context: The incident.
+        symptoms: What to look for.
+        opening: Only the finding that opened the incident counts.
+    """
+    findings = context.incident.findings[:1] if opening else context.incident.findings
     return next((finding for finding in findings if finding.symptom in symptoms), None)
 
 

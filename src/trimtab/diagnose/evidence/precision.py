@@ -49,6 +49,20 @@ def nonfinite_norm(context: IncidentContext) -> CheckResult:
     return answered(norms[0], False, f"{', '.join(norms)} finite")
 
 
+def state_first(context: IncidentContext) -> CheckResult:
+    """Was a norm of weights, updates or moments non-finite while the loss was still finite?"""
+    norms = [name for name in (PARAM_NORM, UPDATE_NORM, ADAM_V_NORM) if context.recorded(name)]
+    if not norms:
+        return unrecorded(PARAM_NORM, "weight, update and optimizer norms not recorded")
+    loss = context.during(LOSS).finite
+    for name in norms:
+        rows = np.flatnonzero(context.during(name).nonfinite & loss)
+        if len(rows):
+            step = int(context.block.step[context.onset_row + rows[0]])
+            return answered(name, True, f"{name} non-finite at step {step}, the loss finite")
+    return answered(norms[0], False, f"{', '.join(norms)} not non-finite before the loss")
+
+
 def half_precision(context: IncidentContext) -> CheckResult:
     """Was the run in fp16?"""
     if context.facts.dtype is not None:

@@ -1,6 +1,5 @@
 """Decision trees: from an incident to its cause.
 
-walk               what a tree is, and how it is walked
-textbook           the textbook's questions and leaves
-trimtab            trimtab's questions; its leaves are in trimtab_leaves
+walk        what a tree is, and how it is walked
+textbook    the textbook's questions and leaves
 """

@@ -1,0 +1,97 @@
+"""Fit or measure the causes: `scripts/bench causes fit|measure SUITE...`.
+
+fit        weights from all runs of the suites, written beside the code that uses them
+measure    the weights as they are on these suites (`--cross` to fit without each seed instead)
+"""
+
+import argparse
+import datetime
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.causes import scores
+from benchmarks.causes.cases import Case, Cases, read_cases
+from benchmarks.causes.fitting import fit, leave_one_seed_out
+from trimtab.diagnose.causes import weights as module
+from trimtab.diagnose.causes.ranking import Ranking, rank
+from trimtab.diagnose.causes.weights import Weights, lab_weights
+
+TUNE_SEEDS = range(31)
+"""Seeds over 30 are kept for measurements and are never fitted on."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command."""
+    parser = argparse.ArgumentParser(prog="scripts/bench causes", description=__doc__)
+    parser.add_argument("command", choices=("fit", "measure"))
+    parser.add_argument("suites", nargs="+", type=Path, metavar="SUITE")
+    parser.add_argument("--cross", action="store_true", help="leave one seed out at a time")
+    chosen = parser.parse_args(arguments)
+    read = read_cases(chosen.suites)
+    if chosen.command == "fit":
+        _fit(read)
+    else:
+        print(report(read, cross=chosen.cross))
+
+
+def _fit(read: Cases) -> None:
+    cases = [case for case in read.cases if case.cause is not None]
+    seeds = sorted({case.seed for case in cases})
+    if not set(seeds) <= set(TUNE_SEEDS):
+        sys.exit(f"seeds {seeds} are not all tune seeds (0 to {max(TUNE_SEEDS)})")
+    provenance = {
+        "command": "scripts/bench causes fit SUITE...",
+        "date": datetime.date.today().isoformat(),
+        "seeds": seeds,
+        "incidents": len(cases),
+    }
+    weights = fit(cases, provenance)
+    path = Path(module.__file__).with_name(module.FILE)
+    path.write_text(_as_text(weights), encoding="utf-8")
+    print(f"{path.name}: {len(cases)} incidents, temperature {weights.temperature}")
+
+
+def _as_text(weights: Weights) -> str:
+    """One line per observation, so that a change shows in a diff."""
+    parts = weights.to_dict()
+    lines = [f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in parts["shares"].items()]
+    head = json.dumps({"provenance": parts["provenance"], "temperature": parts["temperature"]})
+    return head[:-1] + ', "shares": {\n' + ",\n".join(lines) + "\n}}\n"
+
+
+def report(read: Cases, *, cross: bool) -> str:
+    """All tables of a measurement, as Markdown."""
+    weights = lab_weights()
+    cases = [case for case in read.cases if case.cause is not None]
+
+    def ranked(*, few: bool) -> list[tuple[Case, Ranking]]:
+        if cross:
+            return leave_one_seed_out(cases, weights.temperature, few=few)
+        return [(case, rank(case.results(few=few), weights)) for case in cases]
+
+    full, few = ranked(few=False), ranked(few=True)
+    rows = [scores.summary("all signals", full)]
+    for grade in ("severe", "mild"):
+        part = [item for item in full if item[0].grade == grade]
+        rows.append(scores.summary(f"all signals, {grade}", part))
+    rows.append(scores.summary("loss and gradient norm alone", few))
+    how = "leaving one seed out" if cross else "with the weights as they are"
+    healthy = [case for case in read.cases if case.cause is None]
+    named = [rank(case.results(), weights).first.cause for case in healthy]
+    parts = [
+        f"Seeds {sorted({case.seed for case in cases})}, {how}.",
+        scores.summaries(rows),
+        f"Faulty runs without an incident: {', '.join(read.missed) or 'none'}.",
+        f"Incidents of runs without a fault: {len(healthy)}; cause named: "
+        f"{', '.join(cause.id if cause else 'none' for cause in named) or '-'}.",
+        f"All signals:\n\n{scores.calibration(full)}",
+        f"Loss and gradient norm alone:\n\n{scores.calibration(few)}",
+        scores.confusion(full),
+    ]
+    return "\n\n".join(parts)
+
+
+if __name__ == "__main__":
+    main()

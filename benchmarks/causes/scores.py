@@ -1,0 +1,83 @@
+"""Scores: how often the cause is right, and how honest the probabilities are."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from benchmarks.causes.cases import Case
+from benchmarks.results import table
+from trimtab.diagnose.causes.ranking import Candidate, Ranking
+
+Ranked = Sequence[tuple[Case, Ranking]]
+
+TARGET_FIRST, TARGET_THREE, TARGET_CALIBRATION = 0.85, 0.97, 0.8
+
+_BINS = ((0.0, 0.2), (0.2, 0.4), (0.4, 0.6), (0.6, 0.8), (0.8, 1.01))
+
+
+def summary(name: str, ranked: Ranked) -> tuple[str, ...]:
+    """One line: what was measured, right first, right in the first three."""
+    first = sum(_first(ranking).cause is case.cause for case, ranking in ranked)
+    three = sum(
+        case.cause in [candidate.cause for candidate in _named(ranking)[:3]]
+        for case, ranking in ranked
+    )
+    return name, str(len(ranked)), _share(first, len(ranked)), _share(three, len(ranked))
+
+
+def summaries(rows: Sequence[tuple[str, ...]]) -> str:
+    """The lines of `summary` as a table."""
+    return table(("measured on", "incidents", "right first", "right in three"), rows)
+
+
+def calibration(ranked: Ranked) -> str:
+    """Of the causes that are named with a probability, how many are right."""
+    rows = []
+    for low, high in _BINS:
+        inside = [
+            case.cause is first.cause
+            for case, ranking in ranked
+            if (first := _first(ranking)).cause and low <= first.probability < high
+        ]
+        rows.append(
+            (f"{100 * low:.0f} to {min(100 * high, 100):.0f} %", str(len(inside)), _of(inside))
+        )
+    silent = sum(_first(ranking).cause is None for _, ranking in ranked)
+    rows.append(("no cause named", str(silent), "-"))
+    return table(("said with", "incidents", "right"), rows)
+
+
+def confusion(ranked: Ranked) -> str:
+    """Every cause: how many incidents, how many right, and what the others were taken for."""
+    rows = []
+    for cause in sorted({case.cause for case, _ in ranked if case.cause}, key=lambda c: c.id):
+        mine = [(case, ranking) for case, ranking in ranked if case.cause is cause]
+        wrong = Counter(
+            (_id(_first(ranking)), case.kind, case.grade)
+            for case, ranking in mine
+            if _first(ranking).cause is not cause
+        )
+        taken = ", ".join(f"{id} {n}x ({kind} {grade})" for (id, kind, grade), n in wrong.items())
+        right = len(mine) - sum(wrong.values())
+        rows.append((f"{cause.id} {cause.title}", f"{right} of {len(mine)}", taken))
+    return table(("cause", "right first", "taken for (kind, grade)"), rows)
+
+
+def _named(ranking: Ranking) -> list[Candidate]:
+    """The candidates in the order in which they are shown, without "something else" at the end."""
+    return [c for c in ranking.candidates if c.cause is not None or c is ranking.first]
+
+
+def _first(ranking: Ranking) -> Candidate:
+    return ranking.first
+
+
+def _id(candidate: Candidate) -> str:
+    return candidate.cause.id if candidate.cause else "none"
+
+
+def _of(flags: Sequence[bool]) -> str:
+    return _share(sum(flags), len(flags)) if flags else "-"
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count} of {total} ({100 * count / total:.0f} %)" if total else "-"

@@ -1,0 +1,28 @@
+"""The observations that speak for or against causes: one table, by what they look at.
+
+loss        loss and gradient norm          data        batches, tokens, resumes
+nonfinite   NaN and infinity: which first
+schedule    learning rate, place in the run  machine    precision, time, ranks
+optimizer   moments and updates             weights     weights, activations, logits
+"""
+
+from trimtab.diagnose.evidence.observation import Observation
+from trimtab.diagnose.evidence.observations import (
+    data,
+    loss,
+    machine,
+    nonfinite,
+    optimizer,
+    schedule,
+    weights,
+)
+
+_MODULES = (loss, nonfinite, schedule, optimizer, weights, data, machine)
+
+OBSERVATIONS: dict[str, Observation] = {
+    item.id: item
+    for module in _MODULES
+    for item in vars(module).values()
+    if isinstance(item, Observation)
+}
+"""Every observation by its id."""

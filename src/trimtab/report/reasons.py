@@ -1,0 +1,138 @@
+"""Reasons: what was asked about an incident, what decided, and what would."""
+
+from collections.abc import Iterator
+
+from trimtab.core.causes import Standing
+from trimtab.diagnose.causes.by_evidence import would_decide
+from trimtab.diagnose.diagnosis import Diagnosis
+from trimtab.diagnose.evidence.check import CheckResult, Outcome
+from trimtab.diagnose.evidence.observations import OBSERVATIONS
+from trimtab.policy.incident_report import IncidentReport
+from trimtab.report.escaping import escape_markdown
+
+MIN_RUNNER_UP = 0.1
+"""A second cause that is less probable is not shown."""
+
+_MAX_DECIDING = 6
+
+
+def percent(probability: float) -> str:
+    """A probability to the nearest 10 %: the lab's measurement is not finer."""
+    if probability > 0.9:
+        return "over 90 %"
+    return "under 5 %" if probability < 0.05 else f"about {10 * round(10 * probability)} %"
+
+
+def asked(diagnosis: Diagnosis) -> Iterator[tuple[str, str, CheckResult]]:
+    """Everything that was asked: its id, the question, and the answer."""
+    if diagnosis.walk is not None:
+        for answer in diagnosis.walk.answers:
+            yield answer.id, answer.question, answer.result
+    if diagnosis.ranking is not None:
+        for id, result in diagnosis.ranking.results.items():
+            yield id, OBSERVATIONS[id].statement, result
+
+
+def deciding_lines(diagnosis: Diagnosis, count: int) -> list[str]:
+    """What decided, the heaviest first; the yes answers if no cause was named by evidence."""
+    ranking = diagnosis.ranking
+    if ranking is None or ranking.first.cause is None:
+        seen = [r.observation for _, _, r in asked(diagnosis) if r.outcome is Outcome.YES]
+        return list(dict.fromkeys(seen))[:count]
+    return [
+        f"{OBSERVATIONS[id].statement}: {ranking.results[id].observation}"
+        for id in ranking.deciding(count)
+    ]
+
+
+def runner_up(diagnosis: Diagnosis) -> str:
+    """The second cause, if it is not negligible, and what would decide between it and the first."""
+    ranking = diagnosis.ranking
+    if ranking is None or ranking.first.cause is None or len(ranking.candidates) < 2:
+        return ""
+    second = ranking.candidates[1]
+    if second.cause is None or second.probability < MIN_RUNNER_UP:
+        return ""
+    said = f"{percent(second.probability)}: {second.cause.id} {second.cause.title}"
+    return f"{said}; {would_decide(ranking)}"
+
+
+def hypotheses_section(report: IncidentReport) -> Iterator[str]:
+    """The hypotheses with their evidence, as Markdown."""
+    for place, hypothesis in enumerate(report.diagnosis.hypotheses, start=1):
+        cause = f"{hypothesis.cause.id} {hypothesis.cause.title}: " if hypothesis.cause else ""
+        share = hypothesis.probability
+        standing = hypothesis.standing if share is None else percent(share)
+        yield f"{place}. **{standing}**: {cause}{hypothesis.statement}."
+        for item in hypothesis.evidence:
+            weight = "" if item.weight is None else f" ({item.weight:+.1f})"
+            seen = f"{escape_markdown(item.signal)}: {escape_markdown(item.observation)}"
+            yield f"   - {seen}{weight}"
+    if report.diagnosis.ranking is not None:
+        yield ""
+        yield (
+            "In brackets: how much an observation says for (+) or against (-) the cause, as a log "
+            "likelihood ratio measured in the lab."
+        )
+
+
+def discriminating_section(report: IncidentReport) -> Iterator[str]:
+    """What decided between the hypotheses, and what would, as Markdown."""
+    ranking = report.diagnosis.ranking
+    if ranking is None:
+        yield from _discriminating_by_tree(report)
+        return
+    for line in deciding_lines(report.diagnosis, _MAX_DECIDING):
+        yield f"- {escape_markdown(line)}"
+    if ranking.first.cause is None:
+        yield "- Nothing that was seen speaks for a known cause."
+    else:
+        second = runner_up(report.diagnosis)
+        if second:
+            yield f"- {escape_markdown(second)}."
+
+
+def _discriminating_by_tree(report: IncidentReport) -> Iterator[str]:
+    hypotheses = report.diagnosis.hypotheses
+    decided = False
+    for place, hypothesis in enumerate(hypotheses, start=1):
+        for item in hypothesis.evidence:
+            if item.favors is not None:
+                decided = True
+                way = "favors" if item.favors else "speaks against"
+                seen = f"{escape_markdown(item.signal)}: {escape_markdown(item.observation)}"
+                yield f"- {seen}: {way} H{place}."
+    if not decided:
+        yield "None of the signals that could decide between the hypotheses was recorded."
+    undecided = [
+        (place, item.signal)
+        for place, hypothesis in enumerate(hypotheses, start=1)
+        if hypothesis.standing is Standing.OPEN
+        for item in hypothesis.evidence
+    ]
+    for place, signal in undecided:
+        yield f"- {escape_markdown(signal)} was not recorded; it would decide H{place}."
+
+
+def questions_section(report: IncidentReport) -> Iterator[str]:
+    """Everything that was asked, as Markdown; of the observations, those that were made."""
+    walk = report.diagnosis.walk
+    if walk is not None:
+        yield "| question | answer | observed | next |"
+        yield "| --- | --- | --- | --- |"
+        for answer in walk.answers:
+            seen = escape_markdown(answer.result.observation)
+            question = f"{answer.id} {answer.question}"
+            yield f"| {question} | {answer.result.outcome} | {seen} | {answer.goes_to} |"
+        return
+    answers = list(asked(report.diagnosis))
+    yield "| observation | seen | value |"
+    yield "| --- | --- | --- |"
+    for _, statement, result in answers:
+        if result.outcome is not Outcome.NOT_RECORDED:
+            yield f"| {statement} | {result.outcome} | {escape_markdown(result.observation)} |"
+    missing = {result.signal for *_, result in answers if result.outcome is Outcome.NOT_RECORDED}
+    if missing:
+        yield ""
+        names = ", ".join(escape_markdown(signal) for signal in sorted(missing))
+        yield f"Not recorded, or too few records: {names}."

@@ -1,0 +1,81 @@
+"""Fitting and measuring causes: what is known weighs as a few incidents, seeds never mix."""
+
+import json
+from pathlib import Path
+
+import pytest
+from benchmarks.causes import scores
+from benchmarks.causes.cases import Case, read_cases
+from benchmarks.causes.fitting import PRIOR_INCIDENTS, fit, fit_shares, leave_one_seed_out
+
+from trimtab.core.causes import Cause
+from trimtab.diagnose.causes.expectations import TYPICAL
+from trimtab.diagnose.evidence.observations import OBSERVATIONS
+
+FIXTURES = Path(__file__).parents[1] / "journal" / "fixtures"
+
+
+def case(seed: int, cause: Cause, *yes: str) -> Case:
+    answers = {id: "yes" if id in yes else "no" for id in OBSERVATIONS}
+    return Case(
+        run=f"{cause.id}-{seed}",
+        kind=cause.id,
+        grade="severe",
+        seed=seed,
+        cause=cause,
+        answers=answers,
+        few=answers,
+    )
+
+
+def test_without_incidents_the_shares_are_what_is_expected() -> None:
+    assert fit_shares([])["lr_jumped"][Cause.LR_DISCONTINUITY] == TYPICAL
+
+
+def test_incidents_move_the_shares_away_from_what_is_expected() -> None:
+    cases = [case(0, Cause.LR_DISCONTINUITY)] * 12
+    share = fit_shares(cases)["lr_jumped"][Cause.LR_DISCONTINUITY]
+    assert share == pytest.approx(PRIOR_INCIDENTS * TYPICAL / (12 + PRIOR_INCIDENTS))
+
+
+def test_a_seed_is_measured_with_weights_that_have_not_seen_it() -> None:
+    # Seed 0 claims that a hard batch jumps the learning rate; the other seed shows nothing odd.
+    odd = [case(0, Cause.HARD_BATCH, "lr_jumped")] * 50
+    ranked = leave_one_seed_out([*odd, case(1, Cause.LR_DISCONTINUITY, "lr_jumped")], 1.0)
+    by_seed = {item.seed: ranking.first.cause for item, ranking in ranked}
+    assert by_seed[0] is Cause.LR_DISCONTINUITY
+    assert by_seed[1] is Cause.HARD_BATCH
+
+
+def test_the_fit_keeps_its_provenance() -> None:
+    cases = [case(seed, Cause.LR_DISCONTINUITY, "lr_jumped") for seed in (0, 1)]
+    weights = fit(cases, {"seeds": [0, 1]})
+    assert weights.provenance == {"seeds": [0, 1]}
+    assert weights.weight("lr_jumped", Cause.LR_DISCONTINUITY, yes=True) > 2
+    ranked = leave_one_seed_out(cases, weights.temperature)
+    assert scores.summary("both", ranked)[2] == "2 of 2 (100 %)"
+    assert "| F05 learning-rate discontinuity | 2 of 2 |  |" in scores.confusion(ranked)
+
+
+def test_a_lab_run_is_judged_once_and_then_read_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "F05-severe-seed0"
+    run.mkdir()
+    (run / "trimtab").symlink_to(FIXTURES / "v0.1" / "trimtab")
+    truth = {
+        "scenario": run.name,
+        "kind": "F05",
+        "grade": "severe",
+        "steps": 600,
+        "setting": {"seed": 0},
+        "is_fault": True,
+        "cause": "F05",
+        "onset": 0,
+        "end": None,
+    }
+    (run / "truth.json").write_text(json.dumps(truth), encoding="utf-8")
+    read = read_cases([tmp_path])
+    assert len(read.cases) + len(read.missed) == 1
+    monkeypatch.setattr("benchmarks.causes.cases.read_source", None)  # would raise if called
+    assert read_cases([tmp_path]) == read

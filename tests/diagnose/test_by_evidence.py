@@ -1,0 +1,128 @@
+"""Trimtab's rules name the cause that the evidence speaks for, and show why."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from tests.synthetic import Array, add_spike, block_of, diagnosis_of, falling_loss, troubled_run
+
+from trimtab.core.block import Block
+from trimtab.core.causes import Cause, Standing
+from trimtab.core.findings import Symptom
+from trimtab.core.incidents import IncidentClass
+from trimtab.core.signals import Quality
+from trimtab.diagnose.context import RunFacts
+from trimtab.diagnose.diagnosis import Diagnosis
+from trimtab.judge import Judge
+
+LENGTH, AT = 600, 300
+
+
+def noisy(level: float, share: float, seed: int = 0) -> Array:
+    return level * (1 + share * np.random.default_rng(seed).normal(size=LENGTH))
+
+
+def first(run: Block, facts: RunFacts | None = None) -> Diagnosis:
+    judge = Judge()
+    judge.update(run)
+    judge.finish()
+    return judge.explain(judge.incidents[0], run, facts).diagnosis
+
+
+def spiked(**signals: Array) -> Block:
+    loss = falling_loss(LENGTH)
+    loss[AT] += 3.0
+    norm = noisy(0.5, 0.05)
+    norm[AT] = 1.0
+    return block_of({"loss": loss, "grad_norm": norm, **signals})
+
+
+def test_a_spike_of_rare_tokens_is_told_from_a_hard_batch_by_the_tokens() -> None:
+    usual = {"token_rarity": noisy(5.3, 0.01, 1), "unique_token_share": noisy(0.5, 0.02, 2)}
+    assert first(spiked(**usual)).cause is Cause.HARD_BATCH
+    usual["token_rarity"][AT] = 11.0
+    assert first(spiked(**usual)).cause is Cause.RARE_TOKENS
+
+
+def test_without_the_tokens_both_are_named_with_the_signal_that_would_decide() -> None:
+    diagnosis = first(spiked())
+    assert diagnosis.ranking is not None
+    alike = {candidate.cause for candidate in diagnosis.ranking.alike}
+    assert Cause.HARD_BATCH in alike
+    assert "would decide" in diagnosis.root_cause or len(alike) == 1
+
+
+@pytest.mark.parametrize(
+    ("symptom", "cause"),
+    [
+        (Symptom.LR_JUMP, Cause.LR_DISCONTINUITY),
+        (Symptom.LR_RISING, Cause.WRONG_SCHEDULE),
+        (Symptom.FROZEN, Cause.PARAMETERS_NOT_UPDATING),
+        (Symptom.STALL, Cause.LOADER_STALL),
+        (Symptom.SLOW, Cause.SLOW_RANK),
+        (Symptom.WENT_BACK, Cause.WRONG_RESUME),
+        (Symptom.OVERFLOWS, Cause.FP16_OVERFLOW),
+    ],
+)
+def test_a_finding_of_a_detector_is_evidence_where_nothing_else_is_recorded(
+    symptom: Symptom, cause: Cause
+) -> None:
+    assert diagnosis_of(symptom).cause is cause
+
+
+def test_what_happened_is_said_where_no_cause_is_known() -> None:
+    assert "no longer recorded" in diagnosis_of(Symptom.MISSING_LOSS).root_cause
+    left = diagnosis_of(Symptom.REFERENCE_GAP)
+    assert left.cause is None
+    assert "left its reference" in left.root_cause
+
+
+def test_a_run_that_learns_nothing_is_on_a_plateau() -> None:
+    assert diagnosis_of(Symptom.NO_LEARNING).incident_class is IncidentClass.PLATEAU
+
+
+def test_the_hypotheses_are_the_ranking_with_weights() -> None:
+    diagnosis = first(spiked(lr=np.where(np.arange(LENGTH) < AT - 1, 1e-3, 2e-2)))
+    assert diagnosis.cause is Cause.LR_DISCONTINUITY
+    named = diagnosis.hypotheses[0]
+    assert named.cause is diagnosis.cause
+    assert named.standing is Standing.SUPPORTED
+    shares = [item.probability for item in diagnosis.hypotheses if item.cause]
+    assert shares == sorted(shares, key=lambda share: -(share or 0))
+    weights = [item.weight or 0 for item in named.evidence]
+    assert weights == sorted(weights, key=lambda weight: -abs(weight))
+    assert any(item.signal == "lr" and item.favors for item in named.evidence)
+
+
+def test_a_nan_that_stays_is_first_of_all_a_destructive_update() -> None:
+    run = troubled_run()
+    judge = Judge()
+    judge.update(run)
+    judge.finish()
+    diagnosis = judge.explain(judge.incidents[-1], run).diagnosis
+    assert "a destructive update wrote NaN" in diagnosis.hypotheses[0].statement
+    assert diagnosis.cause in (Cause.LOGIC_NAN, Cause.FP16_OVERFLOW)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cause"), [("fp32", Cause.LOGIC_NAN), ("fp16", Cause.FP16_OVERFLOW)]
+)
+def test_the_dtype_tells_an_overflow_from_a_logic_nan(dtype: str, cause: Cause) -> None:
+    loss, norm = falling_loss(LENGTH), noisy(0.5, 0.05)
+    loss[AT:] = np.nan
+    norm[AT:] = np.nan
+    signals = {"loss": loss, "grad_norm": norm}
+    if dtype == "fp16":
+        signals["loss_scale"] = np.where(np.arange(LENGTH) < AT, 65536.0, 1.0)
+    assert first(block_of(signals), RunFacts(dtype=dtype)).cause is cause
+
+
+def test_the_quality_of_values_that_are_not_raw_is_shown() -> None:
+    rate = np.where(np.arange(LENGTH) < AT - 1, 1e-3, 2e-2)
+    raw = block_of({"loss": add_spike(falling_loss(LENGTH), AT, height=5.0), "lr": rate})
+    smoothed = dataclasses.replace(raw, qualities={"lr": Quality.SMOOTHED})
+    for run, is_raw in ((raw, True), (smoothed, False)):
+        diagnosis = first(run)
+        assert diagnosis.ranking is not None
+        text = diagnosis.ranking.results["lr_jumped"].observation
+        assert ("recorded as smoothed" in text) is not is_raw
