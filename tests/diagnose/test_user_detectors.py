@@ -107,7 +107,7 @@ def test_an_explanation_may_name_a_cause_of_the_catalogue() -> None:
     assert explained(hot_run(), known, "trimtab").diagnosis.cause is Cause.BAD_DEVICE
 
 
-def test_a_later_explanation_is_used_unless_the_evidence_supports_a_cause() -> None:
+def test_a_later_explanation_is_used_unless_the_evidence_is_sure() -> None:
     run = hot_run(spike=3.0)
     judge = Judge(detectors=[Temperature(HOT)])
     judge.update(run)
@@ -119,8 +119,12 @@ def test_a_later_explanation_is_used_unless_the_evidence_supports_a_cause() -> N
     assert judge.explain(open_end, run).diagnosis.cause == UserCause(
         id="ACME-7", title="overheated GPU"
     )
-    rate = np.where(np.arange(len(run)) < 299, 1e-3, 2e-2)
-    sure = dataclasses.replace(run, columns={**run.columns, "lr": Column.complete(rate)})
+    is_after = np.arange(len(run)) >= 300
+    signals = {"lr": np.where(is_after, 2e-2, 1e-3)}
+    for group in ("attention", "mlp", "embedding"):  # large updates move all weights
+        signals[f"param_norm/{group}"] = 10 * np.exp(0.01 * np.cumsum(is_after))
+    columns = {name: Column.complete(values) for name, values in signals.items()}
+    sure = dataclasses.replace(run, columns={**run.columns, **columns})
     jump = dataclasses.replace(ours, symptom=Symptom.LR_JUMP)
     decided = dataclasses.replace(incident, findings=(jump, later))
     diagnosis = judge.explain(decided, sure, RunFacts(dtype="fp32", ranks=1)).diagnosis

@@ -27,8 +27,9 @@ from trimtab.diagnose.context import IncidentContext
 from trimtab.diagnose.evidence.check import Outcome
 from trimtab.diagnose.evidence.observations import OBSERVATIONS
 
-SUPPORTED, OPEN = 0.5, 0.05
-"""Probabilities from which on a hypothesis counts as supported and as open."""
+SURE, SUPPORTED, OPEN = 0.9, 0.5, 0.05
+"""Probabilities from which on a hypothesis outranks the explanation of a later finding, counts as
+supported, and counts as open."""
 
 MIN_PROBABILITY = 0.01
 MAX_HYPOTHESES = 5
@@ -61,12 +62,12 @@ def _listed(ranking: Ranking) -> Iterable[Candidate]:
 def _conclude(incident: Incident, ranking: Ranking) -> Conclusion:
     """The explanation of a finding outranks the evidence if it opened the incident.
 
-    A later one does so unless the evidence supports a cause.
+    A later one does so unless the evidence is sure of a cause.
     """
     explained = first_explained(opening(incident))
     first = ranking.first
-    is_supported = first.cause is not None and first.probability >= SUPPORTED
-    if explained is None and not is_supported:
+    is_sure = first.cause is not None and first.probability >= SURE
+    if explained is None and not is_sure:
         explained = first_explained(incident.findings)
     if explained is not None:
         return by_finding(*explained)
