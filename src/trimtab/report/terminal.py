@@ -8,6 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from trimtab.core.causes import Standing
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import GRAD_NORM, LOSS
@@ -147,7 +148,10 @@ def _cause_line(diagnosis: Diagnosis) -> str:
     first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
     if first is None or first.probability is None or first.cause != diagnosis.cause:
         return diagnosis.root_cause
-    return f"{percent(first.probability)}: {diagnosis.root_cause}"
+    if first.cause is None:
+        return diagnosis.root_cause
+    doubt = "" if first.standing is Standing.SUPPORTED else "not certain, "
+    return f"{doubt}{percent(first.probability)}: {diagnosis.root_cause}"
 
 
 def _has_look_alikes(diagnosis: Diagnosis) -> bool:

@@ -45,7 +45,7 @@ def suite(
 
     if fast and (kinds is not None or seeds is not None or shape != "small"):
         raise typer.BadParameter(
-            "--fast has fixed kinds and seeds; leave out --kinds, --seeds and --shape"
+            "--fast has a fixed choice of runs; leave out --kinds and --seeds, and --shape"
         )
     wanted_kinds, wanted_seeds = _names(kinds), _seeds(seeds)
     started = time.monotonic()

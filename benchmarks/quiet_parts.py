@@ -1,0 +1,44 @@
+"""False alarms in the quiet parts of eventful runs.
+
+scripts/bench quiet_parts
+
+The scoreboard counts false alarms on healthy runs. A run that has had a spike is noisier than one
+that never had; here its records outside every labelled event are counted, for each rule set. By
+detector, and farther from the events: scripts/bench detect false_alarms.
+"""
+
+import numpy as np
+
+from benchmarks.detect.false_alarms import quiet_records
+from benchmarks.detect.figures import rate_of
+from benchmarks.detect.measure import nonfinite_counts
+from benchmarks.detect.ours import our_contenders
+from benchmarks.real_runs import SPLITS, real_runs
+from benchmarks.results import publish, table
+from benchmarks.scoring import score
+
+
+def main() -> None:
+    """Count, and publish one row per split and rule set."""
+    eventful = [run for run in real_runs() if run.label != "healthy"]
+    contenders = our_contenders()
+    rows = []
+    for split in SPLITS:
+        runs = [run for run in eventful if run.split == split]
+        points = sum(int(quiet_records(run, 0).sum()) for run in runs)
+        for contender in contenders:
+            count = 0
+            for run in runs:
+                alarms = nonfinite_counts(run.block, contender.watch(run.block).run)
+                count += score(run, np.flatnonzero(alarms).tolist()).num_false
+            rows.append((split, contender.name, len(runs), f"{points:,}", rate_of(count, points)))
+    header = ("split", "detector", "runs", "points", "false episodes: count; per 10,000 [95 %]")
+    body = (
+        "Public runs with at least one labelled event; only points outside every event and restart "
+        "are counted.\n\n" + table(header, rows)
+    )
+    publish("Detection: quiet parts of eventful runs", "scripts/bench quiet_parts", body)
+
+
+if __name__ == "__main__":
+    main()
