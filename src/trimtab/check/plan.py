@@ -239,7 +239,7 @@ class TrainingPlan:
 
     @property
     def model_size(self) -> float | None:
-        """Parameters as given, or reckoned from the shape."""
+        """Parameters as given, or computed from the shape."""
         if self.parameters is not None or self.layers is None or self.width is None:
             return self.parameters
         # 4 d^2 for attention and 8 d^2 for the MLP, whether classic or SwiGLU (Shazeer 2020).

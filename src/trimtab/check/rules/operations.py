@@ -59,7 +59,7 @@ def costly_rollback(
     detection_steps: int | None = None,
     log_steps: int | None = None,
 ) -> Fault | None:
-    """Reckon what going back costs at worst."""
+    """Compute what going back costs at worst."""
     cost = compute_rollback_cost(
         checkpoint_steps=checkpoint_steps,
         detection_steps=detection_steps,

@@ -38,7 +38,7 @@ def describe_files(folder: Path, names: Iterable[str]) -> dict[str, FileEntry]:
 
 
 def write_manifest(folder: Path, files: Mapping[str, FileEntry]) -> None:
-    """Write the manifest; whoever finds it knows that all files before it were complete."""
+    """Write the manifest; it is written last, so it proves that all files were complete."""
     content = {
         "version": VERSION,
         "files": {name: {"size": f.size, "checksum": f.checksum} for name, f in files.items()},

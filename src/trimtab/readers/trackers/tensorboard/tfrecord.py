@@ -94,7 +94,7 @@ class _Framing:
         self.end = 0
         """Up to where the buffer is used up."""
         self.missing = 0
-        """Bytes behind the buffer that its last record still needs."""
+        """Bytes after the buffer that its last record still needs."""
         self.lost = lost
         """Whether no sound record was found since the last damage."""
         self.num_gaps = 0
@@ -126,7 +126,7 @@ class _Framing:
         self.lost &= number == 0
 
     def _take_carefully(self) -> None:
-        """Take the records behind damage: every offset with a sound header may be one."""
+        """Take the records after damage: every offset with a sound header may be one."""
         data, size, offset = self._data, len(self._data), self.end
         marks = sound_headers(data, np.arange(size - _HEADER + 1)).tobytes()
         while offset < len(marks):
