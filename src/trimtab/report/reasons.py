@@ -23,6 +23,17 @@ def percent(probability: float) -> str:
     return "under 5 %" if probability < 0.05 else f"about {10 * round(10 * probability)} %"
 
 
+def cause_text(diagnosis: Diagnosis) -> str:
+    """The cause with how certain it is, where that is known."""
+    first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
+    if first is None or first.probability is None or first.cause != diagnosis.cause:
+        return diagnosis.root_cause
+    if first.cause is None:
+        return diagnosis.root_cause
+    doubt = "" if first.standing is Standing.SUPPORTED else "not certain, "
+    return f"{doubt}{percent(first.probability)}: {diagnosis.root_cause}"
+
+
 def asked(diagnosis: Diagnosis) -> Iterator[tuple[str, str, CheckResult]]:
     """Everything that was asked: its id, the question, and the answer."""
     if diagnosis.walk is not None:

@@ -8,7 +8,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.core.causes import Standing
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import GRAD_NORM, LOSS
@@ -17,7 +16,7 @@ from trimtab.diagnose.evidence.check import Outcome, number
 from trimtab.diagnose.measures.discards import compute_discards
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.escaping import printable
-from trimtab.report.reasons import asked, deciding_lines, percent, runner_up
+from trimtab.report.reasons import asked, cause_text, deciding_lines, runner_up
 from trimtab.report.run_report import RunReport
 from trimtab.report.sparkline import marks, sparkline
 
@@ -131,7 +130,7 @@ def _explanation(report: IncidentReport, run: RunReport, *, questions: bool) -> 
             lines.add_row(Text("found", style="bold"), Text(_foreign(finding, package)))
     for name, text in (
         *(() if questions else (("seen", text) for text in deciding_lines(diagnosis, MAX_SEEN))),
-        ("cause", _cause_line(diagnosis)),
+        ("cause", cause_text(diagnosis)),
         ("or", "" if _has_look_alikes(diagnosis) else runner_up(diagnosis)),
         ("do", report.action.instruction),
         ("fix", diagnosis.remedy),
@@ -142,16 +141,6 @@ def _explanation(report: IncidentReport, run: RunReport, *, questions: bool) -> 
     if questions:
         parts.append(Padding(_questions(report), (0, 0, 0, 2)))
     return Group(*parts, Padding(lines, (0, 0, 0, 2)))
-
-
-def _cause_line(diagnosis: Diagnosis) -> str:
-    first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
-    if first is None or first.probability is None or first.cause != diagnosis.cause:
-        return diagnosis.root_cause
-    if first.cause is None:
-        return diagnosis.root_cause
-    doubt = "" if first.standing is Standing.SUPPORTED else "not certain, "
-    return f"{doubt}{percent(first.probability)}: {diagnosis.root_cause}"
 
 
 def _has_look_alikes(diagnosis: Diagnosis) -> bool:

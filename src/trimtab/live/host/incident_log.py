@@ -15,6 +15,7 @@ from trimtab.journal import RunDirectory
 from trimtab.live.shield import log
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.incident_files import incident_folder_name
+from trimtab.report.reasons import cause_text
 
 CALLBACK_SECONDS = 5.0
 """How long closing waits for callbacks that still run."""
@@ -82,7 +83,7 @@ def describe(change: IncidentChange, explained: IncidentReport | None, run: RunD
         f"(since step {incident.onset.step}): {symptoms}; {kind}"
     )
     if explained is not None:
-        line += f"; likely cause: {explained.diagnosis.root_cause.rstrip('.')}"
+        line += f"; likely cause: {cause_text(explained.diagnosis).rstrip('.')}"
         line += f"; do: {explained.action.instruction.rstrip('.')}"
     folder = run.incidents / incident_folder_name(incident)
     return f"{line}; post-mortem at the end of the run: {folder}"
