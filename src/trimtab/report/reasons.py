@@ -26,9 +26,9 @@ def percent(probability: float) -> str:
 def cause_text(diagnosis: Diagnosis) -> str:
     """The cause with how certain it is, where that is known."""
     first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
-    if first is None or first.probability is None or first.cause != diagnosis.cause:
+    if first is None or first.cause is None or first.cause != diagnosis.cause:
         return diagnosis.root_cause
-    if first.cause is None:
+    if first.probability is None:  # the textbook's tree gives none
         return diagnosis.root_cause
     doubt = "" if first.standing is Standing.SUPPORTED else "not certain, "
     return f"{doubt}{percent(first.probability)}: {diagnosis.root_cause}"

@@ -31,8 +31,8 @@ from trimtab.live.protect.budget import ACCIDENT, EXCESS, Budget
 from trimtab.live.protect.conditions import LOSS, NUM_INPUTS, Condition, make_tests
 
 LETS_THROUGH = "lets_through"
-"""1 if so many steps in a row were odd that the gate touches none of them any more: the weights are
-damaged, or the level has moved."""
+"""1 if too many steps in a row were odd and the gate touches none of them any
+more: the weights are damaged, or the level has moved."""
 IS_ARMED = "is_armed"
 """1 once finite steps can be discarded or scaled down, 0 before."""
 USUAL_LOSS = "usual_loss"

@@ -2,7 +2,7 @@
 
 On the default group trimtab's collectives mix with those of `dcp.async_save` and of user threads.
 Ranks agree through the store of the default group, which needs no collective: a rank that is
-switched off or has failed writes that down, and no rank waits for it in vain.
+switched off or has failed writes that down, and no rank waits for it.
 """
 
 import datetime
