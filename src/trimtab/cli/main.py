@@ -14,6 +14,7 @@ from trimtab.cli.lab.app import app as lab
 from trimtab.cli.note import note
 from trimtab.cli.plugins import CommandWithPlugins
 from trimtab.cli.report import report
+from trimtab.cli.run import run
 
 app = typer.Typer(
     name="trimtab",
@@ -28,6 +29,7 @@ app.command()(compare)
 app.command(cls=CommandWithPlugins)(report)
 app.command()(follow)
 app.command()(note)
+app.command()(run)
 app.command()(demo)
 app.add_typer(lab)
 

@@ -5,6 +5,7 @@
     journal/                       the records and events
     notes.log                      notes that people added
     incidents/0001-step-000312/    one folder per incident
+    exit.json                      why the run ended itself, if it did
 """
 
 import json
