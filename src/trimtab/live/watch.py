@@ -20,6 +20,7 @@ from trimtab.core.incidents import Incident
 from trimtab.journal import RunDirectory
 from trimtab.live.guard import Guard, NoGuard
 from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.loop.hang_watchdog import HangWatchdog
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.activations import Activations
 from trimtab.live.measure.slow_meter import SlowMeter
@@ -115,6 +116,14 @@ def watch(
                 join=ranks.join,
             )
             parts.report_promotion = monitor.report_promotion
+            if settings.live.hang_seconds > 0:
+                HangWatchdog(
+                    RunDirectory(Path(run_dir).absolute()),
+                    ranks.place,
+                    settings.live.hang_seconds,
+                    monitor,
+                    ends_run=chosen.value == "recover",
+                )
             return Guard(model, monitor)
         ranks.join()  # the others must not wait for this one
     except Exception as error:
