@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from trimtab._version import __version__
+from trimtab.cli.approve import approve, decline
 from trimtab.cli.check import check
 from trimtab.cli.compare import compare
 from trimtab.cli.demo import demo
@@ -30,6 +31,8 @@ app.command(cls=CommandWithPlugins)(report)
 app.command()(follow)
 app.command()(note)
 app.command()(run)
+app.command()(approve)
+app.command()(decline)
 app.command()(demo)
 app.add_typer(lab)
 

@@ -12,6 +12,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Self
 
+from trimtab.journal.atomic_file import replace_file
 from trimtab.journal.directory import RunDirectory
 
 SUPERVISOR_FOLDER = "TRIMTAB_SUPERVISOR"
@@ -38,10 +39,10 @@ class ExitRequest:
 
     def write(self, run: RunDirectory) -> None:
         """Leave the request in the run directory and, if there is one, with the supervisor."""
-        text = json.dumps(asdict(self))
+        text = json.dumps(asdict(self)) + "\n"
         for folder in (run.home, supervisor_folder()):
             if folder is not None:
-                _replace(folder / "exit.json", text)
+                replace_file(folder / "exit.json", text)
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
@@ -66,7 +67,7 @@ def announce_run(run: RunDirectory) -> None:
     (run.home / "exit.json").unlink(missing_ok=True)
     folder = supervisor_folder()
     if folder is not None:
-        _replace(folder / "run.json", json.dumps({"run": str(run.root)}))
+        replace_file(folder / "run.json", json.dumps({"run": str(run.root)}) + "\n")
 
 
 def announced_run(folder: Path) -> RunDirectory | None:
@@ -76,12 +77,3 @@ def announced_run(folder: Path) -> RunDirectory | None:
         return RunDirectory(Path(values["run"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-def _replace(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text(text + "\n", encoding="utf-8")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
