@@ -30,3 +30,29 @@ def test_a_step_that_was_not_applied_the_last_time_is_lost() -> None:
     assert compute_goodput(run(steps, (3, 5))).steps_kept == 5
     assert compute_goodput(run(steps, (5, 9))).steps_kept == 5  # after the last record
     assert compute_goodput(run(steps, (7, 7))).steps_kept == 6  # a step that was never recorded
+
+
+def test_steps_after_a_destructive_update_are_lost() -> None:
+    loss = falling_loss(20)
+    loss[12:] = np.nan
+    block = Block.from_columns({"loss": Column.complete(loss)}, step=np.arange(20))
+    assert compute_goodput(block).steps_kept == 12
+
+
+def test_a_nonfinite_loss_that_passes_costs_nothing_after_it() -> None:
+    loss = falling_loss(20)
+    loss[12] = np.inf
+    block = Block.from_columns({"loss": Column.complete(loss)}, step=np.arange(20))
+    assert compute_goodput(block).steps_kept == 20
+
+
+def test_steps_of_a_destroyed_attempt_that_were_done_again_are_kept() -> None:
+    step = np.array([0, 1, 2, 3, 4, 5, 2, 3, 4])
+    loss = falling_loss(9)
+    loss[3:6] = np.nan
+    block = Block.from_columns(
+        {"loss": Column.complete(loss)},
+        step=step,
+        attempt=np.array([0, 0, 0, 0, 0, 0, 1, 1, 1]),
+    )
+    assert compute_goodput(block).steps_kept == 5  # step 5 was only done with broken weights
