@@ -69,7 +69,10 @@ def report(read: Cases, *, cross: bool) -> str:
     def ranked(*, few: bool) -> list[tuple[Case, Ranking]]:
         if cross:
             return leave_one_seed_out(cases, weights.temperature, few=few)
-        return [(case, rank(case.results(few=few), weights)) for case in cases]
+        return [
+            (case, rank(case.results(few=few), weights, None if few else case.among))
+            for case in cases
+        ]
 
     full, few = ranked(few=False), ranked(few=True)
     rows = [scores.summary("all signals", full)]
@@ -79,7 +82,7 @@ def report(read: Cases, *, cross: bool) -> str:
     rows.append(scores.summary("loss and gradient norm alone", few))
     how = "leaving one seed out" if cross else "with the weights as they are"
     healthy = [case for case in read.cases if case.cause is None]
-    named = [rank(case.results(), weights).first.cause for case in healthy]
+    named = [rank(case.results(), weights, case.among).first.cause for case in healthy]
     parts = [
         f"Seeds {sorted({case.seed for case in cases})}, {how}.",
         scores.summaries(rows),

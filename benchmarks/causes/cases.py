@@ -6,7 +6,7 @@ Each run is judged once; its cases are kept in a cache until the code that makes
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from trimtab.core.config import Config
 from trimtab.core.findings import HARMLESS
 from trimtab.core.incidents import Incident
 from trimtab.core.signals import GRAD_NORM, LOSS
+from trimtab.diagnose.causes.by_evidence import possible_causes
 from trimtab.diagnose.context import IncidentContext, RunFacts
 from trimtab.diagnose.evidence.check import CheckResult, Outcome
 from trimtab.diagnose.evidence.observations import OBSERVATIONS
@@ -55,6 +56,12 @@ class Case:
     """With all signals: the outcome of each observation, by its id."""
     few: Mapping[str, str]
     """The same with loss and gradient norm alone."""
+    symptoms: tuple[str, ...]
+
+    @property
+    def among(self) -> Collection[Cause] | None:
+        """The causes that its symptoms allow; None if any."""
+        return possible_causes(self.symptoms)
 
     def results(self, *, few: bool = False) -> dict[str, CheckResult]:
         """The answers as a ranking takes them."""
@@ -98,6 +105,7 @@ def _case(truth: Mapping[str, Any], part: Mapping[str, Any]) -> Case:
         cause=_CAUSES.get(truth["cause"]),
         answers=part["answers"],
         few=part["few"],
+        symptoms=tuple(part["symptoms"]),
     )
 
 
@@ -120,6 +128,7 @@ def _observe(folder: Path, truth: Mapping[str, Any]) -> Iterator[dict[str, Any]]
     for incident in _chosen(judge.incidents, truth):
         seen = tuple(finding for finding in incident.findings if finding.signal in _FEW)
         yield {
+            "symptoms": list(incident.symptoms),
             "answers": _answers(incident, source.block, source.facts),
             "few": _answers(dataclasses.replace(incident, findings=seen), bare, RunFacts()),
         }

@@ -56,7 +56,7 @@ def leave_one_seed_out(
         shares = fit_shares([case for case in cases if case.seed != seed])
         weights = Weights(shares=shares, temperature=temperature, provenance={})
         found += [
-            (case, rank(case.results(few=few), weights))
+            (case, rank(case.results(few=few), weights, None if few else case.among))
             for case in cases
             if case.seed == seed and case.cause is not None
         ]

@@ -39,6 +39,8 @@ class Alarms:
 
     run: BoolArray
     forks: list[BoolArray]
+    warned: Sequence[BoolArray] = ()
+    """Warnings about the loss and alarms over the forks; empty for a contender without warnings."""
 
 
 class Contender(Protocol):

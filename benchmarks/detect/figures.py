@@ -24,6 +24,8 @@ class Recall:
     """Of what was found, in logged points from its start; negative is before the labelled start."""
     num_early: int | None
     """Found before the peak; none if there are no peaks."""
+    warnings: tuple[int, ...] = ()
+    """As delays, to the first warning or alarm."""
 
     @property
     def share(self) -> float:
@@ -100,6 +102,7 @@ def recall_of(faults: Sequence[ForkResult]) -> Recall:
         chance=statistics.fmean(fork.by_chance for fork in faults) if faults else 0.0,
         delays=tuple(fork.delay for fork in faults if fork.delay is not None),
         num_early=sum(early) if early else None,
+        warnings=tuple(fork.warned for fork in faults if fork.warned is not None),
     )
 
 

@@ -1,5 +1,6 @@
 """Contenders over the material: what each found, when, and what it raised for nothing."""
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -34,6 +35,8 @@ class ForkResult:
     """Whether that alarm came before the peak; none if the fault has no peak."""
     by_chance: bool
     """Whether the same rows of the run without the fault hold a new alarm too."""
+    warned: int | None = None
+    """Rows from the start of the fault to the first warning about the loss, or alarm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +80,13 @@ def measure(contender: Contender, split: str, material: Iterable[Sitting]) -> Re
                     chance=chance_recall(sitting.run, rows),
                 )
             )
-        for fork, flags in zip(sitting.forks, alarms.forks, strict=True):
+        warned = alarms.warned or alarms.forks
+        for fork, flags, warnings in zip(sitting.forks, alarms.forks, warned, strict=True):
             tail = nonfinite_counts(fork.tail, flags)
-            result.forks.append(fork_result(fork, sitting.variant, clean, tail))
+            found = fork_result(fork, sitting.variant, clean, tail)
+            window = warnings[fork.start : fork.last + 1]
+            first = int(np.argmax(window)) if window.any() else None
+            result.forks.append(dataclasses.replace(found, warned=first))
     return result
 
 

@@ -9,6 +9,7 @@ import trimtab
 from benchmarks.detect.contenders import Alarms, Fork
 from trimtab.core.block import Block, BoolArray
 from trimtab.core.findings import Severity
+from trimtab.core.signals import LOSS
 from trimtab.judge import Judge
 from trimtab.rulesets import RULE_SETS, RuleSet
 
@@ -26,16 +27,21 @@ class JudgeContender:
         """Say at which rows it raises an alarm."""
         judge = Judge(rules=self._rules)
         flags = np.zeros(len(run), dtype=np.bool_)
-        tails: dict[int, BoolArray] = {}
+        tails: dict[int, tuple[BoolArray, BoolArray]] = {}
         begin = 0
         for at in sorted(range(len(forks)), key=lambda at: forks[at].row):
             fork = forks[at]
             if fork.row > begin:
-                flags[begin : fork.row] = _alarms(judge, run[begin : fork.row])
+                flags[begin : fork.row], _ = _flags(judge, run[begin : fork.row])
                 begin = fork.row
-            tails[at] = _alarms(copy.deepcopy(judge), fork.tail)
-        flags[begin:] = _alarms(judge, run[begin:])
-        return Alarms(run=flags, forks=[tails[at] for at in range(len(forks))])
+            tails[at] = _flags(copy.deepcopy(judge), fork.tail)
+        flags[begin:], _ = _flags(judge, run[begin:])
+        in_order = [tails[at] for at in range(len(forks))]
+        return Alarms(
+            run=flags,
+            forks=[alarmed for alarmed, _ in in_order],
+            warned=[warned for _, warned in in_order],
+        )
 
 
 def our_contenders() -> list[JudgeContender]:
@@ -48,9 +54,12 @@ def our_contenders() -> list[JudgeContender]:
     ]
 
 
-def _alarms(judge: Judge, block: Block) -> BoolArray:
-    flags = np.zeros(len(block), dtype=np.bool_)
+def _flags(judge: Judge, block: Block) -> tuple[BoolArray, BoolArray]:
+    """The rows with an alarm; those with an alarm or a warning about the loss."""
+    alarmed, warned = np.zeros((2, len(block)), dtype=np.bool_)
     for finding in judge.update(block).findings:
-        if finding.severity is Severity.ALARM:
-            flags[block.row_of(finding.tick)] = True
-    return flags
+        row = block.row_of(finding.tick)
+        is_alarm = finding.severity is Severity.ALARM
+        alarmed[row] |= is_alarm
+        warned[row] |= is_alarm or (finding.severity is Severity.WARN and finding.signal == LOSS)
+    return alarmed, warned

@@ -25,6 +25,7 @@ def case(seed: int, cause: Cause, *yes: str) -> Case:
         cause=cause,
         answers=answers,
         few=answers,
+        symptoms=("loss spike",),
     )
 
 

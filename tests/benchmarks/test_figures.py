@@ -23,14 +23,22 @@ class Scripted:
 
     source = "test"
 
-    def __init__(self, name: str, run_rows: Sequence[int], fork_rows: Sequence[int]) -> None:
+    def __init__(
+        self,
+        name: str,
+        run_rows: Sequence[int],
+        fork_rows: Sequence[int],
+        warned_rows: Sequence[int] = (),
+    ) -> None:
         self.name = name
         self._run_rows, self._fork_rows = run_rows, fork_rows
+        self._warned_rows = [*fork_rows, *warned_rows]
 
     def watch(self, run: Block, forks: Sequence[Fork] = ()) -> Alarms:
         return Alarms(
             run=flags(len(run), self._run_rows),
             forks=[flags(len(fork.tail), self._fork_rows) for fork in forks],
+            warned=[flags(len(fork.tail), self._warned_rows) for fork in forks],
         )
 
 
@@ -137,15 +145,23 @@ def test_false_episodes_are_listed_with_a_picture() -> None:
     assert false_episodes(results("trimtab", [], [])).startswith("None")
 
 
+def test_a_warning_counts_for_the_bar_of_warnings_alone() -> None:
+    material = sittings([labelled(quiet_block(3000))], 3)
+    result = measure(Scripted("trimtab", [], [170], warned_rows=[40]), "tune", material)
+    shift = fault_recall(result, "shift 0.10", WITH_NORM)
+    assert (shift.delays, shift.warnings) == ((170,) * 3, (40,) * 3)
+
+
 def test_each_bar_is_told_beside_what_was_reached() -> None:
     bars = {bar.what: bar for bar in bars_of(results("trimtab", [], [1]))}
     assert bars["false episodes on healthy runs"].is_met
-    shift = bars["shift 0.10, with norm: within 60 steps"]
+    shift = bars["shift 0.10, with norm: warning within 60 steps"]
     assert (shift.reached, shift.asked, shift.is_met) == ("3 of 3 (100 %)", "95 %", True)
 
     late = {bar.what: bar for bar in bars_of(results("trimtab", [], [170]))}
-    assert not late["shift 0.10, with norm: within 60 steps"].is_met
-    assert late["drift 4e-4, with norm: within 180 steps"].is_met
+    assert not late["shift 0.10, with norm: warning within 60 steps"].is_met
+    assert late["shift 0.10, with norm: alarm within 180 steps"].is_met
+    assert late["drift 4e-4, with norm: alarm within 430 steps"].is_met
     noisy = {bar.what: bar for bar in bars_of(results("trimtab", range(100, 200, 10), []))}
     assert not noisy["false episodes on healthy runs"].is_met
     assert "| tune | small spike, with norm: found | 0 of 3 (0 %) | 95 % | NO |" in bar_table(

@@ -108,6 +108,19 @@ def test_a_loss_with_two_levels_does_not_alarm_for_ever(share: float) -> None:
     assert 800 in alarm_ticks(thinned(loss))
 
 
+def test_in_a_thinned_log_what_a_run_reaches_by_itself_is_only_a_warning() -> None:
+    calm = falling_loss(LENGTH, seed=3, noise=0.04)
+    wild = calm.copy()
+    wild[100:AT:200] += 0.2
+    for loss in (calm, wild):
+        loss[AT] = loss[AT - 1] + 0.4
+    assert alarm_ticks(thinned(calm)) == [AT]
+    (warning,) = [item for item in detectors().update(thinned(wild)) if item.tick >= AT]
+    assert (warning.severity, warning.symptom) == (Severity.WARN, Symptom.LOSS_SPIKE)
+    wild[AT] += 0.4
+    assert alarm_ticks(thinned(wild)) == [AT]
+
+
 def test_loss_and_norm_together_need_less_than_each_alone() -> None:
     loss, norm = np.full(3, 0.18), np.full(3, 1.7)
     assert found(run(loss=loss)) == []

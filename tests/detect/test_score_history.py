@@ -2,6 +2,7 @@ import json
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,6 +72,22 @@ def test_no_threshold_falls_under_the_predicted_lowest(seed: int, known: int, mo
         assert history.threshold(0, BOUNDS) >= lowest
         history.update([float(scores[0, at])])
     assert history.threshold(0, BOUNDS) >= lowest
+
+
+def test_the_return_level_is_exceeded_about_once_in_100_000_records() -> None:
+    draw = np.random.default_rng(0)
+    levels = []
+    for _ in range(50):
+        history = ScoreHistory(1)
+        history.update_many(draw.exponential(1.0, (1, 2048)))
+        levels.append(history.return_level(0))
+    assert np.median(levels) == pytest.approx(np.log(100_000), rel=0.1)
+
+
+def test_a_run_that_is_not_known_yet_has_no_return_level() -> None:
+    history = ScoreHistory(1)
+    history.update_many(np.full((1, 7 * 32), 3.0))
+    assert history.return_level(0) == 0.0
 
 
 def test_records_that_led_to_an_alarm_are_left_out() -> None:

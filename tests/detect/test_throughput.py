@@ -18,12 +18,22 @@ def test_a_steady_pace_raises_nothing() -> None:
     assert findings(Throughput, block(LENGTH, step_seconds=seconds())) == []
 
 
-def test_one_stall_is_a_warning_and_a_third_soon_after_an_alarm() -> None:
+def test_stalls_of_a_busy_machine_are_warnings() -> None:
     clock = seconds()
     clock[[AT, AT + 5, AT + 10, AT + 15]] = 20.0
-    warning, alarm = findings(Throughput, block(LENGTH, step_seconds=clock))
+    for waited in ({}, {"data_seconds": 0.1 * clock}):
+        (warning,) = findings(Throughput, block(LENGTH, step_seconds=clock, **waited))
+        assert (warning.step, warning.severity) == (AT, Severity.WARN)
+
+
+def test_the_third_stall_that_waits_for_data_is_an_alarm() -> None:
+    clock, waited = seconds(), np.full(LENGTH, 0.01)
+    clock[[AT, AT + 3, AT + 5, AT + 10, AT + 15]] = 20.0
+    waited[[AT, AT + 5, AT + 10, AT + 15]] = 19.0
+    warning, alarm = findings(Throughput, block(LENGTH, step_seconds=clock, data_seconds=waited))
     assert (warning.step, warning.severity) == (AT, Severity.WARN)
     assert (alarm.step, alarm.symptom) == (AT + 10, Symptom.STALL)
+    assert alarm.severity is Severity.ALARM
 
 
 @pytest.mark.parametrize("kind", ["evaluation", "checkpoint", "resume"])
@@ -43,13 +53,33 @@ def test_regular_pauses_of_a_thinned_log_are_warnings_at_most() -> None:
 
 
 @pytest.mark.parametrize("signal", ["step_seconds", "tokens_per_second"])
-def test_a_lower_pace_is_reported_once(signal: str) -> None:
+def test_a_pace_that_falls_to_a_third_is_an_alarm(signal: str) -> None:
     clock = seconds()
-    clock[AT:] *= 2.5
+    clock[AT:] *= 3.5
     values = clock if signal == "step_seconds" else 1e5 / clock
-    (alarm,) = alarms(Throughput, block(LENGTH, **{signal: values}))
-    assert (alarm.symptom, alarm.signal) == (Symptom.SLOW, signal)
+    (alarm,) = findings(Throughput, block(LENGTH, **{signal: values}))
+    assert (alarm.symptom, alarm.severity) == (Symptom.SLOW, Severity.ALARM)
     assert AT + 36 <= alarm.step <= AT + 48
+
+
+@pytest.mark.parametrize("signal", ["step_seconds", "tokens_per_second"])
+def test_a_lower_pace_is_a_warning_and_an_alarm_once_it_has_lasted(signal: str) -> None:
+    clock = seconds()
+    clock[AT:] *= 2.0
+    values = clock if signal == "step_seconds" else 1e5 / clock
+    warning, alarm = findings(Throughput, block(LENGTH, **{signal: values}))
+    assert (warning.symptom, warning.severity) == (Symptom.SLOW, Severity.WARN)
+    assert AT + 36 <= warning.step <= AT + 48
+    assert (alarm.symptom, alarm.severity) == (Symptom.SLOW, Severity.ALARM)
+    assert (alarm.signal, alarm.step) == (signal, warning.step + 128)
+
+
+@pytest.mark.parametrize("records", [60, 150])
+def test_a_lower_pace_that_comes_back_is_only_a_warning(records: int) -> None:
+    clock = seconds()
+    clock[AT : AT + records] *= 2.0
+    (warning,) = findings(Throughput, block(LENGTH, step_seconds=clock))
+    assert warning.severity is Severity.WARN
 
 
 def test_a_higher_pace_and_an_announced_change_are_fine() -> None:

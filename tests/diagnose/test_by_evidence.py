@@ -8,7 +8,8 @@ from tests.synthetic import Array, add_spike, block_of, diagnosis_of, falling_lo
 
 from trimtab.core.block import Block
 from trimtab.core.causes import Cause, Standing
-from trimtab.core.findings import Symptom
+from trimtab.core.detector import Detector, Row
+from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.signals import Quality
 from trimtab.diagnose.context import RunFacts
@@ -68,6 +69,46 @@ def test_a_finding_of_a_detector_is_evidence_where_nothing_else_is_recorded(
     symptom: Symptom, cause: Cause
 ) -> None:
     assert diagnosis_of(symptom).cause is cause
+
+
+@pytest.mark.parametrize("symptom", [Symptom.STALL, Symptom.SLOW])
+def test_slow_steps_alone_name_no_cause_in_the_data(symptom: Symptom) -> None:
+    steps = noisy(0.5, 0.05)
+    steps[AT:] *= 3
+    share = noisy(0.5, 0.02, 2)
+    share[AT + 8 :] *= 0.8
+    rarity = noisy(5.3, 0.01, 1)
+    rarity[AT + 8 :] += 0.5
+    signals = {"loss": falling_loss(LENGTH), "step_seconds": steps}
+    run = block_of({**signals, "unique_token_share": share, "token_rarity": rarity})
+    alarm = Finding(
+        detector="throughput",
+        symptom=symptom,
+        severity=Severity.ALARM,
+        signal="step_seconds",
+        step=int(run.step[AT]),
+        tick=int(run.tick[AT]),
+        value=1.5,
+    )
+    judge = Judge(detectors=[Says(alarm)])
+    judge.update(run[: AT + 8])
+    (incident,) = judge.incidents
+    diagnosis = judge.explain(incident, run, RunFacts(ranks=1)).diagnosis
+    assert set(incident.symptoms) == {symptom}
+    named = {item.cause for item in diagnosis.hypotheses if item.cause is not None}
+    assert named <= {Cause.LOADER_STALL, Cause.SLOW_RANK}
+
+
+class Says(Detector):
+    """One finding, at its record."""
+
+    name = "says"
+
+    def __init__(self, finding: Finding) -> None:
+        self._finding = finding
+
+    def update(self, row: Row) -> list[Finding]:
+        return [self._finding] if row.tick == self._finding.tick else []
 
 
 def test_what_happened_is_said_where_no_cause_is_known() -> None:

@@ -6,13 +6,17 @@ norm together, through the smaller of their two scores: both must rise. Two use 
 neighbours (neighbours.py): the record alone, and two in a row. Each test has a prior
 (spike_limits.py) and follows the scores of this run when it is quiet (score_history.py). After an
 alarm the sums start again, so the next alarm is new evidence.
+
+A log that is thinned out shows little more of a spike than a record or two, as it does of a hard
+batch. There a score over the threshold is a warning if the run reaches it by itself, by the tail of
+its own scores; it is an alarm beyond that.
 """
 
 import math
 from collections import deque
 from collections.abc import Sequence
 from operator import gt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -61,10 +65,22 @@ Source: measured, halves the false alarms."""
 ONSET_SCORE = 1.5
 """The onset is where the excess over this score, summed up to the alarm, is largest."""
 
+RECORDS_PER_WARNING = 32
+"""Records after a warning in which there is no second one. Chosen."""
+
 RECORDS_AT_ONCE, RECORDS_ONE_BY_ONE = 1024, 8
 """Records that are judged at once, and those judged one by one from a record that may alarm."""
 
 _LONGEST = max(LENGTHS)
+
+
+class _Hit(NamedTuple):
+    """A test beyond its threshold."""
+
+    test: int
+    score: float
+    threshold: float
+    severity: Severity
 
 
 class LossSpike(Stateful):
@@ -83,6 +99,8 @@ class LossSpike(Stateful):
         self._recent: deque[tuple[int, int, float]] = deque(maxlen=_LONGEST)
         """Tick, step and score of the records since the last alarm."""
         self._num_records = 0
+        self._warned = -RECORDS_PER_WARNING
+        """The number of the record of the last warning."""
 
     def update(
         self, seen: Seen, loss: Score | None, near: Score | None, norm_z: float
@@ -103,12 +121,16 @@ class LossSpike(Stateful):
         near_sums = self._near_sums.add(min(max(near_z, LOWEST), HIGHEST_NEAR))
         raw = (z, *sums, both, *joint_sums, near_z, *near_sums)
         scores = [score / root for score, root in zip(raw, ROOTS, strict=True)]
+        warning = None
         if any(map(gt, scores, self._lows)):
             hit = self._exceeded(scores, loss, near or loss, norm_z)
             if hit is not None:
-                return self._alarm(hit, seen, near or loss if hit[0] >= NEAR else loss)
+                known = near or loss if hit.test >= NEAR else loss
+                if hit.severity is Severity.ALARM:
+                    return self._alarm(hit, seen, known)
+                warning = self._warn(hit, seen, known)
         self._history.update(scores)
-        return None
+        return warning
 
     def update_many(
         self, series: Series, loss: Scores, near: Scores, norm_z: FloatArray
@@ -186,10 +208,11 @@ class LossSpike(Stateful):
 
     def _exceeded(
         self, scores: Sequence[float], loss: Score, near: Score, norm_z: float
-    ) -> tuple[int, float, float] | None:
-        """The first test beyond its threshold, with score and threshold; None if no test is."""
+    ) -> _Hit | None:
+        """The first test that alarms, or else warns; None if no test is beyond its threshold."""
         burn_in = BURN_IN if self._num_records <= BURN_IN_RECORDS else 0.0
         has_norm = norm_z == norm_z
+        warning = None
         for test, score in enumerate(scores):
             bounds = self._limits.bounds[test]
             if score <= bounds.low or (test == NEAR and has_norm):
@@ -202,32 +225,45 @@ class LossSpike(Stateful):
                 known = near
                 threshold *= WITH_NORM if has_norm else 1.0
             rise = score / ROOTS[test] * known.scale
-            if score > threshold and rise > MIN_RISE[test] * abs(known.expected):
-                return test, score, threshold
-        return None
+            if score <= threshold or rise <= MIN_RISE[test] * abs(known.expected):
+                continue
+            if score > min(bounds.max_level, self._history.return_level(test)):
+                return _Hit(test, score, threshold, Severity.ALARM)
+            warning = warning or _Hit(test, score, threshold, Severity.WARN)
+        return warning
 
-    def _alarm(self, hit: tuple[int, float, float], seen: Seen, loss: Score) -> Finding:
+    def _warn(self, hit: _Hit, seen: Seen, loss: Score) -> Finding | None:
+        """The finding, unless there was one just before; its evidence stays."""
+        if self._num_records - self._warned < RECORDS_PER_WARNING:
+            return None
+        self._warned = self._num_records
+        return self._finding(hit, seen, loss)
+
+    def _alarm(self, hit: _Hit, seen: Seen, loss: Score) -> Finding:
         """The finding; its evidence is used up."""
-        test, score, threshold = hit
-        onset_tick, onset_step = _onset(self._recent)
+        finding = self._finding(hit, seen, loss)
         self._clear_sums()
         self._history.drop_current()
+        return finding
+
+    def _finding(self, hit: _Hit, seen: Seen, loss: Score) -> Finding:
+        onset_tick, onset_step = _onset(self._recent)
         return Finding(
             detector=self.name,
             symptom=Symptom.LOSS_SPIKE,
-            severity=Severity.ALARM,
+            severity=hit.severity,
             signal=LOSS,
             step=seen.step,
             tick=seen.tick,
             value=seen.value,
             expected=loss.expected,
-            limit=loss.expected + threshold / ROOTS[test] * loss.scale,
+            limit=loss.expected + hit.threshold / ROOTS[hit.test] * loss.scale,
             onset_tick=onset_tick,
             facts={
-                "score": score,
-                "threshold": threshold,
-                "records": float(LENGTHS[test]),
-                "with_norm": float(JOINT <= test < NEAR),
+                "score": hit.score,
+                "threshold": hit.threshold,
+                "records": float(LENGTHS[hit.test]),
+                "with_norm": float(JOINT <= hit.test < NEAR),
                 "scale": loss.scale,
                 "onset_step": float(onset_step),
             },

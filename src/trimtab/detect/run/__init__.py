@@ -5,4 +5,5 @@ repeated_batch.py  a batch that was served before
 token_mix.py       data that has become a different kind of text
 lr_schedule.py     a learning rate that rises again in its decay
 throughput.py      steps that stall, and a pace that falls
+lasting_pace.py    whether a pace that fell comes back
 """

@@ -1,9 +1,13 @@
 """Throughput: single steps that stall, and a pace that falls for good.
 
-It uses the seconds per step where they are recorded, else the inverse of tokens per second. One
-stall is a warning: an unannounced evaluation or checkpoint looks the same, and so does compilation.
-Three close together are a starving data loader, or a machine in trouble.
+It uses the seconds per step where they are recorded, else the inverse of tokens per second. A
+machine that is busy with other work stalls and slows down in any healthy run, and unannounced
+evaluations, checkpoints and compilation look the same: all of that is a warning. Three stalls close
+together that wait for data are an alarm. So is a pace that fell to half, or that has been lower for
+so long that it will not come back by itself (lasting_pace.py).
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -11,7 +15,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from trimtab.core.block import Block, FloatArray, IntArray
 from trimtab.core.detector import Detector, KnownChange, Row
 from trimtab.core.findings import Finding, Severity, Symptom
-from trimtab.core.signals import STEP_SECONDS, TOKENS_PER_SECOND
+from trimtab.core.signals import DATA_SECONDS, STEP_SECONDS, TOKENS_PER_SECOND
+from trimtab.detect.run.lasting_pace import LastingPace
 from trimtab.detect.tools.expectation import median, medians
 from trimtab.detect.tools.range_test import OutOfRange, RangeSpec, RangeTest
 from trimtab.detect.tools.rows import Seen
@@ -24,13 +29,22 @@ SLOW_RANGE = RangeSpec(before=32, newest=10, times=1.3, downwards=False)
 busy cores shared with other work, healthy runs of the lab reach 1.18; published alerts use 1.25 on
 dedicated machines."""
 
+FAR_TIMES = 2.0
+"""A pace this many times slower than the slowest median before is an alarm at once. Source: other
+work on the machine slows 2 of 104 runs of the lab by up to 1.7 for 40 records, and 1 by more; a
+slow rank by 2.2."""
+
 STALL_TIMES = 10.0
 """A step that takes this many times the usual time is a stall. Source: on such a shared machine
 healthy steps reach 7."""
 
 STALL_WINDOW, STALLS_FOR_ALARM = 32, 3
-"""This many stalls within 32 steps are an alarm: unannounced evaluations are rarer. In a thinned
-log a record is many steps long, and never this close to the one before."""
+"""This many stalls within 32 steps are an alarm if they wait for data. Three for other reasons came
+in 14 of 104 runs of the lab on a busy machine. In a thinned log a record is many steps long, and
+never this close to the one before."""
+
+DATA_SHARE = 0.5
+"""A stall waits for data if this share of the step did. Source: as in the observation of it."""
 
 LARGER_TIMES, RECORDS_REMEMBERED = 2.0, 1024
 """A stall is reported again only if it is twice as long as all stalls of the last 1,024 records."""
@@ -39,8 +53,15 @@ MIN_VALUE, MAX_VALUE = 1e-12, 1e15
 """The range of plausible step seconds and tokens per second."""
 
 
+class _Pace(NamedTuple):
+    """A pace that fell, or stayed low."""
+
+    found: OutOfRange
+    severity: Severity
+
+
 class Throughput(Detector):
-    """Warnings for single stalls, alarms for several stalls and for a lower pace."""
+    """Warnings for stalls and a lower pace; alarms if the data is late or the pace stays low."""
 
     name = "throughput"
     listens_to = (
@@ -53,12 +74,14 @@ class Throughput(Detector):
         self._medians: list[float] = []
         """Of the last 4 cells."""
         self._pace = RangeTest(SLOW_RANGE)
+        self._lasting = LastingPace()
         self._is_excused = False
         self._count = 0
         self._largest = 0.0
         self._stalled, self._alarmed = -RECORDS_REMEMBERED, -RECORDS_REMEMBERED
         """Records of the last stall and of the last alarm for stalls."""
         self._stalled_steps: list[int] = []
+        """Of the latest stalls that waited for data."""
 
     def on_event(self, change: KnownChange) -> None:
         """Excuse the next record; after a change, measure the pace from scratch."""
@@ -66,6 +89,7 @@ class Throughput(Detector):
         if change & KnownChange.CHANGED:
             self._cell, self._medians = [], []
             self._pace.restart()
+            self._lasting.stop()
 
     def update(self, row: Row) -> list[Finding]:
         """Judge one record."""
@@ -84,13 +108,14 @@ class Throughput(Detector):
         if self._is_excused:
             self._is_excused = False
             return []
-        stall = self._stall(seen, seconds, self._count) if self._is_stall(seconds) else None
-        slow = None
+        findings: list[Finding | None] = []
+        if self._is_stall(seconds):
+            waited = signals.get(DATA_SECONDS, 0.0)
+            findings.append(self._stall(seen, seconds, waited, self._count))
         self._cell.append(seconds)
         if len(self._cell) == RECORDS_PER_MEDIAN:
-            slow = self._end_cell(median(self._cell))
+            findings += [self._slow(seen, *pace) for pace in self._end_cell(median(self._cell))]
             self._cell = []
-        findings = [stall, None if slow is None else self._slow(seen, slow)]
         return [finding for finding in findings if finding is not None]
 
     def update_many(self, block: Block) -> list[Finding]:
@@ -105,18 +130,19 @@ class Throughput(Detector):
         rows = np.flatnonzero(good)
         values = column.values[rows]
         seconds = values if self._signal == STEP_SECONDS else 1.0 / values
+        waited = block.column(DATA_SECONDS).values[rows]
         if self._is_excused and len(rows):
             self._is_excused = False
             self._count += 1
-            rows, values, seconds = rows[1:], values[1:], seconds[1:]
+            rows, values, seconds, waited = rows[1:], values[1:], seconds[1:], waited[1:]
         findings = []
-        for at, out_of_range in self._stalls_and_slowdowns(seconds):
+        for at, pace in self._stalls_and_slowdowns(seconds):
             row = int(rows[at])
             seen = Seen.at(block, row, values[at])
             finding = (
-                self._stall(seen, float(seconds[at]), self._count + at + 1)
-                if out_of_range is None
-                else self._slow(seen, out_of_range)
+                self._stall(seen, float(seconds[at]), float(waited[at]), self._count + at + 1)
+                if pace is None
+                else self._slow(seen, *pace)
             )
             if finding is not None:
                 findings.append(finding)
@@ -126,22 +152,50 @@ class Throughput(Detector):
     def _is_stall(self, seconds: float) -> bool:
         return len(self._medians) == 4 and seconds > STALL_TIMES * median(self._medians)
 
-    def _end_cell(self, seconds: float) -> OutOfRange | None:
+    def _end_cell(self, seconds: float) -> list[_Pace]:
         self._medians = [*self._medians[-3:], seconds]
-        return self._pace.update(seconds)
+        paces = []
+        stayed, found = self._lasting.update(seconds), self._pace.update(seconds)
+        if stayed is not None:
+            paces.append(_Pace(stayed, Severity.ALARM))
+        if found is not None:
+            paces.append(self._fallen(found))
+        return paces
 
-    def _stalls_and_slowdowns(self, seconds: FloatArray) -> list[tuple[int, OutOfRange | None]]:
-        """The places of stalls (None), and those where the pace left its range, in order."""
+    def _paces(self, of_cells: FloatArray) -> list[tuple[int, _Pace]]:
+        """The cells where the pace has fallen, or has stayed low."""
+        paces = []
+        begin = 0
+        for cell, found in [*self._pace.update_many(of_cells), (len(of_cells) - 1, None)]:
+            lasting = self._lasting.update_many(of_cells[begin : cell + 1])
+            if lasting is not None:
+                place, stayed = lasting
+                paces.append((begin + place, _Pace(stayed, Severity.ALARM)))
+            begin = cell + 1
+            if found is not None:
+                paces.append((cell, self._fallen(found)))
+        return paces
+
+    def _fallen(self, found: OutOfRange) -> _Pace:
+        """A pace that has left its range: an alarm if it is far off, else wait for it to last."""
+        if found.value >= FAR_TIMES * found.high:
+            self._lasting.stop()
+            return _Pace(found, Severity.ALARM)
+        self._lasting.wait_for(found)
+        return _Pace(found, Severity.WARN)
+
+    def _stalls_and_slowdowns(self, seconds: FloatArray) -> list[tuple[int, _Pace | None]]:
+        """The places of stalls (None), and those where the pace fell or stayed low, in order."""
         known = np.concatenate((self._cell, seconds))
         begin = len(self._cell)
         cells = len(known) // RECORDS_PER_MEDIAN
         whole = known[: cells * RECORDS_PER_MEDIAN]
         of_cells = medians(whole.reshape(cells, RECORDS_PER_MEDIAN))
-        places: list[tuple[int, OutOfRange | None]] = [
+        places: list[tuple[int, _Pace | None]] = [
             (at, None) for at in self._stalls(known, begin, of_cells).tolist()
         ]
-        for cell, found in self._pace.update_many(of_cells):
-            places.append(((cell + 1) * RECORDS_PER_MEDIAN - 1 - begin, found))
+        for cell, pace in self._paces(of_cells):
+            places.append(((cell + 1) * RECORDS_PER_MEDIAN - 1 - begin, pace))
         self._medians = [*self._medians, *of_cells[-4:].tolist()][-4:]
         self._cell = known[cells * RECORDS_PER_MEDIAN :].tolist()
         return sorted(places, key=lambda place: (place[0], place[1] is not None))
@@ -158,14 +212,16 @@ class Throughput(Detector):
         places: IntArray = np.flatnonzero(known[begin:] > limits[begin:])
         return places
 
-    def _stall(self, seen: Seen, seconds: float, count: int) -> Finding | None:
+    def _stall(self, seen: Seen, seconds: float, waited: float, count: int) -> Finding | None:
         """The finding for a stall in record number `count`; None if it is nothing new."""
         since, self._stalled = count - self._stalled, count
         close = [step for step in self._stalled_steps if 0 < seen.step - step <= STALL_WINDOW]
-        self._stalled_steps = [*close, seen.step]
+        if self._signal == STEP_SECONDS and waited > DATA_SHARE * seconds:
+            close.append(seen.step)
+        self._stalled_steps = close
         if since > RECORDS_REMEMBERED:
             self._largest = 0.0
-        is_alarm = len(close) + 1 >= STALLS_FOR_ALARM and count - self._alarmed > RECORDS_REMEMBERED
+        is_alarm = len(close) >= STALLS_FOR_ALARM and count - self._alarmed > RECORDS_REMEMBERED
         is_news = seconds > LARGER_TIMES * self._largest
         self._largest = max(self._largest, seconds)
         if is_alarm:
@@ -174,9 +230,9 @@ class Throughput(Detector):
             return None
         return self._finding(Symptom.STALL, seen, Severity.ALARM if is_alarm else Severity.WARN)
 
-    def _slow(self, seen: Seen, found: OutOfRange) -> Finding:
+    def _slow(self, seen: Seen, found: OutOfRange, severity: Severity) -> Finding:
         facts = {"seconds": found.value, "slowest_before": found.high}
-        return self._finding(Symptom.SLOW, seen, Severity.ALARM, facts)
+        return self._finding(Symptom.SLOW, seen, severity, facts)
 
     def _finding(
         self,

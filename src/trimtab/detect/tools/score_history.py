@@ -6,6 +6,7 @@ floor, and a cap, because one missed spike must not raise the threshold for the 
 """
 
 import dataclasses
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,14 @@ MIN_ENTRIES = 8
 """Entries after which the run is known well enough for a threshold under the prior, unless the
 bounds require more."""
 
+RETURN_RECORDS = 100_000
+"""A score that a run reaches by itself at most once in this many records is evidence. Source:
+chosen, a tenth of a false alarm in 10,000 records."""
+
+UPPER = 0.9
+"""The tail is measured from the median of the entries to this quantile: up to a tenth of the
+entries may hold a missed spike."""
+
 NO_SCORE = -9.0
 """Lower than any score that counts."""
 
@@ -53,6 +62,9 @@ class Bounds:
     further the next maximum lies beyond the last one: 2 sets a high threshold for a wild run and a
     low one for a calm run."""
     min_entries: int = MIN_ENTRIES
+    max_level: float = 0.0
+    """An alarm also needs a score beyond the return level of this run, as far as that is under
+    this."""
 
     def times(self, threshold_scale: float) -> "Bounds":
         """The same bounds with thresholds this many times higher."""
@@ -61,6 +73,7 @@ class Bounds:
             prior=threshold_scale * self.prior,
             low=threshold_scale * self.low,
             cap=threshold_scale * self.cap,
+            max_level=threshold_scale * self.max_level,
         )
 
 
@@ -116,6 +129,20 @@ class ScoreHistory(Stateful):
         lowest = bounds.low if len(self._entries) >= bounds.min_entries else bounds.prior
         return _threshold([entry[test] for entry in self._entries], bounds, lowest)
 
+    def return_level(self, test: int) -> float:
+        """The score that this test exceeds once in 100,000 quiet records; 0 if not known yet.
+
+        The entries are maxima of blocks, so their distribution is Gumbel's if the tail of the
+        scores is not heavier than exponential: its two parameters follow from two quantiles.
+        Source: Coles, An Introduction to Statistical Modeling of Extreme Values (2001), chapter 3.
+        """
+        count = len(self._entries)
+        if count < MIN_ENTRIES:
+            return 0.0
+        highest = sorted(max(entry[test], 0.0) for entry in self._entries)
+        middle, upper = highest[count // 2], highest[round(UPPER * (count - 1))]
+        return middle + _TAIL * (upper - middle)
+
     def lowest_thresholds(self, bounds: Sequence[Bounds], records: int) -> list[float]:
         """What no threshold can fall under during the next `records` quiet records."""
         leaving = max(len(self._entries) + records // RECORDS_PER_ENTRY + 1 - ENTRIES_REMEMBERED, 0)
@@ -134,6 +161,18 @@ class ScoreHistory(Stateful):
         if self._num_current == RECORDS_PER_ENTRY:
             self._entries.append(self._current)
             self.drop_current()
+
+
+def _quantile(probability: float) -> float:
+    """Of the standard Gumbel distribution."""
+    return -math.log(-math.log(probability))
+
+
+_TAIL = (_quantile(1 - RECORDS_PER_ENTRY / RETURN_RECORDS) - _quantile(0.5)) / (
+    _quantile(UPPER) - _quantile(0.5)
+)
+"""How far the return level lies beyond the median, in distances from there to the upper quantile:
+4.1."""
 
 
 def _threshold(highest: list[float], bounds: Bounds, lowest: float) -> float:

@@ -5,9 +5,9 @@ context --> observations --> rank --> hypotheses, conclusion
              not recorded)
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from trimtab.core.causes import Evidence, Hypothesis, Standing
+from trimtab.core.causes import Cause, Evidence, Hypothesis, Standing
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.diagnose.causes.conclusion import (
@@ -37,10 +37,16 @@ MAX_EVIDENCE = 5
 """Less probable causes, except the first two, and lighter evidence are not listed."""
 
 
+TIME_SYMPTOMS = frozenset({Symptom.STALL, Symptom.SLOW})
+TIME_CAUSES = frozenset({Cause.LOADER_STALL, Cause.SLOW_RANK})
+"""What slow steps look like, and the causes that have them as their only symptom."""
+
+
 def explain_by_evidence(context: IncidentContext) -> Explained:
     """Explain one incident by all observations that its records allow."""
     incident = context.incident
-    ranking = rank({id: look(context) for id, look in OBSERVATIONS.items()}, lab_weights())
+    results = {id: look(context) for id, look in OBSERVATIONS.items()}
+    ranking = rank(results, lab_weights(), possible_causes(incident.symptoms))
     conclusion = _conclude(incident, ranking)
     given = (from_finding(finding) for finding in incident.findings)
     ranked = [_hypothesis(candidate, ranking) for candidate in _listed(ranking)]
@@ -51,6 +57,14 @@ def explain_by_evidence(context: IncidentContext) -> Explained:
         incident_class=IncidentClass.PLATEAU if is_flat else None,
         ranking=ranking,
     )
+
+
+def possible_causes(symptoms: Collection[str]) -> Collection[Cause] | None:
+    """The causes of an incident with these symptoms; None if it may be any.
+
+    Where only time is lost, what the data or the weights look like by chance explains nothing.
+    """
+    return TIME_CAUSES if symptoms and TIME_SYMPTOMS.issuperset(symptoms) else None
 
 
 def _listed(ranking: Ranking) -> Iterable[Candidate]:

@@ -1,7 +1,7 @@
 """Ranking: the causes of an incident by their probability, from what was observed."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from trimtab.core.causes import Cause
@@ -77,8 +77,15 @@ class Ranking:
         return tuple(sorted(gains, key=lambda name: -gains[name])[:count])
 
 
-def rank(results: Mapping[str, CheckResult], weights: Weights) -> Ranking:
+def rank(
+    results: Mapping[str, CheckResult], weights: Weights, among: Collection[Cause] | None = None
+) -> Ranking:
     """The causes that something speaks for, the most probable first, then "something else".
+
+    Args:
+        results: What was seen, by the id of the observation.
+        weights: What each answer says about each cause.
+        among: The causes that are possible; all of them if None.
 
     The score of a cause is the sum of the weights of all answers; what was not recorded says
     nothing. Causes that nothing speaks for are not named: their probability is part of "something
@@ -89,7 +96,8 @@ def rank(results: Mapping[str, CheckResult], weights: Weights) -> Ranking:
         for name, result in results.items()
         if result.outcome is not Outcome.NOT_RECORDED
     }
-    causes: tuple[Cause | None, ...] = (*weights.causes, None)
+    known = [cause for cause in weights.causes if among is None or cause in among]
+    causes: tuple[Cause | None, ...] = (*known, None)
     said = {
         cause: {name: weights.weight(name, cause, yes=yes) for name, yes in answers.items()}
         for cause in causes
@@ -103,7 +111,7 @@ def rank(results: Mapping[str, CheckResult], weights: Weights) -> Ranking:
     total = sum(odds.values())
     supported = [
         Candidate(cause=cause, probability=odds[cause] / total, weights=said[cause])
-        for cause in weights.causes
+        for cause in known
         if any(yes and said[cause][name] >= SUPPORT for name, yes in answers.items())
     ]
     supported.sort(key=lambda candidate: -candidate.probability)

@@ -188,6 +188,11 @@ BY_SYMPTOM: Mapping[str, CauseText] = {
         "Fix the logging first: nothing can be judged without a loss.",
         "A run that does not record its loss cannot be watched.",
     ),
+    Symptom.SLOW: CauseText(
+        "Not known: steps take longer, and nothing else in the run has changed.",
+        "Look at what else the machine does, at its clocks and at the network.",
+        "A pace that falls without a change in the run has its cause outside of it.",
+    ),
     Symptom.REFERENCE_GAP: CauseText(
         "Not known: the run has left its reference on the same batches, so the cause is the model, "
         "its state or its settings, not the data.",
