@@ -4,6 +4,7 @@
     manifest.json                  config, versions, seeds: what the run was
     journal/                       the records and events
     notes.log                      notes that people added
+    quarantine.jsonl               data positions that are passed over
     incidents/0001-step-000312/    one folder per incident
     exit.json                      why the run ended itself, if it did
     proposal.json, answer.json     an action that waits for a person, and what they said
@@ -58,6 +59,11 @@ class RunDirectory:
     def notes(self) -> Path:
         """The file of people's notes."""
         return self.home / "notes.log"
+
+    @property
+    def quarantine(self) -> Path:
+        """The file of data positions that are passed over."""
+        return self.home / "quarantine.jsonl"
 
     @property
     def incidents(self) -> Path:
