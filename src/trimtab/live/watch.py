@@ -19,6 +19,7 @@ from trimtab.core.errors import ConfigError, TrimtabError
 from trimtab.core.incidents import Incident
 from trimtab.journal import RunDirectory
 from trimtab.live.guard import Guard, NoGuard
+from trimtab.live.host.batch_memory import BatchMemory, find_decode
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.activations import Activations
@@ -44,6 +45,8 @@ def watch(
     dtype: str | None = None,
     seed: int | None = None,
     link: str | None = None,
+    tokenizer: Any = None,
+    batch_text: bool = False,
     on_incident: Callable[[Incident], None] | None = None,
     process_group: Any = None,
     replicas: int | None = None,
@@ -65,6 +68,9 @@ def watch(
         dtype: The precision regime (fp32, bf16, fp16, fp8), if it is not that of the parameters.
         seed: The run's seed, for the post-mortem.
         link: A link to the run, for the post-mortem.
+        tokenizer: What turns token ids into text: an object with `decode(ids)`, or a function.
+        batch_text: Whether reports may show tokens and sequences as text, not by id alone. It is
+            your data that is written there, so it is off by default.
         on_incident: Called with an incident when it opens, changes or closes; on the first rank,
             in a thread of its own.
         process_group: The ranks that train the model, if not all do and it is not in a DDP of
@@ -74,6 +80,7 @@ def watch(
         enabled: False gives a guard that does nothing and has the same interface.
     """
     chosen = _mode(mode)
+    decode = find_decode(tokenizer, batch_text=batch_text)
     if not enabled:
         if dist.is_initialized():
             announce(find_ranks(model, process_group), RankFacts(is_enabled=False))
@@ -94,6 +101,7 @@ def watch(
                 first_step=step,
                 shield=parts.shields.judge,
                 on_incident=on_incident,
+                batches=BatchMemory(settings.live, decode, parts.shields.batches),
             )
     except Exception as error:  # reported below, when the other ranks know of it
         problem = error
