@@ -127,6 +127,8 @@ def build_report(
     for incident in judge.incidents:
         explained = judge.explain(incident, source.block, source.facts)
         batch = _batch_of(incident, source.batches)
+        if batch is not None and explained.diagnosis.repeated_batch is not None:
+            batch = dataclasses.replace(batch, shift=None)  # one batch has its own mix of tokens
         incidents.append(dataclasses.replace(explained, batch=batch))
         if progress is not None:
             progress("Explaining", len(incidents), len(judge.incidents))

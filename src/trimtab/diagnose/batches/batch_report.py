@@ -43,13 +43,15 @@ class RowReport:
 class MixShift:
     """The tokens of many batches differ from those before."""
 
+    step: int
     data_position: int
-    """Where the batches begin that were compared."""
+    """Where it begins."""
     num_batches: int
+    """Batches from there on that were looked at."""
     divergence: float
-    """Jensen-Shannon divergence from the run before, in bits; the median over groups of batches."""
+    """Jensen-Shannon divergence of these batches from those before, in bits."""
     usual: float
-    """The same of groups of batches from before."""
+    """The same by chance: of these batches in a random order."""
     more: tuple[TokenShare, ...]
     fewer: tuple[TokenShare, ...]
 

@@ -1,39 +1,32 @@
 """From the batches around an incident to what is unusual about them.
 
-batches before the onset --> what is usual for a sequence, and for a group of batches
-batches from the onset   --> unusual sequences --> their tokens against the run's
-                         --> groups that stay different: the data mix has shifted
+batches before the onset --> what is usual for a sequence
+batches at the onset     --> unusual sequences --> their tokens against the run's
+all of them              --> where the data mix has shifted
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from trimtab.core.block import FloatArray, IntArray
-from trimtab.diagnose.batches.batch_report import BatchReport, MixShift, RowReport
+from trimtab.diagnose.batches.batch_report import BatchReport, RowReport
 from trimtab.diagnose.batches.kept_batch import KeptBatch, flat_tokens
-from trimtab.diagnose.batches.row_scores import RowScores, Usual, score_rows, usual_rows
+from trimtab.diagnose.batches.mix_shift import find_shift
+from trimtab.diagnose.batches.row_scores import RowScores, score_rows, usual_rows
 from trimtab.diagnose.batches.token_counts import (
     bands,
     count_tokens,
-    divergence,
     pad,
     unusual_tokens,
 )
 
 MARGIN = 8
-"""Steps before the onset that are looked at too: what a bad update did shows a step later."""
+"""Steps before and after the onset whose sequences are looked at: what a bad update did shows a
+step later, and bad batches come in a row. Source: bad shards of the lab have 1 to 5 batches."""
 
 MAX_ROWS, MAX_TOKEN_IDS, MAX_TOKENS, MAX_POSITIONS = 8, 512, 8, 64
 """Sequences of a report, token ids of each, tokens that are named, positions that are listed."""
-
-GROUP = 8
-"""Batches in a group whose token counts are compared as one: a single batch of the lab has 256
-tokens, too few for a histogram of 512."""
-
-_GROUP_FLOOR = 0.002
-"""The smallest sigma of the divergence of a group, in bits."""
 
 REASONS = {"rarity": "rare tokens", "repetition": "repeated phrase", "loss": "high loss"}
 
@@ -43,22 +36,26 @@ class KeptBatches:
     """What was kept for one incident."""
 
     onset_tick: int
-    usual: tuple[KeptBatch, ...]
-    """Batches before the ones that are looked at."""
+    peak_tick: int
+    before: tuple[KeptBatch, ...]
+    """Batches before those that are looked at."""
     around: tuple[KeptBatch, ...]
     """From a few steps before the onset on."""
     counts: IntArray
-    """Token counts of the run before these."""
+    """Token counts of the run before all of these."""
 
 
 def examine(kept: KeptBatches) -> BatchReport | None:
     """Report on the batches of an incident; None if none was kept."""
-    around = list(kept.around)
+    around = [batch for batch in kept.around if _is_near(batch.tick, kept)]
     if not around:
         return None
-    parts = [part for batch in (*kept.usual, *around) for part in batch.parts]
-    run = pad(kept.counts, 1 + max((int(part.max(initial=0)) for part in parts), default=0))
-    usual = usual_rows(score_rows(list(kept.usual), run))
+    every = (*kept.before, *kept.around)
+    parts = [part for batch in every for part in batch.parts]
+    size = 1 + max((int(part.max(initial=0)) for part in parts), default=0)
+    earlier = pad(kept.counts, size)
+    run = earlier + count_tokens([batch.tokens() for batch in kept.before], len(earlier))
+    usual = usual_rows(score_rows(kept.before, run))
     rows = score_rows(around, run)
     excess = {name: limit.excess(rows.scores[name]) for name, limit in usual.items()}
     total: FloatArray = sum(excess.values(), np.zeros(len(rows.batch)))
@@ -76,7 +73,7 @@ def examine(kept: KeptBatches) -> BatchReport | None:
     odd_batches = sorted(set(rows.batch[is_odd].tolist()))
     return BatchReport(
         onset_tick=kept.onset_tick,
-        num_batches=len(around),
+        num_batches=len(kept.around),
         num_run_tokens=int(run.sum()),
         tick=batch.tick,
         step=batch.step,
@@ -91,8 +88,14 @@ def examine(kept: KeptBatches) -> BatchReport | None:
         ),
         tokens=unusual_tokens(counts, run, MAX_TOKENS),
         bands=bands(counts, run),
-        shift=_shift(kept, run),
+        shift=find_shift(every, earlier, MAX_TOKENS),
     )
+
+
+def _is_near(tick: int, kept: KeptBatches) -> bool:
+    """Whether a batch may have caused what was seen at the onset or at the peak."""
+    near_onset = abs(tick - kept.onset_tick) <= MARGIN
+    return near_onset or kept.peak_tick - MARGIN <= tick <= kept.peak_tick
 
 
 def _choose(around: list[KeptBatch], rows: RowScores, total: FloatArray, onset_tick: int) -> int:
@@ -130,35 +133,3 @@ def _row(batch: KeptBatch, rows: RowScores, at: int, names: list[str]) -> RowRep
 
 def _known(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
-
-
-def _shift(kept: KeptBatches, run: IntArray) -> MixShift | None:
-    """Whether the groups of batches from the onset on stay different from those before."""
-    after = [batch for batch in kept.around if batch.tick >= kept.onset_tick]
-    groups, before = _groups(after, len(run)), _groups(kept.usual, len(run))
-    usual = Usual.of(_divergences(before, run), _GROUP_FLOOR, min_values=4)
-    if usual is None or len(groups) < 2:
-        return None
-    found = _divergences(groups, run)
-    if not (found[len(found) // 2 :] > usual.limit).all():
-        return None  # a few bad batches and then the usual ones are no shift
-    counts = sum(groups, np.zeros(len(run), dtype=np.int64))
-    return MixShift(
-        data_position=after[0].data_position,
-        num_batches=len(groups) * GROUP,
-        divergence=float(np.median(found)),
-        usual=usual.median,
-        more=unusual_tokens(counts, run, MAX_TOKENS),
-        fewer=unusual_tokens(counts, run, MAX_TOKENS, fewer=True),
-    )
-
-
-def _groups(batches: Sequence[KeptBatch], size: int) -> list[IntArray]:
-    """Token counts of whole groups of consecutive batches."""
-    starts = range(0, len(batches) - GROUP + 1, GROUP)
-    groups = [count_tokens([b.tokens() for b in batches[s : s + GROUP]], size) for s in starts]
-    return [group for group in groups if group.sum()]
-
-
-def _divergences(groups: list[IntArray], run: IntArray) -> FloatArray:
-    return np.array([divergence(group, run) for group in groups if run.sum()])

@@ -1,5 +1,6 @@
 """KeptBatch: the token ids of one step's batch, and the losses of its sequences."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,9 +45,11 @@ class KeptBatch:
         return flat_tokens(self.parts)
 
 
-def flat_tokens(parts: tuple[TokenRows, ...] | list[TokenRows]) -> IntArray:
+def flat_tokens(parts: Sequence[TokenRows]) -> IntArray:
     """The token ids of these sequences in one array, without padding."""
     if not parts:
         return np.zeros(0, dtype=np.int64)
     flat = np.concatenate([part.reshape(-1) for part in parts])
-    return flat[flat >= 0].astype(np.int64)
+    if flat.size and flat.min() < 0:  # looking costs a tenth of selecting
+        flat = flat[flat >= 0]
+    return flat.astype(np.int64)

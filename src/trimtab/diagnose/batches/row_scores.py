@@ -1,5 +1,6 @@
 """Sequences compared with those before them: rare tokens, repeated phrases, loss."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,10 +38,10 @@ class Usual:
     """A value above it is unusual."""
 
     @classmethod
-    def of(cls, values: FloatArray, floor: float, min_values: int = MIN_USUAL) -> "Usual | None":
+    def of(cls, values: FloatArray, floor: float) -> "Usual | None":
         """From the values before an incident; None if they are too few."""
         values = values[np.isfinite(values)]
-        if len(values) < min_values:
+        if len(values) < MIN_USUAL:
             return None
         median = float(np.median(values))
         sigma = max(1.4826 * float(np.median(np.abs(values - median))), floor)
@@ -66,7 +67,7 @@ class RowScores:
     one; loss: its mean loss, infinite if it is not finite. NaN where a score is not known."""
 
 
-def score_rows(batches: list[KeptBatch], run: IntArray) -> RowScores:
+def score_rows(batches: Sequence[KeptBatch], run: IntArray) -> RowScores:
     """Score every sequence of these batches; `run` has a count for every id in them."""
     places: list[tuple[int, int, int]] = []
     found: dict[str, list[FloatArray]] = {name: [] for name in _FLOORS}

@@ -58,7 +58,7 @@ def count_tokens(arrays: Iterable[IntArray], size: int = 0) -> IntArray:
     """The count of each token id."""
     flat = list(arrays)
     tokens = np.concatenate(flat) if flat else np.zeros(0, dtype=np.int64)
-    return np.bincount(tokens, minlength=size).astype(np.int64)
+    return np.bincount(tokens, minlength=size).astype(np.int64, copy=False)
 
 
 def pad(counts: IntArray, size: int) -> IntArray:

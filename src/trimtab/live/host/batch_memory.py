@@ -20,14 +20,15 @@ from trimtab.core.errors import ConfigError
 from trimtab.core.incidents import Incident
 from trimtab.diagnose.batches.batch_report import BatchReport, Decode
 from trimtab.diagnose.batches.examine import MARGIN, KeptBatches, examine
-from trimtab.diagnose.batches.kept_batch import KeptBatch, flat_tokens
+from trimtab.diagnose.batches.kept_batch import KeptBatch, TokenRows, flat_tokens
 from trimtab.diagnose.batches.token_counts import count_tokens
 from trimtab.live.host.step_note import StepNote
 from trimtab.live.measure.row_losses import VALUES
 from trimtab.live.shield import Shield, log
 
-STEPS_AROUND, STEPS_BEFORE = 64, 64
-"""Batches kept of an incident, and from before it to compare with."""
+STEPS_AROUND, STEPS_BEFORE = 64, 192
+"""Batches kept of an incident, and from before it to compare with. Source: shifts of the lab's data
+mix are reported up to 60 steps late."""
 
 MAX_FROZEN = 4
 """Incidents whose batches are kept at once; together they may take as much as the memory. With more
@@ -56,7 +57,7 @@ class BatchMemory:
         self._batches: deque[KeptBatch] = deque()
         self._num_bytes = 0
         self._counts: IntArray = np.zeros(0, dtype=np.int64)
-        self._uncounted: list[IntArray] = []
+        self._uncounted: list[TokenRows] = []
         self._num_uncounted = 0
         self._frozen: dict[int, KeptBatches] = {}
         self._reports: dict[int, BatchReport] = {}
@@ -111,26 +112,30 @@ class BatchMemory:
         earlier = self._frozen.get(number)
         if earlier is None:
             if self._batches[0].tick <= max(onset, incident.peak.tick):
-                self._frozen[number] = self._freeze_first(onset)
+                self._frozen[number] = self._freeze_first(onset, incident.peak.tick)
             if len(self._frozen) > MAX_FROZEN:
                 self._examine(next(iter(self._frozen)))
             return
         last = earlier.around[-1].tick if earlier.around else onset - MARGIN - 1
         later = [batch for batch in self._batches if batch.tick > last]
         around = self._within_limits([*earlier.around, *later], STEPS_AROUND)
-        self._frozen[number] = dataclasses.replace(earlier, around=tuple(around))
+        self._frozen[number] = dataclasses.replace(
+            earlier, peak_tick=incident.peak.tick, around=tuple(around)
+        )
 
-    def _freeze_first(self, onset: int) -> KeptBatches:
+    def _freeze_first(self, onset: int, peak: int) -> KeptBatches:
         first = onset - MARGIN
-        before = [batch for batch in self._batches if batch.tick < first]
+        earlier = [batch for batch in self._batches if batch.tick < first]
         around = [batch for batch in self._batches if batch.tick >= first]
-        usual = self._within_limits(before[::-1], STEPS_BEFORE)[::-1]
+        before = self._within_limits(earlier[::-1], STEPS_BEFORE)[::-1]
         self._count()
-        counts = count_tokens([batch.tokens() for batch in before], len(self._counts))
+        old = earlier[: len(earlier) - len(before)]
+        counts = count_tokens([batch.tokens() for batch in old], len(self._counts))
         counts[: len(self._counts)] += self._counts
         return KeptBatches(
             onset_tick=onset,
-            usual=tuple(usual),
+            peak_tick=peak,
+            before=tuple(before),
             around=tuple(self._within_limits(around, STEPS_AROUND)),
             counts=counts,
         )
@@ -153,14 +158,13 @@ class BatchMemory:
 
     def _forget(self, batch: KeptBatch) -> None:
         self._num_bytes -= batch.num_bytes
-        tokens = flat_tokens(batch.parts)
-        self._uncounted.append(tokens)
-        self._num_uncounted += len(tokens)
+        self._uncounted += batch.parts
+        self._num_uncounted += sum(rows.size for rows in batch.parts)
         if self._num_uncounted >= max(COUNT_AT_ONCE, len(self._counts)):
             self._count()
 
     def _count(self) -> None:
-        counts = count_tokens(self._uncounted, len(self._counts))
+        counts = count_tokens([flat_tokens(self._uncounted)], len(self._counts))
         counts[: len(self._counts)] += self._counts
         self._counts, self._uncounted, self._num_uncounted = counts, [], 0
 
