@@ -1,9 +1,9 @@
 """The batches of an incident in words: a line or two for the terminal, a section as Markdown."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trimtab.diagnose.batches.batch_report import BatchReport, MixShift, RowReport
-from trimtab.diagnose.batches.token_counts import TokenShare
+from trimtab.diagnose.batches.token_counts import BAND_NAMES, Band, TokenShare
 from trimtab.diagnose.evidence.check import number
 from trimtab.diagnose.measures.repeats import RepeatedBatch
 from trimtab.policy.incident_report import IncidentReport
@@ -15,7 +15,9 @@ FIGURE = "tokens.svg"
 
 HOW_TO_KEEP = "not recorded; it needs `guard.steps(loader)` with batches that are still on the host"
 
-_MAX_ROWS_NAMED, _MAX_TOKENS_NAMED = 6, 3
+RARE_BANDS = BAND_NAMES[-2:]
+_MIN_RARE_SHARE = 0.1
+_MAX_TOKENS_NAMED = 3
 _MAX_IDS_SHOWN = 24
 _MAX_TEXT_SHOWN = 200
 
@@ -38,7 +40,7 @@ def unusual_tokens_text(batch: BatchReport | None) -> str | None:
     if batch is None or not batch.num_run_tokens:
         return None
     tokens = batch.shift.more if batch.shift else batch.tokens
-    return "; ".join(map(_token_share, tokens[:_MAX_TOKENS_NAMED])) or "none"
+    return _token_shares(tokens) or "none"
 
 
 def batch_section(report: IncidentReport, ranks: int | None) -> Iterator[str]:
@@ -51,18 +53,14 @@ def batch_section(report: IncidentReport, ranks: int | None) -> Iterator[str]:
         return
     whose = " of the first rank" if (ranks or 1) > 1 else ""
     yield (
-        f"- Sequences and tokens{whose}: {batch.num_batches} batches from {_place(batch)} were "
-        f"compared with {batch.num_run_tokens:,} tokens of the run before them. Token ids are in "
+        f"- Sequences and tokens{whose}: {batch.num_batches} batches around the onset were "
+        f"compared with {batch.num_run_tokens:,} tokens of the run before it. Token ids are in "
         "batch.json."
     )
     if not batch.is_unusual:
         yield "- No sequence of these batches is unusual against those before."
     yield from _row_table(batch)
     yield from _token_table(batch)
-
-
-def _place(batch: BatchReport) -> str:
-    return f"around step {batch.step}"
 
 
 def _row_table(batch: BatchReport) -> Iterator[str]:
@@ -148,33 +146,51 @@ def _shifted(shift: MixShift) -> str:
     )
     for word, tokens in (("more", shift.more), ("fewer", shift.fewer)):
         if tokens:
-            line += f"; {word} of {'; '.join(map(_token_share, tokens[:_MAX_TOKENS_NAMED]))}"
+            line += f"; {word}: {_token_shares(tokens)}"
     return line
 
 
 def _unusual_rows(batch: BatchReport) -> str:
     rows = [row for row in batch.rows if row.reasons]
-    positions = {row.data_position for row in rows}
-    named = sorted({row.row for row in rows[:_MAX_ROWS_NAMED]})
-    which = _listed(named) if len(positions) == 1 else f"{batch.num_unusual_rows} of its rows"
-    if batch.num_unusual_rows == batch.num_rows > 1:
-        which = f"all {batch.num_rows} rows"
-    elif len(positions) == 1:
-        which = f"row{'s' if len(named) > 1 else ''} {which}"
-        if batch.num_unusual_rows > len(named):
-            which += f" and {batch.num_unusual_rows - len(named)} more"
     reasons = " and ".join(dict.fromkeys(reason for row in rows for reason in row.reasons))
+    which = _which_rows(batch, rows)
     line = f"{which} of the batch at {_at(batch.data_position, batch.step)}: {reasons}"
+    rare = [band for band in batch.bands if band.name in RARE_BANDS]
+    if sum(band.share for band in rare) > _MIN_RARE_SHARE:
+        share, run_share = (sum(values) for values in zip(*map(_shares, rare), strict=True))
+        line += f", {share_text(share)} of it rare or new tokens ({share_text(run_share)} usual)"
     if batch.tokens:
-        line += f"; {'; '.join(map(_token_share, batch.tokens[:_MAX_TOKENS_NAMED]))}"
+        line += f"; {_token_shares(batch.tokens)}"
     others = len(batch.unusual_positions) - 1
-    return f"{line}; {others} other batches have unusual rows too" if others > 0 else line
+    if others > 0:
+        line += f"; unusual rows in {others} other batch{'es' if others > 1 else ''} too"
+    return line
 
 
-def _token_share(token: TokenShare) -> str:
-    return (
-        f"token {_name(token)} is {share_text(token.share)} of it, "
-        f"{share_text(token.run_share)} in the run"
+def _which_rows(batch: BatchReport, rows: list[RowReport]) -> str:
+    """The unusual rows by number, where that is short."""
+    count, places = batch.num_unusual_rows, sorted(row.row for row in rows)
+    if count == batch.num_rows > 1:
+        return f"all {count} rows"
+    if len({row.data_position for row in rows}) > 1 or count > len(rows):
+        return f"{count} of {batch.num_rows} rows"
+    if count == 1:
+        return f"row {places[0]}"
+    if count > 2 and places[-1] - places[0] == count - 1:
+        return f"rows {places[0]} to {places[-1]}"
+    return f"rows {', '.join(map(str, places[:-1]))} and {places[-1]}"
+
+
+def _shares(band: Band) -> tuple[float, float]:
+    return band.share, band.run_share
+
+
+def _token_shares(tokens: Sequence[TokenShare]) -> str:
+    """The first of these tokens: "token 17 is 61 % (0.02 % in the run), token 4 ..."."""
+    return ", ".join(
+        f"token {_name(token)} is {share_text(token.share)} ({share_text(token.run_share)} in the "
+        "run)"
+        for token in tokens[:_MAX_TOKENS_NAMED]
     )
 
 
@@ -184,11 +200,6 @@ def _name(token: TokenShare) -> str:
 
 def _at(position: int, step: int) -> str:
     return f"position {position}" if position >= 0 else f"step {step}"
-
-
-def _listed(numbers: list[int]) -> str:
-    names = list(map(str, numbers))
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def share_text(share: float) -> str:

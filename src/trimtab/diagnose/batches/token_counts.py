@@ -130,11 +130,14 @@ def bands(counts: IntArray, run: IntArray) -> tuple[Band, ...]:
     )
 
 
-def divergence(counts: IntArray, run: IntArray) -> float:
-    """The Jensen-Shannon divergence of two counts, in bits: 0 if alike, 1 if disjoint."""
-    size = max(len(counts), len(run))
-    p, q = pad(counts, size) / counts.sum(), pad(run, size) / run.sum()
-    middle = (p + q) / 2
-    with np.errstate(divide="ignore", invalid="ignore"):
-        terms = np.nan_to_num(p * np.log2(p / middle)) + np.nan_to_num(q * np.log2(q / middle))
-    return float(terms.sum() / 2)
+def divergence(one: IntArray, other: IntArray) -> FloatArray:
+    """The Jensen-Shannon divergence along the last axis, in bits: 0 if alike, 1 if disjoint."""
+    p = one / one.sum(axis=-1, keepdims=True)
+    q = other / other.sum(axis=-1, keepdims=True)
+    return _entropy((p + q) / 2) - (_entropy(p) + _entropy(q)) / 2
+
+
+def _entropy(shares: FloatArray) -> FloatArray:
+    # The smallest double stands for 0: a share of 0 has no entropy, and log 0 is an error.
+    entropy: FloatArray = -(shares * np.log2(np.maximum(shares, 5e-324))).sum(axis=-1)
+    return entropy
