@@ -110,6 +110,7 @@ def test_a_shift_in_one_line() -> None:
         usual=0.01,
         more=(token(5),),
         fewer=(),
+        bands=(),
     )
     (line, _) = batch_lines(incident(batch(shift=shift)))
     assert line.startswith("from position 1200 on the tokens differ from those of the run before")
@@ -151,7 +152,14 @@ def test_text_of_the_data_is_never_read_as_markup() -> None:
 
 def test_the_figure_is_well_formed_whatever_is_in_it() -> None:
     shift = MixShift(
-        step=1, data_position=-1, num_batches=1, divergence=0.1, usual=0.0, more=(), fewer=()
+        step=1,
+        data_position=-1,
+        num_batches=1,
+        divergence=0.1,
+        usual=0.0,
+        more=(),
+        fewer=(),
+        bands=(),
     )
     for found in (batch(), batch(tokens=(), bands=()), batch(shift=shift), batch(data_position=-1)):
         root = ET.fromstring(draw_tokens(found))

@@ -105,7 +105,7 @@ def _tokens_of(row: RowReport) -> str:
 
 
 def _token_table(batch: BatchReport) -> Iterator[str]:
-    tokens = (*batch.shift.more, *batch.shift.fewer) if batch.shift else batch.tokens
+    tokens, bands = batch.histogram
     if tokens:
         yield ""
         yield (
@@ -121,7 +121,7 @@ def _token_table(batch: BatchReport) -> Iterator[str]:
                 *(share_text(token.run_share), f"{token.log2_ratio:+.1f}", f"{token.g2:.0f}"),
             )
             yield f"| {' | '.join(map(escape_markdown, cells))} |"
-    if batch.bands:
+    if bands:
         yield ""
         yield f"Token histogram ([figure]({FIGURE})):"
         yield ""

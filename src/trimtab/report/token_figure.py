@@ -6,7 +6,8 @@ Two groups of bars: the tokens that are named, and all tokens by how frequent th
 from collections.abc import Iterator
 from html import escape
 
-from trimtab.diagnose.batches.batch_report import BatchReport
+from trimtab.diagnose.batches.batch_report import BatchReport, MixShift
+from trimtab.diagnose.batches.token_counts import TokenShare
 from trimtab.report.escaping import printable
 
 WIDTH, LABEL, VALUE, BAR, GAP = 760, 270, 64, 9, 30
@@ -16,26 +17,28 @@ _HERE, _RUN, _TEXT, _LINE = "#c2410c", "#64748b", "#1e293b", "#cbd5e1"
 _TEXT_BAR = 20
 _MAX_LABEL = 36
 
+_TITLES = ("named tokens", "all tokens, by frequency in the run")
+
 Row = tuple[str, float, float]
 """Label, share here, share in the run."""
 
 
 def histogram_rows(batch: BatchReport) -> tuple[list[Row], list[Row]]:
     """The named tokens, and the bands of frequency."""
-    shift = batch.shift
-    named = (*shift.more, *shift.fewer) if shift else batch.tokens
-    tokens = [
-        (f"token {token.id}" + (f" {token.text!r}" if token.text else ""), token) for token in named
-    ]
+    tokens, bands = batch.histogram
     return (
-        [(label, token.share, token.run_share) for label, token in tokens],
-        [(band.name, band.share, band.run_share) for band in batch.bands],
+        [(_label(token), token.share, token.run_share) for token in tokens],
+        [(band.name, band.share, band.run_share) for band in bands],
     )
+
+
+def _label(token: TokenShare) -> str:
+    return f"token {token.id}" if token.text is None else f"token {token.id} {token.text!r}"
 
 
 def text_histogram(batch: BatchReport) -> Iterator[str]:
     """The histogram in lines of text; bars are as long as the share is large."""
-    for title, rows in zip(_titles(batch), histogram_rows(batch), strict=True):
+    for title, rows in zip(_TITLES, histogram_rows(batch), strict=True):
         if not rows:
             continue
         labels = [_short(label) for label, _, _ in rows]
@@ -47,10 +50,6 @@ def text_histogram(batch: BatchReport) -> Iterator[str]:
             left, right = cells
             yield f"{label:<{width}}  {left:<{_TEXT_BAR + 8}}  {right}".rstrip()
         yield ""
-
-
-def _titles(batch: BatchReport) -> tuple[str, str]:
-    return "token", "tokens by frequency in the run"
 
 
 def _bar(share: float) -> str:
@@ -66,19 +65,21 @@ def draw_tokens(batch: BatchReport) -> str:
     """The histogram as an SVG document."""
     parts: list[str] = []
     y = 26
-    where = f"position {batch.data_position}" if batch.data_position >= 0 else f"step {batch.step}"
     if batch.shift is not None:
-        subject = "the batches since the shift; by frequency, the most unusual batch"
+        subject = f"{batch.shift.num_batches} batches from {_where(batch.shift)} on"
     elif batch.num_unusual_rows:
-        subject = f"{batch.num_unusual_rows} unusual sequences of the batch at {where}"
+        plural = "s" if batch.num_unusual_rows > 1 else ""
+        subject = (
+            f"{batch.num_unusual_rows} unusual sequence{plural} of the batch at {_where(batch)}"
+        )
     else:
-        subject = f"the batch at {where}"
+        subject = f"the batch at {_where(batch)}"
     parts.append(_text(16, y, f"Tokens of {subject}", weight="bold", size=14))
     y += 22
     parts.append(_rect(16, y - 9, 12, 9, _HERE) + _text(34, y, "here"))
     parts.append(_rect(84, y - 9, 12, 9, _RUN) + _text(102, y, "the run before the incident"))
     y += 26
-    for title, rows in zip(_titles(batch), histogram_rows(batch), strict=True):
+    for title, rows in zip(_TITLES, histogram_rows(batch), strict=True):
         if rows:
             parts.append(_text(16, y, title, weight="bold"))
             y += 10
@@ -91,6 +92,11 @@ def draw_tokens(batch: BatchReport) -> str:
         f'viewBox="0 0 {WIDTH} {y}" font-family="system-ui, sans-serif" font-size="12" '
         f'fill="{_TEXT}">\n<rect width="{WIDTH}" height="{y}" fill="#ffffff"/>\n{body}\n</svg>\n'
     )
+
+
+def _where(batch: BatchReport | MixShift) -> str:
+    known = batch.data_position >= 0
+    return f"position {batch.data_position}" if known else f"step {batch.step}"
 
 
 def _draw_group(rows: list[Row], y: int) -> tuple[list[str], int]:

@@ -54,6 +54,8 @@ class MixShift:
     """The same by chance: of these batches in a random order."""
     more: tuple[TokenShare, ...]
     fewer: tuple[TokenShare, ...]
+    bands: tuple[Band, ...]
+    """These batches as a histogram over how frequent a token was before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,13 @@ class BatchReport:
     shift: MixShift | None
 
     @property
+    def histogram(self) -> tuple[tuple[TokenShare, ...], tuple[Band, ...]]:
+        """The tokens and the bands that a histogram shows: of the shift, if there is one."""
+        if self.shift is None:
+            return self.tokens, self.bands
+        return (*self.shift.more, *self.shift.fewer), self.shift.bands
+
+    @property
     def is_unusual(self) -> bool:
         """Whether anything stands out."""
         return bool(self.num_unusual_rows or self.shift)
@@ -115,7 +124,7 @@ class BatchReport:
                 "usual": {str(name): float(value) for name, value in saved["usual"].items()},
                 "rows": tuple(_row(part) for part in saved["rows"]),
                 "tokens": _tokens(saved["tokens"]),
-                "bands": tuple(Band(**_known(Band, part)) for part in saved["bands"]),
+                "bands": _bands(saved["bands"]),
                 "shift": None if shift is None else _shift(shift),
             }
         )
@@ -131,12 +140,16 @@ def _row(saved: Mapping[str, Any]) -> RowReport:
 
 
 def _shift(saved: Mapping[str, Any]) -> MixShift:
-    lists = {name: _tokens(saved[name]) for name in ("more", "fewer")}
-    return MixShift(**{**_known(MixShift, saved), **lists})
+    more, fewer, bands = _tokens(saved["more"]), _tokens(saved["fewer"]), _bands(saved["bands"])
+    return MixShift(**{**_known(MixShift, saved), "more": more, "fewer": fewer, "bands": bands})
 
 
 def _tokens(saved: Any) -> tuple[TokenShare, ...]:
     return tuple(TokenShare(**_known(TokenShare, part)) for part in saved)
+
+
+def _bands(saved: Any) -> tuple[Band, ...]:
+    return tuple(Band(**_known(Band, part)) for part in saved)
 
 
 def _known(cls: type[Any], saved: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,10 @@ step later, and bad batches come in a row. Source: bad shards of the lab have 1 
 MAX_ROWS, MAX_TOKEN_IDS, MAX_TOKENS, MAX_POSITIONS = 8, 512, 8, 64
 """Sequences of a report, token ids of each, tokens that are named, positions that are listed."""
 
-REASONS = {"rarity": "rare tokens", "repetition": "repeated phrase", "loss": "high loss"}
+_NEARLY = 0.7
+"""Of several bad batches in a row the first is reported, if it is this unusual."""
+
+REASONS = {"rarity": "rare tokens", "repetition": "repeated phrase", "loss_gap": "high loss"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +58,13 @@ def examine(kept: KeptBatches) -> BatchReport | None:
     size = 1 + max((int(part.max(initial=0)) for part in parts), default=0)
     earlier = pad(kept.counts, size)
     run = earlier + count_tokens([batch.tokens() for batch in kept.before], len(earlier))
-    usual = usual_rows(score_rows(kept.before, run))
-    rows = score_rows(around, run)
+    before, rows = score_rows(kept.before, run), score_rows(around, run)
+    usual = usual_rows(before)
     excess = {name: limit.excess(rows.scores[name]) for name, limit in usual.items()}
-    total: FloatArray = sum(excess.values(), np.zeros(len(rows.batch)))
+    nothing = np.zeros(len(rows.batch))
+    total = excess.get("rarity", nothing) + excess.get("repetition", nothing)
+    if not total.any():  # what sequences are made of says more than what became of them
+        total = excess.get("loss_gap", nothing)
     is_odd = total > 0
     chosen = _choose(around, rows, total, kept.onset_tick)
     batch = around[chosen]
@@ -81,9 +87,9 @@ def examine(kept: KeptBatches) -> BatchReport | None:
         num_rows=batch.num_rows,
         num_unusual_rows=len(odd),
         unusual_positions=tuple(around[at].data_position for at in odd_batches[:MAX_POSITIONS]),
-        usual={name: limit.median for name, limit in usual.items()},
+        usual=_medians(before),
         rows=tuple(
-            _row(batch, rows, int(at), [name for name in excess if excess[name][at] > 0])
+            _row(batch, rows, at, [name for name in excess if is_odd[at] and excess[name][at] > 0])
             for at in sorted(here.tolist(), key=lambda at: _order(rows, total, at))[:MAX_ROWS]
         ),
         tokens=unusual_tokens(counts, run, MAX_TOKENS),
@@ -99,9 +105,10 @@ def _is_near(tick: int, kept: KeptBatches) -> bool:
 
 
 def _choose(around: list[KeptBatch], rows: RowScores, total: FloatArray, onset_tick: int) -> int:
-    """The batch with the most unusual sequences; else that at the onset."""
+    """The first batch that is about as unusual as any; if none is, that at the onset."""
     if total.any():
-        return int(np.argmax(np.bincount(rows.batch, weights=total, minlength=len(around))))
+        sums = np.bincount(rows.batch, weights=total, minlength=len(around))
+        return int(np.argmax(sums >= _NEARLY * sums.max()))
     ticks = np.array([batch.tick for batch in around])
     return min(int(np.searchsorted(ticks, onset_tick)), len(around) - 1)
 
@@ -115,7 +122,7 @@ def _order(rows: RowScores, total: FloatArray, at: int) -> tuple[float, float, f
 def _row(batch: KeptBatch, rows: RowScores, at: int, names: list[str]) -> RowReport:
     part, row = int(rows.part[at]), int(rows.row[at])
     tokens = flat_tokens([batch.parts[part][row]]) if part < len(batch.parts) else np.zeros(0, int)
-    has_loss = not np.isnan(rows.scores["loss"][at])
+    has_loss = part < len(batch.losses) and row < len(batch.losses[part])
     losses = batch.losses[part][row].tolist() if has_loss else None
     return RowReport(
         data_position=batch.position_of(part),
@@ -129,6 +136,15 @@ def _row(batch: KeptBatch, rows: RowScores, at: int, names: list[str]) -> RowRep
         num_tokens=len(tokens),
         token_ids=tuple(tokens[:MAX_TOKEN_IDS].tolist()),
     )
+
+
+def _medians(rows: RowScores) -> dict[str, float]:
+    """The usual value of each score that is shown."""
+    finite = {
+        name: rows.scores[name][np.isfinite(rows.scores[name])]
+        for name in ("rarity", "repetition", "loss")
+    }
+    return {name: float(np.median(values)) for name, values in finite.items() if len(values)}
 
 
 def _known(value: float) -> float | None:

@@ -11,7 +11,12 @@ import numpy as np
 from trimtab.core.block import FloatArray, IntArray
 from trimtab.diagnose.batches.batch_report import MixShift
 from trimtab.diagnose.batches.kept_batch import KeptBatch
-from trimtab.diagnose.batches.token_counts import count_tokens, divergence, unusual_tokens
+from trimtab.diagnose.batches.token_counts import (
+    bands,
+    count_tokens,
+    divergence,
+    unusual_tokens,
+)
 
 MIN_SIDE = 16
 """Batches on either side of a split: fewer are bad batches, not a different mix."""
@@ -54,6 +59,7 @@ def find_shift(batches: Sequence[KeptBatch], run: IntArray, max_tokens: int) -> 
         usual=float(np.mean([_difference(table[order], split, split) for order in orders])),
         more=unusual_tokens(after, before, max_tokens),
         fewer=unusual_tokens(after, before, max_tokens, fewer=True),
+        bands=bands(after, before),
     )
 
 

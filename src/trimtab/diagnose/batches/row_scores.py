@@ -19,8 +19,9 @@ Source: the limit of the gate's loss (`GateConfig.loss_sigmas`)."""
 MIN_USUAL = 16
 """Values from before that are needed to say what is usual."""
 
-_FLOORS = {"rarity": 0.05, "repetition": 0.02, "loss": 0.05}
-"""The smallest sigma of each score: sequences that are all alike have none."""
+_FLOORS = {"rarity": 0.05, "repetition": 0.1, "loss_gap": 0.05}
+"""The scores that are judged, and the smallest sigma of each: sequences that are all alike have
+none. So more than 0.6 of a sequence must repeat; tables in the lab's text reach 0.76 at times."""
 
 _LARGEST = 1e9
 """Stands for an infinite score."""
@@ -64,13 +65,14 @@ class RowScores:
     """Its micro-batch and its row in it."""
     scores: dict[str, FloatArray]
     """rarity: mean -log p of its tokens in the run; repetition: share of its 4-grams that repeat
-    one; loss: its mean loss, infinite if it is not finite. NaN where a score is not known."""
+    one; loss: its mean loss; loss_gap: that above the median of its micro-batch, because after a
+    bad update all losses are high. NaN where a score is not known, infinite for a bad loss."""
 
 
 def score_rows(batches: Sequence[KeptBatch], run: IntArray) -> RowScores:
     """Score every sequence of these batches; `run` has a count for every id in them."""
     places: list[tuple[int, int, int]] = []
-    found: dict[str, list[FloatArray]] = {name: [] for name in _FLOORS}
+    found: dict[str, list[FloatArray]] = {name: [] for name in (*_FLOORS, "loss")}
     surprise = -np.log((run + 1.0) / (run.sum() + len(run)))
     for index, batch in enumerate(batches):
         for part in range(max(len(batch.parts), len(batch.losses))):
@@ -81,10 +83,10 @@ def score_rows(batches: Sequence[KeptBatch], run: IntArray) -> RowScores:
             missing = np.full(count, np.nan)
             found["rarity"].append(missing if rows is None else rarity(rows, surprise))
             found["repetition"].append(missing if rows is None else repetition(rows))
-            if losses is None or len(losses) != count:
-                found["loss"].append(missing)
-            else:
-                found["loss"].append(np.where(np.isfinite(losses[:, 0]), losses[:, 0], np.inf))
+            is_known = losses is not None and len(losses) == count
+            loss = losses[:, 0] if losses is not None and is_known else missing
+            found["loss"].append(loss)
+            found["loss_gap"].append(_gaps(loss) if is_known else missing)
     columns = np.array(places, dtype=np.int64).reshape(-1, 3)
     none = np.zeros(0)
     return RowScores(
@@ -95,9 +97,17 @@ def score_rows(batches: Sequence[KeptBatch], run: IntArray) -> RowScores:
     )
 
 
+def _gaps(losses: FloatArray) -> FloatArray:
+    """How far each loss is above the median of all; infinite for one that is not finite."""
+    is_finite = np.isfinite(losses)
+    if not is_finite.any():
+        return np.full(len(losses), np.nan)
+    return np.where(is_finite, losses - np.median(losses[is_finite]), np.inf)
+
+
 def usual_rows(scores: RowScores) -> dict[str, Usual]:
-    """What is usual for each score that is known well enough."""
-    found = {name: Usual.of(values, _FLOORS[name]) for name, values in scores.scores.items()}
+    """What is usual for each score that is judged, if it is known well enough."""
+    found = {name: Usual.of(scores.scores[name], floor) for name, floor in _FLOORS.items()}
     return {name: usual for name, usual in found.items() if usual is not None}
 
 
