@@ -24,9 +24,9 @@ MIN_SIDE = 16
 MAX_KINDS = 512
 """The most frequent tokens are compared one by one, all others as one."""
 
-SHUFFLES, SIGMAS = 24, 8.0
+SHUFFLES, SIGMAS = 24, 12.0
 """Random orders, and sigmas above their mean from which a difference is a shift. Source: tune seeds
-of the lab, where shifts reach 14 and more, and incidents of other causes stay under 6."""
+of the lab, where shifts reach 58 and more, and incidents of other causes at most 7."""
 
 _STRIDE = 4
 """In a random order, splits are tried at every fourth batch."""
