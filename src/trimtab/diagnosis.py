@@ -17,14 +17,18 @@ from trimtab.core.block import Block
 from trimtab.core.config import Config
 from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError, JournalError, NoUsableLoss
+from trimtab.core.incidents import Incident
 from trimtab.core.reader import LogReader
 from trimtab.core.signals import LOSS, REFERENCE_LOSS
 from trimtab.detect.reference.side_by_side import lay_beside, same_batches
 from trimtab.detect.user_detectors import load_user_detectors
+from trimtab.diagnose.batches.batch_report import BatchReport
+from trimtab.diagnose.batches.examine import MARGIN
 from trimtab.diagnose.context import RunFacts
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.judge import Judge
 from trimtab.readers import read_log
+from trimtab.report.incident_files import read_batches
 from trimtab.report.run_report import RunReport
 from trimtab.rulesets import RuleSet, rule_set
 
@@ -46,6 +50,8 @@ class Source:
     notes: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
     """The notes about readers of users that failed and were left out."""
+    batches: tuple[BatchReport, ...] = ()
+    """What the run kept of the batches around its incidents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +125,11 @@ def build_report(
     judge = made.judge
     incidents = []
     for incident in judge.incidents:
-        incidents.append(judge.explain(incident, source.block, source.facts))
+        explained = judge.explain(incident, source.block, source.facts)
+        batch = _batch_of(incident, source.batches)
+        if batch is not None and explained.diagnosis.repeated_batch is not None:
+            batch = dataclasses.replace(batch, shift=None)  # one batch has its own mix of tokens
+        incidents.append(dataclasses.replace(explained, batch=batch))
         if progress is not None:
             progress("Explaining", len(incidents), len(judge.incidents))
     return RunReport(
@@ -166,7 +176,23 @@ def read_run(run: RunDirectory, progress: Callable[[int, int], None] | None = No
     except JournalError as error:  # the records are worth judging without it
         facts = RunFacts()
         notes.append(str(error))
-    return Source(block=reading.block, format="journal", facts=facts, notes=tuple(notes))
+    batches, failed = read_batches(run.incidents)
+    notes += failed
+    return Source(
+        block=reading.block, format="journal", facts=facts, notes=tuple(notes), batches=batches
+    )
+
+
+def _batch_of(incident: Incident, batches: Sequence[BatchReport]) -> BatchReport | None:
+    """What was kept for an incident: other rules may date its onset a little differently."""
+    near = [
+        batch
+        for batch in batches
+        if incident.onset.tick - MARGIN <= batch.onset_tick <= incident.last.tick
+    ]
+    # Of several for the same onset, the last one is of the latest attempt to close the run.
+    nearest = min((abs(b.onset_tick - incident.onset.tick) for b in near), default=0)
+    return next((b for b in near[::-1] if abs(b.onset_tick - incident.onset.tick) == nearest), None)
 
 
 def _read_log(

@@ -16,19 +16,27 @@ READS = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::e
 
 
 def steps(
-    guard: Any, model: Tiny, optimizer: torch.optim.Optimizer, count: int, device: str
+    guard: Any,
+    model: Tiny,
+    optimizer: torch.optim.Optimizer,
+    count: int,
+    device: str,
+    *,
+    token_loss: bool = False,
 ) -> None:
     for _ in range(count):
         batch = torch.zeros((4, 9), dtype=torch.long, device=device)
         loss = loss_of(model, batch)
         guard.record(loss=loss, tokens=batch.numel())
+        if token_loss:
+            guard.record(token_loss=loss * torch.ones((4, 8), device=device))
         loss.backward()
         guard.clip_grad_norm_(1.0)
         optimizer.step()
         optimizer.zero_grad()
 
 
-def count_operations(run_dir: Path, *, enabled: bool) -> Counter[str]:
+def count_operations(run_dir: Path, *, enabled: bool, token_loss: bool = False) -> Counter[str]:
     """Operations of 10 steps, telemetry among them, with fused AdamW."""
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
@@ -36,13 +44,20 @@ def count_operations(run_dir: Path, *, enabled: bool) -> Counter[str]:
         steps(guard, model, optimizer, 10, "cpu")  # state and buffers exist now
         counting = Counting()
         with counting:
-            steps(guard, model, optimizer, 10, "cpu")
+            steps(guard, model, optimizer, 10, "cpu", token_loss=token_loss)
     return counting.counts
 
 
 def test_no_host_read_with_fused_adamw(tmp_path: Path) -> None:
     counts = count_operations(tmp_path, enabled=True)
     assert sum(counts[name] for name in READS) == 0
+
+
+def test_losses_of_tokens_are_reduced_without_a_host_read(tmp_path: Path) -> None:
+    counts = count_operations(tmp_path / "with", enabled=True, token_loss=True)
+    assert sum(counts[name] for name in READS) == 0
+    without = count_operations(tmp_path / "without", enabled=True)
+    assert sum(counts.values()) - sum(without.values()) < 10 * 24, counts - without
 
 
 def test_few_operations_a_step(tmp_path: Path) -> None:
@@ -58,8 +73,10 @@ def test_the_step_runs_on_meta_where_any_read_raises(tmp_path: Path) -> None:
         model = Tiny()
     optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
     with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-        steps(guard, model, optimizer, 25, "meta")
-        assert not guard._monitor.shields.numbers.is_down  # type: ignore[union-attr]
+        steps(guard, model, optimizer, 25, "meta", token_loss=True)
+        shields = guard._monitor.shields  # type: ignore[union-attr]
+        assert not shields.numbers.is_down
+        assert not shields.user.is_down
 
 
 def test_a_planted_read_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,6 +140,14 @@ class LiveConfig(Section):
     activations: bool = True
     """Whether the outputs of the model's blocks are measured by forward hooks."""
 
+    batch_memory_steps: int = 1024
+    """Steps whose token ids are kept on the host, so that an incident can name sequences and
+    tokens; 0 keeps none. Records are judged once a second, or when 512 of them wait."""
+
+    batch_memory_mb: float = 64.0
+    """The most that these token ids may take, at 4 bytes each. Batches of open incidents may take
+    as much again."""
+
     max_nonfinite_steps: int = 100
     """Steps in a row that are not finite before a protected run is stopped, and before an observed
     one logs a warning. Source: a GradScaler that starts at 2^16 needs at most 40 to find its
@@ -156,6 +164,8 @@ class LiveConfig(Section):
 
     def __post_init__(self) -> None:
         require(self.max_nonfinite_steps >= 1, "max_nonfinite_steps must be at least 1")
+        require(self.batch_memory_steps >= 0, "batch_memory_steps must not be negative")
+        require(self.batch_memory_mb > 0, "batch_memory_mb must be positive")
         require(self.rank_timeout_seconds > 0, "rank_timeout_seconds must be positive")
         require(self.hang_seconds >= 0, "hang_seconds must not be negative")
         require(0 <= self.lag_steps <= 100, "lag_steps must be in 0..100")

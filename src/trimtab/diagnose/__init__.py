@@ -6,6 +6,6 @@ findings --> IncidentTracker --> incident --> observations --> ranking --> Diagn
 
 incidents/    the state machine          evidence/    checks and observations
 causes/       from evidence to a cause   tree/        the textbook's decision tree
-measures/     figures of an incident or a run
+batches/      its sequences, tokens      measures/    figures of an incident or a run
 context, diagnosis                       one incident before and after it is explained
 """

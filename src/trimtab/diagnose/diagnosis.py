@@ -9,6 +9,7 @@ from trimtab.diagnose.causes.ranking import Ranking
 from trimtab.diagnose.context import IncidentContext
 from trimtab.diagnose.measures.cost import Cost, compute_cost
 from trimtab.diagnose.measures.layers import LayerNorms, layer_norms
+from trimtab.diagnose.measures.repeats import RepeatedBatch, repeated_batch
 from trimtab.diagnose.measures.symptoms import Symptoms, measure
 from trimtab.diagnose.tree.walk import Walk
 
@@ -22,6 +23,8 @@ class Diagnosis:
     """The final class; None if the log ends too early to say."""
     symptoms: Symptoms
     layers: tuple[LayerNorms, ...]
+    repeated_batch: RepeatedBatch | None
+    """The batch that was served several times, if one was."""
     walk: Walk | None
     """The questions of a decision tree; None if the rules weigh evidence."""
     ranking: Ranking | None
@@ -52,6 +55,7 @@ def diagnose(context: IncidentContext, explain: Explain) -> Diagnosis:
         incident_class=explained.incident_class or incident.incident_class,
         symptoms=measure(context),
         layers=layer_norms(context),
+        repeated_batch=repeated_batch(context),
         walk=explained.walk,
         ranking=explained.ranking,
         hypotheses=explained.hypotheses,

@@ -65,13 +65,16 @@ class Guard:
         tokens: Number | None = None,
         grad_norm: Number | None = None,
         eval_loss: Number | None = None,
+        token_loss: torch.Tensor | None = None,
         **metrics: Number,
     ) -> None:
         """Take the numbers of a micro-batch, before `optimizer.step()`.
 
         `loss` is undivided, `tokens` is what it is the mean of, `grad_norm` is from before
-        clipping. Other signals are journalled as the first rank has them. A loss without a graph
-        that is recorded in evaluation (`model.eval()`, `torch.no_grad()`) belongs to no step.
+        clipping. `token_loss` has the loss of every token, [batch, sequence], or of every sequence,
+        [batch]: reports then name the sequences with the highest loss. Other signals are journalled
+        as the first rank has them. A loss without a graph that is recorded in evaluation
+        (`model.eval()`, `torch.no_grad()`) belongs to no step.
         """
         monitor = self._monitor
         if loss is not None and self._is_evaluation(loss):
@@ -79,7 +82,7 @@ class Guard:
                 "trimtab: a loss recorded in evaluation mode or without gradients belongs to no "
                 "training step and is left out; give it as record(eval_loss=...)"
             )
-            loss = tokens = grad_norm = None
+            loss = tokens = grad_norm = token_loss = None
         if loss is not None:
             grew = monitor.begin_record(loss)
         if not monitor.is_watching:
@@ -100,6 +103,14 @@ class Guard:
                     self._report_once(f"trimtab: grad_norm is not a number but {odd}")
         if eval_loss is not None:
             self._add(signals.EVAL_LOSS, eval_loss)
+        if token_loss is not None and monitor.recorder is not None:
+            with monitor.shields.user.guarding("record"):
+                try:
+                    monitor.facts.row_losses.add(token_loss)
+                except OddNumber as odd:
+                    self._report_once(
+                        f"trimtab: token_loss is not [batch, sequence] or [batch], but {odd}"
+                    )
         for name, value in metrics.items():
             self._add(name, value)
 

@@ -19,6 +19,7 @@ from trimtab.core.errors import ConfigError, TrimtabError
 from trimtab.core.incidents import Incident
 from trimtab.journal import RunDirectory
 from trimtab.live.guard import Guard, NoGuard
+from trimtab.live.host.batch_memory import BatchMemory, find_decode
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.loop.hang_watchdog import HangWatchdog
 from trimtab.live.loop.step_monitor import StepMonitor
@@ -55,6 +56,8 @@ def watch(
     scheduler: Any = None,
     state: Mapping[str, Any] | None = None,
     batch_loss: Callable[[Any], torch.Tensor] | None = None,
+    tokenizer: Any = None,
+    batch_text: bool = False,
     on_incident: Callable[[Incident], None] | None = None,
     process_group: Any = None,
     replicas: int | None = None,
@@ -82,6 +85,9 @@ def watch(
             with state_dict and load_state_dict.
         batch_loss: For "recover": computes the loss of a batch of the loader, to find out whether
             the weights are damaged.
+        tokenizer: What turns token ids into text: an object with `decode(ids)`, or a function.
+        batch_text: Whether reports may show tokens and sequences as text, not by id alone. It is
+            your data that is written there, so it is off by default.
         on_incident: Called with an incident when it opens, changes or closes; on the first rank,
             in a thread of its own.
         process_group: The ranks that train the model, if not all do and it is not in a DDP of
@@ -91,6 +97,7 @@ def watch(
         enabled: False gives a guard that does nothing and has the same interface.
     """
     chosen = _mode(mode)
+    decode = find_decode(tokenizer, batch_text=batch_text)
     if not enabled:
         if dist.is_initialized():
             announce(find_ranks(model, process_group), RankFacts(is_enabled=False))
@@ -116,6 +123,7 @@ def watch(
                 first_step=step,
                 shield=parts.shields.judge,
                 on_incident=on_incident,
+                batches=BatchMemory(settings.live, decode, parts.shields.batches),
             )
     except Exception as error:  # reported below, when the other ranks know of it
         problem = error

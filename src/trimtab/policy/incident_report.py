@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from trimtab.core.actions import Action
 from trimtab.core.incidents import Incident
+from trimtab.diagnose.batches.batch_report import BatchReport
 from trimtab.diagnose.diagnosis import Diagnosis
 
 
@@ -13,6 +14,8 @@ class IncidentReport:
 
     diagnosis: Diagnosis
     action: Action
+    batch: BatchReport | None = None
+    """Its sequences and tokens, if the run kept them."""
 
     @property
     def incident(self) -> Incident:

@@ -3,6 +3,8 @@
 run_report           RunReport: the values that all views are made from
 terminal, sparkline  `trimtab diagnose` in a terminal
 postmortem, reasons  one incident as Markdown; what decided about its cause
+batch_section        its sequences and tokens, as lines and as Markdown
+token_figure         their histogram, as text and as SVG
 incident_files       the folder of each incident on disk
 live_view            `trimtab follow`
 check_view           `trimtab check`

@@ -1,7 +1,9 @@
-"""The files of a report: one folder per incident, with incident.json and postmortem.md in it.
+"""The files of a report: one folder per incident.
 
 <folder>/0001-step-000312/incident.json     for machines
 <folder>/0001-step-000312/postmortem.md     for people
+<folder>/0001-step-000312/batch.json        the sequences and tokens, if the run kept them
+<folder>/0001-step-000312/tokens.svg        their histogram against the run's
 """
 
 import hashlib
@@ -11,11 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trimtab.core.incidents import Incident
+from trimtab.core.jsonable import to_jsonable
+from trimtab.diagnose.batches.batch_report import BatchReport
 from trimtab.policy.incident_report import IncidentReport
+from trimtab.report.batch_section import FIGURE
 from trimtab.report.postmortem import write_postmortem
 from trimtab.report.run_report import RunReport, incident_to_dict
+from trimtab.report.token_figure import draw_tokens
 
-_MACHINE, _PEOPLE = "incident.json", "postmortem.md"
+_MACHINE, _PEOPLE, _BATCH = "incident.json", "postmortem.md", "batch.json"
+_FILES = (_MACHINE, _PEOPLE, _BATCH, FIGURE)
 _INCIDENT_FOLDER = re.compile(r"\d{4,}-step-(-|\d)\d{5,}")
 
 
@@ -54,7 +61,7 @@ def remove_incidents(folder: Path) -> None:
         return
     for old in sorted(folder.iterdir()):
         if _INCIDENT_FOLDER.fullmatch(old.name) and old.is_dir() and not old.is_symlink():
-            for name in (_MACHINE, _PEOPLE):
+            for name in _FILES:
                 (old / name).unlink(missing_ok=True)
             if not any(old.iterdir()):
                 old.rmdir()
@@ -64,6 +71,23 @@ def _write(folder: Path, incident: IncidentReport, report: RunReport) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     machine = json.dumps(incident_to_dict(incident, report), indent=1, allow_nan=False)
     (folder / _MACHINE).write_text(machine + "\n", encoding="utf-8")
+    if incident.batch is not None:
+        batch = json.dumps(to_jsonable(incident.batch), allow_nan=False)
+        (folder / _BATCH).write_text(batch + "\n", encoding="utf-8")
+        (folder / FIGURE).write_text(draw_tokens(incident.batch), encoding="utf-8")
     postmortem = folder / _PEOPLE
     postmortem.write_text(write_postmortem(incident, report), encoding="utf-8")
     return postmortem
+
+
+def read_batches(folder: Path) -> tuple[tuple[BatchReport, ...], list[str]]:
+    """What was kept of the batches of each incident in a folder, and what could not be read."""
+    found, notes = [], []
+    for path in sorted(folder.glob(f"*/{_BATCH}")):
+        if not _INCIDENT_FOLDER.fullmatch(path.parent.name):
+            continue
+        try:
+            found.append(BatchReport.from_dict(json.loads(path.read_bytes())))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            notes.append(f"{path.parent.name}/{_BATCH} cannot be read: {type(error).__name__}")
+    return tuple(found), notes

@@ -14,6 +14,7 @@ from trimtab.core.signals import (
 )
 from trimtab.diagnose.evidence.check import number
 from trimtab.policy.incident_report import IncidentReport
+from trimtab.report.batch_section import batch_section, unusual_tokens_text
 from trimtab.report.escaping import escape_markdown
 from trimtab.report.reasons import (
     discriminating_section,
@@ -93,7 +94,7 @@ def _symptoms(report: IncidentReport) -> Iterator[str]:
         ("batch position at the onset", UNKNOWN if position is None else str(position)),
         ("rarity of the batch's tokens (mean -log p)", number(symptoms.token_rarity)),
         ("share of distinct tokens in the batch", number(symptoms.unique_token_share)),
-        ("unusual tokens in the batch, by name", UNKNOWN),
+        ("unusual tokens in the batch, by name", _unusual_tokens(report)),
         ("findings in total", str(incident.num_findings)),
     )
     yield "| what | value |"
@@ -102,10 +103,16 @@ def _symptoms(report: IncidentReport) -> Iterator[str]:
         yield f"| {name} | {value} |"
 
 
+def _unusual_tokens(report: IncidentReport) -> str:
+    named = unusual_tokens_text(report.batch)
+    return UNKNOWN if named is None else escape_markdown(named)
+
+
 def _evidence(report: IncidentReport, run: "RunReport") -> Iterator[str]:
     yield f"- Run: {escape_markdown(run.facts.link or run.source)}"
     yield f"- Batch range: {_positions(report, run)}"
-    yield f"- Token histogram of the offending batch: {UNKNOWN}"
+    yield from batch_section(report, run.facts.ranks)
+    yield ""
     for note in run.notes:
         yield f"- Note: {escape_markdown(note)}"
     yield from _findings(report, run)

@@ -114,6 +114,9 @@ def incident_to_dict(report: IncidentReport, run: RunReport) -> dict[str, Any]:
         ):
             part["cause"] = _cause(candidate.cause)
             del part["weights"]  # the hypotheses hold those that matter
+    if report.batch is not None:
+        for part in shown["batch"]["rows"]:
+            del part["token_ids"], part["text"]  # batch.json holds them
     return shown
 
 

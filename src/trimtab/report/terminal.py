@@ -15,6 +15,7 @@ from trimtab.diagnose.diagnosis import Diagnosis
 from trimtab.diagnose.evidence.check import Outcome, number
 from trimtab.diagnose.measures.discards import compute_discards
 from trimtab.policy.incident_report import IncidentReport
+from trimtab.report.batch_section import batch_lines
 from trimtab.report.escaping import printable
 from trimtab.report.reasons import asked, cause_text, deciding_lines, runner_up
 from trimtab.report.run_report import RunReport
@@ -26,6 +27,9 @@ MAX_ROWS = 20
 MAX_EXPLAINED = 3
 MAX_SEEN = 3
 """Observations shown for each incident: those that decided."""
+
+MAX_BATCH_LINES = 2
+"""Lines about the batches of an incident; the post-mortem has all."""
 
 MAX_WIDTH = 120
 """Wider tables are harder to read along the line."""
@@ -130,6 +134,7 @@ def _explanation(report: IncidentReport, run: RunReport, *, questions: bool) -> 
             lines.add_row(Text("found", style="bold"), Text(_foreign(finding, package)))
     for name, text in (
         *(() if questions else (("seen", text) for text in deciding_lines(diagnosis, MAX_SEEN))),
+        *(("batch", line) for line in batch_lines(report)[:MAX_BATCH_LINES]),
         ("cause", cause_text(diagnosis)),
         ("or", "" if _has_look_alikes(diagnosis) else runner_up(diagnosis)),
         ("do", report.action.instruction),

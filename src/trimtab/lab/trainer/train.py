@@ -127,8 +127,13 @@ def train(
                     batch = batch.to(ranks.device)
                     with config.dtype.autocast(ranks.device):
                         output = forward(batch.tokens, batch.targets)
-                    guard.record(loss=output.cross_entropy, tokens=batch.numel())
-                    peaks = _running_max(peaks, output.signals)
+                    measured = output.signals
+                    guard.record(
+                        loss=output.cross_entropy,
+                        tokens=batch.numel(),
+                        token_loss=None if measured is None else measured.token_losses,
+                    )
+                    peaks = _running_max(peaks, measured)
                     # Micro-batches have equal token counts, so the mean of their means is exact.
                     run.scaler.scale(output.loss / config.accumulate).backward()
                 guard.record(**peaks)  # once per step: of several values the first would be kept

@@ -22,6 +22,7 @@ from trimtab.diagnose.context import RunFacts
 from trimtab.diagnosis import build_report, make_judge, read_run
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.exit_request import announce_run
+from trimtab.live.host.batch_memory import BatchMemory
 from trimtab.live.host.clip_detector import ClipDetector
 from trimtab.live.host.incident_log import IncidentLog
 from trimtab.live.host.step_note import StepNote
@@ -59,6 +60,7 @@ class RunRecorder:
         first_step: int,
         shield: Shield | None = None,
         on_incident: Callable[[Incident], None] | None = None,
+        batches: BatchMemory | None = None,
     ) -> None:
         self._run = run
         earlier = read_journal(run).block if run.exists() else Block.empty()
@@ -76,6 +78,7 @@ class RunRecorder:
         """What the judge has not seen yet."""
         self._last_judged = 0.0
         self._recent: deque[Record] = deque(maxlen=RECENT_RECORDS)
+        self._batches = batches or BatchMemory(config.live)
         self._clip_detector = ClipDetector()
         self._has_advised = False
         self._num_unrecorded = self._num_elsewhere = 0
@@ -132,6 +135,7 @@ class RunRecorder:
             attempt=self._attempt,
             data_position=note.data_position,
         )
+        self._batches.add(tick, step, note)
         self.num_records += 1
         self.num_discarded += int(found.get(signals.DISCARDED) == 1.0)
         self._recent.append(record)
@@ -260,6 +264,7 @@ class RunRecorder:
             incident_class=incident.incident_class,
             symptoms=incident.symptoms,
         )
+        self._batches.freeze(incident)
         self._incident_log.report(change, self._explain(incident))
 
     def _explain(self, incident: Incident) -> IncidentReport | None:
@@ -273,7 +278,11 @@ class RunRecorder:
         if not self._judge.incidents:
             return
         source = read_run(self._run)
-        source = dataclasses.replace(source, notes=(*source.notes, *self._remarks()))
+        source = dataclasses.replace(
+            source,
+            notes=(*source.notes, *self._remarks()),
+            batches=(*source.batches, *self._batches.reports(self._judge.incidents)),
+        )
         report = build_report(self._made, source, name=str(self._run.root))
         write_incidents(report, self._run.incidents)
 

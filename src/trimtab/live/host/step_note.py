@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from trimtab.core.block import NO_POSITION
+from trimtab.diagnose.batches.kept_batch import TokenRows
 from trimtab.live.host.in_flight import HostCopy
 
 
@@ -51,6 +52,10 @@ class StepNote:
     device_names: tuple[str, ...] = ()
     """The user's signals that are on their way from the device."""
     device_values: HostCopy | None = None
+    token_rows: tuple[TokenRows, ...] = ()
+    """The token ids of each micro-batch."""
+    row_losses: tuple[HostCopy, ...] = ()
+    """The losses of each micro-batch's sequences, on their way from the device."""
 
     def user_signals(self) -> dict[str, float]:
         """The user's signals that came from the device."""

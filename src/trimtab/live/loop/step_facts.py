@@ -1,6 +1,6 @@
 """StepFacts: what goes into a record besides the sums over ranks, on the first rank.
 
-Learning rates, loss scale, facts of the batch, and the user's signals.
+Learning rates, loss scale, facts of the batch with its token ids, and the user's signals.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from trimtab.core import signals
 from trimtab.live.host.in_flight import copy_to_host
 from trimtab.live.host.step_note import StepNote, StepState
 from trimtab.live.loop.step_loop import StepLoop
+from trimtab.live.measure.row_losses import RowLosses
 from trimtab.live.measure.step_meter import UserSignals
 from trimtab.live.optimizers import main_learning_rate
 from trimtab.live.recover.holds import Holds
@@ -26,6 +27,7 @@ class StepFacts:
         self, optimizers: Sequence[Optimizer], scaler: Any, shield: Shield, device: torch.device
     ) -> None:
         self.user = UserSignals(device)
+        self.row_losses = RowLosses()
         self.loop: StepLoop | None = None
         """Only if the user goes through the data by `guard.steps`."""
         self._optimizers = optimizers
@@ -51,6 +53,8 @@ class StepFacts:
         if self.loop is not None:
             note.data_position = self.loop.data_position
             note.signals |= self.loop.facts()
+            note.token_rows = self.loop.pop_token_rows()
+        note.row_losses = self.row_losses.pop()
         with self._shield.guarding("note"):
             if note.state is StepState.APPLIED and not self._shield.is_down:
                 self.note_loss_scale()  # a skipped step is closed after `scaler.update()`

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from trimtab.core import signals
 from trimtab.core.block import NO_POSITION
 from trimtab.core.errors import ConfigError
+from trimtab.diagnose.batches.kept_batch import TokenRows
 from trimtab.live.measure.batch_facts import BatchFacts
 
 
@@ -98,3 +99,7 @@ class StepLoop:
             return {}
         found = self.batch_facts.measure(self._step.batches)
         return {**found, signals.DATA_SECONDS: self._step.data_seconds}
+
+    def pop_token_rows(self) -> tuple[TokenRows, ...]:
+        """Copies of the token ids that `facts` has found."""
+        return self._facts.pop_token_rows()

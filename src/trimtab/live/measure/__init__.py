@@ -9,5 +9,6 @@ param_chunks.py    parameters with gradients and moments, in chunks
 shard_weights.py   sums by role and layer that count each shard once
 roles.py           role and layer of a parameter, by its name
 activations.py     the size of each block's output, by forward hooks
-batch_facts.py     fingerprint and token statistics of a batch, on the host
+batch_facts.py     fingerprint, token statistics and token ids of a batch, on the host
+row_losses.py      the loss of every sequence, where the user gives it
 """

@@ -10,6 +10,7 @@ import torch
 
 from trimtab.core import signals
 from trimtab.core.block import FloatArray, IntArray
+from trimtab.diagnose.batches.kept_batch import TokenRows
 
 MAX_TOKEN_ID = 1 << 20
 """Token ids beyond this are not a vocabulary; the largest in use have some 260,000 entries."""
@@ -17,6 +18,9 @@ MAX_TOKEN_ID = 1 << 20
 SAMPLE_BLOCKS, BLOCK_ELEMENTS = 16, 4096
 """A tensor with more than 65,536 elements is sampled: 16 blocks of 4,096. A batch of 154 MB of
 images costs no more than one of tokens."""
+
+MAX_KEPT_TOKENS = 1 << 22
+"""A tensor with more elements is not kept for a report: 16 MB as int32, and no batch of text."""
 
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
@@ -31,6 +35,8 @@ class BatchFacts:
     def __init__(self) -> None:
         self._counts: FloatArray = np.zeros(0)
         self._total = 0.0
+        self._token_tensors: list[torch.Tensor] = []
+        """Of the step that was measured last."""
 
     @property
     def tokens_seen(self) -> TokensSeen:
@@ -44,16 +50,27 @@ class BatchFacts:
     def measure(self, batches: list[Any]) -> dict[str, float]:
         """The facts of the micro-batches of one step; what is not on the host is left out."""
         parts = [list(host_tensors(batch)) for batch in batches]
+        self._token_tensors = []
         if not any(parts):
             return {}
         found = {signals.FINGERPRINT: float(fingerprint(parts))}
-        tokens = [tokens for tensors in parts if (tokens := _tokens(tensors)) is not None]
+        tokens = [pair for tensors in parts if (pair := _tokens(tensors)) is not None]
         if tokens:
-            found |= self._token_facts(np.concatenate(tokens))
+            self._token_tensors = [tensor for tensor, _ in tokens]
+            found |= self._token_facts(np.concatenate([sample for _, sample in tokens]))
         shares = [share for tensors in parts if (share := _shift_share(tensors)) is not None]
         if shares:
             found[signals.SHIFT_SHARE] = float(np.mean(shares))
         return found
+
+    def pop_token_rows(self) -> tuple[TokenRows, ...]:
+        """Copies of the token ids of the step that was measured last, one array a micro-batch."""
+        tensors, self._token_tensors = self._token_tensors, []
+        if any(tensor.dim() > 2 or tensor.numel() > MAX_KEPT_TOKENS for tensor in tensors):
+            return ()  # images as bytes, not text
+        # Copies, because a loader may fill the same memory again.
+        arrays = [np.array(tensor.detach().numpy(), dtype=np.int32) for tensor in tensors]
+        return tuple(np.atleast_2d(array) for array in arrays)
 
     def _token_facts(self, tokens: IntArray) -> dict[str, float]:
         if tokens.max() < 8 * tokens.size:  # counting is faster than sorting
@@ -125,15 +142,20 @@ def host_tensors(batch: Any) -> Iterator[torch.Tensor]:
             yield from host_tensors(getattr(batch, field.name))
 
 
-def _tokens(tensors: list[torch.Tensor]) -> IntArray | None:
-    """The token ids of a batch: of its whole numbers those that reach highest, so no mask."""
+def _tokens(tensors: list[torch.Tensor]) -> tuple[torch.Tensor, IntArray] | None:
+    """The token ids of a batch, and a sample of them without padding.
+
+    Of its whole numbers they are those that reach highest, so no mask.
+    """
     whole = [tensor for tensor in tensors if tensor.dtype in _WHOLE and tensor.dim() > 0]
     if not whole:
         return None
-    tokens = max((_sample(tensor).numpy() for tensor in whole), key=np.max)
+    samples = [_sample(tensor).numpy() for tensor in whole]
+    index = max(range(len(whole)), key=lambda at: samples[at].max())
     # Padding of targets is negative by custom; it is no token.
-    tokens = tokens[tokens >= 0]
-    return tokens if tokens.size and tokens.max() < MAX_TOKEN_ID else None
+    tokens = samples[index][samples[index] >= 0]
+    is_vocabulary = tokens.size and tokens.max() < MAX_TOKEN_ID
+    return (whole[index], tokens) if is_vocabulary else None
 
 
 def _shift_share(tensors: list[torch.Tensor]) -> float | None:

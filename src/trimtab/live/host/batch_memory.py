@@ -1,0 +1,183 @@
+"""BatchMemory: the token ids of the last batches, and how often the run has seen each token.
+
+    add       the batch of a step; the oldest one leaves and is only counted
+    freeze    the batches around an incident stay until its report is written
+    reports   what is unusual about them
+
+Batches are host memory only and bounded; the counts take 8 bytes for each entry of the vocabulary.
+"""
+
+import dataclasses
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from trimtab.core.block import IntArray
+from trimtab.core.config import LiveConfig
+from trimtab.core.errors import ConfigError
+from trimtab.core.incidents import Incident
+from trimtab.diagnose.batches.batch_report import BatchReport, Decode
+from trimtab.diagnose.batches.examine import MARGIN, KeptBatches, examine
+from trimtab.diagnose.batches.kept_batch import KeptBatch, TokenRows, flat_tokens
+from trimtab.diagnose.batches.token_counts import count_tokens
+from trimtab.live.host.step_note import StepNote
+from trimtab.live.measure.row_losses import VALUES
+from trimtab.live.shield import Shield, log
+
+STEPS_AROUND, STEPS_BEFORE = 64, 192
+"""Batches kept of an incident, and from before it to compare with. Source: shifts of the lab's data
+mix are reported up to 60 steps late."""
+
+MAX_FROZEN = 4
+"""Incidents whose batches are kept at once; together they may take as much as the memory. With more
+of them the oldest is examined before the run ends."""
+
+COUNT_AT_ONCE = 1 << 16
+"""Tokens that are counted at once: counting 8,192 at a time into a large vocabulary costs ten
+times as much a token."""
+
+NOT_KEPT = (
+    "trimtab: the batches of incident %d are not known, so its report cannot name sequences and "
+    "tokens: iterate over guard.steps(loader), with batches that are still on the host"
+)
+
+
+class BatchMemory:
+    """Keeps batches and examines them; on the first rank, so it knows that rank's sequences."""
+
+    def __init__(
+        self, config: LiveConfig, decode: Decode | None = None, shield: Shield | None = None
+    ) -> None:
+        self._shield = shield or Shield("batch memory", "reports name no tokens")
+        self._max_steps = config.batch_memory_steps
+        self._max_bytes = int(config.batch_memory_mb * 2**20)
+        self._decode = decode
+        self._batches: deque[KeptBatch] = deque()
+        self._num_bytes = 0
+        self._counts: IntArray = np.zeros(0, dtype=np.int64)
+        self._uncounted: list[TokenRows] = []
+        self._num_uncounted = 0
+        self._frozen: dict[int, KeptBatches] = {}
+        self._reports: dict[int, BatchReport] = {}
+        self._has_advised = False
+
+    def add(self, tick: int, step: int, note: StepNote) -> None:
+        """Keep the batch of a step, if anything is known of it."""
+        if not self._max_steps or not (note.token_rows or note.row_losses) or self._shield.is_down:
+            return
+        with self._shield.guarding("step"):
+            self._add(tick, step, note)
+
+    def freeze(self, incident: Incident) -> None:
+        """Keep the batches around the onset of an incident; more of them with every change."""
+        if self._max_steps and not self._shield.is_down:
+            with self._shield.guarding("incident"):
+                self._freeze(incident)
+
+    def reports(self, incidents: Sequence[Incident]) -> tuple[BatchReport, ...]:
+        """What was found in the batches of these incidents, at the end of the run."""
+        with self._shield.guarding("reports"):
+            for incident in incidents:
+                if incident.number in self._frozen:
+                    self._freeze(incident)  # more batches have come since its last change
+            for number in list(self._frozen):
+                self._examine(number)
+        return tuple(self._reports.values())
+
+    def _add(self, tick: int, step: int, note: StepNote) -> None:
+        losses = [np.array(copy.read()).reshape(-1, VALUES) for copy in note.row_losses]
+        batch = KeptBatch(
+            tick=tick,
+            step=step,
+            data_position=note.data_position,
+            parts=note.token_rows,
+            losses=tuple(losses),
+        )
+        self._batches.append(batch)
+        self._num_bytes += batch.num_bytes
+        while len(self._batches) > self._max_steps or self._num_bytes > self._max_bytes:
+            self._forget(self._batches.popleft())
+
+    def _freeze(self, incident: Incident) -> None:
+        number, onset = incident.number, incident.onset.tick
+        if number in self._reports:
+            return
+        if not self._batches:
+            if not self._has_advised:
+                self._has_advised = True
+                log.info(NOT_KEPT, number)
+            return
+        earlier = self._frozen.get(number)
+        if earlier is None:
+            if self._batches[0].tick <= max(onset, incident.peak.tick):
+                self._frozen[number] = self._freeze_first(onset, incident.peak.tick)
+            if len(self._frozen) > MAX_FROZEN:
+                self._examine(next(iter(self._frozen)))
+            return
+        last = earlier.around[-1].tick if earlier.around else onset - MARGIN - 1
+        later = [batch for batch in self._batches if batch.tick > last]
+        around = self._within_limits([*earlier.around, *later], STEPS_AROUND)
+        self._frozen[number] = dataclasses.replace(
+            earlier, peak_tick=incident.peak.tick, around=tuple(around)
+        )
+
+    def _freeze_first(self, onset: int, peak: int) -> KeptBatches:
+        first = onset - MARGIN
+        earlier = [batch for batch in self._batches if batch.tick < first]
+        around = [batch for batch in self._batches if batch.tick >= first]
+        before = self._within_limits(earlier[::-1], STEPS_BEFORE)[::-1]
+        self._count()
+        old = earlier[: len(earlier) - len(before)]
+        counts = count_tokens([batch.tokens() for batch in old], len(self._counts))
+        counts[: len(self._counts)] += self._counts
+        return KeptBatches(
+            onset_tick=onset,
+            peak_tick=peak,
+            before=tuple(before),
+            around=tuple(self._within_limits(around, STEPS_AROUND)),
+            counts=counts,
+        )
+
+    def _within_limits(self, batches: list[KeptBatch], max_steps: int) -> list[KeptBatch]:
+        """The first of these batches: an incident may hold its part of the memory."""
+        ends = np.cumsum([batch.num_bytes for batch in batches[:max_steps]])
+        most = self._max_bytes // (2 * MAX_FROZEN)
+        return batches[: max(int(np.searchsorted(ends, most, side="right")), 1)]
+
+    def _examine(self, number: int) -> None:
+        report = examine(self._frozen.pop(number))
+        if report is not None and self._decode is not None:
+            try:
+                report = report.decoded(self._decode)
+            except Exception:  # the user's code
+                log.warning("trimtab: the tokenizer failed; tokens are shown by id", exc_info=True)
+        if report is not None:
+            self._reports[number] = report
+
+    def _forget(self, batch: KeptBatch) -> None:
+        self._num_bytes -= batch.num_bytes
+        self._uncounted += batch.parts
+        self._num_uncounted += sum(rows.size for rows in batch.parts)
+        if self._num_uncounted >= max(COUNT_AT_ONCE, len(self._counts)):
+            self._count()
+
+    def _count(self) -> None:
+        counts = count_tokens([flat_tokens(self._uncounted)], len(self._counts))
+        counts[: len(self._counts)] += self._counts
+        self._counts, self._uncounted, self._num_uncounted = counts, [], 0
+
+
+def find_decode(tokenizer: Any, *, batch_text: bool) -> Decode | None:
+    """How token ids become text; None if no text may be written."""
+    if not batch_text:
+        return None
+    decode = getattr(tokenizer, "decode", tokenizer)
+    if not callable(decode):
+        raise ConfigError(
+            "batch_text=True needs tokenizer=: an object with decode(ids), or a function from ids "
+            f"to text; got {type(tokenizer).__name__}"
+        )
+    found: Decode = decode
+    return found

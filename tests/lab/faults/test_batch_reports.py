@@ -1,0 +1,96 @@
+"""Faults of the data, live: post-mortems name the tokens, rows or batches that were injected."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+pytest.importorskip("torchdata")
+
+import trimtab
+from trimtab.lab.corpus.shards import Split, TokenCorpus
+from trimtab.lab.corpus.text import Source
+from trimtab.lab.faults.data.f02_degenerate_tokens import _RAREST
+from trimtab.lab.scenarios.scenario import Scenario
+from trimtab.lab.scenarios.trial import read_truth
+from trimtab.policy.incident_report import IncidentReport
+from trimtab.report.batch_section import batch_lines
+
+Trial = Callable[[Scenario], Path]
+
+STEPS = 200
+
+
+def incident_at(run_dir: Path, step: int) -> IncidentReport:
+    """The first incident after the fault began."""
+    report = trimtab.diagnose(run_dir)
+    return next(one for one in report.incidents if one.incident.last.step >= step)
+
+
+def postmortem(run_dir: Path, incident: IncidentReport) -> str:
+    folder = f"{incident.incident.number:04d}-step-{incident.incident.onset.step:06d}"
+    path = run_dir / "trimtab" / "incidents" / folder
+    assert (path / "tokens.svg").read_text().startswith("<svg")
+    return (path / "postmortem.md").read_text()
+
+
+@pytest.mark.parametrize(("seed", "kind"), [(0, "rare tokens"), (15, "repeated phrase")])
+def test_rare_tokens_and_repeated_phrases_are_named(
+    seed: int, kind: str, trial: Trial, corpus: TokenCorpus
+) -> None:
+    run_dir = trial(Scenario(kind="F02", seed=seed, steps=STEPS, severity=0.5))
+    truth = read_truth(run_dir)
+    assert truth["facts"]["kind"] == kind
+    incident = incident_at(run_dir, truth["onset"])
+    batch = incident.batch
+    assert batch is not None
+    positions = truth["facts"]["data_positions"]
+    assert batch.data_position in positions
+    rarest = np.argsort(corpus.counts(), kind="stable")[:_RAREST].tolist()
+    assert batch.tokens
+    assert {token.id for token in batch.tokens} <= set(rarest)
+    count = max(1, round(truth["strength"] * batch.num_rows))
+    assert {row.row for row in batch.rows if row.reasons} == set(range(count))
+    assert batch.rows[0].loss is not None  # the trainer records the losses of tokens
+    text = postmortem(run_dir, incident)
+    assert f"| {batch.tokens[0].id} | {batch.tokens[0].count} |" in text
+    assert f"of the batch at position {batch.data_position}" in text
+
+
+def test_a_repeated_batch_is_named(trial: Trial) -> None:
+    run_dir = trial(Scenario(kind="F03", seed=0, steps=STEPS, severity=0.5))
+    truth = read_truth(run_dir)
+    incident = incident_at(run_dir, truth["onset"])
+    (position,) = truth["facts"]["data_positions"]
+    repeated = incident.diagnosis.repeated_batch
+    assert repeated is not None
+    assert repeated.data_position == position
+    assert repeated.count == 1 + truth["end"] - truth["onset"]
+    line = f"he batch at position {position} was served {repeated.count} times"
+    assert line in batch_lines(incident)[0]
+    assert line in postmortem(run_dir, incident)
+
+
+def test_a_shift_of_the_mix_is_dated_and_its_tokens_are_named(
+    trial: Trial, corpus: TokenCorpus
+) -> None:
+    run_dir = trial(Scenario(kind="F04", seed=0, steps=STEPS, severity=1.0))
+    truth = read_truth(run_dir)
+    incident = incident_at(run_dir, truth["onset"])
+    assert incident.batch is not None
+    shift = incident.batch.shift
+    assert shift is not None
+    assert abs(shift.step - truth["onset"]) <= 4
+    tokens = corpus.tokens(Split.TRAIN)
+    counts = {source: np.bincount(array, minlength=512) for source, array in tokens.items()}
+    mix = sum(counts.values(), np.zeros(512))
+    source = counts[Source(truth["facts"]["source"])]
+    for named, sign in ((shift.more, 1), (shift.fewer, -1)):
+        assert named
+        for token in named:
+            share, usual = source[token.id] / source.sum(), mix[token.id] / mix.sum()
+            assert sign * (share - usual) > 0
+    assert f"From position {shift.data_position} on" in postmortem(run_dir, incident)

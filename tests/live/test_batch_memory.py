@@ -1,0 +1,305 @@
+"""The batches that a live run keeps: bounded, exact, and shown only as the user allows."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.live.tiny import Tiny, make_model
+from torch.nn import functional as F
+
+import trimtab
+from trimtab.core.config import Config, LiveConfig
+from trimtab.core.errors import ConfigError
+from trimtab.core.incidents import Incident, Moment
+from trimtab.live.host.batch_memory import MAX_FROZEN, STEPS_AROUND, STEPS_BEFORE, BatchMemory
+from trimtab.live.host.step_note import StepNote
+from trimtab.live.measure.batch_facts import MAX_KEPT_TOKENS, BatchFacts
+from trimtab.live.measure.row_losses import VALUES, reduce_rows
+
+BAD_STEP, BAD_TOKEN, BAD_ROW = 80, 31, 2
+STEPS = 120
+
+
+def incident(number: int, onset: int) -> Incident:
+    at = Moment(step=onset, tick=onset, loss=9.0)
+    return Incident(
+        number=number,
+        onset=at,
+        peak=at,
+        end=None,
+        last=at,
+        baseline_mean=3.0,
+        baseline_deviation=0.1,
+        records=1,
+        incident_class=None,
+        findings=(),
+        num_findings=1,
+    )
+
+
+def rows(seed: int, high: int = 50, shape: tuple[int, int] = (4, 16)) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, high, shape).astype(np.int32)
+
+
+def filled(memory: BatchMemory, steps: int, **options: Any) -> BatchMemory:
+    for step in range(steps):
+        note = StepNote(step=step, data_position=step, token_rows=(rows(step, **options),))
+        memory.add(step, step, note)
+    return memory
+
+
+class TestBatchMemory:
+    def test_it_never_holds_more_than_it_may(self) -> None:
+        by_steps = filled(BatchMemory(LiveConfig(batch_memory_steps=10)), 100)
+        assert len(by_steps._batches) == 10
+        by_bytes = filled(BatchMemory(LiveConfig(batch_memory_mb=0.01)), 100)
+        assert 0.008 < by_bytes._num_bytes / 2**20 <= 0.01
+        assert by_bytes._num_bytes == sum(batch.num_bytes for batch in by_bytes._batches)
+        none = filled(BatchMemory(LiveConfig(batch_memory_steps=0)), 100)
+        assert len(none._batches) == 0
+
+    @pytest.mark.parametrize("steps", [50, 400, 5000])
+    def test_the_counts_are_those_of_every_batch_before_the_incident(self, steps: int) -> None:
+        memory = filled(BatchMemory(LiveConfig(batch_memory_steps=300)), steps)
+        onset = steps - 4
+        memory.freeze(incident(1, onset))
+        kept = memory._frozen[1]
+        first = kept.before[0].step
+        expected = np.zeros(50, dtype=np.int64)
+        for step in range(first):
+            expected += np.bincount(rows(step).reshape(-1), minlength=50)
+        assert np.array_equal(np.resize(kept.counts, 50) if first else expected, expected)
+        assert [batch.step for batch in kept.around] == list(range(onset - 8, steps))
+        assert len(kept.before) == min(STEPS_BEFORE, onset - 8)
+
+    def test_frozen_batches_stay_while_the_memory_moves_on(self) -> None:
+        memory = filled(BatchMemory(LiveConfig(batch_memory_steps=100)), 100)
+        memory.freeze(incident(1, 90))
+        filled(memory, 20)
+        for step in range(100, 400):
+            memory.add(step, step, StepNote(step=step, token_rows=(rows(step),)))
+        (report,) = memory.reports([incident(1, 90)])
+        assert report.step == 90
+        assert report.num_batches <= STEPS_AROUND
+
+    def test_many_incidents_are_examined_early_and_all_are_reported(self) -> None:
+        memory = filled(BatchMemory(LiveConfig()), 600)
+        incidents = [incident(number, 50 * number) for number in range(1, 11)]
+        for one in incidents:
+            memory.freeze(one)
+            assert len(memory._frozen) <= MAX_FROZEN
+        assert [report.onset_tick for report in memory.reports(incidents)] == [
+            one.onset.tick for one in incidents
+        ]
+
+    def test_an_incident_from_before_the_memory_is_not_reported(self) -> None:
+        memory = BatchMemory(LiveConfig())
+        for step in range(1000, 1100):
+            memory.add(step, step, StepNote(step=step, token_rows=(rows(step),)))
+        memory.freeze(incident(1, 500))
+        assert memory.reports([incident(1, 500)]) == ()
+
+    def test_without_batches_the_log_says_once_how_to_keep_them(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        memory = BatchMemory(LiveConfig())
+        with caplog.at_level("INFO", "trimtab"):
+            memory.freeze(incident(1, 3))
+            memory.freeze(incident(2, 9))
+        assert sum("guard.steps(loader)" in message for message in caplog.messages) == 1
+
+    def test_what_fails_in_it_costs_only_itself(self, caplog: pytest.LogCaptureFixture) -> None:
+        memory = filled(BatchMemory(LiveConfig()), 20)
+        memory.add(21, 21, StepNote(step=21, token_rows=("no array",)))  # type: ignore[arg-type]
+        filled(memory, 5)
+        memory.freeze(incident(1, 10))
+        assert memory.reports([]) == ()
+        assert sum("batch memory failed" in message for message in caplog.messages) == 1
+
+
+class TestTokenRows:
+    def test_they_are_copies_of_what_the_loader_served(self) -> None:
+        served = torch.arange(12).reshape(3, 4)
+        facts = BatchFacts()
+        facts.measure([{"input_ids": served, "attention_mask": torch.ones_like(served)}])
+        (kept,) = facts.pop_token_rows()
+        served.zero_()
+        assert kept.dtype == np.int32
+        assert kept.tolist() == np.arange(12).reshape(3, 4).tolist()
+        assert facts.pop_token_rows() == ()
+
+    def test_each_micro_batch_is_kept_and_one_sequence_is_a_row(self) -> None:
+        facts = BatchFacts()
+        facts.measure([torch.arange(6), torch.arange(8).reshape(2, 4)])
+        assert [part.shape for part in facts.pop_token_rows()] == [(1, 6), (2, 4)]
+
+    def test_batches_on_a_device_and_images_are_not_copied(self) -> None:
+        facts = BatchFacts()
+        for batch in (
+            torch.zeros((4, 9), dtype=torch.long, device="meta"),
+            torch.rand(2, 3, 8, 8),
+            torch.ones((2, 3, 8, 8), dtype=torch.uint8),
+            torch.ones(MAX_KEPT_TOKENS + 1, dtype=torch.uint8),
+        ):
+            facts.measure([batch])
+            assert facts.pop_token_rows() == ()
+
+
+class TestRowLosses:
+    def test_mean_and_largest_leave_padding_out(self) -> None:
+        losses = torch.tensor([[1.0, 3.0, 0.0, 0.0], [2.0, 2.0, 2.0, 6.0]], requires_grad=True)
+        reduced = reduce_rows(losses).reshape(-1, VALUES)
+        assert reduced.tolist() == [[2.0, 3.0, 1.0], [3.0, 6.0, 3.0]]
+        assert not reduced.requires_grad
+
+    def test_one_loss_per_sequence_stays_as_it_is(self) -> None:
+        assert reduce_rows(torch.tensor([1.5, 2.5])).reshape(-1, VALUES)[:, 0].tolist() == [
+            1.5,
+            2.5,
+        ]
+
+    def test_a_sequence_with_nan_is_nan(self) -> None:
+        reduced = reduce_rows(torch.tensor([[1.0, float("nan")], [1.0, 2.0]])).reshape(-1, VALUES)
+        assert torch.isnan(reduced[0, 0])
+        assert reduced[1].tolist() == [1.5, 2.0, 1.0]
+
+
+def stream(steps: int = STEPS, accumulate: int = 1) -> Iterator[torch.Tensor]:
+    """Batches of the first 24 tokens; at one step a row is one token that never came before."""
+    generator = torch.Generator().manual_seed(1)
+    for position in range(steps * accumulate):
+        batch = torch.randint(0, 24, (4, 17), generator=generator)
+        if position // accumulate == BAD_STEP and position % accumulate == accumulate - 1:
+            batch[BAD_ROW] = BAD_TOKEN
+        yield batch
+
+
+def losses_of(model: Tiny, batch: torch.Tensor) -> torch.Tensor:
+    logits = model(batch[:, :-1]).float()
+    targets = batch[:, 1:]
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(
+        targets
+    )
+
+
+def train(run_dir: Path, *, accumulate: int = 1, token_loss: bool = True, **options: Any) -> None:
+    model = make_model()
+    model.dropout.p = 0.0
+    with torch.no_grad():
+        model.head.weight[BAD_TOKEN] = -4.0 * model.head.weight[BAD_TOKEN].sign()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with trimtab.watch(model, optimizer, run_dir=run_dir, **options) as guard:
+        for step in guard.steps(stream(accumulate=accumulate), accumulate=accumulate):
+            for batch in step:
+                losses = losses_of(model, batch)
+                loss = losses.mean()
+                spike = 5.0 if step.number == BAD_STEP else 1.0
+                given = {"token_loss": losses} if token_loss else {}
+                guard.record(loss=loss * spike, tokens=batch[:, 1:].numel(), **given)
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def saved(run_dir: Path) -> dict[str, Any]:
+    (path,) = (run_dir / "trimtab" / "incidents").glob("*/batch.json")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one batch a step, with the losses of its tokens; tests only read it."""
+    run_dir = tmp_path_factory.mktemp("watched")
+    train(run_dir)
+    return run_dir
+
+
+class TestLive:
+    @pytest.mark.parametrize("accumulate", [1, 3])
+    def test_the_bad_row_is_named_by_position_row_and_token(
+        self, accumulate: int, watched: Path, tmp_path: Path
+    ) -> None:
+        if accumulate > 1:
+            train(tmp_path, accumulate=accumulate)
+        batch = saved(watched if accumulate == 1 else tmp_path)
+        worst = batch["rows"][0]
+        assert batch["step"] == BAD_STEP
+        assert worst["data_position"] == BAD_STEP * accumulate + accumulate - 1
+        assert worst["row"] == BAD_ROW
+        assert {"rare tokens", "repeated phrase"} <= set(worst["reasons"])
+        assert worst["loss"] > batch["usual"]["loss"]
+        assert worst["token_ids"] == [BAD_TOKEN] * 17
+        assert [token["id"] for token in batch["tokens"]] == [BAD_TOKEN]
+
+    def test_report_postmortem_and_figure_have_it(self, watched: Path) -> None:
+        (folder,) = (watched / "trimtab" / "incidents").iterdir()
+        text = (folder / "postmortem.md").read_text()
+        line = f"Row {BAD_ROW} of the batch at position {BAD_STEP}: rare tokens"
+        assert line in text
+        assert f"| {BAD_TOKEN} | 17 | 100 % | 0 % |" in text
+        assert "never seen before" in text
+        assert f"token {BAD_TOKEN}" in (folder / "tokens.svg").read_text()
+        report = trimtab.diagnose(watched)
+        (found,) = report.incidents
+        assert found.batch is not None
+        assert found.batch.rows[0].token_ids == (BAD_TOKEN,) * 17
+        shown = report.to_dict()["incidents"][0]["batch"]
+        assert shown["tokens"][0]["id"] == BAD_TOKEN
+        assert "token_ids" not in shown["rows"][0]
+
+    def test_text_is_written_only_if_the_user_allows_it(self, tmp_path: Path) -> None:
+        class Tokenizer:
+            def decode(self, ids: list[int]) -> str:
+                return " ".join(f"<w{id}>" for id in ids)
+
+        train(tmp_path / "ids", tokenizer=Tokenizer(), token_loss=False)
+        train(tmp_path / "text", tokenizer=Tokenizer(), batch_text=True)
+        for name, has_text in (("ids", False), ("text", True)):
+            (folder,) = (tmp_path / name / "trimtab" / "incidents").iterdir()
+            files = "".join(path.read_text() for path in folder.iterdir())
+            assert (f"w{BAD_TOKEN}" in files) is has_text
+            assert f"<w{BAD_TOKEN}>" not in (folder / "tokens.svg").read_text()  # escaped
+
+    def test_a_tokenizer_that_fails_leaves_the_ids(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def decode(ids: list[int]) -> str:
+            raise KeyError(ids[0])
+
+        train(tmp_path, tokenizer=decode, batch_text=True)
+        assert saved(tmp_path)["tokens"][0]["id"] == BAD_TOKEN
+        assert any("the tokenizer failed" in message for message in caplog.messages)
+
+    def test_text_needs_a_tokenizer(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="tokenizer"):
+            train(tmp_path, batch_text=True)
+
+    def test_a_memory_of_zero_steps_keeps_nothing(self, tmp_path: Path) -> None:
+        train(tmp_path, config=Config(live=LiveConfig(batch_memory_steps=0)))
+        (folder,) = (tmp_path / "trimtab" / "incidents").iterdir()
+        assert sorted(path.name for path in folder.iterdir()) == ["incident.json", "postmortem.md"]
+
+    def test_a_damaged_batch_file_is_a_note(self, watched: Path, tmp_path: Path) -> None:
+        shutil.copytree(watched, tmp_path / "run")
+        (path,) = (tmp_path / "run" / "trimtab" / "incidents").glob("*/batch.json")
+        path.write_text('{"rows": 3}')
+        report = trimtab.diagnose(tmp_path / "run")
+        assert report.incidents[0].batch is None
+        assert any("batch.json cannot be read" in note for note in report.notes)
+
+    def test_odd_token_losses_are_reported_once_and_left_out(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+            for odd in (torch.tensor(1.0), torch.zeros(0), 3.0, torch.zeros(9999), "x"):
+                guard.record(token_loss=odd)  # type: ignore[arg-type]
+                guard.record(token_loss=odd)  # type: ignore[arg-type]
+        assert sum("token_loss is not" in message for message in caplog.messages) == 5

@@ -1,0 +1,183 @@
+"""The batches of an incident in words and as a figure; what comes from data stays data."""
+
+import dataclasses
+import xml.etree.ElementTree as ET
+from typing import Any
+
+import pytest
+from tests.report.test_reports import report_of
+from tests.synthetic import troubled_run
+
+from trimtab.diagnose.batches.batch_report import BatchReport, MixShift, RowReport
+from trimtab.diagnose.batches.token_counts import Band, TokenShare
+from trimtab.diagnose.measures.repeats import RepeatedBatch
+from trimtab.policy.incident_report import IncidentReport
+from trimtab.report.batch_section import HOW_TO_KEEP, batch_lines, batch_section, share_text
+from trimtab.report.postmortem import write_postmortem
+from trimtab.report.token_figure import draw_tokens, text_histogram
+
+NASTY = "<script>alert(1)</script>|`\x1b[31m\n& \" '"
+
+
+def token(id: int = 50256, text: str | None = None) -> TokenShare:
+    return TokenShare(
+        id=id, count=61, share=0.61, run_share=0.0002, log2_ratio=11.6, g2=900.0, text=text
+    )
+
+
+def row(number: int, **changes: Any) -> RowReport:
+    usual: dict[str, Any] = {
+        "data_position": 812,
+        "row": number,
+        "reasons": ("rare tokens",),
+        "rarity": 11.0,
+        "repetition": 0.0,
+        "loss": None,
+        "max_token_loss": None,
+        "max_loss_place": None,
+        "num_tokens": 3,
+        "token_ids": (50256, 50256, 7),
+    }
+    return RowReport(**(usual | changes))
+
+
+def batch(**changes: Any) -> BatchReport:
+    usual: dict[str, Any] = {
+        "onset_tick": 600,
+        "num_batches": 20,
+        "num_run_tokens": 100_000,
+        "tick": 600,
+        "step": 600,
+        "data_position": 812,
+        "num_rows": 8,
+        "num_unusual_rows": 2,
+        "unusual_positions": (812,),
+        "usual": {"rarity": 5.0, "repetition": 0.0},
+        "rows": (row(3), row(5)),
+        "tokens": (token(),),
+        "bands": (Band(name="rarest 1 %", share=0.61, run_share=0.01),),
+        "shift": None,
+    }
+    return BatchReport(**(usual | changes))
+
+
+def incident(found: BatchReport | None, repeated: RepeatedBatch | None = None) -> IncidentReport:
+    report = next(
+        one for one in report_of(troubled_run()).incidents if one.incident.onset.step == 600
+    )
+    diagnosis = dataclasses.replace(report.diagnosis, repeated_batch=repeated)
+    return dataclasses.replace(report, diagnosis=diagnosis, batch=found)
+
+
+def test_the_offending_rows_and_tokens_in_one_line() -> None:
+    assert batch_lines(incident(batch())) == [
+        "rows 3 and 5 of the batch at position 812: rare tokens, 61 % of it rare or new tokens "
+        "(1 % usual); token 50256 is 61 % (0.02 % in the run)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes", "words"),
+    [
+        ([3], {}, "row 3 of the batch"),
+        ([0, 1, 2], {}, "rows 0 to 2 of the batch"),
+        ([0, 2, 5], {}, "rows 0, 2 and 5 of the batch"),
+        (range(8), {}, "all 8 rows of the batch"),
+        (range(8), {"num_unusual_rows": 20, "num_rows": 64}, "20 of 64 rows of the batch"),
+    ],
+)
+def test_rows_are_named_as_short_as_possible(rows: Any, changes: Any, words: str) -> None:
+    named = tuple(row(number) for number in rows)
+    found = batch(**{"rows": named, "num_unusual_rows": len(named), **changes})
+    assert batch_lines(incident(found))[0].startswith(words)
+
+
+def test_a_repeated_batch_in_one_line() -> None:
+    repeated = RepeatedBatch(
+        step=282, data_position=282, count=80, last_step=361, last_data_position=361, num_others=0
+    )
+    assert batch_lines(incident(None, repeated)) == [
+        "the batch at position 282 was served 80 times, last at position 361"
+    ]
+
+
+def test_a_shift_in_one_line() -> None:
+    shift = MixShift(
+        step=300,
+        data_position=1200,
+        num_batches=60,
+        divergence=0.2,
+        usual=0.01,
+        more=(token(5),),
+        fewer=(),
+        bands=(),
+    )
+    (line, _) = batch_lines(incident(batch(shift=shift)))
+    assert line.startswith("from position 1200 on the tokens differ from those of the run before")
+    assert "more: token 5 is 61 %" in line
+
+
+def test_nothing_unusual_is_no_line_and_one_sentence_of_the_postmortem() -> None:
+    usual = batch(num_unusual_rows=0, rows=(row(0, reasons=()),), tokens=())
+    report = incident(usual)
+    assert batch_lines(report) == []
+    assert "No sequence of these batches is unusual" in "\n".join(batch_section(report, 1))
+
+
+def test_batches_that_were_not_kept_say_how_to_keep_them() -> None:
+    assert HOW_TO_KEEP in "\n".join(batch_section(incident(None), 1))
+
+
+def test_on_several_ranks_it_says_whose_sequences_they_are() -> None:
+    assert "of the first rank" in "\n".join(batch_section(incident(batch()), 8))
+    assert "of the first rank" not in "\n".join(batch_section(incident(batch()), 1))
+
+
+def test_the_postmortem_names_the_tokens_in_its_table_of_symptoms() -> None:
+    text = write_postmortem(incident(batch()), report_of(troubled_run()))
+    name = "unusual tokens in the batch, by name"
+    assert f"| {name} | token 50256 is 61 % (0.02 % in the run) |" in text
+
+
+def test_text_of_the_data_is_never_read_as_markup() -> None:
+    found = batch(rows=(row(3, text=NASTY), row(5)), tokens=(token(text=NASTY),))
+    text = write_postmortem(incident(found), report_of(troubled_run()))
+    assert "<script" not in text.replace("'<script>", "")
+    assert "\x1b" not in text
+    svg = draw_tokens(found)
+    assert "<script" not in svg
+    texts = [element.text or "" for element in ET.fromstring(svg).iter() if element.text]
+    assert any("50256" in shown for shown in texts)
+
+
+def test_the_figure_is_well_formed_whatever_is_in_it() -> None:
+    shift = MixShift(
+        step=1,
+        data_position=-1,
+        num_batches=1,
+        divergence=0.1,
+        usual=0.0,
+        more=(),
+        fewer=(),
+        bands=(),
+    )
+    for found in (batch(), batch(tokens=(), bands=()), batch(shift=shift), batch(data_position=-1)):
+        root = ET.fromstring(draw_tokens(found))
+        assert root.tag.endswith("svg")
+
+
+def test_bars_of_the_text_are_as_long_as_the_share_is_large() -> None:
+    lines = list(
+        text_histogram(batch(tokens=(token(1), dataclasses.replace(token(2), share=0.305))))
+    )
+    longer, shorter = (line.count("#") for line in lines[1:3])
+    assert (longer, shorter) == (20, 10)
+
+
+def test_shares_have_the_digits_they_need() -> None:
+    assert [share_text(share) for share in (0.0, 0.61, 0.0002, 0.05)] == [
+        "0 %",
+        "61 %",
+        "0.02 %",
+        "5 %",
+    ]
