@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,16 +22,18 @@ class Order:
     """Options that are not held any more."""
     reason: str = ""
 
-    def to_bytes(self) -> bytes:
-        """As the other ranks receive it."""
-        return json.dumps(dataclasses.asdict(self)).encode()
 
-    @classmethod
-    def from_bytes(cls, text: bytes) -> "Order":
-        """What the first rank has sent."""
-        fields = json.loads(text)
-        lists = {name: tuple(v) for name, v in fields.items() if isinstance(v, list)}
-        return cls(**{**fields, **lists})
+def to_bytes(orders: Iterable[Order]) -> bytes:
+    """Orders as the other ranks receive them."""
+    return json.dumps([dataclasses.asdict(order) for order in orders]).encode()
+
+
+def from_bytes(text: bytes) -> list[Order]:
+    """What the first rank has sent."""
+    orders: list[dict[str, Any]] = json.loads(text)
+    for fields in orders:
+        fields |= {name: tuple(v) for name, v in fields.items() if isinstance(v, list)}
+    return [Order(**fields) for fields in orders]
 
 
 def as_ranges(positions: Iterable[int]) -> list[list[int]]:
