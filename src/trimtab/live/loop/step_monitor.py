@@ -61,7 +61,7 @@ class StepMonitor:
         self.gate = gate
         self.next_step = first_step
         self.meter = meter
-        self.facts = StepFacts(optimizers, scaler, shields.user, meter.device)
+        self.facts = StepFacts(optimizers, scaler, shields, meter.device)
         self.optimizers = optimizers
         self._slow = slow
         self._config = config
