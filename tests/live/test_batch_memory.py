@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.live.tiny import Tiny, make_model
+from tests.live.test_do_no_harm import planted
+from tests.live.tiny import journal_of, make_model
+from tests.ranks import run_ranks
+from torch import nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 import trimtab
 from trimtab.core.config import Config, LiveConfig
@@ -122,6 +126,51 @@ class TestBatchMemory:
         assert sum("batch memory failed" in message for message in caplog.messages) == 1
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        "trimtab.live.measure.batch_facts.BatchFacts.pop_token_rows",
+        "trimtab.live.measure.row_losses.RowLosses.add",
+        "trimtab.live.host.batch_memory.BatchMemory._add",
+        "trimtab.live.host.batch_memory.examine",
+    ],
+)
+def test_a_bug_in_it_leaves_every_record_and_every_report(place: str, tmp_path: Path) -> None:
+    with planted(place, lambda: True):
+        train(tmp_path)
+    assert len(journal_of(tmp_path)) == STEPS
+    (folder,) = (tmp_path / "trimtab" / "incidents").iterdir()
+    assert (folder / "postmortem.md").exists()
+
+
+def train_on_rank(rank: int, folder: Path) -> int:
+    model = DistributedDataParallel(make_model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = [torch.full((2, 5), rank) for _ in range(6)]
+    with trimtab.watch(model, optimizer, run_dir=folder) as guard:
+        for step in guard.steps(data):
+            for batch in step:
+                losses = losses_of(model, batch)
+                guard.record(loss=losses.mean(), token_loss=losses)
+                losses.mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        monitor = guard._monitor  # type: ignore[union-attr]
+        assert not monitor.shields.failed
+        assert monitor.facts.row_losses.pop() == ()
+        recorder = monitor.recorder
+        kept = [] if recorder is None else list(recorder._batches._batches)
+    assert all((batch.parts[0] == rank).all() for batch in kept)
+    assert all(batch.losses[0].shape == (2, VALUES) for batch in kept)
+    return len(kept)
+
+
+def test_the_first_rank_keeps_its_sequences_and_the_others_none(tmp_path: Path) -> None:
+    first, second = run_ranks(train_on_rank, 2, tmp_path)
+    assert first >= 4
+    assert second == 0
+
+
 class TestTokenRows:
     def test_they_are_copies_of_what_the_loader_served(self) -> None:
         served = torch.arange(12).reshape(3, 4)
@@ -179,7 +228,7 @@ def stream(steps: int = STEPS, accumulate: int = 1) -> Iterator[torch.Tensor]:
         yield batch
 
 
-def losses_of(model: Tiny, batch: torch.Tensor) -> torch.Tensor:
+def losses_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     logits = model(batch[:, :-1]).float()
     targets = batch[:, 1:]
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(
@@ -292,6 +341,23 @@ class TestLive:
         report = trimtab.diagnose(tmp_path / "run")
         assert report.incidents[0].batch is None
         assert any("batch.json cannot be read" in note for note in report.notes)
+
+    def test_a_resumed_run_keeps_what_was_written_before(
+        self, watched: Path, tmp_path: Path
+    ) -> None:
+        shutil.copytree(watched, tmp_path / "run")
+        before = saved(tmp_path / "run")
+        model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with trimtab.watch(model, optimizer, run_dir=tmp_path / "run", step=STEPS) as guard:
+            for step in guard.steps(list(stream(5)), data_position=STEPS):
+                for batch in step:
+                    loss = losses_of(model, batch).mean()
+                    guard.record(loss=loss)
+                    loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        assert saved(tmp_path / "run") == before
 
     def test_odd_token_losses_are_reported_once_and_left_out(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -104,7 +104,7 @@ class Guard:
         if eval_loss is not None:
             self._add(signals.EVAL_LOSS, eval_loss)
         if token_loss is not None and monitor.recorder is not None:
-            with monitor.shields.user.guarding("record"):
+            with monitor.shields.batches.guarding("record"):
                 try:
                     monitor.facts.row_losses.add(token_loss)
                 except OddNumber as odd:

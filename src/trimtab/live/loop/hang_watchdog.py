@@ -14,11 +14,10 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Any, Protocol
 
 from trimtab.journal import RunDirectory
 from trimtab.journal.exit_request import ExitRequest, RunExit
-from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.shield import log
 
 GRACE_SECONDS = 2.0
@@ -29,40 +28,24 @@ MAX_STACK_CHARS = 8000
 """Of the stacks that are journalled; the file has all of them."""
 
 
-class Watched(Protocol):
-    """What the watchdog needs to know of a run."""
-
-    next_step: int
-
-    @property
-    def recorder(self) -> RunRecorder | None:
-        """What journals; only on the first rank."""
-        ...
-
-    @property
-    def progress(self) -> Any:
-        """A value that changes with every step; None once the guard is closed."""
-        ...
-
-
 class HangWatchdog:
     """Reports `seconds` without progress; with `ends_run` the process then ends with 75."""
 
     def __init__(
-        self, run: RunDirectory, rank: int, seconds: float, watched: Watched, *, ends_run: bool
+        self, run: RunDirectory, rank: int, seconds: float, monitor: StepMonitor, *, ends_run: bool
     ) -> None:
         self._run = run
         self._rank = rank
         self._seconds = seconds
-        self._watched = watched
+        self._monitor = monitor
         self._ends_run = ends_run
         threading.Thread(target=self._watch, name="trimtab-hang", daemon=True).start()
 
     def _watch(self) -> None:
-        last, since = self._watched.progress, time.monotonic()
+        last, since = self._progress(), time.monotonic()
         while last is not None:
             time.sleep(min(self._seconds / 4, 10.0))
-            progress, now = self._watched.progress, time.monotonic()
+            progress, now = self._progress(), time.monotonic()
             if progress != last:
                 last, since = progress, now
             elif now - since >= self._seconds:
@@ -72,16 +55,21 @@ class HangWatchdog:
                     os._exit(RunExit.RELAUNCH)
                 since = now  # the next report comes after as long again
 
+    def _progress(self) -> tuple[int, int] | None:
+        """A value that changes with every step; None once the guard is closed."""
+        monitor = self._monitor
+        return None if monitor.sync.is_closed else (monitor.next_step, monitor.slow.num_updates)
+
     def _report(self, waited: float) -> None:
-        step = self._watched.next_step
+        step = self._monitor.next_step
         reason = f"rank {self._rank} has stood still for {waited:.0f} s at step {step}"
         end = "; the run ends and asks for a relaunch" if self._ends_run else ""
         try:
             path = self._write_stacks(reason)
             log.error("trimtab: %s; stacks: %s%s", reason, path, end)
-            if self._watched.recorder is not None:
+            if self._monitor.recorder is not None:
                 stack = path.read_text(encoding="utf-8")[:MAX_STACK_CHARS]
-                self._watched.recorder.journal.event("hang", step, seconds=waited, stack=stack)
+                self._monitor.recorder.journal.event("hang", step, seconds=waited, stack=stack)
                 if self._ends_run:
                     ExitRequest(code=RunExit.RELAUNCH, reason=reason, step=step).write(self._run)
         except OSError as error:  # a full disk must not hide the hang

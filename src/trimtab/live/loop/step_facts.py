@@ -17,14 +17,14 @@ from trimtab.live.measure.row_losses import RowLosses
 from trimtab.live.measure.step_meter import UserSignals
 from trimtab.live.optimizers import main_learning_rate
 from trimtab.live.recover.holds import Holds
-from trimtab.live.shield import Shield
+from trimtab.live.shield import Shields
 
 
 class StepFacts:
     """Collects the facts of a step and writes them into its note."""
 
     def __init__(
-        self, optimizers: Sequence[Optimizer], scaler: Any, shield: Shield, device: torch.device
+        self, optimizers: Sequence[Optimizer], scaler: Any, shields: Shields, device: torch.device
     ) -> None:
         self.user = UserSignals(device)
         self.row_losses = RowLosses()
@@ -32,7 +32,8 @@ class StepFacts:
         """Only if the user goes through the data by `guard.steps`."""
         self._optimizers = optimizers
         self._scaler = scaler
-        self._shield = shield
+        self._shield = shields.user
+        self._batch_shield = shields.batches
 
     def note_loss_scale(self) -> None:
         """Take the scale that this step is computed with; `scaler.update()` changes it."""
@@ -53,7 +54,9 @@ class StepFacts:
         if self.loop is not None:
             note.data_position = self.loop.data_position
             note.signals |= self.loop.facts()
-            note.token_rows = self.loop.pop_token_rows()
+            if not self._batch_shield.is_down:
+                with self._batch_shield.guarding("token ids"):
+                    note.token_rows = self.loop.pop_token_rows()
         note.row_losses = self.row_losses.pop()
         with self._shield.guarding("note"):
             if note.state is StepState.APPLIED and not self._shield.is_down:

@@ -102,4 +102,4 @@ class StepLoop:
 
     def pop_token_rows(self) -> tuple[TokenRows, ...]:
         """Copies of the token ids that `facts` has found."""
-        return self._facts.pop_token_rows()
+        return self.batch_facts.pop_token_rows()

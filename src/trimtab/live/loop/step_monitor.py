@@ -62,7 +62,7 @@ class StepMonitor:
         self.gate = gate
         self.next_step = first_step
         self.meter = meter
-        self.facts = StepFacts(optimizers, scaler, shields.user, meter.device)
+        self.facts = StepFacts(optimizers, scaler, shields, meter.device)
         self.optimizers = optimizers
         self.slow = slow
         self.holds = Holds(model, optimizers)
@@ -107,11 +107,6 @@ class StepMonitor:
     def is_watching(self) -> bool:
         """Whether anything is still measured here."""
         return self.sync.is_measuring
-
-    @property
-    def progress(self) -> tuple[int, int] | None:
-        """A value that changes with every step; None once the guard is closed."""
-        return None if self.sync.is_closed else (self.next_step, self._num_calls)
 
     def begin_record(self, loss: Any) -> bool:
         """A loss is about to be recorded: close a step that ended without an update.

@@ -6,6 +6,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,17 +72,18 @@ def test_a_run_that_moves_or_has_ended_is_left_alone(
 def test_a_recovering_run_ends_with_75_and_leaves_its_request(tmp_path: Path) -> None:
     script = """
         import sys, time, pathlib
+        from types import SimpleNamespace as Part
         from trimtab.journal import RunDirectory
         from trimtab.live.loop.hang_watchdog import HangWatchdog
 
-        class Watched:
-            next_step, progress = 7, 1
-            class recorder:
-                class journal:
-                    event = staticmethod(lambda *args, **facts: None)
-
+        monitor = Part(
+            next_step=7,
+            sync=Part(is_closed=False),
+            slow=Part(num_updates=7),
+            recorder=Part(journal=Part(event=lambda *args, **facts: None)),
+        )
         run = RunDirectory(pathlib.Path(sys.argv[1]))
-        HangWatchdog(run, 0, 0.2, Watched, ends_run=True)
+        HangWatchdog(run, 0, 0.2, monitor, ends_run=True)
         time.sleep(60)
     """
     done = subprocess.run(
@@ -96,17 +98,14 @@ def test_a_recovering_run_ends_with_75_and_leaves_its_request(tmp_path: Path) ->
 def test_a_disk_that_cannot_be_written_hides_no_hang(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Watched:
-        next_step = 3
-        recorder = None
-        progress: Any = 1
-
+    sync = SimpleNamespace(is_closed=False)
+    slow = SimpleNamespace(num_updates=3)
+    monitor: Any = SimpleNamespace(next_step=3, recorder=None, sync=sync, slow=slow)
     (tmp_path / "trimtab").write_text("a file where the folder should be")
-    watched = Watched()
     with caplog.at_level(logging.ERROR):
-        HangWatchdog(RunDirectory(tmp_path), 2, 0.1, watched, ends_run=False)
+        HangWatchdog(RunDirectory(tmp_path), 2, 0.1, monitor, ends_run=False)
         time.sleep(0.4)
-        watched.progress = None
+        sync.is_closed = True
         time.sleep(0.1)
     assert "rank 2 has stood still" in caplog.text
     assert "its stacks cannot be written" in caplog.text
