@@ -94,14 +94,17 @@ def watch(
         parts = _Parts.build(model, optimizer, settings, chosen)
         if ranks.place == 0:
             manifest = _manifest(model, parts.optimizers, settings, ranks.world, facts)
+            run = RunDirectory(Path(run_dir).absolute())
             parts.recorder = RunRecorder(
-                RunDirectory(Path(run_dir).absolute()),
+                run,
                 settings,
                 manifest,
                 first_step=step,
                 shield=parts.shields.judge,
                 on_incident=on_incident,
-                batches=BatchMemory(settings.live, decode, parts.shields.batches),
+                batches=BatchMemory(
+                    settings.live, run.incidents, decode=decode, shield=parts.shields.batches
+                ),
             )
     except Exception as error:  # reported below, when the other ranks know of it
         problem = error
