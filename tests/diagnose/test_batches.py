@@ -136,6 +136,14 @@ class TestExamine:
         assert report.rows[0].reasons == ("repeated phrase",)
         assert {token.id for token in report.tokens} == {7, 11, 13, 17}
 
+    def test_sequences_that_came_before_are_named(self) -> None:
+        arrays = usual_batches()
+        arrays[ONSET][1:4] = arrays[ONSET - 30][0:3]
+        report = report_of(arrays)
+        assert report.step == ONSET
+        assert sorted(row.row for row in report.rows if row.reasons) == [1, 2, 3]
+        assert report.rows[0].reasons == ("same as an earlier row",)
+
     def test_the_sequence_with_a_high_loss_is_named_and_nan_is_the_highest(self) -> None:
         arrays = usual_batches()
         random = np.random.default_rng(2)

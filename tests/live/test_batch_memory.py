@@ -24,6 +24,7 @@ from trimtab.live.host.batch_memory import MAX_FROZEN, STEPS_AROUND, STEPS_BEFOR
 from trimtab.live.host.step_note import StepNote
 from trimtab.live.measure.batch_facts import MAX_KEPT_TOKENS, BatchFacts
 from trimtab.live.measure.row_losses import VALUES, reduce_rows
+from trimtab.report.incident_files import read_batches
 
 BAD_STEP, BAD_TOKEN, BAD_ROW = 80, 31, 2
 STEPS = 120
@@ -58,18 +59,20 @@ def filled(memory: BatchMemory, steps: int, **options: Any) -> BatchMemory:
 
 
 class TestBatchMemory:
-    def test_it_never_holds_more_than_it_may(self) -> None:
-        by_steps = filled(BatchMemory(LiveConfig(batch_memory_steps=10)), 100)
+    def test_it_never_holds_more_than_it_may(self, tmp_path: Path) -> None:
+        by_steps = filled(BatchMemory(LiveConfig(batch_memory_steps=10), tmp_path), 100)
         assert len(by_steps._batches) == 10
-        by_bytes = filled(BatchMemory(LiveConfig(batch_memory_mb=0.01)), 100)
+        by_bytes = filled(BatchMemory(LiveConfig(batch_memory_mb=0.01), tmp_path), 100)
         assert 0.008 < by_bytes._num_bytes / 2**20 <= 0.01
         assert by_bytes._num_bytes == sum(batch.num_bytes for batch in by_bytes._batches)
-        none = filled(BatchMemory(LiveConfig(batch_memory_steps=0)), 100)
+        none = filled(BatchMemory(LiveConfig(batch_memory_steps=0), tmp_path), 100)
         assert len(none._batches) == 0
 
     @pytest.mark.parametrize("steps", [50, 400, 5000])
-    def test_the_counts_are_those_of_every_batch_before_the_incident(self, steps: int) -> None:
-        memory = filled(BatchMemory(LiveConfig(batch_memory_steps=300)), steps)
+    def test_the_counts_are_those_of_every_batch_before_the_incident(
+        self, steps: int, tmp_path: Path
+    ) -> None:
+        memory = filled(BatchMemory(LiveConfig(batch_memory_steps=300), tmp_path), steps)
         onset = steps - 4
         memory.freeze(incident(1, onset))
         kept = memory._frozen[1]
@@ -81,8 +84,8 @@ class TestBatchMemory:
         assert [batch.step for batch in kept.around] == list(range(onset - 8, steps))
         assert len(kept.before) == min(STEPS_BEFORE, onset - 8)
 
-    def test_frozen_batches_stay_while_the_memory_moves_on(self) -> None:
-        memory = filled(BatchMemory(LiveConfig(batch_memory_steps=100)), 100)
+    def test_frozen_batches_stay_while_the_memory_moves_on(self, tmp_path: Path) -> None:
+        memory = filled(BatchMemory(LiveConfig(batch_memory_steps=100), tmp_path), 100)
         memory.freeze(incident(1, 90))
         filled(memory, 20)
         for step in range(100, 400):
@@ -91,8 +94,8 @@ class TestBatchMemory:
         assert report.step == 90
         assert report.num_batches <= STEPS_AROUND
 
-    def test_many_incidents_are_examined_early_and_all_are_reported(self) -> None:
-        memory = filled(BatchMemory(LiveConfig()), 600)
+    def test_many_incidents_are_examined_early_and_all_are_reported(self, tmp_path: Path) -> None:
+        memory = filled(BatchMemory(LiveConfig(), tmp_path), 600)
         incidents = [incident(number, 50 * number) for number in range(1, 11)]
         for one in incidents:
             memory.freeze(one)
@@ -101,24 +104,38 @@ class TestBatchMemory:
             one.onset.tick for one in incidents
         ]
 
-    def test_an_incident_from_before_the_memory_is_not_reported(self) -> None:
-        memory = BatchMemory(LiveConfig())
+    def test_an_incident_from_before_the_memory_is_not_reported(self, tmp_path: Path) -> None:
+        memory = BatchMemory(LiveConfig(), tmp_path)
         for step in range(1000, 1100):
             memory.add(step, step, StepNote(step=step, token_rows=(rows(step),)))
         memory.freeze(incident(1, 500))
         assert memory.reports([incident(1, 500)]) == ()
 
+    def test_a_run_that_is_killed_has_written_its_batches_by_id(self, tmp_path: Path) -> None:
+        memory = BatchMemory(LiveConfig(), tmp_path, decode=lambda ids: "secret")
+        memory = filled(memory, 100)
+        memory.freeze(incident(1, 90))
+        for thread in memory._saving:
+            thread.join()
+        (report,), notes = read_batches(tmp_path)  # no report was ever asked for
+        assert report.step == 90
+        assert len(report.rows[0].token_ids) == 16
+        assert report.rows[0].text is None
+        assert notes == []
+
     def test_without_batches_the_log_says_once_how_to_keep_them(
-        self, caplog: pytest.LogCaptureFixture
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        memory = BatchMemory(LiveConfig())
+        memory = BatchMemory(LiveConfig(), tmp_path)
         with caplog.at_level("INFO", "trimtab"):
             memory.freeze(incident(1, 3))
             memory.freeze(incident(2, 9))
         assert sum("guard.steps(loader)" in message for message in caplog.messages) == 1
 
-    def test_what_fails_in_it_costs_only_itself(self, caplog: pytest.LogCaptureFixture) -> None:
-        memory = filled(BatchMemory(LiveConfig()), 20)
+    def test_what_fails_in_it_costs_only_itself(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        memory = filled(BatchMemory(LiveConfig(), tmp_path), 20)
         memory.add(21, 21, StepNote(step=21, token_rows=("no array",)))  # type: ignore[arg-type]
         filled(memory, 5)
         memory.freeze(incident(1, 10))

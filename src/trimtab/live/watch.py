@@ -116,6 +116,7 @@ def watch(
             require_schedulers(parts.optimizers, schedulers)
         if ranks.place == 0:
             manifest = _manifest(model, parts.optimizers, settings, ranks.world, facts)
+            run = RunDirectory(Path(run_dir).absolute())
             parts.recorder = RunRecorder(
                 run,
                 settings,
@@ -123,7 +124,9 @@ def watch(
                 first_step=step,
                 shield=parts.shields.judge,
                 on_incident=on_incident,
-                batches=BatchMemory(settings.live, decode, parts.shields.batches),
+                batches=BatchMemory(
+                    settings.live, run.incidents, decode=decode, shield=parts.shields.batches
+                ),
             )
     except Exception as error:  # reported below, when the other ranks know of it
         problem = error

@@ -72,12 +72,18 @@ def _write(folder: Path, incident: IncidentReport, report: RunReport) -> Path:
     machine = json.dumps(incident_to_dict(incident, report), indent=1, allow_nan=False)
     (folder / _MACHINE).write_text(machine + "\n", encoding="utf-8")
     if incident.batch is not None:
-        batch = json.dumps(to_jsonable(incident.batch), allow_nan=False)
-        (folder / _BATCH).write_text(batch + "\n", encoding="utf-8")
-        (folder / FIGURE).write_text(draw_tokens(incident.batch), encoding="utf-8")
+        write_batch(folder, incident.batch)
     postmortem = folder / _PEOPLE
     postmortem.write_text(write_postmortem(incident, report), encoding="utf-8")
     return postmortem
+
+
+def write_batch(folder: Path, batch: BatchReport) -> None:
+    """Write the sequences and tokens of one incident into its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    values = json.dumps(to_jsonable(batch), allow_nan=False)
+    (folder / _BATCH).write_text(values + "\n", encoding="utf-8")
+    (folder / FIGURE).write_text(draw_tokens(batch), encoding="utf-8")
 
 
 def read_batches(folder: Path) -> tuple[tuple[BatchReport, ...], list[str]]:

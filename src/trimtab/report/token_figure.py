@@ -77,7 +77,7 @@ def draw_tokens(batch: BatchReport) -> str:
     parts.append(_text(16, y, f"Tokens of {subject}", weight="bold", size=14))
     y += 22
     parts.append(_rect(16, y - 9, 12, 9, _HERE) + _text(34, y, "here"))
-    parts.append(_rect(84, y - 9, 12, 9, _RUN) + _text(102, y, "the run before the incident"))
+    parts.append(_rect(84, y - 9, 12, 9, _RUN) + _text(102, y, "the run before"))
     y += 26
     for title, rows in zip(_TITLES, histogram_rows(batch), strict=True):
         if rows:

@@ -31,7 +31,12 @@ MAX_ROWS, MAX_TOKEN_IDS, MAX_TOKENS, MAX_POSITIONS = 8, 512, 8, 64
 _NEARLY = 0.7
 """Of several bad batches in a row the first is reported, if it is this unusual."""
 
-REASONS = {"rarity": "rare tokens", "repetition": "repeated phrase", "loss_gap": "high loss"}
+REASONS = {
+    "rarity": "rare tokens",
+    "repetition": "repeated phrase",
+    "repeated": "same as an earlier row",
+    "loss_gap": "high loss",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +63,15 @@ def examine(kept: KeptBatches) -> BatchReport | None:
     size = 1 + max((int(part.max(initial=0)) for part in parts), default=0)
     earlier = pad(kept.counts, size)
     run = earlier + count_tokens([batch.tokens() for batch in kept.before], len(earlier))
-    before, rows = score_rows(kept.before, run), score_rows(around, run)
+    seen: set[int] = set()
+    before, rows = score_rows(kept.before, run, seen), score_rows(around, run, seen)
     usual = usual_rows(before)
     excess = {name: limit.excess(rows.scores[name]) for name, limit in usual.items()}
     nothing = np.zeros(len(rows.batch))
-    total = excess.get("rarity", nothing) + excess.get("repetition", nothing)
+    loss_gap = excess.get("loss_gap", nothing)
+    total: FloatArray = sum(excess.values(), nothing) - loss_gap
     if not total.any():  # what sequences are made of says more than what became of them
-        total = excess.get("loss_gap", nothing)
+        total = loss_gap
     is_odd = total > 0
     chosen = _choose(around, rows, total, kept.onset_tick)
     batch = around[chosen]

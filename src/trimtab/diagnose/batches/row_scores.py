@@ -19,9 +19,12 @@ Source: the limit of the gate's loss (`GateConfig.loss_sigmas`)."""
 MIN_USUAL = 16
 """Values from before that are needed to say what is usual."""
 
-_FLOORS = {"rarity": 0.05, "repetition": 0.1, "loss_gap": 0.05}
+_FLOORS = {"rarity": 0.05, "repetition": 0.1, "repeated": 0.1, "loss_gap": 0.05}
 """The scores that are judged, and the smallest sigma of each: sequences that are all alike have
 none. So more than 0.6 of a sequence must repeat; tables in the lab's text reach 0.76 at times."""
+
+_MAX_REPETITION = 0.6
+"""Empty lines and rulers are equal in any text."""
 
 _LARGEST = 1e9
 """Stands for an infinite score."""
@@ -64,13 +67,22 @@ class RowScores:
     row: IntArray
     """Its micro-batch and its row in it."""
     scores: dict[str, FloatArray]
-    """rarity: mean -log p of its tokens in the run; repetition: share of its 4-grams that repeat
-    one; loss: its mean loss; loss_gap: that above the median of its micro-batch, because after a
-    bad update all losses are high. NaN where a score is not known, infinite for a bad loss."""
+    """By name, NaN where a score is not known:
+
+    rarity      mean -log p of its tokens in the run
+    repetition  share of its 4-grams that occurred in it before
+    repeated    1 if the same sequence came before, else 0
+    loss        its mean loss
+    loss_gap    that above the median of its micro-batch, because after a bad update all losses are
+                high; infinite for a loss that is not finite
+    """
 
 
-def score_rows(batches: Sequence[KeptBatch], run: IntArray) -> RowScores:
-    """Score every sequence of these batches; `run` has a count for every id in them."""
+def score_rows(batches: Sequence[KeptBatch], run: IntArray, seen: set[int]) -> RowScores:
+    """Score every sequence of these batches; `run` has a count for every id in them.
+
+    `seen` has the hashes of earlier sequences; those of these batches are added.
+    """
     places: list[tuple[int, int, int]] = []
     found: dict[str, list[FloatArray]] = {name: [] for name in (*_FLOORS, "loss")}
     surprise = -np.log((run + 1.0) / (run.sum() + len(run)))
@@ -82,7 +94,9 @@ def score_rows(batches: Sequence[KeptBatch], run: IntArray) -> RowScores:
             places += [(index, part, row) for row in range(count)]
             missing = np.full(count, np.nan)
             found["rarity"].append(missing if rows is None else rarity(rows, surprise))
-            found["repetition"].append(missing if rows is None else repetition(rows))
+            repeats = missing if rows is None else repetition(rows)
+            found["repetition"].append(repeats)
+            found["repeated"].append(missing if rows is None else _came_before(rows, repeats, seen))
             is_known = losses is not None and len(losses) == count
             loss = losses[:, 0] if losses is not None and is_known else missing
             found["loss"].append(loss)
@@ -95,6 +109,16 @@ def score_rows(batches: Sequence[KeptBatch], run: IntArray) -> RowScores:
         row=columns[:, 2],
         scores={name: np.concatenate([none, *values]) for name, values in found.items()},
     )
+
+
+def _came_before(rows: TokenRows, repeats: FloatArray, seen: set[int]) -> FloatArray:
+    """Whether each sequence is among those seen; one that only repeats itself does not count."""
+    came: FloatArray = np.zeros(len(rows))
+    for at, row in enumerate(rows):
+        key = hash(row.tobytes())
+        came[at] = key in seen and repeats[at] < _MAX_REPETITION
+        seen.add(key)
+    return came
 
 
 def _gaps(losses: FloatArray) -> FloatArray:

@@ -8,8 +8,10 @@ Batches are host memory only and bounded; the counts take 8 bytes for each entry
 """
 
 import dataclasses
+import threading
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from trimtab.diagnose.batches.token_counts import count_tokens
 from trimtab.live.host.step_note import StepNote
 from trimtab.live.measure.row_losses import VALUES
 from trimtab.live.shield import Shield, log
+from trimtab.report.incident_files import incident_folder_name, write_batch
 
 STEPS_AROUND, STEPS_BEFORE = 64, 192
 """Batches kept of an incident, and from before it to compare with. Source: shifts of the lab's data
@@ -48,8 +51,23 @@ class BatchMemory:
     """Keeps batches and examines them; on the first rank, so it knows that rank's sequences."""
 
     def __init__(
-        self, config: LiveConfig, decode: Decode | None = None, shield: Shield | None = None
+        self,
+        config: LiveConfig,
+        folder: Path,
+        *,
+        decode: Decode | None = None,
+        shield: Shield | None = None,
     ) -> None:
+        """A memory for one run.
+
+        Args:
+            config: How much is kept.
+            folder: Where the incidents of the run have their folders.
+            decode: How token ids become text, if text may be written.
+            shield: Catches what fails here.
+        """
+        self._folder = folder
+        self._saving: list[threading.Thread] = []
         self._shield = shield or Shield("batch memory", "reports name no tokens")
         self._max_steps = config.batch_memory_steps
         self._max_bytes = int(config.batch_memory_mb * 2**20)
@@ -78,6 +96,8 @@ class BatchMemory:
 
     def reports(self, incidents: Sequence[Incident]) -> tuple[BatchReport, ...]:
         """What was found in the batches of these incidents, at the end of the run."""
+        for thread in self._saving:
+            thread.join()
         with self._shield.guarding("reports"):
             for incident in incidents:
                 if incident.number in self._frozen:
@@ -113,6 +133,7 @@ class BatchMemory:
         if earlier is None:
             if self._batches[0].tick <= max(onset, incident.peak.tick):
                 self._frozen[number] = self._freeze_first(onset, incident.peak.tick)
+                self._save_soon(incident)
             if len(self._frozen) > MAX_FROZEN:
                 self._examine(next(iter(self._frozen)))
             return
@@ -122,6 +143,24 @@ class BatchMemory:
         self._frozen[number] = dataclasses.replace(
             earlier, peak_tick=incident.peak.tick, around=tuple(around)
         )
+
+    def _save_soon(self, incident: Incident) -> None:
+        """Write what is known already, by id, for the case that the run is killed.
+
+        The post-mortem can be written again from the journal; the batches could not.
+        """
+        kept, folder = self._frozen[incident.number], self._folder / incident_folder_name(incident)
+
+        def save() -> None:
+            with self._shield.guarding("saving"):
+                report = examine(kept)
+                if report is not None:
+                    write_batch(folder, report)
+
+        thread = threading.Thread(target=save, name="trimtab-batches", daemon=True)
+        self._saving = [one for one in self._saving if one.is_alive()]
+        self._saving.append(thread)
+        thread.start()
 
     def _freeze_first(self, onset: int, peak: int) -> KeptBatches:
         first = onset - MARGIN

@@ -78,7 +78,7 @@ class RunRecorder:
         """What the judge has not seen yet."""
         self._last_judged = 0.0
         self._recent: deque[Record] = deque(maxlen=RECENT_RECORDS)
-        self._batches = batches or BatchMemory(config.live)
+        self._batches = batches or BatchMemory(config.live, run.incidents)
         self._clip_detector = ClipDetector()
         self._has_advised = False
         self._num_unrecorded = self._num_elsewhere = 0
