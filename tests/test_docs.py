@@ -41,3 +41,26 @@ def test_links_between_pages_lead_somewhere() -> None:
         if not (page.parent / target).exists()
     ]
     assert not broken
+
+
+def tables_in(text: str) -> list[str]:
+    """The lines of its tables."""
+    return [line for line in text.splitlines() if line.startswith("|")]
+
+
+def section(page: str, title: str) -> str:
+    """One section of a page, with its own subsections."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def test_the_figures_on_causes_are_those_that_were_measured() -> None:
+    shown = [
+        *tables_in(section("docs/causes.md", "How often it is right")),
+        *tables_in(section("docs/causes.md", "What speaks for each cause")),
+    ]
+    measured = section("benchmarks/RESULTS.md", "Causes in the lab: tune seeds")
+    assert shown == tables_in(measured)
+    seeds = re.search(r"Seeds \[.*", measured)
+    assert seeds
+    assert seeds[0] in section("docs/causes.md", "How often it is right")

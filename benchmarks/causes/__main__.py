@@ -1,7 +1,8 @@
 """Fit or measure the causes: `scripts/bench causes fit|measure SUITE...`.
 
 fit        weights from all runs of the suites, written beside the code that uses them
-measure    the weights as they are on these suites (`--cross` to fit without each seed instead)
+measure    the weights as they are on these suites (`--cross` to fit without each seed instead),
+           into RESULTS.md
 """
 
 import argparse
@@ -14,12 +15,17 @@ from pathlib import Path
 from benchmarks.causes import scores
 from benchmarks.causes.cases import Case, Cases, read_cases
 from benchmarks.causes.fitting import fit, leave_one_seed_out
+from benchmarks.results import publish
 from trimtab.diagnose.causes import weights as module
 from trimtab.diagnose.causes.ranking import Ranking, rank
 from trimtab.diagnose.causes.weights import Weights, lab_weights
 
 TUNE_SEEDS = range(31)
 """Seeds over 30 are kept for measurements and are never fitted on."""
+
+
+TUNE_TITLE = "Causes in the lab: tune seeds"
+"""The section whose tables docs/causes.md shows."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -33,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.command == "fit":
         _fit(read)
     else:
-        print(report(read, cross=chosen.cross))
+        title = TUNE_TITLE if chosen.cross else "Causes in the lab"
+        command = f"scripts/bench causes measure{' --cross' * chosen.cross} SUITE..."
+        publish(title, command, report(read, cross=chosen.cross))
 
 
 def _fit(read: Cases) -> None:
@@ -92,6 +100,7 @@ def report(read: Cases, *, cross: bool) -> str:
         f"All signals:\n\n{scores.calibration(full)}",
         f"Loss and gradient norm alone:\n\n{scores.calibration(few)}",
         scores.confusion(full),
+        scores.speaks_for(weights),
     ]
     return "\n\n".join(parts)
 

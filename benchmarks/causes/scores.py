@@ -1,15 +1,20 @@
 """Scores: how often the cause is right, and how honest the probabilities are."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
 from benchmarks.causes.cases import Case
 from benchmarks.results import table
 from trimtab.diagnose.causes.ranking import Candidate, Ranking
+from trimtab.diagnose.causes.weights import Weights
 
 Ranked = Sequence[tuple[Case, Ranking]]
 
 TARGET_FIRST, TARGET_THREE, TARGET_CALIBRATION = 0.85, 0.97, 0.8
+
+_HEAVY = math.log(2)
+"""An observation with this weight doubles the odds."""
 
 _BINS = ((0.0, 0.2), (0.2, 0.4), (0.4, 0.6), (0.6, 0.8), (0.8, 1.01))
 
@@ -60,6 +65,18 @@ def confusion(ranked: Ranked) -> str:
         right = len(mine) - sum(wrong.values())
         rows.append((f"{cause.id} {cause.title}", f"{right} of {len(mine)}", taken))
     return table(("cause", "right first", "taken for (kind, grade)"), rows)
+
+
+def speaks_for(weights: Weights) -> str:
+    """For every cause, the observations that speak for it most: heavy, and often made."""
+    rows = []
+    for cause in weights.causes:
+        heavy = {id: weights.weight(id, cause, yes=True) for id in weights.shares}
+        chosen = [id for id, weight in heavy.items() if weight >= _HEAVY]
+        chosen.sort(key=lambda id: -heavy[id] * weights.shares[id][cause])
+        said = ", ".join(f"`{id}` {heavy[id]:+.1f}" for id in chosen[:4])
+        rows.append((f"{cause.id} {cause.title}", said))
+    return table(("cause", "speaks for it most"), rows)
 
 
 def _named(ranking: Ranking) -> list[Candidate]:

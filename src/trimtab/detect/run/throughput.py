@@ -31,7 +31,7 @@ dedicated machines."""
 
 FAR_TIMES = 2.0
 """A pace this many times slower than the slowest median before is an alarm at once. Source: other
-work on the machine slows 2 of 104 runs of the lab by up to 1.7 for 40 records, and 1 by more; a
+work on the machine slows 2 of 91 runs of the lab by up to 1.7 for 40 records, and 1 by more; a
 slow rank by 2.2."""
 
 STALL_TIMES = 10.0
@@ -40,7 +40,7 @@ healthy steps reach 7."""
 
 STALL_WINDOW, STALLS_FOR_ALARM = 32, 3
 """This many stalls within 32 steps are an alarm if they wait for data. Three for other reasons came
-in 14 of 104 runs of the lab on a busy machine. In a thinned log a record is many steps long, and
+in 14 of 91 runs of the lab on a busy machine. In a thinned log a record is many steps long, and
 never this close to the one before."""
 
 DATA_SHARE = 0.5
