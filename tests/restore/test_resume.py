@@ -14,7 +14,7 @@ from tests.restore.damage import damage, files_of
 from tests.restore.loops import FEATURES, TinyModel, assert_same, batches, seed_all
 from torch import nn, optim
 from torch.utils.data import DataLoader, Dataset
-from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 
 from trimtab.core.errors import ConfigError, RestoreError
 from trimtab.restore.checkpoints.index import CheckpointEntry, Verdict
@@ -25,6 +25,7 @@ Make = Callable[[Any], optim.Optimizer]
 EVERY = 15
 """Steps between two checkpoints; an epoch has 20 batches."""
 
+slow = pytest.mark.slow
 pytestmark = pytest.mark.filterwarnings("ignore:.set_vital. is deprecated")  # torchdata 0.11
 
 
@@ -151,24 +152,30 @@ def assert_resumes_exactly(
     return resumed
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("adamw-fused", "sgd", "rprop") else pytest.param(name, marks=slow)
+        for name in OPTIMIZERS
+    ],
+)
 def test_every_optimizer_resumes_exactly(tmp_path: Path, name: str) -> None:
     assert_resumes_exactly(tmp_path, make=OPTIMIZERS[name], background=True)
 
 
 @pytest.mark.parametrize("loader", LOADERS)
-@pytest.mark.parametrize("killed_at", [18, 35, 62], ids=["first epoch", "second", "end of third"])
-def test_every_loader_resumes_exactly(tmp_path: Path, loader: str, killed_at: int) -> None:
-    assert_resumes_exactly(tmp_path, loader=loader, killed_at=killed_at)
-
-
-@pytest.mark.parametrize(("loader", "dropped"), [("stateful", 0), ("seekable", 0), ("list", 10)])
-def test_batches_are_never_dropped_in_silence(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, loader: str, dropped: int
+@pytest.mark.parametrize(
+    "killed_at",
+    [pytest.param(18, marks=slow), 35, pytest.param(62, marks=slow)],
+    ids=["first epoch", "second", "end of third"],
+)
+def test_every_loader_resumes_exactly_and_never_drops_batches_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, loader: str, killed_at: int
 ) -> None:
-    assert_resumes_exactly(tmp_path, loader=loader)
-    assert (f"drops {dropped} batches" in caplog.text) == (dropped > 0)
+    assert_resumes_exactly(tmp_path, loader=loader, killed_at=killed_at)
+    dropped = {18: 15, 35: 10, 62: 20}[killed_at] if loader in ("list", "shuffled") else 0
     assert ("drops" in caplog.text) == (dropped > 0)
+    assert f"drops {dropped} batches" in caplog.text or not dropped
 
 
 def finished_run(tmp_path: Path, until: int = 35) -> Path:
@@ -188,7 +195,7 @@ def test_a_run_without_checkpoints_begins_at_step_0(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 200))]
+    "seed", [*range(3), *(pytest.param(seed, marks=slow) for seed in range(3, 200))]
 )
 def test_a_damaged_checkpoint_is_passed_over_and_the_log_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, seed: int
