@@ -6,6 +6,7 @@ import typer
 
 from trimtab._version import __version__
 from trimtab.cli.check import check
+from trimtab.cli.checkpoints import checkpoints
 from trimtab.cli.compare import compare
 from trimtab.cli.demo import demo
 from trimtab.cli.diagnose import diagnose
@@ -28,6 +29,7 @@ app.command()(compare)
 app.command(cls=CommandWithPlugins)(report)
 app.command()(follow)
 app.command()(note)
+app.command(cls=CommandWithPlugins)(checkpoints)
 app.command()(demo)
 app.add_typer(lab)
 

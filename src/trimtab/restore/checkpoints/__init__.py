@@ -1,7 +1,7 @@
 """Checkpoints that can be trusted: verified before they are opened, judged before they are used.
 
 run_checkpoints.py    Checkpoints: what the user holds to save a run and to resume it
-content.py            what a checkpoint holds, by names that do not depend on the layout of the ranks
+content.py            what a checkpoint holds, by names that fit any layout of the ranks
 data_cursor.py        where the run is in its data, and how to get there again
 dcp.py                the checkpointer for torch's distributed checkpoints
 store.py              save, verify and load; a save is complete or invisible
