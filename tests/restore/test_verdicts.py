@@ -53,20 +53,21 @@ def incident(
     end: int | None,
     incident_class: IncidentClass | None,
     symptoms: Sequence[str] = (Symptom.LOSS_SPIKE,),
-    tick: int | None = None,
+    steps: Sequence[int] = (),
 ) -> Incident:
-    start = Moment(step=onset, tick=onset if tick is None else tick, loss=5.0)
+    """An incident whose symptoms came at `steps`, or all at the onset."""
+    start = Moment(step=onset, tick=onset, loss=5.0)
     findings = tuple(
         Finding(
             detector="test",
             symptom=symptom,
             severity=Severity.ALARM,
             signal="loss",
-            step=onset,
-            tick=start.tick,
+            step=step,
+            tick=step,
             value=5.0,
         )
-        for symptom in symptoms
+        for symptom, step in zip(symptoms, steps or [onset] * len(symptoms), strict=True)
     )
     return Incident(
         number=1,
@@ -131,6 +132,15 @@ def test_an_incident_decides_by_its_class_its_symptoms_and_its_dates(
 ) -> None:
     judged = judge(entry(200), history((0, 450)), found)
     assert (judged.verdict, judged.in_doubt) == (verdict, in_doubt), judged.reason
+
+
+def test_an_incident_that_opened_with_a_slow_step_counts_from_its_first_harm_on() -> None:
+    symptoms = [Symptom.STALL, Symptom.NONFINITE_LOSS]
+    harm = incident(50, None, DIVERGENT, symptoms, steps=[50, 180])
+    run = history((0, 450))
+    assert judge(entry(60), run, harm).verdict is Verdict.PROVEN
+    bad = judge(entry(200), run, harm)
+    assert bad.reason == "saved in incident 1 (divergent, non-finite loss, onset at step 180)"
 
 
 def test_the_reason_names_the_incident() -> None:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from trimtab.core.findings import HARMLESS, Symptom
-from trimtab.core.incidents import Incident, IncidentClass
+from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.restore.checkpoints.history import RunHistory
 from trimtab.restore.checkpoints.index import CheckpointEntry, Verdict
 
@@ -63,9 +63,9 @@ def judge_checkpoint(
     if open_ones:
         reason = f"saved in {_describe(open_ones[-1])}, which is not over"
         return _with(entry, Verdict.UNPROVEN, reason, in_doubt=True)
-    soon = [i for i in after if i.onset.step < entry.step + ONSET_MARGIN_STEPS]
+    soon = [i for i in after if _onset(i).step < entry.step + ONSET_MARGIN_STEPS]
     if any(_has_hurt(i) or _is_unknown(i) for i in soon):
-        steps = soon[0].onset.step - entry.step
+        steps = _onset(soon[0]).step - entry.step
         reason = f"saved {steps} steps before the onset of {_describe(soon[0])}"
         return _with(entry, Verdict.UNPROVEN, reason, in_doubt=True)
     return _by_healthy_steps(entry, history, [*before, *after])
@@ -83,7 +83,7 @@ def _by_healthy_steps(
     healthy = max(last + 1 - facts.step, 0)
     for incident in incidents:
         end = last if incident.end is None else incident.end.step
-        healthy -= max(end + 1 - max(incident.onset.step, facts.step), 0)
+        healthy -= max(end + 1 - max(_onset(incident).step, facts.step), 0)
     healthy = max(healthy, 0)
     if healthy >= PROVEN_AFTER_STEPS:
         return _with(entry, Verdict.PROVEN, f"{healthy:,} healthy steps after it")
@@ -100,14 +100,24 @@ def _sides(
     for incident in incidents:
         if all(symptom in HARMLESS for symptom in incident.symptoms):
             continue
-        number, onset = history.attempt_at(incident.onset.tick), incident.onset.step
-        if onset < facts.step:
+        onset = _onset(incident)
+        number = history.attempt_at(onset.tick)
+        if onset.step < facts.step:
             # An attempt that began after the onset carries the harm on; an earlier one undid it.
-            if history.leads(number, onset + 1, facts.attempt):
+            if history.leads(number, onset.step + 1, facts.attempt):
                 before.append(incident)
         elif history.leads(facts.attempt, facts.step, number):
             after.append(incident)
     return before, after
+
+
+def _onset(incident: Incident) -> Moment:
+    """Where an incident began to concern the weights: it may have opened with a slow step."""
+    if incident.findings[0].symptom not in HARMLESS:
+        return incident.onset
+    first = next(finding for finding in incident.findings if finding.symptom not in HARMLESS)
+    late = 0 if first.onset_tick is None else first.tick - first.onset_tick
+    return Moment(step=first.step - late, tick=first.tick - late, loss=None)
 
 
 def _has_hurt(incident: Incident) -> bool:
@@ -131,10 +141,9 @@ def _lasts_until(incident: Incident, step: int) -> bool:
 
 def _describe(incident: Incident) -> str:
     name = incident.incident_class or "open"
-    return (
-        f"incident {incident.number} ({name}, {incident.symptoms[0]}, "
-        f"onset at step {incident.onset.step:,})"
-    )
+    symptom = next(symptom for symptom in incident.symptoms if symptom not in HARMLESS)
+    onset = _onset(incident).step
+    return f"incident {incident.number} ({name}, {symptom}, onset at step {onset:,})"
 
 
 def _with(
