@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
@@ -11,10 +11,14 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from trimtab.core import signals
 from trimtab.core.incidents import Incident
+from trimtab.live.loop.checkpoint_boundary import CheckpointBoundary
 from trimtab.live.loop.step_loop import Step, StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.numbers import Number, OddNumber
-from trimtab.live.shield import log
+from trimtab.live.shield import Shield, log
+
+if TYPE_CHECKING:
+    from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
 
 RESERVED = frozenset(
     {
@@ -33,11 +37,17 @@ RESERVED = frozenset(
 class Guard:
     """Watches a run; a bug in here stops a part of the guard, never the training loop."""
 
-    def __init__(self, model: nn.Module, monitor: StepMonitor) -> None:
+    def __init__(
+        self, model: nn.Module, monitor: StepMonitor, checkpoints: "Checkpoints | None" = None
+    ) -> None:
         self._model = model
         self._monitor = monitor
         self._ending = "closed"
-        self._data_position = 0
+        self._data_position = 0 if checkpoints is None else checkpoints.resumed.data_position
+        self._checkpoints = checkpoints
+        self._boundary = CheckpointBoundary(
+            checkpoints, monitor.shields.checkpoints, lambda: monitor.recorder, self.state_dict
+        )
         self._reported: set[str] = set()
         """What has been logged already."""
         # A guard that is dropped, or never closed before the program ends, closes itself.
@@ -146,14 +156,27 @@ class Guard:
         """
         monitor = self._monitor
         start = self._data_position if data_position is None else data_position
+        if self._checkpoints is not None:
+            loader = self._checkpoints.batches(loader)
         loop = StepLoop(loader, accumulate, start)
         monitor.facts.loop = loop
         self._ending = "left the loop"
         for step in loop.run(lambda: monitor.next_step):
-            yield step
+            with self._boundary.in_loop():
+                yield step
             monitor.end_step(step.number)
             self._data_position = step.data_position + len(step.batches)
+            self._boundary.save_if_wanted(monitor.next_step, self._data_position)
         self._ending = "end of data"
+
+    def checkpoint(self, step: int | None = None) -> None:
+        """Save a checkpoint, on all ranks, at the end of this step.
+
+        In `guard.steps` that is when the next step is asked for. In a loop of your own it is now:
+        call it after `optimizer.step()` and `scheduler.step()`. `step` is the number of the next
+        step, if it is not the one that the guard has counted.
+        """
+        self._boundary.request(step, self._monitor.next_step)
 
     def state_dict(self) -> dict[str, Any]:
         """What the gate has learnt, the same on every rank; empty if nothing is protected."""
@@ -169,7 +192,10 @@ class Guard:
     def close(self, how: str | None = None) -> None:
         """Write what is left, judge what is open, take every hook off again."""
         self._finalizer.detach()
+        if how is None:  # left the loop in a step that asked for a checkpoint
+            self._boundary.save_if_wanted(self._monitor.next_step, None)
         self._monitor.close(how or self._ending)
+        self._boundary.close()
 
     def __enter__(self) -> Self:
         return self
@@ -213,10 +239,15 @@ class NoGuard:
 
     incidents: tuple[Incident, ...] = ()
 
-    def __init__(self, model: nn.Module, first_step: int) -> None:
+    def __init__(
+        self, model: nn.Module, first_step: int, checkpoints: "Checkpoints | None" = None
+    ) -> None:
         self._model = model
         self._next_step = first_step
-        self._data_position = 0
+        self._data_position = 0 if checkpoints is None else checkpoints.resumed.data_position
+        self._checkpoints = checkpoints
+        shield = Shield("checkpoints", "they are not judged")
+        self._boundary = CheckpointBoundary(checkpoints, shield, lambda: None, self.state_dict)
 
     def record(self, **numbers: Any) -> None:
         """Do nothing."""
@@ -238,10 +269,18 @@ class NoGuard:
     ) -> Iterator[Step]:
         """Go through a loader in steps of `accumulate` batches."""
         start = self._data_position if data_position is None else data_position
+        if self._checkpoints is not None:
+            loader = self._checkpoints.batches(loader)
         for step in StepLoop(loader, accumulate, start).run(lambda: self._next_step):
-            yield step
+            with self._boundary.in_loop():
+                yield step
             self._next_step += 1
             self._data_position = step.data_position + len(step.batches)
+            self._boundary.save_if_wanted(self._next_step, self._data_position)
+
+    def checkpoint(self, step: int | None = None) -> None:
+        """Save a checkpoint, on all ranks, at the end of this step."""
+        self._boundary.request(step, None)
 
     def state_dict(self) -> dict[str, Any]:
         """There is nothing to save."""
@@ -251,10 +290,11 @@ class NoGuard:
         """Do nothing."""
 
     def close(self, how: str | None = None) -> None:
-        """Do nothing."""
+        """Wait for a checkpoint that is being saved."""
+        self._boundary.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Do nothing."""
+        self.close()

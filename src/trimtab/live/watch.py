@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -31,6 +31,9 @@ from trimtab.live.ranks.rank_group import RankFacts, RankGroup, announce, find_r
 from trimtab.live.ranks.shards import local
 from trimtab.live.shield import Shields, log
 
+if TYPE_CHECKING:
+    from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+
 
 def watch(
     model: nn.Module,
@@ -40,13 +43,14 @@ def watch(
     mode: Mode | str = Mode.OBSERVE,
     config: Config | None = None,
     scaler: Any = None,
-    step: int = 0,
+    step: int | None = None,
     dtype: str | None = None,
     seed: int | None = None,
     link: str | None = None,
     on_incident: Callable[[Incident], None] | None = None,
     process_group: Any = None,
     replicas: int | None = None,
+    checkpoints: "Checkpoints | None" = None,
     enabled: bool = True,
 ) -> Guard | NoGuard:
     """Watch a run from here on; use it as a context manager, before `torch.compile`.
@@ -61,7 +65,7 @@ def watch(
             weights, and makes Adam, AdamW, SGD and Adagrad fused.
         config: Settings; the defaults are meant to be right.
         scaler: The GradScaler of an fp16 run.
-        step: The number of the first step; after a resume, where the run continues.
+        step: The number of the first step; default: where `checkpoints` resumed, or 0.
         dtype: The precision regime (fp32, bf16, fp16, fp8), if it is not that of the parameters.
         seed: The run's seed, for the post-mortem.
         link: A link to the run, for the post-mortem.
@@ -71,13 +75,16 @@ def watch(
             theirs.
         replicas: How many ranks hold the same part of parameters that differ between ranks
             (experts), if that is too much to compare.
+        checkpoints: What `guard.checkpoint()` saves with and what gets verdicts.
         enabled: False gives a guard that does nothing and has the same interface.
     """
     chosen = _mode(mode)
+    if step is None:
+        step = 0 if checkpoints is None else checkpoints.resumed.step
     if not enabled:
         if dist.is_initialized():
             announce(find_ranks(model, process_group), RankFacts(is_enabled=False))
-        return NoGuard(model, step)
+        return NoGuard(model, step, checkpoints)
     settings = config or Config()
     facts = {"mode": chosen.value, "dtype": dtype, "seed": seed, "link": link}
     ranks = _Ranks(model, process_group, settings, chosen)
@@ -115,7 +122,10 @@ def watch(
                 join=ranks.join,
             )
             parts.report_promotion = monitor.report_promotion
-            return Guard(model, monitor)
+            guard = Guard(model, monitor, checkpoints)
+            if checkpoints is not None:
+                guard.load_state_dict(checkpoints.guard_state)
+            return guard
         ranks.join()  # the others must not wait for this one
     except Exception as error:
         problem = problem or error
@@ -124,7 +134,7 @@ def watch(
     if isinstance(problem, TrimtabError):  # the user can fix it, and nothing has been trained yet
         raise problem
     log.error("trimtab could not start and steps aside; training continues", exc_info=problem)
-    return NoGuard(model, step)
+    return NoGuard(model, step, checkpoints)
 
 
 @dataclass(slots=True)
