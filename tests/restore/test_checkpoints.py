@@ -98,6 +98,18 @@ def test_a_checkpoint_that_was_committed_but_not_listed_is_found(tmp_path: Path)
     assert loaded_value(open_store(tmp_path)) == 40.0
 
 
+def test_one_that_was_no_longer_listed_but_not_yet_deleted_is_not_taken_for_the_newest(
+    tmp_path: Path,
+) -> None:
+    store = save_three(tmp_path)
+    oldest, *others = store.index.entries
+    store.index._write(others)  # as if killed between the index and the deletion
+    store = open_store(tmp_path)
+    assert [entry.step for entry in store.index.entries] == [10, 20, 30]
+    assert loaded_value(store) == 30.0
+    assert store.index.entries[0].folder == oldest.folder
+
+
 def test_the_same_step_saved_again_does_not_touch_the_first_one(tmp_path: Path) -> None:
     store = save_three(tmp_path)
     store.save(facts(30), content(30))

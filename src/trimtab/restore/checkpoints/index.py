@@ -65,23 +65,26 @@ class CheckpointIndex:
     def read(self) -> None:
         """Read the file again, and find complete checkpoints that it does not list.
 
-        A run that is killed between the two has committed a checkpoint that is not listed yet.
+        A run that was killed may have left one that was not listed yet, or no longer.
         """
         try:
             self.entries = _read(self._path) if self._path.exists() else []
         except RestoreError as error:
             self.entries, self.problem = [], str(error)
         known = {entry.folder for entry in self.entries}
-        found = []
         for path in self.folder.glob(f"*/{MANIFEST}"):
             if path.parent.name not in known and path.parent.suffix != ".partial":
                 try:
                     facts = read_manifest(path.parent).facts
                 except RestoreError:
                     continue  # it cannot be what it claims to be
-                found.append((path.stat().st_mtime_ns, path.parent.name, facts))
-        for _, name, facts in sorted(found, key=lambda part: part[:2]):
-            self.entries.append(CheckpointEntry(folder=name, facts=facts))
+                self.entries.append(CheckpointEntry(folder=path.parent.name, facts=facts))
+        self.entries.sort(key=lambda entry: entry.facts.serial)
+
+    @property
+    def next_serial(self) -> int:
+        """The serial number of the next checkpoint."""
+        return max((entry.facts.serial for entry in self.entries), default=-1) + 1
 
     def add(self, entry: CheckpointEntry) -> None:
         """Add a checkpoint, the newest."""

@@ -39,6 +39,8 @@ class CheckpointFacts:
     world: int
     """Ranks that wrote it."""
     num_bytes: int
+    serial: int = 0
+    """Counts the checkpoints of the run in the order of saving; steps may come again."""
     fault: str = ""
     """What was wrong with its values when it was saved, in one sentence; empty if nothing was."""
     source: str = ""

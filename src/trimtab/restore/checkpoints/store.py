@@ -180,7 +180,7 @@ class CheckpointStore:
 
         def publish() -> None:
             num_bytes = sum(file.size for file in files.values())
-            whole = dataclasses.replace(facts, num_bytes=num_bytes)
+            whole = dataclasses.replace(facts, num_bytes=num_bytes, serial=self.index.next_serial)
             manifests.write_manifest(partial, Manifest(facts=whole, files=files))
             _flush(partial)
             final = self._free_name(facts.step)
