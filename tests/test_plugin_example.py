@@ -9,10 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from tests.synthetic import falling_loss
 from trimtab.cli.main import app
+from trimtab.core.errors import RestoreError
+from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
 
 ROOT = Path(__file__).parents[1]
 PLUGIN = ROOT / "examples" / "plugin"
@@ -72,10 +75,36 @@ def test_the_detector_and_the_reader_work_together(
 
 
 @installed
-def test_help_lists_both() -> None:
+def test_help_lists_all_three() -> None:
     printed = CliRunner(env={"COLUMNS": "120"}).invoke(app, ["diagnose", "--help"]).stdout
     assert "detector eval-gap (trimtab-example 0.1.0)" in printed
     assert "reader logfmt (trimtab-example 0.1.0)" in printed
+    assert "checkpointer one-file (trimtab-example 0.1.0)" in printed
+
+
+@installed
+def test_the_checkpointer_saves_and_resumes_a_run_exactly(tmp_path: Path) -> None:
+    def launch(seed: int) -> tuple[torch.optim.Optimizer, Checkpoints]:
+        torch.manual_seed(seed)
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            model(torch.randn(2, 4)).sum().backward()
+            optimizer.step()
+        run = Checkpoints(model, optimizer, run_dir=tmp_path, checkpointer="one-file")
+        return optimizer, run
+
+    saved, run = launch(seed=0)
+    run.save(3)
+    assert (tmp_path / "trimtab" / "checkpoints" / "step-00000003" / "rank-0.pt").exists()
+    loaded, run = launch(seed=1)
+    assert run.resume().step == 3
+    for mine, theirs in zip(loaded.state.values(), saved.state.values(), strict=True):
+        assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    path = tmp_path / "trimtab" / "checkpoints" / "step-00000003" / "rank-0.pt"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(RestoreError, match=r"rank-0.pt has \d+ bytes"):
+        launch(seed=2)[1].resume()
 
 
 @installed

@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from trimtab.policy.incident_report import IncidentReport
     from trimtab.readers import read_log
     from trimtab.report.run_report import RunReport
+    from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
 
 __all__ = [
     "Block",
+    "Checkpoints",
     "Column",
     "Config",
     "Event",
@@ -46,6 +48,7 @@ __all__ = [
 
 _HOME = {
     "Block": "trimtab.core.block",
+    "Checkpoints": "trimtab.restore.checkpoints.run_checkpoints",
     "Column": "trimtab.core.block",
     "Config": "trimtab.core.config",
     "Event": "trimtab.core.block",

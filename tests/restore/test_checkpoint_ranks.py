@@ -14,10 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from trimtab.restore.checkpoints.content import content_of, put_content
-from trimtab.restore.checkpoints.dcp import DcpCheckpointer
-from trimtab.restore.checkpoints.index import INDEX, CheckpointIndex
-from trimtab.restore.checkpoints.store import CheckpointStore
+from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
 from trimtab.restore.training_state import TrainingState
 
 
@@ -46,8 +43,10 @@ def train(state: TrainingState, first: int, last: int) -> None:
         state.optimizers[0].zero_grad()
 
 
-def store_in(folder: Path) -> CheckpointStore:
-    return CheckpointStore(folder, DcpCheckpointer(), CheckpointIndex(folder / INDEX))
+def checkpoints_in(folder: Path, state: TrainingState) -> Checkpoints:
+    return Checkpoints(
+        state.model, state.optimizers, run_dir=folder, scheduler=state.schedulers, background=True
+    )
 
 
 def whole(state: TrainingState) -> list[Any]:
@@ -60,17 +59,15 @@ def whole(state: TrainingState) -> list[Any]:
 def leg(layout: str, first: int, last: int, folder: Path, rank: int) -> Any:
     """Go on from the checkpoint if there is one, train, and save the next."""
     state = build(layout, seed=first)  # a later leg begins with other weights
-    store = store_in(folder)
+    checkpoints = checkpoints_in(folder, state)
+    assert checkpoints.resume().step == first
     if first:
-        content = content_of(state)
-        entry = store.load(content)
-        put_content(state, content)
-        assert entry.step == first
         assert state.optimizers[0].param_groups[0]["lr"] == pytest.approx(
             1e-2 * 0.1 ** (first // 3)
         )
     train(state, first, last)
-    store.save(last, content_of(state))
+    checkpoints.save(last)
+    checkpoints.wait()
     return whole(state)
 
 

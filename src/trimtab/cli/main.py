@@ -7,6 +7,7 @@ import typer
 from trimtab._version import __version__
 from trimtab.cli.approve import approve, decline
 from trimtab.cli.check import check
+from trimtab.cli.checkpoints import checkpoints
 from trimtab.cli.compare import compare
 from trimtab.cli.demo import demo
 from trimtab.cli.diagnose import diagnose
@@ -33,6 +34,7 @@ app.command()(note)
 app.command()(run)
 app.command()(approve)
 app.command()(decline)
+app.command(cls=CommandWithPlugins)(checkpoints)
 app.command()(demo)
 app.add_typer(lab)
 

@@ -6,7 +6,7 @@ from typer.core import TyperCommand
 
 
 class CommandWithPlugins(TyperCommand):
-    """A command whose help lists the installed detectors and readers of other packages."""
+    """A command whose help lists the installed plug-ins of other packages."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help, with the plug-ins of this moment at its end."""
@@ -16,10 +16,10 @@ class CommandWithPlugins(TyperCommand):
 
 def describe_plugins() -> str:
     """One paragraph per plug-in; no plug-in is loaded."""
-    from trimtab.core.plugins import DETECTORS, READERS, list_plugins
+    from trimtab.core.plugins import CHECKPOINTERS, DETECTORS, READERS, list_plugins
     from trimtab.report.escaping import printable
 
-    kinds = (("detector", DETECTORS), ("reader", READERS))
+    kinds = (("detector", DETECTORS), ("reader", READERS), ("checkpointer", CHECKPOINTERS))
     found = [f"{kind} {plugin}" for kind, group in kinds for plugin in list_plugins(group)]
     if not found:
         return "Installed plug-ins: none."

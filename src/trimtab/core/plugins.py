@@ -13,6 +13,9 @@ DETECTORS = "trimtab.detectors"
 READERS = "trimtab.readers"
 """The group of log readers (`core/reader.py`)."""
 
+CHECKPOINTERS = "trimtab.checkpointers"
+"""The group of checkpointers (`core/checkpointer.py`)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:

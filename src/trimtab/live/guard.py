@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
@@ -11,12 +11,16 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from trimtab.core import signals
 from trimtab.core.incidents import Incident
+from trimtab.live.loop.checkpoint_boundary import CheckpointBoundary
 from trimtab.live.loop.step_loop import BatchSource, LoaderSource, Step, StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.numbers import Number, OddNumber
 from trimtab.live.recover.order import Order
 from trimtab.live.recover.recovery import Recovery
-from trimtab.live.shield import log
+from trimtab.live.shield import Shield, log
+
+if TYPE_CHECKING:
+    from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
 
 RESERVED = frozenset(
     {
@@ -37,7 +41,11 @@ class Guard:
     """Watches a run; a bug in here stops a part of the guard, never the training loop."""
 
     def __init__(
-        self, model: nn.Module, monitor: StepMonitor, recovery: Recovery | None = None
+        self,
+        model: nn.Module,
+        monitor: StepMonitor,
+        recovery: Recovery | None = None,
+        checkpoints: "Checkpoints | None" = None,
     ) -> None:
         self._model = model
         self._monitor = monitor
@@ -45,6 +53,12 @@ class Guard:
         """Snapshots and rollbacks; None unless the mode is "recover"."""
         self._ending = "closed"
         self._source: BatchSource = LoaderSource(())
+        self._resumed_position = None if checkpoints is None else checkpoints.resumed.data_position
+        """Where the data continues; None once it has."""
+        self._checkpoints = checkpoints
+        self._boundary = CheckpointBoundary(
+            checkpoints, monitor.shields.checkpoints, lambda: monitor.recorder, self.state_dict
+        )
         self._reported: set[str] = set()
         """What has been logged already."""
         # A guard that is dropped, or never closed before the program ends, closes itself.
@@ -164,12 +178,15 @@ class Guard:
         `data_position` is that of its first batch: after a resume, where the data continues.
         Without it an epoch continues the positions of the last one.
         """
-        monitor, recovery = self._monitor, self.recovery
+        monitor, recovery, checkpoints = self._monitor, self.recovery, self._checkpoints
+        if data_position is None:
+            data_position, self._resumed_position = self._resumed_position, None
+        batches = loader if checkpoints is None else checkpoints.batches(loader)
         if recovery is None:
             start = self._source.position if data_position is None else data_position
-            self._source = LoaderSource(loader, start)
+            self._source = LoaderSource(batches, start)
         else:
-            self._source = recovery.start(loader, data_position)
+            self._source = recovery.start(loader, batches, data_position)
         loop = StepLoop(self._source, accumulate)
         monitor.facts.loop = loop
         self._ending = "left the loop"
@@ -179,8 +196,10 @@ class Guard:
             step = loop.next_step(monitor.next_step)
             if step is None:
                 break
-            yield step
+            with self._boundary.in_loop():
+                yield step
             monitor.end_step(step.number)
+            self._boundary.save_if_wanted(monitor.next_step, self._source.position)
         self._ending = "end of data"
 
     def rollback(
@@ -221,6 +240,15 @@ class Guard:
         if self.recovery is not None and held:
             self.recovery.order(Order(to=None, release=names or held))
 
+    def checkpoint(self, step: int | None = None) -> None:
+        """Save a checkpoint, on all ranks, at the end of this step.
+
+        In `guard.steps` that is when the next step is asked for. In a loop of your own it is now:
+        call it after `optimizer.step()` and `scheduler.step()`. `step` is the number of the next
+        step, if it is not the one that the guard has counted.
+        """
+        self._boundary.request(step, self._monitor.next_step)
+
     def state_dict(self) -> dict[str, Any]:
         """What the gate has learnt, the same on every rank; empty if nothing is protected."""
         gate = self._monitor.gate
@@ -235,7 +263,10 @@ class Guard:
     def close(self, how: str | None = None) -> None:
         """Write what is left, judge what is open, take every hook off again."""
         self._finalizer.detach()
+        if how is None:  # left the loop in a step that asked for a checkpoint
+            self._boundary.save_if_wanted(self._monitor.next_step, None)
         self._monitor.close(how or self._ending)
+        self._boundary.close()
 
     def __enter__(self) -> Self:
         return self
@@ -280,10 +311,16 @@ class NoGuard:
     incidents: tuple[Incident, ...] = ()
     recovery = None
 
-    def __init__(self, model: nn.Module, first_step: int) -> None:
+    def __init__(
+        self, model: nn.Module, first_step: int, checkpoints: "Checkpoints | None" = None
+    ) -> None:
         self._model = model
         self._next_step = first_step
-        self._source = LoaderSource(())
+        start = 0 if checkpoints is None else checkpoints.resumed.data_position
+        self._source = LoaderSource((), start)
+        self._checkpoints = checkpoints
+        shield = Shield("checkpoints", "they are not judged")
+        self._boundary = CheckpointBoundary(checkpoints, shield, lambda: None, self.state_dict)
 
     def record(self, **numbers: Any) -> None:
         """Do nothing."""
@@ -305,17 +342,25 @@ class NoGuard:
     ) -> Iterator[Step]:
         """Go through a loader in steps of `accumulate` batches."""
         start = self._source.position if data_position is None else data_position
-        self._source = LoaderSource(loader, start)
+        checkpoints = self._checkpoints
+        batches = loader if checkpoints is None else checkpoints.batches(loader)
+        self._source = LoaderSource(batches, start)
         loop = StepLoop(self._source, accumulate)
         while (step := loop.next_step(self._next_step)) is not None:
-            yield step
+            with self._boundary.in_loop():
+                yield step
             self._next_step += 1
+            self._boundary.save_if_wanted(self._next_step, self._source.position)
 
     def rollback(self, to: int, *arguments: Any, **options: Any) -> None:
         """Do nothing."""
 
     def release(self, *names: str) -> None:
         """Do nothing."""
+
+    def checkpoint(self, step: int | None = None) -> None:
+        """Save a checkpoint, on all ranks, at the end of this step."""
+        self._boundary.request(step, None)
 
     def state_dict(self) -> dict[str, Any]:
         """There is nothing to save."""
@@ -325,10 +370,11 @@ class NoGuard:
         """Do nothing."""
 
     def close(self, how: str | None = None) -> None:
-        """Do nothing."""
+        """Wait for a checkpoint that is being saved."""
+        self._boundary.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Do nothing."""
+        self.close()

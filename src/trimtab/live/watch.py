@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -40,6 +40,9 @@ from trimtab.restore.training_state import TrainingState
 GATE_STATE = "trimtab: gate"
 """The name of the gate among the state that returns with the run."""
 
+if TYPE_CHECKING:
+    from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+
 
 def watch(
     model: nn.Module,
@@ -49,7 +52,7 @@ def watch(
     mode: Mode | str = Mode.OBSERVE,
     config: Config | None = None,
     scaler: Any = None,
-    step: int = 0,
+    step: int | None = None,
     dtype: str | None = None,
     seed: int | None = None,
     link: str | None = None,
@@ -61,6 +64,7 @@ def watch(
     on_incident: Callable[[Incident], None] | None = None,
     process_group: Any = None,
     replicas: int | None = None,
+    checkpoints: "Checkpoints | None" = None,
     enabled: bool = True,
 ) -> Guard | NoGuard:
     """Watch a run from here on; use it as a context manager, before `torch.compile`.
@@ -76,7 +80,7 @@ def watch(
             return to an earlier step.
         config: Settings; the defaults are meant to be right.
         scaler: The GradScaler of an fp16 run.
-        step: The number of the first step; after a resume, where the run continues.
+        step: The number of the first step; default: where `checkpoints` resumed, or 0.
         dtype: The precision regime (fp32, bf16, fp16, fp8), if it is not that of the parameters.
         seed: The run's seed, for the post-mortem.
         link: A link to the run, for the post-mortem.
@@ -94,14 +98,17 @@ def watch(
             theirs.
         replicas: How many ranks hold the same part of parameters that differ between ranks
             (experts), if that is too much to compare.
+        checkpoints: What `guard.checkpoint()` saves with and what gets verdicts.
         enabled: False gives a guard that does nothing and has the same interface.
     """
     chosen = _mode(mode)
     decode = find_decode(tokenizer, batch_text=batch_text)
+    if step is None:
+        step = 0 if checkpoints is None else checkpoints.resumed.step
     if not enabled:
         if dist.is_initialized():
             announce(find_ranks(model, process_group), RankFacts(is_enabled=False))
-        return NoGuard(model, step)
+        return NoGuard(model, step, checkpoints)
     settings = config or Config()
     facts = {"mode": chosen.value, "dtype": dtype, "seed": seed, "link": link}
     run = RunDirectory(Path(run_dir).absolute())
@@ -172,8 +179,12 @@ def watch(
                     quarantined=quarantined,
                     quarantine_file=run.quarantine,
                     batch_loss=batch_loss,
+                    settle=None if checkpoints is None else checkpoints.wait,
                 )
-            return Guard(model, monitor, recovery)
+            guard = Guard(model, monitor, recovery, checkpoints)
+            if checkpoints is not None:
+                guard.load_state_dict(checkpoints.guard_state)
+            return guard
         ranks.join()  # the others must not wait for this one
     except Exception as error:
         problem = problem or error
@@ -182,7 +193,7 @@ def watch(
     if isinstance(problem, TrimtabError):  # the user can fix it, and nothing has been trained yet
         raise problem
     log.error("trimtab could not start and steps aside; training continues", exc_info=problem)
-    return NoGuard(model, step)
+    return NoGuard(model, step, checkpoints)
 
 
 @dataclass(slots=True)

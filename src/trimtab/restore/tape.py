@@ -48,10 +48,13 @@ class BatchTape:
         self.changed: int | None = None
         """Position of the first batch that was changed in place after it was handed out."""
 
-    def start(self, loader: Iterable[Any]) -> None:
-        """Go on with a loader, such as the next epoch's; what was taped stays."""
+    def start(self, loader: Iterable[Any], batches: Iterable[Any] | None = None) -> None:
+        """Go on with a loader, such as the next epoch's; what was taped stays.
+
+        `batches` are what it gives, where that is not the loader itself: after a resume, the rest.
+        """
         before = get_random_state()
-        self._loader = iter(loader)
+        self._loader = iter(loader if batches is None else batches)
         self._start, self._was_rewound = (before, get_random_state()), False
         self._from_workers = getattr(loader, "num_workers", 0) > 0
 

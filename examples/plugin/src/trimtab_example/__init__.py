@@ -1,1 +1,1 @@
-"""A detector (eval_gap.py) and a log reader (logfmt.py) for trimtab."""
+"""A detector (eval_gap.py), a log reader (logfmt.py) and a checkpointer (one_file.py)."""

@@ -29,6 +29,7 @@ from trimtab.live.host.step_note import StepNote
 from trimtab.live.shield import Shield, log
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.incident_files import write_incidents
+from trimtab.restore.checkpoints.history import RunHistory
 
 POST_CLIP_ADVICE = (
     "the gradient norm was only seen after your own clipping, so it cannot show how large the "
@@ -68,6 +69,9 @@ class RunRecorder:
         self._last_clock: float | None = None
         self._last_step = first_step - 1
         self._facts = RunFacts.from_manifest(manifest)
+        self.history = RunHistory()
+        """The attempts of the run, for the verdicts on its checkpoints."""
+        self.history.update(earlier)
         self._made = make_judge(config)
         self._judge = self._made.judge
         self._num_failures = 0
@@ -107,6 +111,11 @@ class RunRecorder:
         """Every incident so far, as it now stands."""
         self._judge_pending()
         return self._judge.incidents
+
+    @property
+    def attempt(self) -> int:
+        """The present attempt."""
+        return self._attempt
 
     def number_of(self, note: StepNote) -> int:
         """The number of a step, with those counted that only other ranks have recorded."""
@@ -227,6 +236,7 @@ class RunRecorder:
 
     def _see(self, block: Block) -> None:
         """Judge a block and report what it changes."""
+        self.history.update(block)
         for change in self._judge.update(block).changes:
             self._report(change)
         self._report_failures(self._judge.failures[self._num_failures :])

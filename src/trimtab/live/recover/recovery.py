@@ -42,6 +42,7 @@ class Recovery:
         quarantined: Iterable[int],
         quarantine_file: Path,
         batch_loss: Callable[[Any], Any] | None = None,
+        settle: Callable[[], None] | None = None,
     ) -> None:
         self.state = state
         self.batch_loss = batch_loss
@@ -51,6 +52,8 @@ class Recovery:
         """How often the run has gone back in this process."""
         self._monitor = monitor
         self._shield = shield
+        self._settle = settle
+        """Waits for a checkpoint that is being written: a rollback would change what it reads."""
         agreed = monitor.sync.ranks.group.quarantined
         self._quarantined = set(quarantined if agreed is None else agreed)
         self._quarantine_file = quarantine_file
@@ -91,8 +94,10 @@ class Recovery:
         else:
             self._rank_orders.issue(order)
 
-    def start(self, loader: Iterable[Any], position: int | None) -> BatchTape:
-        """Go on with a loader; `position` is that of its first batch, if the user gives it."""
+    def start(
+        self, loader: Iterable[Any], batches: Iterable[Any], position: int | None
+    ) -> BatchTape:
+        """Go on with a loader and its batches; `position` is that of the first, if it is known."""
         if not self._has_started:
             require_schedulers(self.state.optimizers, self.state.schedulers)
             self._has_started = True
@@ -102,7 +107,7 @@ class Recovery:
             self.snapshots.clear()
             self.tape.jump(position)
             self.tape.skip(self._quarantined)
-        self.tape.start(loader)
+        self.tape.start(loader, batches)
         return self.tape
 
     def boundary(self, loop: StepLoop) -> None:
@@ -159,6 +164,8 @@ class Recovery:
             if cannot or largest != -minus_least:
                 problem, slot = problem or "a rank does not have that snapshot", None
         if slot is not None:
+            if self._settle is not None:
+                self._settle()
             monitor.sync.settle()
             if ranks.has_parted:
                 problem, slot = "the ranks do not meet any more", None

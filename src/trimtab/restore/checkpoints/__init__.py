@@ -1,12 +1,17 @@
 """Checkpoints that can be trusted: verified before they are opened, judged before they are used.
 
-manifest.py    size and checksum of every file of a checkpoint
-index.py       checkpoints.json: which checkpoints a run has, and the verdict on each
-store.py       save, verify, load and delete; a save is complete or invisible
-content.py     what a checkpoint holds, by names that do not depend on the layout of the ranks
-dcp.py         the checkpointer for torch's distributed checkpoints
+run_checkpoints.py    Checkpoints: what the user holds to save a run and to resume it
+content.py            what a checkpoint holds, by names that fit any layout of the ranks
+data_cursor.py        where the run is in its data, and how to get there again
+dcp.py                the checkpointer for torch's distributed checkpoints
+store.py              save, verify and load; a save is complete or invisible
+links.py              links to checkpoints that the training loop writes and deletes by itself
+ranks.py              what the ranks do together
+index.py              checkpoints.json: which checkpoints a run has, and the verdict on each
+manifest.py           size and checksum of every file of a checkpoint
+verdicts.py           unproven, proven or bad: a pure function of the judged run
+history.py            the attempts of a run, which the verdicts need
+from_journal.py       the verdicts of a run that has ended, from its journal
 
-A checkpoint is `unproven` when it is saved, `proven` once training has gone on from it for a while
-without an incident that reaches back to it, and `bad` if it is damaged, not finite, or was saved
-after the onset of an incident that hurt the weights.
+index, manifest, verdicts, history and from_journal work without torch.
 """

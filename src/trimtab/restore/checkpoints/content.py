@@ -4,10 +4,15 @@ Loading writes into the live tensors. What is not a tensor of the model or of an
 of the groups, schedulers, scaler, the user's `state`) is put back by `put_content` after that.
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.optim import Optimizer
 
+from trimtab.restore.shards import detached
 from trimtab.restore.training_state import TrainingState
 
 _NAMES = "params"
@@ -18,7 +23,8 @@ def content_of(state: TrainingState) -> dict[str, Any]:
 
     Optimizer state that does not exist yet is made, with zeros, as a fresh process needs it.
     """
-    model, optimizers = get_state_dict(state.model, state.optimizers)
+    with _without_hooks(state.optimizers):
+        model, optimizers = get_state_dict(state.model, state.optimizers)
     return {
         "model": model,
         "optimizers": optimizers,
@@ -42,3 +48,54 @@ def put_content(state: TrainingState, content: dict[str, Any]) -> None:
         for name, value in saved.items():
             if name != _NAMES:
                 group[name] = value
+
+
+def buffers_left_out(state: TrainingState, content: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The buffers that `state_dict` leaves out, by names without the wrappers around the model."""
+    known = content["model"].keys()
+    named = ((_plain_name(name), buffer) for name, buffer in state.model.named_buffers())
+    return {name: detached(buffer) for name, buffer in named if name not in known}
+
+
+def find_nonfinite(state: TrainingState) -> str:
+    """What of the trained parameters and the optimizer state is not finite; empty if nothing is.
+
+    Buffers may hold infinities on purpose: masks of attention do.
+    """
+    named = [(name, p) for name, p in state.model.named_parameters() if p.requires_grad]
+    for number, states in enumerate(state.optimizer_state()):
+        for place, values in states.items():
+            for name, value in values.items():
+                named.append((f"{name} of parameter {place} of optimizer {number}", value))
+    floating = [
+        (name, detached(value))
+        for name, value in named
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel()
+    ]
+    floating = [(name, value) for name, value in floating if value.numel()]  # an empty shard
+    if not floating:
+        return ""
+    largest = torch._foreach_norm([value for _, value in floating], float("inf"))
+    finite = torch.stack([value.to("cpu", torch.float64) for value in largest]).isfinite()
+    bad = [name for (name, _), is_finite in zip(floating, finite.tolist(), strict=True)
+           if not is_finite]  # fmt: skip
+    return f"{len(bad)} tensors are not finite, first {bad[0]}" if bad else ""
+
+
+@contextmanager
+def _without_hooks(optimizers: Sequence[Optimizer]) -> Iterator[None]:
+    """Without the hooks of a step: torch makes missing state by a step with a rate of zero."""
+    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    found = [(optimizer, name, getattr(optimizer, name)) for optimizer in optimizers
+             for name in names]  # fmt: skip
+    try:
+        for optimizer, name, hooks in found:
+            setattr(optimizer, name, type(hooks)())
+        yield
+    finally:
+        for optimizer, name, hooks in found:
+            setattr(optimizer, name, hooks)
+
+
+def _plain_name(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in ("module", "_orig_mod"))

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: size and checksum of every file.
+"""The manifest of a checkpoint: what it is, and size and checksum of every file.
 
 torch's distributed checkpoints noticed 1 of 19 flipped bits when they were loaded (measured), and
 their `.metadata` is unpickled: so every file is verified before any of them is opened.
@@ -7,8 +7,9 @@ their `.metadata` is unpickled: so every file is verified before any of them is 
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from trimtab.core.errors import RestoreError
 
@@ -26,6 +27,34 @@ class FileEntry:
     """blake2b, 16 bytes: against damage, not against an attacker who can write the manifest too."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFacts:
+    """What a checkpoint is, whatever becomes of it."""
+
+    step: int
+    """The step that comes next from it."""
+    data_position: int
+    """Position of the next batch."""
+    attempt: int
+    world: int
+    """Ranks that wrote it."""
+    num_bytes: int
+    serial: int = 0
+    """Counts the checkpoints of the run in the order of saving; steps may come again."""
+    fault: str = ""
+    """What was wrong with its values when it was saved, in one sentence; empty if nothing was."""
+    source: str = ""
+    """Where its files are, if the training loop wrote them and they could not be linked here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a checkpoint is, and its files."""
+
+    facts: CheckpointFacts
+    files: Mapping[str, FileEntry]
+
+
 def list_files(folder: Path) -> list[str]:
     """The files of a checkpoint, relative to its folder, in a fixed order."""
     found = (path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
@@ -37,35 +66,35 @@ def describe_files(folder: Path, names: Iterable[str]) -> dict[str, FileEntry]:
     return {name: _describe(folder / name) for name in names}
 
 
-def write_manifest(folder: Path, files: Mapping[str, FileEntry]) -> None:
+def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest; it is written last, so it proves that all files were complete."""
     content = {
         "version": VERSION,
-        "files": {name: {"size": f.size, "checksum": f.checksum} for name, f in files.items()},
+        "checkpoint": asdict(manifest.facts),
+        "files": {name: asdict(entry) for name, entry in manifest.files.items()},
     }
-    (folder / MANIFEST).write_text(json.dumps(content, indent=1), encoding="utf-8")
+    (folder / MANIFEST).write_text(to_checked_json(content), encoding="utf-8")
 
 
-def read_manifest(folder: Path) -> dict[str, FileEntry]:
-    """Read the manifest; raises RestoreError if it is missing or not a manifest."""
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest; raises RestoreError if it is missing, damaged or not a manifest."""
     path = folder / MANIFEST
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = from_checked_json(path.read_bytes())
         if content["version"] != VERSION:
             raise RestoreError(f"{path} has version {content['version']}, expected {VERSION}")
-        return {
-            name: FileEntry(size=int(entry["size"]), checksum=str(entry["checksum"]))
-            for name, entry in content["files"].items()
-        }
-    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        files = {name: FileEntry(**entry) for name, entry in content["files"].items()}
+        return Manifest(facts=CheckpointFacts(**content["checkpoint"]), files=files)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RestoreError(f"{folder} has no readable manifest: {error}") from error
 
 
-def find_damage(folder: Path, files: Mapping[str, FileEntry], names: Iterable[str]) -> list[str]:
+def find_damage(folder: Path, manifest: Manifest, names: Iterable[str]) -> list[str]:
     """What is wrong with some of the files of a checkpoint, one sentence each."""
     damage = []
+    where = Path(manifest.facts.source) if manifest.facts.source else folder
     for name in names:
-        path, entry = folder / name, files[name]
+        path, entry = where / name, manifest.files[name]
         try:
             size = path.stat().st_size
             if size != entry.size:
@@ -75,6 +104,24 @@ def find_damage(folder: Path, files: Mapping[str, FileEntry], names: Iterable[st
         except OSError as error:
             damage.append(f"{name} cannot be read: {error.strerror}")
     return damage
+
+
+def to_checked_json(content: Mapping[str, Any]) -> str:
+    """JSON that carries its own checksum."""
+    return json.dumps({**content, "checksum": _checksum(content)}, indent=1)
+
+
+def from_checked_json(data: bytes) -> dict[str, Any]:
+    """Read what `to_checked_json` wrote; raises ValueError if a bit of its content has changed."""
+    content = json.loads(data.decode("utf-8"))
+    if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
+        raise ValueError("its content does not match its checksum")
+    return content
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _describe(path: Path) -> FileEntry:

@@ -1,0 +1,144 @@
+"""`trimtab checkpoints`: the checkpoints of a run, and which of them can be trusted."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trimtab.cli.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from trimtab.journal import RunDirectory
+    from trimtab.restore.checkpoints.index import CheckpointEntry
+
+COLUMNS = ("step", "verdict", "files", "size", "why")
+
+
+def checkpoints(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    verify: Annotated[
+        bool, typer.Option(help="Read every file and compare its checksum; may take a while.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List a run's checkpoints: step, verdict, whether the files are as written, size, why.
+
+    Verdicts are those that follow from the journal as it is now. Nothing is written, and no file
+    of a checkpoint is opened as anything but bytes.
+
+    Exit code: 0 all are good, 1 some are bad or damaged, 2 usage error, 3 no checkpoints.
+    """
+    # Imported here so that `trimtab --help` does not wait for numpy.
+    from trimtab.cli import output
+    from trimtab.core.errors import RestoreError
+    from trimtab.report.escaping import printable
+    from trimtab.restore.checkpoints.from_journal import judge_from_journal
+    from trimtab.restore.checkpoints.index import CheckpointIndex, Verdict
+
+    with output.reported_errors():
+        directory = _find(run)
+        index = CheckpointIndex(directory.home)
+        if not index.entries:
+            raise RestoreError(f"{run} has no checkpoints")
+        entries = [_verify(index.folder, entry) if verify else entry for entry in index.entries]
+        entries = judge_from_journal(directory, entries)
+    if index.problem:
+        typer.echo(f"trimtab: {printable(index.problem)}; listed by folder", err=True)
+    index.entries = entries  # in memory alone: the command writes nothing
+    best = next(iter(index.candidates()), None)
+    if as_json:
+        typer.echo(_as_json(run, entries, best, is_verified=verify))
+    else:
+        _print(entries, best, is_verified=verify)
+    is_bad = any(entry.verdict is Verdict.BAD for entry in entries)
+    raise typer.Exit(ExitCode.FINDINGS if is_bad else ExitCode.CLEAN)
+
+
+def _find(path: Path) -> "RunDirectory":
+    """The run directory at a path; one without a journal may have checkpoints too."""
+    from trimtab.core.errors import RestoreError
+    from trimtab.journal import RunDirectory
+    from trimtab.restore.checkpoints.index import FOLDER, INDEX
+
+    for run in (RunDirectory(path), RunDirectory(path.absolute().parent)):
+        if (run.home / INDEX).exists() or (run.home / FOLDER).is_dir():
+            return run
+    raise RestoreError(f"{path} is not a run directory with checkpoints")
+
+
+def _verify(folder: Path, entry: "CheckpointEntry") -> "CheckpointEntry":
+    import dataclasses
+
+    from trimtab.core.errors import RestoreError
+    from trimtab.restore.checkpoints.manifest import find_damage, read_manifest
+
+    try:
+        manifest = read_manifest(folder / entry.folder)
+        damage = find_damage(folder / entry.folder, manifest, manifest.files)
+    except RestoreError as error:
+        damage = [str(error)]
+    return dataclasses.replace(entry, damage=damage[0] if damage else "")
+
+
+def _print(
+    entries: "list[CheckpointEntry]", best: "CheckpointEntry | None", *, is_verified: bool
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from trimtab.report.escaping import printable
+
+    table = Table(*COLUMNS, box=None, pad_edge=False)
+    table.columns[0].justify = table.columns[3].justify = "right"
+    for entry in entries:
+        row = (
+            f"{entry.step:,}",
+            entry.verdict.value,
+            _files(entry, is_verified=is_verified),
+            f"{entry.facts.num_bytes / 1e6:,.1f} MB",
+            printable(entry.reason),
+        )
+        table.add_row(*map(Text, row))
+    console = Console(highlight=False)
+    console.print(table)
+    if best is None:
+        console.print("No checkpoint can be resumed from.")
+    else:
+        console.print(Text(f"A run that resumes loads {printable(best.folder)}."))
+
+
+def _files(entry: "CheckpointEntry", *, is_verified: bool) -> str:
+    if entry.damage:
+        return "damaged"
+    return "verified" if is_verified else "not verified"
+
+
+def _as_json(
+    run: Path,
+    entries: "list[CheckpointEntry]",
+    best: "CheckpointEntry | None",
+    *,
+    is_verified: bool,
+) -> str:
+    import json
+
+    from trimtab.core.jsonable import to_jsonable
+
+    rows: list[dict[str, Any]] = [
+        {
+            **to_jsonable(entry.facts),
+            "folder": entry.folder,
+            "verdict": entry.verdict.value,
+            "files": _files(entry, is_verified=is_verified),
+            "in_doubt": entry.in_doubt,
+            "reason": entry.reason,
+        }
+        for entry in entries
+    ]
+    shown = {
+        "run": str(run),
+        "checkpoints": rows,
+        "resumes_from": None if best is None else best.folder,
+    }
+    return json.dumps(shown, indent=1, allow_nan=False)

@@ -1,0 +1,232 @@
+"""Checkpoints of a watched run: saved between steps, judged by the guard, resumed exactly."""
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from tests.ranks import run_ranks
+from tests.restore.loops import FEATURES, batches, seed_all
+from torch import nn, optim
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+import trimtab
+from trimtab.journal import RunDirectory, read_journal
+
+NUM_BATCHES = 40
+
+
+class Job:
+    """One launch of a training script with a guard."""
+
+    def __init__(self, folder: Path, *, layout: str = "", mode: str = "observe", **options: Any):
+        seed_all()
+        self.folder, self.mode = folder, mode
+        self.model: nn.Module = nn.Sequential(
+            nn.Linear(FEATURES, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 1)
+        )
+        if layout == "ddp":
+            self.model = DistributedDataParallel(self.model)
+        elif layout == "fsdp2":
+            fully_shard(self.model)
+        make = options.pop("make", partial(optim.AdamW, lr=1e-2))
+        self.optimizer: optim.Optimizer = make(self.model.parameters())
+        self.scheduler = optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 1000)
+        self.checkpoints = trimtab.Checkpoints(
+            self.model, self.optimizer, run_dir=folder, scheduler=self.scheduler, **options
+        )
+        self.rank, self.world = 0, 1
+        if dist.is_initialized():
+            self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.loader = batches(NUM_BATCHES * self.world)[self.rank :: self.world]
+        self.positions: dict[int, int] = {}
+
+    def watch(self, **options: Any) -> Any:
+        self.checkpoints.resume()
+        return trimtab.watch(
+            self.model,
+            self.optimizer,
+            run_dir=self.folder,
+            mode=self.mode,
+            checkpoints=self.checkpoints,
+            **options,
+        )
+
+    def train_step(self, guard: Any, batch: Any) -> None:
+        inputs, targets = batch
+        loss = nn.functional.mse_loss(self.model(inputs), targets)
+        guard.record(loss=loss)
+        loss.backward()
+
+    def end_step(self) -> None:
+        self.optimizer.step()
+        self.scheduler.step()
+        self.optimizer.zero_grad()
+
+    def train(self, until: int, *, every: int = 8, accumulate: int = 1, **options: Any) -> None:
+        """With `guard.steps`; a checkpoint is asked for in the middle of a step."""
+        with self.watch(**options) as guard:
+            for step in guard.steps(self.loader, accumulate):
+                self.positions[step.number] = step.data_position
+                if (step.number + 1) % every == 0:
+                    guard.checkpoint()
+                for batch in step:
+                    self.train_step(guard, batch)
+                self.end_step()
+                if step.number + 1 == until:
+                    break
+
+    def weights(self) -> list[Any]:
+        state = self.optimizer.state.values()
+        tensors = [*self.model.parameters(), *(t for s in state for t in s.values())]
+        whole = [t.full_tensor() if isinstance(t, DTensor) else t for t in tensors]
+        return [t.detach().numpy().copy() for t in whole if isinstance(t, torch.Tensor)]
+
+
+def assert_equal(one: list[Any], other: list[Any]) -> None:
+    assert len(one) == len(other)
+    assert all(map(np.array_equal, one, other))
+
+
+def steps_of(folder: Path) -> list[int]:
+    return [int(step) for step in read_journal(RunDirectory(folder)).block.step]
+
+
+@pytest.mark.parametrize("mode", ["observe", "protect"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_run_in_guard_steps_resumes_exactly(tmp_path: Path, mode: str, accumulate: int) -> None:
+    straight = Job(tmp_path / "straight", mode=mode)
+    straight.train(20, every=100, accumulate=accumulate)
+    Job(tmp_path / "run", mode=mode, background=True).train(13, accumulate=accumulate)
+    resumed = Job(tmp_path / "run", mode=mode, background=True)
+    resumed.train(20, accumulate=accumulate)
+    assert_equal(straight.weights(), resumed.weights())
+    assert resumed.positions == {s: p for s, p in straight.positions.items() if s >= 8}
+    assert steps_of(tmp_path / "run") == [*range(13), *range(8, 20)]
+    attempts = read_journal(RunDirectory(tmp_path / "run")).block.attempt
+    assert attempts.tolist() == [0] * 13 + [1] * 12
+
+
+@pytest.mark.parametrize("optimizer", [optim.AdamW, optim.SGD], ids=["adamw", "sgd"])
+def test_a_plain_loop_resumes_exactly(tmp_path: Path, optimizer: Any) -> None:
+    def train(job: Job, until: int, every: int) -> None:
+        with job.watch() as guard:
+            step = job.checkpoints.resumed.step
+            for batch in job.checkpoints.batches(job.loader):
+                job.train_step(guard, batch)
+                job.end_step()
+                step += 1
+                if step % every == 0:
+                    guard.checkpoint()
+                if step == until:
+                    return
+
+    make = partial(optimizer, lr=1e-2)
+    straight = Job(tmp_path / "straight", make=make)
+    train(straight, 20, every=100)
+    train(Job(tmp_path / "run", make=make), 13, every=8)
+    resumed = Job(tmp_path / "run", make=make)
+    train(resumed, 20, every=8)
+    assert_equal(straight.weights(), resumed.weights())
+    # torch makes missing state by a step with a rate of zero: that is no step of the run.
+    assert steps_of(tmp_path / "run") == [*range(13), *range(8, 20)]
+
+
+def test_a_checkpoint_that_was_asked_for_in_the_last_step_is_saved(tmp_path: Path) -> None:
+    Job(tmp_path / "run").train(16)
+    straight = Job(tmp_path / "straight")
+    straight.train(16, every=100)
+    resumed = Job(tmp_path / "run")
+    assert resumed.checkpoints.resume().step == 16
+    assert_equal(straight.weights(), resumed.weights())
+
+
+def test_the_guard_judges_checkpoints_as_the_run_goes_on(tmp_path: Path) -> None:
+    job = Job(tmp_path / "run", keep=20)
+    job.loader = batches(200)
+    with job.watch() as guard:
+        for step in guard.steps(job.loader):
+            for batch in step:
+                job.train_step(guard, batch)
+            job.end_step()
+            if (step.number + 1) % 25 == 0:
+                guard.checkpoint()
+    verdicts = {entry.step: entry.verdict.value for entry in job.checkpoints.entries}
+    assert verdicts == {
+        **dict.fromkeys((25, 50, 75, 100), "proven"),
+        **dict.fromkeys((125, 150, 175, 200), "unproven"),
+    }
+
+
+def test_weights_that_become_nan_do_not_cost_the_last_good_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="trimtab")
+    job = Job(tmp_path / "run", keep=3)
+    job.loader = batches(160)
+    with job.watch() as guard:
+        for step in guard.steps(job.loader):
+            for inputs, targets in step:
+                poison = float("nan") if step.number == 120 else 1.0
+                job.train_step(guard, (inputs * poison, targets))
+            job.end_step()
+            if (step.number + 1) % 8 == 0:
+                guard.checkpoint()
+    entries = {entry.step: entry for entry in job.checkpoints.entries}
+    assert all(entry.verdict == "bad" for step, entry in entries.items() if step > 120)
+    assert 120 in entries
+    relaunched = Job(tmp_path / "run")
+    start = relaunched.checkpoints.resume()
+    # Step 120 was saved just before the NaN: nothing speaks against the one before it.
+    assert start.step == 112
+    assert "step-00000160 left out" in start.reason
+    assert "step-00000120 left out: saved 0 steps before the onset of incident 1" in start.reason
+    assert all(p.isfinite().all() for p in relaunched.model.parameters())
+
+
+def test_a_guard_that_is_switched_off_saves_and_resumes_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    straight = Job(tmp_path / "straight")
+    straight.train(20, every=100, enabled=False)
+    Job(tmp_path / "run").train(13, enabled=False)
+    resumed = Job(tmp_path / "run")
+    resumed.train(20, enabled=False)
+    assert_equal(straight.weights(), resumed.weights())
+    guard = resumed.watch(enabled=False)
+    guard.checkpoint()
+    assert "call guard.checkpoint(step=...)" in caplog.text
+    guard.checkpoint(step=77)
+    assert resumed.checkpoints.entries[-1].step == 77
+
+
+def test_a_guard_without_checkpoints_says_what_to_pass(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    with (
+        trimtab.watch(model, optimizer, run_dir=tmp_path) as guard,
+        pytest.raises(trimtab.TrimtabError, match="pass checkpoints="),
+    ):
+        guard.checkpoint()
+
+
+def train_on_ranks(folder: Path, layout: str, until: int, every: int, rank: int) -> Any:
+    job = Job(folder, layout=layout, mode="protect", background=layout == "fsdp2")
+    job.train(until, every=every)
+    return job.weights(), job.positions
+
+
+@pytest.mark.parametrize("layout", ["ddp", "fsdp2"])
+def test_two_ranks_resume_exactly(tmp_path: Path, layout: str) -> None:
+    straight = run_ranks(partial(train_on_ranks, tmp_path / "straight", layout, 20, 100), 2)
+    run_ranks(partial(train_on_ranks, tmp_path / "run", layout, 13, 8), 2)
+    resumed = run_ranks(partial(train_on_ranks, tmp_path / "run", layout, 20, 8), 2)
+    for mine, theirs in zip(resumed, straight, strict=True):
+        assert_equal(mine[0], theirs[0])
+        assert mine[1] == {s: p for s, p in theirs[1].items() if s >= 8}
