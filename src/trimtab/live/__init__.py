@@ -23,6 +23,7 @@ guard that only observes changes nothing. Nothing on this path reads a device va
     watch.py        makes a guard        loop/      when a step begins and ends
     guard.py        what the user holds  measure/   what is measured
     shield.py       a bug fails alone    ranks/     where ranks meet
-    optimizers.py   finding optimizers   protect/   keeping bad steps from the weights
+    no_guard.py     when switched off    protect/   keeping bad steps from the weights
+    optimizers.py   finding optimizers   recover/   returning to an earlier step
                                          host/      records, journal, judgement, reports
 """
