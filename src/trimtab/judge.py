@@ -26,7 +26,7 @@ from trimtab.diagnose.incidents.tracker import IncidentTracker
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.rulesets import RuleSet, rule_set
 
-STATE_VERSION = 4
+STATE_VERSION = 5
 
 SAME_PLACE_STEPS = 200
 """An incident within this many steps of one in an earlier attempt has come back. Source: the
