@@ -28,7 +28,7 @@ from trimtab.diagnose.incidents.tracker import IncidentTracker
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.rulesets import RuleSet, rule_set
 
-STATE_VERSION = 4
+STATE_VERSION = 5
 
 MIN_HISTORY = 1024
 """Records that are kept at least of a run that can go back."""

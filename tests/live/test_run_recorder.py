@@ -14,16 +14,17 @@ PAUSES = (100, 110, 120)
 
 
 def run_with_pauses(folder: Path, *, announced: bool) -> list[str]:
-    """A run that pauses three times; the kinds of events in its journal."""
+    """A run that waits three times for its data; the kinds of events in its journal."""
     recorder = RunRecorder(RunDirectory(folder), Config(), {}, first_step=0)
     clock = 1e9
     for step in range(140):
         # A record arrives two steps after its step was made, an event at once.
         if announced and step + 2 in PAUSES:
             recorder.event("evaluation", step + 2, {})
-        clock += 20.0 if step in PAUSES else 0.1
+        seconds = 20.0 if step in PAUSES else 0.1
+        clock += seconds
         note = StepNote(step=step, clock=clock, is_recorded_here=True)
-        recorder.record(note, {"loss": 3.0, "tokens": 4096.0})
+        recorder.record(note, {"loss": 3.0, "tokens": 4096.0, "data_seconds": 0.9 * seconds})
     recorder.close("finished")
     return [event.kind for event in read_journal(RunDirectory(folder)).block.events]
 

@@ -3,8 +3,8 @@
 It uses the seconds per step where they are recorded, else the inverse of tokens per second. A
 machine that is busy with other work stalls and slows down in any healthy run, and unannounced
 evaluations, checkpoints and compilation look the same: all of that is a warning. Three stalls close
-together that wait for data are an alarm. So is a pace that fell to half, or that has been lower for
-so long that it will not come back by itself (lasting_pace.py).
+together that wait for data are an alarm. So is a lower pace that is steady, as that of a slow rank
+or device, or that has lasted for so long that it will not come back by itself (lasting_pace.py).
 """
 
 from typing import NamedTuple
@@ -29,10 +29,11 @@ SLOW_RANGE = RangeSpec(before=32, newest=10, times=1.3, downwards=False)
 busy cores shared with other work, healthy runs of the lab reach 1.18; published alerts use 1.25 on
 dedicated machines."""
 
-FAR_TIMES = 2.0
-"""A pace this many times slower than the slowest median before is an alarm at once. Source: other
-work on the machine slows 2 of 91 runs of the lab by up to 1.7 for 40 records, and 1 by more; a
-slow rank by 2.2."""
+FAR_TIMES, STEADY = 1.5, 2.0
+"""A pace that is this many times slower than the slowest median before is an alarm at once if it is
+steady: the slowest of the 10 newest medians at most twice the fastest. Source: a slow rank of the
+lab is 2.2 times slower and scatters by 1.3; a machine that is busy with other work is up to 49
+times slower and scatters by 3.7 to 8.8 (4 of 109 runs)."""
 
 STALL_TIMES = 10.0
 """A step that takes this many times the usual time is a stall. Source: on such a shared machine
@@ -177,8 +178,8 @@ class Throughput(Detector):
         return paces
 
     def _fallen(self, found: OutOfRange) -> _Pace:
-        """A pace that has left its range: an alarm if it is far off, else wait for it to last."""
-        if found.value >= FAR_TIMES * found.high:
+        """A pace that has left its range: an alarm if it is far off and steady, else wait."""
+        if found.value >= FAR_TIMES * found.high and found.scatter <= STEADY:
             self._lasting.stop()
             return _Pace(found, Severity.ALARM)
         self._lasting.wait_for(found)

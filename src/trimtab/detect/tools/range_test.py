@@ -9,6 +9,7 @@ not estimate noise, and for independent cells chance can be counted. That all of
 outside the 24 before them happens once in 300,000 tests.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -44,6 +45,8 @@ class OutOfRange(NamedTuple):
     """The last of them."""
     low: float
     high: float
+    scatter: float = 1.0
+    """The highest of the newest cells over the lowest; for values that are never negative."""
 
     @property
     def widths(self) -> float:
@@ -79,7 +82,7 @@ class RangeTest(Stateful):
         above = min(new) > max(high + room, high * spec.times)
         if high > low and (above or (spec.downwards and max(new) < low - room)):
             self._cells = []
-            return OutOfRange(cell, low, high)
+            return OutOfRange(cell, low, high, _scatter(min(new), max(new)))
         del cells[0]
         return None
 
@@ -107,7 +110,16 @@ class RangeTest(Stateful):
             first = int(places[0])
             place = first + self._num_compared - 1 - len(self._cells)
             self._cells = []
-            yield at + place, OutOfRange(float(part[place]), float(low[first]), float(high[first]))
+            newest = windows[first, self._spec.before :]
+            yield (
+                at + place,
+                OutOfRange(
+                    float(part[place]),
+                    float(low[first]),
+                    float(high[first]),
+                    _scatter(float(newest.min()), float(newest.max())),
+                ),
+            )
             at += place + 1
 
     def _cannot_be_outside(self, known: FloatArray) -> bool:
@@ -123,3 +135,7 @@ class RangeTest(Stateful):
         if spec.downwards:
             outside |= newest.max(axis=1) < low - room
         return np.asarray(outside & (high > low))
+
+
+def _scatter(low: float, high: float) -> float:
+    return high / low if low > 0 else math.inf
