@@ -22,8 +22,7 @@ from trimtab.core.errors import ConfigError
 from trimtab.core.incidents import Incident, Moment
 from trimtab.live.host.batch_memory import MAX_FROZEN, STEPS_AROUND, STEPS_BEFORE, BatchMemory
 from trimtab.live.host.step_note import StepNote
-from trimtab.live.measure.batch_facts import MAX_KEPT_TOKENS, BatchFacts
-from trimtab.live.measure.row_losses import VALUES, reduce_rows
+from trimtab.live.measure.row_losses import VALUES
 from trimtab.report.incident_files import read_batches
 
 BAD_STEP, BAD_TOKEN, BAD_ROW = 80, 31, 2
@@ -186,53 +185,6 @@ def test_the_first_rank_keeps_its_sequences_and_the_others_none(tmp_path: Path) 
     first, second = run_ranks(train_on_rank, 2, tmp_path)
     assert first >= 4
     assert second == 0
-
-
-class TestTokenRows:
-    def test_they_are_copies_of_what_the_loader_served(self) -> None:
-        served = torch.arange(12).reshape(3, 4)
-        facts = BatchFacts()
-        facts.measure([{"input_ids": served, "attention_mask": torch.ones_like(served)}])
-        (kept,) = facts.pop_token_rows()
-        served.zero_()
-        assert kept.dtype == np.int32
-        assert kept.tolist() == np.arange(12).reshape(3, 4).tolist()
-        assert facts.pop_token_rows() == ()
-
-    def test_each_micro_batch_is_kept_and_one_sequence_is_a_row(self) -> None:
-        facts = BatchFacts()
-        facts.measure([torch.arange(6), torch.arange(8).reshape(2, 4)])
-        assert [part.shape for part in facts.pop_token_rows()] == [(1, 6), (2, 4)]
-
-    def test_batches_on_a_device_and_images_are_not_copied(self) -> None:
-        facts = BatchFacts()
-        for batch in (
-            torch.zeros((4, 9), dtype=torch.long, device="meta"),
-            torch.rand(2, 3, 8, 8),
-            torch.ones((2, 3, 8, 8), dtype=torch.uint8),
-            torch.ones(MAX_KEPT_TOKENS + 1, dtype=torch.uint8),
-        ):
-            facts.measure([batch])
-            assert facts.pop_token_rows() == ()
-
-
-class TestRowLosses:
-    def test_mean_and_largest_leave_padding_out(self) -> None:
-        losses = torch.tensor([[1.0, 3.0, 0.0, 0.0], [2.0, 2.0, 2.0, 6.0]], requires_grad=True)
-        reduced = reduce_rows(losses).reshape(-1, VALUES)
-        assert reduced.tolist() == [[2.0, 3.0, 1.0], [3.0, 6.0, 3.0]]
-        assert not reduced.requires_grad
-
-    def test_one_loss_per_sequence_stays_as_it_is(self) -> None:
-        assert reduce_rows(torch.tensor([1.5, 2.5])).reshape(-1, VALUES)[:, 0].tolist() == [
-            1.5,
-            2.5,
-        ]
-
-    def test_a_sequence_with_nan_is_nan(self) -> None:
-        reduced = reduce_rows(torch.tensor([[1.0, float("nan")], [1.0, 2.0]])).reshape(-1, VALUES)
-        assert torch.isnan(reduced[0, 0])
-        assert reduced[1].tolist() == [1.5, 2.0, 1.0]
 
 
 def stream(steps: int = STEPS, accumulate: int = 1) -> Iterator[torch.Tensor]:

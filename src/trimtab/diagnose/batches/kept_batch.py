@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.core.block import NO_POSITION, FloatArray, IntArray
+from trimtab.core.block import NO_POSITION, FloatArray
 
 TokenRows = NDArray[np.int32]
 """Token ids, one sequence a row; a negative id is padding."""
@@ -40,16 +40,16 @@ class KeptBatch:
         """The data position of a micro-batch."""
         return NO_POSITION if self.data_position == NO_POSITION else self.data_position + part
 
-    def tokens(self) -> IntArray:
+    def tokens(self) -> TokenRows:
         """All token ids, without padding."""
         return flat_tokens(self.parts)
 
 
-def flat_tokens(parts: Sequence[TokenRows]) -> IntArray:
-    """The token ids of these sequences in one array, without padding."""
+def flat_tokens(parts: Sequence[TokenRows]) -> TokenRows:
+    """The token ids of these sequences in one flat array, without padding."""
     if not parts:
-        return np.zeros(0, dtype=np.int64)
+        return np.zeros(0, dtype=np.int32)
     flat = np.concatenate([part.reshape(-1) for part in parts])
     if flat.size and flat.min() < 0:  # looking costs a tenth of selecting
         flat = flat[flat >= 0]
-    return flat.astype(np.int64)
+    return flat

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.core.block import FloatArray, IntArray
 
@@ -54,10 +55,13 @@ class Band:
     run_share: float
 
 
-def count_tokens(arrays: Iterable[IntArray], size: int = 0) -> IntArray:
+def count_tokens(arrays: Iterable[NDArray[np.integer]], size: int = 0) -> IntArray:
     """The count of each token id."""
     flat = list(arrays)
-    tokens = np.concatenate(flat) if flat else np.zeros(0, dtype=np.int64)
+    if len(flat) == 1:
+        tokens = flat[0]
+    else:
+        tokens = np.concatenate(flat) if flat else np.zeros(0, dtype=np.int64)
     return np.bincount(tokens, minlength=size).astype(np.int64, copy=False)
 
 

@@ -31,15 +31,15 @@ from trimtab.report.incident_files import incident_folder_name, write_batch
 
 STEPS_AROUND, STEPS_BEFORE = 64, 192
 """Batches kept of an incident, and from before it to compare with. Source: shifts of the lab's data
-mix are reported up to 60 steps late."""
+mix are reported some 40 steps late."""
 
 MAX_FROZEN = 4
 """Incidents whose batches are kept at once; together they may take as much as the memory. With more
 of them the oldest is examined before the run ends."""
 
 COUNT_AT_ONCE = 1 << 16
-"""Tokens that are counted at once: counting 8,192 at a time into a large vocabulary costs ten
-times as much a token."""
+"""Tokens that are counted at once, and at least as many as the vocabulary has: to clear and add
+its counts then costs less than to count."""
 
 NOT_KEPT = (
     "trimtab: the batches of incident %d are not known, so its report cannot name sequences and "
