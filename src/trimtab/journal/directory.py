@@ -5,6 +5,8 @@
     journal/                       the records and events
     notes.log                      notes that people added
     incidents/0001-step-000312/    one folder per incident
+    checkpoints.json               the checkpoints and their verdicts
+    checkpoints/step-00000800/     one folder per checkpoint
 """
 
 import json

@@ -6,4 +6,5 @@ snapshot.py          one copy of it, taken and put back without replacing a sing
 ring.py              which snapshots are kept: geometric ages, and what a rollback may need
 rng.py               random number generators of Python, numpy and torch
 tape.py              the batches since the oldest snapshot, served again after a rollback
+checkpoints/         state on disk: verified, judged, resumed from
 """

@@ -10,7 +10,7 @@ with trimtab.watch(model, optimizer, run_dir="runs/x1", checkpoints=checkpoints)
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from trimtab.core.checkpointer import Checkpointer, find_checkpointer
 from trimtab.core.errors import ConfigError, RestoreError
 from trimtab.core.incidents import Incident
+from trimtab.core.plugins import describe_error
 from trimtab.journal import RunDirectory
 from trimtab.restore.checkpoints.content import (
     buffers_left_out,
@@ -32,7 +33,7 @@ from trimtab.restore.checkpoints.data_cursor import DataCursor, Mark
 from trimtab.restore.checkpoints.dcp import DcpCheckpointer
 from trimtab.restore.checkpoints.from_journal import judge_from_journal
 from trimtab.restore.checkpoints.history import RunHistory
-from trimtab.restore.checkpoints.index import CheckpointEntry
+from trimtab.restore.checkpoints.index import INDEX, CheckpointEntry
 from trimtab.restore.checkpoints.manifest import CheckpointFacts
 from trimtab.restore.checkpoints.ranks import Ranks
 from trimtab.restore.checkpoints.store import CheckpointStore, report_failure
@@ -135,6 +136,8 @@ class Checkpoints:
         """Where the run goes on."""
         self.guard_state: dict[str, Any] = {}
         """What the guard had learnt when the checkpoint was saved."""
+        self._attempt: Callable[[], int] = lambda: 0
+        self._judge_now: Callable[[], None] = lambda: None
 
     @property
     def entries(self) -> tuple[CheckpointEntry, ...]:
@@ -186,16 +189,16 @@ class Checkpoints:
         step: int,
         *,
         data_position: int | None = None,
-        attempt: int = 0,
         guard_state: dict[str, Any] | None = None,
     ) -> None:
         """Save the state between two steps; `step` is the number of the next one.
 
         A save that fails is logged and does not stop the run. With a guard, call
-        `guard.checkpoint()` instead: it knows the step and the attempt.
+        `guard.checkpoint()` instead: it knows the step, and what the gate has learnt.
         """
         state = self._require_state()
         self._store.wait()
+        self._judge_now()
         mark, position = self.cursor.mark(data_position)
         try:
             fault = next(filter(None, self._ranks.all(lambda: find_nonfinite(state))), "")
@@ -207,7 +210,7 @@ class Checkpoints:
                 guard=guard_state or {},
                 buffers=buffers_left_out(state, content),
             )
-            facts = self._facts(step, position, attempt, fault)
+            facts = self._facts(step, position, fault)
             if fault and self._ranks.is_first:
                 log.warning("trimtab: the checkpoint of step %d is bad: %s", step, fault)
             self._store.save(facts, content, of_rank, background=self._background)
@@ -215,17 +218,23 @@ class Checkpoints:
             if self._ranks.is_first:
                 report_failure(step, error)
 
-    def add(self, folder: str | Path, step: int, *, attempt: int = 0) -> None:
+    def add(self, folder: str | Path, step: int) -> None:
         """Take over a checkpoint that your loop has saved: verdicts, and links to its files.
 
         The links keep it when your loop deletes it, for as long as trimtab's retention does.
         """
+        self._store.wait()
+        self._judge_now()
         try:
-            facts = self._facts(step, self.cursor.position, attempt, "")
+            facts = self._facts(step, self.cursor.position, "")
             self._store.adopt(facts, Path(folder))
         except RestoreError as error:
             if self._ranks.is_first:
                 report_failure(step, error)
+
+    def attach(self, *, attempt: Callable[[], int], judge: Callable[[], None]) -> None:
+        """Connect a guard: the present attempt, and what to call before a save to judge."""
+        self._attempt, self._judge_now = attempt, judge
 
     def judge(self, history: RunHistory, incidents: Sequence[Incident]) -> None:
         """Set the verdicts by the run so far; on the first rank."""
@@ -238,11 +247,11 @@ class Checkpoints:
         """Wait for a save in the background: before a rollback, and before the process ends."""
         self._store.wait()
 
-    def _facts(self, step: int, position: int, attempt: int, fault: str) -> CheckpointFacts:
+    def _facts(self, step: int, position: int, fault: str) -> CheckpointFacts:
         return CheckpointFacts(
             step=step,
             data_position=position,
-            attempt=attempt,
+            attempt=self._attempt(),
             world=self._ranks.world,
             num_bytes=0,
             fault=fault,
@@ -254,7 +263,10 @@ class Checkpoints:
         index.read()
         if index.problem:
             log.warning("trimtab: %s; the list was made again from the folders", index.problem)
-        index.update(judge_from_journal(self._run, index.entries))
+        try:
+            index.update(judge_from_journal(self._run, index.entries))
+        except Exception as error:  # verified files are worth more than the latest verdicts
+            log.warning("trimtab: the verdicts are those of %s: %s", INDEX, describe_error(error))
 
     def _find(
         self, step: int | None, before: int | None = None
