@@ -251,7 +251,7 @@ def test_a_journal_that_cannot_be_judged_does_not_stop_a_resume(
         raise RuntimeError("a bug")
 
     folder = finished_run(tmp_path)
-    monkeypatch.setattr("trimtab.restore.checkpoints.run_checkpoints.judge_from_journal", fail)
+    monkeypatch.setattr("trimtab.restore.checkpoints.selection.judge_from_journal", fail)
     assert relaunch(folder).checkpoints.resume().step == 30
     assert "the verdicts are those of checkpoints.json: RuntimeError: a bug" in caplog.text
 
