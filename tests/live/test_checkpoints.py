@@ -1,6 +1,7 @@
 """Checkpoints of a watched run: saved between steps, judged by the guard, resumed exactly."""
 
 import logging
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,52 @@ def test_weights_that_become_nan_do_not_cost_the_last_good_checkpoint(
     assert "step-00000160 left out" in start.reason
     assert "step-00000120 left out: saved 0 steps before the onset of incident 1" in start.reason
     assert all(p.isfinite().all() for p in relaunched.model.parameters())
+
+
+def test_a_loop_that_keeps_two_of_its_own_does_not_delete_the_last_proven_one(
+    tmp_path: Path,
+) -> None:
+    def launch(until: int) -> tuple[trimtab.Checkpoints, list[Path]]:
+        model = nn.Linear(FEATURES, 1)
+        optimizer = optim.AdamW(model.parameters(), lr=1e-3)
+        checkpoints = trimtab.Checkpoints(run_dir=tmp_path / "run", keep=1)
+        found = checkpoints.find()
+        if found is not None:
+            model.load_state_dict(torch.load(found / "model.pt"))
+        first = 0 if found is None else int(torch.load(found / "step.pt"))
+        saved: list[Path] = []
+        with trimtab.watch(
+            model, optimizer, run_dir=tmp_path / "run", step=first, checkpoints=checkpoints
+        ) as guard:
+            for step in range(first, until):
+                inputs, targets = batches(200)[step % 200]
+                loss = nn.functional.mse_loss(model(inputs), targets)
+                guard.record(loss=loss)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                if (step + 1) % 20 == 0:
+                    own = tmp_path / "host" / f"{first}-{step + 1:05d}"
+                    own.mkdir(parents=True)
+                    torch.save(model.state_dict(), own / "model.pt")
+                    torch.save(step + 1, own / "step.pt")
+                    checkpoints.add(own, step + 1)
+                    saved.append(own)
+                    for old in saved[:-2]:
+                        shutil.rmtree(old, ignore_errors=True)
+        return checkpoints, saved
+
+    launch(70)
+    checkpoints, saved = launch(200)  # went on from step 60, as a second attempt
+    proven = [entry for entry in checkpoints.entries if entry.verdict == "proven"]
+    assert proven
+    assert {entry.facts.attempt for entry in checkpoints.entries[-2:]} == {1}
+    step = proven[-1].step
+    assert step <= 100
+    assert not [path for path in saved if path.exists() and int(path.name[-5:]) <= 100]
+    folder = checkpoints.find(before=step)
+    assert folder is not None
+    assert torch.load(folder / "step.pt") == step
 
 
 def test_a_guard_that_is_switched_off_saves_and_resumes_the_same(

@@ -244,6 +244,18 @@ def test_weights_that_are_not_finite_make_a_bad_checkpoint(
     assert relaunch(folder).checkpoints.resume(step=90).step == 90  # if the user insists
 
 
+def test_a_journal_that_cannot_be_judged_does_not_stop_a_resume(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise RuntimeError("a bug")
+
+    folder = finished_run(tmp_path)
+    monkeypatch.setattr("trimtab.restore.checkpoints.selection.judge_from_journal", fail)
+    assert relaunch(folder).checkpoints.resume().step == 30
+    assert "the verdicts are those of checkpoints.json: RuntimeError: a bug" in caplog.text
+
+
 def test_a_save_that_fails_is_logged_and_training_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

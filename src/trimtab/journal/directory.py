@@ -9,6 +9,8 @@
     exit.json                      why the run ended itself, if it did
     proposal.json, answer.json     an action that waits for a person, and what they said
     hang/rank-00003.txt            stacks of a run that stood still
+    checkpoints.json               the checkpoints and their verdicts
+    checkpoints/step-00000800/     one folder per checkpoint
 """
 
 import json

@@ -7,4 +7,5 @@ ring.py              which snapshots are kept: geometric ages, and what a rollba
 shards.py            the part of a tensor that a rank holds
 rng.py               random number generators of Python, numpy and torch
 tape.py              the batches since the oldest snapshot, served again after a rollback
+checkpoints/         state on disk: verified, judged, resumed from
 """

@@ -35,6 +35,8 @@ class CheckpointBoundary:
         self._is_in_loop = False
         self._is_wanted = False
         self._step: int | None = None
+        if checkpoints is not None:
+            checkpoints.attach(attempt=self._attempt, judge=self._judge)
 
     @contextmanager
     def in_loop(self) -> Iterator[None]:
@@ -67,21 +69,20 @@ class CheckpointBoundary:
             )
             return
         recorder = self._recorder()
-        attempt = 0
         if recorder is not None:
-            attempt = recorder.attempt
             with self._shield.guarding("event"):
                 recorder.event("checkpoint", step, {})  # the time that it takes is no stall
-        self._judge()
-        checkpoints.save(
-            step, data_position=data_position, attempt=attempt, guard_state=self._guard_state()
-        )
+        checkpoints.save(step, data_position=data_position, guard_state=self._guard_state())
 
     def close(self) -> None:
         """Wait for what is being saved, and judge a last time."""
         if self._checkpoints is not None:
             self._checkpoints.wait()
             self._judge()
+
+    def _attempt(self) -> int:
+        recorder = self._recorder()
+        return 0 if recorder is None else recorder.attempt
 
     def _judge(self) -> None:
         recorder = self._recorder()

@@ -10,12 +10,12 @@ with trimtab.watch(model, optimizer, run_dir="runs/x1", checkpoints=checkpoints)
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from trimtab.core.checkpointer import Checkpointer, find_checkpointer
@@ -28,16 +28,16 @@ from trimtab.restore.checkpoints.content import (
     find_nonfinite,
     put_content,
 )
-from trimtab.restore.checkpoints.data_cursor import DataCursor, Mark
+from trimtab.restore.checkpoints.data_cursor import DataCursor
 from trimtab.restore.checkpoints.dcp import DcpCheckpointer
-from trimtab.restore.checkpoints.from_journal import judge_from_journal
 from trimtab.restore.checkpoints.history import RunHistory
 from trimtab.restore.checkpoints.index import CheckpointEntry
 from trimtab.restore.checkpoints.manifest import CheckpointFacts
+from trimtab.restore.checkpoints.rank_state import RankState, read_rank_state
 from trimtab.restore.checkpoints.ranks import Ranks
+from trimtab.restore.checkpoints.selection import Selection
 from trimtab.restore.checkpoints.store import CheckpointStore, report_failure
-from trimtab.restore.checkpoints.verdicts import judge_checkpoints
-from trimtab.restore.rng import RandomState, get_random_state, set_random_state
+from trimtab.restore.rng import get_random_state, set_random_state
 from trimtab.restore.training_state import HasState, TrainingState
 
 log = logging.getLogger("trimtab")
@@ -57,23 +57,6 @@ class Resumed:
     """The checkpoint that was loaded; None for a run that begins."""
     reason: str = "the run has no checkpoint"
     """Why this one, and why not a newer one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankState:
-    """What one rank saves for itself, beside what the checkpointer writes."""
-
-    mark: Mark | None
-    position: int
-    random: RandomState | None = None
-    guard: dict[str, Any] = field(default_factory=dict)
-    buffers: dict[str, Tensor] = field(default_factory=dict)
-    """The buffers that `state_dict` leaves out."""
-
-    def for_different_rank(self) -> "RankState":
-        """What a rank can use that did not write it: not the loader, nor the random numbers."""
-        mark = None if self.mark is None else self.mark.without_loader()
-        return RankState(mark=mark, position=self.position, guard=self.guard)
 
 
 class Checkpoints:
@@ -111,15 +94,14 @@ class Checkpoints:
         """
         if keep < 1:
             raise ConfigError(f"keep must be at least 1, got {keep}")
-        self._run = RunDirectory(Path(run_dir).absolute())
+        run = RunDirectory(Path(run_dir).absolute())
         self._ranks = Ranks(process_group)
         if isinstance(checkpointer, str):
             checkpointer = find_checkpointer(checkpointer)
         files = checkpointer or DcpCheckpointer(self._ranks.checkpointer_group)
-        self._store = CheckpointStore(self._run.home, files, self._ranks, keep)
+        self._store = CheckpointStore(run.home, files, self._ranks, keep)
+        self._selection = Selection(self._store, run)
         self._background = background
-        self._is_judged = False
-        """Whether the verdicts are those of the present run."""
         self._state: TrainingState | None = None
         if model is not None:
             self._state = TrainingState(
@@ -135,6 +117,8 @@ class Checkpoints:
         """Where the run goes on."""
         self.guard_state: dict[str, Any] = {}
         """What the guard had learnt when the checkpoint was saved."""
+        self._attempt: Callable[[], int] = lambda: 0
+        self._judge_now: Callable[[], None] = lambda: None
 
     @property
     def entries(self) -> tuple[CheckpointEntry, ...]:
@@ -149,7 +133,7 @@ class Checkpoints:
         whatever its verdict; its files must be undamaged. `before` asks for one that is not newer
         than that step, such as the onset of an incident.
         """
-        found = self._find(step, before)
+        found = self._selection.find(step, before)
         if found is None:
             if self._ranks.is_first:
                 log.info("trimtab: begins at step 0: %s", self.resumed.reason)
@@ -171,7 +155,7 @@ class Checkpoints:
 
     def find(self, before: int | None = None) -> Path | None:
         """The folder of the checkpoint that `resume` would load; for a loop that loads itself."""
-        found = self._find(None, before)
+        found = self._selection.find(None, before)
         return None if found is None else self._store.path(found[0])
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
@@ -186,16 +170,16 @@ class Checkpoints:
         step: int,
         *,
         data_position: int | None = None,
-        attempt: int = 0,
         guard_state: dict[str, Any] | None = None,
     ) -> None:
         """Save the state between two steps; `step` is the number of the next one.
 
         A save that fails is logged and does not stop the run. With a guard, call
-        `guard.checkpoint()` instead: it knows the step and the attempt.
+        `guard.checkpoint()` instead: it knows the step, and what the gate has learnt.
         """
         state = self._require_state()
         self._store.wait()
+        self._judge_now()
         mark, position = self.cursor.mark(data_position)
         try:
             fault = next(filter(None, self._ranks.all(lambda: find_nonfinite(state))), "")
@@ -207,7 +191,7 @@ class Checkpoints:
                 guard=guard_state or {},
                 buffers=buffers_left_out(state, content),
             )
-            facts = self._facts(step, position, attempt, fault)
+            facts = self._facts(step, position, fault)
             if fault and self._ranks.is_first:
                 log.warning("trimtab: the checkpoint of step %d is bad: %s", step, fault)
             self._store.save(facts, content, of_rank, background=self._background)
@@ -215,73 +199,41 @@ class Checkpoints:
             if self._ranks.is_first:
                 report_failure(step, error)
 
-    def add(self, folder: str | Path, step: int, *, attempt: int = 0) -> None:
+    def add(self, folder: str | Path, step: int) -> None:
         """Take over a checkpoint that your loop has saved: verdicts, and links to its files.
 
         The links keep it when your loop deletes it, for as long as trimtab's retention does.
         """
+        self._store.wait()
+        self._judge_now()
         try:
-            facts = self._facts(step, self.cursor.position, attempt, "")
+            facts = self._facts(step, self.cursor.position, "")
             self._store.adopt(facts, Path(folder))
         except RestoreError as error:
             if self._ranks.is_first:
                 report_failure(step, error)
 
+    def attach(self, *, attempt: Callable[[], int], judge: Callable[[], None]) -> None:
+        """Connect a guard: the present attempt, and what to call before a save to judge."""
+        self._attempt, self._judge_now = attempt, judge
+
     def judge(self, history: RunHistory, incidents: Sequence[Incident]) -> None:
         """Set the verdicts by the run so far; on the first rank."""
         self._store.wait()
-        self._is_judged = True
-        index = self._store.index
-        index.update(judge_checkpoints(index.entries, history, incidents))
+        self._selection.judge(history, incidents)
 
     def wait(self) -> None:
         """Wait for a save in the background: before a rollback, and before the process ends."""
         self._store.wait()
 
-    def _facts(self, step: int, position: int, attempt: int, fault: str) -> CheckpointFacts:
+    def _facts(self, step: int, position: int, fault: str) -> CheckpointFacts:
         return CheckpointFacts(
             step=step,
             data_position=position,
-            attempt=attempt,
+            attempt=self._attempt(),
             world=self._ranks.world,
             num_bytes=0,
             fault=fault,
-        )
-
-    def _judge_journal(self) -> None:
-        """Read the index again and judge it: the last run may have been killed before it did."""
-        index = self._store.index
-        index.read()
-        if index.problem:
-            log.warning("trimtab: %s; the list was made again from the folders", index.problem)
-        index.update(judge_from_journal(self._run, index.entries))
-
-    def _find(
-        self, step: int | None, before: int | None = None
-    ) -> tuple[CheckpointEntry, str] | None:
-        """The checkpoint to load, verified, and why this one; None for a run without any."""
-        self._store.wait()
-        if not self._is_judged:
-            self._is_judged = True
-            self._ranks.first(self._judge_journal)
-        entries, candidates = self._ranks.first(
-            lambda: (self._store.index.entries, self._store.index.candidates(before))
-        )
-        if not entries:
-            return None
-        if step is not None:
-            candidates = [entry for entry in reversed(entries) if entry.step == step]
-        left_out = {e.folder: e.reason for e in entries if e not in candidates}
-        for entry in candidates:
-            damage = self._store.verify(entry)
-            if not damage:
-                return entry, _why(entry, entries, left_out)
-            left_out[entry.folder] = damage[0]
-        listed = "; ".join(f"{name}: {why}" for name, why in left_out.items())
-        wanted = "" if step is None else f" of step {step}"
-        raise RestoreError(
-            f"no checkpoint{wanted} can be loaded ({listed}); call resume(step=...) to load one "
-            "that is bad, or move the folder of the run away to begin again"
         )
 
     def _load(self, entry: CheckpointEntry) -> RankState:
@@ -290,41 +242,13 @@ class Checkpoints:
         content = content_of(state)
         self._store.load(entry, content)
         put_content(state, content)
-        of_rank = self._read_rank_state(entry)
-        live = buffers_left_out(state, content)
-        for name, saved in of_rank.buffers.items():
-            if name in live and live[name].shape == saved.shape:
-                live[name].copy_(saved)
+        of_rank = read_rank_state(self._store, entry)
+        of_rank.put_buffers(buffers_left_out(state, content))
         if of_rank.random is not None:
             set_random_state(of_rank.random)
         return of_rank
-
-    def _read_rank_state(self, entry: CheckpointEntry) -> RankState:
-        found = self._store.read_of_rank(entry, self._ranks.rank)
-        if isinstance(found, RankState) and entry.facts.world == self._ranks.world:
-            return found
-        log.warning(
-            "trimtab: the checkpoint was saved by %d ranks and not %d: the state of the loader "
-            "and the random numbers are not restored",
-            entry.facts.world,
-            self._ranks.world,
-        )
-        first = self._store.read_of_rank(entry, 0)
-        if isinstance(first, RankState):
-            return first.for_different_rank()
-        return RankState(mark=None, position=entry.facts.data_position)
 
     def _require_state(self) -> TrainingState:
         if self._state is None:
             raise ConfigError("these Checkpoints have no model; pass the model and the optimizer")
         return self._state
-
-
-def _why(
-    chosen: CheckpointEntry, entries: Sequence[CheckpointEntry], left_out: Mapping[str, str]
-) -> str:
-    """Which checkpoint, and why not the newer ones, in one line."""
-    why = f"{chosen.folder} is verified and {chosen.verdict} ({chosen.reason})"
-    newer = entries[entries.index(chosen) + 1 :]
-    skipped = [f"{e.folder} left out: {left_out.get(e.folder, e.reason)}" for e in newer]
-    return "; ".join([why, *reversed(skipped)])
