@@ -1,5 +1,7 @@
 """Goodput: a step that was done again counts by its last time."""
 
+import dataclasses
+
 import numpy as np
 from tests.synthetic import falling_loss
 
@@ -56,3 +58,9 @@ def test_steps_of_a_destroyed_attempt_that_were_done_again_are_kept() -> None:
         attempt=np.array([0, 0, 0, 0, 0, 0, 1, 1, 1]),
     )
     assert compute_goodput(block).steps_kept == 5  # step 5 was only done with broken weights
+
+
+def test_a_step_that_was_taken_back_and_not_done_again_is_lost() -> None:
+    event = Event(kind="rollback", tick=6, step=2, facts={"to": 2})
+    block = dataclasses.replace(run([0, 1, 2, 3, 4, 5, 2, 3]), events=(event,))
+    assert compute_goodput(block).steps_kept == 4

@@ -3,6 +3,7 @@
 One step, and what acts where:
 
     for batch in loader:            loop/step_loop       position and facts of the batch (host)
+                                    recover/recovery     `recover` only: snapshot, or rollback
         loss = model(batch)         measure/activations  in some steps: block outputs -> buffer
         guard.record(loss=...)      measure/step_meter   one addition on the device
         loss.backward()
