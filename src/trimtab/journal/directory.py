@@ -5,6 +5,7 @@
     journal/                       the records and events
     notes.log                      notes that people added
     incidents/0001-step-000312/    one folder per incident
+    decisions.jsonl                what a recovering run decided, and from what
 """
 
 import json
@@ -60,6 +61,11 @@ class RunDirectory:
     def incidents(self) -> Path:
         """The folder that holds one folder per incident."""
         return self.home / "incidents"
+
+    @property
+    def decisions(self) -> Path:
+        """The decisions of a run that recovers by itself."""
+        return self.home / "decisions.jsonl"
 
     def exists(self) -> bool:
         """Whether trimtab has written a manifest or a journal here."""
