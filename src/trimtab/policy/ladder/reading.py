@@ -4,6 +4,7 @@ A reading is a mean difference of losses on the same batches, so the noise betwe
 What is left depends on the model: one that memorises more reads lower. So the scale is the run's.
 """
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -26,7 +27,8 @@ DEFAULT_MEAN, DEFAULT_SIGMA = 0.0, 0.05
 """Of the healthy readings, while there are fewer than three. Source: healthy readings of the lab
 lie between -0.26 and -0.03; 0 is cautious."""
 
-MIN_READINGS = 3
+MIN_READINGS, NUM_READINGS, NUM_EXPECTED = 3, 12, 4
+"""Healthy readings that a scale needs, that it looks back on, and that the expectation is of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +58,18 @@ class Reading:
 
 
 def scale_of(healthy: Sequence[float]) -> tuple[float, float]:
-    """Mean and deviation of healthy readings."""
-    known = [value for value in healthy if math.isfinite(value)]
+    """Expected reading and its deviation, from the latest healthy ones.
+
+    Readings drift as the loss flattens and the learning rate falls, so the expectation is that of
+    the last few, and the deviation comes from differences of neighbours.
+    """
+    known = [value for value in healthy if math.isfinite(value)][-NUM_READINGS:]
     if len(known) < MIN_READINGS:
         return DEFAULT_MEAN, DEFAULT_SIGMA
-    spread = statistics.stdev(known) * math.sqrt(1 + 1 / len(known))
-    return statistics.fmean(known), max(spread, MIN_SIGMA)
+    latest = known[-NUM_EXPECTED:]
+    squares = statistics.fmean((b - a) ** 2 for a, b in itertools.pairwise(known)) / 2
+    sigma = math.sqrt(squares * (1 + 1 / len(latest)))
+    return statistics.fmean(latest), max(sigma, MIN_SIGMA)
 
 
 def reading_of(situation: Situation) -> Reading | None:

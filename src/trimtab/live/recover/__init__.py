@@ -1,0 +1,1 @@
+"""Recovery in the process."""
