@@ -28,6 +28,7 @@ from trimtab.lab.trainer import checkpoints
 from trimtab.lab.trainer.engines import Forward, Ranks, build_model, join_ranks, set_gradient_sync
 from trimtab.lab.trainer.evaluation import Evaluator
 from trimtab.lab.trainer.intervention import Intervention, RunParts
+from trimtab.lab.trainer.run_clock import RunClock
 from trimtab.lab.trainer.schedule import make_schedule
 from trimtab.lab.trainer.train_config import Dtype, TrainConfig
 
@@ -85,6 +86,7 @@ def train(
         newest = checkpoints.latest(run_dir / "checkpoints") if resume else None
         first_step = 0 if newest is None else checkpoints.load(newest, run)
         if intervention is not None:
+            run.clock.by = intervention.goes_by or intervention.clock
             run = intervention.attach(
                 RunParts(
                     run=run,
@@ -112,8 +114,9 @@ def train(
                 accumulate=config.accumulate,
                 data_position=first_step * config.accumulate,
             )
-            # The range comes first in zip: when it ends, no further batch is fetched.
-            for step, micro_batches in zip(range(first_step, config.steps), steps, strict=False):
+            for micro_batches in steps if first_step < config.steps else ():
+                step = micro_batches.number  # after a rollback it is done again
+                run.clock.begin(step, micro_batches.data_position)
                 if intervention is not None and intervention.planned and step == intervention.onset:
                     guard.event("planned change", what=intervention.title)
                 if step % config.eval_steps == 0:
@@ -149,6 +152,8 @@ def train(
                     guard.event("checkpoint", steps=done)
                 if on_step is not None:
                     on_step(done, output.cross_entropy.detach())
+                if done == config.steps:
+                    break
 
             found = evaluator.evaluate(forward)
             guard.event("evaluation", loss=found.loss, seconds=found.seconds)
@@ -174,6 +179,7 @@ def _build(
         scaler=torch.amp.GradScaler(ranks.device.type, enabled=config.dtype is Dtype.FP16),
         loader=make_loader(data, pin_memory=ranks.device.type == "cuda"),
         identity=config.identity(),
+        clock=RunClock(config.accumulate),
     )
     return run, forward
 

@@ -13,6 +13,7 @@ from trimtab.lab.corpus.text import Source
 from trimtab.lab.trainer.checkpoints import Run
 from trimtab.lab.trainer.injection import change_batches
 from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
+from trimtab.lab.trainer.run_clock import Clock
 
 _KINDS = (Source.PROSE, Source.TABLES, Source.GARBAGE)
 """Prose is close to the usual data, tables are easy to predict, garbage is hard."""
@@ -22,6 +23,7 @@ class MixShift(Intervention):
     """A share of the rows comes from one source only, until the end of the run."""
 
     cause: ClassVar[Cause | None] = Cause.DATA_MIX_SHIFT
+    clock = Clock.DATA
     title = "a different data mix, unannounced"
     strength_name = "of the rows from one source"
 
