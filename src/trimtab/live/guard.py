@@ -11,14 +11,17 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from trimtab.core import signals
 from trimtab.core.incidents import Incident
-from trimtab.live.loop.step_loop import Step, StepLoop
+from trimtab.live.loop.step_loop import BatchSource, LoaderSource, Step, StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.numbers import Number, OddNumber
+from trimtab.live.recover.order import Order
+from trimtab.live.recover.recovery import Recovery
 from trimtab.live.shield import log
 
 RESERVED = frozenset(
     {
         *(signals.LOSS, signals.GRAD_NORM, signals.TOKENS, signals.CLIPPED_GRAD_NORM, signals.LR),
+        signals.PLANNED_LR,
         *(signals.LOSS_SCALE, signals.DISCARDED, signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK),
         *(signals.PARAM_NORM, signals.UPDATE_NORM, signals.UPDATE_PER_LR, signals.ADAM_STEP),
         *(signals.ADAM_M_NORM, signals.ADAM_V_NORM, signals.GRAD_MOMENTUM_COSINE),
@@ -33,11 +36,15 @@ RESERVED = frozenset(
 class Guard:
     """Watches a run; a bug in here stops a part of the guard, never the training loop."""
 
-    def __init__(self, model: nn.Module, monitor: StepMonitor) -> None:
+    def __init__(
+        self, model: nn.Module, monitor: StepMonitor, recovery: Recovery | None = None
+    ) -> None:
         self._model = model
         self._monitor = monitor
+        self.recovery = recovery
+        """Snapshots and rollbacks; None unless the mode is "recover"."""
         self._ending = "closed"
-        self._data_position = 0
+        self._source: BatchSource = LoaderSource(())
         self._reported: set[str] = set()
         """What has been logged already."""
         # A guard that is dropped, or never closed before the program ends, closes itself.
@@ -135,6 +142,8 @@ class Guard:
         if monitor.is_watching and monitor.recorder is not None:
             with monitor.shields.host.guarding("event"):
                 monitor.recorder.event(kind, monitor.next_step, facts)
+        if kind == "planned change":
+            self.release()
 
     def steps(
         self, loader: Iterable[Any], accumulate: int = 1, *, data_position: int | None = None
@@ -144,16 +153,62 @@ class Guard:
         `data_position` is that of its first batch: after a resume, where the data continues.
         Without it an epoch continues the positions of the last one.
         """
-        monitor = self._monitor
-        start = self._data_position if data_position is None else data_position
-        loop = StepLoop(loader, accumulate, start)
+        monitor, recovery = self._monitor, self.recovery
+        if recovery is None:
+            start = self._source.position if data_position is None else data_position
+            self._source = LoaderSource(loader, start)
+        else:
+            self._source = recovery.start(loader, data_position)
+        loop = StepLoop(self._source, accumulate)
         monitor.facts.loop = loop
         self._ending = "left the loop"
-        for step in loop.run(lambda: monitor.next_step):
+        while True:
+            if recovery is not None:
+                recovery.boundary(loop)
+            step = loop.next_step(monitor.next_step)
+            if step is None:
+                break
             yield step
             monitor.end_step(step.number)
-            self._data_position = step.data_position + len(step.batches)
         self._ending = "end of data"
+
+    def rollback(
+        self,
+        to: int,
+        skip: Iterable[int] | None = None,
+        hold: Iterable[str] = (),
+        *,
+        reason: str = "",
+    ) -> None:
+        """Return to an earlier step, when `guard.steps` is asked for the next one.
+
+        Needs mode "recover" and a loop over `guard.steps`. With several ranks the call of the first
+        one counts, and all ranks return at the same boundary some steps later.
+
+        Args:
+            to: Return to the newest snapshot at or before this step.
+            skip: Data positions that are passed over from then on.
+            hold: Options of the optimizers ("lr", "betas", "weight_decay", ...) that keep the value
+                they had at the snapshot, and "requires_grad"; until `release`.
+            reason: For log and journal.
+        """
+        recovery = self.recovery
+        if recovery is None:
+            log.warning("trimtab: no rollback to step %d: it needs watch(mode='recover')", to)
+            return
+        names = tuple(hold)
+        self._monitor.holds.require_known(names)
+        positions = tuple(sorted(set(skip or ())))
+        recovery.order(Order(to=to, skip=positions, hold=names, reason=reason))
+
+    def release(self, *names: str) -> None:
+        """Hold these options no longer, or none if no name is given; from the next step on.
+
+        `guard.event("planned change")` does the same: from then on the new settings count.
+        """
+        held = self._monitor.holds.names
+        if self.recovery is not None and held:
+            self.recovery.order(Order(to=None, release=names or held))
 
     def state_dict(self) -> dict[str, Any]:
         """What the gate has learnt, the same on every rank; empty if nothing is protected."""
@@ -212,11 +267,12 @@ class NoGuard:
     """The guard of a run that is not watched: the same interface, and it does nothing."""
 
     incidents: tuple[Incident, ...] = ()
+    recovery = None
 
     def __init__(self, model: nn.Module, first_step: int) -> None:
         self._model = model
         self._next_step = first_step
-        self._data_position = 0
+        self._source = LoaderSource(())
 
     def record(self, **numbers: Any) -> None:
         """Do nothing."""
@@ -237,11 +293,18 @@ class NoGuard:
         self, loader: Iterable[Any], accumulate: int = 1, *, data_position: int | None = None
     ) -> Iterator[Step]:
         """Go through a loader in steps of `accumulate` batches."""
-        start = self._data_position if data_position is None else data_position
-        for step in StepLoop(loader, accumulate, start).run(lambda: self._next_step):
+        start = self._source.position if data_position is None else data_position
+        self._source = LoaderSource(loader, start)
+        loop = StepLoop(self._source, accumulate)
+        while (step := loop.next_step(self._next_step)) is not None:
             yield step
             self._next_step += 1
-            self._data_position = step.data_position + len(step.batches)
+
+    def rollback(self, to: int, *arguments: Any, **options: Any) -> None:
+        """Do nothing."""
+
+    def release(self, *names: str) -> None:
+        """Do nothing."""
 
     def state_dict(self) -> dict[str, Any]:
         """There is nothing to save."""

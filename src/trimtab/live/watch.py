@@ -3,7 +3,7 @@
 import hashlib
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,13 @@ from trimtab.live.optimizers import find_optimizers, parameters_of
 from trimtab.live.protect.gate import Gate
 from trimtab.live.ranks.rank_group import RankFacts, RankGroup, announce, find_ranks, join_group
 from trimtab.live.ranks.shards import local
+from trimtab.live.recover.inputs import as_schedulers, as_state, require_schedulers
+from trimtab.live.recover.recovery import Recovery
 from trimtab.live.shield import Shields, log
+from trimtab.restore.training_state import TrainingState
+
+GATE_STATE = "trimtab: gate"
+"""The name of the gate among the state that returns with the run."""
 
 
 def watch(
@@ -44,6 +50,9 @@ def watch(
     dtype: str | None = None,
     seed: int | None = None,
     link: str | None = None,
+    scheduler: Any = None,
+    state: Mapping[str, Any] | None = None,
+    batch_loss: Callable[[Any], torch.Tensor] | None = None,
     on_incident: Callable[[Incident], None] | None = None,
     process_group: Any = None,
     replicas: int | None = None,
@@ -58,13 +67,19 @@ def watch(
         optimizer: A torch optimizer, a wrapper of one (Accelerate, torchtitan), or several.
         run_dir: The folder of the run; everything is written to its `trimtab/` folder.
         mode: "observe" changes no bit of what is trained; "protect" keeps bad steps from the
-            weights, and makes Adam, AdamW, SGD and Adagrad fused.
+            weights, and makes Adam, AdamW, SGD and Adagrad fused; "recover" protects and can
+            return to an earlier step.
         config: Settings; the defaults are meant to be right.
         scaler: The GradScaler of an fp16 run.
         step: The number of the first step; after a resume, where the run continues.
         dtype: The precision regime (fp32, bf16, fp16, fp8), if it is not that of the parameters.
         seed: The run's seed, for the post-mortem.
         link: A link to the run, for the post-mortem.
+        scheduler: For "recover": the learning rate scheduler, or several of them.
+        state: For "recover": what else must return with the run, by name, such as an EMA: anything
+            with state_dict and load_state_dict.
+        batch_loss: For "recover": computes the loss of a batch of the loader, to find out whether
+            the weights are damaged.
         on_incident: Called with an incident when it opens, changes or closes; on the first rank,
             in a thread of its own.
         process_group: The ranks that train the model, if not all do and it is not in a DDP of
@@ -85,6 +100,9 @@ def watch(
     problem: Exception | None = None
     try:
         parts = _Parts.build(model, optimizer, settings, chosen)
+        schedulers, others = as_schedulers(scheduler), as_state(state)
+        if chosen is Mode.RECOVER:
+            require_schedulers(parts.optimizers, schedulers)
         if ranks.place == 0:
             manifest = _manifest(model, parts.optimizers, settings, ranks.world, facts)
             parts.recorder = RunRecorder(
@@ -115,7 +133,22 @@ def watch(
                 join=ranks.join,
             )
             parts.report_promotion = monitor.report_promotion
-            return Guard(model, monitor)
+            recovery = None
+            if chosen is Mode.RECOVER and parts.gate is not None:
+                recovery = Recovery(
+                    TrainingState(
+                        model,
+                        parts.optimizers,
+                        schedulers=schedulers,
+                        scaler=scaler,
+                        state={**others, GATE_STATE: parts.gate},
+                    ),
+                    monitor,
+                    settings.recover,
+                    parts.shields.recovery,
+                    batch_loss=batch_loss,
+                )
+            return Guard(model, monitor, recovery)
         ranks.join()  # the others must not wait for this one
     except Exception as error:
         problem = problem or error
@@ -141,7 +174,7 @@ class _Parts:
 
     @classmethod
     def build(cls, model: nn.Module, optimizer: Any, config: Config, mode: Mode) -> "_Parts":
-        optimizers = find_optimizers(optimizer, is_protected=mode is Mode.PROTECT)
+        optimizers = find_optimizers(optimizer, is_protected=mode.is_protected)
         parameters = parameters_of(optimizers)
         if not parameters:
             raise ConfigError("the optimizer has no parameters; add them before trimtab.watch")
@@ -157,7 +190,7 @@ class _Parts:
             device,
         )
         parts = cls(optimizers, meter, slow, shields)
-        if mode is Mode.PROTECT:
+        if mode.is_protected:
             parts.gate = Gate(
                 model,
                 optimizers,

@@ -7,8 +7,9 @@ import torch
 from torch.optim import Optimizer
 
 from trimtab.core.errors import RestoreError
-from trimtab.restore.host_copy import CopyToHost, CopyToLive, HostTensor, ReplicaGroup, local_part
+from trimtab.restore.host_copy import CopyToHost, CopyToLive, HostTensor, ReplicaGroup
 from trimtab.restore.rng import RandomState, get_random_state, set_random_state
+from trimtab.restore.shards import detached
 from trimtab.restore.training_state import UNNAMED, TrainingState
 
 
@@ -60,7 +61,7 @@ class Snapshot:
 
     def put(self, state: TrainingState) -> None:
         """Return all but the random state; raises RestoreError before anything is changed."""
-        self._verify(state)
+        self.verify(state)
         copies = CopyToLive(self._replicas)
         saved = self._copies
         tensors = state.tensors()
@@ -93,12 +94,17 @@ class Snapshot:
         """Whether gradients were kept between two steps when it was taken."""
         return any(part is not None for part in self._copies.get("gradients", {}).values())
 
+    @property
+    def requires_grad(self) -> dict[str, bool]:
+        """Which parameters were trained, by name."""
+        return self._flags["requires_grad"]
+
     def options(self) -> list[list[dict[str, Any]]]:
         """The group options as they were, tensors as numbers; to compare with the present ones."""
         return [[_plain(values) for values in groups] for groups in self._copies["options"]]
 
-    def _verify(self, state: TrainingState) -> None:
-        """Refuse before anything is written, rather than fail half-way."""
+    def verify(self, state: TrainingState) -> None:
+        """Raise RestoreError if this snapshot cannot be put back: before anything is written."""
         if self.step < 0:
             raise RestoreError("this snapshot is empty; nothing was changed")
         for kind, tensors in state.tensors().items():
@@ -112,7 +118,7 @@ class Snapshot:
                     f"(different: {', '.join(names)}); nothing was changed"
                 )
             for name in now:
-                if not saved[name].matches(local_part(tensors[name])):
+                if not saved[name].matches(detached(tensors[name])):
                     raise RestoreError(
                         f"{name} has changed its shape or dtype since the snapshot of step "
                         f"{self.step}; nothing was changed"

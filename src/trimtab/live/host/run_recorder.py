@@ -155,7 +155,18 @@ class RunRecorder:
     def event(self, kind: str, step: int, facts: Mapping[str, Any]) -> None:
         """Journal something that happened, and let the judge know of it."""
         self.journal.event(kind, step, **facts)
-        self._pending_events.append(Event(kind=kind, tick=self._next_tick, step=step))
+        self._pending_events.append(
+            Event(kind=kind, tick=self._next_tick, step=step, facts=dict(facts))
+        )
+
+    def rolled_back(self, to: int, facts: Mapping[str, Any]) -> None:
+        """The run has gone back to a step: what comes now is a new attempt."""
+        self._judge_pending()
+        self.event("rollback", to, facts)
+        self._attempt += 1
+        self._last_clock, self._last_step = None, to - 1
+        kept = [record for record in self._recent if record.step < to]
+        self._recent = deque(kept, maxlen=RECENT_RECORDS)
 
     def close(self, how: str) -> None:
         """Judge what is open, end the journal, write the post-mortems."""

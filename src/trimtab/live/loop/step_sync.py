@@ -146,6 +146,21 @@ class StepSync:
             with self._shields.host.guarding("release"):
                 self._assembler.release()
 
+    def settle(self) -> None:
+        """Deliver everything before the run goes back; all ranks come here at one boundary."""
+        for arrived in self._in_flight.drain():
+            self._receive(*arrived)
+        if self.ranks.has_parted:
+            return
+        chunk, riding = self._slow.chunks.pop_rest()
+        total = self.ranks.sum(riding)
+        self._num_nonfinite = 0
+        if self._assembler is not None and not self._shields.host.is_down:
+            with self._shields.host.guarding("settle"):
+                if chunk is not None and self._device.type != "meta":
+                    self._assembler.add_chunk(chunk, total[1:].tolist())
+                self._assembler.flush()
+
     def drain(self) -> None:
         """Deliver everything; what ranks would do about it does not matter any more."""
         if self._assembler is None:

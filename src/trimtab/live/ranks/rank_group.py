@@ -173,7 +173,7 @@ def _problem(watching: dict[int, dict[str, Any]], off: list[int]) -> str | None:
         if len(values) > 1:
             return f"ranks differ in {what} ({', '.join(sorted(values))}); {advice}"
     settings = next(iter(watching.values()))["settings"]
-    if off and settings.startswith("protect"):
+    if off and not settings.startswith("observe"):
         return (
             f"watch is switched off on rank {off[0]}, and a decision must be made by all ranks; "
             "call watch on every rank (only the first one writes), or use mode='observe'"

@@ -1,0 +1,41 @@
+"""Order: what is to be done at the next boundary between two steps."""
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A rollback, or the end of holding options."""
+
+    to: int | None
+    """Return to the newest snapshot at or before this step; None only ends holding."""
+    skip: tuple[int, ...] = ()
+    """Data positions that are passed over from then on."""
+    hold: tuple[str, ...] = ()
+    """Options of optimizers that stay as they were at the snapshot."""
+    release: tuple[str, ...] = ()
+    """Options that are not held any more."""
+    reason: str = ""
+
+    def to_bytes(self) -> bytes:
+        """As the other ranks receive it."""
+        return json.dumps(dataclasses.asdict(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, text: bytes) -> "Order":
+        """What the first rank has sent."""
+        fields = json.loads(text)
+        lists = {name: tuple(v) for name, v in fields.items() if isinstance(v, list)}
+        return cls(**{**fields, **lists})
+
+
+def as_ranges(positions: Iterable[int]) -> list[list[int]]:
+    """Positions as ranges [first, last], in order."""
+    ordered = sorted(set(positions))
+    starts = [at for at, (a, b) in enumerate(pairwise(ordered), 1) if b != a + 1]
+    edges = [0, *starts, len(ordered)] if ordered else []
+    return [[ordered[first], ordered[last - 1]] for first, last in pairwise(edges)]
