@@ -159,6 +159,15 @@ def test_sixteen_of_twenty_steps_without_an_update_roll_back_and_then_stop() -> 
     assert look(Symptom.OVERFLOWS, recurrences=2, tried=tried, **stuck).act is Act.STOP
 
 
+def test_weights_that_are_not_finite_are_probed_at_once() -> None:
+    assert look(Symptom.NONFINITE_NORM).act is Act.PROBE
+
+
+def test_a_jump_known_to_the_step_needs_a_margin_of_one() -> None:
+    assert situation(Symptom.NORM_DRIFT).margin == 24
+    assert situation(Symptom.NORM_DRIFT, is_dated=True).margin == 1
+
+
 def test_a_wrong_resume_is_relaunched_where_something_relaunches() -> None:
     resumed = {"resumed_at": 208, "slots": (208,), "signals": ("a", "b")}
     assert look(Symptom.STATE_LOST, **resumed).act is Act.WAIT
@@ -329,13 +338,19 @@ def view(step: int, **options: Any) -> SettingsView:
 
 def test_a_setting_on_a_schedule_is_no_difference() -> None:
     healthy = [view(100, lr=1.0, momentum=0.9, eps=1e-8), view(120, lr=0.9, momentum=0.8, eps=1e-8)]
-    now = view(130, lr=0.8, momentum=0.7, eps=1e-2)
+    now = view(130, lr=1.0, momentum=0.7, eps=1e-2)
     assert [part.name for part in find_differences(healthy, now, with_rate=False)] == [
         "group 0 eps"
     ]
     assert len(find_differences(healthy, now, with_rate=True)) == 2
+    jumped = view(130, lr=9.0, momentum=0.7, eps=1e-8)
+    assert [p.name for p in find_differences(healthy, jumped, with_rate=False)] == ["group 0 lr"]
     (eps,) = find_differences(healthy, now, with_rate=False, planned_changes=[125])
     assert eps.is_announced
+
+
+def test_a_rate_that_falls_is_no_difference() -> None:
+    assert not find_differences([view(100, lr=1.0)], view(130, lr=0.1), with_rate=True)
 
 
 def test_a_frozen_parameter_is_a_difference() -> None:

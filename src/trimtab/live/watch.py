@@ -29,6 +29,7 @@ from trimtab.live.optimizers import find_optimizers, parameters_of
 from trimtab.live.protect.gate import Gate
 from trimtab.live.ranks.rank_group import RankFacts, RankGroup, announce, find_ranks, join_group
 from trimtab.live.ranks.shards import local
+from trimtab.live.recover.controller import Controller
 from trimtab.live.recover.inputs import as_schedulers, as_state, require_schedulers
 from trimtab.live.recover.recovery import Recovery
 from trimtab.live.shield import Shields, log
@@ -148,6 +149,13 @@ def watch(
                     parts.shields.recovery,
                     batch_loss=batch_loss,
                 )
+                if parts.recorder is not None:
+                    recovery.controller = Controller(
+                        parts.recorder,
+                        settings.ladder,
+                        recovery.order,
+                        resumed_at=parts.recorder.resumed_at,
+                    )
             return Guard(model, monitor, recovery)
         ranks.join()  # the others must not wait for this one
     except Exception as error:
@@ -188,6 +196,7 @@ class _Parts:
             shields,
             live.telemetry_every,
             device,
+            config.recover.snapshot_every if mode is Mode.RECOVER else None,
         )
         parts = cls(optimizers, meter, slow, shields)
         if mode.is_protected:

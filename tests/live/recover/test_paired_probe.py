@@ -40,7 +40,7 @@ class Loop:
         rank = dist.get_rank() if dist.is_initialized() else 0
         self.data = batches(60 * world)[rank::world]
         self.losses: list[float] = []
-        self.probe = PairedProbe(self.model, partial(loss_of, self.model), self._reduce, world, CPU)
+        self.probe = PairedProbe(self.model, partial(loss_of, self.model), self._reduce, CPU)
 
     def train(self, until: int, probe_at: tuple[int, ...] = ()) -> list[float]:
         readings = []
@@ -100,7 +100,7 @@ def test_random_numbers_of_python_and_numpy_are_put_back() -> None:
     def batch_loss(batch: Any) -> torch.Tensor:
         return torch.tensor(random.random() + np.random.rand())  # noqa: NPY002
 
-    probe = PairedProbe(loop.model, batch_loss, Loop._reduce, 1, CPU)
+    probe = PairedProbe(loop.model, batch_loss, Loop._reduce, CPU)
     before = get_random_state()
     probe.read({0: [None]}, {0: 0.0})
     assert equal(before, get_random_state())
@@ -140,7 +140,7 @@ def test_gradients_modes_and_hooks_stay_as_they_were() -> None:
     activations._buffer.values.fill_(3.0)
     activations.arm()
     loop.probe = PairedProbe(
-        model, partial(loss_of, model), Loop._reduce, 1, CPU, activations=activations
+        model, partial(loss_of, model), Loop._reduce, CPU, activations=activations
     )
     loop.read(range(8))
     assert not model.training
@@ -160,7 +160,7 @@ def test_it_runs_in_training_mode_with_gradients() -> None:
         return torch.zeros(())
 
     loop.model.eval()
-    probe = PairedProbe(loop.model, batch_loss, Loop._reduce, 1, CPU)
+    probe = PairedProbe(loop.model, batch_loss, Loop._reduce, CPU)
     with torch.no_grad():
         probe.read({0: [None]}, {0: 0.0})
     assert seen == [(True, True)]
@@ -187,7 +187,7 @@ def test_a_loss_function_that_raises_ends_probing_and_not_the_run(
     def batch_loss(batch: Any) -> torch.Tensor:
         raise KeyError("labels")
 
-    probe = PairedProbe(loop.model, batch_loss, Loop._reduce, 1, CPU)
+    probe = PairedProbe(loop.model, batch_loss, Loop._reduce, CPU)
     with caplog.at_level(logging.ERROR, logger="trimtab"):
         assert probe.read({0: [None]}, {0: 0.0}) is None
     assert probe.has_failed
@@ -196,7 +196,7 @@ def test_a_loss_function_that_raises_ends_probing_and_not_the_run(
 
 def test_a_step_of_several_batches_counts_by_their_mean() -> None:
     loop = Loop()
-    probe = PairedProbe(loop.model, lambda batch: torch.tensor(batch), Loop._reduce, 1, CPU)
+    probe = PairedProbe(loop.model, lambda batch: torch.tensor(batch), Loop._reduce, CPU)
     found = probe.read({4: [1.0, 3.0], 5: [5.0, 5.0]}, {4: 1.5, 5: 4.0})
     assert found is not None
     assert found.value == pytest.approx(0.75)

@@ -11,6 +11,7 @@ checkpoint, and gives the same numbers as far as floating point permits.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 import trimtab
 from trimtab.core.config import Config, Mode
 from trimtab.core.errors import ConfigError
-from trimtab.lab.corpus.data import DataConfig, WindowDataset, make_loader
+from trimtab.lab.corpus.data import Batch, DataConfig, WindowDataset, make_loader
 from trimtab.lab.corpus.shards import TokenCorpus
 from trimtab.lab.corpus.tokens import CorpusConfig, Progress, prepare_corpus
 from trimtab.lab.model.gpt import Gpt, Signals
@@ -108,6 +109,8 @@ def train(
             step=first_step,
             dtype=config.dtype,
             seed=config.seed,
+            scheduler=run.scheduler,
+            batch_loss=partial(_batch_loss, config, run, forward, ranks),
         ) as guard:
             steps = guard.steps(
                 run.loader,
@@ -159,6 +162,15 @@ def train(
             guard.event("evaluation", loss=found.loss, seconds=found.seconds)
             guard.close("all steps done")
         return Outcome(first_step=first_step, eval_loss=found.loss)
+
+
+def _batch_loss(
+    config: TrainConfig, run: checkpoints.Run, forward: Forward, ranks: Ranks, batch: Batch
+) -> Tensor:
+    """The loss of a batch as the loop records it."""
+    batch = batch.to(ranks.device)
+    with run.clock.at_batch(batch.position), config.dtype.autocast(ranks.device):
+        return forward(batch.tokens, batch.targets).cross_entropy
 
 
 def _build(

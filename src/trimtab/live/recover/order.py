@@ -8,17 +8,35 @@ from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeStep:
+    """A step whose batches are run forward again, to compare losses."""
+
+    step: int
+    trained: float
+    """Its loss when it was trained on, over all ranks."""
+    positions: tuple[int, ...]
+    """The data positions of its batches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A rollback, or the end of holding options."""
+    """A rollback, a probe, holding options or the end of it, or the end of the run."""
 
     to: int | None
-    """Return to the newest snapshot at or before this step; None only ends holding."""
+    """Return to the newest snapshot at or before this step; None stays."""
     skip: tuple[int, ...] = ()
     """Data positions that are passed over from then on."""
     hold: tuple[str, ...] = ()
     """Options of optimizers that stay as they were at the snapshot."""
     release: tuple[str, ...] = ()
     """Options that are not held any more."""
+    hold_at: int | None = None
+    """Hold options as at the newest snapshot at or before this step, without returning to it."""
+    lowers_lr: bool = False
+    """Whether the learning rate is lowered for some time."""
+    probe: tuple[ProbeStep, ...] = ()
+    exit_code: int | None = None
+    """End the run with this code."""
     reason: str = ""
 
     def to_bytes(self) -> bytes:
@@ -30,7 +48,10 @@ class Order:
         """What the first rank has sent."""
         fields = json.loads(text)
         lists = {name: tuple(v) for name, v in fields.items() if isinstance(v, list)}
-        return cls(**{**fields, **lists})
+        probe = tuple(
+            ProbeStep(**{**part, "positions": tuple(part["positions"])}) for part in fields["probe"]
+        )
+        return cls(**{**fields, **lists, "probe": probe})
 
 
 def as_ranges(positions: Iterable[int]) -> list[list[int]]:

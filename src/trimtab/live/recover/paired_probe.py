@@ -45,14 +45,12 @@ class PairedProbe:
         model: nn.Module,
         batch_loss: BatchLoss,
         reduce: Reduce,
-        world: int,
         device: torch.device,
         activations: Activations | None = None,
     ) -> None:
         self._model = model
         self._batch_loss = batch_loss
         self._reduce = reduce
-        self._world = world
         self._device = device
         self._activations = activations
         self.has_failed = False
@@ -72,9 +70,9 @@ class PairedProbe:
             losses = self._losses(list(steps.values()))
         except Exception as raised:  # the user's code, which no shield of ours may hide
             error = raised
-        failed = torch.full((1,), float(error is not None), device=self._device)
-        total = self._reduce(torch.cat((losses, failed)))
-        if total[-1] > 0:
+        counts = torch.tensor([1.0, float(error is not None)], device=self._device)
+        *sums, world, num_failed = self._reduce(torch.cat((losses, counts))).tolist()
+        if num_failed > 0:
             self.has_failed = True
             where = "on this rank" if error is not None else "on another rank"
             log.error(
@@ -84,8 +82,7 @@ class PairedProbe:
                 exc_info=error,
             )
             return None
-        now = (total[:-1] / self._world).tolist()
-        apart = [loss - trained[step] for step, loss in zip(steps, now, strict=True)]
+        apart = [total / world - trained[step] for step, total in zip(steps, sums, strict=True)]
         return ProbeReading(value=sum(apart) / len(apart), num_batches=len(apart))
 
     def _losses(self, steps: Sequence[Sequence[Any]]) -> torch.Tensor:

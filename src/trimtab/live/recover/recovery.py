@@ -12,14 +12,17 @@ from typing import Any
 from torch.distributed.fsdp import FSDPModule
 
 from trimtab.core.config import RecoverConfig
-from trimtab.core.errors import RestoreError
+from trimtab.core.errors import RestoreError, RunStopped
 from trimtab.live.loop.step_loop import StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.recover.boundary import BoundaryMark
+from trimtab.live.recover.controller import Controller, RunView
 from trimtab.live.recover.inputs import require_schedulers
 from trimtab.live.recover.memory import free_memory, plan_slots, ranks_here, slot_bytes
 from trimtab.live.recover.order import Order, as_ranges
+from trimtab.live.recover.paired_probe import PairedProbe
 from trimtab.live.shield import Shield, log
+from trimtab.policy.ladder.differences import SettingsView, plain_options
 from trimtab.restore.ring import SnapshotRing
 from trimtab.restore.snapshot import Snapshot
 from trimtab.restore.tape import BatchTape
@@ -40,8 +43,6 @@ class Recovery:
         batch_loss: Callable[[Any], Any] | None = None,
     ) -> None:
         self.state = state
-        self.batch_loss = batch_loss
-        """Computes the loss of a batch, if the user has said how."""
         self.tape = BatchTape()
         self.ring = SnapshotRing(
             [Snapshot()], every=config.snapshot_every, oldest=config.oldest_steps
@@ -56,6 +57,17 @@ class Recovery:
         self._marks: dict[int, BoundaryMark] = {}
         """What belongs to each snapshot, by its step."""
         self._orders: list[Order] = []
+        self.controller: Controller | None = None
+        """What decides, on the first rank."""
+        self.probe: PairedProbe | None = None
+        if batch_loss is not None:
+            self.probe = PairedProbe(
+                state.model,
+                batch_loss,
+                lambda values: monitor.sync.ranks.sum(values)[1:],
+                monitor.meter.device,
+                monitor.slow.activations,
+            )
         self._has_started = self._is_planned = False
         self._has_given_up = False
         self._reported: set[str] = set()
@@ -91,10 +103,21 @@ class Recovery:
         monitor = self._monitor
         if monitor.sync.is_closed:
             return
+        self._look(loop)
         orders, self._orders = self._orders, []
+        while any(order.probe for order in orders):
+            for order in orders:
+                if order.probe:
+                    self._read(order, loop)
+            orders = [order for order in orders if not order.probe] + self._orders
+            self._orders = []
         for order in orders:
+            if order.exit_code is not None:
+                raise RunStopped(order.reason, order.exit_code)
             if order.release:
                 monitor.holds.release(order.release)
+            if order.hold_at is not None:
+                self._hold(order)
         rollbacks = [order for order in orders if order.to is not None]
         if rollbacks:
             self._roll_back(rollbacks[-1], loop)
@@ -112,6 +135,64 @@ class Recovery:
                 f"position {self.tape.changed} is trained on as it was left; from now on each "
                 "batch is copied before it is handed out"
             )
+
+    # What the ladder asks for.
+
+    def _look(self, loop: StepLoop) -> None:
+        """Let the first rank decide."""
+        controller = self.controller
+        if controller is not None and not self._shield.is_down:
+            with self._shield.guarding("decision"):
+                controller.look(self._view(loop))
+
+    def _view(self, loop: StepLoop) -> RunView:
+        return RunView(
+            step=self._monitor.next_step,
+            accumulate=loop.accumulate,
+            next_position=self.tape.position,
+            slots=tuple(slot.step for slot in self.ring.kept),
+            settings=self._settings,
+            settings_at=self._settings_of_snapshots,
+            can_probe=self.probe is not None and not self.probe.has_failed,
+        )
+
+    def _settings(self) -> SettingsView:
+        monitor, state = self._monitor, self.state
+        with monitor.holds.effective(monitor.optimizers):
+            options = plain_options(state.group_options())
+        return SettingsView(
+            step=monitor.next_step, options=options, requires_grad=state.requires_grad()
+        )
+
+    def _settings_of_snapshots(self) -> list[SettingsView]:
+        return [
+            SettingsView(
+                step=slot.step,
+                options=plain_options(slot.options()),
+                requires_grad=slot.requires_grad,
+            )
+            for slot in self.ring.kept
+        ]
+
+    def _read(self, order: Order, loop: StepLoop) -> None:
+        """Probe the weights; all ranks do it at the same boundary."""
+        if self.probe is None:
+            return
+        steps = {
+            part.step: [self.tape.batch_at(position) for position in part.positions]
+            for part in order.probe
+        }
+        found = self.probe.read(steps, {part.step: part.trained for part in order.probe})
+        if self.controller is not None and not self._shield.is_down:
+            with self._shield.guarding("decision"):
+                value = None if found is None else found.value
+                self.controller.on_reading(value, self._view(loop))
+
+    def _hold(self, order: Order) -> None:
+        slot = self.ring.newest_before(order.hold_at or 0)
+        if slot is not None:
+            self._monitor.holds.add(order.hold, slot)
+            log.warning("trimtab: held: %s; %s", ", ".join(order.hold), order.reason)
 
     # Snapshots.
 

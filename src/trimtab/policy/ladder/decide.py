@@ -8,6 +8,7 @@ otherwise            the cheapest option that evidence and budgets permit
 import dataclasses
 from collections.abc import Iterator
 
+from trimtab.core.findings import Symptom
 from trimtab.core.ladder_config import LadderConfig
 from trimtab.policy.ladder.costs import cost, shows_in_loss
 from trimtab.policy.ladder.decision import Decision, Option
@@ -63,6 +64,7 @@ def _too_early(
         family in _READ_BY_PROBE
         and situation.waited < config.probe_after_steps
         and situation.bad_in_a_row < BAD_IN_A_ROW
+        and Symptom.NONFINITE_NORM not in situation.symptoms  # the weights themselves
     ):
         return "most trouble of the loss passes by itself", config.probe_after_steps
     return None
@@ -166,6 +168,7 @@ def _is_one_slow_signal(situation: Situation) -> bool:
     traits = [traits_of(symptom) for symptom in situation.symptoms]
     return (
         len(set(situation.signals)) <= 1
+        and not situation.is_dated
         and bool(traits)
         and all(trait.is_slow for trait in traits)
         and not situation.unplanned

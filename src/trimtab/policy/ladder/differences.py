@@ -1,7 +1,7 @@
 """Which settings differ from those of a snapshot.
 
 A setting that also changed between two older snapshots follows a schedule and says nothing. The
-learning rate nearly always does, so it counts only where a symptom names it.
+learning rate nearly always does: it counts where a symptom names it, or where it has jumped up.
 """
 
 import itertools
@@ -15,6 +15,9 @@ Options = Sequence[Sequence[Mapping[str, Any]]]
 """For each optimizer, the options of each group."""
 
 RATE = "lr"
+JUMP = 1.5
+"""A rate this many times that of the snapshot has jumped. Source: the steepest linear warm-up over
+100 steps rises by less than this within 10 steps, once it has done 20."""
 _NOT_SETTINGS = frozenset({RATE, "initial_lr", "fused", "foreach", "capturable", "differentiable"})
 """The learning rate apart; and how an update is computed, which trimtab changes itself."""
 
@@ -60,15 +63,34 @@ def find_differences(
             name=name, before=before[name], after=values[name], is_announced=is_announced
         )
         for name in before.keys() & values.keys()
-        if before[name] != values[name] and _counts(name, scheduled, with_rate=with_rate)
+        if before[name] != values[name]
+        and (
+            _rate_counts(before[name], values[name], with_rate=with_rate)
+            if _option(name) == RATE
+            else _option(name) not in _NOT_SETTINGS and name not in scheduled
+        )
     )
 
 
-def _counts(name: str, scheduled: set[str], *, with_rate: bool) -> bool:
-    option = name.rpartition(" ")[2]
-    if option == RATE:
-        return with_rate
-    return option not in _NOT_SETTINGS and name not in scheduled
+def plain_options(options: Options) -> Options:
+    """The options with tensors of one element as numbers."""
+    return [[{k: _plain(v) for k, v in group.items()} for group in groups] for groups in options]
+
+
+def _plain(value: Any) -> Any:
+    # Recognised by its methods, so that this module does not import torch.
+    return value.item() if hasattr(value, "item") and hasattr(value, "numel") else value
+
+
+def _option(name: str) -> str:
+    return name.rpartition(" ")[2]
+
+
+def _rate_counts(before: Any, after: Any, *, with_rate: bool) -> bool:
+    """Whether a change of the rate counts; schedules lower it as they like."""
+    if not isinstance(before, int | float) or not isinstance(after, int | float):
+        return False
+    return bool(after > before and (with_rate or after > JUMP * before))
 
 
 def _scheduled(healthy: Sequence[SettingsView]) -> set[str]:

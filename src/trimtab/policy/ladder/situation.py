@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from trimtab.policy.symptoms import STATE_FAMILIES, Family, family_of, margin_of
+from trimtab.policy.symptoms import DATED, STATE_FAMILIES, Family, family_of, margin_of
 
 RESUME_STEPS = 20
 """Trouble with the optimizer's state this soon after a resume is the resume's. Source: a lost
@@ -72,6 +72,8 @@ class Situation:
     symptoms: tuple[str, ...] = ()
     signals: tuple[str, ...] = ()
     """The signals that show them."""
+    is_dated: bool = False
+    """Whether the onset is that of a jump, known to the step, whatever its symptom."""
     certainty: float = 1.0
     """How likely it is that something is wrong at all."""
     batch_was_odd: bool = False
@@ -137,7 +139,7 @@ class Situation:
     @property
     def margin(self) -> int:
         """Steps before the onset at which the run was surely healthy."""
-        return margin_of(self.symptoms)
+        return DATED if self.is_dated else margin_of(self.symptoms)
 
     @property
     def depth(self) -> int:
