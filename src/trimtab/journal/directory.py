@@ -4,6 +4,7 @@
     manifest.json                  config, versions, seeds: what the run was
     journal/                       the records and events
     notes.log                      notes that people added
+    quarantine.jsonl               data positions that are passed over
     incidents/0001-step-000312/    one folder per incident
     decisions.jsonl                what a recovering run decided, and from what
 """
@@ -56,6 +57,11 @@ class RunDirectory:
     def notes(self) -> Path:
         """The file of people's notes."""
         return self.home / "notes.log"
+
+    @property
+    def quarantine(self) -> Path:
+        """The file of data positions that are passed over."""
+        return self.home / "quarantine.jsonl"
 
     @property
     def incidents(self) -> Path:

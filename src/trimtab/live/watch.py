@@ -31,6 +31,7 @@ from trimtab.live.ranks.rank_group import RankFacts, RankGroup, announce, find_r
 from trimtab.live.ranks.shards import local
 from trimtab.live.recover.controller import Controller
 from trimtab.live.recover.inputs import as_schedulers, as_state, require_schedulers
+from trimtab.live.recover.quarantine import read_quarantine
 from trimtab.live.recover.recovery import Recovery
 from trimtab.live.shield import Shields, log
 from trimtab.restore.training_state import TrainingState
@@ -96,7 +97,9 @@ def watch(
         return NoGuard(model, step)
     settings = config or Config()
     facts = {"mode": chosen.value, "dtype": dtype, "seed": seed, "link": link}
-    ranks = _Ranks(model, process_group, settings, chosen)
+    run = RunDirectory(Path(run_dir).absolute())
+    quarantined = read_quarantine(run.quarantine) if chosen is Mode.RECOVER else ()
+    ranks = _Ranks(model, process_group, settings, chosen, quarantined)
     parts: _Parts | None = None
     problem: Exception | None = None
     try:
@@ -107,7 +110,7 @@ def watch(
         if ranks.place == 0:
             manifest = _manifest(model, parts.optimizers, settings, ranks.world, facts)
             parts.recorder = RunRecorder(
-                RunDirectory(Path(run_dir).absolute()),
+                run,
                 settings,
                 manifest,
                 first_step=step,
@@ -147,6 +150,8 @@ def watch(
                     monitor,
                     settings.recover,
                     parts.shields.recovery,
+                    quarantined=quarantined,
+                    quarantine_file=run.quarantine,
                     batch_loss=batch_loss,
                 )
                 if parts.recorder is not None:
@@ -222,10 +227,18 @@ class _Parts:
 class _Ranks:
     """Finds the other ranks: now if there are any, else at the first update."""
 
-    def __init__(self, model: nn.Module, process_group: Any, config: Config, mode: Mode) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        process_group: Any,
+        config: Config,
+        mode: Mode,
+        quarantined: tuple[int, ...],
+    ) -> None:
         self._model = model
         self._process_group = process_group
         self._config = config
+        self._quarantined = quarantined
         live = config.live
         self._settings = f"{mode.value} {live.lag_steps} {live.telemetry_every}"
         self._facts = RankFacts()
@@ -263,6 +276,7 @@ class _Ranks:
             num_optimizers=len(parts.optimizers),
             settings=self._settings,
             slots=parts.slow.slots,
+            quarantined=self._quarantined,
             names=hashlib.blake2b(repr(names).encode()).hexdigest(),
         )
 

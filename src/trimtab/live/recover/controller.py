@@ -144,7 +144,7 @@ class Controller:
     def _is_over(self, incident: Incident, watched: _Watched) -> bool:
         if incident.end is None:
             return False
-        if incident.incident_class in SETTLED:
+        if incident.rolled_back or incident.incident_class in SETTLED:
             watched.look_at = None
         return watched.look_at is None
 

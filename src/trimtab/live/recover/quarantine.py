@@ -5,7 +5,7 @@ One line for each range, with the first and the last position, the step and the 
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 
 from trimtab.live.recover.order import as_ranges
@@ -28,8 +28,10 @@ def read_quarantine(path: Path) -> tuple[int, ...]:
     return tuple(sorted(positions))
 
 
-def add_to_quarantine(path: Path, positions: Iterable[int], *, step: int, reason: str) -> None:
+def add_to_quarantine(path: Path, positions: Collection[int], *, step: int, reason: str) -> None:
     """Append positions; what is in the file stays."""
+    if not positions:
+        return
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     lines = [
         json.dumps({"first": first, "last": last, "step": step, "reason": reason, "time": now})

@@ -7,12 +7,14 @@ optimizer the user's `scheduler.step()` would follow it.
 """
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from torch.distributed.fsdp import FSDPModule
 
 from trimtab.core.config import RecoverConfig
 from trimtab.core.errors import RestoreError, RunStopped
+from trimtab.core.rollbacks import RECOVERY
 from trimtab.live.loop.step_loop import StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.recover.boundary import BoundaryMark
@@ -21,6 +23,7 @@ from trimtab.live.recover.inputs import require_schedulers
 from trimtab.live.recover.memory import free_memory, plan_slots, ranks_here, slot_bytes
 from trimtab.live.recover.order import Order, as_ranges
 from trimtab.live.recover.paired_probe import PairedProbe
+from trimtab.live.recover.quarantine import add_to_quarantine
 from trimtab.live.shield import Shield, log
 from trimtab.policy.ladder.differences import SettingsView, plain_options
 from trimtab.restore.ring import SnapshotRing
@@ -39,7 +42,8 @@ class Recovery:
         config: RecoverConfig,
         shield: Shield,
         *,
-        quarantined: Iterable[int] = (),
+        quarantined: Iterable[int],
+        quarantine_file: Path,
         batch_loss: Callable[[Any], Any] | None = None,
     ) -> None:
         self.state = state
@@ -52,7 +56,9 @@ class Recovery:
         self._monitor = monitor
         self._config = config
         self._shield = shield
-        self._quarantined = frozenset(quarantined)
+        agreed = monitor.sync.ranks.group.quarantined
+        self._quarantined = set(quarantined if agreed is None else agreed)
+        self._quarantine_file = quarantine_file
         self.tape.skip(self._quarantined)
         self._marks: dict[int, BoundaryMark] = {}
         """What belongs to each snapshot, by its step."""
@@ -70,6 +76,9 @@ class Recovery:
             )
         self._has_started = self._is_planned = False
         self._has_given_up = False
+        if monitor.recorder is not None:
+            facts = {"oldest_steps": config.oldest_steps, "snapshot_every": config.snapshot_every}
+            monitor.recorder.event(RECOVERY, monitor.next_step, facts)
         self._reported: set[str] = set()
 
     def order(self, order: Order) -> None:
@@ -311,6 +320,7 @@ class Recovery:
         if monitor.gate is not None:
             monitor.gate.buffers.renew()
         monitor.holds.add(order.hold, slot)
+        self._quarantined |= set(order.skip)
         self.attempt += 1
         self.ring.drop_after(slot)
         self._forget_the_rest()
@@ -339,6 +349,10 @@ class Recovery:
                     "steps_lost": lost,
                 }
                 recorder.rolled_back(slot.step, facts)
+            with self._monitor.shields.host.guarding("quarantine"):
+                add_to_quarantine(
+                    self._quarantine_file, order.skip, step=slot.step, reason=order.reason
+                )
 
     def _report_once(self, sentence: str) -> None:
         if sentence not in self._reported:
