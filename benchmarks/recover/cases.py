@@ -24,7 +24,7 @@ class Case:
     make: type[Intervention] | None = None
     label: str = ""
     is_exact: bool = False
-    """Whether its remedy is a restore without skip, so that the final bits are those of the twin."""
+    """Whether its remedy is a restore without skip: then the final bits are those of the twin."""
 
     @property
     def name(self) -> str:

@@ -156,10 +156,7 @@ def watch(
                 )
                 if parts.recorder is not None:
                     recovery.controller = Controller(
-                        parts.recorder,
-                        settings.ladder,
-                        recovery.order,
-                        resumed_at=parts.recorder.resumed_at,
+                        parts.recorder, settings.ladder, recovery.order
                     )
             return Guard(model, monitor, recovery)
         ranks.join()  # the others must not wait for this one

@@ -35,6 +35,7 @@ def test_a_probe_sees_the_batch_it_runs() -> None:
     clock.begin(10, 10)
     with clock.at_batch(3):
         assert clock.time(10) == 3
+        assert clock.time(11) == 3  # between two steps the schedule is one ahead
     assert clock.time(10) == 10
     clock.by = Clock.STEP
     clock.begin(10, 10)

@@ -29,8 +29,9 @@ class RunClock:
         self.by = Clock.STEP
         self._accumulate = accumulate
         self._tick: int | None = None
-        self._step = 0
         self._offset = 0
+        self._probed: int | None = None
+        """The time of a batch that is run again."""
         self._before_step: list[Callable[[int], None]] = []
 
     def on_step(self, act: Callable[[int], None]) -> None:
@@ -40,7 +41,6 @@ class RunClock:
     def begin(self, step: int, position: int) -> None:
         """A step begins, with the batch at this data position."""
         self._tick = step if self._tick is None else self._tick + 1
-        self._step = step
         times = {Clock.STEP: step, Clock.TICK: self._tick, Clock.DATA: self.time_of_batch(position)}
         self._offset = times[self.by] - step
         for act in self._before_step:
@@ -52,15 +52,14 @@ class RunClock:
 
     def time(self, step: int) -> int:
         """The time at a step that is done now."""
-        return step + self._offset
+        return step + self._offset if self._probed is None else self._probed
 
     @contextmanager
     def at_batch(self, position: int) -> Iterator[None]:
         """A forward pass with a batch of another step: what goes by data sees that batch."""
-        before = self._offset
         if self.by is Clock.DATA:
-            self._offset = self.time_of_batch(position) - self._step
+            self._probed = self.time_of_batch(position)
         try:
             yield
         finally:
-            self._offset = before
+            self._probed = None

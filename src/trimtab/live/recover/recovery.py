@@ -7,6 +7,7 @@ optimizer the user's `scheduler.step()` would follow it.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ from trimtab.core.rollbacks import RECOVERY
 from trimtab.live.loop.step_loop import StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.recover.boundary import BoundaryMark
-from trimtab.live.recover.controller import Controller, RunView
+from trimtab.live.recover.controller import Controller
 from trimtab.live.recover.inputs import require_schedulers
 from trimtab.live.recover.memory import free_memory, plan_slots, ranks_here, slot_bytes
 from trimtab.live.recover.order import Order, as_ranges
 from trimtab.live.recover.paired_probe import PairedProbe
 from trimtab.live.recover.quarantine import add_to_quarantine
+from trimtab.live.recover.run_view import RunView, rate_ratio, settings_now, settings_of
 from trimtab.live.shield import Shield, log
-from trimtab.policy.ladder.differences import SettingsView, plain_options
 from trimtab.restore.ring import SnapshotRing
 from trimtab.restore.snapshot import Snapshot
 from trimtab.restore.tape import BatchTape
@@ -160,28 +161,13 @@ class Recovery:
             accumulate=loop.accumulate,
             next_position=self.tape.position,
             slots=tuple(slot.step for slot in self.ring.kept),
-            settings=self._settings,
-            settings_at=self._settings_of_snapshots,
+            settings=partial(
+                settings_now, self._monitor.holds, self.state, self._monitor.next_step
+            ),
+            settings_at=lambda: [settings_of(slot) for slot in self.ring.kept],
+            rate_ratio=partial(rate_ratio, self._monitor.holds, self.state),
             can_probe=self.probe is not None and not self.probe.has_failed,
         )
-
-    def _settings(self) -> SettingsView:
-        monitor, state = self._monitor, self.state
-        with monitor.holds.effective(monitor.optimizers):
-            options = plain_options(state.group_options())
-        return SettingsView(
-            step=monitor.next_step, options=options, requires_grad=state.requires_grad()
-        )
-
-    def _settings_of_snapshots(self) -> list[SettingsView]:
-        return [
-            SettingsView(
-                step=slot.step,
-                options=plain_options(slot.options()),
-                requires_grad=slot.requires_grad,
-            )
-            for slot in self.ring.kept
-        ]
 
     def _read(self, order: Order, loop: StepLoop) -> None:
         """Probe the weights; all ranks do it at the same boundary."""

@@ -24,6 +24,11 @@ class Remedy:
     """The step at which it is checked."""
     is_checked: bool = False
 
+    @property
+    def depth(self) -> int:
+        """Steps from the onset back to the snapshot."""
+        return 0 if self.target is None else max(self.situation.onset - self.target, 0)
+
 
 class RemedyHistory:
     """The remedies of a run."""

@@ -47,6 +47,12 @@ class SettingDifference:
     """Whether a `planned change` event came between the two."""
 
     @property
+    def option(self) -> str:
+        """The option of an optimizer that it is about, or "requires_grad"."""
+        is_flag = self.name.startswith("requires_grad")
+        return "requires_grad" if is_flag else self.name.rpartition(" ")[2]
+
+    @property
     def ratio(self) -> float:
         """How far apart the two are, at least 1; inf where that cannot be said."""
         pairs = list(zip(_numbers(self.before), _numbers(self.after), strict=False))
