@@ -29,7 +29,7 @@ from trimtab.live.optimizers import find_optimizers, parameters_of
 from trimtab.live.protect.gate import Gate
 from trimtab.live.ranks.rank_group import RankFacts, RankGroup, announce, find_ranks, join_group
 from trimtab.live.ranks.shards import local
-from trimtab.live.recover.controller import Controller
+from trimtab.live.recover.decide.controller import Controller
 from trimtab.live.recover.inputs import as_schedulers, as_state, require_schedulers
 from trimtab.live.recover.quarantine import read_quarantine
 from trimtab.live.recover.recovery import Recovery
@@ -156,7 +156,10 @@ def watch(
                 )
                 if parts.recorder is not None:
                     recovery.controller = Controller(
-                        parts.recorder, settings.ladder, recovery.order
+                        parts.recorder,
+                        settings.ladder,
+                        recovery.order,
+                        recovery.snapshots.keep_before,
                     )
             return Guard(model, monitor, recovery)
         ranks.join()  # the others must not wait for this one

@@ -4,6 +4,7 @@ Ages grow geometrically: a sharp fault is found within a few steps and needs a y
 slow one is found late and needs an old one.
 """
 
+from trimtab.restore.host_copy import ReplicaGroup
 from trimtab.restore.snapshot import Snapshot
 from trimtab.restore.training_state import TrainingState
 
@@ -30,6 +31,11 @@ class SnapshotRing:
     def add(self, slots: list[Snapshot]) -> None:
         """Add slots, once it is known how many fit."""
         self._free += slots
+
+    def share(self, replicas: ReplicaGroup | None) -> None:
+        """From now on each rank keeps its part of a snapshot."""
+        for slot in (*self._free, *self._kept):
+            slot.replicas = replicas
 
     def clear(self) -> None:
         """Give up all snapshots; their slots can be used again."""

@@ -21,7 +21,10 @@ class Snapshot:
     """
 
     def __init__(self, replicas: ReplicaGroup | None = None) -> None:
-        self._replicas = replicas
+        self.replicas = replicas
+        """Ranks that share the next copy: each keeps a part of it."""
+        self._shared_with = replicas
+        """Ranks that share the present one."""
         self._copies: dict[str, Any] = {}
         """Values with tensors: parameters, buffers, optimizer state, options, ..."""
         self._group_parameters: list[list[list[torch.Tensor]]] = []
@@ -36,7 +39,8 @@ class Snapshot:
     def take(self, state: TrainingState, step: int) -> None:
         """Copy the state; `step` is the number of the step that comes next."""
         self.step = -1  # a copy that fails half-way must not be a target
-        copies = CopyToHost(self._replicas)
+        self._shared_with = self.replicas
+        copies = CopyToHost(self._shared_with)
         old = self._copies
         tensors = state.tensors()
         self._copies = {
@@ -62,7 +66,7 @@ class Snapshot:
     def put(self, state: TrainingState) -> None:
         """Return all but the random state; raises RestoreError before anything is changed."""
         self.verify(state)
-        copies = CopyToLive(self._replicas)
+        copies = CopyToLive(self._shared_with)
         saved = self._copies
         tensors = state.tensors()
         copies.put(saved["parameters"], tensors["parameters"])

@@ -183,6 +183,6 @@ def test_a_bug_in_deciding_costs_only_the_deciding(
     def fail(*arguments: Any) -> None:
         raise RuntimeError("bug")
 
-    monkeypatch.setattr("trimtab.live.recover.controller.decide", fail)
+    monkeypatch.setattr("trimtab.live.recover.decide.controller.decide", fail)
     loop = Loop(flip_weight).train(tmp_path)
     assert len(loop.losses) == STEPS

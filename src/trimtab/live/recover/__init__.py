@@ -5,11 +5,14 @@
                   --> next batch, from the tape or from the loader
 
 recovery.py     what happens at a boundary: snapshots, and rollbacks carried out
-order.py        what is to be done at a boundary; the first rank decides, all ranks carry it out
+snapshots.py    which snapshots there are, the same ones on every rank
+order.py        what is to be done at a boundary
+rank_orders.py  the first rank decides, all ranks carry it out at the same boundary
 boundary.py     what a snapshot does not hold of a boundary: data position, telemetry, tokens seen
 holds.py        options of optimizers that stay as they were, put in for the time of an update
 memory.py       how many snapshots fit into host memory
 inputs.py       what the user gives: schedulers and other state, refused if it cannot work
+decide/         what to do, on the first rank
 paired_probe.py known-good batches through the present weights
 traceless.py    forward passes that leave no trace
 quarantine.py   data positions that are passed over, also after a relaunch

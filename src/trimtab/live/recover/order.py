@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,26 +33,26 @@ class Order:
     """Options that are not held any more."""
     hold_at: int | None = None
     """Hold options as at the newest snapshot at or before this step, without returning to it."""
-    lowers_lr: bool = False
-    """Whether the learning rate is lowered for some time."""
     probe: tuple[ProbeStep, ...] = ()
     exit_code: int | None = None
     """End the run with this code."""
     reason: str = ""
 
-    def to_bytes(self) -> bytes:
-        """As the other ranks receive it."""
-        return json.dumps(dataclasses.asdict(self)).encode()
 
-    @classmethod
-    def from_bytes(cls, text: bytes) -> "Order":
-        """What the first rank has sent."""
-        fields = json.loads(text)
-        lists = {name: tuple(v) for name, v in fields.items() if isinstance(v, list)}
-        probe = tuple(
+def to_bytes(orders: Iterable[Order]) -> bytes:
+    """Orders as the other ranks receive them."""
+    return json.dumps([dataclasses.asdict(order) for order in orders]).encode()
+
+
+def from_bytes(text: bytes) -> list[Order]:
+    """What the first rank has sent."""
+    orders: list[dict[str, Any]] = json.loads(text)
+    for fields in orders:
+        fields |= {name: tuple(v) for name, v in fields.items() if isinstance(v, list)}
+        fields["probe"] = tuple(
             ProbeStep(**{**part, "positions": tuple(part["positions"])}) for part in fields["probe"]
         )
-        return cls(**{**fields, **lists, "probe": probe})
+    return [Order(**fields) for fields in orders]
 
 
 def as_ranges(positions: Iterable[int]) -> list[list[int]]:

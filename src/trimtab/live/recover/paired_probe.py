@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trimtab.core.errors import ConfigError
 from trimtab.live.measure.activations import Activations
 from trimtab.live.recover.traceless import traceless
 from trimtab.live.shield import log
@@ -97,3 +98,8 @@ class PairedProbe:
     def _loss(self, batch: Any) -> torch.Tensor:
         loss = self._batch_loss(batch)
         return torch.as_tensor(loss, device=self._device).detach().float().mean()
+
+
+def no_batch_loss(batch: Any) -> torch.Tensor:
+    """What a rank calls that was given no function, while the first rank was given one."""
+    raise ConfigError("watch(batch_loss=...) is missing on this rank; pass it on every rank")

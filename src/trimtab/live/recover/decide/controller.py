@@ -17,12 +17,12 @@ from trimtab.core.findings import Symptom
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.ladder_config import LadderConfig
 from trimtab.live.host.run_recorder import RunRecorder
-from trimtab.live.recover import evidence
+from trimtab.live.recover.decide import evidence
+from trimtab.live.recover.decide.probing import Probing
+from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory
+from trimtab.live.recover.decide.run_view import RunView
+from trimtab.live.recover.decide.situations import situation_of
 from trimtab.live.recover.order import Order
-from trimtab.live.recover.probing import Probing
-from trimtab.live.recover.remedies import Remedy, RemedyHistory
-from trimtab.live.recover.run_view import RunView
-from trimtab.live.recover.situations import situation_of
 from trimtab.live.shield import log
 from trimtab.policy.ladder.decide import BAD_IN_A_ROW, STUCK, check_step, decide
 from trimtab.policy.ladder.decision import Decision
@@ -30,6 +30,10 @@ from trimtab.policy.ladder.decision_log import DecisionLog
 from trimtab.policy.ladder.differences import JUMP, RATE
 from trimtab.policy.ladder.origins import FACT
 from trimtab.policy.ladder.situation import SKIPPING, Act, Situation
+
+ORDER_BOUNDARIES = 16
+"""Boundaries after which an order that is not carried out was refused. Source: an order reaches all
+ranks one step and the lag after it was given."""
 
 SETTLED = frozenset({IncidentClass.HARD_BATCH, IncidentClass.RECOVERABLE, IncidentClass.PLATEAU})
 """Incidents that closed like this need nothing any more."""
@@ -54,10 +58,13 @@ class Controller:
         recorder: RunRecorder,
         config: LadderConfig,
         order: Callable[[Order], None],
+        keep_before: Callable[[int | None], None],
     ) -> None:
         self._recorder = recorder
         self._config = config
         self._order = order
+        self._keep_before = keep_before
+        """Keeps the newest snapshot before a step, while an incident that began there is open."""
         self._log = DecisionLog(recorder.run.decisions, config)
         self._history = RemedyHistory(config)
         self._watched: dict[int, _Watched] = {}
@@ -66,6 +73,8 @@ class Controller:
         """A rate that is held is released when the planned one is at most this many times it."""
         self._boundary = 0
         """Boundaries so far; steps go back, these do not."""
+        self._busy_until = 0
+        """The boundary up to which an order may be on its way to the other ranks."""
         self._probing = Probing(recorder, order, config.canary_share)
 
     def planned_change(self, step: int) -> None:
@@ -84,26 +93,34 @@ class Controller:
             self._order(Order(to=None, release=(RATE,), reason=reason))
         self._look(view)
 
+    def rolled_back(self, step: int) -> None:
+        """The run has gone back: a probe that was under way was about what is no more."""
+        self._probing.rolled_back(step)
+        self._busy_until = self._boundary
+
     def on_reading(self, value: float | None, view: RunView) -> None:
         """A probe was carried out; None if a rank could not."""
         self._probing.on_reading(value, view)
 
     def _look(self, view: RunView) -> None:
         incidents = self._recorder.incidents
-        if self._probing.is_under_way:
+        if self._probing.is_under_way or self._boundary < self._busy_until:
             return
         remedy = self._history.due(view.step)
         if remedy is not None:
             self._check(remedy, view)
             return
-        is_watching = False
+        is_watching, oldest = False, None
         for incident in incidents:
             watched = self._watched.setdefault(incident.number, _Watched())
             if self._is_over(incident, watched):
                 continue
             if self._is_due(incident, watched, view) and self._decide(incident, watched, view):
                 return
-            is_watching = is_watching or watched.look_at is not None
+            if watched.look_at is not None:
+                is_watching = True
+                oldest = min(oldest or incident.onset.step, incident.onset.step)
+        self._keep_before(oldest)
         if not is_watching:
             self._probing.canary(self._boundary, view, self._confirm)
 
@@ -194,6 +211,7 @@ class Controller:
             check_at=check_step(onset=situation.onset, alarm=alarm, config=self._config),
         )
         self._history.add(remedy)
+        self._busy_until = self._boundary + ORDER_BOUNDARIES
         older = [slot for slot in view.slots if slot <= situation.onset - situation.margin]
         self._order(
             Order(

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from trimtab.core import signals
 from trimtab.core.builder import Record
 from trimtab.live.host.run_recorder import RunRecorder
-from trimtab.live.recover import evidence
+from trimtab.live.recover.decide import evidence
+from trimtab.live.recover.decide.run_view import RunView
 from trimtab.live.recover.order import Order, ProbeStep
-from trimtab.live.recover.run_view import RunView
 from trimtab.policy.ladder.canary import CANARY_STEPS, canary_every
 from trimtab.policy.ladder.reading import MIN_READINGS, Reading, scale_of
 
@@ -54,6 +54,11 @@ class Probing:
         """The data may differ from here on: earlier readings and batches say nothing about it."""
         self._not_before = step
         self.healthy.clear()
+
+    def rolled_back(self, step: int) -> None:
+        """The run has gone back to a step: orders under way and later readings are void."""
+        self._then = None
+        self.healthy = [part for part in self.healthy if part[0] <= step]
 
     def reading(self, value: float, before: int | None = None) -> Reading:
         """A value on the scale of the healthy readings, or of those before a step."""

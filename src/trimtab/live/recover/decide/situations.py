@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from trimtab.core.builder import Record
 from trimtab.core.incidents import Incident
-from trimtab.live.recover import evidence
-from trimtab.live.recover.run_view import RunView
+from trimtab.live.recover.decide import evidence
+from trimtab.live.recover.decide.run_view import RunView
 from trimtab.policy.ladder.differences import find_differences
 from trimtab.policy.ladder.origins import certainty_of
 from trimtab.policy.ladder.situation import SettingDifference, Situation
