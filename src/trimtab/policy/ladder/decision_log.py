@@ -4,6 +4,7 @@ A decision depends on nothing but its situation and the settings, and both are i
 can be computed again, by this version or by a later one.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,9 +43,20 @@ class DecisionLog:
             file.write(json.dumps(to_jsonable(line)) + "\n")
 
 
+def read_decisions(path: Path) -> list[tuple[Situation, Act]]:
+    """The situations of a file and what was decided; lines that are damaged are left out."""
+    found = []
+    for line in _lines(path):
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            entry = json.loads(line)
+            act = Act(entry["decision"]["chosen"]["act"])
+            found.append((situation_from_json(entry["situation"]), act))
+    return found
+
+
 def recompute(path: Path) -> tuple[int, list[Mismatch]]:
     """How many decisions a file has, and those that its situations do not give."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    lines = _lines(path)
     mismatches = []
     for number, line in enumerate(lines, start=1):
         entry = json.loads(line)
@@ -72,6 +84,10 @@ def situation_from_json(values: Mapping[str, Any]) -> Situation:
     )
     found["facts"] = {name: to_number(value) for name, value in found["facts"].items()}
     return Situation(**found)
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
 def _value(value: Any) -> Any:

@@ -26,7 +26,7 @@ from trimtab.live.recover.order import Order
 from trimtab.live.shield import log
 from trimtab.policy.ladder.decide import BAD_IN_A_ROW, STUCK, check_step, decide
 from trimtab.policy.ladder.decision import Decision
-from trimtab.policy.ladder.decision_log import DecisionLog
+from trimtab.policy.ladder.decision_log import DecisionLog, read_decisions
 from trimtab.policy.ladder.differences import JUMP, RATE
 from trimtab.policy.ladder.origins import FACT
 from trimtab.policy.ladder.situation import SKIPPING, Act, Situation
@@ -67,6 +67,9 @@ class Controller:
         """Keeps the newest snapshot before a step, while an incident that began there is open."""
         self._log = DecisionLog(recorder.run.decisions, config)
         self._history = RemedyHistory(config)
+        for situation, act in read_decisions(recorder.run.decisions):
+            if act is Act.RELAUNCH:  # by the process before this one
+                self._history.add_relaunch(situation)
         self._watched: dict[int, _Watched] = {}
         self._planned_changes: list[int] = []
         self._rate_limit = 1.0
@@ -188,7 +191,7 @@ class Controller:
             rollbacks=rollbacks,
             skipped=skipped,
             lr_reductions=self._history.num_lr_reductions,
-            relaunches_left=self._config.max_relaunches,
+            relaunches_left=max(self._config.max_relaunches - self._history.num_relaunches, 0),
         )
 
     # Acts.

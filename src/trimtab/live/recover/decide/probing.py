@@ -19,9 +19,10 @@ PROBE_STEPS = 8
 """Steps whose batches are probed after an alarm. Source: with 8, healthy readings of the lab lie
 within 0.03 of each other."""
 
-CANARY_AGE = 16
-"""Steps between training on a batch and probing with it in a healthy run: about as old as the
-batches that are probed after an alarm."""
+PROBE_AGE, MIN_AGE = 128, 16
+"""Steps between training on a batch and probing with it, at most and at least. All readings of a
+run use batches of the same age, so that they can be compared. Old ones show what a run forgets
+while a different source of data takes over: batches of 16 steps ago are of that source already."""
 
 MAX_READINGS = 32
 
@@ -74,7 +75,11 @@ class Probing:
         if not view.can_probe or not view.slots:
             return []
         first = max(self._not_before, view.slots[0])  # the tape reaches back to the first snapshot
-        return evidence.probe_steps(self._recorder.recent, step, count, not_before=first)
+        age = min(PROBE_AGE, (view.step - first) // 2)
+        last = min(step, view.step - age + count // 2)
+        if age < MIN_AGE:
+            return []
+        return evidence.probe_steps(self._recorder.recent, last, count, not_before=first)
 
     def start(self, records: Sequence[Record], view: RunView, then: Then, purpose: str) -> None:
         """Order a probe with the batches of these steps; its reading goes to `then`."""
@@ -108,7 +113,7 @@ class Probing:
         if self._every is None or boundary - self._last_canary < self._every:
             return
         self._last_canary = boundary
-        records = self.records_before(view.step - CANARY_AGE, view, CANARY_STEPS)
+        records = self.records_before(view.step, view, CANARY_STEPS)
         if not records:
             return
 

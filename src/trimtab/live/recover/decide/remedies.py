@@ -41,6 +41,20 @@ class RemedyHistory:
         """Remember an act."""
         self._remedies.append(remedy)
 
+    def add_relaunch(self, situation: Situation) -> None:
+        """Remember what an earlier process ended for."""
+        self._remedies.append(
+            Remedy(
+                situation=situation,
+                act=Act.RELAUNCH,
+                target=None,
+                num_skipped=0,
+                boundary=-self._config.window_steps,
+                check_at=situation.onset,
+                is_checked=True,
+            )
+        )
+
     def due(self, step: int) -> Remedy | None:
         """The remedy that is to be checked before this step."""
         last = self._remedies[-1] if self._remedies else None
@@ -60,6 +74,11 @@ class RemedyHistory:
         recent = [r for r in self._remedies if boundary - r.boundary < self._config.window_steps]
         rollbacks = sum(remedy.act in ROLLBACKS for remedy in recent)
         return rollbacks, sum(remedy.num_skipped for remedy in recent)
+
+    @property
+    def num_relaunches(self) -> int:
+        """How often the run was ended for a relaunch."""
+        return sum(remedy.act is Act.RELAUNCH for remedy in self._remedies)
 
     @property
     def num_lr_reductions(self) -> int:
