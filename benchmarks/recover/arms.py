@@ -86,7 +86,8 @@ def measure(case: Case, arm: Arm, seed: int, folder: Path) -> dict[str, Any]:
     """Train one run; what came of it as JSON values."""
     shutil.rmtree(folder, ignore_errors=True)
     scenario = case.scenario(seed)
-    intervention = case.intervention(seed) if arm is not Arm.CLEAN else None
+    is_faulty = arm is not Arm.CLEAN or case.is_healthy
+    intervention = case.intervention(seed) if is_faulty else None
     if arm is Arm.BY_HAND:
         intervention = _SkippedData(onset=scenario.onset, severity=1.0, seed=seed)
     config = dataclasses.replace(
@@ -95,12 +96,8 @@ def measure(case: Case, arm: Arm, seed: int, folder: Path) -> dict[str, Any]:
         eval_batches=EVAL_BATCHES,
         measure=False,
     )
-    faulty = case.intervention(seed)
-    # A kind that changes the settings has a twin with the same settings, if it is no fault.
-    if faulty is not None and (arm is not Arm.CLEAN or not faulty.is_fault):
-        config = faulty.settings(config)
-    if arm is Arm.CLEAN and faulty is not None and not faulty.is_fault:
-        intervention = faulty
+    if intervention is not None:
+        config = intervention.settings(config)
     stop = scenario.stop if arm is not Arm.BY_HAND else None
     if stop is not None:
         config = dataclasses.replace(config, checkpoint_steps=stop)

@@ -4,10 +4,19 @@ import dataclasses
 from dataclasses import dataclass
 
 from benchmarks.lab_protect import ShortOverflow
+from trimtab.lab.corpus.text import Source
+from trimtab.lab.faults.data.f04_mix_shift import MixShift
 from trimtab.lab.scenarios.catalogue import kind_named
 from trimtab.lab.scenarios.scenario import Scenario
 from trimtab.lab.trainer.intervention import Intervention
 from trimtab.lab.trainer.run_clock import Clock
+
+
+class GarbageShift(MixShift):
+    """From some step on, garbage."""
+
+    sources = (Source.GARBAGE,)
+
 
 STEPS = 440
 """The onset lies between steps 185 and 273."""
@@ -23,6 +32,8 @@ class Case:
     severity: float | None = None
     make: type[Intervention] | None = None
     label: str = ""
+    is_healthy: bool = False
+    """Whether nothing is to be done: its twin is the same run without a guard."""
     is_exact: bool = False
     """Whether its remedy is a restore without skip: then the final bits are those of the twin."""
 
@@ -45,6 +56,11 @@ class Case:
         if self.make is not None:
             made = self.make(onset=made.onset, severity=made.severity, seed=seed)
         return dataclasses.replace(made, goes_by=self.by)
+
+    @property
+    def twin_name(self) -> str:
+        """The clean run that it is compared with: shared by the faults of the same base."""
+        return self.name if self.is_healthy else f"twin-{self.scenario(0).required_base}"
 
     @property
     def clock(self) -> Clock:
@@ -72,12 +88,13 @@ FAULTS = (
     Case(kind="F24"),
     Case(kind="F11", make=ShortOverflow, by=Clock.TICK, label="F11-3"),
     Case(kind="F11"),
-    Case(kind="F04", severity=0.95),
+    Case(kind="F04", severity=0.95, make=GarbageShift, label="F04-garbage"),
     Case(kind="F22"),
     Case(kind="F21"),
 )
 
 HEALTHY = (
-    *(Case(kind=kind) for kind in ("clean", "cooldown", "warmup-end", "batch-ramp")),
-    *(Case(kind=kind) for kind in ("length-change", "mix-switch", "F20", "F01")),
+    *(Case(kind=kind, is_healthy=True) for kind in ("clean", "cooldown", "warmup-end")),
+    *(Case(kind=kind, is_healthy=True) for kind in ("batch-ramp", "length-change", "mix-switch")),
+    *(Case(kind=kind, is_healthy=True) for kind in ("F20", "F01")),
 )
