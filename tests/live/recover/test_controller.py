@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.live.tiny import batches, loss_of, make_model
-from torch import optim
+from torch import nn, optim
 
 import trimtab
 from trimtab.core.block import Event
@@ -27,9 +27,16 @@ BATCHES = batches(400, size=16)
 class Loop:
     """A user's loop; `disturb` gets itself, the step and how many steps came before."""
 
-    def __init__(self, disturb: Callable[["Loop", int, int], None] = lambda *_: None) -> None:
+    def __init__(
+        self,
+        disturb: Callable[["Loop", int, int], None] = lambda *_: None,
+        wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
+        rank: int = 0,
+    ) -> None:
         torch.manual_seed(0)
-        self.model = make_model()
+        self.plain = make_model()
+        self.model = wrap(self.plain)
+        self.data = BATCHES[rank:]
         self.optimizer = optim.AdamW(self.model.parameters(), lr=3e-3, betas=(0.9, 0.95))
         self.guard: Any = None
         self.losses: dict[int, float] = {}
@@ -47,7 +54,7 @@ class Loop:
         ) as guard:
             assert isinstance(guard, Guard)
             self.guard = guard
-            for step in guard.steps(BATCHES):
+            for step in guard.steps(self.data):
                 self._disturb(self, step.number, self._ticks)
                 self._ticks += 1
                 for batch in step:
@@ -92,7 +99,7 @@ def flip_weight(loop: Loop, step: int, tick: int) -> None:
     """Once, whatever the run does."""
     if tick == ONSET:
         with torch.no_grad():
-            loop.model.head.weight[3, 3] = 1e30
+            loop.plain.head.weight[3, 3] = 1e30
 
 
 def test_a_flipped_weight_is_probed_and_restored_to_the_same_bits(
@@ -162,7 +169,7 @@ def test_trouble_that_comes_again_and_again_stops_the_run(tmp_path: Path) -> Non
     def broken(loop: Loop, step: int, tick: int) -> None:
         if step >= ONSET:
             with torch.no_grad():
-                loop.model.head.weight.fill_(float("nan"))
+                loop.plain.head.weight.fill_(float("nan"))
 
     with pytest.raises(RunStopped) as stopped:
         Loop(broken).train(tmp_path)
