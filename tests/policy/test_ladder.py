@@ -177,6 +177,17 @@ def test_a_wrong_resume_is_relaunched_where_something_relaunches() -> None:
     assert look(Symptom.STATE_LOST, relaunches_left=1, **again, **resumed).act is not Act.RELAUNCH
 
 
+def test_harm_that_only_a_probe_has_found_is_expected_to_go_on() -> None:
+    found = {"probe": 0.25, "onset": 210, "step": 244, "waited": 34, "probe_waited": 34}
+    again = {"recurrences": 1, "tried": (Act.RESTORE_AND_SKIP,), "last_depth": 30}
+    first = look(**found, positions=(210, 243))
+    assert first.act is Act.RESTORE_AND_SKIP
+    assert "data positions 210 to 243" in first.reason
+    last = look(**found, **{**again, "recurrences": 2, "tried": (Act.RESTORE_AND_SKIP,) * 2})
+    assert last.act is Act.STOP
+    assert look(Symptom.LOSS_SPIKE, **found).chosen.cost < first.alternatives[-1].cost
+
+
 def test_a_source_is_left_out_when_skipping_did_not_help() -> None:
     again = {"recurrences": 1, "tried": (Act.RESTORE_AND_SKIP,), "last_depth": 10}
     hurt = {"probe": 0.3, "waited": 8, "probe_waited": 8, "step": 220}

@@ -40,6 +40,10 @@ STAYS = 0.85
 """Chance that harm read from a probe is still there in the end. Source: 23 of 27 runs called hurt
 after 8 steps, 26 of 29 after 32."""
 
+GOES_ON = 0.7
+"""Chance that harm which only a probe has found goes on at the same pace. Source: it did in all
+runs of the lab with a different data mix; 0.7 leaves room for what has passed."""
+
 UNSEEN_HARM = 0.15
 """Expected harm in nats of an incident of the loss before any reading. Source: half of 65 runs
 without a remedy were hurt, by 0.3 nat in the middle."""
@@ -73,7 +77,7 @@ def harm(situation: Situation, reading: Reading | None) -> float:
         return max(learning, _steps(situation, reading.excess))
     if reading is None:
         return _steps(situation, UNSEEN_HARM)
-    return _steps(situation, reading.excess)
+    return _steps(situation, reading.excess) * _growth(situation)
 
 
 def harm_so_far(situation: Situation) -> float:
@@ -123,6 +127,13 @@ def shows_in_loss(situation: Situation) -> bool:
     """Whether the loss shows it too, so that a probe can settle it."""
     families = {traits_of(symptom).family for symptom in situation.symptoms}
     return bool(families & {Family.LOSS, Family.NONFINITE})
+
+
+def _growth(situation: Situation) -> float:
+    """How much larger the harm gets until a person looks: what no detector dates goes on."""
+    if situation.symptoms:
+        return 1.0
+    return 1.0 + GOES_ON * HORIZON_STEPS / max(situation.step - situation.onset, 1)
 
 
 def _rate_rose(situation: Situation) -> bool:

@@ -196,6 +196,8 @@ def _reason(chosen: Option, situation: Situation, reading: Reading | None) -> st
     words += [f"{part.name} {part.before} -> {part.after}" for part in situation.unplanned[:3]]
     if situation.suspect_rank is not None:
         words.append(f"rank {situation.suspect_rank} differs from the others")
+    if situation.positions is not None and chosen.act in (Act.STOP, *SKIPPING):
+        words.append("data positions {} to {}".format(*situation.positions))
     if situation.recurrences:
         words.append(f"came back {situation.recurrences} times")
     return f"{'; '.join(words)}: {chosen.act} costs least ({chosen.cost:.0f} steps)"

@@ -82,7 +82,8 @@ def situation_from_json(values: Mapping[str, Any]) -> Situation:
         )
         for part in found["differences"]
     )
-    found["facts"] = {name: to_number(value) for name, value in found["facts"].items()}
+    positions = found["positions"]
+    found["positions"] = None if positions is None else (positions[0], positions[1])
     return Situation(**found)
 
 

@@ -66,6 +66,10 @@ _LOWER_LR_CURES_LOSS = 0.4
 """Chance that a lower rate ends spikes of the loss that come again and again. Source: textbook,
 "LR down 2 to 3x when spikes recur"; not measured."""
 
+_SKIP_CURES_SOURCE = 0.3
+"""Chance that skipping ends harm by data that only a probe has found: that is a source rather than
+a batch, and it probably goes on."""
+
 FACT, SEVERAL, ALONE = 0.95, 0.9, 0.2
 """Certainty that something is wrong: a fact, several signals, one signal that left its range.
 Source: of 24 healthy runs, two had an act by one signal and none by two."""
@@ -89,9 +93,9 @@ def chance_of_cure(act: Act, situation: Situation, reading: Reading | None) -> f
         odds[Origin.DATA] *= _BEYOND_DATA_FACTOR
     # What a remedy should have cured and did not is less likely by the chance that it failed.
     for earlier in situation.tried:
-        cures = _cures(earlier, situation.family)
+        cures = _cures(earlier, situation)
         odds = {origin: odd * (1 - cures.get(origin, 0.0)) for origin, odd in odds.items()}
-    cures = _cures(act, situation.family)
+    cures = _cures(act, situation)
     return sum(odd * cures.get(origin, 0.0) for origin, odd in odds.items()) / sum(odds.values())
 
 
@@ -103,8 +107,10 @@ def _is_beyond_data(situation: Situation, reading: Reading | None) -> bool:
     return not reading.excess <= _BEYOND_DATA_SIGMAS * reading.sigma * steps
 
 
-def _cures(act: Act, family: Family) -> Mapping[Origin, float]:
+def _cures(act: Act, situation: Situation) -> Mapping[Origin, float]:
     cures = _CURES.get(act, {})
-    if act is Act.LOWER_LR and family is Family.LOSS:
+    if act is Act.LOWER_LR and situation.family is Family.LOSS:
         return {**cures, Origin.LASTING: _LOWER_LR_CURES_LOSS}
+    if act is Act.RESTORE_AND_SKIP and not situation.symptoms:
+        return {**cures, Origin.DATA: _SKIP_CURES_SOURCE}
     return cures

@@ -1,7 +1,7 @@
 """Situation: everything that a decision depends on, as one value."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -125,8 +125,8 @@ class Situation:
     lr_reductions: int = 0
     relaunches_left: int = 0
     """How often a supervisor would still start the run again."""
-    facts: dict[str, float] = field(default_factory=dict)
-    """Further numbers for the record; no decision depends on them."""
+    positions: tuple[int, int] | None = None
+    """First and last data position since the onset; no decision depends on them."""
 
     @property
     def family(self) -> Family:

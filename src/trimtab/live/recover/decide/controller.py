@@ -178,6 +178,7 @@ class Controller:
     def _complete(self, situation: Situation, view: RunView) -> Situation:
         """Add what does not depend on the incident: snapshots, what was tried, budgets."""
         tried = self._history.of(situation)
+        positions = self._positions(situation.onset, view)
         rollbacks, skipped = self._history.spent(self._boundary)
         return dataclasses.replace(
             situation,
@@ -187,6 +188,7 @@ class Controller:
             tried=tuple(remedy.act for remedy in tried),
             last_depth=tried[-1].depth if tried else 0,
             slots=view.slots,
+            positions=(positions[0], positions[-1]) if positions else None,
             resumed_at=self._recorder.resumed_at,
             rollbacks=rollbacks,
             skipped=skipped,
