@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from trimtab.core.errors import ConfigError
+from trimtab.core.ladder_config import LadderConfig
 from trimtab.core.settings import Section, require
 
 
@@ -309,6 +310,7 @@ class Config(Section):
     live: LiveConfig = field(default_factory=LiveConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     recover: RecoverConfig = field(default_factory=RecoverConfig)
+    ladder: LadderConfig = field(default_factory=LadderConfig)
     detect: DetectConfig = field(default_factory=DetectConfig)
     textbook: TextbookConfig = field(default_factory=TextbookConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)

@@ -11,6 +11,7 @@ TrimtabError
  +-- MissingExtra         an optional package that was asked for is not installed
  +-- LabError             the lab cannot do this on this machine
  +-- NonFiniteRun         a protected run whose steps are not finite any more
+ +-- RunStopped           a recovering run that a remedy cannot help; also a SystemExit
 
 Each message says what is wrong, what was found, and what to do next.
 """
@@ -58,3 +59,14 @@ class LabError(TrimtabError):
 
 class NonFiniteRun(TrimtabError):
     """A protected run is stopped: too many steps in a row were not finite."""
+
+
+class RunStopped(TrimtabError, SystemExit):
+    """A recovering run ends: no remedy in the process helps.
+
+    If nothing catches it, the process exits with its code: 75 if a relaunch can help, 76 if not.
+    """
+
+    def __init__(self, reason: str, code: int) -> None:
+        super().__init__(reason)
+        self.code = code

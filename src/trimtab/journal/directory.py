@@ -11,6 +11,7 @@
     hang/rank-00003.txt            stacks of a run that stood still
     checkpoints.json               the checkpoints and their verdicts
     checkpoints/step-00000800/     one folder per checkpoint
+    decisions.jsonl                what a recovering run decided, and from what
 """
 
 import json
@@ -71,6 +72,11 @@ class RunDirectory:
     def incidents(self) -> Path:
         """The folder that holds one folder per incident."""
         return self.home / "incidents"
+
+    @property
+    def decisions(self) -> Path:
+        """The decisions of a run that recovers by itself."""
+        return self.home / "decisions.jsonl"
 
     def exists(self) -> bool:
         """Whether trimtab has written a manifest or a journal here."""

@@ -169,6 +169,8 @@ class Guard:
                 monitor.recorder.event(kind, monitor.next_step, facts)
         if kind == "planned change":
             self.release()
+            if self.recovery is not None and self.recovery.controller is not None:
+                self.recovery.controller.planned_change(monitor.next_step)
 
     def steps(
         self, loader: Iterable[Any], accumulate: int = 1, *, data_position: int | None = None

@@ -32,6 +32,7 @@ from trimtab.live.optimizers import find_optimizers, parameters_of
 from trimtab.live.protect.gate import Gate
 from trimtab.live.ranks.rank_group import RankFacts, RankGroup, announce, find_ranks, join_group
 from trimtab.live.ranks.shards import local
+from trimtab.live.recover.decide.controller import Controller
 from trimtab.live.recover.inputs import as_schedulers, as_state, require_schedulers
 from trimtab.live.recover.quarantine import read_quarantine
 from trimtab.live.recover.recovery import Recovery
@@ -182,6 +183,13 @@ def watch(
                     batch_loss=batch_loss,
                     settle=None if checkpoints is None else checkpoints.wait,
                 )
+                if parts.recorder is not None:
+                    recovery.controller = Controller(
+                        parts.recorder,
+                        settings.ladder,
+                        recovery.order,
+                        recovery.snapshots.keep_before,
+                    )
             guard = Guard(model, monitor, recovery, checkpoints)
             if checkpoints is not None:
                 guard.load_state_dict(checkpoints.guard_state)
@@ -225,6 +233,7 @@ class _Parts:
             shields,
             live.telemetry_every,
             device,
+            config.recover.snapshot_every if mode is Mode.RECOVER else None,
         )
         parts = cls(optimizers, meter, slow, shields)
         if mode.is_protected:

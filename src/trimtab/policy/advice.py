@@ -10,6 +10,7 @@ from trimtab.core.actions import Action, ActionKind
 from trimtab.core.findings import HARMLESS, Symptom
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.diagnose.diagnosis import Diagnosis
+from trimtab.policy.symptoms import TRAITS
 
 SURE = 0.8
 """An outlook this certain is worth acting on; under it waiting costs less than a wrong rollback."""
@@ -19,23 +20,7 @@ PASSING = frozenset(
 )
 """What may happen at one step and be over with it."""
 
-HARD_FACTS = frozenset(
-    {
-        Symptom.NONFINITE_LOSS,
-        Symptom.NONFINITE_GRAD_NORM,
-        Symptom.NONFINITE_NORM,
-        Symptom.SCALE_COLLAPSE,
-        Symptom.FROZEN,
-        Symptom.STATE_LOST,
-        Symptom.DATA_BACK,
-        Symptom.REPEATED_BATCH,
-        Symptom.LR_JUMP,
-        Symptom.LR_RISING,
-        Symptom.NO_LEARNING,
-        Symptom.REFERENCE_GAP,
-        Symptom.OTHER_BATCH,
-    }
-)
+HARD_FACTS = frozenset(symptom for symptom, traits in TRAITS.items() if traits.is_fact)
 """What is so, whatever the noise of the run. The rest is a signal that left its usual range."""
 
 Choose = Callable[[Diagnosis], Action]

@@ -96,6 +96,13 @@ class BatchTape:
         self._was_rewound = True
         self.skip(skip)
 
+    def batch_at(self, position: int) -> Any:
+        """The batch at a position, as the loader gave it; None if the tape does not hold it."""
+        first = self._taped[0].position if self._taped else self._fetched
+        if not first <= position < self._fetched:
+            return None
+        return _clone(self._taped[position - first].batch)
+
     def forget_before(self, position: int) -> None:
         """Drop the batches that no snapshot needs any more."""
         while self._taped and self._taped[0].position < position:

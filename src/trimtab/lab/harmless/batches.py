@@ -8,12 +8,14 @@ from trimtab.lab.faults.data.f04_mix_shift import MixShift
 from trimtab.lab.trainer.checkpoints import Run
 from trimtab.lab.trainer.injection import change_batches
 from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
+from trimtab.lab.trainer.run_clock import Clock
 
 
 class BatchRamp(Intervention):
     """The batch is small until the onset and full-sized from there on: the noise falls."""
 
     cause = Cause.BATCH_SIZE_CHANGE
+    clock = Clock.DATA
     title = "batch-size ramp"
     strength_name = "times more rows"
     is_fault = False
@@ -44,6 +46,7 @@ class LongerSequences(Intervention):
     """Windows are short until the onset and long from there on; more context lowers the loss."""
 
     cause = Cause.BATCH_SIZE_CHANGE
+    clock = Clock.DATA
     title = "sequence-length change"
     strength_name = "times longer"
     is_fault = False

@@ -14,7 +14,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from trimtab.core.errors import ConfigError, LabError
 from trimtab.lab.corpus.data import Loader
 from trimtab.lab.model.gpt import Gpt
 from trimtab.lab.trainer.engines import Ranks
+from trimtab.lab.trainer.run_clock import RunClock
 
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 """Optimizer state by parameter name: `state.norm.weight.exp_avg`. Groups and order may change."""
@@ -53,6 +54,8 @@ class Run:
     loader: Loader
     identity: dict[str, Any]
     """The settings that cannot change during a run."""
+    clock: RunClock = field(default_factory=RunClock)
+    """What an intervention counts."""
 
 
 def latest(folder: Path) -> Path | None:

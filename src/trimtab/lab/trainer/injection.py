@@ -1,6 +1,7 @@
 """Injection points: the places where a run can be changed from outside, one function each.
 
- next(loader) ------ before_step: anything between two steps; change_batches: the batches
+ next(loader) ------ change_batches
+                     before_step: anything between two steps
  forward(batch) ---- change_output
  backward() -------- change_gradient: as it is computed, before averaging over ranks and clipping
  scheduler.step() -- scale_lr
@@ -19,6 +20,7 @@ from trimtab.lab.corpus.data import Batch, Loader
 from trimtab.lab.model.gpt import Output
 from trimtab.lab.trainer.checkpoints import Run
 from trimtab.lab.trainer.engines import Forward
+from trimtab.lab.trainer.run_clock import RunClock
 
 ChangeBatch = Callable[[int, Batch], Batch]
 """Takes the step and its batch; returns the batch that the run receives."""
@@ -27,14 +29,14 @@ ChangeBatch = Callable[[int, Batch], Batch]
 class _InjectedLoader:
     """A loader whose batches are changed on the way to the run; its position is unaffected."""
 
-    def __init__(self, loader: Loader, step_of: Callable[[], int], change: ChangeBatch) -> None:
+    def __init__(self, loader: Loader, clock: RunClock, change: ChangeBatch) -> None:
         self._loader = loader
-        self._step_of = step_of
+        self._clock = clock
         self._change = change
 
     def __iter__(self) -> Iterator[Batch]:
         for batch in self._loader:
-            yield self._change(self._step_of(), batch)
+            yield self._change(self._clock.time_of_batch(batch.position), batch)
 
     def state_dict(self) -> dict[str, Any]:
         return self._loader.state_dict()
@@ -44,28 +46,21 @@ class _InjectedLoader:
 
 
 def current_step(run: Run) -> int:
-    """The current step, from the scheduler: its count is saved in checkpoints and resumed."""
-    return int(run.scheduler.last_epoch)
+    """The current step, on the clock that the intervention goes by (`run_clock.py`)."""
+    # The scheduler's count is saved in checkpoints and resumed.
+    return run.clock.time(int(run.scheduler.last_epoch))
 
 
 def change_batches(run: Run, change: ChangeBatch) -> Run:
-    """Apply `change` to every micro-batch."""
-    loader = _InjectedLoader(run.loader, lambda: current_step(run), change)
+    """Apply `change` to every micro-batch; a batch keeps its change when it is served again."""
+    loader = _InjectedLoader(run.loader, run.clock, change)
     return dataclasses.replace(run, loader=loader)
 
 
 def before_step(run: Run, act: Callable[[int], None]) -> Run:
     """Call `act` once before every step, when the state is still that after the previous step."""
-    seen: int | None = None
-
-    def once(step: int, batch: Batch) -> Batch:
-        nonlocal seen
-        if step != seen:
-            seen = step
-            act(step)
-        return batch
-
-    return change_batches(run, once)
+    run.clock.on_step(act)
+    return run
 
 
 def change_output(run: Run, forward: Forward, change: Callable[[int, Output], Output]) -> None:
@@ -87,14 +82,14 @@ def change_gradient(
 def scale_lr(run: Run, factor: Callable[[int], float]) -> None:
     """Multiply the learning rate by `factor(step)` from the current step on."""
     run.scheduler.lr_lambdas = [
-        _scaled(planned, factor) for planned in cast(list[Any], run.scheduler.lr_lambdas)
+        _scaled(planned, factor, run.clock) for planned in cast(list[Any], run.scheduler.lr_lambdas)
     ]
     rates = zip(run.scheduler.base_lrs, run.scheduler.lr_lambdas, strict=True)
     for group, (base, planned) in zip(run.optimizer.param_groups, rates, strict=True):
-        group["lr"] = base * planned(current_step(run))
+        group["lr"] = base * planned(int(run.scheduler.last_epoch))
 
 
 def _scaled(
-    planned: Callable[[int], float], factor: Callable[[int], float]
+    planned: Callable[[int], float], factor: Callable[[int], float], clock: RunClock
 ) -> Callable[[int], float]:
-    return lambda step: planned(step) * factor(step)
+    return lambda step: planned(step) * factor(clock.time(step))

@@ -17,6 +17,7 @@ from trimtab.core.errors import ConfigError
 from trimtab.lab.corpus.shards import TokenCorpus
 from trimtab.lab.trainer.checkpoints import Run
 from trimtab.lab.trainer.engines import Forward, Ranks
+from trimtab.lab.trainer.run_clock import Clock
 from trimtab.lab.trainer.train_config import TrainConfig
 
 
@@ -76,6 +77,9 @@ class Intervention(ABC):
     planned: ClassVar[bool] = False
     """Whether the operator would have announced it; the journal then has an event."""
 
+    clock: ClassVar[Clock] = Clock.STEP
+    """What it goes by: whether it comes again after a rollback (`run_clock.py`)."""
+
     onset: int
     """The first step that differs."""
 
@@ -83,6 +87,9 @@ class Intervention(ABC):
     """From 0 (barely visible) to 1 (worst case); `strength` gives its meaning for each kind."""
 
     seed: int
+
+    goes_by: Clock | None = None
+    """A different clock than that of its kind."""
 
     truth: dict[str, Any] = field(default_factory=dict, init=False)
     """What it actually did, filled in during the run."""

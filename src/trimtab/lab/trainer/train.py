@@ -11,6 +11,7 @@ checkpoint, and gives the same numbers as far as floating point permits.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 import trimtab
 from trimtab.core.config import Config, Mode
 from trimtab.core.errors import ConfigError
-from trimtab.lab.corpus.data import DataConfig, WindowDataset, make_loader
+from trimtab.lab.corpus.data import Batch, DataConfig, WindowDataset, make_loader
 from trimtab.lab.corpus.shards import TokenCorpus
 from trimtab.lab.corpus.tokens import CorpusConfig, Progress, prepare_corpus
 from trimtab.lab.model.gpt import Gpt, Signals
@@ -28,6 +29,7 @@ from trimtab.lab.trainer import checkpoints
 from trimtab.lab.trainer.engines import Forward, Ranks, build_model, join_ranks, set_gradient_sync
 from trimtab.lab.trainer.evaluation import Evaluator
 from trimtab.lab.trainer.intervention import Intervention, RunParts
+from trimtab.lab.trainer.run_clock import RunClock
 from trimtab.lab.trainer.schedule import make_schedule
 from trimtab.lab.trainer.train_config import Dtype, TrainConfig
 
@@ -85,6 +87,7 @@ def train(
         newest = checkpoints.latest(run_dir / "checkpoints") if resume else None
         first_step = 0 if newest is None else checkpoints.load(newest, run)
         if intervention is not None:
+            run.clock.by = intervention.goes_by or intervention.clock
             run = intervention.attach(
                 RunParts(
                     run=run,
@@ -107,6 +110,8 @@ def train(
             step=first_step,
             dtype=config.dtype,
             seed=config.seed,
+            scheduler=run.scheduler,
+            batch_loss=partial(_batch_loss, config, run, forward, ranks),
         ) as guard:
             steps = guard.steps(
                 run.loader,
@@ -116,6 +121,7 @@ def train(
             # Steps are numbered by the guard: after a rollback they come again.
             for micro_batches in steps if first_step < config.steps else ():
                 step = micro_batches.number
+                run.clock.begin(step, micro_batches.data_position)
                 if intervention is not None and intervention.planned and step == intervention.onset:
                     guard.event("planned change", what=intervention.title)
                 if step % config.eval_steps == 0:
@@ -165,6 +171,15 @@ def train(
         return Outcome(first_step=first_step, eval_loss=found.loss)
 
 
+def _batch_loss(
+    config: TrainConfig, run: checkpoints.Run, forward: Forward, ranks: Ranks, batch: Batch
+) -> Tensor:
+    """The loss of a batch as the loop records it."""
+    batch = batch.to(ranks.device)
+    with run.clock.at_batch(batch.position), config.dtype.autocast(ranks.device):
+        return forward(batch.tokens, batch.targets).cross_entropy
+
+
 def _build(
     config: TrainConfig, corpus: TokenCorpus, ranks: Ranks
 ) -> tuple[checkpoints.Run, Forward]:
@@ -183,6 +198,7 @@ def _build(
         scaler=torch.amp.GradScaler(ranks.device.type, enabled=config.dtype is Dtype.FP16),
         loader=make_loader(data, pin_memory=ranks.device.type == "cuda"),
         identity=config.identity(),
+        clock=RunClock(config.accumulate),
     )
     return run, forward
 

@@ -8,7 +8,7 @@ import dataclasses
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from trimtab.core import signals
@@ -63,7 +63,7 @@ class RunRecorder:
         on_incident: Callable[[Incident], None] | None = None,
         batches: BatchMemory | None = None,
     ) -> None:
-        self._run = run
+        self.run = run
         earlier = read_journal(run).block if run.exists() else Block.empty()
         self._attempt = int(earlier.attempt[-1]) if len(earlier) else 0
         self._last_clock: float | None = None
@@ -89,6 +89,8 @@ class RunRecorder:
         self._has_unrecorded = False
         self._num_dropped = 0
         self._error: Exception | None = None
+        self.resumed_at: int | None = None
+        """The first step, if the run was resumed."""
         self.num_records = 0
         self.num_discarded = 0
         self.journal = JournalWriter(run, config.journal)
@@ -102,9 +104,15 @@ class RunRecorder:
                 self._judge.update(earlier)
                 self._attempt += int(first_step <= earlier.step[-1])
                 self.event("resume", first_step, {"last_step": int(earlier.step[-1])})
+                self.resumed_at = first_step
         except BaseException:
             self.journal.close("could not start")
             raise
+
+    @property
+    def recent(self) -> Sequence[Record]:
+        """The last records, oldest first."""
+        return list(self._recent)
 
     @property
     def incidents(self) -> tuple[Incident, ...]:
@@ -208,7 +216,7 @@ class RunRecorder:
             words.append(f"{self.num_discarded} steps discarded")
         if self.journal.dropped:
             words.append(f"{self.journal.dropped} records LOST by the journal")
-        return f"{', '.join(words)}; {self._run.home}"
+        return f"{', '.join(words)}; {self.run.home}"
 
     def _derive(self, found: Mapping[str, float]) -> dict[str, float]:
         """What follows from the numbers of a step and the clock of the one before."""
@@ -287,14 +295,14 @@ class RunRecorder:
     def _write_postmortems(self) -> None:
         if not self._judge.incidents:
             return
-        source = read_run(self._run)
+        source = read_run(self.run)
         source = dataclasses.replace(
             source,
             notes=(*source.notes, *self._remarks()),
             batches=(*source.batches, *self._batches.reports(self._judge.incidents)),
         )
-        report = build_report(self._made, source, name=str(self._run.root))
-        write_incidents(report, self._run.incidents)
+        report = build_report(self._made, source, name=str(self.run.root))
+        write_incidents(report, self.run.incidents)
 
     def _remarks(self) -> tuple[str, ...]:
         """What every report must say about the journal."""

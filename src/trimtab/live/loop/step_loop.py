@@ -76,7 +76,7 @@ class StepLoop:
         if accumulate < 1:
             raise ConfigError(f"accumulate must be at least 1, got {accumulate}")
         self._source = source
-        self._accumulate = accumulate
+        self.accumulate = accumulate
         self.batch_facts = BatchFacts()
         self._step: Step | None = None
 
@@ -87,7 +87,7 @@ class StepLoop:
 
     def next_step(self, number: int) -> Step | None:
         """The next step, with its first batch; None at the end of the data."""
-        step = Step(number=number, source=self._source, size=self._accumulate)
+        step = Step(number=number, source=self._source, size=self.accumulate)
         if not step.load():
             return None
         self._step = step

@@ -13,6 +13,11 @@ from trimtab.live.measure.activations import Activations
 from trimtab.live.measure.telemetry import Telemetry
 from trimtab.live.shield import Shields
 
+DENSE_UPDATES = 1000
+"""Updates that are all measured in a run that recovers by itself: at every tenth step, detectors of
+jumps need 640 steps before they judge anything. Later the last update before each snapshot is
+measured too, so that each snapshot is known to be finite."""
+
 
 class SlowMeter:
     """What is measured every few steps."""
@@ -24,11 +29,15 @@ class SlowMeter:
         shields: Shields,
         telemetry_every: int,
         device: torch.device,
+        snapshot_every: int | None = None,
     ) -> None:
+        """With `snapshot_every`, updates are measured often enough for a run that goes back."""
         self._telemetry = telemetry
-        self._activations = activations
+        self.activations = activations
         self._shields = shields
         self._every = telemetry_every
+        self._snapshot_every = snapshot_every
+        self._chunk_steps = telemetry_every if snapshot_every is None else 1
         self._device = device
         self.slots = (*telemetry.slots, *(activations.slots if activations else ()))
         """What this rank measures."""
@@ -36,17 +45,26 @@ class SlowMeter:
         self.num_updates = 0
         """Updates so far; every `telemetry_every`-th is measured."""
         self._num_slots = len(self.slots)
-        self.chunks = TelemetryChunks(len(self.slots), telemetry_every, device)
+        self.chunks = TelemetryChunks(len(self.slots), self._chunk_steps, device)
 
     @property
     def parameters(self) -> list[torch.Tensor]:
         """Every parameter that an optimizer moves."""
         return self._telemetry.parameters
 
+    @property
+    def _is_due(self) -> bool:
+        """Whether the next update is measured."""
+        number, before_snapshot = self.num_updates, self._snapshot_every
+        if before_snapshot is None:
+            return number % self._every == 0
+        is_last_before = (number + 1) % before_snapshot == 0
+        return number < DENSE_UPDATES or number % self._every == 0 or is_last_before
+
     def connect(self, slots: Sequence[str]) -> None:
         """Learn what all ranks measure together: a rank leaves zero what it does not have."""
         self._num_slots = len(slots)
-        self.chunks = TelemetryChunks(len(slots), self._every, self._device)
+        self.chunks = TelemetryChunks(len(slots), self._chunk_steps, self._device)
         place_of = {slot: place for place, slot in enumerate(slots)}
         places = [place_of[slot] for slot in self.slots]
         is_same = places == list(range(len(slots)))
@@ -59,15 +77,15 @@ class SlowMeter:
 
     def arm(self) -> None:
         """Measure the next step, if it is the turn of one."""
-        if self.num_updates % self._every or self._activations is None:
+        if not self._is_due or self.activations is None:
             return
         if not self._shields.activations.is_down:
             with self._shields.activations.guarding("hooks"):
-                self._activations.arm()
+                self.activations.arm()
 
     def after_update(self, note: Any) -> bool:
         """Measure an update, if it is the turn of one; whether there is anything to send."""
-        is_measured = self.num_updates % self._every == 0 and self._measure(note)
+        is_measured = self._is_due and self._measure(note)
         self.num_updates += 1
         self.arm()
         return is_measured
@@ -80,16 +98,16 @@ class SlowMeter:
 
     def disarm(self) -> None:
         """Nothing more is measured until the next `arm`."""
-        if self._activations is not None:
+        if self.activations is not None:
             with self._shields.activations.guarding("hooks"):
-                self._activations.disarm()
+                self.activations.disarm()
 
     def _measure(self, note: Any) -> bool:
         parts = []
         shields = self._shields
         for meter, shield in (
             (self._telemetry, shields.telemetry),
-            (self._activations, shields.activations),
+            (self.activations, shields.activations),
         ):
             if meter is None:
                 continue
@@ -102,7 +120,7 @@ class SlowMeter:
                 found = torch.zeros(size, dtype=torch.float32, device=self._device)
             parts.append(found)
         self.disarm()
-        if shields.telemetry.is_down and (self._activations is None or shields.activations.is_down):
+        if shields.telemetry.is_down and (self.activations is None or shields.activations.is_down):
             return False
         values = torch.cat(parts)
         if self._places is not None:

@@ -12,5 +12,8 @@ boundary.py     what a snapshot does not hold of a boundary: data position, tele
 holds.py        options of optimizers that stay as they were, put in for the time of an update
 memory.py       how many snapshots fit into host memory
 inputs.py       what the user gives: schedulers and other state, refused if it cannot work
+decide/         what to do, on the first rank
+paired_probe.py known-good batches through the present weights
+traceless.py    forward passes that leave no trace
 quarantine.py   data positions that are passed over, also after a relaunch
 """

@@ -9,17 +9,33 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeStep:
+    """A step whose batches are run forward again, to compare losses."""
+
+    step: int
+    trained: float
+    """Its loss when it was trained on, over all ranks."""
+    positions: tuple[int, ...]
+    """The data positions of its batches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A rollback, or the end of holding options."""
+    """A rollback, a probe, holding options or the end of it, or the end of the run."""
 
     to: int | None
-    """Return to the newest snapshot at or before this step; None only ends holding."""
+    """Return to the newest snapshot at or before this step; None stays."""
     skip: tuple[int, ...] = ()
     """Data positions that are passed over from then on."""
     hold: tuple[str, ...] = ()
     """Options of optimizers that stay as they were at the snapshot."""
     release: tuple[str, ...] = ()
     """Options that are not held any more."""
+    hold_at: int | None = None
+    """Hold options as at the newest snapshot at or before this step, without returning to it."""
+    probe: tuple[ProbeStep, ...] = ()
+    exit_code: int | None = None
+    """End the run with this code."""
     reason: str = ""
 
 
@@ -33,6 +49,9 @@ def from_bytes(text: bytes) -> list[Order]:
     orders: list[dict[str, Any]] = json.loads(text)
     for fields in orders:
         fields |= {name: tuple(v) for name, v in fields.items() if isinstance(v, list)}
+        fields["probe"] = tuple(
+            ProbeStep(**{**part, "positions": tuple(part["positions"])}) for part in fields["probe"]
+        )
     return [Order(**fields) for fields in orders]
 
 

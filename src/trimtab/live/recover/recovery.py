@@ -7,6 +7,7 @@ optimizer the user's `scheduler.step()` would follow it.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 from trimtab.core.config import RecoverConfig
-from trimtab.core.errors import RestoreError
+from trimtab.core.errors import RestoreError, RunStopped
 from trimtab.core.rollbacks import RECOVERY
 from trimtab.live.loop.step_loop import StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
+from trimtab.live.recover.decide.controller import Controller
+from trimtab.live.recover.decide.run_view import RunView, rate_ratio, settings_now, settings_of
 from trimtab.live.recover.inputs import require_schedulers
 from trimtab.live.recover.order import Order, as_ranges
+from trimtab.live.recover.paired_probe import PairedProbe, no_batch_loss
 from trimtab.live.recover.quarantine import add_to_quarantine
 from trimtab.live.recover.rank_orders import RankOrders
 from trimtab.live.recover.snapshots import Snapshots
@@ -47,8 +51,6 @@ class Recovery:
         settle: Callable[[], None] | None = None,
     ) -> None:
         self.state = state
-        self.batch_loss = batch_loss
-        """Computes the loss of a batch, if the user has said how."""
         self.tape = BatchTape()
         self.attempt = 0
         """How often the run has gone back in this process."""
@@ -64,6 +66,16 @@ class Recovery:
         monitor.sync.orders = self._rank_orders
         self.snapshots = Snapshots(state, self.tape, monitor, self._rank_orders, config)
         self._orders: list[Order] = []
+        self.controller: Controller | None = None
+        """What decides, on the first rank."""
+        self._can_probe = batch_loss is not None
+        self._probe = PairedProbe(
+            state.model,
+            batch_loss or no_batch_loss,
+            lambda values: monitor.sync.ranks.sum(values)[1:],
+            monitor.meter.device,
+            monitor.slow.activations,
+        )
         self._has_started = self._has_reported_changes = False
         if monitor.recorder is not None:
             facts = {"oldest_steps": config.oldest_steps, "snapshot_every": config.snapshot_every}
@@ -117,10 +129,21 @@ class Recovery:
         monitor = self._monitor
         if monitor.sync.is_closed:
             return
+        self._look(loop)
         orders = self._due()
+        while probes := [order for order in orders if order.probe]:
+            for order in probes:
+                self._read(order, loop)
+            # With one rank, what follows from a reading is done at the same boundary.
+            orders = [order for order in orders if not order.probe] + self._orders
+            self._orders = []
         for order in orders:
+            if order.exit_code is not None:
+                raise RunStopped(order.reason, order.exit_code)
             if order.release:
                 monitor.holds.release(order.release)
+            if order.hold_at is not None:
+                self._hold(order, order.hold_at)
         rollbacks = [order for order in orders if order.to is not None]
         if rollbacks:
             self._roll_back(rollbacks[-1], loop)
@@ -139,6 +162,52 @@ class Recovery:
                 "%d is trained on again as the loop has left it; from now on batches are copied",
                 self.tape.changed,
             )
+
+    # What the ladder asks for.
+
+    def _look(self, loop: StepLoop) -> None:
+        """Let the first rank decide."""
+        if self.controller is not None and not self._shield.is_down:
+            with self._shield.guarding("decision"):
+                self.controller.look(self._view(loop))
+
+    def _view(self, loop: StepLoop) -> RunView:
+        holds, step = self._monitor.holds, self._monitor.next_step
+        ring = self.snapshots.ring
+        return RunView(
+            step=step,
+            accumulate=loop.accumulate,
+            next_position=self.tape.position,
+            slots=tuple(slot.step for slot in ring.kept),
+            settings=partial(settings_now, holds, self.state, step),
+            settings_at=lambda: [settings_of(slot) for slot in ring.kept],
+            rate_ratio=partial(rate_ratio, holds, self.state),
+            can_probe=self._can_probe and not self._probe.has_failed,
+        )
+
+    def _read(self, order: Order, loop: StepLoop) -> None:
+        """Probe the weights; all ranks do it at the same boundary."""
+        value = None
+        batches = {
+            part.step: [self.tape.batch_at(position) for position in part.positions]
+            for part in order.probe
+        }
+        # The tapes of all ranks reach back equally far.
+        if all(batch is not None for step in batches.values() for batch in step):
+            found = self._probe.read(batches, {part.step: part.trained for part in order.probe})
+            value = None if found is None else found.value
+        if self.controller is not None and not self._shield.is_down:
+            with self._shield.guarding("decision"):
+                self.controller.on_reading(value, self._view(loop))
+
+    def _hold(self, order: Order, step: int) -> None:
+        slot, problem = self.snapshots.find(step)
+        if slot is None:
+            log.warning("trimtab: cannot hold %s: %s", ", ".join(order.hold), problem)
+            return
+        self._monitor.holds.add(order.hold, slot)
+        if self._is_first_rank:
+            log.warning("trimtab: held: %s; %s", ", ".join(order.hold), order.reason)
 
     @property
     def _has_gate(self) -> bool:
@@ -203,6 +272,8 @@ class Recovery:
         monitor.holds.add(order.hold, slot)
         self.attempt += 1
         self._rank_orders.forget()
+        if self.controller is not None:
+            self.controller.rolled_back(slot.step)
         self._rank_orders.set(attempt=self.attempt, minus_attempt=-self.attempt)
         self.snapshots.drop_after(slot)
 

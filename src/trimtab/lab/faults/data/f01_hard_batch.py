@@ -9,12 +9,14 @@ from trimtab.lab.corpus.data import Batch
 from trimtab.lab.trainer.checkpoints import Run
 from trimtab.lab.trainer.injection import change_batches
 from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
+from trimtab.lab.trainer.run_clock import Clock
 
 
 class HardBatch(Intervention):
     """For one step, tokens are shuffled within their windows: common tokens, impossible order."""
 
     cause = Cause.HARD_BATCH
+    clock = Clock.DATA
     title = "one batch with its tokens in random order"
     strength_name = "of the batch's windows"
     heals = True

@@ -11,6 +11,7 @@ from trimtab.lab.corpus.data import Batch
 from trimtab.lab.trainer.checkpoints import Run
 from trimtab.lab.trainer.injection import change_batches
 from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
+from trimtab.lab.trainer.run_clock import Clock
 
 _RAREST = 48
 """Number of least frequent tokens to draw from: about a tenth of a vocabulary of 512; in the small
@@ -23,6 +24,7 @@ class DegenerateTokens(Intervention):
     """Rows of rare tokens, or of a short repeated phrase; the seed determines which."""
 
     cause = Cause.RARE_TOKENS
+    clock = Clock.DATA
     title = "rows of rare tokens, or of a repeated phrase"
     strength_name = "of the rows in each batch"
     heals = True

@@ -7,12 +7,14 @@ from trimtab.lab.corpus.data import Batch
 from trimtab.lab.trainer.checkpoints import Run
 from trimtab.lab.trainer.injection import change_batches
 from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
+from trimtab.lab.trainer.run_clock import Clock
 
 
 class DuplicateBatch(Intervention):
     """The batch before the onset is repeated; the loss falls, but the model learns nothing."""
 
     cause = Cause.DUPLICATE_BATCH
+    clock = Clock.DATA
     title = "the same batch repeated"
     strength_name = "steps"
     heals = True

@@ -13,17 +13,18 @@ from trimtab.lab.corpus.text import Source
 from trimtab.lab.trainer.checkpoints import Run
 from trimtab.lab.trainer.injection import change_batches
 from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
-
-_KINDS = (Source.PROSE, Source.TABLES, Source.GARBAGE)
-"""Prose is close to the usual data, tables are easy to predict, garbage is hard."""
+from trimtab.lab.trainer.run_clock import Clock
 
 
 class MixShift(Intervention):
     """A share of the rows comes from one source only, until the end of the run."""
 
     cause: ClassVar[Cause | None] = Cause.DATA_MIX_SHIFT
+    clock = Clock.DATA
     title = "a different data mix, unannounced"
     strength_name = "of the rows from one source"
+    sources: ClassVar[tuple[Source, ...]] = (Source.PROSE, Source.TABLES, Source.GARBAGE)
+    """Prose is close to the usual data, tables are easy to predict, garbage is hard."""
 
     @property
     def strength(self) -> float:
@@ -34,7 +35,7 @@ class MixShift(Intervention):
         """Replace rows with windows from one source, from the onset on."""
         arrays = parts.corpus.tokens(Split.TRAIN)
         longer = parts.config.length + 1
-        kinds = [kind for kind in _KINDS if len(arrays.get(kind, ())) > longer]
+        kinds = [kind for kind in self.sources if len(arrays.get(kind, ())) > longer]
         source = kinds[int(self.random.integers(len(kinds)))]
         self.truth["source"] = source.value
 

@@ -7,12 +7,14 @@ from trimtab.lab.corpus.data import Batch
 from trimtab.lab.trainer.checkpoints import Run
 from trimtab.lab.trainer.injection import change_batches
 from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
+from trimtab.lab.trainer.run_clock import Clock
 
 
 class SmallerBatch(Intervention):
     """From the onset on, each batch has fewer rows, without an announcement."""
 
     cause = Cause.BATCH_SIZE_CHANGE
+    clock = Clock.DATA
     title = "a smaller batch, unannounced"
     strength_name = "times fewer rows"
     is_fault = False

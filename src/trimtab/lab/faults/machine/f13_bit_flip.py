@@ -9,6 +9,7 @@ from trimtab.core.causes import Cause
 from trimtab.lab.trainer.checkpoints import Run
 from trimtab.lab.trainer.injection import before_step, change_gradient
 from trimtab.lab.trainer.intervention import Intervention, RunParts
+from trimtab.lab.trainer.run_clock import Clock
 
 _LOWEST, _HIGHEST = 23, 30
 """The exponent bits of a float32. Bit 30 is 0 in every number below 2; flipping it multiplies by
@@ -17,6 +18,7 @@ _LOWEST, _HIGHEST = 23, 30
 
 class _BitFlip(Intervention):
     cause = Cause.BIT_FLIP
+    clock = Clock.TICK
     strength_name = "(bit number)"
 
     @property

@@ -10,6 +10,7 @@ from trimtab.core.causes import Cause
 from trimtab.lab.trainer.checkpoints import Run
 from trimtab.lab.trainer.injection import change_gradient
 from trimtab.lab.trainer.intervention import Base, Intervention, RunParts, interpolate
+from trimtab.lab.trainer.run_clock import Clock
 
 _SHARE_OF_STEPS = 0.2
 _ELEMENTS = 64
@@ -20,6 +21,7 @@ class BadDevice(Intervention):
     """In one step of five, some elements of a gradient on the last rank are far too large."""
 
     cause = Cause.BAD_DEVICE
+    clock = Clock.TICK
     title = "a rank that computes wrong gradients"
     strength_name = "times too large"
     base = Base.RANKS

@@ -6,6 +6,7 @@ from trimtab.core.causes import Cause
 from trimtab.lab.trainer.checkpoints import Run
 from trimtab.lab.trainer.injection import before_step
 from trimtab.lab.trainer.intervention import Base, Intervention, RunParts, interpolate
+from trimtab.lab.trainer.run_clock import Clock
 
 
 class OutOfSync(Intervention):
@@ -13,6 +14,7 @@ class OutOfSync(Intervention):
     but never compare weights."""
 
     cause = Cause.REPLICAS_OUT_OF_SYNC
+    clock = Clock.TICK
     title = "a rank whose weights differ"
     strength_name = "times the size of the weights"
     base = Base.RANKS

@@ -3,9 +3,11 @@
 import time
 
 from trimtab.core.causes import Cause
+from trimtab.lab.corpus.data import Batch
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.injection import before_step
+from trimtab.lab.trainer.injection import change_batches
 from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
+from trimtab.lab.trainer.run_clock import Clock
 
 _EVERY = 5
 
@@ -14,6 +16,7 @@ class LoaderStall(Intervention):
     """For 20 steps, every fifth batch is late. The trained numbers do not change."""
 
     cause = Cause.LOADER_STALL
+    clock = Clock.DATA
     title = "batches that arrive late"
     strength_name = "seconds"
     heals = True
@@ -32,9 +35,13 @@ class LoaderStall(Intervention):
         """Sleep in the loader."""
         self.truth["stalled_steps"] = []
 
-        def act(step: int) -> None:
-            if self.covers(step) and (step - self.onset) % _EVERY == 0:
+        accumulate = parts.config.accumulate
+
+        def change(step: int, batch: Batch) -> Batch:
+            is_first = batch.position % accumulate == 0
+            if is_first and self.covers(step) and (step - self.onset) % _EVERY == 0:
                 self.truth["stalled_steps"].append(step)
                 time.sleep(self.strength)
+            return batch
 
-        return before_step(parts.run, act)
+        return change_batches(parts.run, change)

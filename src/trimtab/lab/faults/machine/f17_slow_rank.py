@@ -9,12 +9,14 @@ from trimtab.lab.model.gpt import Output
 from trimtab.lab.trainer.checkpoints import Run
 from trimtab.lab.trainer.injection import change_output
 from trimtab.lab.trainer.intervention import Base, Intervention, RunParts, interpolate
+from trimtab.lab.trainer.run_clock import Clock
 
 
 class SlowRank(Intervention):
     """The forward pass of the last rank takes longer; a step is as slow as its slowest rank."""
 
     cause = Cause.SLOW_RANK
+    clock = Clock.TICK
     title = "a slow rank"
     strength_name = "extra seconds per step"
     base = Base.RANKS

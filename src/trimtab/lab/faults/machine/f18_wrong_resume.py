@@ -12,12 +12,14 @@ from trimtab.lab.corpus.data import Batch, Loader
 from trimtab.lab.trainer.checkpoints import Run
 from trimtab.lab.trainer.injection import before_step, change_batches
 from trimtab.lab.trainer.intervention import Base, Intervention, RunParts, interpolate
+from trimtab.lab.trainer.run_clock import Clock
 
 
 class WrongWeights(Intervention):
     """After the resume, the weights are those of an earlier step; everything else is correct."""
 
     cause = Cause.WRONG_RESUME
+    clock = Clock.TICK
     title = "old weights after a resume"
     strength_name = "of the steps back to the start"
     base = Base.RESUME
@@ -48,6 +50,7 @@ class WrongPosition(Intervention):
     """After the resume, the data continues from an earlier position: batches are seen twice."""
 
     cause = Cause.WRONG_RESUME
+    clock = Clock.TICK
     title = "an old data position after a resume"
     strength_name = "steps back"
     base = Base.RESUME

@@ -5,6 +5,7 @@ from trimtab.lab.model.gpt import Output
 from trimtab.lab.trainer.checkpoints import Run
 from trimtab.lab.trainer.injection import change_output
 from trimtab.lab.trainer.intervention import Intervention, RunParts, interpolate
+from trimtab.lab.trainer.run_clock import Clock
 
 
 class LogicNan(Intervention):
@@ -12,6 +13,7 @@ class LogicNan(Intervention):
     NaN. (torch's own cross-entropy gives a NaN loss and gradients of 0.)"""
 
     cause = Cause.LOGIC_NAN
+    clock = Clock.DATA
     title = "a batch without targets"
     strength_name = "batches"
 

@@ -5,12 +5,14 @@ import math
 from trimtab.core.causes import Cause
 from trimtab.lab.trainer.checkpoints import Run
 from trimtab.lab.trainer.intervention import Base, Intervention, RunParts, interpolate
+from trimtab.lab.trainer.run_clock import Clock
 
 
 class StateLost(Intervention):
     """After the resume, moments and step counts are missing for a share of the parameters."""
 
     cause = Cause.OPTIMIZER_STATE_LOST
+    clock = Clock.TICK
     title = "optimizer state lost in a resume"
     strength_name = "of the parameters"
     base = Base.RESUME

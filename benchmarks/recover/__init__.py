@@ -1,0 +1,7 @@
+"""Recovery in the lab: what the ladder does about each fault, and what it costs.
+
+cases.py      the faults, with the clock that each goes by, and the healthy runs
+arms.py       one run: clean, without a guard, protected, restarted by hand, recovering
+figures.py    differences to the clean twin with their bounds; the tables
+__main__.py   `scripts/bench recover FOLDER [--seeds 0,1] [--cases F13w,F02]`
+"""

@@ -1,0 +1,100 @@
+"""The faults, by the clock they go by, and the runs that look like a fault and are none."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from benchmarks.lab_protect import ShortOverflow
+from trimtab.lab.corpus.text import Source
+from trimtab.lab.faults.data.f04_mix_shift import MixShift
+from trimtab.lab.scenarios.catalogue import kind_named
+from trimtab.lab.scenarios.scenario import Scenario
+from trimtab.lab.trainer.intervention import Intervention
+from trimtab.lab.trainer.run_clock import Clock
+
+
+class GarbageShift(MixShift):
+    """From some step on, garbage."""
+
+    sources = (Source.GARBAGE,)
+
+
+STEPS = 440
+"""The onset lies between steps 185 and 273."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One row of the table."""
+
+    kind: str
+    by: Clock | None = None
+    """None is the clock of its kind."""
+    severity: float | None = None
+    make: type[Intervention] | None = None
+    label: str = ""
+    is_healthy: bool = False
+    """Whether nothing is to be done: its twin is the same run without a guard."""
+    is_exact: bool = False
+    """Whether its remedy is a restore without skip: then the final bits are those of the twin."""
+
+    @property
+    def name(self) -> str:
+        """What selects it on the command line."""
+        by = f" {self.by}" if self.by is not None else ""
+        return f"{self.label or self.kind}{by}"
+
+    def scenario(self, seed: int) -> Scenario:
+        """The run with the fault."""
+        return Scenario(kind=self.kind, seed=seed, steps=STEPS, severity=self.severity)
+
+    def intervention(self, seed: int) -> Intervention | None:
+        """The fault itself; None for a clean run."""
+        scenario = self.scenario(seed)
+        made = scenario.intervention()
+        if made is None:
+            return None
+        if self.make is not None:
+            made = self.make(onset=made.onset, severity=made.severity, seed=seed)
+        return dataclasses.replace(made, goes_by=self.by)
+
+    @property
+    def twin_name(self) -> str:
+        """The clean run that it is compared with: shared by the faults of the same base."""
+        return self.name if self.is_healthy else f"twin-{self.scenario(0).required_base}"
+
+    @property
+    def clock(self) -> Clock:
+        """What it goes by."""
+        return self.by or kind_named(self.kind).clock
+
+
+FAULTS = (
+    Case(kind="F02"),
+    Case(kind="F12", severity=0.0, label="F12-1"),
+    Case(kind="F12", severity=1.0, label="F12-8"),
+    Case(kind="F13"),
+    Case(kind="F13w", is_exact=True),
+    Case(kind="F05", by=Clock.TICK),
+    Case(kind="F05", by=Clock.STEP),
+    Case(kind="F06"),
+    Case(kind="F18"),
+    Case(kind="F07", by=Clock.TICK, is_exact=True),
+    Case(kind="F08", by=Clock.TICK, is_exact=True),
+    Case(kind="F08", by=Clock.STEP, is_exact=True),
+    Case(kind="F19", by=Clock.TICK, is_exact=True),
+    Case(kind="F19", by=Clock.STEP, is_exact=True),
+    Case(kind="F23", by=Clock.TICK, is_exact=True),
+    Case(kind="F23", by=Clock.STEP, is_exact=True),
+    Case(kind="F24"),
+    Case(kind="F11", make=ShortOverflow, by=Clock.TICK, label="F11-3"),
+    Case(kind="F11"),
+    Case(kind="F04", severity=0.95, make=GarbageShift, label="F04-garbage"),
+    Case(kind="F22"),
+    Case(kind="F21"),
+)
+
+HEALTHY = (
+    *(Case(kind=kind, is_healthy=True) for kind in ("clean", "cooldown", "warmup-end")),
+    *(Case(kind=kind, is_healthy=True) for kind in ("batch-ramp", "length-change", "mix-switch")),
+    *(Case(kind=kind, is_healthy=True) for kind in ("F20", "F01")),
+)

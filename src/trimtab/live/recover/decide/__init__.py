@@ -1,0 +1,11 @@
+"""Deciding what a recovering run does, on the first rank, at every boundary.
+
+controller.py   incidents in, orders out; decisions are written down
+situations.py   from an incident, the records and the settings to the ladder's input
+evidence.py     what the records say
+probing.py      when the weights are probed, with which batches; healthy readings
+remedies.py     what was done before, and the budgets
+run_view.py     what may be asked about the run
+
+What to do is decided by `trimtab.policy.ladder`, which is pure.
+"""

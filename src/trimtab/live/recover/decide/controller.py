@@ -1,0 +1,311 @@
+"""Controller: the first rank looks at open incidents at every boundary and orders what to do.
+
+    judge --> incidents --> Situation --> decide --> Decision --> Order, carried out by all ranks
+                               ^                        |
+                     probe's reading, settings          `--> decisions.jsonl, journal, log
+
+Everything that decides is pure (`policy/ladder`); this file collects and orders.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trimtab.core.builder import Record
+from trimtab.core.findings import Symptom
+from trimtab.core.incidents import Incident, IncidentClass
+from trimtab.core.ladder_config import LadderConfig
+from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.recover.decide import evidence
+from trimtab.live.recover.decide.probing import Probing
+from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory
+from trimtab.live.recover.decide.run_view import RunView
+from trimtab.live.recover.decide.situations import situation_of
+from trimtab.live.recover.order import Order
+from trimtab.live.shield import log
+from trimtab.policy.ladder.decide import BAD_IN_A_ROW, STUCK, check_step, decide
+from trimtab.policy.ladder.decision import Decision
+from trimtab.policy.ladder.decision_log import DecisionLog, read_decisions
+from trimtab.policy.ladder.differences import JUMP, RATE
+from trimtab.policy.ladder.origins import FACT
+from trimtab.policy.ladder.situation import SKIPPING, Act, Situation
+
+ORDER_BOUNDARIES = 16
+"""Boundaries after which an order that is not carried out was refused. Source: an order reaches all
+ranks one step and the lag after it was given."""
+
+SETTLED = frozenset({IncidentClass.HARD_BATCH, IncidentClass.RECOVERABLE, IncidentClass.PLATEAU})
+"""Incidents that closed like this need nothing any more."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watched:
+    """An incident that is looked at."""
+
+    symptoms: tuple[str, ...] = ()
+    look_at: int | None = 0
+    """Steps since the alarm at which to decide next; None if it is left alone."""
+    reading: float | None = None
+    reading_waited: int = -1
+
+
+class Controller:
+    """Decides, on the first rank."""
+
+    def __init__(
+        self,
+        recorder: RunRecorder,
+        config: LadderConfig,
+        order: Callable[[Order], None],
+        keep_before: Callable[[int | None], None],
+    ) -> None:
+        self._recorder = recorder
+        self._config = config
+        self._order = order
+        self._keep_before = keep_before
+        """Keeps the newest snapshot before a step, while an incident that began there is open."""
+        self._log = DecisionLog(recorder.run.decisions, config)
+        self._history = RemedyHistory(config)
+        for situation, act in read_decisions(recorder.run.decisions):
+            if act is Act.RELAUNCH:  # by the process before this one
+                self._history.add_relaunch(situation)
+        self._watched: dict[int, _Watched] = {}
+        self._planned_changes: list[int] = []
+        self._rate_limit = 1.0
+        """A rate that is held is released when the planned one is at most this many times it."""
+        self._boundary = 0
+        """Boundaries so far; steps go back, these do not."""
+        self._busy_until = 0
+        """The boundary up to which an order may be on its way to the other ranks."""
+        self._probing = Probing(recorder, order, config.canary_share)
+
+    def planned_change(self, step: int) -> None:
+        """The user has announced a change: settings and data may differ from here on."""
+        self._planned_changes.append(step)
+        self._probing.planned_change(step)
+
+    def look(self, view: RunView) -> None:
+        """Look at the run between two steps, and order what is to be done."""
+        self._boundary += 1
+        ratio = view.rate_ratio()
+        if ratio is not None and ratio <= self._rate_limit:
+            reason = "the planned learning rate is back"
+            self._recorder.event("released", view.step, {"name": RATE, "reason": reason})
+            log.warning("trimtab: %s is held no longer: %s", RATE, reason)
+            self._order(Order(to=None, release=(RATE,), reason=reason))
+        self._look(view)
+
+    def rolled_back(self, step: int) -> None:
+        """The run has gone back: a probe that was under way was about what is no more."""
+        self._probing.rolled_back(step)
+        self._busy_until = self._boundary
+
+    def on_reading(self, value: float | None, view: RunView) -> None:
+        """A probe was carried out; None if a rank could not."""
+        self._probing.on_reading(value, view)
+
+    def _look(self, view: RunView) -> None:
+        incidents = self._recorder.incidents
+        if self._probing.is_under_way or self._boundary < self._busy_until:
+            return
+        remedy = self._history.due(view.step)
+        if remedy is not None:
+            self._check(remedy, view)
+            return
+        is_watching, oldest = False, None
+        for incident in incidents:
+            watched = self._watched.setdefault(incident.number, _Watched())
+            if self._is_over(incident, watched):
+                continue
+            if self._is_due(incident, watched, view) and self._decide(incident, watched, view):
+                return
+            if watched.look_at is not None:
+                is_watching = True
+                oldest = min(oldest or incident.onset.step, incident.onset.step)
+        self._keep_before(oldest)
+        if not is_watching:
+            self._probing.canary(self._boundary, view, self._confirm)
+
+    # Incidents.
+
+    def _is_over(self, incident: Incident, watched: _Watched) -> bool:
+        if incident.end is None:
+            return False
+        if incident.rolled_back or incident.incident_class in SETTLED:
+            watched.look_at = None
+        return watched.look_at is None
+
+    def _is_due(self, incident: Incident, watched: _Watched, view: RunView) -> bool:
+        """Whether there is anything new to decide upon."""
+        found = evidence.alarms(incident)
+        symptoms = tuple(dict.fromkeys(finding.symptom for finding in found))
+        if symptoms != watched.symptoms:
+            watched.symptoms, watched.look_at = symptoms, 0
+        in_a_row, recently = evidence.count_bad(self._recorder.recent)
+        if in_a_row == BAD_IN_A_ROW or recently == STUCK:
+            watched.look_at = 0
+        return watched.look_at is not None and view.step - found[0].step >= watched.look_at
+
+    def _decide(self, incident: Incident, watched: _Watched, view: RunView) -> bool:
+        """Decide about an incident; whether anything was ordered."""
+        records = self._recorder.recent
+        if not evidence.oddity(records, incident.onset.step).is_known:
+            return False  # the next two records tell whether it was the batch
+        situation = self._complete(
+            situation_of(
+                incident,
+                records,
+                view,
+                probe=watched.reading,
+                probe_waited=watched.reading_waited,
+                planned_changes=self._planned_changes,
+            ),
+            view,
+        )
+        decision = decide(situation, self._config)
+        self._report(situation, decision)
+        watched.look_at = decision.look_again
+        if decision.act is Act.WAIT:
+            return False
+        if decision.act is Act.PROBE:
+            self._probe(situation, watched, view)
+        else:
+            watched.look_at = None
+            self._act(situation, decision, view)
+        return True
+
+    def _complete(self, situation: Situation, view: RunView) -> Situation:
+        """Add what does not depend on the incident: snapshots, what was tried, budgets."""
+        tried = self._history.of(situation)
+        positions = self._positions(situation.onset, view)
+        rollbacks, skipped = self._history.spent(self._boundary)
+        return dataclasses.replace(
+            situation,
+            healthy=self._probing.healthy_before(situation.onset),
+            can_probe=bool(self._known_good(situation, view)),
+            recurrences=len(tried),
+            tried=tuple(remedy.act for remedy in tried),
+            last_depth=tried[-1].depth if tried else 0,
+            slots=view.slots,
+            positions=(positions[0], positions[-1]) if positions else None,
+            resumed_at=self._recorder.resumed_at,
+            rollbacks=rollbacks,
+            skipped=skipped,
+            lr_reductions=self._history.num_lr_reductions,
+            relaunches_left=max(self._config.max_relaunches - self._history.num_relaunches, 0),
+        )
+
+    # Acts.
+
+    def _act(self, situation: Situation, decision: Decision, view: RunView) -> None:
+        chosen = decision.chosen
+        for part in chosen.holds:
+            facts = {"name": part.name, "before": part.before, "after": part.after}
+            self._recorder.event("settings changed", view.step, facts)
+        # A jump is over when the rate is near to what it was; a slow rise when it is back.
+        self._rate_limit = 1.0 if Symptom.LR_RISING in situation.symptoms else JUMP
+        skip = self._positions(chosen.skip_from, view) if decision.act in SKIPPING else ()
+        alarm = view.step - situation.waited
+        remedy = Remedy(
+            situation=situation,
+            act=decision.act,
+            target=chosen.target,
+            num_skipped=len(skip),
+            boundary=self._boundary,
+            check_at=check_step(onset=situation.onset, alarm=alarm, config=self._config),
+        )
+        self._history.add(remedy)
+        self._busy_until = self._boundary + ORDER_BOUNDARIES
+        older = [slot for slot in view.slots if slot <= situation.onset - situation.margin]
+        self._order(
+            Order(
+                to=chosen.target,
+                skip=skip,
+                hold=tuple(dict.fromkeys(part.option for part in chosen.holds)),
+                hold_at=max(older, default=None) if decision.act is Act.HOLD else None,
+                exit_code=decision.exit_code,
+                reason=decision.reason,
+            )
+        )
+
+    def _positions(self, first_step: int | None, view: RunView) -> tuple[int, ...]:
+        """The data positions from a step up to the present one."""
+        starts = [
+            record.data_position
+            for record in self._recorder.recent
+            if first_step is not None and record.step >= first_step and record.data_position >= 0
+        ]
+        return tuple(range(min(starts), view.next_position)) if starts else ()
+
+    # Probes.
+
+    def _known_good(self, situation: Situation, view: RunView) -> list[Record]:
+        return self._probing.records_before(situation.onset - situation.margin + 1, view)
+
+    def _probe(self, situation: Situation, watched: _Watched, view: RunView) -> None:
+        def then(value: float, now: RunView) -> None:
+            watched.reading, watched.reading_waited, watched.look_at = value, situation.waited, 0
+            self._look(now)
+
+        self._probing.start(self._known_good(situation, view), view, then, "incident")
+
+    def _check(self, remedy: Remedy, view: RunView) -> None:
+        """Has a remedy helped? One probe, where it can be made."""
+        remedy.is_checked = True
+        situation, act = remedy.situation, remedy.act.value
+        records = self._known_good(situation, view)
+        if not records:
+            self._recorder.event("check", view.step, {"act": act, "helped": None})
+            return
+
+        def then(value: float, now: RunView) -> None:
+            helped = self._probing.reading(value, before=situation.onset).is_healthy
+            facts = {"act": act, "helped": helped, "value": value}
+            self._recorder.event("check", now.step, facts)
+            words = "helped" if helped else "has NOT helped"
+            log.info("trimtab: %s at step %d %s (probe %+.3f)", act, situation.onset, words, value)
+            if not helped:
+                self._decide_by_reading(dataclasses.replace(situation, probe=value), now)
+
+        self._probing.start(records, view, then, "check")
+
+    def _confirm(self, last_good: int, view: RunView) -> None:
+        """The canary reads too high: probe with more batches, from before its last good reading."""
+        unknown = Situation(step=view.step, onset=last_good, waited=0, certainty=FACT)
+        records = self._known_good(unknown, view)
+        if not records:
+            return
+
+        def then(value: float, now: RunView) -> None:
+            if not self._probing.reading(value).is_healthy:
+                slope = evidence.slope(self._recorder.recent, last_good)
+                self._decide_by_reading(dataclasses.replace(unknown, probe=value, slope=slope), now)
+
+        self._probing.start(records, view, then, "canary again")
+
+    def _decide_by_reading(self, situation: Situation, view: RunView) -> None:
+        """Decide where a probe has found harm, whatever the detectors say."""
+        waited = view.step - situation.onset
+        known = dataclasses.replace(
+            situation, step=view.step, waited=waited, probe_waited=max(waited, 0)
+        )
+        complete = self._complete(known, view)
+        decision = decide(complete, self._config)
+        self._report(complete, decision)
+        if decision.act not in (Act.WAIT, Act.PROBE):
+            self._act(complete, decision, view)
+
+    def _report(self, situation: Situation, decision: Decision) -> None:
+        """Write a decision down."""
+        self._log.append(situation, decision)
+        cost = decision.chosen.cost
+        facts = {
+            "incident": situation.incident,
+            "act": decision.act.value,
+            "cost": cost if math.isfinite(cost) else None,
+            "reason": decision.reason,
+        }
+        self._recorder.event("decision", situation.step, facts)
+        if decision.act not in (Act.WAIT, Act.PROBE):
+            log.warning("trimtab: %s: %s", decision.act.value, decision.reason)

@@ -1,0 +1,128 @@
+"""What the records of a run say about an incident: the input of the ladder, on the first rank."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trimtab.core import signals
+from trimtab.core.builder import Record
+from trimtab.core.findings import Finding, Severity
+from trimtab.core.incidents import Incident
+
+DATED_DETECTORS = frozenset({"state-jump", "non-finite", "counters"})
+"""Their findings are at the step of the fault."""
+
+ODD_SIGMAS = 4.0
+"""A loss this many deviations above the median is that of an odd batch. Source: hard batches that
+were taken for a fault in healthy runs of the lab."""
+
+USUAL_RECORDS, MIN_USUAL = 64, 16
+"""Records before the onset that say what is usual, and how many of them are needed."""
+
+SETTLING_RECORDS = 2
+"""Records after an odd batch that tell whether it was the batch."""
+
+SLOPE_RECORDS = 128
+RECENT_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOddity:
+    """Whether the batch at the onset explains what was found there."""
+
+    is_odd: bool
+    is_known: bool
+    """Whether enough records have followed to say so."""
+
+
+def alarms(incident: Incident) -> list[Finding]:
+    """The findings that make it an incident."""
+    found = [finding for finding in incident.findings if finding.severity is Severity.ALARM]
+    return found or list(incident.findings)
+
+
+def signals_of(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """The signals that show them; the parts of one signal are one."""
+    return tuple(dict.fromkeys(finding.signal.partition("/")[0] for finding in findings))
+
+
+def is_bad(record: Record) -> bool:
+    """Whether a step was discarded, or its loss was not finite."""
+    loss = record.signals.get(signals.LOSS)
+    is_discarded = record.signals.get(signals.DISCARDED, 0.0) > 0
+    return is_discarded or (loss is not None and not math.isfinite(loss))
+
+
+def count_bad(records: Sequence[Record]) -> tuple[int, int]:
+    """Bad steps in a row up to now, and among the last 20."""
+    recent = [is_bad(record) for record in records[-RECENT_STEPS:]]
+    in_a_row = next((n for n, bad in enumerate(reversed(recent)) if not bad), len(recent))
+    return in_a_row, sum(recent)
+
+
+def usual_loss(records: Sequence[Record], onset: int) -> tuple[float, float] | None:
+    """Median and deviation of the loss before the onset; None if too little is known."""
+    losses = _losses([r for r in records if r.step < onset][-USUAL_RECORDS:])
+    if len(losses) < MIN_USUAL:
+        return None
+    middle = statistics.median(losses)
+    return middle, 1.4826 * statistics.median(abs(loss - middle) for loss in losses)
+
+
+def oddity(records: Sequence[Record], onset: int) -> BatchOddity:
+    """Whether the loss of the batch at the onset alone was far above usual."""
+    usual = usual_loss(records, onset)
+    after = [record for record in records if record.step >= onset]
+    first = after[0].signals.get(signals.LOSS) if after else None
+    if usual is None or first is None:
+        return BatchOddity(is_odd=False, is_known=True)
+    limit = usual[0] + ODD_SIGMAS * usual[1]
+    if first <= limit or not math.isfinite(first):
+        return BatchOddity(is_odd=False, is_known=True)
+    following = _losses(after[1 : 1 + SETTLING_RECORDS])
+    if any(loss > limit for loss in following):
+        return BatchOddity(is_odd=False, is_known=True)
+    return BatchOddity(is_odd=True, is_known=len(following) == SETTLING_RECORDS)
+
+
+def loss_excess(records: Sequence[Record], onset: int) -> tuple[float, float] | None:
+    """Mean loss of the last records minus the usual one, and its deviation."""
+    usual = usual_loss(records, onset)
+    since = [
+        r.signals[signals.LOSS] for r in records if r.step > onset and signals.LOSS in r.signals
+    ]
+    if usual is None or not since:
+        return None
+    last = since[-8:]
+    return statistics.fmean(last) - usual[0], usual[1] / math.sqrt(len(last))
+
+
+def slope(records: Sequence[Record], onset: int) -> float | None:
+    """How much the loss fell per step before the onset; None if too little is known."""
+    losses = _losses([r for r in records if r.step < onset][-SLOPE_RECORDS:])
+    if len(losses) < 2 * MIN_USUAL:
+        return None
+    half = len(losses) // 2
+    earlier, later = statistics.median(losses[:half]), statistics.median(losses[-half:])
+    return (earlier - later) / (len(losses) - half)
+
+
+def probe_steps(
+    records: Sequence[Record], before: int, count: int, *, not_before: int = 0
+) -> list[Record]:
+    """The last records before a step that were trained on and can be compared."""
+    good = [
+        record
+        for record in records
+        if not_before <= record.step < before
+        and not is_bad(record)
+        and record.data_position >= 0
+        and signals.LOSS in record.signals
+    ]
+    return good[-count:]
+
+
+def _losses(records: Sequence[Record]) -> list[float]:
+    found = [record.signals[signals.LOSS] for record in records if signals.LOSS in record.signals]
+    return [loss for loss in found if math.isfinite(loss)]

@@ -1,0 +1,128 @@
+"""Probing: when the weights are probed, with which batches, and what healthy readings look like.
+
+A healthy run is probed every now and then as well: the canary. Its readings are the scale for those
+after an alarm, and it finds what the training loss hides, such as a source of easy garbage.
+"""
+
+from collections.abc import Callable, Sequence
+
+from trimtab.core import signals
+from trimtab.core.builder import Record
+from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.recover.decide import evidence
+from trimtab.live.recover.decide.run_view import RunView
+from trimtab.live.recover.order import Order, ProbeStep
+from trimtab.policy.ladder.canary import CANARY_STEPS, canary_every
+from trimtab.policy.ladder.reading import MIN_READINGS, Reading, scale_of
+
+PROBE_STEPS = 8
+"""Steps whose batches are probed after an alarm. Source: with 8, healthy readings of the lab lie
+within 0.03 of each other."""
+
+PROBE_AGE, MIN_AGE = 128, 16
+"""Steps between training on a batch and probing with it, at most and at least. All readings of a
+run use batches of the same age, so that they can be compared. Old ones show what a run forgets
+while a different source of data takes over: batches of 16 steps ago are of that source already."""
+
+MAX_READINGS = 32
+
+Then = Callable[[float, RunView], None]
+"""What to do with a reading, and the run at that boundary."""
+
+
+class Probing:
+    """Orders probes, one at a time, and remembers the healthy readings."""
+
+    def __init__(
+        self, recorder: RunRecorder, order: Callable[[Order], None], canary_share: float
+    ) -> None:
+        self._recorder = recorder
+        self._order = order
+        self._every = canary_every(canary_share)
+        self._then: Then | None = None
+        self._last_canary = 0
+        self._not_before = 0
+        """Batches from before this step cannot be compared: a change was planned."""
+        self.healthy: list[tuple[int, float]] = []
+        """Step and reading."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a probe was ordered and has not been carried out yet."""
+        return self._then is not None
+
+    def planned_change(self, step: int) -> None:
+        """The data may differ from here on: earlier readings and batches say nothing about it."""
+        self._not_before = step
+        self.healthy.clear()
+
+    def rolled_back(self, step: int) -> None:
+        """The run has gone back to a step: orders under way and later readings are void."""
+        self._then = None
+        self.healthy = [part for part in self.healthy if part[0] <= step]
+
+    def reading(self, value: float, before: int | None = None) -> Reading:
+        """A value on the scale of the healthy readings, or of those before a step."""
+        mean, sigma = scale_of(self.healthy_before(before))
+        return Reading(value=value, mean=mean, sigma=sigma)
+
+    def healthy_before(self, step: int | None) -> tuple[float, ...]:
+        """The healthy readings from before a step."""
+        return tuple(value for at, value in self.healthy if step is None or at <= step)
+
+    def records_before(self, step: int, view: RunView, count: int = PROBE_STEPS) -> list[Record]:
+        """The last steps before this one whose batches can be run again."""
+        if not view.can_probe or not view.slots:
+            return []
+        first = max(self._not_before, view.slots[0])  # the tape reaches back to the first snapshot
+        age = min(PROBE_AGE, (view.step - first) // 2)
+        last = min(step, view.step - age + count // 2)
+        if age < MIN_AGE:
+            return []
+        return evidence.probe_steps(self._recorder.recent, last, count, not_before=first)
+
+    def start(self, records: Sequence[Record], view: RunView, then: Then, purpose: str) -> None:
+        """Order a probe with the batches of these steps; its reading goes to `then`."""
+
+        def journalled(value: float, now: RunView) -> None:
+            facts = {"value": value, "steps": len(records), "purpose": purpose}
+            self._recorder.event("probe", now.step, facts)
+            then(value, now)
+
+        self._then = journalled
+        steps = [
+            ProbeStep(
+                step=record.step,
+                trained=record.signals[signals.LOSS],
+                positions=tuple(
+                    range(record.data_position, record.data_position + view.accumulate)
+                ),
+            )
+            for record in records
+        ]
+        self._order(Order(to=None, probe=tuple(steps)))
+
+    def on_reading(self, value: float | None, view: RunView) -> None:
+        """A probe was carried out; None if a rank could not."""
+        then, self._then = self._then, None
+        if then is not None and value is not None:
+            then(value, view)
+
+    def canary(self, boundary: int, view: RunView, on_bad: Callable[[int, RunView], None]) -> None:
+        """Probe a healthy run if it is time; `on_bad` gets the step of the last good reading."""
+        if self._every is None or boundary - self._last_canary < self._every:
+            return
+        self._last_canary = boundary
+        records = self.records_before(view.step, view, CANARY_STEPS)
+        if not records:
+            return
+
+        def then(value: float, now: RunView) -> None:
+            is_judged = len(self.healthy) >= MIN_READINGS
+            if is_judged and not self.reading(value).is_healthy:
+                on_bad(self.healthy[-1][0], now)
+            else:
+                self.healthy.append((now.step, value))
+                del self.healthy[:-MAX_READINGS]
+
+        self.start(records, view, then, "canary")

@@ -1,0 +1,59 @@
+"""RunView: what may be asked about a run at a boundary between two steps."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from trimtab.live.recover.holds import Holds
+from trimtab.policy.ladder.differences import RATE, SettingsView, plain_options
+from trimtab.restore.snapshot import Snapshot
+from trimtab.restore.training_state import TrainingState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """The run as the next step is about to begin."""
+
+    step: int
+    """The next step."""
+    accumulate: int
+    """Batches of a step."""
+    next_position: int
+    """Data position of the next batch."""
+    slots: tuple[int, ...]
+    """The steps of the snapshots, oldest first."""
+    settings: Callable[[], SettingsView]
+    """The present settings."""
+    settings_at: Callable[[], Sequence[SettingsView]]
+    """The settings of each snapshot."""
+    rate_ratio: Callable[[], float | None]
+    """The planned learning rate divided by the one that is held; None if none is held."""
+    can_probe: bool
+
+
+def settings_now(holds: Holds, state: TrainingState, step: int) -> SettingsView:
+    """The settings with which updates are made: what is held counts."""
+    with holds.effective(state.optimizers):
+        options = plain_options(state.group_options())
+    return SettingsView(step=step, options=options, requires_grad=state.requires_grad())
+
+
+def rate_ratio(holds: Holds, state: TrainingState) -> float | None:
+    """The planned learning rate divided by the one that is held, the largest of all groups."""
+    if RATE not in holds.names:
+        return None
+    planned = _rates(state)
+    with holds.effective(state.optimizers):
+        held = _rates(state)
+    return max((p / h for p, h in zip(planned, held, strict=True) if h > 0), default=None)
+
+
+def _rates(state: TrainingState) -> list[float]:
+    options = plain_options(state.group_options())
+    return [float(group[RATE]) for groups in options for group in groups if RATE in group]
+
+
+def settings_of(slot: Snapshot) -> SettingsView:
+    """The settings of a snapshot."""
+    return SettingsView(
+        step=slot.step, options=plain_options(slot.options()), requires_grad=slot.requires_grad
+    )

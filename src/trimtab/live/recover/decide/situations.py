@@ -1,0 +1,70 @@
+"""From an incident, the records and the settings to the situation that the ladder decides upon."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from trimtab.core.builder import Record
+from trimtab.core.incidents import Incident
+from trimtab.live.recover.decide import evidence
+from trimtab.live.recover.decide.run_view import RunView
+from trimtab.policy.ladder.differences import find_differences
+from trimtab.policy.ladder.origins import certainty_of
+from trimtab.policy.ladder.situation import SettingDifference, Situation
+from trimtab.policy.symptoms import Family, family_of, traits_of
+
+
+def situation_of(
+    incident: Incident,
+    records: Sequence[Record],
+    view: RunView,
+    *,
+    probe: float | None,
+    probe_waited: int,
+    planned_changes: Sequence[int],
+) -> Situation:
+    """What is known about an incident at this boundary, without what was tried before."""
+    found = evidence.alarms(incident)
+    symptoms = tuple(dict.fromkeys(finding.symptom for finding in found))
+    names = evidence.signals_of(found)
+    family = family_of(symptoms)
+    deciding = [one for one in found if traits_of(one.symptom).family is family]
+    onset = incident.onset.step
+    in_a_row, recently = evidence.count_bad(records)
+    excess = evidence.loss_excess(records, onset)
+    situation = Situation(
+        incident=incident.number,
+        step=view.step,
+        onset=onset,
+        waited=view.step - found[0].step,
+        symptoms=symptoms,
+        signals=names,
+        is_dated=all(one.detector in evidence.DATED_DETECTORS for one in deciding),
+        batch_was_odd=evidence.oddity(records, onset).is_odd,
+        bad_in_a_row=in_a_row,
+        bad_recently=recently,
+        probe=probe,
+        probe_waited=probe_waited,
+        loss_excess=None if excess is None else excess[0],
+        loss_noise=None if excess is None else excess[1],
+        slope=evidence.slope(records, onset),
+    )
+    differences = differences_of(situation, view, planned_changes)
+    certainty = max(finding.confidence for finding in found) * certainty_of(
+        has_fact=any(traits_of(one.symptom).is_fact for one in deciding),
+        num_signals=len(names),
+        has_difference=bool(differences),
+    )
+    return dataclasses.replace(situation, differences=differences, certainty=certainty)
+
+
+def differences_of(
+    situation: Situation, view: RunView, planned_changes: Sequence[int]
+) -> tuple[SettingDifference, ...]:
+    """The settings that differ from those of the last healthy snapshot."""
+    before = situation.onset - situation.margin
+    return find_differences(
+        [settings for settings in view.settings_at() if settings.step <= before],
+        view.settings(),
+        with_rate=situation.family is Family.RATE,
+        planned_changes=planned_changes,
+    )

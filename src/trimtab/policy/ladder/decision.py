@@ -1,0 +1,52 @@
+"""Decision: what to do, why, and what else there was to do."""
+
+from dataclasses import dataclass
+
+from trimtab.policy.ladder.situation import ROLLBACKS, Act, SettingDifference
+
+RELAUNCH_CODE, STOP_CODE = 75, 76
+"""Exit codes: 75 (EX_TEMPFAIL) asks for a relaunch, 76 says that it cannot help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One thing that could be done."""
+
+    act: Act
+    cost: float
+    """Expected cost in steps of training; inf where the run would be lost."""
+    target: int | None = None
+    """The step to return to, of an act that restores."""
+    skip_from: int | None = None
+    """The first step whose batches are skipped; the last is the present one."""
+    holds: tuple[SettingDifference, ...] = ()
+    """Settings to keep at what they were before."""
+    refused: str = ""
+    """Why it may not be chosen; empty if it may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The option that was chosen, with its reason and the alternatives."""
+
+    chosen: Option
+    reason: str
+    alternatives: tuple[Option, ...]
+    """The other options, cheapest first."""
+    look_again: int | None = None
+    """Steps since the alarm at which to decide again; None to leave the incident alone."""
+
+    @property
+    def act(self) -> Act:
+        """What to do."""
+        return self.chosen.act
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of an act that ends the run."""
+        return {Act.RELAUNCH: RELAUNCH_CODE, Act.STOP: STOP_CODE}.get(self.act)
+
+    @property
+    def is_rollback(self) -> bool:
+        """Whether the run returns to a snapshot."""
+        return self.act in ROLLBACKS

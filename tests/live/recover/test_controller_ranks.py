@@ -1,0 +1,52 @@
+"""A run on two ranks that recovers by itself: both probe, both go back, both end alike."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.live.recover.test_controller import ONSET, Loop, acts, events
+from tests.ranks import run_ranks
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from trimtab.journal import RunDirectory
+from trimtab.policy.ladder.decision_log import recompute
+
+
+def wrap(layout: str, model: nn.Module) -> nn.Module:
+    if layout == "ddp":
+        return DistributedDataParallel(model)
+    fully_shard(model)
+    return model
+
+
+def flip_on_one_rank(rank: int, loop: Loop, step: int, tick: int) -> None:
+    if tick == ONSET and rank == 1:
+        weight: Any = loop.plain.head.weight
+        with torch.no_grad():
+            local = weight.to_local() if hasattr(weight, "to_local") else weight
+            local[3, 3] = 1e30
+
+
+def clean_and_flipped(layout: str, folder: Path, rank: int) -> None:
+    clean = Loop(wrap=partial(wrap, layout), rank=rank).train(folder / "clean")
+    flipped = Loop(partial(flip_on_one_rank, rank), partial(wrap, layout), rank)
+    flipped.train(folder / "flipped")
+    assert flipped.losses == clean.losses
+    for one, other in zip(clean.model.parameters(), flipped.model.parameters(), strict=True):
+        a, b = (t.to_local() if hasattr(t, "to_local") else t for t in (one, other))
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("layout", ["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])
+def test_a_weight_that_flips_on_one_rank_is_restored_on_both(layout: str, tmp_path: Path) -> None:
+    run_ranks(partial(clean_and_flipped, layout, tmp_path), 2)
+    assert acts(tmp_path / "clean") == []
+    assert acts(tmp_path / "flipped") == ["restore"]
+    assert [event.facts["helped"] for event in events(tmp_path / "flipped", "check")] == [True]
+    number, mismatches = recompute(RunDirectory(tmp_path / "flipped").decisions)
+    assert number >= 2
+    assert mismatches == []
