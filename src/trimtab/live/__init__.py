@@ -26,5 +26,6 @@ guard that only observes changes nothing. Nothing on this path reads a device va
     shield.py       a bug fails alone    ranks/     where ranks meet
     no_guard.py     when switched off    protect/   keeping bad steps from the weights
     optimizers.py   finding optimizers   recover/   returning to an earlier step
-                                         host/      records, journal, judgement, reports
+    parts.py        what it is made of   host/      records, journal, judgement, reports
+    starting_ranks.py  who starts
 """

@@ -1,10 +1,8 @@
 """`trimtab.watch`: puts a guard around a training run."""
 
-import hashlib
 import platform
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,20 +21,16 @@ from trimtab.live.host.batch_memory import BatchMemory, find_decode
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.loop.hang_watchdog import HangWatchdog
 from trimtab.live.loop.step_monitor import StepMonitor
-from trimtab.live.measure.activations import Activations
-from trimtab.live.measure.slow_meter import SlowMeter
-from trimtab.live.measure.step_meter import StepMeter
-from trimtab.live.measure.telemetry import Telemetry
 from trimtab.live.no_guard import NoGuard
-from trimtab.live.optimizers import find_optimizers, parameters_of
-from trimtab.live.protect.gate import Gate
-from trimtab.live.ranks.rank_group import RankFacts, RankGroup, announce, find_ranks, join_group
-from trimtab.live.ranks.shards import local
+from trimtab.live.optimizers import parameters_of
+from trimtab.live.parts import Parts
+from trimtab.live.ranks.rank_group import RankFacts, announce, find_ranks
 from trimtab.live.recover.decide.controller import Controller
 from trimtab.live.recover.inputs import as_schedulers, as_state, require_schedulers
 from trimtab.live.recover.quarantine import read_quarantine
 from trimtab.live.recover.recovery import Recovery
-from trimtab.live.shield import Shields, log
+from trimtab.live.shield import log
+from trimtab.live.starting_ranks import StartingRanks
 from trimtab.restore.training_state import TrainingState
 
 GATE_STATE = "trimtab: gate"
@@ -115,17 +109,16 @@ def watch(
     facts = {"mode": chosen.value, "dtype": dtype, "seed": seed, "link": link}
     run = RunDirectory(Path(run_dir).absolute())
     quarantined = read_quarantine(run.quarantine) if chosen is Mode.RECOVER else ()
-    ranks = _Ranks(model, process_group, settings, chosen, quarantined)
-    parts: _Parts | None = None
+    ranks = StartingRanks(model, process_group, settings, chosen, quarantined)
+    parts: Parts | None = None
     problem: Exception | None = None
     try:
-        parts = _Parts.build(model, optimizer, settings, chosen)
+        parts = Parts.build(model, optimizer, settings, chosen)
         schedulers, others = as_schedulers(scheduler), as_state(state)
         if chosen is Mode.RECOVER:
             require_schedulers(parts.optimizers, schedulers)
         if ranks.place == 0:
             manifest = _manifest(model, parts.optimizers, settings, ranks.world, facts)
-            run = RunDirectory(Path(run_dir).absolute())
             parts.recorder = RunRecorder(
                 run,
                 settings,
@@ -203,125 +196,6 @@ def watch(
         raise problem
     log.error("trimtab could not start and steps aside; training continues", exc_info=problem)
     return NoGuard(model, step, checkpoints)
-
-
-@dataclass(slots=True)
-class _Parts:
-    """The parts of a guard that do not know of other ranks."""
-
-    optimizers: tuple[Optimizer, ...]
-    meter: StepMeter
-    slow: SlowMeter
-    shields: Shields
-    gate: Gate | None = None
-    recorder: RunRecorder | None = None
-    report_promotion: Callable[[str], None] = lambda name: None
-
-    @classmethod
-    def build(cls, model: nn.Module, optimizer: Any, config: Config, mode: Mode) -> "_Parts":
-        optimizers = find_optimizers(optimizer, is_protected=mode.is_protected)
-        parameters = parameters_of(optimizers)
-        if not parameters:
-            raise ConfigError("the optimizer has no parameters; add them before trimtab.watch")
-        device = local(parameters[0]).device
-        shields = Shields()
-        meter = StepMeter(optimizers, device)
-        live = config.live
-        slow = SlowMeter(
-            Telemetry(model, optimizers, meter.gradients, device),
-            Activations(model, device) if live.activations else None,
-            shields,
-            live.telemetry_every,
-            device,
-            config.recover.snapshot_every if mode is Mode.RECOVER else None,
-        )
-        parts = cls(optimizers, meter, slow, shields)
-        if mode.is_protected:
-            parts.gate = Gate(
-                model,
-                optimizers,
-                config.gate,
-                device,
-                shields.gate,
-                lambda name: parts.report_promotion(name),
-            )
-        return parts
-
-    def undo(self) -> None:
-        """Remove every trace of a start that failed."""
-        self.slow.disarm()
-        if self.gate is not None:
-            self.gate.close()
-        if self.recorder is not None:
-            self.recorder.journal.close("could not start")
-
-
-class _Ranks:
-    """Finds the other ranks: now if there are any, else at the first update."""
-
-    def __init__(
-        self,
-        model: nn.Module,
-        process_group: Any,
-        config: Config,
-        mode: Mode,
-        quarantined: tuple[int, ...],
-    ) -> None:
-        self._model = model
-        self._process_group = process_group
-        self._config = config
-        self._quarantined = quarantined
-        live = config.live
-        self._settings = f"{mode.value} {live.lag_steps} {live.telemetry_every}"
-        if mode is Mode.RECOVER:
-            recover = config.recover
-            self._settings += f" {recover.snapshot_every} {recover.oldest_steps}"
-        self._facts = RankFacts()
-        self._device = torch.device("cpu")
-        self._has_joined = False
-
-    @property
-    def _ranks(self) -> list[int]:
-        if not dist.is_available() or not dist.is_initialized():
-            return [0]
-        return find_ranks(self._model, self._process_group)
-
-    @property
-    def place(self) -> int:
-        """Of this process among the ranks."""
-        ranks = self._ranks
-        return 0 if len(ranks) == 1 else ranks.index(dist.get_rank())
-
-    @property
-    def world(self) -> int:
-        """How many ranks there are."""
-        return len(self._ranks)
-
-    def set_facts(self, parts: _Parts | None, problem: Exception | None) -> None:
-        """Set what this rank reports to the others."""
-        if parts is None:
-            self._facts = RankFacts(error=str(problem), settings=self._settings)
-            return
-        names = sorted(
-            f"{name} {tuple(parameter.shape)}" for name, parameter in self._model.named_parameters()
-        )
-        self._device = parts.meter.device
-        self._facts = RankFacts(
-            error=None if problem is None else str(problem),
-            num_optimizers=len(parts.optimizers),
-            settings=self._settings,
-            slots=parts.slow.slots,
-            quarantined=self._quarantined,
-            names=hashlib.blake2b(repr(names).encode()).hexdigest(),
-        )
-
-    def join(self) -> RankGroup | None:
-        """Agree with the other ranks; None if there are none."""
-        if self._has_joined or not dist.is_available() or not dist.is_initialized():
-            return None
-        self._has_joined = True
-        seconds = self._config.live.rank_timeout_seconds
-        return join_group(self._ranks, self._facts, self._device, seconds)
 
 
 def _mode(name: Mode | str) -> Mode:

@@ -110,7 +110,6 @@ def train(
             step=first_step,
             dtype=config.dtype,
             seed=config.seed,
-            scheduler=run.scheduler,
             batch_loss=partial(_batch_loss, config, run, forward, ranks),
         ) as guard:
             steps = guard.steps(
