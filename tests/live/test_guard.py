@@ -160,7 +160,7 @@ def test_a_step_that_nobody_recorded_is_left_alone_and_told(tmp_path: Path) -> N
         optimizer.step()
     block = journal_of(tmp_path)
     assert len(block) == 5
-    assert [event.kind for event in block.events] == ["unobserved step"]
+    assert [event.kind for event in block.events] == ["unobserved step", "state saved"]
 
 
 def test_the_step_that_dcp_makes_to_have_a_state_is_left_alone(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ def test_a_resume_is_told_and_steps_that_go_back_are_a_new_attempt(tmp_path: Pat
     block = journal_of(tmp_path)
     assert block.step.tolist() == [*range(20), *range(4, 14)]
     assert block.attempt.tolist() == [0] * 20 + [1] * 10
-    assert [event.kind for event in block.events] == ["resume", "resume"]
+    assert [event.kind for event in block.events if event.kind == "resume"] == ["resume"] * 2
 
 
 def test_off_means_off_with_the_same_face(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Guard: what the user holds while a run is watched."""
 
+import json
 import weakref
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -11,6 +12,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from trimtab.core import signals
 from trimtab.core.incidents import Incident
+from trimtab.detect.resume.facts import DATA_POSITION, STATE_SAVED
 from trimtab.live.loop.step_loop import Step, StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.numbers import Number, OddNumber
@@ -29,6 +31,11 @@ RESERVED = frozenset(
 )
 """Signals that trimtab measures itself; a user's signal may not take their names."""
 
+RESERVED_PREFIXES = (
+    *(signals.GRAD_NORM_OF, signals.ACTIVATION_RMS),
+    *(signals.RESUME_SAVED, signals.RESUME_FOUND),
+)
+
 
 class Guard:
     """Watches a run; a bug in here stops a part of the guard, never the training loop."""
@@ -38,6 +45,8 @@ class Guard:
         self._monitor = monitor
         self._ending = "closed"
         self._data_position = 0
+        self._saved: int | None = None
+        """The step whose state was journalled last."""
         self._reported: set[str] = set()
         """What has been logged already."""
         # A guard that is dropped, or never closed before the program ends, closes itself.
@@ -79,6 +88,9 @@ class Guard:
             return
         with monitor.shields.user.guarding("record"):
             monitor.facts.note_loss_scale()
+        if monitor.resume.is_before_first_record and loss is not None:
+            with monitor.shields.resume.guarding("record"):
+                monitor.resume.look_at_record()
         with monitor.shields.numbers.guarding("record"):
             if loss is not None:
                 try:
@@ -135,6 +147,8 @@ class Guard:
         if monitor.is_watching and monitor.recorder is not None:
             with monitor.shields.host.guarding("event"):
                 monitor.recorder.event(kind, monitor.next_step, facts)
+                if kind == "checkpoint":
+                    self._journal_state()
 
     def steps(
         self, loader: Iterable[Any], accumulate: int = 1, *, data_position: int | None = None
@@ -147,29 +161,51 @@ class Guard:
         monitor = self._monitor
         start = self._data_position if data_position is None else data_position
         loop = StepLoop(loader, accumulate, start)
-        monitor.facts.loop = loop
+        resume = monitor.resume
+        monitor.facts.loop = resume.loop = loop
+        resume.position_is_given = data_position is not None
         self._ending = "left the loop"
+        self._look_at_generators()
         for step in loop.run(lambda: monitor.next_step):
+            self._look_at_generators()
             yield step
             monitor.end_step(step.number)
             self._data_position = step.data_position + len(step.batches)
         self._ending = "end of data"
 
     def state_dict(self) -> dict[str, Any]:
-        """What the gate has learnt, the same on every rank; empty if nothing is protected."""
+        """What belongs into a checkpoint: save it in the same moment as the rest.
+
+        What the gate has learnt, the same on every rank; and what the state is like now (`audit`,
+        as text), so that a resume from it can be checked. Reads the device.
+        """
         gate = self._monitor.gate
-        return {} if gate is None else {"gate": gate.rule.state_dict()}
+        state: dict[str, Any] = {} if gate is None else {"gate": gate.rule.state_dict()}
+        facts = self._journal_state()
+        return state if facts is None else {**state, "audit": json.dumps(facts)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what the gate had learnt; call it on every rank, with the same state."""
+        """Continue from a saved state; call it on every rank, before the first step."""
         gate = self._monitor.gate
         if gate is not None and "gate" in state:
             gate.rule.load_state_dict(state["gate"])
+        if "audit" in state:
+            with self._monitor.shields.resume.guarding("load_state_dict"):
+                facts = self._monitor.resume.load(state["audit"])
+                self._data_position = int(facts.get(DATA_POSITION, self._data_position))
 
     def close(self, how: str | None = None) -> None:
         """Write what is left, judge what is open, take every hook off again."""
         self._finalizer.detach()
-        self._monitor.close(how or self._ending)
+        monitor = self._monitor
+        if (
+            monitor.is_watching
+            and monitor.recorder is not None
+            and self._saved != monitor.next_step
+        ):
+            # Nothing says that what is drawn from now on belongs to the run.
+            self._journal_state(with_generators=False)
+        monitor.close(how or self._ending)
 
     def __enter__(self) -> Self:
         return self
@@ -182,6 +218,25 @@ class Guard:
     ) -> None:
         self.close(None if kind is None else f"raised {kind.__name__}")
 
+    def _journal_state(self, *, with_generators: bool = True) -> dict[str, float] | None:
+        """What the state is like now, also as an event; None if that cannot be found out."""
+        monitor = self._monitor
+        if monitor.shields.resume.is_down:
+            return None
+        with monitor.shields.resume.guarding("state"):
+            step = monitor.next_step
+            facts = monitor.resume.collect(step, with_generators=with_generators)
+            if monitor.is_watching and monitor.recorder is not None:
+                monitor.recorder.event(STATE_SAVED, step, {"state": facts})
+            self._saved = step
+            return facts
+        return None
+
+    def _look_at_generators(self) -> None:
+        if self._monitor.resume.is_before_first_record:
+            with self._monitor.shields.resume.guarding("steps"):
+                self._monitor.resume.look_at_generators()
+
     def _is_evaluation(self, loss: Any) -> bool:
         """Whether a loss cannot be one that is trained on."""
         if isinstance(loss, torch.Tensor) and loss.requires_grad:
@@ -193,7 +248,7 @@ class Guard:
         monitor = self._monitor
         if monitor.recorder is None:
             return
-        if name in RESERVED or name.startswith((signals.GRAD_NORM_OF, signals.ACTIVATION_RMS)):
+        if name in RESERVED or name.startswith(RESERVED_PREFIXES):
             self._report_once(f"trimtab: {name!r} is a signal of trimtab; give yours another name")
             return
         with monitor.shields.user.guarding("record"):

@@ -86,6 +86,7 @@ class Shields:
         self.user = Shield("user signals", "they are not recorded, the rest continues")
         self.host = Shield("journal", "nothing is recorded any more, the rest continues")
         self.judge = Shield("judge", "records are not judged any more, the rest continues")
+        self.resume = Shield("resume audit", "this resume is not audited, the rest continues")
         self.gate = Shield("gate", "trimtab protects no longer; it keeps watching")
 
     def __iter__(self) -> Iterator[Shield]:

@@ -15,13 +15,17 @@ from trimtab.core import signals
 from trimtab.core.block import Block, Event
 from trimtab.core.builder import BlockBuilder, Record
 from trimtab.core.config import Config
+from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentChange
 from trimtab.core.signals import Quality
+from trimtab.detect.resume.journal_past import JournalPast
+from trimtab.detect.resume.resume_audit import AUDIT_EVENT, ResumeAudit, describe
 from trimtab.diagnose.context import RunFacts
 from trimtab.diagnosis import build_report, make_judge, read_run
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.live.host.clip_detector import ClipDetector
 from trimtab.live.host.incident_log import IncidentLog
+from trimtab.live.host.resume_facts import ResumeFacts
 from trimtab.live.host.step_note import StepNote
 from trimtab.live.shield import Shield, log
 from trimtab.policy.incident_report import IncidentReport
@@ -60,6 +64,10 @@ class RunRecorder:
     ) -> None:
         self._run = run
         earlier = read_journal(run).block if run.exists() else Block.empty()
+        self.past = JournalPast.of(earlier, first_step) if len(earlier) else None
+        """What the journal says about the state that the run resumes from."""
+        self.resume: ResumeFacts | None = None
+        """What the first record has to say about it."""
         self._attempt = int(earlier.attempt[-1]) if len(earlier) else 0
         self._last_clock: float | None = None
         self._last_step = first_step - 1
@@ -120,6 +128,7 @@ class RunRecorder:
                 self._advise()
         found = {**note.user_signals(), signals.CLOCK: note.clock, **note.signals, **values}
         found |= self._derive(found)
+        is_audited = self.resume is not None and self._add_resume_facts(found)
         tick = self.journal.append(step, found, self._attempt, note.data_position)
         self._next_tick = tick + 1
         record = Record(
@@ -135,7 +144,8 @@ class RunRecorder:
         self._check_journal(step)
         self._pending.append(record)
         now = time.monotonic()
-        if now - self._last_judged >= JUDGE_SECONDS or len(self._pending) >= JUDGE_RECORDS:
+        is_due = now - self._last_judged >= JUDGE_SECONDS or len(self._pending) >= JUDGE_RECORDS
+        if is_due or is_audited:
             self._last_judged = now
             self._judge_pending()
 
@@ -201,10 +211,34 @@ class RunRecorder:
         events = [event for event in self._pending_events if event.tick <= last]
         self._pending_events = [event for event in self._pending_events if event.tick > last]
         with self._shield.guarding("record"):
-            for change in self._judge.update(_block(records, events)).changes:
+            judgement = self._judge.update(_block(records, events))
+            self._report_audit(judgement.findings)
+            for change in judgement.changes:
                 self._report(change)
             self._report_failures(self._judge.failures[self._num_failures :])
             self._num_failures = len(self._judge.failures)
+
+    def _add_resume_facts(self, found: dict[str, float]) -> bool:
+        """Add what the resume audit compares to the record of a first step; whether it did."""
+        resume = self.resume
+        if resume is None:
+            return False
+        added: dict[str, float] = {}
+        with resume.shield.guarding("record"):
+            added = resume.signals(found)
+            found |= added
+        if added or resume.shield.is_down:
+            self.resume = None
+        return bool(added)
+
+    def _report_audit(self, findings: Iterable[Finding]) -> None:
+        """Log what a resume has not restored, in one line, and journal it."""
+        audited = [finding for finding in findings if finding.detector == ResumeAudit.name]
+        if not audited:
+            return
+        step, sentences = audited[0].step, [describe(finding) for finding in audited]
+        self.journal.event(AUDIT_EVENT, step, findings=sentences)
+        log.warning("trimtab: resume at step %d: %s", step, "; ".join(sentences))
 
     def _report_failures(self, failures: Iterable[str]) -> None:
         """Log the detectors that failed and were left out."""

@@ -51,16 +51,51 @@ class StepLoop:
         self._accumulate = accumulate
         self._facts = BatchFacts()
         self._step: Step | None = None
-        self._position = data_position
+        self._start = self._position = data_position
+        self._iterator: Iterator[Any] | None = None
+        self.is_exhausted = False
 
     @property
     def data_position(self) -> int:
         """Where in the data the present step began."""
         return NO_POSITION if self._step is None else self._step.data_position
 
+    @property
+    def next_position(self) -> int:
+        """The index of the first batch that no step has had yet."""
+        step = self._step
+        return self._start if step is None else step.data_position + len(step.batches)
+
+    @property
+    def loader_position(self) -> int | None:
+        """Batches that a StatefulDataLoader has yielded in this epoch; None of other loaders.
+
+        Only its iterator continues this count after a resume.
+        """
+        if not type(self._iterator).__module__.startswith("torchdata."):
+            return None
+        count = getattr(self._iterator, "_num_yielded", None)
+        return count if isinstance(count, int) else None
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the last batch of the epoch was served, as far as that is known."""
+        count = self.loader_position
+        if count is None:
+            count = self.next_position - self._start
+        try:
+            return self.is_exhausted or count == len(self._loader)  # type: ignore[arg-type]
+        except TypeError:  # most streams do not know their length
+            return False
+
+    @property
+    def num_loaded(self) -> int:
+        """Batches of the present step so far."""
+        return 0 if self._step is None else len(self._step.batches)
+
     def run(self, next_number: Callable[[], int]) -> Iterator[Step]:
         """The steps, until the data ends."""
-        iterator = iter(self._loader)
+        iterator = self._iterator = iter(self._loader)
         while True:
             step = Step(
                 number=next_number(),
@@ -69,6 +104,7 @@ class StepLoop:
                 size=self._accumulate,
             )
             if not step.load():
+                self.is_exhausted = True
                 return
             self._step = step
             yield step

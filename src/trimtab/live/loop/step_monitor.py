@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from trimtab.core.config import LiveConfig
+from trimtab.live.host.resume_facts import ResumeFacts
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.host.step_note import StepNote, StepState
 from trimtab.live.loop.exit_hooks import ExitHooks
@@ -85,6 +86,11 @@ class StepMonitor:
             on_part=self._leave,
             on_failure=self._report_failure,
         )
+        past = None if recorder is None else recorder.past
+        self.resume = ResumeFacts(optimizers, scaler, past, shields.resume, first_step=first_step)
+        self.resume.world = self.sync.ranks.world
+        if recorder is not None:
+            recorder.resume = self.resume
         for shield in shields:
             shield.on_catch(self._report_failure)
         self._slow.arm()
@@ -237,6 +243,9 @@ class StepMonitor:
                 copies = count_copies(parameters, self.sync.ranks.group, self._replicas)
                 self.meter.gradients.set_copies(parameters, copies)
                 self._slow.prepare()
+        self.resume.world = self.sync.ranks.world
+        with self.shields.resume.guarding("first update"):
+            self.resume.look_at_state()
 
     def _meet(self, optimizer: Optimizer) -> None:
         measured = None
