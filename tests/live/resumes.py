@@ -60,7 +60,7 @@ class Setup:
             is_adam=seed % 2 == 0 or kind == "Adam step lost",
             is_half=seed % 5 == 4,
             loader=("stateful", "shuffled", "plain")[seed % 3],
-            saves_guard=seed % 4 != 3,
+            saves_guard=seed % 4 != 3 or kind == "RNG lost",
         )
 
 

@@ -160,7 +160,7 @@ def test_a_step_that_nobody_recorded_is_left_alone_and_told(tmp_path: Path) -> N
         optimizer.step()
     block = journal_of(tmp_path)
     assert len(block) == 5
-    assert [event.kind for event in block.events] == ["unobserved step", "state saved"]
+    assert [event.kind for event in block.events] == ["unobserved step"]
 
 
 def test_the_step_that_dcp_makes_to_have_a_state_is_left_alone(tmp_path: Path) -> None:

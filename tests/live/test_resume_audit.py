@@ -1,5 +1,6 @@
 """A resume that leaves something out is named; a right one raises nothing."""
 
+import copy
 import json
 import logging
 from pathlib import Path
@@ -7,7 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from tests.live.tiny import batches, journal_of, loss_of, make_model
+from tests.ranks import run_ranks
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 pytest.importorskip("torchdata")
 from tests.live.resumes import RIGHT, WRONG, Script, Setup, is_named, resume
@@ -184,3 +190,112 @@ def test_a_failure_of_the_audit_leaves_the_rest_working(
     assert first.run(20, 30) == []
     assert "resume audit failed" in caplog.text
     assert journal_of(tmp_path).step.tolist() == list(range(30))
+
+
+def test_a_state_that_is_loaded_after_watch_is_seen_as_it_was_loaded(tmp_path: Path) -> None:
+    # DCP steps a fresh optimizer once, with zero gradients, to have a state to load into.
+    first = Plain(tmp_path)
+    first.run(0, 20)
+    random = torch.get_rng_state()
+    again = Plain(tmp_path)
+    weights, moments = first.model.state_dict(), first.optimizer.state_dict()
+    with trimtab.watch(again.model, again.optimizer, run_dir=tmp_path, step=20) as guard:
+        guard.load_state_dict(first.saved)
+        get_optimizer_state_dict(again.model, again.optimizer)
+        again.model.load_state_dict(weights)
+        again.optimizer.load_state_dict(moments)
+        torch.set_rng_state(random)
+        loss = loss_of(again.model, batches(21)[20])
+        guard.record(loss=loss)
+        loss.backward()
+        again.optimizer.step()
+    block = journal_of(tmp_path)
+    assert block.column("resume_found/optimizer_step").values[-1] == 20.0
+    assert [s for e in block.events if e.kind == AUDIT_EVENT for s in _findings(e)] == []
+
+
+def test_the_resume_after_a_wrong_one_is_judged_by_the_run_before(tmp_path: Path) -> None:
+    first = Plain(tmp_path)
+    first.run(0, 20)
+    weights = copy.deepcopy(first.model.state_dict())
+    moments = copy.deepcopy(first.optimizer.state_dict())
+    state = first.saved
+    for lr in (1e-4, 1e-2):  # only the first is a finding
+        first.model.load_state_dict(weights)
+        first.optimizer.load_state_dict(copy.deepcopy(moments))
+        for group in first.optimizer.param_groups:
+            group["lr"] = lr
+        assert first.run(20, 25, state=state) == [Symptom.LR_CHANGED]
+
+
+def on_ranks(rank: int, folder: Path, first: int, keeps: bool) -> list[str]:
+    """Train 10 steps under DDP, from what an earlier call has saved; rank 0's findings."""
+    path = folder / "checkpoint.pt"
+    torch.manual_seed(0)
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    wrapped = DistributedDataParallel(model) if dist.is_initialized() else model
+    state = torch.load(path, weights_only=False) if first else {}
+    if first:
+        model.load_state_dict(state["model"])
+        if keeps:
+            optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"])
+    with trimtab.watch(wrapped, optimizer, run_dir=folder / "run", step=first) as guard:
+        guard.load_state_dict(state.get("guard", {}))
+        data = batches(first + 10, seed=rank)[first:]
+        for step in guard.steps(data, data_position=first):
+            for batch in step:
+                optimizer.zero_grad()
+                loss = loss_of(wrapped, batch)
+                guard.record(loss=loss, tokens=batch.numel())
+                loss.backward()
+            optimizer.step()
+        if rank == 0:
+            parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            random = torch.get_rng_state()
+            torch.save({**parts, "random": random, "guard": guard.state_dict()}, path)
+    if rank:
+        return []
+    events = journal_of(folder / "run").events
+    return [s.split(" (")[0] for e in events if e.kind == AUDIT_EVENT for s in _findings(e)]
+
+
+def test_ranks_are_audited_by_the_first_and_their_number_may_change(tmp_path: Path) -> None:
+    assert run_ranks(on_ranks, 2, tmp_path, 0, True)[0] == []
+    assert run_ranks(on_ranks, 2, tmp_path, 10, True)[0] == []
+    assert on_ranks(0, tmp_path, 20, True) == []  # one rank, without DDP
+    lost = [Symptom.MOMENTS_NOT_RESTORED, Symptom.OPTIMIZER_STEP_NOT_RESTORED]
+    assert run_ranks(on_ranks, 2, tmp_path, 30, False)[0] == lost
+
+
+def on_shards(rank: int, folder: Path) -> list[str]:
+    """FSDP2: three guards on one run, and the moments of a shard lost before the third."""
+    model = make_model()
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    state: dict[str, Any] = {}
+    for first in (0, 10, 20):
+        if first == 20:
+            for part in optimizer.state.values():
+                part["exp_avg"].zero_()
+        with trimtab.watch(model, optimizer, run_dir=folder, step=first) as guard:
+            guard.load_state_dict(state)
+            for batch in batches(first + 10, seed=rank)[first:]:
+                optimizer.zero_grad()
+                loss = loss_of(model, batch)
+                guard.record(loss=loss, tokens=batch.numel())
+                loss.backward()
+                optimizer.step()
+            state = guard.state_dict()
+        dist.barrier()
+    if rank:
+        return []
+    events = journal_of(folder).events
+    return [s.split(" (")[0] for e in events if e.kind == AUDIT_EVENT for s in _findings(e)]
+
+
+def test_shards_are_compared_with_the_same_shards(tmp_path: Path) -> None:
+    assert run_ranks(on_shards, 2, tmp_path)[0] == [Symptom.MOMENTS_NOT_RESTORED]

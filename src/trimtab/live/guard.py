@@ -148,7 +148,8 @@ class Guard:
             with monitor.shields.host.guarding("event"):
                 monitor.recorder.event(kind, monitor.next_step, facts)
                 if kind == "checkpoint":
-                    self._journal_state()
+                    # Whether the generators are saved at this very moment is not known.
+                    self._journal_state(with_generators=False)
 
     def steps(
         self, loader: Iterable[Any], accumulate: int = 1, *, data_position: int | None = None
@@ -181,7 +182,7 @@ class Guard:
         """
         gate = self._monitor.gate
         state: dict[str, Any] = {} if gate is None else {"gate": gate.rule.state_dict()}
-        facts = self._journal_state()
+        facts = self._journal_state(with_generators=True)
         return state if facts is None else {**state, "audit": json.dumps(facts)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -198,13 +199,10 @@ class Guard:
         """Write what is left, judge what is open, take every hook off again."""
         self._finalizer.detach()
         monitor = self._monitor
-        if (
-            monitor.is_watching
-            and monitor.recorder is not None
-            and self._saved != monitor.next_step
-        ):
-            # Nothing says that what is drawn from now on belongs to the run.
-            self._journal_state(with_generators=False)
+        if monitor.resume.loop is not None and self._saved != monitor.next_step:
+            with monitor.shields.resume.guarding("close"):
+                # Weights may have been exchanged since the last step; where the data is, is known.
+                self._journal_facts(monitor.resume.collect_data())
         monitor.close(how or self._ending)
 
     def __enter__(self) -> Self:
@@ -218,19 +216,21 @@ class Guard:
     ) -> None:
         self.close(None if kind is None else f"raised {kind.__name__}")
 
-    def _journal_state(self, *, with_generators: bool = True) -> dict[str, float] | None:
+    def _journal_state(self, *, with_generators: bool) -> dict[str, float] | None:
         """What the state is like now, also as an event; None if that cannot be found out."""
         monitor = self._monitor
-        if monitor.shields.resume.is_down:
-            return None
-        with monitor.shields.resume.guarding("state"):
-            step = monitor.next_step
-            facts = monitor.resume.collect(step, with_generators=with_generators)
-            if monitor.is_watching and monitor.recorder is not None:
-                monitor.recorder.event(STATE_SAVED, step, {"state": facts})
-            self._saved = step
-            return facts
+        if not monitor.shields.resume.is_down:
+            with monitor.shields.resume.guarding("state"):
+                self._saved = monitor.next_step
+                facts = monitor.resume.collect(self._saved, with_generators=with_generators)
+                self._journal_facts(facts)
+                return facts
         return None
+
+    def _journal_facts(self, facts: dict[str, float]) -> None:
+        monitor = self._monitor
+        if monitor.is_watching and monitor.recorder is not None:
+            monitor.recorder.event(STATE_SAVED, monitor.next_step, {"state": facts})
 
     def _look_at_generators(self) -> None:
         if self._monitor.resume.is_before_first_record:

@@ -2,6 +2,10 @@
 
 Exact where a state was saved at that step (the event `state saved`); else from the records around
 it, which have the learning rate and the batch of every step and the optimizer's count of some.
+
+    attempt 0:   97 98 99 | 100 101 102 |stopped      what came before and after the save at 100
+    attempt 1:              100 101 |stopped          resumed from it, perhaps wrongly: no witness
+    attempt 2:              100 ...                   the resume that is judged
 """
 
 import math
@@ -11,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trimtab.core import signals
-from trimtab.core.block import NO_POSITION, Block, Event
+from trimtab.core.block import NO_POSITION, Block, Event, IntArray
 from trimtab.detect.resume import facts
 from trimtab.detect.resume.facts import Facts
 
@@ -35,7 +39,7 @@ class JournalPast:
     """The part of a journal that a resume is compared with."""
 
     values: Mapping[str, Mapping[int, float]]
-    """The kept signals by step, as the latest attempt has them."""
+    """The kept signals by step, of the attempt that made the last step before the resume."""
     positions: Mapping[int, int]
     """Data positions by step."""
     states: Mapping[int, Facts] = field(default_factory=dict)
@@ -43,16 +47,14 @@ class JournalPast:
     first_lrs: tuple[float, ...] = ()
     first_batch: float | None = None
     """Fingerprint of the first batch of the run."""
-    first_rngs: frozenset[float] = frozenset()
-    """`first_rng` of every process so far."""
+    first_rng: float | None = None
+    """Of the process that began the run."""
     world: float | None = None
 
     @classmethod
     def of(cls, block: Block, step: int) -> "JournalPast":
         """What is worth keeping of a journal for a run that resumes at `step`."""
-        near = np.flatnonzero(
-            (block.step >= step - STEPS_BEFORE) & (block.step < step + STEPS_AFTER)
-        )
+        near = _rows_near(block, step)
         steps = block.step[near]
         values: dict[str, dict[int, float]] = {}
         for name in _KEPT:
@@ -65,13 +67,14 @@ class JournalPast:
         known = positions != NO_POSITION
         batches = _recorded(block, signals.FINGERPRINT, 1)
         worlds = _recorded(block, f"{signals.RESUME_FOUND}{facts.WORLD}")
+        rngs = _recorded(block, f"{signals.RESUME_FOUND}{facts.FIRST_RNG}", 1)
         return cls(
             values=values,
             positions=dict(zip(steps[known].tolist(), positions[known].tolist(), strict=True)),
             states=_states(block.events),
             first_lrs=tuple(_recorded(block, signals.LR, facts.FIRST_LRS)),
             first_batch=batches[0] if batches else None,
-            first_rngs=frozenset(_recorded(block, f"{signals.RESUME_FOUND}{facts.FIRST_RNG}")),
+            first_rng=rngs[0] if rngs else None,
             world=worlds[-1] if worlds else None,
         )
 
@@ -81,8 +84,8 @@ class JournalPast:
         `loaded` has those that came with the checkpoint; they outrank the journal, except for the
         learning rate, of which the journal may know what the next step had.
         """
-        given = loaded if loaded is not None else self.states.get(step)
-        found = self._from_records(step) if given is None else dict(given)
+        given = loaded if loaded is not None else self.states.get(step, {})
+        found = dict(given) if facts.LAYOUT in given else {**self._from_records(step), **given}
         found.setdefault(facts.STEP, float(step))
         if self.world is not None:
             found.setdefault(facts.WORLD, self.world)
@@ -135,7 +138,7 @@ class JournalPast:
 
     def _rates(self, step: int, saved: float | None) -> Facts:
         rates = self.values[signals.LR]
-        if step in rates:  # an earlier attempt has been here
+        if step in rates:  # the run went on after the save
             return {facts.LR: rates[step], facts.LR_CHANGE: 0.0}
         last, before = rates.get(step - 1, saved), rates.get(step - 2)
         expected = saved if saved is not None else last
@@ -146,6 +149,18 @@ class JournalPast:
 
     def _first_rates(self) -> Facts:
         return {f"{facts.FIRST_LR}{number}": rate for number, rate in enumerate(self.first_lrs)}
+
+
+def _rows_near(block: Block, step: int) -> IntArray:
+    """The rows that led to `step`, and those with which the same attempt went on from there."""
+    before = np.flatnonzero(block.step < step)
+    last = before[block.step[before] == block.step[before].max()][-1] if len(before) else -1
+    rows = np.arange(len(block))
+    resumes = [e.tick for e in block.events if e.kind == "resume" and e.tick > block.tick[last]]
+    stop = block.row_of(min(resumes)) if resumes and last >= 0 else len(block)
+    led_here = (rows <= last) & (block.step < step) & (block.step >= step - STEPS_BEFORE)
+    went_on = (rows > last) & (rows < stop) & (block.step >= step)
+    return np.flatnonzero(led_here | (went_on & (block.step < step + STEPS_AFTER)))
 
 
 def facts_of(event: Event) -> Facts | None:

@@ -68,6 +68,11 @@ class ResumeFacts:
         """Whether no loss has been recorded yet."""
         return self._at_record is None
 
+    @property
+    def is_before_first_update(self) -> bool:
+        """Whether a loss has been recorded, and the weights are still as they were loaded."""
+        return self._at_update is None and self._at_record is not None
+
     def load(self, text: str) -> Facts:
         """Take the facts that came with a checkpoint."""
         self._loaded = {str(name): float(value) for name, value in json.loads(text).items()}
@@ -94,8 +99,7 @@ class ResumeFacts:
 
     def look_at_state(self) -> None:
         """The first update is about to happen."""
-        if self._at_update is None:
-            self._at_update = state_facts(self._optimizers) if self._is_resume else PendingFacts()
+        self._at_update = state_facts(self._optimizers) if self._is_resume else PendingFacts()
 
     def signals(self, numbers: Mapping[str, float]) -> Facts:
         """What goes into a record of the first steps; empty until everything was seen."""
@@ -113,14 +117,19 @@ class ResumeFacts:
         found |= self._generators(saved)
         return facts.to_signals(saved, found)
 
-    def collect(self, next_step: int, *, with_generators: bool = True) -> Facts:
+    def collect(self, next_step: int, *, with_generators: bool) -> Facts:
         """The facts of the state as it is now; waits for the device."""
         found = state_facts(self._optimizers).read() | scaler_facts(self._scaler).read()
-        found |= {facts.STEP: float(next_step), facts.WORLD: float(self.world)}
+        found[facts.STEP] = float(next_step)
         if with_generators:
             # A generator that nothing has drawn from need not be restored.
             now = random_facts()
             found |= {n: now[n] for n in now if now[n] != self._rng_at_start[n]}
+        return found | self.collect_data()
+
+    def collect_data(self) -> Facts:
+        """Where the data is now."""
+        found: Facts = {facts.WORLD: float(self.world)}
         loop = self.loop
         if loop is not None:
             found[facts.DATA_POSITION] = float(loop.next_position)
@@ -146,6 +155,6 @@ class ResumeFacts:
             seen = [moment[name] for moment in self._rng]
             if saved[name] in seen:
                 found[name] = saved[name]
-            elif self.loop is not None or (name == _TORCH and seen[-1] in self._past.first_rngs):
+            elif self.loop is not None or (name == _TORCH and seen[-1] == self._past.first_rng):
                 found[name] = seen[-1]
         return found

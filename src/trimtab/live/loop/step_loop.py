@@ -85,7 +85,7 @@ class StepLoop:
             count = self.next_position - self._start
         try:
             return self.is_exhausted or count == len(self._loader)  # type: ignore[arg-type]
-        except TypeError:  # most streams do not know their length
+        except Exception:  # a stream does not know its length, and says so in its own way
             return False
 
     @property

@@ -193,6 +193,10 @@ class StepMonitor:
         if torch._C._current_graph_task_id() != -1:
             self._refuse_backward()
         self._start()
+        # Not in an update without a record: DCP makes one to have a state that it can load into.
+        if self.resume.is_before_first_update and self._note.is_recorded_here:
+            with self.shields.resume.guarding("first update"):
+                self.resume.look_at_state()
         if self._is_in_backward:
             return
         if id(optimizer) in self._moved:  # one more update, without a record
@@ -244,8 +248,6 @@ class StepMonitor:
                 self.meter.gradients.set_copies(parameters, copies)
                 self._slow.prepare()
         self.resume.world = self.sync.ranks.world
-        with self.shields.resume.guarding("first update"):
-            self.resume.look_at_state()
 
     def _meet(self, optimizer: Optimizer) -> None:
         measured = None

@@ -23,10 +23,13 @@ from trimtab.live.measure.state_sums import squares
 from trimtab.live.optimizers import main_learning_rate, parameters_of
 from trimtab.live.ranks.shards import local
 
+_MODE = "train_mode"
+"""An option of schedule-free optimizers: they swap the weights between training and evaluation."""
+
 _NO_OPTIONS = frozenset(
     {
         *("params", "param_names", "lr", "initial_lr", "step", "foreach", "fused"),
-        *("capturable", "differentiable"),
+        *("capturable", "differentiable", _MODE),
     }
 )
 """What may differ after a right resume: the parameters, what schedules move, how an update is
@@ -72,7 +75,9 @@ def state_facts(optimizers: Sequence[Optimizer]) -> PendingFacts:
     """Weights, moments, counts, options and learning rate as they are now."""
     found = PendingFacts()
     parameters = [local(parameter.detach()) for parameter in parameters_of(optimizers)]
-    found.add(facts.LAYOUT, _crc([tuple(parameter.shape) for parameter in parameters]))
+    modes = [group.get(_MODE) for optimizer in optimizers for group in optimizer.param_groups]
+    shapes = [tuple(parameter.shape) for parameter in parameters]
+    found.add(facts.LAYOUT, _crc([shapes, *(mode for mode in modes if mode is not None)]))
     _add_norm(found, facts.PARAM_NORM, parameters)
     found.add(facts.LR, main_learning_rate(optimizers).get(signals.LR))
     for name, values in _options(optimizers).items():
