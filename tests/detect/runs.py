@@ -110,16 +110,6 @@ REFERENCES: dict[str, Callable[[Random, int], Array]] = {
 }
 
 
-RESUME = {
-    "resume_saved/step": 100.0,
-    "resume_found/step": 100.0,
-    "resume_saved/state/exp_avg": 1.0,
-    "resume_found/state/exp_avg": 0.0,
-    "resume_saved/lr": 3e-4,
-    "resume_saved/first_lr/0": 1e-6,
-}
-
-
 def troubled(random: Random, values: Array) -> Array:
     """The signal with jumps, stretches of zeros, slopes and values that are no number."""
     length = len(values)
@@ -153,13 +143,10 @@ def every_kind_of_run(seed: int, length: int) -> Block:
         columns[name] = Column(values, random.random(length) < share)
     if seed % 5 == 1 and "loss" in columns:
         columns["loss"].values[10:12] = 6e7
-    if seed % 3 == 1:  # a resume without the moments, whose schedule starts again
-        at = int(np.random.default_rng(seed).integers(1, length - 3))
-        for name, value in RESUME.items():
-            columns[name] = Column.missing(length)
-            columns[name].values[at], columns[name].present[at] = value, True
-        if "lr" in columns and seed % 2:
-            columns["lr"].values[at + 2], columns["lr"].present[at + 2] = 1e-6, True
+    if seed % 3 == 1:  # a resume that has left something out
+        audit = columns["resume_audit"] = Column.missing(length)
+        for at in np.random.default_rng(seed).integers(0, length, 2).tolist():
+            audit.values[at], audit.present[at] = float(at), True
     if seed % 4 == 0:
         for name, make in REFERENCES.items():
             columns[name] = Column.complete(make(np.random.default_rng(seed), length))

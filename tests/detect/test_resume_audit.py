@@ -1,17 +1,18 @@
 """The resume audit without torch: what is compared, and where the journal has a batch."""
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 
 from trimtab.core.block import Block, Column, Event
-from trimtab.core.detector import KnownChange, Row
+from trimtab.core.detector import Row
 from trimtab.core.findings import Severity, Symptom
 from trimtab.detect.resume import facts
-from trimtab.detect.resume.comparison import compare
+from trimtab.detect.resume.comparison import compare, is_restarted
 from trimtab.detect.resume.journal_past import JournalPast
-from trimtab.detect.resume.resume_audit import THINGS, ResumeAudit, describe
+from trimtab.detect.resume.resume_audit import THINGS, ResumeAudit, describe, encode
 
 SAVED = {
     facts.STEP: 100.0,
@@ -98,39 +99,47 @@ def test_only_torch_s_generator_is_an_alarm() -> None:
         assert difference.severity is severity
 
 
-def row(step: int, **signals: float) -> Row:
-    return Row(step=step, tick=step, attempt=0, data_position=-1, signals=signals, qualities={})
+def row(value: float) -> Row:
+    signals = {"loss": 3.0, "resume_audit": value}
+    return Row(step=100, tick=100, attempt=0, data_position=-1, signals=signals, qualities={})
 
 
-def marked(**found: float) -> dict[str, float]:
-    return {"loss": 3.0, "lr": 1e-3, **facts.to_signals(SAVED, {**SAVED, **found})}
+def test_differences_travel_as_bits_and_become_findings_in_their_order() -> None:
+    found = {**SAVED, "rng/torch": 0.0, "option/weight_decay": 0.0, "state/exp_avg": 0.0}
+    differences = compare(SAVED, found, lr=1e-3)
+    findings = ResumeAudit().update(row(encode(differences)))
+    assert [(f.symptom, f.severity) for f in findings] == [
+        (difference.symptom, difference.severity) for difference in differences
+    ]
+    assert findings[0].explanation is not None
+    assert findings[0].explanation.cause_id == "F06"
 
 
-def test_a_schedule_that_starts_again_one_step_later_is_named() -> None:
-    audit = ResumeAudit()
-    assert audit.update(row(100, **marked())) == []
-    (finding,) = audit.update(row(101, lr=2e-5))
-    assert finding.symptom is Symptom.LR_RESTARTED
-    assert finding.explanation is not None
-    assert finding.explanation.cause_id == "F05"
-    assert audit.update(row(102, lr=3e-5)) == []
+@pytest.mark.parametrize("value", [0.0, -1.0, 0.5, 1e300, math.nan, math.inf, -math.inf])
+def test_a_signal_that_is_not_ours_is_no_finding(value: float) -> None:
+    assert ResumeAudit().update(row(value)) == []
 
 
-def test_a_change_that_was_announced_before_the_first_step_is_not_named() -> None:
-    audit = ResumeAudit()
-    audit.on_event(KnownChange.RESUMED | KnownChange.CHANGED)
-    assert audit.update(row(100, **marked() | {"lr": 1e-5})) == []
-    assert audit.update(row(101, lr=2e-5)) == []
+def test_a_schedule_that_starts_again_is_known_by_the_first_rates_of_the_run() -> None:
+    assert is_restarted(SAVED, 2e-5)
+    assert not is_restarted(SAVED, 3e-5)
+    assert not is_restarted({**SAVED, facts.LR: 2e-5}, 2e-5)
 
 
-def test_every_finding_has_a_sentence_with_its_fix() -> None:
-    saved = {**SAVED, "state/exp_avg": 1.0}
-    for name, value in (("batch_offset", -1.0), ("batch_offset", 2.0), ("batch_restarted", 1.0)):
-        (finding,) = ResumeAudit().update(row(100, **marked(**{name: value})))
-        assert THINGS[finding.symptom].fix in describe(finding)
-    assert "saved was 1" in describe(
-        ResumeAudit().update(row(100, **facts.to_signals(saved, {"step": 100.0})))[0]
-    )
+@pytest.mark.parametrize(
+    ("fact", "value", "words"),
+    [
+        (facts.BATCH_OFFSET, -1.0, "was trained on 1 steps before"),
+        (facts.BATCH_OFFSET, 2.0, "2 steps of data were skipped"),
+        (facts.BATCH_RESTARTED, 1.0, "the first one of the run"),
+        (facts.LOSS_SCALE, 64.0, "loss_scale is 64, saved was 4096"),
+        ("rng/torch", 0.0, "the generator of torch"),
+    ],
+)
+def test_every_difference_has_a_sentence_with_its_fix(fact: str, value: float, words: str) -> None:
+    (difference,) = compare(SAVED, {**SAVED, fact: value}, lr=1e-3)
+    assert words in describe(difference)
+    assert describe(difference).endswith(THINGS[difference.symptom].fix)
 
 
 def journal(

@@ -285,7 +285,8 @@ def _loader_state(script: Script, state: dict[str, Any], by: int) -> Any:
 def _outcome(folder: Path, before: int, first: int, incidents: tuple[Incident, ...]) -> Outcome:
     block = read_journal(RunDirectory(folder)).block
     last_tick = int(block.tick[before - 1])
-    audits = [e for e in block.events if e.kind == AUDIT_EVENT and e.tick > last_tick]
+    events = [e for e in block.events if e.kind == AUDIT_EVENT and e.tick > last_tick]
+    audits = [event for event in events if event.facts["findings"]]
     named = [sentence.split(" (")[0] for e in audits for sentence in e.facts["findings"]]
     report = trimtab.diagnose(folder)
     diagnosed = [i.diagnosis.cause.id for i in report.incidents if i.diagnosis.cause]

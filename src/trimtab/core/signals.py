@@ -96,12 +96,8 @@ Detectors use `reference_loss`."""
 
 REFERENCE_LOSS: Final = REFERENCE_OF + LOSS
 
-RESUME_SAVED: Final = "resume_saved/"
-"""Prefix: a fact of the state that a run resumes from. Only in the first record after a resume."""
-
-RESUME_FOUND: Final = "resume_found/"
-"""Prefix: the same fact as it was found before the first update. Only in the first record of a
-process."""
+RESUME_AUDIT: Final = "resume_audit"
+"""What a resume has not restored, as bits; only in records of the first steps after it."""
 
 CLOCKS: Final = frozenset({CLOCK, STEP_SECONDS, DATA_SECONDS, TOKENS_PER_SECOND})
 """Signals that measure time: never the same twice."""

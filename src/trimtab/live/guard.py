@@ -26,15 +26,11 @@ RESERVED = frozenset(
         *(signals.ADAM_M_NORM, signals.ADAM_V_NORM, signals.GRAD_MOMENTUM_COSINE),
         *(signals.GRAD_TO_V_RMS, signals.ZERO_GRAD_SHARE, signals.FINGERPRINT),
         *(signals.UNIQUE_TOKEN_SHARE, signals.TOKEN_RARITY, signals.SHIFT_SHARE),
+        signals.RESUME_AUDIT,
         *signals.CLOCKS,
     }
 )
 """Signals that trimtab measures itself; a user's signal may not take their names."""
-
-RESERVED_PREFIXES = (
-    *(signals.GRAD_NORM_OF, signals.ACTIVATION_RMS),
-    *(signals.RESUME_SAVED, signals.RESUME_FOUND),
-)
 
 
 class Guard:
@@ -248,7 +244,7 @@ class Guard:
         monitor = self._monitor
         if monitor.recorder is None:
             return
-        if name in RESERVED or name.startswith(RESERVED_PREFIXES):
+        if name in RESERVED or name.startswith((signals.GRAD_NORM_OF, signals.ACTIVATION_RMS)):
             self._report_once(f"trimtab: {name!r} is a signal of trimtab; give yours another name")
             return
         with monitor.shields.user.guarding("record"):

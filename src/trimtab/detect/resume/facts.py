@@ -1,13 +1,6 @@
-"""The facts of a training state that a resume must restore, each one number.
+"""The facts of a training state that a resume must restore, each one number."""
 
-They travel as signals of the first record after a resume, under the prefixes `resume_saved/` and
-`resume_found/`, so that a finished journal is judged as the live run was.
-"""
-
-from collections.abc import Mapping
 from typing import Final
-
-from trimtab.core.signals import RESUME_FOUND, RESUME_SAVED
 
 Facts = dict[str, float]
 
@@ -54,29 +47,8 @@ BATCH_KNOWN: Final = "batch_known"
 RNG: Final = "rng/"
 """Prefix: crc32 of the state of a random number generator: torch, numpy or python."""
 FIRST_RNG: Final = "first_rng"
-"""`rng/torch` when a process records its first loss."""
+"""`rng/torch` when the first loss of the run was recorded."""
 
 FIRST_LRS = 4
 """Learning rates of the start of the run that are remembered: a schedule that starts again shows
 at its second or third step."""
-
-
-def to_signals(saved: Mapping[str, float], found: Mapping[str, float]) -> Facts:
-    """Both sides of a comparison as signals of one record."""
-    return {
-        **{f"{RESUME_SAVED}{name}": value for name, value in saved.items()},
-        **{f"{RESUME_FOUND}{name}": value for name, value in found.items()},
-    }
-
-
-def from_signals(signals: Mapping[str, float]) -> tuple[Facts, Facts]:
-    """What was saved and what was found, from the signals of a record."""
-    saved, found = (
-        {
-            name.removeprefix(prefix): value
-            for name, value in signals.items()
-            if name.startswith(prefix)
-        }
-        for prefix in (RESUME_SAVED, RESUME_FOUND)
-    )
-    return saved, found

@@ -47,9 +47,6 @@ class JournalPast:
     first_lrs: tuple[float, ...] = ()
     first_batch: float | None = None
     """Fingerprint of the first batch of the run."""
-    first_rng: float | None = None
-    """Of the process that began the run."""
-    world: float | None = None
 
     @classmethod
     def of(cls, block: Block, step: int) -> "JournalPast":
@@ -65,17 +62,13 @@ class JournalPast:
             )
         positions = block.data_position[near]
         known = positions != NO_POSITION
-        batches = _recorded(block, signals.FINGERPRINT, 1)
-        worlds = _recorded(block, f"{signals.RESUME_FOUND}{facts.WORLD}")
-        rngs = _recorded(block, f"{signals.RESUME_FOUND}{facts.FIRST_RNG}", 1)
+        batches = _first(block, signals.FINGERPRINT, 1)
         return cls(
             values=values,
             positions=dict(zip(steps[known].tolist(), positions[known].tolist(), strict=True)),
             states=_states(block.events),
-            first_lrs=tuple(_recorded(block, signals.LR, facts.FIRST_LRS)),
+            first_lrs=tuple(_first(block, signals.LR, facts.FIRST_LRS)),
             first_batch=batches[0] if batches else None,
-            first_rng=rngs[0] if rngs else None,
-            world=worlds[-1] if worlds else None,
         )
 
     def saved_at(self, step: int, loaded: Mapping[str, float] | None = None) -> Facts:
@@ -87,8 +80,6 @@ class JournalPast:
         given = loaded if loaded is not None else self.states.get(step, {})
         found = dict(given) if facts.LAYOUT in given else {**self._from_records(step), **given}
         found.setdefault(facts.STEP, float(step))
-        if self.world is not None:
-            found.setdefault(facts.WORLD, self.world)
         return found | self._rates(step, found.get(facts.LR)) | self._first_rates()
 
     def locate(self, step: int, fingerprint: float) -> Facts:
@@ -197,8 +188,8 @@ def _repeats(batches: Mapping[int, float], step: int) -> set[int]:
     return distances
 
 
-def _recorded(block: Block, name: str, count: int | None = None) -> list[float]:
-    """The first finite values of a signal, or all of them."""
+def _first(block: Block, name: str, count: int) -> list[float]:
+    """The first finite values of a signal."""
     column = block.column(name)
     values: list[float] = column.values[column.finite][:count].tolist()
     return values

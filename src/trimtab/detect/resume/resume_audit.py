@@ -1,29 +1,25 @@
-"""ResumeAudit: names what a resume has not restored.
+"""ResumeAudit: a finding for each thing that a resume has not restored.
 
-The live guard writes what was saved and what it found into the first record after a resume; the
-learning rate of the next records shows a schedule that started again although the optimizer had its
-old rate for one more step.
+The live guard compares (comparison.py) and writes what differs into the record of that step, as
+bits: a finished journal is judged as the live run was. The figures are in the event `resume audit`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from trimtab.core.block import Block
 from trimtab.core.causes import Cause
-from trimtab.core.detector import Detector, KnownChange, Row, rows_of
-from trimtab.core.findings import Explanation, Finding, Symptom
-from trimtab.core.signals import LR, RESUME_FOUND, RESUME_SAVED
+from trimtab.core.detector import Detector, Row
+from trimtab.core.findings import Explanation, Finding, Severity, Symptom
+from trimtab.core.signals import RESUME_AUDIT
 from trimtab.detect.resume import facts
-from trimtab.detect.resume.comparison import LOST, Difference, compare, is_restarted
-
-_MARK = f"{RESUME_SAVED}{facts.STEP}"
-"""The signal that every record after a resume has."""
-
+from trimtab.detect.resume.comparison import Difference
+from trimtab.detect.tools.rows import Seen
 
 AUDIT_EVENT = "resume audit"
-"""Kind of the event that has the findings as sentences."""
+"""Kind of the event that has the findings as sentences, and what was compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +31,7 @@ class _Thing:
 
 
 _ANNOUNCE = 'announce a change that you want by guard.event("planned change", ...) before the '
-THINGS: Mapping[str, _Thing] = {
+THINGS: Mapping[Symptom, _Thing] = {
     Symptom.WRONG_CHECKPOINT: _Thing(
         Cause.WRONG_RESUME,
         "load the checkpoint of the step at which the run continues, into the model that is "
@@ -81,96 +77,87 @@ THINGS: Mapping[str, _Thing] = {
 }
 
 
+_ORDER = tuple(THINGS)
+"""The place of each bit, and the order of findings: the most telling first. Journals depend on it:
+new things go to the end."""
+
+_WARNING = 1 << 16
+"""A bit of this half: the same thing, only a warning."""
+
+
 class ResumeAudit(Detector):
-    """One finding for each thing that a resume has not restored."""
+    """One finding for each bit."""
 
     name = "resume-audit"
-    listens_to = KnownChange.CHANGED | KnownChange.RESUMED
 
     def __init__(self) -> None:
-        self._is_planned = False
-        self._rates: dict[str, float] = {}
-        """The saved facts about the learning rate, while a restart may still show."""
-        self._left = 0
-        """Records in which it may."""
-
-    def on_event(self, change: KnownChange) -> None:
-        """A change that comes with the resume is planned."""
-        self._is_planned = bool(change & KnownChange.CHANGED)
-        if self._is_planned:
-            self._left = 0
+        """Nothing is remembered: each record says all."""
 
     def update(self, row: Row) -> list[Finding]:
         """Judge one record."""
-        lr = row.signals.get(LR)
-        if _MARK in row.signals:
-            saved, found = facts.from_signals(row.signals)
-            is_planned, self._is_planned = self._is_planned, False
-            differences = compare(saved, found, lr=lr, is_planned=is_planned)
-            names = [difference.symptom for difference in differences]
-            self._rates = {name: saved[name] for name in saved if name.startswith(_RATE_FACTS)}
-            is_judged = is_planned or Symptom.LR_RESTARTED in names
-            self._left = 0 if is_judged else facts.FIRST_LRS - 1
-            return [_finding(row, difference) for difference in differences]
-        if not self._left:
-            return []
-        self._left -= 1
-        if lr is None or not is_restarted(self._rates, lr):
-            return []
-        self._left = 0
-        saved_lr = self._rates[facts.LR]
-        return [_finding(row, _restarted(lr, saved_lr))]
+        value = row.signals.get(RESUME_AUDIT)
+        return [] if value is None else _findings(Seen(row.tick, row.step, value))
 
     def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records: only those after a resume have anything to judge."""
-        column = block.columns.get(_MARK)
-        first = self._left
-        marked = [] if column is None else np.flatnonzero(column.present).tolist()
-        rows = {*range(first), *(row + k for row in marked for k in range(facts.FIRST_LRS))}
-        return [
-            finding
-            for row in sorted(rows)
-            if row < len(block)
-            for finding in self.update(next(rows_of(block[row : row + 1])))
-        ]
+        """Judge many records, with the findings that `update` would return."""
+        column = block.columns.get(RESUME_AUDIT)
+        if column is None:
+            return []
+        rows = np.flatnonzero(column.present).tolist()
+        seen = (Seen.at(block, row, column.values[row]) for row in rows)
+        return [finding for one in seen for finding in _findings(one)]
 
 
-_RATE_FACTS = (facts.LR, facts.FIRST_LR)
+def encode(differences: Iterable[Difference]) -> float:
+    """The differences as the value of a signal."""
+    bits = 0
+    for difference in differences:
+        bit = 1 << _ORDER.index(difference.symptom)
+        bits |= bit if difference.severity is Severity.ALARM else bit * _WARNING
+    return float(bits)
 
 
-def describe(finding: Finding) -> str:
-    """A finding of the audit in one sentence, with its fix."""
-    thing = THINGS[finding.symptom]
-    fact = finding.signal.removeprefix(RESUME_FOUND)
-    values = f"{fact} is {finding.value:.6g}, saved was {finding.expected:.6g}"
+def describe(difference: Difference) -> str:
+    """A difference in one sentence, with its fix."""
+    fact, found = difference.fact, difference.found
+    values = f"{fact} is {found:.6g}, saved was {difference.saved:.6g}"
     if fact == facts.BATCH_RESTARTED:
         values = "the first batch is the first one of the run"
-    elif fact == facts.BATCH_OFFSET and finding.value < 0:
-        values = f"the first batch was trained on {-finding.value:.0f} steps before"
+    elif fact == facts.BATCH_OFFSET and found < 0:
+        values = f"the first batch was trained on {-found:.0f} steps before"
     elif fact == facts.BATCH_OFFSET:
-        values = f"{finding.value:.0f} steps of data were skipped"
+        values = f"{found:.0f} steps of data were skipped"
     elif fact.startswith(facts.RNG):
         values = f"the generator of {fact.removeprefix(facts.RNG)} is not as it was saved"
-    return f"{finding.symptom} ({values}): {thing.fix}"
+    return f"{difference.symptom} ({values}): {THINGS[difference.symptom].fix}"
 
 
-def _restarted(lr: float, saved_lr: float) -> Difference:
-    return Difference(
-        symptom=Symptom.LR_RESTARTED, severity=LOST, fact=facts.LR, found=lr, saved=saved_lr
-    )
+def _findings(seen: Seen) -> list[Finding]:
+    value = seen.value
+    if not 0.0 < value < _WARNING * _WARNING or value != int(value):
+        return []  # not ours
+    bits = int(value)
+    found = []
+    for place, symptom in enumerate(_ORDER):
+        bit = 1 << place
+        if bits & bit:
+            found.append(_finding(seen, symptom, Severity.ALARM))
+        elif bits & bit * _WARNING:
+            found.append(_finding(seen, symptom, Severity.WARN))
+    return found
 
 
-def _finding(row: Row, difference: Difference) -> Finding:
-    thing = THINGS[difference.symptom]
+def _finding(seen: Seen, symptom: Symptom, severity: Severity) -> Finding:
+    thing = THINGS[symptom]
     return Finding(
         detector=ResumeAudit.name,
-        symptom=difference.symptom,
-        severity=difference.severity,
-        signal=f"{RESUME_FOUND}{difference.fact}",
-        step=row.step,
-        tick=row.tick,
-        value=difference.found,
-        expected=difference.saved,
+        symptom=symptom,
+        severity=severity,
+        signal=RESUME_AUDIT,
+        step=seen.step,
+        tick=seen.tick,
+        value=seen.value,
+        expected=0.0,
         explanation=Explanation(
             cause_id=thing.cause.id,
             cause_title=thing.cause.title,

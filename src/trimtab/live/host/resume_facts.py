@@ -1,4 +1,4 @@
-"""ResumeFacts: collects what the resume audit compares, and writes it into one record.
+"""ResumeFacts: collects the facts of a state, and compares those of a resume with what was saved.
 
     watch, load_state_dict, steps   generators: a right resume shows in one of these moments
     first record                    scaler, data, generators
@@ -11,13 +11,16 @@ waiting for it, except where the user saves a state.
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch.optim import Optimizer
 
 from trimtab.core import signals
 from trimtab.core.block import Block
+from trimtab.core.findings import Symptom
 from trimtab.detect.resume import facts
+from trimtab.detect.resume.comparison import LOST, Difference, compare, is_restarted
 from trimtab.detect.resume.facts import Facts
 from trimtab.detect.resume.journal_past import JournalPast
 from trimtab.live.loop.step_loop import StepLoop
@@ -30,6 +33,15 @@ from trimtab.live.measure.state_facts import (
 from trimtab.live.shield import Shield
 
 _TORCH = f"{facts.RNG}torch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """The result of a comparison."""
+
+    differences: tuple[Difference, ...]
+    saved: Facts
+    found: Facts
 
 
 class ResumeFacts:
@@ -62,6 +74,12 @@ class ResumeFacts:
         self._at_record: PendingFacts | None = None
         self._at_update: PendingFacts | None = None
         self._batch: Facts | None = None
+        self._saved: Facts | None = None
+        """What the resume was compared with."""
+        self._num_rates = 0
+        """Records whose learning rate is still looked at."""
+        self.is_done = False
+        """Whether no record has anything more to say about the resume."""
 
     @property
     def is_before_first_record(self) -> bool:
@@ -101,26 +119,55 @@ class ResumeFacts:
         """The first update is about to happen."""
         self._at_update = state_facts(self._optimizers) if self._is_resume else PendingFacts()
 
-    def signals(self, numbers: Mapping[str, float]) -> Facts:
-        """What goes into a record of the first steps; empty until everything was seen."""
+    def compare(self, numbers: Mapping[str, float], *, is_planned: bool) -> Audit | None:
+        """Compare, with the numbers of the record of a first step; None if there is nothing to say.
+
+        The first audit has everything that was compared. A schedule that starts again may show in
+        the steps after it.
+        """
         if self._batch is None:
             mark = numbers.get(signals.FINGERPRINT)
             self._batch = {} if mark is None else self._past.locate(self._saved_step, mark)
         if self._at_record is None or self._at_update is None:
-            return {}
-        found = {facts.WORLD: float(self.world), facts.FIRST_RNG: self._rng[-1][_TORCH]}
+            return None
+        lr = numbers.get(signals.LR)
+        if self._saved is not None:
+            return self._look_at_rate(lr, is_planned=is_planned)
         if not self._is_resume:
-            return facts.to_signals({}, found)
-        saved = self._past.saved_at(self._saved_step, self._loaded)
-        found |= self._at_record.read() | self._at_update.read() | self._batch
-        found[facts.STEP] = float(self._first_step)
+            self.is_done = True
+            return None
+        saved = self._saved = self._past.saved_at(self._saved_step, self._loaded)
+        found = self._at_record.read() | self._at_update.read() | self._batch
+        found |= {facts.STEP: float(self._first_step), facts.WORLD: float(self.world)}
         found |= self._generators(saved)
-        return facts.to_signals(saved, found)
+        differences = compare(saved, found, lr=lr, is_planned=is_planned)
+        self._num_rates = facts.FIRST_LRS - 1
+        self.is_done = any(item.symptom is Symptom.LR_RESTARTED for item in differences)
+        return Audit(differences=tuple(differences), saved=saved, found=found)
+
+    def _look_at_rate(self, lr: float | None, *, is_planned: bool) -> Audit | None:
+        saved = self._saved or {}
+        self._num_rates -= 1
+        restarted = not is_planned and lr is not None and is_restarted(saved, lr)
+        self.is_done = restarted or self._num_rates == 0
+        if lr is None or not restarted:
+            return None
+        difference = Difference(
+            symptom=Symptom.LR_RESTARTED,
+            severity=LOST,
+            fact=facts.LR,
+            found=lr,
+            saved=saved[facts.LR],
+        )
+        return Audit(differences=(difference,), saved={}, found={})
 
     def collect(self, next_step: int, *, with_generators: bool) -> Facts:
         """The facts of the state as it is now; waits for the device."""
         found = state_facts(self._optimizers).read() | scaler_facts(self._scaler).read()
         found[facts.STEP] = float(next_step)
+        first = self._first_rng
+        if with_generators and first is not None:
+            found[facts.FIRST_RNG] = first
         if with_generators:
             # A generator that nothing has drawn from need not be restored.
             now = random_facts()
@@ -144,6 +191,13 @@ class ResumeFacts:
         loaded = {} if self._loaded is None else self._loaded
         return int(loaded.get(facts.STEP, self._first_step))
 
+    @property
+    def _first_rng(self) -> float | None:
+        """Of the run: of this process, unless it is a resume."""
+        saved = self._saved or self._loaded or {}
+        own = None if self._is_resume or self._at_record is None else self._rng[-1][_TORCH]
+        return saved.get(facts.FIRST_RNG, own)
+
     def _generators(self, saved: Mapping[str, float]) -> Facts:
         """For each saved generator its saved value if it was seen so, else what it was.
 
@@ -153,8 +207,9 @@ class ResumeFacts:
         found: Facts = {}
         for name in [name for name in saved if name.startswith(facts.RNG)]:
             seen = [moment[name] for moment in self._rng]
+            repeats_start = name == _TORCH and seen[-1] == saved.get(facts.FIRST_RNG)
             if saved[name] in seen:
                 found[name] = saved[name]
-            elif self.loop is not None or (name == _TORCH and seen[-1] == self._past.first_rng):
+            elif self.loop is not None or repeats_start:
                 found[name] = seen[-1]
         return found

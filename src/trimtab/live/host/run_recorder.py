@@ -15,11 +15,10 @@ from trimtab.core import signals
 from trimtab.core.block import Block, Event
 from trimtab.core.builder import BlockBuilder, Record
 from trimtab.core.config import Config
-from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentChange
 from trimtab.core.signals import Quality
 from trimtab.detect.resume.journal_past import JournalPast
-from trimtab.detect.resume.resume_audit import AUDIT_EVENT, ResumeAudit, describe
+from trimtab.detect.resume.resume_audit import AUDIT_EVENT, describe, encode
 from trimtab.diagnose.context import RunFacts
 from trimtab.diagnosis import build_report, make_judge, read_run
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
@@ -67,7 +66,9 @@ class RunRecorder:
         self.past = JournalPast.of(earlier, first_step) if len(earlier) else None
         """What the journal says about the state that the run resumes from."""
         self.resume: ResumeFacts | None = None
-        """What the first record has to say about it."""
+        """Compares the first records with it."""
+        self._is_planned = False
+        """Whether a change was announced since the start."""
         self._attempt = int(earlier.attempt[-1]) if len(earlier) else 0
         self._last_clock: float | None = None
         self._last_step = first_step - 1
@@ -128,7 +129,7 @@ class RunRecorder:
                 self._advise()
         found = {**note.user_signals(), signals.CLOCK: note.clock, **note.signals, **values}
         found |= self._derive(found)
-        is_audited = self.resume is not None and self._add_resume_facts(found)
+        is_audited = self.resume is not None and self._audit(step, found)
         tick = self.journal.append(step, found, self._attempt, note.data_position)
         self._next_tick = tick + 1
         record = Record(
@@ -165,6 +166,7 @@ class RunRecorder:
     def event(self, kind: str, step: int, facts: Mapping[str, Any]) -> None:
         """Journal something that happened, and let the judge know of it."""
         self.journal.event(kind, step, **facts)
+        self._is_planned = self._is_planned or kind == "planned change"
         self._pending_events.append(Event(kind=kind, tick=self._next_tick, step=step))
 
     def close(self, how: str) -> None:
@@ -211,34 +213,31 @@ class RunRecorder:
         events = [event for event in self._pending_events if event.tick <= last]
         self._pending_events = [event for event in self._pending_events if event.tick > last]
         with self._shield.guarding("record"):
-            judgement = self._judge.update(_block(records, events))
-            self._report_audit(judgement.findings)
-            for change in judgement.changes:
+            for change in self._judge.update(_block(records, events)).changes:
                 self._report(change)
             self._report_failures(self._judge.failures[self._num_failures :])
             self._num_failures = len(self._judge.failures)
 
-    def _add_resume_facts(self, found: dict[str, float]) -> bool:
-        """Add what the resume audit compares to the record of a first step; whether it did."""
-        resume = self.resume
+    def _audit(self, step: int, found: dict[str, float]) -> bool:
+        """Name what a resume has not restored, in the record of a first step; whether it did."""
+        resume, audit = self.resume, None
         if resume is None:
             return False
-        added: dict[str, float] = {}
         with resume.shield.guarding("record"):
-            added = resume.signals(found)
-            found |= added
-        if added or resume.shield.is_down:
+            audit = resume.compare(found, is_planned=self._is_planned)
+        if resume.is_done or resume.shield.is_down:
             self.resume = None
-        return bool(added)
-
-    def _report_audit(self, findings: Iterable[Finding]) -> None:
-        """Log what a resume has not restored, in one line, and journal it."""
-        audited = [finding for finding in findings if finding.detector == ResumeAudit.name]
-        if not audited:
-            return
-        step, sentences = audited[0].step, [describe(finding) for finding in audited]
-        self.journal.event(AUDIT_EVENT, step, findings=sentences)
+        if audit is None:
+            return False
+        sentences = [describe(difference) for difference in audit.differences]
+        facts = {"findings": sentences, "saved": audit.saved, "found": audit.found}
+        self.journal.event(AUDIT_EVENT, step, **facts)
+        if not sentences:
+            log.info("trimtab: resume at step %d: everything compared continues", step)
+            return False
+        found[signals.RESUME_AUDIT] = encode(audit.differences)
         log.warning("trimtab: resume at step %d: %s", step, "; ".join(sentences))
+        return True
 
     def _report_failures(self, failures: Iterable[str]) -> None:
         """Log the detectors that failed and were left out."""

@@ -7,7 +7,7 @@ the same.
 
 import random
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,7 +57,7 @@ class PendingFacts:
     def send(self) -> "PendingFacts":
         """Begin to copy what is on the device, without waiting for it."""
         if self.values:
-            device = self.values[0].device
+            device = _main_device(value.device for value in self.values)
             self.copy = copy_to_host(
                 torch.stack([value.to(device, non_blocking=True) for value in self.values])
             )
@@ -128,7 +128,7 @@ def _add_optimizer_state(found: PendingFacts, optimizers: Sequence[Optimizer]) -
     for key, tensors in by_key.items():
         _add_norm(found, f"{facts.STATE_NORM}{key}", tensors)
     if steps:
-        device = steps[0].device
+        device = _main_device(step.device for step in steps)
         found.add(
             facts.OPTIMIZER_STEP,
             torch.stack([step.to(device).reshape(()).float() for step in steps]).max(),
@@ -152,9 +152,14 @@ def _add_norm(found: PendingFacts, name: str, tensors: Sequence[torch.Tensor]) -
         if tensor.numel() and tensor.device.type != "meta":
             by_device.setdefault(tensor.device, []).append(tensor)
     if by_device:
-        first = next(iter(by_device))
-        sums = [squares(parts).sum().to(first) for parts in by_device.values()]
+        device = _main_device(by_device)
+        sums = [squares(parts).sum().to(device) for parts in by_device.values()]
         found.add(name, torch.stack(sums).sum().sqrt())
+
+
+def _main_device(devices: Iterable[torch.device]) -> torch.device:
+    """An accelerator if there is one: a copy from there to the host would have to be waited for."""
+    return max(devices, key=lambda device: device.type != "cpu")
 
 
 def _options(optimizers: Sequence[Optimizer]) -> dict[str, list[Any]]:
