@@ -26,7 +26,7 @@ WRONG_SEEDS, RIGHT_SEEDS = range(10), range(10, 20)
 def main() -> None:
     """Run every kind of resume at every seed."""
     torch.set_num_threads(1)
-    logging.getLogger("trimtab").setLevel(logging.ERROR)
+    logging.getLogger("trimtab").propagate = False
     wrong = {kind: [_resume(kind, seed) for seed in WRONG_SEEDS] for kind in WRONG}
     right = {kind: [_resume(kind, seed) for seed in RIGHT_SEEDS] for kind in RIGHT}
     publish("Resume audit", "scripts/bench resume_audit", _page(wrong, right))
@@ -64,7 +64,8 @@ def _page(wrong: dict[str, list[Outcome]], right: dict[str, list[Outcome]]) -> s
     return "\n\n".join(
         (
             "A wrong resume counts as named if what was left out is the first thing that the audit "
-            f"names, within {STEPS_AFTER} steps, and an incident with it is open. Further things "
+            f"names, in a log line within {STEPS_AFTER} steps, and an incident with it is open. "
+            "Steps until named are those that were begun when the line was written. Further things "
             "are consequences: an optimizer whose state was never loaded has lost its moments, its "
             "step and its learning rate.",
             table(
@@ -86,10 +87,14 @@ def _delay(outcome: Outcome) -> int:
 def _cost() -> str:
     """What one look costs: never on the path of a step."""
     script = Script(Setup.of(0, ""))
+    parameters = list(script.model.parameters())
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    script.optimizer.step()
     rows = [
         ("checksum of three generators", _microseconds(random_facts)),
         (
-            "facts of 13 parameters and their moments",
+            f"facts of {len(parameters)} small parameters and their moments",
             _microseconds(lambda: state_facts([script.optimizer]).read()),
         ),
     ]

@@ -1,9 +1,11 @@
 """A small training script that saves, stops and resumes, rightly or with one thing left out."""
 
+import logging
 import random
 import warnings
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,7 +74,7 @@ class Outcome:
     named: tuple[str, ...]
     """The symptoms that the audit has journalled, in order."""
     named_at: int | None
-    """The step of the first one."""
+    """The step that was being made when the log named the first one."""
     incidents: tuple[Incident, ...]
     """Of the resumed part, as the live guard has them."""
     diagnosed: tuple[str, ...]
@@ -112,6 +114,8 @@ class Script:
         """After the last two batches."""
         self.position = 0
         """Batches that were trained on."""
+        self.step = 0
+        """The step that is being made."""
 
     def save(self, guard: Any, step: int) -> dict[str, Any]:
         if not self.setup.saves_guard:
@@ -159,6 +163,7 @@ class Script:
         step = first
         while step < last:
             for batch_step in self.epoch(guard):
+                self.step = step
                 self.optimizer.zero_grad()
                 for batch in batch_step:
                     with torch.autocast("cpu", torch.float16, enabled=self.setup.is_half):
@@ -212,14 +217,14 @@ def resume(kind: str, seed: int, folder: Path) -> Outcome:
     state = checkpoints[first]
     _load(script, kind, seed, state, checkpoints)
     before = len(read_journal(RunDirectory(folder)).block)
-    with script.watch(folder, first) as guard:
+    with _logged(script) as named_at, script.watch(folder, first) as guard:
         source = checkpoints[40] if kind == "wrong checkpoint" and seed % 2 == 0 else state
         guard.load_state_dict(source["guard"])
         if kind in ("planned change", "larger batch"):
             guard.event("planned change", what=kind)
         script.train(guard, first, first + STEPS_AFTER, checkpoints)
         incidents = guard.incidents
-    return _outcome(folder, before, first, incidents)
+    return _outcome(folder, before, first, named_at, incidents)
 
 
 def _load(
@@ -282,18 +287,38 @@ def _loader_state(script: Script, state: dict[str, Any], by: int) -> Any:
     return state["loader_before"]
 
 
-def _outcome(folder: Path, before: int, first: int, incidents: tuple[Incident, ...]) -> Outcome:
+@contextmanager
+def _logged(script: Script) -> Iterator[list[int]]:
+    """The steps that were being made when the log said something about the resume."""
+    steps: list[int] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.WARNING and "resume at step" in record.getMessage():
+                steps.append(script.step)
+
+    listener = Listener()
+    log = logging.getLogger("trimtab")
+    log.addHandler(listener)
+    try:
+        yield steps
+    finally:
+        log.removeHandler(listener)
+
+
+def _outcome(
+    folder: Path, before: int, first: int, named_at: list[int], incidents: tuple[Incident, ...]
+) -> Outcome:
     block = read_journal(RunDirectory(folder)).block
     last_tick = int(block.tick[before - 1])
-    events = [e for e in block.events if e.kind == AUDIT_EVENT and e.tick > last_tick]
-    audits = [event for event in events if event.facts["findings"]]
+    audits = [e for e in block.events if e.kind == AUDIT_EVENT and e.tick > last_tick]
     named = [sentence.split(" (")[0] for e in audits for sentence in e.facts["findings"]]
     report = trimtab.diagnose(folder)
     diagnosed = [i.diagnosis.cause.id for i in report.incidents if i.diagnosis.cause]
     return Outcome(
         first_step=first,
         named=tuple(named),
-        named_at=audits[0].step if audits else None,
+        named_at=named_at[0] if named_at else None,
         incidents=tuple(
             incident
             for incident in incidents

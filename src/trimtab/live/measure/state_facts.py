@@ -19,9 +19,8 @@ from trimtab.core import signals
 from trimtab.detect.resume import facts
 from trimtab.detect.resume.facts import Facts
 from trimtab.live.host.in_flight import HostCopy, copy_to_host
-from trimtab.live.measure.state_sums import squares
 from trimtab.live.optimizers import main_learning_rate, parameters_of
-from trimtab.live.ranks.shards import local
+from trimtab.live.ranks.shards import local, real
 
 _MODE = "train_mode"
 """An option of schedule-free optimizers: they swap the weights between training and evaluation."""
@@ -50,7 +49,7 @@ class PendingFacts:
         if isinstance(value, torch.Tensor):
             if value.device.type != "meta":
                 self.names.append(name)
-                self.values.append(value.detach().reshape(()).float())
+                self.values.append(_wide(value.detach().reshape(())))
         elif isinstance(value, int | float):
             self.known[name] = float(value)
 
@@ -153,8 +152,20 @@ def _add_norm(found: PendingFacts, name: str, tensors: Sequence[torch.Tensor]) -
             by_device.setdefault(tensor.device, []).append(tensor)
     if by_device:
         device = _main_device(by_device)
-        sums = [squares(parts).sum().to(device) for parts in by_device.values()]
+        sums = [_sum_squares(parts).to(device) for parts in by_device.values()]
         found.add(name, torch.stack(sums).sum().sqrt())
+
+
+def _sum_squares(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """In fp64: machines that add up fp32 in different orders differ by 1e-5."""
+    parts = [real(tensor) for tensor in tensors]
+    dtype = _wide(parts[0].new_empty(())).dtype
+    return torch.stack(torch._foreach_norm(parts, 2.0, dtype=dtype)).square().sum()
+
+
+def _wide(value: torch.Tensor) -> torch.Tensor:
+    """A number in fp64, where the device has it."""
+    return value.float() if value.device.type == "mps" else value.double()
 
 
 def _main_device(devices: Iterable[torch.device]) -> torch.device:
