@@ -21,6 +21,7 @@ from trimtab.core.incidents import Incident
 from trimtab.core.reader import LogReader
 from trimtab.core.signals import LOSS, REFERENCE_LOSS
 from trimtab.detect.reference.side_by_side import lay_beside, same_batches
+from trimtab.detect.resume.resume_audit import AUDIT_EVENT
 from trimtab.detect.user_detectors import load_user_detectors
 from trimtab.diagnose.batches.batch_report import BatchReport
 from trimtab.diagnose.batches.examine import MARGIN
@@ -171,6 +172,9 @@ def read_run(run: RunDirectory, progress: Callable[[int, int], None] | None = No
             f"{reading.dropped:,} records are missing: the disk was too slow or full, and the "
             "writer dropped them"
         )
+    for event in reading.block.events:
+        if event.kind == AUDIT_EVENT and isinstance(found := event.facts.get("findings"), list):
+            notes += [f"resume at step {event.step}: {sentence}" for sentence in found]
     try:
         facts = RunFacts.from_manifest(run.read_manifest())
     except JournalError as error:  # the records are worth judging without it

@@ -143,6 +143,10 @@ def every_kind_of_run(seed: int, length: int) -> Block:
         columns[name] = Column(values, random.random(length) < share)
     if seed % 5 == 1 and "loss" in columns:
         columns["loss"].values[10:12] = 6e7
+    if seed % 3 == 1:  # a resume that has left something out
+        audit = columns["resume_audit"] = Column.missing(length)
+        for at in np.random.default_rng(seed).integers(0, length, 2).tolist():
+            audit.values[at], audit.present[at] = float(at), True
     if seed % 4 == 0:
         for name, make in REFERENCES.items():
             columns[name] = Column.complete(make(np.random.default_rng(seed), length))

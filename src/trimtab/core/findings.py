@@ -50,7 +50,31 @@ class Symptom(StrEnum):
     ACTIVATION_JUMP = "activations jumped"
     LARGE_LOGITS = "attention logits too large"
     ODD_TOKENS = "tokens unlike those before"
+    WRONG_CHECKPOINT = "weights of a different checkpoint"
+    MOMENTS_NOT_RESTORED = "optimizer moments not restored"
+    OPTIMIZER_STEP_NOT_RESTORED = "optimizer step not restored"
+    LR_RESTARTED = "learning rate restarted at a resume"
+    LR_CHANGED = "learning rate changed at a resume"
+    OPTIONS_CHANGED = "optimizer options changed at a resume"
+    SCALER_NOT_RESTORED = "loss scaler not restored"
+    DATA_RESTARTED = "data restarted at a resume"
+    DATA_OFF = "data does not continue after a resume"
+    RNG_NOT_RESTORED = "random state not restored"
 
+
+NOT_RESTORED = frozenset(
+    {
+        Symptom.WRONG_CHECKPOINT,
+        Symptom.MOMENTS_NOT_RESTORED,
+        Symptom.OPTIMIZER_STEP_NOT_RESTORED,
+        Symptom.LR_RESTARTED,
+        Symptom.SCALER_NOT_RESTORED,
+        Symptom.DATA_RESTARTED,
+        Symptom.DATA_OFF,
+        Symptom.RNG_NOT_RESTORED,
+    }
+)
+"""What a resume has left out: to be loaded again, whatever the loss does."""
 
 HARMLESS = frozenset({Symptom.STALL, Symptom.SLOW, Symptom.MISSING_LOSS, Symptom.SCALE_FROZEN})
 """What costs time or hides the loss, but does not touch the weights."""

@@ -99,6 +99,9 @@ Detectors use `reference_loss`."""
 
 REFERENCE_LOSS: Final = REFERENCE_OF + LOSS
 
+RESUME_AUDIT: Final = "resume_audit"
+"""What a resume has not restored, as bits; only in records of the first steps after it."""
+
 CLOCKS: Final = frozenset({CLOCK, STEP_SECONDS, DATA_SECONDS, TOKENS_PER_SECOND})
 """Signals that measure time: never the same twice."""
 

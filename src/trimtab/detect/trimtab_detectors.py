@@ -7,6 +7,7 @@ from trimtab.detect.loss.loss_detectors import LossDetectors
 from trimtab.detect.loss.no_learning import NoLearning
 from trimtab.detect.loss.resume_gap import ResumeGap
 from trimtab.detect.reference.reference import Reference
+from trimtab.detect.resume.resume_audit import ResumeAudit
 from trimtab.detect.run.counters import Counters
 from trimtab.detect.run.lr_schedule import LrSchedule
 from trimtab.detect.run.repeated_batch import RepeatedBatch
@@ -23,6 +24,7 @@ from trimtab.detect.state.state_jumps import StateJumps
 def trimtab_detectors(config: Config) -> list[Detector]:
     """New detectors for one run, in the order in which they report."""
     return [
+        ResumeAudit(),
         NonFinite(),
         LossDetectors(config.detect.threshold_scale),
         GrossLoss(),

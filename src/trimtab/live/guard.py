@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from trimtab.core import signals
 from trimtab.core.incidents import Incident
 from trimtab.live.loop.checkpoint_boundary import CheckpointBoundary
+from trimtab.live.loop.state_journal import StateJournal
 from trimtab.live.loop.step_loop import BatchSource, LoaderSource, Step, StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.numbers import Number, OddNumber
@@ -31,6 +32,7 @@ RESERVED = frozenset(
         *(signals.ADAM_M_NORM, signals.ADAM_V_NORM, signals.GRAD_MOMENTUM_COSINE),
         *(signals.GRAD_TO_V_RMS, signals.ZERO_GRAD_SHARE, signals.FINGERPRINT),
         *(signals.UNIQUE_TOKEN_SHARE, signals.TOKEN_RARITY, signals.SHIFT_SHARE),
+        signals.RESUME_AUDIT,
         *signals.CLOCKS,
     }
 )
@@ -59,6 +61,7 @@ class Guard:
         self._boundary = CheckpointBoundary(
             checkpoints, monitor.shields.checkpoints, lambda: monitor.recorder, self.state_dict
         )
+        self._states = StateJournal(monitor)
         self._reported: set[str] = set()
         """What has been logged already."""
         # A guard that is dropped, or never closed before the program ends, closes itself.
@@ -103,6 +106,9 @@ class Guard:
             return
         with monitor.shields.user.guarding("record"):
             monitor.facts.note_loss_scale()
+        if monitor.resume.is_before_first_record and loss is not None:
+            with monitor.shields.resume.guarding("record"):
+                monitor.resume.look_at_record()
         with monitor.shields.numbers.guarding("record"):
             if loss is not None:
                 try:
@@ -167,6 +173,9 @@ class Guard:
         if monitor.is_watching and monitor.recorder is not None:
             with monitor.shields.host.guarding("event"):
                 monitor.recorder.event(kind, monitor.next_step, facts)
+                if kind == "checkpoint":
+                    # Whether the generators are saved at this very moment is not known.
+                    self._states.save(with_generators=False)
         if kind == "planned change":
             self.release()
             if self.recovery is not None and self.recovery.controller is not None:
@@ -183,14 +192,16 @@ class Guard:
         monitor, recovery, checkpoints = self._monitor, self.recovery, self._checkpoints
         if data_position is None:
             data_position, self._resumed_position = self._resumed_position, None
+        self._states.look_at_generators()  # making an iterator may draw from them
         batches = loader if checkpoints is None else checkpoints.batches(loader)
         if recovery is None:
             start = self._source.position if data_position is None else data_position
             self._source = LoaderSource(batches, start)
         else:
             self._source = recovery.start(loader, batches, data_position)
-        loop = StepLoop(self._source, accumulate)
+        loop = StepLoop(self._source, accumulate, loader)
         monitor.facts.loop = loop
+        self._states.start(loop, position_is_given=data_position is not None)
         self._ending = "left the loop"
         while True:
             if recovery is not None:
@@ -198,6 +209,7 @@ class Guard:
             step = loop.next_step(monitor.next_step)
             if step is None:
                 break
+            self._states.look_at_generators()
             with self._boundary.in_loop():
                 yield step
             monitor.end_step(step.number)
@@ -252,21 +264,31 @@ class Guard:
         self._boundary.request(step, self._monitor.next_step)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the gate has learnt, the same on every rank; empty if nothing is protected."""
+        """What belongs into a checkpoint: save it in the same moment as the rest.
+
+        What the gate has learnt, the same on every rank; and what the state is like now (`audit`,
+        as text), so that a resume from it can be checked. Reads the device.
+        """
         gate = self._monitor.gate
-        return {} if gate is None else {"gate": gate.rule.state_dict()}
+        state: dict[str, Any] = {} if gate is None else {"gate": gate.rule.state_dict()}
+        audit = self._states.save(with_generators=True)
+        return state if audit is None else {**state, "audit": audit}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what the gate had learnt; call it on every rank, with the same state."""
+        """Continue from a saved state; call it on every rank, before the first step."""
         gate = self._monitor.gate
         if gate is not None and "gate" in state:
             gate.rule.load_state_dict(state["gate"])
+        if "audit" in state:
+            position = self._states.load(state["audit"])
+            self._resumed_position = position if position is not None else self._resumed_position
 
     def close(self, how: str | None = None) -> None:
         """Write what is left, judge what is open, take every hook off again."""
         self._finalizer.detach()
         if how is None:  # left the loop in a step that asked for a checkpoint
             self._boundary.save_if_wanted(self._monitor.next_step, None)
+        self._states.close()
         self._monitor.close(how or self._ending)
         self._boundary.close()
 

@@ -88,6 +88,7 @@ class Shields:
         self.judge = Shield("judge", "records are not judged any more, the rest continues")
         self.batches = Shield("batch memory", "reports name no tokens, the rest continues")
         self.checkpoints = Shield("checkpoints", "they are not judged any more, the rest continues")
+        self.resume = Shield("resume audit", "this resume is not audited, the rest continues")
         self.gate = Shield("gate", "trimtab protects no longer; it keeps watching")
         self.recovery = Shield("snapshots", "the run cannot go back, the rest continues")
 

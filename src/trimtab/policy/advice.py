@@ -7,7 +7,7 @@ and waits for what does not touch the weights.
 from collections.abc import Callable, Mapping
 
 from trimtab.core.actions import Action, ActionKind
-from trimtab.core.findings import HARMLESS, Symptom
+from trimtab.core.findings import HARMLESS, NOT_RESTORED, Symptom
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.diagnose.diagnosis import Diagnosis
 from trimtab.policy.symptoms import TRAITS
@@ -22,6 +22,9 @@ PASSING = frozenset(
 
 HARD_FACTS = frozenset(symptom for symptom, traits in TRAITS.items() if traits.is_fact)
 """What is so, whatever the noise of the run. The rest is a signal that left its usual range."""
+
+MILD = frozenset({Symptom.RNG_NOT_RESTORED, Symptom.SCALER_NOT_RESTORED})
+"""What a resume may leave out without hurting the weights: a scaler finds its range again."""
 
 Choose = Callable[[Diagnosis], Action]
 Table = Mapping[IncidentClass | None, Choose]
@@ -38,6 +41,9 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
             instruction="Continue, and apply the remedy at the next restart.",
             reason="The weights are not affected; only time is lost.",
         )
+    left_out = NOT_RESTORED.intersection(diagnosis.incident.symptoms)
+    if left_out:
+        return _continue_as_it_is() if left_out <= MILD else _load_again(diagnosis.incident)
     if diagnosis.incident.started_again:
         return _if_not_meant(diagnosis.incident)
     if not recurs and _is_one_signal(diagnosis.incident):
@@ -184,6 +190,24 @@ def _look_at_it(incident: Incident) -> Action:
         instruction=f"Continue, and look at {incident.findings[0].signal}; act if another signal "
         "or the loss follows.",
         reason="One signal alone left its usual range, and the loss did not follow.",
+    )
+
+
+def _load_again(incident: Incident) -> Action:
+    step = next(f.step for f in incident.findings if f.symptom in NOT_RESTORED)
+    return Action(
+        kind=ActionKind.ROLL_BACK,
+        instruction="Stop, apply the remedy and resume from the same checkpoint again.",
+        reason=f"The steps since the resume at step {step} start from a state that is not the "
+        "saved one.",
+    )
+
+
+def _continue_as_it_is() -> Action:
+    return Action(
+        kind=ActionKind.WAIT,
+        instruction="Continue, and apply the remedy before the next resume.",
+        reason="The weights are the saved ones; the run only cannot be reproduced from here.",
     )
 
 

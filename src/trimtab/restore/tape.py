@@ -33,7 +33,7 @@ class BatchTape:
 
     def __init__(self, position: int = 0) -> None:
         self._taped: deque[TapedBatch] = deque()
-        self._loader: Iterator[Any] = iter(())
+        self.iterator: Iterator[Any] = iter(())
         self._from_workers = False
         self._keeps = True
         self._start: tuple[RandomState, RandomState] | None = None
@@ -54,7 +54,7 @@ class BatchTape:
         `batches` are what it gives, where that is not the loader itself: after a resume, the rest.
         """
         before = get_random_state()
-        self._loader = iter(loader if batches is None else batches)
+        self.iterator = iter(loader if batches is None else batches)
         self._start, self._was_rewound = (before, get_random_state()), False
         self._from_workers = getattr(loader, "num_workers", 0) > 0
 
@@ -134,7 +134,7 @@ class BatchTape:
             set_random_state(start[1])
         before = get_random_state() if start is None else start[0]
         try:
-            batch = next(self._loader)
+            batch = next(self.iterator)
         except StopIteration:
             return None
         after = get_random_state()

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.block import Block
-from trimtab.core.findings import HARMLESS, Finding, Severity
+from trimtab.core.findings import HARMLESS, NOT_RESTORED, Finding, Severity
 from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Moment, Transition
 from trimtab.core.signals import LOSS
 from trimtab.diagnose.incidents.open_incident import OpenIncident
@@ -223,6 +223,8 @@ class IncidentTracker:
         ticks = [earlier.tick for earlier in before]
         onsets = [alarm.onset_tick for alarm in alarms if alarm.onset_tick is not None]
         place = bisect_left(ticks, min(onsets, default=moment.tick))
+        if any(alarm.symptom in NOT_RESTORED for alarm in alarms):
+            return place  # it began with the resume
         for warning in reversed(self._warnings):
             earlier = bisect_left(ticks, warning)
             if place - lead <= earlier < place:

@@ -18,6 +18,7 @@ from trimtab.core.config import Config
 from trimtab.core.incidents import Incident, IncidentChange
 from trimtab.core.rollbacks import ROLLBACK
 from trimtab.core.signals import Quality
+from trimtab.detect.resume.journal_past import JournalPast
 from trimtab.diagnose.context import RunFacts
 from trimtab.diagnosis import build_report, make_judge, read_run
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
@@ -25,6 +26,8 @@ from trimtab.journal.exit_request import announce_run
 from trimtab.live.host.batch_memory import BatchMemory
 from trimtab.live.host.clip_detector import ClipDetector
 from trimtab.live.host.incident_log import IncidentLog
+from trimtab.live.host.resume_facts import ResumeFacts
+from trimtab.live.host.resume_report import report_audit
 from trimtab.live.host.step_note import StepNote
 from trimtab.live.shield import Shield, log
 from trimtab.policy.incident_report import IncidentReport
@@ -65,6 +68,12 @@ class RunRecorder:
     ) -> None:
         self.run = run
         earlier = read_journal(run).block if run.exists() else Block.empty()
+        self.past = JournalPast.of(earlier, first_step) if len(earlier) else None
+        """What the journal says about the state that the run resumes from."""
+        self.resume: ResumeFacts | None = None
+        """Compares the first records with it."""
+        self._is_planned = False
+        """Whether a change was announced since the start."""
         self._attempt = int(earlier.attempt[-1]) if len(earlier) else 0
         self._last_clock: float | None = None
         self._last_step = first_step - 1
@@ -143,6 +152,7 @@ class RunRecorder:
                 self._advise()
         found = {**note.user_signals(), signals.CLOCK: note.clock, **note.signals, **values}
         found |= self._derive(found)
+        is_audited = self.resume is not None and self._audit(step, found)
         tick = self.journal.append(step, found, self._attempt, note.data_position)
         self._next_tick = tick + 1
         record = Record(
@@ -159,7 +169,8 @@ class RunRecorder:
         self._check_journal(step)
         self._pending.append(record)
         now = time.monotonic()
-        if now - self._last_judged >= JUDGE_SECONDS or len(self._pending) >= JUDGE_RECORDS:
+        is_due = now - self._last_judged >= JUDGE_SECONDS or len(self._pending) >= JUDGE_RECORDS
+        if is_due or is_audited:
             self._last_judged = now
             self._judge_pending()
 
@@ -179,6 +190,7 @@ class RunRecorder:
     def event(self, kind: str, step: int, facts: Mapping[str, Any]) -> None:
         """Journal something that happened, and let the judge know of it."""
         self.journal.event(kind, step, **facts)
+        self._is_planned = self._is_planned or kind == "planned change"
         self._pending_events.append(
             Event(kind=kind, tick=self._next_tick, step=step, facts=dict(facts))
         )
@@ -249,6 +261,16 @@ class RunRecorder:
             self._report(change)
         self._report_failures(self._judge.failures[self._num_failures :])
         self._num_failures = len(self._judge.failures)
+
+    def _audit(self, step: int, found: dict[str, float]) -> bool:
+        """Name what a resume has not restored, in the record of a first step; whether it did."""
+        resume = self.resume
+        if resume is None:
+            return False
+        has_found = report_audit(resume, self.journal, step, found, is_planned=self._is_planned)
+        if resume.is_done or resume.shield.is_down:
+            self.resume = None
+        return has_found
 
     def _report_failures(self, failures: Iterable[str]) -> None:
         """Log the detectors that failed and were left out."""

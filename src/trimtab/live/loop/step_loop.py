@@ -17,6 +17,8 @@ class BatchSource(Protocol):
 
     position: int
     """Position of the next batch."""
+    iterator: Iterator[Any]
+    """What the loader's batches come from."""
 
     def next_batch(self) -> tuple[int, Any] | None:
         """Position and batch that come next; None at the end of the data."""
@@ -27,12 +29,12 @@ class LoaderSource:
     """The batches of a loader, counted."""
 
     def __init__(self, loader: Iterable[Any], position: int = 0) -> None:
-        self._loader = iter(loader)
+        self.iterator = iter(loader)
         self.position = position
 
     def next_batch(self) -> tuple[int, Any] | None:
         """Position and batch that come next; None at the end of the data."""
-        for batch in self._loader:
+        for batch in self.iterator:
             self.position += 1
             return self.position - 1, batch
         return None
@@ -72,23 +74,61 @@ class Step:
 class StepLoop:
     """Batches in steps of `accumulate`, with the facts of the present step."""
 
-    def __init__(self, source: BatchSource, accumulate: int) -> None:
+    def __init__(self, source: BatchSource, accumulate: int, loader: Iterable[Any] = ()) -> None:
         if accumulate < 1:
             raise ConfigError(f"accumulate must be at least 1, got {accumulate}")
         self._source = source
         self.accumulate = accumulate
         self.batch_facts = BatchFacts()
         self._step: Step | None = None
+        self._start = source.position
+        self._loader = loader
+        self.is_exhausted = False
 
     @property
     def data_position(self) -> int:
         """Where in the data the present step began."""
         return NO_POSITION if self._step is None else self._step.data_position
 
+    @property
+    def next_position(self) -> int:
+        """The index of the first batch that no step has had yet."""
+        step = self._step
+        return self._start if step is None else step.data_position + len(step.batches)
+
+    @property
+    def loader_position(self) -> int | None:
+        """Batches that a StatefulDataLoader has yielded in this epoch; None of other loaders.
+
+        Only its iterator continues this count after a resume.
+        """
+        iterator = self._source.iterator
+        if not type(iterator).__module__.startswith("torchdata."):
+            return None
+        count = getattr(iterator, "_num_yielded", None)
+        return count if isinstance(count, int) else None
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the last batch of the epoch was served, as far as that is known."""
+        count = self.loader_position
+        if count is None:
+            count = self.next_position - self._start
+        try:
+            return self.is_exhausted or count == len(self._loader)  # type: ignore[arg-type]
+        except Exception:  # a stream does not know its length, and says so in its own way
+            return False
+
+    @property
+    def num_loaded(self) -> int:
+        """Batches of the present step so far."""
+        return 0 if self._step is None else len(self._step.batches)
+
     def next_step(self, number: int) -> Step | None:
         """The next step, with its first batch; None at the end of the data."""
         step = Step(number=number, source=self._source, size=self.accumulate)
         if not step.load():
+            self.is_exhausted = True
             return None
         self._step = step
         return step

@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from trimtab.core.config import LiveConfig
+from trimtab.live.host.resume_facts import ResumeFacts
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.host.step_note import StepNote, StepState
 from trimtab.live.loop.exit_hooks import ExitHooks
@@ -87,6 +88,7 @@ class StepMonitor:
             on_part=self._leave,
             on_failure=self._report_failure,
         )
+        self.resume = ResumeFacts.of(recorder, optimizers, scaler, shields.resume, first_step)
         for shield in shields:
             shield.on_catch(self._report_failure)
         self.slow.arm()
@@ -202,6 +204,8 @@ class StepMonitor:
         if torch._C._current_graph_task_id() != -1:
             self._refuse_backward()
         self._start()
+        if self._note.is_recorded_here:  # DCP makes updates without one, to load into their state
+            self.resume.before_update()
         if self._is_in_backward:
             return
         if id(optimizer) in self._moved:  # one more update, without a record
@@ -250,10 +254,10 @@ class StepMonitor:
                 self._exit_hooks.remove()
         if self.sync.ranks.world > 1:
             with self.shields.numbers.guarding("comparing ranks"):
-                parameters = self.slow.parameters
-                copies = count_copies(parameters, self.sync.ranks.group, self._replicas)
-                self.meter.gradients.set_copies(parameters, copies)
+                copies = count_copies(self.slow.parameters, self.sync.ranks.group, self._replicas)
+                self.meter.gradients.set_copies(self.slow.parameters, copies)
                 self.slow.prepare()
+        self.resume.world = self.sync.ranks.world
 
     def _meet(self, optimizer: Optimizer) -> None:
         measured = None

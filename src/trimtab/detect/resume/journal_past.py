@@ -1,0 +1,195 @@
+"""JournalPast: what the journal of a run says about the state at a step.
+
+Exact where a state was saved at that step (the event `state saved`); else from the records around
+it, which have the learning rate and the batch of every step and the optimizer's count of some.
+
+    attempt 0:   97 98 99 | 100 101 102 |stopped      what came before and after the save at 100
+    attempt 1:              100 101 |stopped          resumed from it, perhaps wrongly: no witness
+    attempt 2:              100 ...                   the resume that is judged
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trimtab.core import signals
+from trimtab.core.block import NO_POSITION, Block, Event, IntArray
+from trimtab.detect.resume import facts
+from trimtab.detect.resume.facts import Facts
+
+STEPS_BEFORE, STEPS_AFTER = 4096, 64
+"""Steps around the resume whose records are kept. Source: as many batches as `repeated-batch`
+remembers; a loader that skips is off by a few."""
+
+_KEPT = (
+    signals.FINGERPRINT,
+    signals.LR,
+    signals.LOSS_SCALE,
+    signals.ADAM_STEP,
+    signals.ADAM_M_NORM,
+    signals.ADAM_V_NORM,
+)
+_MOMENTS = {signals.ADAM_M_NORM: "exp_avg", signals.ADAM_V_NORM: "exp_avg_sq"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalPast:
+    """The part of a journal that a resume is compared with."""
+
+    values: Mapping[str, Mapping[int, float]]
+    """The kept signals by step, of the attempt that made the last step before the resume."""
+    positions: Mapping[int, int]
+    """Data positions by step."""
+    states: Mapping[int, Facts] = field(default_factory=dict)
+    """The facts of saved states, by their step."""
+    first_lrs: tuple[float, ...] = ()
+    first_batch: float | None = None
+    """Fingerprint of the first batch of the run."""
+
+    @classmethod
+    def of(cls, block: Block, step: int) -> "JournalPast":
+        """What is worth keeping of a journal for a run that resumes at `step`."""
+        near = _rows_near(block, step)
+        steps = block.step[near]
+        values: dict[str, dict[int, float]] = {}
+        for name in _KEPT:
+            column = block.column(name)
+            good = column.finite[near]
+            values[name] = dict(
+                zip(steps[good].tolist(), column.values[near][good].tolist(), strict=True)
+            )
+        positions = block.data_position[near]
+        known = positions != NO_POSITION
+        batches = _first(block, signals.FINGERPRINT, 1)
+        return cls(
+            values=values,
+            positions=dict(zip(steps[known].tolist(), positions[known].tolist(), strict=True)),
+            states=_states(block.events),
+            first_lrs=tuple(_first(block, signals.LR, facts.FIRST_LRS)),
+            first_batch=batches[0] if batches else None,
+        )
+
+    def saved_at(self, step: int, loaded: Mapping[str, float] | None = None) -> Facts:
+        """The facts of the state before `step`.
+
+        `loaded` has those that came with the checkpoint; they outrank the journal, except for the
+        learning rate, of which the journal may know what the next step had.
+        """
+        given = loaded if loaded is not None else self.states.get(step, {})
+        found = dict(given) if facts.LAYOUT in given else {**self._from_records(step), **given}
+        found.setdefault(facts.STEP, float(step))
+        return found | self._rates(step, found.get(facts.LR)) | self._first_rates()
+
+    def locate(self, step: int, fingerprint: float) -> Facts:
+        """Where the journal has the batch that comes first after a resume at `step`.
+
+        Empty if it is a new batch, or if batches repeat so that their place says nothing.
+        """
+        batches = self.values[signals.FINGERPRINT]
+        known = {facts.BATCH_KNOWN: 1.0} if step in batches else {}
+        if batches.get(step) == fingerprint:
+            return {**known, facts.BATCH_OFFSET: 0.0}
+        repeats = _repeats(batches, step)
+        places = [at for at, value in batches.items() if value == fingerprint]
+        if len(repeats) > 1 or any(step - at in repeats for at in places):
+            return {}
+        found: Facts = dict(known)
+        if fingerprint == self.first_batch:
+            found[facts.BATCH_RESTARTED] = 1.0
+        if places:
+            nearest = min(places, key=lambda at: (abs(at - step), at))
+            found[facts.BATCH_OFFSET] = float(nearest - step)
+        return found if len(found) > len(known) else {}
+
+    def _from_records(self, step: int) -> Facts:
+        found: Facts = {}
+        counts = self.values[signals.ADAM_STEP]
+        last = max((at for at in counts if at < step), default=None)
+        if last is not None:
+            found[facts.OPTIMIZER_STEP] = counts[last]
+            found[facts.MAX_OPTIMIZER_STEP] = counts[last] + (step - 1 - last)
+            for name, key in _MOMENTS.items():
+                if last in self.values[name]:
+                    found[f"{facts.STATE_NORM}{key}"] = self.values[name][last]
+        scale = self.values[signals.LOSS_SCALE].get(step - 1)
+        if scale is not None:
+            found[facts.LOSS_SCALE] = scale
+        position = self._next_position(step)
+        if position is not None:
+            found[facts.DATA_POSITION] = float(position)
+        return found
+
+    def _next_position(self, step: int) -> int | None:
+        if step in self.positions:
+            return self.positions[step]
+        last, before = self.positions.get(step - 1), self.positions.get(step - 2)
+        return None if last is None or before is None else 2 * last - before
+
+    def _rates(self, step: int, saved: float | None) -> Facts:
+        rates = self.values[signals.LR]
+        if step in rates:  # the run went on after the save
+            return {facts.LR: rates[step], facts.LR_CHANGE: 0.0}
+        last, before = rates.get(step - 1, saved), rates.get(step - 2)
+        expected = saved if saved is not None else last
+        if expected is None:
+            return {}
+        change = abs(last - before) if last is not None and before is not None else 0.0
+        return {facts.LR: expected, facts.LR_CHANGE: change}
+
+    def _first_rates(self) -> Facts:
+        return {f"{facts.FIRST_LR}{number}": rate for number, rate in enumerate(self.first_lrs)}
+
+
+def _rows_near(block: Block, step: int) -> IntArray:
+    """The rows that led to `step`, and those with which the same attempt went on from there."""
+    before = np.flatnonzero(block.step < step)
+    last = before[block.step[before] == block.step[before].max()][-1] if len(before) else -1
+    rows = np.arange(len(block))
+    resumes = [e.tick for e in block.events if e.kind == "resume" and e.tick > block.tick[last]]
+    stop = block.row_of(min(resumes)) if resumes and last >= 0 else len(block)
+    led_here = (rows <= last) & (block.step < step) & (block.step >= step - STEPS_BEFORE)
+    went_on = (rows > last) & (rows < stop) & (block.step >= step)
+    return np.flatnonzero(led_here | (went_on & (block.step < step + STEPS_AFTER)))
+
+
+def facts_of(event: Event) -> Facts | None:
+    """The facts in an event, as far as they are numbers: journals may be damaged."""
+    state = event.facts.get("state")
+    if event.kind != facts.STATE_SAVED or not isinstance(state, Mapping):
+        return None
+    return {
+        str(name): float(value)
+        for name, value in state.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+def _states(events: Iterable[Event]) -> dict[int, Facts]:
+    """The saved states by step; the latest one of a step counts."""
+    states = {}
+    for event in events:
+        found = facts_of(event)
+        if found is not None:
+            states[event.step] = found
+    return states
+
+
+def _repeats(batches: Mapping[int, float], step: int) -> set[int]:
+    """The distances at which batches came again before this step: an epoch has one distance."""
+    distances: set[int] = set()
+    seen: dict[float, int] = {}
+    for at in sorted(at for at in batches if at < step):
+        before = seen.get(batches[at])
+        if before is not None:
+            distances.add(at - before)
+        seen[batches[at]] = at
+    return distances
+
+
+def _first(block: Block, name: str, count: int) -> list[float]:
+    """The first finite values of a signal."""
+    column = block.column(name)
+    values: list[float] = column.values[column.finite][:count].tolist()
+    return values

@@ -1,0 +1,236 @@
+"""ResumeFacts: collects the facts of a state, and compares those of a resume with what was saved.
+
+    watch, load_state_dict, steps   generators: a right resume shows in one of these moments
+    first record                    scaler, data, generators
+    first update                    weights, moments, counts, options, as they were loaded
+    a saved state                   all of it, for the resume to come
+
+Only the first steps of a process pass through here. What is on the device is copied without
+waiting for it, except where the user saves a state.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from torch.optim import Optimizer
+
+from trimtab.core import signals
+from trimtab.core.block import Block
+from trimtab.core.findings import Symptom
+from trimtab.detect.resume import facts
+from trimtab.detect.resume.comparison import LOST, Difference, compare, is_restarted
+from trimtab.detect.resume.facts import Facts
+from trimtab.detect.resume.journal_past import JournalPast
+from trimtab.live.loop.step_loop import StepLoop
+from trimtab.live.measure.state_facts import (
+    PendingFacts,
+    random_facts,
+    scaler_facts,
+    state_facts,
+)
+from trimtab.live.shield import Shield
+
+_TORCH = f"{facts.RNG}torch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """The result of a comparison."""
+
+    differences: tuple[Difference, ...]
+    saved: Facts
+    found: Facts
+
+
+class Recorder(Protocol):
+    """What journals and audits, on the first rank."""
+
+    past: JournalPast | None
+    resume: "ResumeFacts | None"
+
+
+class ResumeFacts:
+    """The facts of one process, as it starts and whenever its state is saved."""
+
+    def __init__(
+        self,
+        optimizers: Sequence[Optimizer],
+        scaler: Any,
+        past: JournalPast | None,
+        shield: Shield,
+        *,
+        first_step: int,
+    ) -> None:
+        """`past` is what the journal says; None if it is empty or another rank writes it."""
+        self._optimizers = optimizers
+        self._scaler = scaler
+        self._past = past or JournalPast.of(Block.empty(), first_step)
+        self._is_resume = past is not None and first_step > 0
+        self._first_step = first_step
+        self.shield = shield
+        self.world = 1
+        self.loop: StepLoop | None = None
+        """Only if the user goes through the data by `guard.steps`."""
+        self.position_is_given = False
+        self._loaded: Facts | None = None
+        self._rng_at_start = random_facts()
+        self._rng: list[Facts] = [self._rng_at_start]
+        """The generators at each moment at which they may be as they were saved."""
+        self._at_record: PendingFacts | None = None
+        self._at_update: PendingFacts | None = None
+        self._batch: Facts | None = None
+        self._saved: Facts | None = None
+        """What the resume was compared with."""
+        self._num_rates = 0
+        """Records whose learning rate is still looked at."""
+        self.is_done = False
+        """Whether no record has anything more to say about the resume."""
+
+    @classmethod
+    def of(
+        cls,
+        recorder: Recorder | None,
+        optimizers: Sequence[Optimizer],
+        scaler: Any,
+        shield: Shield,
+        first_step: int,
+    ) -> Self:
+        """The facts of a process, connected with its recorder if it has one."""
+        past = None if recorder is None else recorder.past
+        resume = cls(optimizers, scaler, past, shield, first_step=first_step)
+        if recorder is not None:
+            recorder.resume = resume
+        return resume
+
+    @property
+    def is_before_first_record(self) -> bool:
+        """Whether no loss has been recorded yet."""
+        return self._at_record is None
+
+    def load(self, text: str) -> Facts:
+        """Take the facts that came with a checkpoint."""
+        self._loaded = {str(name): float(value) for name, value in json.loads(text).items()}
+        self._is_resume = True
+        self.look_at_generators()
+        return self._loaded
+
+    def look_at_generators(self) -> None:
+        """One of the moments before the first batch is used."""
+        if self.is_before_first_record:
+            self._rng.append(random_facts())
+
+    def look_at_record(self) -> None:
+        """The first loss is recorded."""
+        self._rng.append(random_facts())
+        found = scaler_facts(self._scaler)
+        loop = self.loop
+        if loop is not None:
+            if self.position_is_given:
+                found.add(facts.DATA_POSITION, loop.data_position)
+            if loop.loader_position is not None:
+                found.add(facts.LOADER_POSITION, loop.loader_position - loop.num_loaded)
+        self._at_record = found
+
+    def before_update(self) -> None:
+        """An update is about to happen; the first one is of the weights as they were loaded."""
+        if self._at_update is None and self._at_record is not None:
+            with self.shield.guarding("first update"):
+                is_resume = self._is_resume
+                self._at_update = state_facts(self._optimizers) if is_resume else PendingFacts()
+
+    def compare(self, numbers: Mapping[str, float], *, is_planned: bool) -> Audit | None:
+        """Compare, with the numbers of the record of a first step; None if there is nothing to say.
+
+        The first audit has everything that was compared. A schedule that starts again may show in
+        the steps after it.
+        """
+        if self._batch is None:
+            mark = numbers.get(signals.FINGERPRINT)
+            self._batch = {} if mark is None else self._past.locate(self._saved_step, mark)
+        if self._at_record is None or self._at_update is None:
+            return None
+        lr = numbers.get(signals.LR)
+        if self._saved is not None:
+            return self._look_at_rate(lr, is_planned=is_planned)
+        if not self._is_resume:
+            self.is_done = True
+            return None
+        saved = self._saved = self._past.saved_at(self._saved_step, self._loaded)
+        found = self._at_record.read() | self._at_update.read() | self._batch
+        found |= {facts.STEP: float(self._first_step), facts.WORLD: float(self.world)}
+        found |= self._generators(saved)
+        differences = compare(saved, found, lr=lr, is_planned=is_planned)
+        self._num_rates = facts.FIRST_LRS - 1
+        self.is_done = any(item.symptom is Symptom.LR_RESTARTED for item in differences)
+        return Audit(differences=tuple(differences), saved=saved, found=found)
+
+    def _look_at_rate(self, lr: float | None, *, is_planned: bool) -> Audit | None:
+        saved = self._saved or {}
+        self._num_rates -= 1
+        restarted = not is_planned and lr is not None and is_restarted(saved, lr)
+        self.is_done = restarted or self._num_rates == 0
+        if lr is None or not restarted:
+            return None
+        difference = Difference(
+            symptom=Symptom.LR_RESTARTED,
+            severity=LOST,
+            fact=facts.LR,
+            found=lr,
+            saved=saved[facts.LR],
+        )
+        return Audit(differences=(difference,), saved={}, found={})
+
+    def collect(self, next_step: int, *, with_generators: bool) -> Facts:
+        """The facts of the state as it is now; waits for the device."""
+        found = state_facts(self._optimizers).read() | scaler_facts(self._scaler).read()
+        found[facts.STEP] = float(next_step)
+        first = self._first_rng
+        if with_generators and first is not None:
+            found[facts.FIRST_RNG] = first
+        if with_generators:
+            # A generator that nothing has drawn from need not be restored.
+            now = random_facts()
+            found |= {n: now[n] for n in now if now[n] != self._rng_at_start[n]}
+        return found | self.collect_data()
+
+    def collect_data(self) -> Facts:
+        """Where the data is now."""
+        found: Facts = {facts.WORLD: float(self.world)}
+        loop = self.loop
+        if loop is not None:
+            found[facts.DATA_POSITION] = float(loop.next_position)
+            found[facts.AT_EPOCH_END] = float(loop.is_at_end)
+            if loop.loader_position is not None:
+                found[facts.LOADER_POSITION] = float(loop.loader_position)
+        return found
+
+    @property
+    def _saved_step(self) -> int:
+        """The step at which the loaded state was saved."""
+        loaded = {} if self._loaded is None else self._loaded
+        return int(loaded.get(facts.STEP, self._first_step))
+
+    @property
+    def _first_rng(self) -> float | None:
+        """Of the run: of this process, unless it is a resume."""
+        saved = self._saved or self._loaded or {}
+        own = None if self._is_resume or self._at_record is None else self._rng[-1][_TORCH]
+        return saved.get(facts.FIRST_RNG, own)
+
+    def _generators(self, saved: Mapping[str, float]) -> Facts:
+        """For each saved generator its saved value if it was seen so, else what it was.
+
+        Without `guard.steps` it may have been restored between two moments: then only a generator
+        that repeats the start of the run was not.
+        """
+        found: Facts = {}
+        for name in [name for name in saved if name.startswith(facts.RNG)]:
+            seen = [moment[name] for moment in self._rng]
+            repeats_start = name == _TORCH and seen[-1] == saved.get(facts.FIRST_RNG)
+            if saved[name] in seen:
+                found[name] = saved[name]
+            elif self.loop is not None or repeats_start:
+                found[name] = seen[-1]
+        return found
