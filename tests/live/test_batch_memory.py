@@ -1,5 +1,6 @@
 """The batches that a live run keeps: bounded, exact, and shown only as the user allows."""
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 import trimtab
 from trimtab.core.config import Config, LiveConfig
 from trimtab.core.errors import ConfigError
+from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, Moment
 from trimtab.live.host.batch_memory import MAX_FROZEN, STEPS_AROUND, STEPS_BEFORE, BatchMemory
 from trimtab.live.host.step_note import StepNote
@@ -109,6 +111,23 @@ class TestBatchMemory:
             memory.add(step, step, StepNote(step=step, token_rows=(rows(step),)))
         memory.freeze(incident(1, 500))
         assert memory.reports([incident(1, 500)]) == ()
+
+    def test_data_that_is_odd_long_after_the_onset_is_looked_at_there(self, tmp_path: Path) -> None:
+        memory = filled(BatchMemory(LiveConfig(), tmp_path), 400)
+        memory.freeze(incident(1, 100))
+        found = Finding(
+            detector="token-mix",
+            symptom=Symptom.ODD_TOKENS,
+            severity=Severity.ALARM,
+            signal="token_rarity",
+            step=300,
+            tick=300,
+            value=9.0,
+        )
+        later = dataclasses.replace(incident(1, 100), findings=(found,))
+        memory.freeze(later)
+        (report,) = memory.reports([later])
+        assert report.onset_tick == 300
 
     def test_a_run_that_is_killed_has_written_its_batches_by_id(self, tmp_path: Path) -> None:
         memory = BatchMemory(LiveConfig(), tmp_path, decode=lambda ids: "secret")
@@ -327,14 +346,3 @@ class TestLive:
                 optimizer.step()
                 optimizer.zero_grad()
         assert saved(tmp_path / "run") == before
-
-    def test_odd_token_losses_are_reported_once_and_left_out(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        model = make_model()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-            for odd in (torch.tensor(1.0), torch.zeros(0), 3.0, torch.zeros(9999), "x"):
-                guard.record(token_loss=odd)  # type: ignore[arg-type]
-                guard.record(token_loss=odd)  # type: ignore[arg-type]
-        assert sum("token_loss is not" in message for message in caplog.messages) == 5

@@ -1,8 +1,13 @@
 """Token ids and losses of sequences on their way to the batch memory."""
 
-import numpy as np
-import torch
+from pathlib import Path
 
+import numpy as np
+import pytest
+import torch
+from tests.live.tiny import make_model
+
+import trimtab
 from trimtab.live.measure.batch_facts import MAX_KEPT_TOKENS, BatchFacts
 from trimtab.live.measure.row_losses import VALUES, reduce_rows
 
@@ -52,3 +57,15 @@ class TestRowLosses:
         reduced = reduce_rows(torch.tensor([[1.0, float("nan")], [1.0, 2.0]])).reshape(-1, VALUES)
         assert torch.isnan(reduced[0, 0])
         assert reduced[1].tolist() == [1.5, 2.0, 1.0]
+
+
+def test_odd_token_losses_are_reported_once_and_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        for odd in (torch.tensor(1.0), torch.zeros(0), 3.0, torch.zeros(9999), "x"):
+            guard.record(token_loss=odd)  # type: ignore[arg-type]
+            guard.record(token_loss=odd)  # type: ignore[arg-type]
+    assert sum("token_loss is not" in message for message in caplog.messages) == 5

@@ -19,6 +19,7 @@ import numpy as np
 from trimtab.core.block import IntArray
 from trimtab.core.config import LiveConfig
 from trimtab.core.errors import ConfigError
+from trimtab.core.findings import Symptom
 from trimtab.core.incidents import Incident
 from trimtab.diagnose.batches.batch_report import BatchReport, Decode
 from trimtab.diagnose.batches.examine import MARGIN, KeptBatches, examine
@@ -40,6 +41,8 @@ of them the oldest is examined before the run ends."""
 COUNT_AT_ONCE = 1 << 16
 """Tokens that are counted at once, and at least as many as the vocabulary has: to clear and add
 its counts then costs less than to count."""
+
+DATA_SYMPTOMS = (Symptom.ODD_TOKENS, Symptom.REPEATED_BATCH)
 
 NOT_KEPT = (
     "trimtab: the batches of incident %d are not known, so its report cannot name sequences and "
@@ -121,7 +124,7 @@ class BatchMemory:
             self._forget(self._batches.popleft())
 
     def _freeze(self, incident: Incident) -> None:
-        number, onset = incident.number, incident.onset.tick
+        number, onset = incident.number, _onset(incident)
         if number in self._reports:
             return
         if not self._batches:
@@ -130,7 +133,7 @@ class BatchMemory:
                 log.info(NOT_KEPT, number)
             return
         earlier = self._frozen.get(number)
-        if earlier is None:
+        if earlier is None or earlier.onset_tick < onset:
             if self._batches[0].tick <= max(onset, incident.peak.tick):
                 self._frozen[number] = self._freeze_first(onset, incident.peak.tick)
                 self._save_soon(incident)
@@ -206,6 +209,13 @@ class BatchMemory:
         counts = count_tokens([flat_tokens(self._uncounted)], len(self._counts))
         counts[: len(self._counts)] += self._counts
         self._counts, self._uncounted, self._num_uncounted = counts, [], 0
+
+
+def _onset(incident: Incident) -> int:
+    """Where to look: at the onset, or where the data was first found odd if that is far from it."""
+    onset = incident.onset.tick
+    odd = [finding.tick for finding in incident.findings if finding.symptom in DATA_SYMPTOMS]
+    return odd[0] if odd and odd[0] - onset > STEPS_AROUND - 2 * MARGIN else onset
 
 
 def find_decode(tokenizer: Any, *, batch_text: bool) -> Decode | None:
