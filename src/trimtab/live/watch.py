@@ -24,6 +24,7 @@ from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.no_guard import NoGuard
 from trimtab.live.optimizers import parameters_of
 from trimtab.live.parts import Parts
+from trimtab.live.protect.gate_reporter import report_promotion
 from trimtab.live.ranks.rank_group import RankFacts, announce, find_ranks
 from trimtab.live.recover.decide.controller import Controller
 from trimtab.live.recover.inputs import as_schedulers, as_state, require_schedulers
@@ -149,7 +150,9 @@ def watch(
                 replicas=replicas,
                 join=ranks.join,
             )
-            parts.report_promotion = monitor.report_promotion
+            parts.report_promotion = lambda name: report_promotion(
+                monitor.recorder, monitor.next_step, name
+            )
             if settings.live.hang_seconds > 0:
                 HangWatchdog(
                     run,

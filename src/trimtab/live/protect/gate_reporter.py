@@ -111,8 +111,10 @@ class GateReporter:
             log.warning("%s%s", sentence, more)
 
 
-def report_promotion(sink: EventSink, step: int, name: str) -> None:
-    """Report that an optimizer now runs fused and did not before."""
+def report_promotion(sink: EventSink | None, step: int, name: str) -> None:
+    """Report that an optimizer now runs fused and did not before, on the first rank."""
+    if sink is None:
+        return
     log.warning(
         "trimtab: %s runs fused from now on, the form that can discard a step without waiting for "
         "the host; results differ by rounding. gate.promote = false keeps its form",
