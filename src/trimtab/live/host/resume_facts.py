@@ -75,9 +75,10 @@ class ResumeFacts:
         """Only if the user goes through the data by `guard.steps`."""
         self.position_is_given = False
         self._loaded: Facts | None = None
-        self._rng_at_start = random_facts()
-        self._rng: list[Facts] = [self._rng_at_start]
-        """The generators at each moment at which they may be as they were saved."""
+        self._rng: list[Facts] = []
+        """The generators, from `watch` on, whenever they may be as they were saved."""
+        with shield.guarding("start"):
+            self._rng.append(random_facts())
         self._at_record: PendingFacts | None = None
         self._at_update: PendingFacts | None = None
         self._batch: Facts | None = None
@@ -107,7 +108,7 @@ class ResumeFacts:
     @property
     def is_before_first_record(self) -> bool:
         """Whether no loss has been recorded yet."""
-        return self._at_record is None
+        return self._at_record is None and not self.shield.is_down
 
     def load(self, text: str) -> Facts:
         """Take the facts that came with a checkpoint."""
@@ -135,7 +136,7 @@ class ResumeFacts:
 
     def before_update(self) -> None:
         """An update is about to happen; the first one is of the weights as they were loaded."""
-        if self._at_update is None and self._at_record is not None:
+        if self._at_update is None and self._at_record is not None and not self.shield.is_down:
             with self.shield.guarding("first update"):
                 is_resume = self._is_resume
                 self._at_update = state_facts(self._optimizers) if is_resume else PendingFacts()
@@ -191,8 +192,8 @@ class ResumeFacts:
             found[facts.FIRST_RNG] = first
         if with_generators:
             # A generator that nothing has drawn from need not be restored.
-            now = random_facts()
-            found |= {n: now[n] for n in now if now[n] != self._rng_at_start[n]}
+            start, now = self._rng[0], random_facts()
+            found |= {name: now[name] for name in now if now[name] != start[name]}
         return found | self.collect_data()
 
     def collect_data(self) -> Facts:

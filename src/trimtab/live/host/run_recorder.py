@@ -68,7 +68,7 @@ class RunRecorder:
     ) -> None:
         self.run = run
         earlier = read_journal(run).block if run.exists() else Block.empty()
-        self.past = JournalPast.of(earlier, first_step) if len(earlier) else None
+        self.past = _past(earlier, first_step)
         """What the journal says about the state that the run resumes from."""
         self.resume: ResumeFacts | None = None
         """Compares the first records with it."""
@@ -334,6 +334,15 @@ class RunRecorder:
         if self.journal.error is not None:
             remarks.append(f"the journal could not be written: {self.journal.error}")
         return tuple(remarks)
+
+
+def _past(earlier: Block, first_step: int) -> JournalPast | None:
+    """What the journal says; None if it is empty, or so odd that it cannot be compared with."""
+    try:
+        return JournalPast.of(earlier, first_step) if len(earlier) else None
+    except Exception:
+        log.exception("trimtab: the journal cannot be read for the resume audit; it is left out")
+        return None
 
 
 def _block(records: Iterable[Record], events: Iterable[Event] = ()) -> Block:

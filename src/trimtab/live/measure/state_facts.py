@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.optim import Optimizer
 
 from trimtab.core import signals
@@ -99,12 +100,12 @@ def scaler_facts(scaler: Any) -> PendingFacts:
 def random_facts() -> Facts:
     """A checksum of each generator on the host; draws nothing and changes nothing."""
     legacy: Any = np.random.get_state(legacy=False)  # noqa: NPY002 (datasets use this one)
-    python = random.getstate()
-    numbers = legacy["state"]
+    numbers, place = legacy["state"].get("key"), legacy["state"].get("pos", 0)
+    python = np.array(random.getstate()[1], dtype=np.uint64)
     return {
         f"{facts.RNG}torch": float(zlib.crc32(torch.get_rng_state().numpy().data)),
-        f"{facts.RNG}numpy": float(zlib.crc32(numbers["key"].data, numbers.get("pos", 0))),
-        f"{facts.RNG}python": float(zlib.crc32(np.array(python[1], dtype=np.uint64).data)),
+        f"{facts.RNG}numpy": _crc(legacy) if numbers is None else _crc_of(numbers, place),
+        f"{facts.RNG}python": _crc_of(python),
     }
 
 
@@ -194,3 +195,7 @@ def _one_number(values: list[Any]) -> float:
 
 def _crc(value: Any) -> float:
     return float(zlib.crc32(repr(value).encode()))
+
+
+def _crc_of(numbers: NDArray[Any], start: int = 0) -> float:
+    return float(zlib.crc32(numbers.data, start))
