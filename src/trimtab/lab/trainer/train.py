@@ -106,10 +106,10 @@ def train(
             mode=mode,
             config=guard_config,
             scaler=run.scaler if run.scaler.is_enabled() else None,
+            scheduler=run.scheduler,
             step=first_step,
             dtype=config.dtype,
             seed=config.seed,
-            scheduler=run.scheduler,
             batch_loss=partial(_batch_loss, config, run, forward, ranks),
         ) as guard:
             steps = guard.steps(
@@ -117,8 +117,9 @@ def train(
                 accumulate=config.accumulate,
                 data_position=first_step * config.accumulate,
             )
+            # Steps are numbered by the guard: after a rollback they come again.
             for micro_batches in steps if first_step < config.steps else ():
-                step = micro_batches.number  # after a rollback it is done again
+                step = micro_batches.number
                 run.clock.begin(step, micro_batches.data_position)
                 if intervention is not None and intervention.planned and step == intervention.onset:
                     guard.event("planned change", what=intervention.title)
@@ -156,7 +157,7 @@ def train(
                 if on_step is not None:
                     on_step(done, output.cross_entropy.detach())
                 if done == config.steps:
-                    break
+                    break  # before a further batch is fetched
 
             found = evaluator.evaluate(forward)
             guard.event("evaluation", loss=found.loss, seconds=found.seconds)
