@@ -154,7 +154,7 @@ def watch(
                     quarantine_file=run.quarantine,
                     batch_loss=batch_loss,
                 )
-                if parts.recorder is not None:
+                if parts.recorder is not None and settings.ladder.enabled:
                     recovery.controller = Controller(
                         parts.recorder,
                         settings.ladder,
@@ -195,13 +195,14 @@ class _Parts:
         shields = Shields()
         meter = StepMeter(optimizers, device)
         live = config.live
+        decides = mode is Mode.RECOVER and config.ladder.enabled
         slow = SlowMeter(
             Telemetry(model, optimizers, meter.gradients, device),
             Activations(model, device) if live.activations else None,
             shields,
             live.telemetry_every,
             device,
-            config.recover.snapshot_every if mode is Mode.RECOVER else None,
+            config.recover.snapshot_every if decides else None,
         )
         parts = cls(optimizers, meter, slow, shields)
         if mode.is_protected:

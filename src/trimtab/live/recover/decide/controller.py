@@ -31,6 +31,9 @@ from trimtab.policy.ladder.differences import JUMP, RATE
 from trimtab.policy.ladder.origins import FACT
 from trimtab.policy.ladder.situation import SKIPPING, Act, Situation
 
+LR_FACTOR = 0.5
+"""Of a learning rate that is lowered. Source: textbook, "2 to 3x"; the smaller change."""
+
 ORDER_BOUNDARIES = 16
 """Boundaries after which an order that is not carried out was refused. Source: an order reaches all
 ranks one step and the lag after it was given."""
@@ -224,6 +227,7 @@ class Controller:
                 skip=skip,
                 hold=tuple(dict.fromkeys(part.option for part in chosen.holds)),
                 hold_at=max(older, default=None) if decision.act is Act.HOLD else None,
+                lr_factor=LR_FACTOR if decision.act is Act.LOWER_LR else None,
                 exit_code=decision.exit_code,
                 reason=decision.reason,
             )
