@@ -41,7 +41,8 @@ class Arm(StrEnum):
     RECOVER = "recover"
 
 
-_MODES = {Arm.PROTECT: Mode.PROTECT, Arm.RECOVER: Mode.RECOVER}
+_MODES = {Arm.CLEAN: Mode.PROTECT, Arm.PROTECT: Mode.PROTECT, Arm.RECOVER: Mode.RECOVER}
+"""The twin is protected too: protecting makes optimizers fused, which rounds differently."""
 _CONFIG = Config.from_dict(
     {"live": {"telemetry_every": 1}, "ladder": {"max_relaunches": 1, "window_steps": 1000}}
 )

@@ -9,6 +9,9 @@ from trimtab.core.settings import Section, require
 class LadderConfig(Section):
     """What a recovering run may do, and how long it waits before it does."""
 
+    enabled: bool = True
+    """Whether the run decides by itself; if not, it goes back only by `guard.rollback`."""
+
     max_rollbacks: int = 4
     """Rollbacks within `window_steps`. Source: OPT-175B restarted about 90 times in 140,000 steps;
     more than a few in 1,000 steps means that rolling back does not help."""

@@ -43,6 +43,7 @@ class Parts:
         shields = Shields()
         meter = StepMeter(optimizers, device)
         live = config.live
+        decides = mode is Mode.RECOVER and config.ladder.enabled
         slow = SlowMeter(
             Telemetry(model, optimizers, meter.gradients, device),
             Activations(model, device) if live.activations else None,

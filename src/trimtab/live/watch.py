@@ -179,7 +179,7 @@ def watch(
                     batch_loss=batch_loss,
                     settle=None if checkpoints is None else checkpoints.wait,
                 )
-                if parts.recorder is not None:
+                if parts.recorder is not None and settings.ladder.enabled:
                     recovery.controller = Controller(
                         parts.recorder,
                         settings.ladder,

@@ -52,7 +52,7 @@ def drive(
         scheduler=run.schedulers,
         scaler=run.scaler,
         state=run.state,
-        config=Config().override(settings or {}),
+        config=Config().override({"ladder.enabled": False, **(settings or {})}),
     ) as guard:
         while True:  # one turn is an epoch
             for step in guard.steps(run.loader, run.accumulate):

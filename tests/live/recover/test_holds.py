@@ -12,6 +12,7 @@ from torch import optim
 
 from trimtab.core.errors import ConfigError
 from trimtab.journal import RunDirectory, read_journal
+from trimtab.live.recover.holds import Holds
 
 
 def jumping_run(tensor: bool = False, disturb: bool = True) -> Run:
@@ -133,3 +134,17 @@ def test_an_update_that_raises_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_name_that_is_no_option_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'learning_rate'.*betas.*requires_grad"):
         drive(plain_run(), tmp_path, 70, back={50: 40}, hold=["learning_rate"])
+
+
+def test_a_lowered_rate_returns_to_the_plan_by_itself() -> None:
+    parameter = torch.nn.Parameter(torch.ones(1))
+    optimizer = optim.SGD([parameter], lr=0.1)
+    holds = Holds(torch.nn.ParameterList([parameter]), [optimizer])
+    holds.lower_rate(0.5, 40)
+    rates = {}
+    for step in (39, 40, 89, 140, 190, 250):
+        holds.begin_step(step)
+        with holds.effective([optimizer]):
+            rates[step] = optimizer.param_groups[0]["lr"]
+        assert optimizer.param_groups[0]["lr"] == 0.1
+    assert rates == pytest.approx({39: 0.1, 40: 0.05, 89: 0.05, 140: 0.075, 190: 0.1, 250: 0.1})

@@ -19,6 +19,12 @@ REQUIRES_GRAD = "requires_grad"
 """The one name that is no option of an optimizer: which parameters are trained."""
 
 
+LOWERED_STEPS, RETURN_STEPS = 50, 100
+"""Steps with a lowered learning rate, and steps over which it returns to the plan."""
+
+RATE = "lr"
+
+
 class Holds:
     """The held options of all optimizers."""
 
@@ -28,13 +34,17 @@ class Holds:
         self._held: dict[Optimizer, list[dict[str, Any]]] = {}
         """For each optimizer and group the options that are held."""
         self._requires_grad: dict[str, bool] = {}
+        self._lowered: tuple[float, int] | None = None
+        """A factor of the learning rate, and the step from which on it counts."""
+        self._factor = 1.0
+        """That of the present step."""
         self._planned: dict[Optimizer, list[dict[str, Any]]] = {}
         """What the user's code has set, while an update runs with what is held."""
 
     @property
     def is_active(self) -> bool:
-        """Whether any option is held in updates."""
-        return bool(self._held)
+        """Whether any option is held or lowered in updates."""
+        return bool(self._held) or self._factor != 1.0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -73,8 +83,17 @@ class Holds:
                     del group[name]
         self._drop_empty()
 
-    def set_requires_grad(self) -> None:
+    def lower_rate(self, factor: float, step: int) -> None:
+        """Multiply the learning rate from a step on; it returns to the plan by itself."""
+        self._lowered = factor, step
+
+    def begin_step(self, step: int) -> None:
         """At a boundary: the parameters that were trained are, and no others."""
+        self._factor = 1.0
+        if self._lowered is not None:
+            factor, start = self._lowered
+            back = min(max((step - start - LOWERED_STEPS) / RETURN_STEPS, 0.0), 1.0)
+            self._factor = factor + (1.0 - factor) * back if step >= start else 1.0
         if not self._requires_grad:
             return
         for name, parameter in self._model.named_parameters():
@@ -84,13 +103,15 @@ class Holds:
 
     def put_in(self, optimizer: Optimizer) -> None:
         """An update begins: put in what is held."""
-        held = self._held.get(optimizer)
-        if held is None:
+        if not self.is_active:
             return
         self.take_out(optimizer)  # an update that raised has left it there
         planned: list[dict[str, Any]] = []
         self._planned[optimizer] = planned
+        held = self._held.get(optimizer) or [{} for _ in optimizer.param_groups]
         for group, values in zip(optimizer.param_groups, held, strict=False):
+            if self._factor != 1.0 and RATE in group:
+                values = values | {RATE: self._factor * float(values.get(RATE, group[RATE]))}
             planned.append({name: _copy(group[name]) for name in values if name in group})
             for name in planned[-1]:
                 _set(group, name, values[name])

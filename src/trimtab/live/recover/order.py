@@ -33,6 +33,8 @@ class Order:
     """Options that are not held any more."""
     hold_at: int | None = None
     """Hold options as at the newest snapshot at or before this step, without returning to it."""
+    lr_factor: float | None = None
+    """Multiply the learning rate by this for some time after returning."""
     probe: tuple[ProbeStep, ...] = ()
     exit_code: int | None = None
     """End the run with this code."""

@@ -154,7 +154,7 @@ class Recovery:
                 is_done = True
             if not is_done:
                 self.snapshots.give_up()
-        monitor.holds.set_requires_grad()
+        monitor.holds.begin_step(monitor.next_step)
         if self.tape.changed is not None and not self._has_reported_changes:
             self._has_reported_changes = True
             log.warning(
@@ -270,6 +270,8 @@ class Recovery:
         if monitor.gate is not None:
             monitor.gate.buffers.renew()
         monitor.holds.add(order.hold, slot)
+        if order.lr_factor is not None:
+            monitor.holds.lower_rate(order.lr_factor, slot.step)
         self.attempt += 1
         self._rank_orders.forget()
         if self.controller is not None:

@@ -27,7 +27,7 @@ DEFAULT_MEAN, DEFAULT_SIGMA = 0.0, 0.05
 """Of the healthy readings, while there are fewer than three. Source: healthy readings of the lab
 lie between -0.26 and -0.03; 0 is cautious."""
 
-MIN_READINGS, NUM_READINGS, NUM_EXPECTED = 3, 12, 4
+MIN_READINGS, NUM_READINGS, NUM_EXPECTED = 3, 12, 6
 """Healthy readings that a scale needs, that it looks back on, and that the expectation is of."""
 
 
@@ -57,25 +57,26 @@ class Reading:
         return self.value - self.mean if math.isfinite(self.value) else math.inf
 
 
-def scale_of(healthy: Sequence[float]) -> tuple[float, float]:
-    """Expected reading and its deviation, from the latest healthy ones.
+def scale_of(healthy: Sequence[float], num_steps: int) -> tuple[float, float]:
+    """Expected reading and its deviation, from the latest healthy ones of one step each.
 
     Readings drift as the loss flattens and the learning rate falls, so the expectation is that of
-    the last few, and the deviation comes from differences of neighbours.
+    the last few, and the deviation comes from differences of neighbours. A reading of several steps
+    is the mean of that many.
     """
     known = [value for value in healthy if math.isfinite(value)][-NUM_READINGS:]
     if len(known) < MIN_READINGS:
         return DEFAULT_MEAN, DEFAULT_SIGMA
     latest = known[-NUM_EXPECTED:]
     squares = statistics.fmean((b - a) ** 2 for a, b in itertools.pairwise(known)) / 2
-    sigma = math.sqrt(squares * (1 + 1 / len(latest)))
+    sigma = math.sqrt(squares * (1 / num_steps + 1 / len(latest)))
     return statistics.fmean(latest), max(sigma, MIN_SIGMA)
 
 
 def reading_of(situation: Situation) -> Reading | None:
     """The probe's reading; without a probe, the loss itself; None if nothing was read."""
     if situation.probe is not None:
-        mean, sigma = scale_of(situation.healthy)
+        mean, sigma = scale_of(situation.healthy, situation.probe_steps)
         return Reading(value=situation.probe, mean=mean, sigma=sigma)
     if situation.can_probe or situation.loss_excess is None or situation.loss_noise is None:
         return None

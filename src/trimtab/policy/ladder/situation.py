@@ -94,8 +94,10 @@ class Situation:
     trained on. None if there is none yet; NaN is a reading."""
     probe_waited: int = -1
     """Steps since the alarm at which the reading was taken."""
+    probe_steps: int = 8
+    """Steps whose batches the reading is the mean of."""
     healthy: tuple[float, ...] = ()
-    """Readings of the same probe from before the onset."""
+    """Readings of one step each from before the onset."""
     can_probe: bool = False
     loss_excess: float | None = None
     """Recent mean loss minus the usual one, where no probe can be made."""

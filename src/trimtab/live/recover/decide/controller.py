@@ -31,6 +31,9 @@ from trimtab.policy.ladder.differences import JUMP, RATE
 from trimtab.policy.ladder.origins import FACT
 from trimtab.policy.ladder.situation import SKIPPING, Act, Situation
 
+LR_FACTOR = 0.5
+"""Of a learning rate that is lowered. Source: textbook, "2 to 3x"; the smaller change."""
+
 ORDER_BOUNDARIES = 16
 """Boundaries after which an order that is not carried out was refused. Source: an order reaches all
 ranks one step and the lag after it was given."""
@@ -178,12 +181,14 @@ class Controller:
     def _complete(self, situation: Situation, view: RunView) -> Situation:
         """Add what does not depend on the incident: snapshots, what was tried, budgets."""
         tried = self._history.of(situation)
+        known_good = self._known_good(situation, view)
         positions = self._positions(situation.onset, view)
         rollbacks, skipped = self._history.spent(self._boundary)
         return dataclasses.replace(
             situation,
             healthy=self._probing.healthy_before(situation.onset),
-            can_probe=bool(self._known_good(situation, view)),
+            can_probe=bool(known_good),
+            probe_steps=max(len(known_good), 1),
             recurrences=len(tried),
             tried=tuple(remedy.act for remedy in tried),
             last_depth=tried[-1].depth if tried else 0,
@@ -224,6 +229,7 @@ class Controller:
                 skip=skip,
                 hold=tuple(dict.fromkeys(part.option for part in chosen.holds)),
                 hold_at=max(older, default=None) if decision.act is Act.HOLD else None,
+                lr_factor=LR_FACTOR if decision.act is Act.LOWER_LR else None,
                 exit_code=decision.exit_code,
                 reason=decision.reason,
             )
@@ -260,7 +266,8 @@ class Controller:
             return
 
         def then(value: float, now: RunView) -> None:
-            helped = self._probing.reading(value, before=situation.onset).is_healthy
+            reading = self._probing.reading(value, len(records), before=situation.onset)
+            helped = reading.is_healthy
             facts = {"act": act, "helped": helped, "value": value}
             self._recorder.event("check", now.step, facts)
             words = "helped" if helped else "has NOT helped"
@@ -278,7 +285,7 @@ class Controller:
             return
 
         def then(value: float, now: RunView) -> None:
-            if not self._probing.reading(value).is_healthy:
+            if not self._probing.reading(value, len(records)).is_healthy:
                 slope = evidence.slope(self._recorder.recent, last_good)
                 self._decide_by_reading(dataclasses.replace(unknown, probe=value, slope=slope), now)
 

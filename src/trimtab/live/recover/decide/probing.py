@@ -61,9 +61,9 @@ class Probing:
         self._then = None
         self.healthy = [part for part in self.healthy if part[0] <= step]
 
-    def reading(self, value: float, before: int | None = None) -> Reading:
+    def reading(self, value: float, num_steps: int, before: int | None = None) -> Reading:
         """A value on the scale of the healthy readings, or of those before a step."""
-        mean, sigma = scale_of(self.healthy_before(before))
+        mean, sigma = scale_of(self.healthy_before(before), num_steps)
         return Reading(value=value, mean=mean, sigma=sigma)
 
     def healthy_before(self, step: int | None) -> tuple[float, ...]:
@@ -119,7 +119,7 @@ class Probing:
 
         def then(value: float, now: RunView) -> None:
             is_judged = len(self.healthy) >= MIN_READINGS
-            if is_judged and not self.reading(value).is_healthy:
+            if is_judged and not self.reading(value, CANARY_STEPS).is_healthy:
                 on_bad(self.healthy[-1][0], now)
             else:
                 self.healthy.append((now.step, value))
