@@ -22,7 +22,7 @@ from benchmarks.results import publish, table
 from trimtab.lab.model.sizes import SIZES
 from trimtab.restore.checkpoints.content import content_of, put_content
 from trimtab.restore.checkpoints.dcp import DcpCheckpointer
-from trimtab.restore.host_copy import local_part
+from trimtab.restore.shards import detached
 from trimtab.restore.snapshot import Snapshot
 from trimtab.restore.training_state import TrainingState
 
@@ -70,7 +70,7 @@ def tensors_of(state: TrainingState) -> list[torch.Tensor]:
     for states in state.optimizer_state():
         for values in states.values():
             found += [value for value in values.values() if isinstance(value, torch.Tensor)]
-    return [local_part(tensor) for tensor in found]
+    return [detached(tensor) for tensor in found]
 
 
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:

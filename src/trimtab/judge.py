@@ -9,16 +9,18 @@ how a run is cut into blocks never changes the result.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trimtab.core.block import Block
+from trimtab.core.block import Block, Event
 from trimtab.core.config import Config
 from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Finding
-from trimtab.core.incidents import Incident, IncidentChange
+from trimtab.core.history import History
+from trimtab.core.incidents import Incident, IncidentChange, Transition
+from trimtab.core.rollbacks import RECOVERY, before_rollback, line_to, pieces, target
 from trimtab.detect.detector_set import DetectorSet
 from trimtab.diagnose.context import IncidentContext, RunFacts
 from trimtab.diagnose.diagnosis import diagnose
@@ -27,6 +29,12 @@ from trimtab.policy.incident_report import IncidentReport
 from trimtab.rulesets import RuleSet, rule_set
 
 STATE_VERSION = 4
+
+MIN_HISTORY = 1024
+"""Records that are kept at least of a run that can go back."""
+
+MAX_PIECE = 8192
+"""Records of such a run that are judged at once: a bound on what is judged again."""
 
 SAME_PLACE_STEPS = 200
 """An incident within this many steps of one in an earlier attempt has come back. Source: the
@@ -67,6 +75,8 @@ class Judge:
         self._incidents: dict[int, Incident] = {}
         """As they stood at their last change."""
         self._last_tick: int | None = None
+        self._history: History | None = None
+        """Only of a run that can go back."""
 
     @property
     def incidents(self) -> tuple[Incident, ...]:
@@ -90,8 +100,20 @@ class Judge:
                     f"{last}; give it each record once and in order, or use a new judge"
                 )
             self._last_tick = int(block.tick[-1])
-        findings = self._detectors.update(block)
-        return self._judgement(findings, self._tracker.update(block, findings))
+        findings: list[Finding] = []
+        changes: list[IncidentChange] = []
+        for rollback, piece in pieces(block):
+            change, is_rewound = self._rewind(rollback) if rollback else ([], False)
+            changes += change
+            if rollback and is_rewound:
+                # The detectors must know that the next attempt continues what they know.
+                piece = dataclasses.replace(piece, events=(rollback, *piece.events))
+            self._start_history(piece)
+            for part in self._parts(piece):
+                found = self._detectors.update(part)
+                findings += found
+                changes += self._tracker.update(part, found)
+        return self._judgement(findings, changes)
 
     def finish(self) -> Judgement:
         """Classify what is still open at the end of the run, as far as possible."""
@@ -105,7 +127,10 @@ class Judge:
         Records that the run has lost are treated as not recorded.
         """
         facts = facts or RunFacts()
-        context = IncidentContext.of(incident, run, facts, self._config.textbook)
+        line = line_to(run, incident.onset.tick)
+        if incident.rolled_back:
+            line = before_rollback(line, incident.last.tick)
+        context = IncidentContext.of(incident, line, facts, self._config.textbook)
         diagnosis = diagnose(context, self.rules.explain)
         action = self.rules.advise(diagnosis, recurs=self._recurs(incident, run))
         return IncidentReport(diagnosis=diagnosis, action=action)
@@ -129,6 +154,65 @@ class Judge:
         self._tracker.load_state_dict(state["tracker"])
         incidents = [Incident.from_state(part) for part in state["incidents"]]
         self._incidents = {incident.number: incident for incident in incidents}
+
+    def _start_history(self, piece: Block) -> None:
+        """Keep what is needed to rewind, from the first record of a run that can go back on."""
+        for event in piece.events:
+            if event.kind == RECOVERY and self._history is None:
+                oldest = event.facts.get("oldest_steps")
+                steps = oldest if isinstance(oldest, int) else 0
+                self._history = History(depth=MIN_HISTORY + 4 * steps)
+
+    def _parts(self, piece: Block) -> Iterable[Block]:
+        """A piece as it is judged, noted in the history if there is one."""
+        if self._history is None:
+            return (piece,)
+        parts = list(piece.cut(MAX_PIECE)) or [piece]
+        return map(self._remember, parts)
+
+    def _remember(self, part: Block) -> Block:
+        if self._history is not None:
+            self._history.add(part, self._tracker.num_incidents, self._judging_state)
+        return part
+
+    def _judging_state(self) -> dict[str, Any]:
+        return {
+            "detectors": self._detectors.state_dict(),
+            "tracker": self._tracker.state_dict(),
+        }
+
+    def _rewind(self, rollback: Event) -> tuple[list[IncidentChange], bool]:
+        """The run has gone back: be what this judge was before the step that comes next.
+
+        An incident that began later is closed. Returns what changed, and whether the past was
+        known; if not, the next attempt starts like one after a restart.
+        """
+        to, history = target(rollback), self._history
+        known = None if to is None or history is None else history.return_to(to)
+        was_open, num_incidents = self._tracker.open_incident, self._tracker.num_incidents
+        if known is None:
+            return [], False
+        state = known[0].state or {}
+        # With the same data and settings the earlier attempt is a reference for this one.
+        is_same = not (rollback.facts.get("skip") or rollback.facts.get("hold"))
+        findings = self._detectors.rewind(
+            state["detectors"], [piece.block for piece in known], is_same=is_same
+        )
+        self._tracker.load_state_dict(state["tracker"])
+        for piece, found in zip(known, findings, strict=True):
+            self._tracker.num_incidents = piece.num_incidents
+            self._tracker.update(piece.block, found)
+        self._tracker.num_incidents = num_incidents
+        now_open = self._tracker.open_incident
+        if was_open is None or (now_open is not None and now_open.number == was_open.number):
+            return [], True
+        closed = dataclasses.replace(
+            was_open, end=was_open.last, incident_class=None, outlook=None, rolled_back=True
+        )
+        change = IncidentChange(
+            transition=Transition.ROLLED_BACK, tick=closed.last.tick, incident=closed
+        )
+        return [change], True
 
     def _settings(self) -> dict[str, Any]:
         """The settings that the state depends on."""

@@ -13,7 +13,7 @@ from torch import nn
 from trimtab.core import signals
 from trimtab.core.errors import ConfigError
 from trimtab.live.host.clip_detector import ClipDetector
-from trimtab.live.loop.step_loop import StepLoop
+from trimtab.live.loop.step_loop import LoaderSource, StepLoop
 from trimtab.live.measure.activations import find_blocks
 from trimtab.live.measure.batch_facts import BatchFacts
 from trimtab.live.measure.roles import assign_roles, role_of
@@ -183,11 +183,11 @@ class TestBatchFacts:
 
 class TestStepLoop:
     def run(self, data: list[int], accumulate: int) -> list[tuple[int, int, list[int]]]:
-        loop = StepLoop(data, accumulate)
-        count = iter(range(100))
-        return [
-            (step.number, step.data_position, list(step)) for step in loop.run(lambda: next(count))
-        ]
+        loop = StepLoop(LoaderSource(data), accumulate)
+        steps: list[tuple[int, int, list[int]]] = []
+        while (step := loop.next_step(len(steps))) is not None:
+            steps.append((step.number, step.data_position, list(step)))
+        return steps
 
     def test_batches_come_in_steps_and_the_last_may_be_short(self) -> None:
         assert self.run([1, 2, 3, 4, 5], 2) == [(0, 0, [1, 2]), (1, 2, [3, 4]), (2, 4, [5])]
@@ -196,9 +196,9 @@ class TestStepLoop:
         assert self.run([], 3) == []
 
     def test_a_step_that_is_left_early_goes_on_at_its_next_batch(self) -> None:
-        loop = StepLoop([1, 2, 3, 4], 2)
+        loop = StepLoop(LoaderSource([1, 2, 3, 4]), 2)
         seen = []
-        for step in loop.run(lambda: 0):
+        while (step := loop.next_step(0)) is not None:
             for batch in step:
                 seen.append(batch)
                 break
@@ -207,7 +207,7 @@ class TestStepLoop:
 
     def test_accumulate_must_be_a_count(self) -> None:
         with pytest.raises(ConfigError, match="at least 1, got 0"):
-            StepLoop([], 0)
+            StepLoop(LoaderSource([]), 0)
 
 
 def test_blocks_are_the_longest_list_of_one_kind() -> None:

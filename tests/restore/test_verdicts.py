@@ -170,9 +170,11 @@ def test_an_attempt_that_was_given_up_does_not_concern_the_next_one() -> None:
     harm = incident(150, None, DIVERGENT)
     assert judge(entry(200), run, harm).verdict is Verdict.BAD
     assert judge(entry(200, attempt=1), run, harm).verdict is Verdict.PROVEN
-    # Steps of the second attempt say nothing about what the first one saved after it.
-    assert judge(entry(120), run).reason.startswith("101 healthy steps")
-    assert judge(entry(150), run).verdict is Verdict.UNPROVEN
+    # Whatever the first one saved after step 100: the run does not go on from it.
+    given_up = judge(entry(120), run)
+    assert (given_up.verdict, given_up.in_doubt) == (Verdict.UNPROVEN, True)
+    assert given_up.reason == "the run went back to step 100 after it was saved"
+    assert judge(entry(100), run).verdict is Verdict.PROVEN
 
 
 def test_a_resume_from_a_later_step_carries_harm_on() -> None:

@@ -21,6 +21,9 @@ ADAM_V_NORM: Final = "adam_v_norm"
 LR: Final = "lr"
 """Learning rate of the step."""
 
+PLANNED_LR: Final = "planned_lr"
+"""Learning rate of the schedule, in steps that are made with a different one."""
+
 LOSS_SCALE: Final = "loss_scale"
 """Scale of a dynamic loss scaler (fp16)."""
 

@@ -93,6 +93,24 @@ class DetectorSet:
             if detector.name in state["detectors"]:
                 detector.load_state_dict(state["detectors"][detector.name])
 
+    def rewind(
+        self, state: dict[str, Any], blocks: Iterable[Block], *, is_same: bool
+    ) -> list[list[Finding]]:
+        """Be as after these blocks, which came after a state; returns the findings in each.
+
+        What is not rewound (`Detector.not_rewound`) stays, if the same steps come again.
+        """
+        kept = {
+            detector.name: {n: getattr(detector, n).state_dict() for n in detector.not_rewound}
+            for detector in self._detectors
+        }
+        self.load_state_dict({**state, "failures": dict(self._failures)})
+        findings = [self.update(block) for block in blocks]
+        for detector in self._detectors:
+            for name, part in kept[detector.name].items() if is_same else ():
+                getattr(detector, name).load_state_dict(part)
+        return findings
+
     def _update(self, row: Row) -> list[Finding]:
         self._step = row.step
         change = self._schedule.update(row)

@@ -13,6 +13,7 @@ import numpy as np
 
 from trimtab.core.block import Block, Event, FloatArray
 from trimtab.core.detector import KnownChange, Row
+from trimtab.core.rollbacks import ROLLBACK
 from trimtab.core.signals import TOKENS
 from trimtab.core.state import Stateful
 
@@ -29,6 +30,7 @@ CHANGES = {
     "planned change": KnownChange.CHANGED,
     "evaluation": KnownChange.PAUSED,
     "checkpoint": KnownChange.PAUSED,
+    ROLLBACK: KnownChange.SKIPPED_DATA,
 }
 """By the kind of event in the journal."""
 
@@ -48,6 +50,8 @@ class EventSchedule(Stateful):
         """Tick, step and kind of events whose record has not come yet. A live run writes its
         records some steps late and its events at once, so the step decides."""
         self._attempt: int | None = None
+        self._continues = False
+        """Whether the next attempt continues what is known: a rollback with a rewound judge."""
         self._tokens = 0.0
         self._num_same = 0
         """Records with that number of tokens, not counting odd batches between them."""
@@ -57,7 +61,9 @@ class EventSchedule(Stateful):
     def add(self, events: Iterable[Event]) -> None:
         """Add the events that came with a block."""
         for event in events:
-            if event.kind in CHANGES:
+            is_rollback = event.kind == ROLLBACK
+            self._continues = self._continues or is_rollback
+            if event.kind in CHANGES and (event.facts.get("skip") or not is_rollback):
                 self._pending.append((event.tick, event.step, event.kind))
 
     def update(self, row: Row) -> KnownChange:
@@ -66,9 +72,9 @@ class EventSchedule(Stateful):
         if self._pending:
             change = self._pop_due(row.tick, row.step)
         if row.attempt != self._attempt:
-            if self._attempt is not None:
+            if self._attempt is not None and not self._continues:
                 change |= KnownChange.WENT_BACK
-            self._attempt = row.attempt
+            self._attempt, self._continues = row.attempt, False
         tokens = row.signals.get(TOKENS)
         if tokens is not None:
             change |= self._judge_tokens(tokens)
@@ -85,7 +91,9 @@ class EventSchedule(Stateful):
             add(row, self._pop_due(int(block.tick[row]), int(block.step[row])))
         first = block.attempt[0] if self._attempt is None else self._attempt
         for row in np.flatnonzero(np.diff(block.attempt, prepend=first)).tolist():
-            add(row, KnownChange.WENT_BACK)
+            if not self._continues:
+                add(row, KnownChange.WENT_BACK)
+            self._continues = False
         self._attempt = int(block.attempt[-1])
         for row, change in self._token_changes(block):
             add(row, change)

@@ -34,6 +34,13 @@ class Diagnosis:
     lesson: str
     cost: Cost
 
+    @property
+    def outcome(self) -> str:
+        """The class; if there is none, whether the run was rolled back or the incident is open."""
+        if self.incident_class is not None:
+            return self.incident_class.value
+        return "rolled back" if self.incident.rolled_back else "open"
+
 
 def diagnose(context: IncidentContext, explain: Explain) -> Diagnosis:
     """Explain one incident the way that a rule set does."""

@@ -4,6 +4,7 @@
     manifest.json                  config, versions, seeds: what the run was
     journal/                       the records and events
     notes.log                      notes that people added
+    quarantine.jsonl               data positions that are passed over
     incidents/0001-step-000312/    one folder per incident
     checkpoints.json               the checkpoints and their verdicts
     checkpoints/step-00000800/     one folder per checkpoint
@@ -57,6 +58,11 @@ class RunDirectory:
     def notes(self) -> Path:
         """The file of people's notes."""
         return self.home / "notes.log"
+
+    @property
+    def quarantine(self) -> Path:
+        """The file of data positions that are passed over."""
+        return self.home / "quarantine.jsonl"
 
     @property
     def incidents(self) -> Path:

@@ -12,9 +12,11 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from trimtab.core import signals
 from trimtab.core.incidents import Incident
 from trimtab.live.loop.checkpoint_boundary import CheckpointBoundary
-from trimtab.live.loop.step_loop import Step, StepLoop
+from trimtab.live.loop.step_loop import BatchSource, LoaderSource, Step, StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.numbers import Number, OddNumber
+from trimtab.live.recover.order import Order
+from trimtab.live.recover.recovery import Recovery
 from trimtab.live.shield import Shield, log
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 RESERVED = frozenset(
     {
         *(signals.LOSS, signals.GRAD_NORM, signals.TOKENS, signals.CLIPPED_GRAD_NORM, signals.LR),
+        signals.PLANNED_LR,
         *(signals.LOSS_SCALE, signals.DISCARDED, signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK),
         *(signals.PARAM_NORM, signals.UPDATE_NORM, signals.UPDATE_PER_LR, signals.ADAM_STEP),
         *(signals.ADAM_M_NORM, signals.ADAM_V_NORM, signals.GRAD_MOMENTUM_COSINE),
@@ -38,12 +41,21 @@ class Guard:
     """Watches a run; a bug in here stops a part of the guard, never the training loop."""
 
     def __init__(
-        self, model: nn.Module, monitor: StepMonitor, checkpoints: "Checkpoints | None" = None
+        self,
+        model: nn.Module,
+        monitor: StepMonitor,
+        recovery: Recovery | None = None,
+        checkpoints: "Checkpoints | None" = None,
     ) -> None:
         self._model = model
         self._monitor = monitor
+        self.recovery = recovery
+        """Snapshots and rollbacks; None unless the mode is "recover"."""
         self._ending = "closed"
-        self._data_position = 0 if checkpoints is None else checkpoints.resumed.data_position
+        start = 0 if checkpoints is None else checkpoints.resumed.data_position
+        self._source: BatchSource = LoaderSource((), start)
+        if recovery is not None:
+            recovery.tape.jump(start)
         self._checkpoints = checkpoints
         self._boundary = CheckpointBoundary(
             checkpoints, monitor.shields.checkpoints, lambda: monitor.recorder, self.state_dict
@@ -145,6 +157,8 @@ class Guard:
         if monitor.is_watching and monitor.recorder is not None:
             with monitor.shields.host.guarding("event"):
                 monitor.recorder.event(kind, monitor.next_step, facts)
+        if kind == "planned change":
+            self.release()
 
     def steps(
         self, loader: Iterable[Any], accumulate: int = 1, *, data_position: int | None = None
@@ -154,19 +168,27 @@ class Guard:
         `data_position` is that of its first batch: after a resume, where the data continues.
         Without it an epoch continues the positions of the last one.
         """
-        monitor = self._monitor
-        start = self._data_position if data_position is None else data_position
+        monitor, recovery = self._monitor, self.recovery
         if self._checkpoints is not None:
             loader = self._checkpoints.batches(loader)
-        loop = StepLoop(loader, accumulate, start)
+        if recovery is None:
+            start = self._source.position if data_position is None else data_position
+            self._source = LoaderSource(loader, start)
+        else:
+            self._source = recovery.start(loader, data_position)
+        loop = StepLoop(self._source, accumulate)
         monitor.facts.loop = loop
         self._ending = "left the loop"
-        for step in loop.run(lambda: monitor.next_step):
+        while True:
+            if recovery is not None:
+                recovery.boundary(loop)
+            step = loop.next_step(monitor.next_step)
+            if step is None:
+                break
             with self._boundary.in_loop():
                 yield step
             monitor.end_step(step.number)
-            self._data_position = step.data_position + len(step.batches)
-            self._boundary.save_if_wanted(monitor.next_step, self._data_position)
+            self._boundary.save_if_wanted(monitor.next_step, self._source.position)
         self._ending = "end of data"
 
     def checkpoint(self, step: int | None = None) -> None:
@@ -177,6 +199,44 @@ class Guard:
         step, if it is not the one that the guard has counted.
         """
         self._boundary.request(step, self._monitor.next_step)
+
+    def rollback(
+        self,
+        to: int,
+        skip: Iterable[int] | None = None,
+        hold: Iterable[str] = (),
+        *,
+        reason: str = "",
+    ) -> None:
+        """Return to an earlier step, when `guard.steps` is asked for the next one.
+
+        Needs mode "recover" and a loop over `guard.steps`. With several ranks the call of the first
+        one counts, and all ranks return at the same boundary some steps later.
+
+        Args:
+            to: Return to the newest snapshot at or before this step.
+            skip: Data positions that are passed over from then on.
+            hold: Options of the optimizers ("lr", "betas", "weight_decay", ...) that keep the value
+                they had at the snapshot, and "requires_grad"; until `release`.
+            reason: For log and journal.
+        """
+        recovery = self.recovery
+        if recovery is None:
+            log.warning("trimtab: no rollback to step %d: it needs watch(mode='recover')", to)
+            return
+        names = tuple(hold)
+        self._monitor.holds.require_known(names)
+        positions = tuple(sorted(set(skip or ())))
+        recovery.order(Order(to=to, skip=positions, hold=names, reason=reason))
+
+    def release(self, *names: str) -> None:
+        """Hold these options no longer, or none if no name is given; from the next step on.
+
+        `guard.event("planned change")` does the same: from then on the new settings count.
+        """
+        held = self._monitor.holds.names
+        if self.recovery is not None and held:
+            self.recovery.order(Order(to=None, release=names or held))
 
     def state_dict(self) -> dict[str, Any]:
         """What the gate has learnt, the same on every rank; empty if nothing is protected."""
@@ -238,13 +298,15 @@ class NoGuard:
     """The guard of a run that is not watched: the same interface, and it does nothing."""
 
     incidents: tuple[Incident, ...] = ()
+    recovery = None
 
     def __init__(
         self, model: nn.Module, first_step: int, checkpoints: "Checkpoints | None" = None
     ) -> None:
         self._model = model
         self._next_step = first_step
-        self._data_position = 0 if checkpoints is None else checkpoints.resumed.data_position
+        start = 0 if checkpoints is None else checkpoints.resumed.data_position
+        self._source = LoaderSource((), start)
         self._checkpoints = checkpoints
         shield = Shield("checkpoints", "they are not judged")
         self._boundary = CheckpointBoundary(checkpoints, shield, lambda: None, self.state_dict)
@@ -268,19 +330,26 @@ class NoGuard:
         self, loader: Iterable[Any], accumulate: int = 1, *, data_position: int | None = None
     ) -> Iterator[Step]:
         """Go through a loader in steps of `accumulate` batches."""
-        start = self._data_position if data_position is None else data_position
         if self._checkpoints is not None:
             loader = self._checkpoints.batches(loader)
-        for step in StepLoop(loader, accumulate, start).run(lambda: self._next_step):
+        start = self._source.position if data_position is None else data_position
+        self._source = LoaderSource(loader, start)
+        loop = StepLoop(self._source, accumulate)
+        while (step := loop.next_step(self._next_step)) is not None:
             with self._boundary.in_loop():
                 yield step
             self._next_step += 1
-            self._data_position = step.data_position + len(step.batches)
-            self._boundary.save_if_wanted(self._next_step, self._data_position)
+            self._boundary.save_if_wanted(self._next_step, self._source.position)
 
     def checkpoint(self, step: int | None = None) -> None:
         """Save a checkpoint, on all ranks, at the end of this step."""
         self._boundary.request(step, None)
+
+    def rollback(self, to: int, *arguments: Any, **options: Any) -> None:
+        """Do nothing."""
+
+    def release(self, *names: str) -> None:
+        """Do nothing."""
 
     def state_dict(self) -> dict[str, Any]:
         """There is nothing to save."""

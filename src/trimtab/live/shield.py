@@ -88,6 +88,7 @@ class Shields:
         self.judge = Shield("judge", "records are not judged any more, the rest continues")
         self.checkpoints = Shield("checkpoints", "they are not judged any more, the rest continues")
         self.gate = Shield("gate", "trimtab protects no longer; it keeps watching")
+        self.recovery = Shield("snapshots", "the run cannot go back, the rest continues")
 
     def __iter__(self) -> Iterator[Shield]:
         return iter(vars(self).values())

@@ -3,7 +3,7 @@
 import hashlib
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,14 @@ from trimtab.live.optimizers import find_optimizers, parameters_of
 from trimtab.live.protect.gate import Gate
 from trimtab.live.ranks.rank_group import RankFacts, RankGroup, announce, find_ranks, join_group
 from trimtab.live.ranks.shards import local
+from trimtab.live.recover.inputs import as_schedulers, as_state, require_schedulers
+from trimtab.live.recover.quarantine import read_quarantine
+from trimtab.live.recover.recovery import Recovery
 from trimtab.live.shield import Shields, log
+from trimtab.restore.training_state import TrainingState
+
+GATE_STATE = "trimtab: gate"
+"""The name of the gate among the state that returns with the run."""
 
 if TYPE_CHECKING:
     from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
@@ -47,6 +54,9 @@ def watch(
     dtype: str | None = None,
     seed: int | None = None,
     link: str | None = None,
+    scheduler: Any = None,
+    state: Mapping[str, Any] | None = None,
+    batch_loss: Callable[[Any], torch.Tensor] | None = None,
     on_incident: Callable[[Incident], None] | None = None,
     process_group: Any = None,
     replicas: int | None = None,
@@ -62,13 +72,19 @@ def watch(
         optimizer: A torch optimizer, a wrapper of one (Accelerate, torchtitan), or several.
         run_dir: The folder of the run; everything is written to its `trimtab/` folder.
         mode: "observe" changes no bit of what is trained; "protect" keeps bad steps from the
-            weights, and makes Adam, AdamW, SGD and Adagrad fused.
+            weights, and makes Adam, AdamW, SGD and Adagrad fused; "recover" protects and can
+            return to an earlier step.
         config: Settings; the defaults are meant to be right.
         scaler: The GradScaler of an fp16 run.
         step: The number of the first step; default: where `checkpoints` resumed, or 0.
         dtype: The precision regime (fp32, bf16, fp16, fp8), if it is not that of the parameters.
         seed: The run's seed, for the post-mortem.
         link: A link to the run, for the post-mortem.
+        scheduler: For "recover": the learning rate scheduler, or several of them.
+        state: For "recover": what else must return with the run, by name, such as an EMA: anything
+            with state_dict and load_state_dict.
+        batch_loss: For "recover": computes the loss of a batch of the loader, to find out whether
+            the weights are damaged.
         on_incident: Called with an incident when it opens, changes or closes; on the first rank,
             in a thread of its own.
         process_group: The ranks that train the model, if not all do and it is not in a DDP of
@@ -87,15 +103,20 @@ def watch(
         return NoGuard(model, step, checkpoints)
     settings = config or Config()
     facts = {"mode": chosen.value, "dtype": dtype, "seed": seed, "link": link}
-    ranks = _Ranks(model, process_group, settings, chosen)
+    run = RunDirectory(Path(run_dir).absolute())
+    quarantined = read_quarantine(run.quarantine) if chosen is Mode.RECOVER else ()
+    ranks = _Ranks(model, process_group, settings, chosen, quarantined)
     parts: _Parts | None = None
     problem: Exception | None = None
     try:
         parts = _Parts.build(model, optimizer, settings, chosen)
+        schedulers, others = as_schedulers(scheduler), as_state(state)
+        if chosen is Mode.RECOVER:
+            require_schedulers(parts.optimizers, schedulers)
         if ranks.place == 0:
             manifest = _manifest(model, parts.optimizers, settings, ranks.world, facts)
             parts.recorder = RunRecorder(
-                RunDirectory(Path(run_dir).absolute()),
+                run,
                 settings,
                 manifest,
                 first_step=step,
@@ -122,7 +143,24 @@ def watch(
                 join=ranks.join,
             )
             parts.report_promotion = monitor.report_promotion
-            guard = Guard(model, monitor, checkpoints)
+            recovery = None
+            if chosen is Mode.RECOVER and parts.gate is not None:
+                recovery = Recovery(
+                    TrainingState(
+                        model,
+                        parts.optimizers,
+                        schedulers=schedulers,
+                        scaler=scaler,
+                        state={**others, GATE_STATE: parts.gate},
+                    ),
+                    monitor,
+                    settings.recover,
+                    parts.shields.recovery,
+                    quarantined=quarantined,
+                    quarantine_file=run.quarantine,
+                    batch_loss=batch_loss,
+                )
+            guard = Guard(model, monitor, recovery, checkpoints)
             if checkpoints is not None:
                 guard.load_state_dict(checkpoints.guard_state)
             return guard
@@ -151,7 +189,7 @@ class _Parts:
 
     @classmethod
     def build(cls, model: nn.Module, optimizer: Any, config: Config, mode: Mode) -> "_Parts":
-        optimizers = find_optimizers(optimizer, is_protected=mode is Mode.PROTECT)
+        optimizers = find_optimizers(optimizer, is_protected=mode.is_protected)
         parameters = parameters_of(optimizers)
         if not parameters:
             raise ConfigError("the optimizer has no parameters; add them before trimtab.watch")
@@ -167,7 +205,7 @@ class _Parts:
             device,
         )
         parts = cls(optimizers, meter, slow, shields)
-        if mode is Mode.PROTECT:
+        if mode.is_protected:
             parts.gate = Gate(
                 model,
                 optimizers,
@@ -190,10 +228,18 @@ class _Parts:
 class _Ranks:
     """Finds the other ranks: now if there are any, else at the first update."""
 
-    def __init__(self, model: nn.Module, process_group: Any, config: Config, mode: Mode) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        process_group: Any,
+        config: Config,
+        mode: Mode,
+        quarantined: tuple[int, ...],
+    ) -> None:
         self._model = model
         self._process_group = process_group
         self._config = config
+        self._quarantined = quarantined
         live = config.live
         self._settings = f"{mode.value} {live.lag_steps} {live.telemetry_every}"
         self._facts = RankFacts()
@@ -231,6 +277,7 @@ class _Ranks:
             num_optimizers=len(parts.optimizers),
             settings=self._settings,
             slots=parts.slow.slots,
+            quarantined=self._quarantined,
             names=hashlib.blake2b(repr(names).encode()).hexdigest(),
         )
 

@@ -45,6 +45,8 @@ Table = Mapping[IncidentClass | None, Choose]
 
 def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
     """Trimtab's action; `recurs` if the incident came at the same place before a restart."""
+    if diagnosis.incident.rolled_back:
+        return _rolled_back(diagnosis.incident)
     if HARMLESS.issuperset(diagnosis.incident.symptoms):
         return Action(
             kind=ActionKind.WAIT,
@@ -60,7 +62,17 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
 
 def advise_by_textbook(diagnosis: Diagnosis, *, recurs: bool) -> Action:
     """The textbook's action; `recurs` if the incident came at the same place before a restart."""
+    if diagnosis.incident.rolled_back:
+        return _rolled_back(diagnosis.incident)
     return _choose(_TEXTBOOK, diagnosis, recurs=recurs)
+
+
+def _rolled_back(incident: Incident) -> Action:
+    return Action(
+        kind=ActionKind.WAIT,
+        instruction=f"Continue, and see whether it comes again at step {incident.onset.step}.",
+        reason="The run has gone back to before it.",
+    )
 
 
 def _choose(table: Table, diagnosis: Diagnosis, *, recurs: bool) -> Action:

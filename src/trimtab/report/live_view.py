@@ -1,6 +1,7 @@
 """The view of a live run: the recent losses, the latest values, its incidents."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -8,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.core.block import Block
+from trimtab.core.incidents import Transition
 from trimtab.core.signals import (
     CLOCK,
     DISCARDED,
@@ -105,10 +107,15 @@ class LiveView:
                     for cell in (
                         facts["number"],
                         facts.get("onset", ""),
-                        facts.get("incident_class") or "open",
+                        facts.get("incident_class") or _open_or_rolled_back(facts),
                         ", ".join(map(str, symptoms)) if isinstance(symptoms, list) else symptoms,
                         facts.get("transition", ""),
                     )
                 )
             )
         return table
+
+
+def _open_or_rolled_back(facts: Mapping[str, Any]) -> str:
+    is_over = facts.get("transition") == Transition.ROLLED_BACK
+    return str(Transition.ROLLED_BACK) if is_over else "open"

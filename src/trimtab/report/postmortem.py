@@ -55,9 +55,8 @@ def write_postmortem(report: IncidentReport, run: "RunReport") -> str:
 
 def _title(report: IncidentReport) -> str:
     incident = report.incident
-    named = report.diagnosis.incident_class
-    kind = escape_markdown(str(incident.symptoms[0]))
-    return f"Incident {incident.number}: {kind} at step {incident.onset.step}, {named or 'open'}"
+    kind, outcome = escape_markdown(str(incident.symptoms[0])), report.diagnosis.outcome
+    return f"Incident {incident.number}: {kind} at step {incident.onset.step}, {outcome}"
 
 
 def _summary(report: IncidentReport, run: "RunReport") -> str:
@@ -172,7 +171,12 @@ def _positions(report: IncidentReport, run: "RunReport") -> str:
 
 def _class(report: IncidentReport) -> Iterator[str]:
     named, incident = report.diagnosis.incident_class, report.incident
-    if named is None:
+    if named is None and incident.rolled_back:
+        yield (
+            f"Rolled back after {incident.records} records: what would have become of it is not "
+            "known."
+        )
+    elif named is None:
         yield f"Open: the log ends {incident.records} records after the onset, too early to tell."
     else:
         yield f"{named.value.capitalize()}, {incident.records} records long."

@@ -104,7 +104,7 @@ def _table(reports: tuple[IncidentReport, ...], width: int) -> Table:
         table.add_row(
             str(incident.number),
             f"{incident.onset.step:,}",
-            Text(named.value if named else "open", style=_STYLES.get(named, "") if named else ""),
+            Text(diagnosis.outcome, style=_STYLES.get(named, "") if named else ""),
             f"{number(symptoms.loss_before)} -> {number(symptoms.loss_peak)}",
             report.action.kind.value,
             Text(printable(str(incident.symptoms[0]))),
@@ -119,7 +119,7 @@ def _explanation(report: IncidentReport, run: RunReport, *, questions: bool) -> 
     named = diagnosis.incident_class
     title = Text(f"incident {incident.number}", style="bold")
     title.append(f", {_steps(incident)}, ", style="not bold")
-    title.append(named or "open", style=_STYLES.get(named, "not bold") if named else "not bold")
+    title.append(diagnosis.outcome, style=_STYLES.get(named, "not bold") if named else "not bold")
     title.append(f": {', '.join(printable(str(s)) for s in incident.symptoms)}", style="not bold")
     lines = Table.grid(padding=(0, 2))
     lines.add_column(no_wrap=True)

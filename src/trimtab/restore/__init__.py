@@ -4,6 +4,7 @@ host_copy.py         nested containers of tensors, copied to host memory and bac
 training_state.py    everything that the next step depends on
 snapshot.py          one copy of it, taken and put back without replacing a single tensor
 ring.py              which snapshots are kept: geometric ages, and what a rollback may need
+shards.py            the part of a tensor that a rank holds
 rng.py               random number generators of Python, numpy and torch
 tape.py              the batches since the oldest snapshot, served again after a rollback
 checkpoints/         state on disk: verified, judged, resumed from

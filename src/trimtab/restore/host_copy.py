@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from trimtab.restore.shards import detached
+
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device)
 
 
@@ -84,7 +86,7 @@ class CopyToHost:
         return sum(target.nbytes for target in self._targets)
 
     def _copy_tensor(self, tensor: torch.Tensor, reuse: Any, *, shared: bool) -> HostTensor:
-        local = local_part(tensor)
+        local = detached(tensor)
         owner = self._next_owner(local.nbytes) if shared and self._replicas else None
         mine = owner is None or (self._replicas is not None and owner == self._replicas.rank)
         fits = isinstance(reuse, HostTensor) and reuse.matches(local) and reuse.owner == owner
@@ -158,20 +160,15 @@ class CopyToLive:
                 tensor.copy_(dense)
 
     def _put_tensor(self, saved: HostTensor, live: Any) -> torch.Tensor:
-        fits = isinstance(live, torch.Tensor) and saved.matches(local_part(live))
+        fits = isinstance(live, torch.Tensor) and saved.matches(detached(live))
         tensor: torch.Tensor = live if fits else _make_again(saved)
-        local = local_part(tensor)
+        local = detached(tensor)
         if saved.data is not None:
             self._targets.append(local)
             self._sources.append(saved.data)
         if saved.owner is not None:
             self._broadcasts.append((local, saved.owner))
         return tensor
-
-
-def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """The part of a tensor that this rank holds, without its graph."""
-    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
 @torch.no_grad()

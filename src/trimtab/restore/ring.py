@@ -4,6 +4,7 @@ Ages grow geometrically: a sharp fault is found within a few steps and needs a y
 slow one is found late and needs an old one.
 """
 
+from trimtab.restore.host_copy import ReplicaGroup
 from trimtab.restore.snapshot import Snapshot
 from trimtab.restore.training_state import TrainingState
 
@@ -19,13 +20,27 @@ class SnapshotRing:
         self._kept: list[Snapshot] = []
         """Oldest first."""
         self.every = every
-        self._oldest = oldest
+        self.oldest = oldest
         self._hold_before: int | None = None
 
     @property
     def kept(self) -> tuple[Snapshot, ...]:
         """The snapshots, oldest first."""
         return tuple(self._kept)
+
+    def add(self, slots: list[Snapshot]) -> None:
+        """Add slots, once it is known how many fit."""
+        self._free += slots
+
+    def share(self, replicas: ReplicaGroup | None) -> None:
+        """From now on each rank keeps its part of a snapshot."""
+        for slot in (*self._free, *self._kept):
+            slot.replicas = replicas
+
+    def clear(self) -> None:
+        """Give up all snapshots; their slots can be used again."""
+        self._free += self._kept
+        self._kept.clear()
 
     def is_due(self, step: int) -> bool:
         """Whether a snapshot is to be taken before this step."""
@@ -61,7 +76,7 @@ class SnapshotRing:
         """The slot without which the remaining ages are closest to a geometric series."""
         needed = None if self._hold_before is None else self.newest_before(self._hold_before)
         ages = [max(step - slot.step, 1) for slot in self._kept]
-        if len(ages) > 1 and ages[1] >= self._oldest and self._kept[0] is not needed:
+        if len(ages) > 1 and ages[1] >= self.oldest and self._kept[0] is not needed:
             return self._kept.pop(0)
         # Without slot i its neighbours are next to each other: the smaller the ratio of their ages,
         # the less is lost. The oldest stays until the next one is old enough.

@@ -7,8 +7,9 @@ import torch
 from torch.optim import Optimizer
 
 from trimtab.core.errors import RestoreError
-from trimtab.restore.host_copy import CopyToHost, CopyToLive, HostTensor, ReplicaGroup, local_part
+from trimtab.restore.host_copy import CopyToHost, CopyToLive, HostTensor, ReplicaGroup
 from trimtab.restore.rng import RandomState, get_random_state, set_random_state
+from trimtab.restore.shards import detached
 from trimtab.restore.training_state import UNNAMED, TrainingState
 
 
@@ -20,7 +21,10 @@ class Snapshot:
     """
 
     def __init__(self, replicas: ReplicaGroup | None = None) -> None:
-        self._replicas = replicas
+        self.replicas = replicas
+        """Ranks that share the next copy: each keeps a part of it."""
+        self._shared_with = replicas
+        """Ranks that share the present one."""
         self._copies: dict[str, Any] = {}
         """Values with tensors: parameters, buffers, optimizer state, options, ..."""
         self._group_parameters: list[list[list[torch.Tensor]]] = []
@@ -35,7 +39,8 @@ class Snapshot:
     def take(self, state: TrainingState, step: int) -> None:
         """Copy the state; `step` is the number of the step that comes next."""
         self.step = -1  # a copy that fails half-way must not be a target
-        copies = CopyToHost(self._replicas)
+        self._shared_with = self.replicas
+        copies = CopyToHost(self._shared_with)
         old = self._copies
         tensors = state.tensors()
         self._copies = {
@@ -60,8 +65,8 @@ class Snapshot:
 
     def put(self, state: TrainingState) -> None:
         """Return all but the random state; raises RestoreError before anything is changed."""
-        self._verify(state)
-        copies = CopyToLive(self._replicas)
+        self.verify(state)
+        copies = CopyToLive(self._shared_with)
         saved = self._copies
         tensors = state.tensors()
         copies.put(saved["parameters"], tensors["parameters"])
@@ -93,12 +98,17 @@ class Snapshot:
         """Whether gradients were kept between two steps when it was taken."""
         return any(part is not None for part in self._copies.get("gradients", {}).values())
 
+    @property
+    def requires_grad(self) -> dict[str, bool]:
+        """Which parameters were trained, by name."""
+        return self._flags["requires_grad"]
+
     def options(self) -> list[list[dict[str, Any]]]:
         """The group options as they were, tensors as numbers; to compare with the present ones."""
         return [[_plain(values) for values in groups] for groups in self._copies["options"]]
 
-    def _verify(self, state: TrainingState) -> None:
-        """Refuse before anything is written, rather than fail half-way."""
+    def verify(self, state: TrainingState) -> None:
+        """Raise RestoreError if this snapshot cannot be put back: before anything is written."""
         if self.step < 0:
             raise RestoreError("this snapshot is empty; nothing was changed")
         for kind, tensors in state.tensors().items():
@@ -112,7 +122,7 @@ class Snapshot:
                     f"(different: {', '.join(names)}); nothing was changed"
                 )
             for name in now:
-                if not saved[name].matches(local_part(tensors[name])):
+                if not saved[name].matches(detached(tensors[name])):
                     raise RestoreError(
                         f"{name} has changed its shape or dtype since the snapshot of step "
                         f"{self.step}; nothing was changed"

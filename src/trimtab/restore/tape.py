@@ -24,6 +24,8 @@ class TapedBatch:
     batch: Any
     random_after: RandomState | None
     """The generators after fetching it, if fetching drew from them in this process."""
+    versions: tuple[int, ...]
+    """How often each of its tensors had been written to."""
 
 
 class BatchTape:
@@ -33,16 +35,39 @@ class BatchTape:
         self._taped: deque[TapedBatch] = deque()
         self._loader: Iterator[Any] = iter(())
         self._from_workers = False
+        self._keeps = True
+        self._start: tuple[RandomState, RandomState] | None = None
+        """The generators before and after making the iterator, until its first batch is here."""
+        self._was_rewound = False
+        """Whether the tape was rewound since then."""
         self._fetched = position
         """Position of the next batch that the loader has not given yet."""
         self.position = position
         """Position of the next batch to be handed out."""
         self._skipped: set[int] = set()
+        self.changed: int | None = None
+        """Position of the first batch that was changed in place after it was handed out."""
 
     def start(self, loader: Iterable[Any]) -> None:
         """Go on with a loader, such as the next epoch's; what was taped stays."""
+        before = get_random_state()
         self._loader = iter(loader)
+        self._start, self._was_rewound = (before, get_random_state()), False
         self._from_workers = getattr(loader, "num_workers", 0) > 0
+
+    def jump(self, position: int) -> None:
+        """The next batch of the loader has this position; what was taped is dropped."""
+        self._taped.clear()
+        self._fetched = self.position = position
+
+    def keep_nothing(self) -> None:
+        """From now on only hand batches out: there are no snapshots to return to."""
+        self._keeps = False
+        self._taped.clear()
+
+    def skip(self, positions: Iterable[int]) -> None:
+        """Pass over these positions, now and later."""
+        self._skipped |= set(positions)
 
     def next_batch(self) -> tuple[int, Any] | None:
         """Position and batch that come next; None at the end of the loader."""
@@ -52,8 +77,10 @@ class BatchTape:
                 return None
             self.position = entry.position + 1
             if entry.position not in self._skipped:
-                # The containers are copied: users move tensors to the device in place.
-                return entry.position, copy_containers(entry.batch)
+                # The containers are copied: users move tensors to the device in place. Where
+                # tensors are written to as well, they are copied too.
+                change = copy_containers if self.changed is None else _clone
+                return entry.position, change(entry.batch)
 
     def rewind(self, position: int, skip: Iterable[int] = ()) -> None:
         """Serve again from `position`; positions in `skip` are passed over, now and later."""
@@ -63,13 +90,19 @@ class BatchTape:
                 f"the tape holds the batches from {first} to {self._fetched - 1}, not {position}"
             )
         self.position = position
-        self._skipped |= set(skip)
+        self._was_rewound = True
+        self.skip(skip)
 
     def forget_before(self, position: int) -> None:
         """Drop the batches that no snapshot needs any more."""
         while self._taped and self._taped[0].position < position:
             self._taped.popleft()
         self._skipped = {place for place in self._skipped if place >= position}
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the tensors on the tape."""
+        return sum(t.nbytes for entry in self._taped for t in _tensors(entry.batch))
 
     def __len__(self) -> int:
         return len(self._taped)
@@ -80,23 +113,31 @@ class BatchTape:
         entry = self._taped[self.position - self._taped[0].position]
         if entry.random_after is not None:
             set_random_state(entry.random_after)
+        if self.changed is None and _versions(entry.batch) != entry.versions:
+            self.changed = entry.position
         return entry
 
     def _fetch(self) -> TapedBatch | None:
-        before = None if self._from_workers else get_random_state()
+        start, self._start = self._start, None
+        if start is not None and self._was_rewound:
+            # The iterator was made before the rewind; in the run that never left, now.
+            set_random_state(start[1])
+        before = get_random_state() if start is None else start[0]
         try:
             batch = next(self._loader)
         except StopIteration:
             return None
-        after = None if before is None else get_random_state()
-        drew = before is not None and after is not None and not equal(before, after)
+        after = get_random_state()
+        # Tensors from workers are shared memory: each would hold a file descriptor open.
+        kept = _clone(batch) if self._from_workers else copy_containers(batch)
         entry = TapedBatch(
             position=self._fetched,
-            # Tensors from workers are shared memory: each would hold a file descriptor open.
-            batch=_clone(batch) if self._from_workers else copy_containers(batch),
-            random_after=after if drew else None,
+            batch=kept,
+            random_after=None if equal(before, after) else after,
+            versions=_versions(kept),
         )
-        self._taped.append(entry)
+        if self._keeps:
+            self._taped.append(entry)
         self._fetched += 1
         return entry
 
@@ -108,6 +149,16 @@ def copy_containers(batch: Any) -> Any:
 
 def _clone(batch: Any) -> Any:
     return _map(batch, torch.Tensor.clone)
+
+
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    _map(batch, found.append)
+    return found
+
+
+def _versions(batch: Any) -> tuple[int, ...]:
+    return tuple(t._version for t in _tensors(batch) if not t.is_inference())
 
 
 def _map(batch: Any, change: Any) -> Any:

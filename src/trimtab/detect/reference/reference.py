@@ -45,6 +45,7 @@ class Reference(Detector):
     """Findings where a signal and its reference part."""
 
     name = "reference"
+    not_rewound = ("_earlier",)
 
     def __init__(self) -> None:
         self._earlier = EarlierAttempt()

@@ -27,7 +27,7 @@ class RepeatedBatch(Detector):
     """A warning for the first repeated batch, an alarm for the second; then quiet until it ends."""
 
     name = "repeated-batch"
-    listens_to = KnownChange.WENT_BACK
+    listens_to = KnownChange.WENT_BACK | KnownChange.SKIPPED_DATA
 
     def __init__(self) -> None:
         self._places: dict[float, int] = {}
@@ -39,7 +39,7 @@ class RepeatedBatch(Detector):
         """Where a batch was last repeated, from how far back, and how often in a row."""
 
     def on_event(self, change: KnownChange) -> None:
-        """A new attempt serves its batches again, as it should."""
+        """A new attempt serves its batches again, as it should; after a skip, from elsewhere."""
         self._places, self._epoch_start, self._period = {}, self._count, 0
 
     def update(self, row: Row) -> list[Finding]:

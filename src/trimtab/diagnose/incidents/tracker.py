@@ -43,7 +43,8 @@ class IncidentTracker:
         self._closed: OpenIncident | None = None
         """The latest closed one, for as long as it can be reopened."""
         self._since_closed = 0
-        self._count = 0
+        self.num_incidents = 0
+        """Incidents so far; the next one has the number after it."""
         self._start = RunStart()
 
     def update(self, block: Block, findings: Sequence[Finding]) -> list[IncidentChange]:
@@ -93,7 +94,7 @@ class IncidentTracker:
             "open": self._open.state_dict() if self._open else None,
             "closed": self._closed.state_dict() if self._closed else None,
             "since_closed": self._since_closed,
-            "count": self._count,
+            "count": self.num_incidents,
             "start": self._start.state_dict(),
         }
 
@@ -107,7 +108,7 @@ class IncidentTracker:
             for part in ("open", "closed")
         )
         self._since_closed = int(state["since_closed"])
-        self._count = int(state["count"])
+        self.num_incidents = int(state["count"])
         self._start.load_state_dict(state["start"])
 
     def _remember(self, block: Block, first: int, last: int) -> None:
@@ -187,12 +188,12 @@ class IncidentTracker:
             closed.reopen(alarms, self._recovery.class_if_reopened(closed), is_loud=is_loud)
             self._open, self._closed = closed, None
             return closed, Transition.REOPENED
-        self._count += 1
+        self.num_incidents += 1
         before = list(self._recent)
         first = self._first_sign(moment, alarms, before)
         before, led_up = before[:first], before[first:]
         incident = OpenIncident.begin(
-            self._count,
+            self.num_incidents,
             led_up[0] if led_up else moment,
             self._recovery.start(before),
             alarms,

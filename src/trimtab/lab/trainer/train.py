@@ -103,6 +103,7 @@ def train(
             mode=mode,
             config=guard_config,
             scaler=run.scaler if run.scaler.is_enabled() else None,
+            scheduler=run.scheduler,
             step=first_step,
             dtype=config.dtype,
             seed=config.seed,
@@ -112,8 +113,9 @@ def train(
                 accumulate=config.accumulate,
                 data_position=first_step * config.accumulate,
             )
-            # The range comes first in zip: when it ends, no further batch is fetched.
-            for step, micro_batches in zip(range(first_step, config.steps), steps, strict=False):
+            # Steps are numbered by the guard: after a rollback they come again.
+            for micro_batches in steps if first_step < config.steps else ():
+                step = micro_batches.number
                 if intervention is not None and intervention.planned and step == intervention.onset:
                     guard.event("planned change", what=intervention.title)
                 if step % config.eval_steps == 0:
@@ -149,6 +151,8 @@ def train(
                     guard.event("checkpoint", steps=done)
                 if on_step is not None:
                     on_step(done, output.cross_entropy.detach())
+                if done == config.steps:
+                    break  # before a further batch is fetched
 
             found = evaluator.evaluate(forward)
             guard.event("evaluation", loss=found.loss, seconds=found.seconds)

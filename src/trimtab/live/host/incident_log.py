@@ -26,6 +26,7 @@ _WORDS = {
     Transition.WORSENED: "got worse",
     Transition.CLASSIFIED: "is now known",
     Transition.CLOSED: "is over",
+    Transition.ROLLED_BACK: "was rolled back",
 }
 
 
@@ -44,7 +45,8 @@ class IncidentLog:
             return
         incident = change.incident
         is_alarm = any(finding.severity is Severity.ALARM for finding in incident.findings)
-        is_loud = is_alarm and change.transition is not Transition.CLOSED
+        is_over = change.transition in (Transition.CLOSED, Transition.ROLLED_BACK)
+        is_loud = is_alarm and not is_over
         log.log(
             logging.WARNING if is_loud else logging.INFO,
             "trimtab: %s",
@@ -77,6 +79,8 @@ def describe(change: IncidentChange, explained: IncidentReport | None, run: RunD
     """One change of an incident in one line."""
     incident = change.incident
     kind = incident.incident_class.value if incident.incident_class else "class not known yet"
+    if incident.rolled_back:
+        kind = "what would have become of it is not known"
     symptoms = ", ".join(incident.symptoms)
     line = (
         f"incident {incident.number} {_WORDS[change.transition]} at step {incident.last.step} "

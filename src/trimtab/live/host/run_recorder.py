@@ -16,6 +16,7 @@ from trimtab.core.block import Block, Event
 from trimtab.core.builder import BlockBuilder, Record
 from trimtab.core.config import Config
 from trimtab.core.incidents import Incident, IncidentChange
+from trimtab.core.rollbacks import ROLLBACK
 from trimtab.core.signals import Quality
 from trimtab.diagnose.context import RunFacts
 from trimtab.diagnosis import build_report, make_judge, read_run
@@ -164,7 +165,22 @@ class RunRecorder:
     def event(self, kind: str, step: int, facts: Mapping[str, Any]) -> None:
         """Journal something that happened, and let the judge know of it."""
         self.journal.event(kind, step, **facts)
-        self._pending_events.append(Event(kind=kind, tick=self._next_tick, step=step))
+        self._pending_events.append(
+            Event(kind=kind, tick=self._next_tick, step=step, facts=dict(facts))
+        )
+
+    def rolled_back(self, to: int, facts: Mapping[str, Any]) -> None:
+        """The run has gone back to a step: what comes now is a new attempt."""
+        self._judge_pending()
+        self.event(ROLLBACK, to, facts)
+        events, self._pending_events = self._pending_events, []
+        if not self._shield.is_down:
+            with self._shield.guarding("rollback"):
+                self._see(_block((), events))
+        self._attempt += 1
+        self._last_clock, self._last_step = None, to - 1
+        kept = [record for record in self._recent if record.step < to]
+        self._recent = deque(kept, maxlen=RECENT_RECORDS)
 
     def close(self, how: str) -> None:
         """Judge what is open, end the journal, write the post-mortems."""
@@ -210,12 +226,15 @@ class RunRecorder:
         events = [event for event in self._pending_events if event.tick <= last]
         self._pending_events = [event for event in self._pending_events if event.tick > last]
         with self._shield.guarding("record"):
-            block = _block(records, events)
-            self.history.update(block)
-            for change in self._judge.update(block).changes:
-                self._report(change)
-            self._report_failures(self._judge.failures[self._num_failures :])
-            self._num_failures = len(self._judge.failures)
+            self._see(_block(records, events))
+
+    def _see(self, block: Block) -> None:
+        """Judge a block and report what it changes."""
+        self.history.update(block)
+        for change in self._judge.update(block).changes:
+            self._report(change)
+        self._report_failures(self._judge.failures[self._num_failures :])
+        self._num_failures = len(self._judge.failures)
 
     def _report_failures(self, failures: Iterable[str]) -> None:
         """Log the detectors that failed and were left out."""

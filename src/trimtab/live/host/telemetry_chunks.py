@@ -59,3 +59,13 @@ class TelemetryChunks:
         if chunk.is_last:
             self._note = None
         return chunk, self._waiting[start : self._start]
+
+    def pop_rest(self) -> tuple[Chunk | None, torch.Tensor]:
+        """All that waits, as one chunk that has the same length on every rank and at any time."""
+        start, note, self._note = self._start, self._note, None
+        rest = self.nothing.new_zeros(self._num_slots + len(self._padding))
+        if note is None:
+            return None, rest
+        waiting = self._waiting[start:]
+        rest[: len(waiting)] = waiting
+        return Chunk(note=note, start=start, is_last=True), rest

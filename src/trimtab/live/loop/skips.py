@@ -159,6 +159,17 @@ class SkipDetector:
         """The step is over."""
         self.was_clipped = False
 
+    def reset(self) -> None:
+        """The run has gone back to a boundary: the gradients that are there were used."""
+        self.was_clipped = False
+        self._used = mark(self._sample)
+        self._used_by = {optimizer: mark(some) for optimizer, some in self._samples.items()}
+        self._at_record = NO_GRADIENTS
+        self._scaler_version = self._version()
+        self._num_records = 0
+        self._backward = Backward(None)
+        self._began_without_gradients = True
+
     def _is_waiting(self, optimizer: Optimizer) -> bool:
         used = self._used_by.get(optimizer)
         return used is None or compare(used, mark(self._samples[optimizer])) is not Change.NONE

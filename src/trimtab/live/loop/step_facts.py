@@ -15,6 +15,7 @@ from trimtab.live.host.step_note import StepNote, StepState
 from trimtab.live.loop.step_loop import StepLoop
 from trimtab.live.measure.step_meter import UserSignals
 from trimtab.live.optimizers import main_learning_rate
+from trimtab.live.recover.holds import Holds
 from trimtab.live.shield import Shield
 
 
@@ -37,13 +38,16 @@ class StepFacts:
         if isinstance(scale, torch.Tensor):  # made by the first use of the scaler
             self.user.add(signals.LOSS_SCALE, scale)
 
-    def fill(self, note: StepNote) -> None:
+    def fill(self, note: StepNote, holds: Holds) -> None:
         """Write the facts into the note of a step that ends."""
-        for name, rate in main_learning_rate(self._optimizers).items():
-            if isinstance(rate, torch.Tensor):
-                self.user.add(name, rate)
-            else:
-                note.signals[name] = rate
+        if holds.is_active:
+            planned = main_learning_rate(self._optimizers).get(signals.LR)
+            if planned is not None:
+                self._add_rate(note, signals.PLANNED_LR, planned)
+            with holds.effective(self._optimizers):
+                self._add_rates(note)
+        else:
+            self._add_rates(note)
         if self.loop is not None:
             note.data_position = self.loop.data_position
             note.signals |= self.loop.facts()
@@ -54,3 +58,13 @@ class StepFacts:
             note.signals = on_host | note.signals
             if values is not None and values.device.type != "meta":
                 note.device_names, note.device_values = names, copy_to_host(values)
+
+    def _add_rates(self, note: StepNote) -> None:
+        for name, rate in main_learning_rate(self._optimizers).items():
+            self._add_rate(note, name, rate)
+
+    def _add_rate(self, note: StepNote, name: str, rate: float | torch.Tensor) -> None:
+        if isinstance(rate, torch.Tensor):
+            self.user.add(name, rate)
+        else:
+            note.signals[name] = rate

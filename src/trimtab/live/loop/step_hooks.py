@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 
 class StepListener(Protocol):
-    """What the hooks call; only NonFiniteRun may be raised here."""
+    """What the hooks call; only NonFiniteRun and RestoreError may be raised here."""
 
     def before_update(self, optimizer: Optimizer) -> None:
         """The gradients are ready and this optimizer is about to move."""

@@ -1,16 +1,40 @@
 """StepLoop: a loader step by step, each batch looked at before it leaves the host."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from trimtab.core import signals
 from trimtab.core.block import NO_POSITION
 from trimtab.core.errors import ConfigError
 from trimtab.live.measure.batch_facts import BatchFacts
 
-_END = object()
+
+class BatchSource(Protocol):
+    """Where batches come from: a loader, or a tape that can serve them again."""
+
+    position: int
+    """Position of the next batch."""
+
+    def next_batch(self) -> tuple[int, Any] | None:
+        """Position and batch that come next; None at the end of the data."""
+        ...
+
+
+class LoaderSource:
+    """The batches of a loader, counted."""
+
+    def __init__(self, loader: Iterable[Any], position: int = 0) -> None:
+        self._loader = iter(loader)
+        self.position = position
+
+    def next_batch(self) -> tuple[int, Any] | None:
+        """Position and batch that come next; None at the end of the data."""
+        for batch in self._loader:
+            self.position += 1
+            return self.position - 1, batch
+        return None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -18,10 +42,10 @@ class Step:
     """One step of the loop: iterate over it for its micro-batches."""
 
     number: int
-    data_position: int
-    """The index of its first batch, the same on all ranks."""
-    pull: Callable[[], Any]
+    source: BatchSource
     size: int
+    data_position: int = NO_POSITION
+    """The index of its first batch, the same on all ranks."""
     batches: list[Any] = field(default_factory=list)
     data_seconds: float = 0.0
 
@@ -33,50 +57,44 @@ class Step:
     def load(self) -> bool:
         """Fetch the next micro-batch; whether there was one."""
         started = time.perf_counter()
-        batch = self.pull()
+        found = self.source.next_batch()
         self.data_seconds += time.perf_counter() - started
-        if batch is _END:
+        if found is None:
             return False
+        position, batch = found
+        if not self.batches:
+            self.data_position = position
         self.batches.append(batch)
         return True
 
 
 class StepLoop:
-    """A loader in steps of `accumulate` batches, with the facts of the present step."""
+    """Batches in steps of `accumulate`, with the facts of the present step."""
 
-    def __init__(self, loader: Iterable[Any], accumulate: int, data_position: int = 0) -> None:
+    def __init__(self, source: BatchSource, accumulate: int) -> None:
         if accumulate < 1:
             raise ConfigError(f"accumulate must be at least 1, got {accumulate}")
-        self._loader = loader
+        self._source = source
         self._accumulate = accumulate
-        self._facts = BatchFacts()
+        self.batch_facts = BatchFacts()
         self._step: Step | None = None
-        self._position = data_position
 
     @property
     def data_position(self) -> int:
         """Where in the data the present step began."""
         return NO_POSITION if self._step is None else self._step.data_position
 
-    def run(self, next_number: Callable[[], int]) -> Iterator[Step]:
-        """The steps, until the data ends."""
-        iterator = iter(self._loader)
-        while True:
-            step = Step(
-                number=next_number(),
-                data_position=self._position,
-                pull=lambda: next(iterator, _END),
-                size=self._accumulate,
-            )
-            if not step.load():
-                return
-            self._step = step
-            yield step
-            self._position += len(step.batches)
+    def next_step(self, number: int) -> Step | None:
+        """The next step, with its first batch; None at the end of the data."""
+        step = Step(number=number, source=self._source, size=self._accumulate)
+        if not step.load():
+            return None
+        self._step = step
+        return step
 
     def facts(self) -> dict[str, float]:
         """What the batches of the present step look like."""
         if self._step is None:
             return {}
-        found = self._facts.measure(self._step.batches)
+        found = self.batch_facts.measure(self._step.batches)
         return {**found, signals.DATA_SECONDS: self._step.data_seconds}

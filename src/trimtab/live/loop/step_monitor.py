@@ -35,6 +35,7 @@ from trimtab.live.protect.gate import Decision, Gate
 from trimtab.live.protect.gate_reporter import report_promotion
 from trimtab.live.ranks.rank_group import RankGroup
 from trimtab.live.ranks.replicas import count_copies
+from trimtab.live.recover.holds import Holds
 from trimtab.live.shield import Shields, log
 
 
@@ -63,7 +64,8 @@ class StepMonitor:
         self.meter = meter
         self.facts = StepFacts(optimizers, scaler, shields.user, meter.device)
         self.optimizers = optimizers
-        self._slow = slow
+        self.slow = slow
+        self.holds = Holds(model, optimizers)
         self._config = config
         self._replicas = replicas
         self._parallel = [m for m in model.modules() if isinstance(m, DistributedDataParallel)]
@@ -71,7 +73,7 @@ class StepMonitor:
         self._note = StepNote(step=first_step)
         self._moved: set[int] = set()
         self._decision: Decision | None = None
-        self._num_steps = self._num_calls = 0
+        self._num_steps = 0
         self._pid = os.getpid()
         self._is_started = self._is_in_backward = False
         self.sync = StepSync(
@@ -87,7 +89,7 @@ class StepMonitor:
         )
         for shield in shields:
             shield.on_catch(self._report_failure)
-        self._slow.arm()
+        self.slow.arm()
         self._hooks = StepHooks(optimizers, self)
         # A handler in Python cannot run while a collective waits: with several ranks a SIGTERM
         # must end the process at once, as without trimtab.
@@ -151,13 +153,26 @@ class StepMonitor:
         if self._skips.num_updates or not self.is_watching:
             self.next_step = max(self.next_step, number + 1)
 
+    @property
+    def is_between_steps(self) -> bool:
+        """Whether no step has begun that is not over."""
+        return not (self._note.is_recorded_here or self._moved or self._note.num_meetings)
+
+    def return_to(self, step: int, num_updates: int) -> None:
+        """The run has gone back: the next step is `step`, and nothing of it is known yet."""
+        self.next_step = step
+        self._begin_step(after=StepState.OPEN)
+        self._skips.reset()
+        self.facts.user.pop()
+        self.slow.return_to(num_updates)
+
     def close(self, how: str) -> None:
         """Deliver what is under way and end the journal; leave as soon as all ranks agree."""
         sync = self.sync
         if sync.is_closed or os.getpid() != self._pid:  # a forked child is not the run
             return
         was_watching, sync.is_closed = self.is_watching, True
-        self._slow.disarm()
+        self.slow.disarm()
         if sync.recorder is not None:
             if was_watching:
                 with self.shields.host.guarding("last records"):
@@ -199,9 +214,11 @@ class StepMonitor:
             self._note.state = StepState.LOOKED_AT
         if self.gate is not None:
             self.gate.before(optimizer, self._decision)
+        self.holds.put_in(optimizer)
 
     def after_update(self, optimizer: Optimizer) -> None:
         """Leave no trace on the optimizer; close the step after the last one."""
+        self.holds.take_out(optimizer)
         if self.gate is not None:
             self.gate.after(optimizer)
         if self._is_in_backward or self.sync.ranks.has_parted:
@@ -209,8 +226,8 @@ class StepMonitor:
             return
         self._moved.add(id(optimizer))
         self._skips.note_update(optimizer)
-        if optimizer is self.optimizers[-1]:
-            self._measure_slow()
+        if optimizer is self.optimizers[-1] and self.is_watching:
+            self._note.has_telemetry = self.slow.after_update(self._note)
         if len(self._moved) == len(self.optimizers):
             self._close(StepState.APPLIED)
 
@@ -233,10 +250,10 @@ class StepMonitor:
                 self._exit_hooks.remove()
         if self.sync.ranks.world > 1:
             with self.shields.numbers.guarding("comparing ranks"):
-                parameters = self._slow.parameters
+                parameters = self.slow.parameters
                 copies = count_copies(parameters, self.sync.ranks.group, self._replicas)
                 self.meter.gradients.set_copies(parameters, copies)
-                self._slow.prepare()
+                self.slow.prepare()
 
     def _meet(self, optimizer: Optimizer) -> None:
         measured = None
@@ -277,15 +294,6 @@ class StepMonitor:
                 return
         self.meter.give_squares(self.meter.gradients.squares(fresh))
 
-    def _measure_slow(self) -> None:
-        """Telemetry of some steps; it rides along with the meetings that follow."""
-        every = self._config.telemetry_every
-        if self._num_calls % every == 0 and self.is_watching:
-            self._note.has_telemetry = self._slow.measure(self._note)
-        self._num_calls += 1
-        if self._num_calls % every == 0:
-            self._slow.arm()
-
     def _close(self, state: StepState) -> None:
         """End the step and begin the next one."""
         note = self._note
@@ -293,7 +301,7 @@ class StepMonitor:
         if self.is_watching:
             if note.is_recorded_here and self.recorder is not None:
                 with self.shields.host.guarding("note"):
-                    self.facts.fill(note)
+                    self.facts.fill(note, self.holds)
             if state in (StepState.SKIPPED, StepState.OVERFLOW):
                 with self.shields.numbers.guarding("skipped step"):
                     self.sync.send_skipped(note, self.meter.head(0))
@@ -301,14 +309,17 @@ class StepMonitor:
         self.next_step += int(note.is_recorded_here)
         # Whether a loop skipped a step is partly a guess; these are not, and the same on all ranks.
         self._num_steps += int(bool(self._moved) or state is StepState.OVERFLOW)
-        self.meter.reset()
         self._skips.end_step()
+        self._begin_step(after=state)
+        self.sync.release()
+
+    def _begin_step(self, after: StepState) -> None:
+        self.meter.reset()
         self._moved.clear()
         self._decision = None
         self._note = StepNote(step=self.next_step)
         if self.gate is not None:
-            self.gate.end_step(is_applied=state is StepState.APPLIED)
-        self.sync.release()
+            self.gate.end_step(is_applied=after is StepState.APPLIED)
 
     def _leave(self) -> None:
         """All ranks have agreed: give everything back."""

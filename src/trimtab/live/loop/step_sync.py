@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from trimtab.core.config import LiveConfig
-from trimtab.core.errors import NonFiniteRun
+from trimtab.core.errors import NonFiniteRun, RestoreError
 from trimtab.live.host.in_flight import InFlight
 from trimtab.live.host.record_assembler import RecordAssembler
 from trimtab.live.host.run_recorder import RunRecorder
@@ -28,6 +28,7 @@ from trimtab.live.protect.gate_reporter import VOTE
 from trimtab.live.ranks.rank_group import RankGroup
 from trimtab.live.ranks.rank_sync import RankSync
 from trimtab.live.ranks.rank_vote import OUT
+from trimtab.live.recover.rank_orders import NAMES, RankOrders, digits
 from trimtab.live.shield import Shields, log
 
 
@@ -70,6 +71,8 @@ class StepSync:
         self.recorder = recorder
         """Only the first rank has one."""
         self.is_closed = False
+        self.orders: RankOrders | None = None
+        """What the first rank orders; only in a run that can go back."""
         self._slow = slow
         self._gate = gate
         self._shields = shields
@@ -110,6 +113,7 @@ class StepSync:
     ) -> Decision | None:
         """Meet for one update; `earlier` is the decision about the step's first optimizer."""
         ranks, gate = self.ranks, self._gate
+        ranks.extra = None if self.orders is None else self.orders.vector()
         chunk, riding = self._slow.chunks.pop()
         total = ranks.sum(measured.head, riding, is_alone=is_alone)
         decision = None
@@ -124,11 +128,16 @@ class StepSync:
                 )
             elif earlier is not None:
                 decision = gate.decide_further(earlier, total)
-        note.num_meetings += 1
         names, report = ((), ()) if decision is None else decision.values()
+        has_voted = decision is not None and note.num_meetings == 0
+        if has_voted and ranks.extra is not None and ranks.agreed is not None:
+            names, report = (*names, *NAMES), (*report, digits(ranks.agreed))
+        note.num_meetings += 1
         label = Label(note=note, chunk=chunk, report_names=names)
         with self._shields.numbers.guarding("arrivals"):
             self._send(label, torch.cat((total, *report)) if report else total, is_meeting=True)
+        if self.orders is not None and self.orders.problem is not None:
+            raise RestoreError(self.orders.problem)
         if self._num_nonfinite >= self._config.max_nonfinite_steps:
             self._stop(note)
         return decision
@@ -145,6 +154,21 @@ class StepSync:
         if self._assembler is not None and not self._shields.host.is_down:
             with self._shields.host.guarding("release"):
                 self._assembler.release()
+
+    def settle(self) -> None:
+        """Deliver everything before the run goes back; all ranks come here at one boundary."""
+        for arrived in self._in_flight.drain():
+            self._receive(*arrived)
+        if self.ranks.has_parted:
+            return
+        chunk, riding = self._slow.chunks.pop_rest()
+        total = self.ranks.sum(riding)
+        self._num_nonfinite = 0
+        if self._assembler is not None and not self._shields.host.is_down:
+            with self._shields.host.guarding("settle"):
+                if chunk is not None and self._device.type != "meta":
+                    self._assembler.add_chunk(chunk, total[1:].tolist())
+                self._assembler.flush()
 
     def drain(self) -> None:
         """Deliver everything; what ranks would do about it does not matter any more."""
@@ -205,6 +229,8 @@ class StepSync:
                 log.warning("trimtab: another rank has failed or closed its guard: all of them end")
                 self._on_failure("guard", "another rank", "it has failed or was closed")
             self._on_part()
+        if self.orders is not None and NAMES[0] in report:
+            self.orders.read(report)
         norm = head["given_norm"] + head["grad_squares"]
         is_finite = math.isfinite(norm) and head["nan"] + head["inf"] == 0
         self._num_nonfinite = 0 if is_finite else self._num_nonfinite + 1

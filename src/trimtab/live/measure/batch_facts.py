@@ -21,12 +21,25 @@ images costs no more than one of tokens."""
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
 
+TokensSeen = tuple[FloatArray, float]
+"""How often each token was seen, and how many tokens in all."""
+
+
 class BatchFacts:
     """Measures batches against the tokens seen so far in this run."""
 
     def __init__(self) -> None:
         self._counts: FloatArray = np.zeros(0)
         self._total = 0.0
+
+    @property
+    def tokens_seen(self) -> TokensSeen:
+        """A copy of what batches are measured against, to return to."""
+        return self._counts.copy(), self._total
+
+    @tokens_seen.setter
+    def tokens_seen(self, seen: TokensSeen) -> None:
+        self._counts, self._total = seen[0].copy(), seen[1]
 
     def measure(self, batches: list[Any]) -> dict[str, float]:
         """The facts of the micro-batches of one step; what is not on the host is left out."""

@@ -33,6 +33,8 @@ class SlowMeter:
         self.slots = (*telemetry.slots, *(activations.slots if activations else ()))
         """What this rank measures."""
         self._places: torch.Tensor | None = None
+        self.num_updates = 0
+        """Updates so far; every `telemetry_every`-th is measured."""
         self._num_slots = len(self.slots)
         self.chunks = TelemetryChunks(len(self.slots), telemetry_every, device)
 
@@ -56,10 +58,25 @@ class SlowMeter:
             self._telemetry.prepare()
 
     def arm(self) -> None:
-        """The next step is measured."""
-        if self._activations is not None and not self._shields.activations.is_down:
+        """Measure the next step, if it is the turn of one."""
+        if self.num_updates % self._every or self._activations is None:
+            return
+        if not self._shields.activations.is_down:
             with self._shields.activations.guarding("hooks"):
                 self._activations.arm()
+
+    def after_update(self, note: Any) -> bool:
+        """Measure an update, if it is the turn of one; whether there is anything to send."""
+        is_measured = self.num_updates % self._every == 0 and self._measure(note)
+        self.num_updates += 1
+        self.arm()
+        return is_measured
+
+    def return_to(self, num_updates: int) -> None:
+        """The run has gone back to when there were this many updates."""
+        self.disarm()
+        self.num_updates = num_updates
+        self.arm()
 
     def disarm(self) -> None:
         """Nothing more is measured until the next `arm`."""
@@ -67,8 +84,7 @@ class SlowMeter:
             with self._shields.activations.guarding("hooks"):
                 self._activations.disarm()
 
-    def measure(self, note: Any) -> bool:
-        """Measure after an update; whether there is anything to send."""
+    def _measure(self, note: Any) -> bool:
         parts = []
         shields = self._shields
         for meter, shield in (

@@ -31,8 +31,8 @@ class Budget:
         self.spent.mul_(torch.where(is_odd, self._after_odd, self._after_usual)).add_(hits)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next step depends on."""
-        return {"spent": self.spent.cpu().clone()}
+        """Everything that the next step depends on; the tensor is not copied."""
+        return {"spent": self.spent}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""

@@ -42,3 +42,10 @@ class BufferKeeper:
             copy.copy_(torch.where(flag, copy, now))
             now.copy_(copy)
             self._versions[place] = buffer._version
+
+    @torch.no_grad()
+    def renew(self) -> None:
+        """The model has returned to an earlier step: keep its buffers as they are now."""
+        for place, (buffer, copy) in enumerate(self._kept):
+            copy.copy_(local(buffer))
+            self._versions[place] = buffer._version

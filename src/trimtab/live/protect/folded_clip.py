@@ -58,7 +58,8 @@ class FoldedClip:
         self._shield = shield
         self._device = device
         self._owed: dict[Optimizer, _Owed] = {}
-        self._num_untouched = 0
+        self.num_untouched = 0
+        """Clips whose gradients were left alone; far below 0 once they were not."""
         self.scale: torch.Tensor | None = None
         """What gradients are divided by in this step; None if nothing is clipped."""
 
@@ -72,7 +73,7 @@ class FoldedClip:
         scale = ((whole + _EPSILON) / max_norm).clamp(min=1.0)
         self.scale = scale
         folding: list[Optimizer] = []
-        if self._num_untouched >= TRIAL_CLIPS:
+        if self.num_untouched >= TRIAL_CLIPS:
             with self._shield.guarding("clip"):
                 folding = [o for o in self._optimizers if self._can_fold(o)]
         known = set(parameters_of(folding))
@@ -93,10 +94,10 @@ class FoldedClip:
         if change is Change.REPLACED:
             return None
         if change is Change.GREW:
-            if self._num_untouched >= TRIAL_CLIPS:
+            if self.num_untouched >= TRIAL_CLIPS:
                 log.info("trimtab: gradients change after clipping: it is not folded any more")
-            self._num_untouched = -(2**31)
-        self._num_untouched += 1
+            self.num_untouched = -(2**31)
+        self.num_untouched += 1
         if owed.scale is None or (may_fold and change is Change.NONE):
             return owed.scale
         divide_gradients(owed.parameters, owed.scale)

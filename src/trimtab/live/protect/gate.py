@@ -7,6 +7,7 @@ at the same meeting a few steps later.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -81,7 +82,7 @@ class Gate:
                 )
         self._unproven = {o for o in optimizers if self._fused.may_read_flag(o)}
         self.clip = FoldedClip(model, optimizers, self._fused.reads_flag, device, shield)
-        self._buffers = BufferKeeper(model)
+        self.buffers = BufferKeeper(model)
         self._discard = Discard()
         self._flag = torch.zeros(1, dtype=torch.float32, device=device)
         self._found_inf = self._flag[0]
@@ -117,7 +118,7 @@ class Gate:
                 self._report(decision, verdict, sync)
                 self.rule.learn(verdict)
         with self.shield.guarding("buffers"):
-            self._buffers.settle(self._found_inf)
+            self.buffers.settle(self._found_inf)
         self.has_parted = self.has_parted or (self.shield.is_down and sync.world == 1)
         return decision
 
@@ -167,6 +168,15 @@ class Gate:
         self.clip.scale = None
         if not is_applied:
             self.clip.forget()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next decisions depend on: the tensors themselves, to be copied by a snapshot."""
+        return {"rule": self.rule.state_dict(copy=False), "clip": self.clip.num_untouched}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Return to a state; the model has returned already."""
+        self.rule.load_state_dict(state["rule"])
+        self.clip.num_untouched = state["clip"]
 
     def forget(self) -> None:
         """Clear what an update that raised has left."""

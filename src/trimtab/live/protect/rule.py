@@ -120,9 +120,10 @@ class Rule:
         """The values of REPORT_NAMES, as the step was judged with them."""
         return (verdict.lets_through, self._is_armed, self._usual, verdict.shrink)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that the next decision depends on."""
-        return {"baseline": self.baseline.state_dict(), "budget": self._budget.state_dict()}
+    def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
+        """Everything that the next decision depends on; `copy` gives copies on the host."""
+        parts = {"baseline": self.baseline.state_dict(), "budget": self._budget.state_dict()}
+        return _copy_to_host(parts) if copy else parts
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
@@ -149,3 +150,10 @@ class Rule:
         )
         limits = torch.where(count < self._min_count, -math.inf, limits)
         self._matrix = torch.cat((weights, limits.unsqueeze(2)), dim=2)
+
+
+def _copy_to_host(parts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: {n: v.cpu().clone() if isinstance(v, torch.Tensor) else v for n, v in part.items()}
+        for name, part in parts.items()
+    }

@@ -38,6 +38,8 @@ class RankGroup:
     """The process group; None if there is only one rank."""
     slots: tuple[str, ...] = ()
     """The telemetry of all ranks: each measures some or all of it."""
+    quarantined: tuple[int, ...] | None = None
+    """Data positions that all ranks pass over; None if there was nothing to agree on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,8 @@ class RankFacts:
     slots: tuple[str, ...] = ()
     names: str = ""
     """A digest of the names of the parameters."""
+    quarantined: tuple[int, ...] = ()
+    """Data positions to pass over; those of the first rank count."""
 
 
 def find_ranks(model: nn.Module, process_group: Any) -> list[int]:
@@ -92,6 +96,7 @@ def join_group(
         num_holders=agreed["holders"][facts.names],
         handle=handle,
         slots=tuple(agreed["slots"]),
+        quarantined=tuple(agreed["quarantined"]),
     )
 
 
@@ -127,6 +132,7 @@ def _write(ranks: Sequence[int], facts: RankFacts) -> str:
         "settings": facts.settings,
         "slots": digest,
         "names": facts.names,
+        "quarantined": facts.quarantined,
     }
     store.set(f"{prefix}/rank/{me}", json.dumps(written))
     return prefix
@@ -158,6 +164,7 @@ def _decide(prefix: str, ranks: Sequence[int], deadline: float) -> dict[str, Any
         "members": list(watching),
         "slots": list(dict.fromkeys(slot for slots in lists for slot in slots)),
         "holders": {name: names.count(name) for name in names},
+        "quarantined": next(iter(watching.values()))["quarantined"],
     }
 
 
@@ -173,7 +180,7 @@ def _problem(watching: dict[int, dict[str, Any]], off: list[int]) -> str | None:
         if len(values) > 1:
             return f"ranks differ in {what} ({', '.join(sorted(values))}); {advice}"
     settings = next(iter(watching.values()))["settings"]
-    if off and settings.startswith("protect"):
+    if off and not settings.startswith("observe"):
         return (
             f"watch is switched off on rank {off[0]}, and a decision must be made by all ranks; "
             "call watch on every rank (only the first one writes), or use mode='observe'"

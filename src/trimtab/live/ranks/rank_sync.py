@@ -8,6 +8,8 @@ bit set, every rank reads it `lag` meetings later, and all part at the same one.
 Nothing in here is shielded: a rank that does not come keeps the others waiting.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 
@@ -27,6 +29,10 @@ class RankSync:
         self._out = torch.full((1,), OUT, dtype=torch.int64, device=device)
         self._no_loss = torch.full((1,), -torch.inf, dtype=torch.float32, device=device)
         self._largest: torch.Tensor | None = None
+        self.extra: torch.Tensor | None = None
+        """Further whole numbers of this rank that ride along with the vote."""
+        self.agreed: torch.Tensor | None = None
+        """The largest of each over all ranks, as of the last vote."""
 
     @property
     def world(self) -> int:
@@ -56,10 +62,19 @@ class RankSync:
         if self.world == 1:
             return vote
         packed = with_rank(self._no_loss if loss is None else loss.view(1), self.group.rank)
-        both = torch.cat((vote.long(), packed))
+        parts = (vote.long(), packed) if self.extra is None else (vote.long(), packed, self.extra)
+        both = torch.cat(parts)
         self._reduce(both, dist.ReduceOp.MAX)
-        self._largest = both[1:]
+        self._largest, self.agreed = both[1:2], both[2:]
         return both[:1]
+
+    def agree(self, numbers: Sequence[int]) -> list[int]:
+        """The largest of each number over all ranks, now; all ranks must come here together."""
+        both = torch.tensor(numbers, dtype=torch.int64, device=self._out.device)
+        if self.world > 1:
+            self._reduce(both, dist.ReduceOp.MAX)
+        largest: list[int] = both.tolist()
+        return largest
 
     def see(self, num_leaving: float) -> None:
         """A sum has reached the host: part if any rank wanted to."""

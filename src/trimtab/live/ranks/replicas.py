@@ -39,7 +39,7 @@ def count_copies(
             f"{len(different)} parameters differ between {group.world} ranks; pass replicas= with "
             "the number of ranks that hold the same part of each"
         )
-    sums = torch.stack([_checksum(parameters[at]) for at in sorted(different)])
+    sums = torch.stack([checksum(parameters[at]) for at in sorted(different)])
     gathered = [torch.empty_like(sums) for _ in range(group.world)]
     dist.all_gather(gathered, sums, group=group.handle)
     columns = torch.stack(gathered).T.tolist()
@@ -50,7 +50,7 @@ def count_copies(
 
 def _different(parameters: Sequence[torch.Tensor], group: RankGroup) -> set[int]:
     """The plain parameters whose bits are not the same on all ranks."""
-    sums = torch.stack([_checksum(parameter) for parameter in parameters])
+    sums = torch.stack([checksum(parameter) for parameter in parameters])
     both = torch.cat((sums, -sums))
     dist.all_reduce(both, dist.ReduceOp.MAX, group=group.handle)
     largest, smallest = both.split(len(sums))
@@ -58,7 +58,7 @@ def _different(parameters: Sequence[torch.Tensor], group: RankGroup) -> set[int]
 
 
 @torch.no_grad()
-def _checksum(parameter: torch.Tensor) -> torch.Tensor:
+def checksum(parameter: torch.Tensor) -> torch.Tensor:
     """A number that equal parameters share; sharded ones are known by their placements."""
     if isinstance(parameter, DTensor) or parameter.numel() == 0:
         return torch.zeros((), dtype=torch.int64, device=parameter.device)

@@ -3,10 +3,7 @@
 import torch
 from torch.distributed.tensor import DTensor
 
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """The part of a tensor that this rank holds."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+from trimtab.restore.shards import local as local
 
 
 def real(tensor: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.optim import Optimizer
 
-from trimtab.restore.host_copy import local_part
+from trimtab.restore.shards import detached
 from trimtab.restore.training_state import TrainingState
 
 _NAMES = "params"
@@ -54,7 +54,7 @@ def buffers_left_out(state: TrainingState, content: dict[str, Any]) -> dict[str,
     """The buffers that `state_dict` leaves out, by names without the wrappers around the model."""
     known = content["model"].keys()
     named = ((_plain_name(name), buffer) for name, buffer in state.model.named_buffers())
-    return {name: local_part(buffer) for name, buffer in named if name not in known}
+    return {name: detached(buffer) for name, buffer in named if name not in known}
 
 
 def find_nonfinite(state: TrainingState) -> str:
@@ -68,7 +68,7 @@ def find_nonfinite(state: TrainingState) -> str:
             for name, value in values.items():
                 named.append((f"{name} of parameter {place} of optimizer {number}", value))
     floating = [
-        (name, local_part(value))
+        (name, detached(value))
         for name, value in named
         if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel()
     ]

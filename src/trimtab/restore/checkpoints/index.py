@@ -41,7 +41,8 @@ class CheckpointEntry:
     reason: str = "saved, not yet trained on from"
     """Why the verdict is what it is, in one sentence."""
     in_doubt: bool = False
-    """Whether an incident that is not over may reach back to it: used only if nothing else is."""
+    """Whether an incident that is not over may reach back to it, or the run went back to before it:
+    used only if there is no other."""
     damage: str = ""
     """What is wrong with its files, in one sentence; empty if nothing is known to be."""
 

@@ -10,7 +10,7 @@ with trimtab.watch(model, optimizer, run_dir="runs/x1", checkpoints=checkpoints)
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from trimtab.restore.checkpoints.content import (
     find_nonfinite,
     put_content,
 )
-from trimtab.restore.checkpoints.data_cursor import DataCursor
+from trimtab.restore.checkpoints.data_cursor import DataCursor, LoaderPass
 from trimtab.restore.checkpoints.dcp import DcpCheckpointer
 from trimtab.restore.checkpoints.history import RunHistory
 from trimtab.restore.checkpoints.index import CheckpointEntry
@@ -158,12 +158,12 @@ class Checkpoints:
         found = self._selection.find(None, before)
         return None if found is None else self._store.path(found[0])
 
-    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+    def batches(self, loader: Iterable[Any]) -> LoaderPass:
         """One pass over a loader; after `resume`, what is left of the pass that was interrupted.
 
         `guard.steps` does this by itself.
         """
-        return self.cursor.batches(loader)
+        return LoaderPass(self.cursor, loader)
 
     def save(
         self,

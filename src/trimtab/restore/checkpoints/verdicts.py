@@ -68,6 +68,10 @@ def judge_checkpoint(
         steps = _onset(soon[0]).step - entry.step
         reason = f"saved {steps} steps before the onset of {_describe(soon[0])}"
         return _with(entry, Verdict.UNPROVEN, reason, in_doubt=True)
+    back = history.went_back_before(entry.facts.attempt, entry.step)
+    if back is not None:
+        reason = f"the run went back to step {back:,} after it was saved"
+        return _with(entry, Verdict.UNPROVEN, reason, in_doubt=True)
     return _by_healthy_steps(entry, history, [*before, *after])
 
 

@@ -1,0 +1,75 @@
+"""Rollbacks in the records of a run: what was taken back, and what led to a record.
+
+    step    38 39 40 41 42 43 | 40 41 42 43 44 45 ...
+    tick    38 39 40 41 42 43 | 44 45 46 47 48 49 ...
+                  '---------'   taken back: no part of what led to tick 48
+
+The journal has two events for it: `recovery` where a run starts that can go back, and `rollback`
+before the first record of each new attempt.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from trimtab.core.block import Block, BoolArray, Column, Event
+
+RECOVERY = "recovery"
+"""The event of a run that can go back; `oldest_steps` says how far."""
+
+ROLLBACK = "rollback"
+"""The event of a return; `to` is the step that comes next."""
+
+
+def target(event: Event) -> int | None:
+    """The step that a rollback returns to; None if the journal does not say."""
+    to: Any = event.facts.get("to")
+    return to if isinstance(to, int) else None
+
+
+def pieces(block: Block) -> Iterator[tuple[Event | None, Block]]:
+    """A block cut at its rollbacks: each piece with the rollback before it."""
+    events = list(block.events)
+    places = [at for at, event in enumerate(events) if event.kind == ROLLBACK]
+    rollback: Event | None = None
+    row = first = 0
+    for at in places:
+        last = max(block.row_of(events[at].tick), row)
+        yield rollback, _part(block, row, last, events[first:at])
+        rollback, row, first = events[at], last, at + 1
+    yield rollback, _part(block, row, len(block), events[first:]) if places else block
+
+
+def line_to(run: Block, tick: int) -> Block:
+    """The run without the records that were taken back by a rollback up to a tick."""
+    stays = np.ones(len(run), dtype=np.bool_)
+    for event in run.events:
+        to = target(event) if event.kind == ROLLBACK and event.tick <= tick else None
+        if to is not None:
+            row = run.row_of(event.tick)
+            stays[:row] &= run.step[:row] < to
+    return run if stays.all() else _select(run, stays)
+
+
+def before_rollback(run: Block, tick: int) -> Block:
+    """The run up to the first rollback after a tick."""
+    later = (e.tick for e in run.events if e.kind == ROLLBACK and e.tick > tick)
+    end = min(later, default=None)
+    return run if end is None else run[: run.row_of(end)]
+
+
+def _part(block: Block, first: int, last: int, events: list[Event]) -> Block:
+    return dataclasses.replace(block[first:last], events=tuple(events))
+
+
+def _select(run: Block, rows: BoolArray) -> Block:
+    return dataclasses.replace(
+        run,
+        step=run.step[rows],
+        tick=run.tick[rows],
+        attempt=run.attempt[rows],
+        data_position=run.data_position[rows],
+        columns={n: Column(c.values[rows], c.present[rows]) for n, c in run.columns.items()},
+    )

@@ -1,0 +1,233 @@
+"""Recovery: what happens at the boundary between two steps of a run that can go back.
+
+A boundary is where `guard.steps` is asked for the next step: the user's `optimizer.step()`,
+`scheduler.step()` and `zero_grad()` have run, and no graph refers to the weights. In the middle of
+a step a restore would change weights that a backward pass still needs, and in a hook of the
+optimizer the user's `scheduler.step()` would follow it.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+
+from trimtab.core.config import RecoverConfig
+from trimtab.core.errors import RestoreError
+from trimtab.core.rollbacks import RECOVERY
+from trimtab.live.loop.step_loop import StepLoop
+from trimtab.live.loop.step_monitor import StepMonitor
+from trimtab.live.recover.inputs import require_schedulers
+from trimtab.live.recover.order import Order, as_ranges
+from trimtab.live.recover.quarantine import add_to_quarantine
+from trimtab.live.recover.rank_orders import RankOrders
+from trimtab.live.recover.snapshots import Snapshots
+from trimtab.live.shield import Shield, log
+from trimtab.restore.snapshot import Snapshot
+from trimtab.restore.tape import BatchTape
+from trimtab.restore.training_state import TrainingState
+
+
+class Recovery:
+    """Takes snapshots of a run and returns to them."""
+
+    def __init__(
+        self,
+        state: TrainingState,
+        monitor: StepMonitor,
+        config: RecoverConfig,
+        shield: Shield,
+        *,
+        quarantined: Iterable[int],
+        quarantine_file: Path,
+        batch_loss: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self.state = state
+        self.batch_loss = batch_loss
+        """Computes the loss of a batch, if the user has said how."""
+        self.tape = BatchTape()
+        self.attempt = 0
+        """How often the run has gone back in this process."""
+        self._monitor = monitor
+        self._shield = shield
+        agreed = monitor.sync.ranks.group.quarantined
+        self._quarantined = set(quarantined if agreed is None else agreed)
+        self._quarantine_file = quarantine_file
+        self.tape.skip(self._quarantined)
+        self._rank_orders = RankOrders(monitor.meter.device, lambda: self._is_first_rank)
+        monitor.sync.orders = self._rank_orders
+        self.snapshots = Snapshots(state, self.tape, monitor, self._rank_orders, config)
+        self._orders: list[Order] = []
+        self._has_started = self._has_reported_changes = False
+        if monitor.recorder is not None:
+            facts = {"oldest_steps": config.oldest_steps, "snapshot_every": config.snapshot_every}
+            monitor.recorder.event(RECOVERY, monitor.next_step, facts)
+
+    @property
+    def _is_first_rank(self) -> bool:
+        return self._monitor.sync.ranks.group.rank == 0
+
+    def order(self, order: Order) -> None:
+        """Do this at the next boundary; with several ranks the first one's orders count."""
+        ranks = self._monitor.sync.ranks
+        if not self._is_first_rank:
+            return
+        if order.to is not None:
+            problem = ""
+            if not self._has_started:
+                problem = "it needs the data to be gone through by guard.steps(loader)"
+            elif self.snapshots.has_given_up:
+                problem = "there are no snapshots"
+            elif ranks.world > 1 and not self.snapshots.is_arranged:
+                problem = "the ranks have not agreed on snapshots (do all use guard.steps?)"
+            elif ranks.world > 1 and (ranks.has_parted or not self._has_gate):
+                problem = "the ranks do not meet any more"
+            if problem:
+                self._refuse(order, problem)
+                return
+        if ranks.world == 1:
+            self._orders.append(order)
+        else:
+            self._rank_orders.issue(order)
+
+    def start(self, loader: Iterable[Any], position: int | None) -> BatchTape:
+        """Go on with a loader; `position` is that of its first batch, if the user gives it."""
+        if not self._has_started:
+            require_schedulers(self.state.optimizers, self.state.schedulers)
+            self._has_started = True
+        if position is not None and position != self.tape.position:
+            if self.snapshots.ring.kept:
+                log.info("trimtab: the data position was set, so earlier snapshots are dropped")
+            self.snapshots.clear()
+            self.tape.jump(position)
+            self.tape.skip(self._quarantined)
+        self.tape.start(loader)
+        return self.tape
+
+    def boundary(self, loop: StepLoop) -> None:
+        """Between two steps: carry out an order, or take a snapshot if one is due."""
+        monitor = self._monitor
+        if monitor.sync.is_closed:
+            return
+        orders = self._due()
+        for order in orders:
+            if order.release:
+                monitor.holds.release(order.release)
+        rollbacks = [order for order in orders if order.to is not None]
+        if rollbacks:
+            self._roll_back(rollbacks[-1], loop)
+        elif monitor.is_between_steps and not self.snapshots.has_given_up:
+            is_done = False
+            with self._shield.guarding("snapshot"):
+                self.snapshots.take_if_due(loop)
+                is_done = True
+            if not is_done:
+                self.snapshots.give_up()
+        monitor.holds.set_requires_grad()
+        if self.tape.changed is not None and not self._has_reported_changes:
+            self._has_reported_changes = True
+            log.warning(
+                "trimtab: the training loop changes its batches in place, so the one at position "
+                "%d is trained on again as the loop has left it; from now on batches are copied",
+                self.tape.changed,
+            )
+
+    @property
+    def _has_gate(self) -> bool:
+        gate = self._monitor.gate
+        return gate is not None and not gate.has_parted
+
+    def _due(self) -> list[Order]:
+        """What is to be done at this boundary; the same on all ranks."""
+        ranks = self._monitor.sync.ranks
+        if ranks.world == 1:
+            orders, self._orders = self._orders, []
+            return orders
+        seen = self._rank_orders.pop()
+        if seen is None or ranks.has_parted:
+            return []
+        handle = ranks.group.handle
+        return self._rank_orders.exchange(*seen, handle, dist.get_global_rank(handle, 0))
+
+    def _roll_back(self, order: Order, loop: StepLoop) -> None:
+        monitor, ranks = self._monitor, self._monitor.sync.ranks
+        slot, problem = self.snapshots.find(order.to or 0)
+        step = slot.step if slot is not None else -1
+        if ranks.world > 1:
+            cannot, largest, minus_least = ranks.agree([int(slot is None), step, -step])
+            if cannot or largest != -minus_least:
+                problem, slot = problem or "a rank does not have that snapshot", None
+        if slot is not None:
+            monitor.sync.settle()
+            if ranks.has_parted:
+                problem, slot = "the ranks do not meet any more", None
+        if slot is None:
+            self._refuse(order, problem)
+            return
+        came_from = monitor.next_step
+        try:
+            self._return_to(slot, order, loop)
+        except Exception as error:
+            raise RestoreError(
+                f"the return to step {slot.step} failed half-way ({type(error).__name__}: {error}),"
+                " so weights and optimizer may be of different steps: restart from the last "
+                "checkpoint"
+            ) from error
+        if self._is_first_rank:
+            self._report(slot, order, came_from)
+        # The last thing of all: everything else may draw random numbers.
+        slot.put_random_state()
+
+    def _return_to(self, slot: Snapshot, order: Order, loop: StepLoop) -> None:
+        monitor, mark = self._monitor, self.snapshots.marks[slot.step]
+        slot.put(self.state)
+        for module in self.state.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        self.tape.rewind(mark.position, order.skip)
+        self._quarantined |= set(order.skip)
+        loop.batch_facts.tokens_seen = mark.tokens
+        monitor.return_to(slot.step, mark.num_updates)
+        if monitor.gate is not None:
+            monitor.gate.buffers.renew()
+        monitor.holds.add(order.hold, slot)
+        self.attempt += 1
+        self._rank_orders.forget()
+        self._rank_orders.set(attempt=self.attempt, minus_attempt=-self.attempt)
+        self.snapshots.drop_after(slot)
+
+    def _refuse(self, order: Order, problem: str) -> None:
+        if self._is_first_rank:
+            log.warning(
+                "trimtab: no rollback to step %d: %s; training continues", order.to, problem
+            )
+
+    def _report(self, slot: Snapshot, order: Order, came_from: int) -> None:
+        lost = came_from - slot.step
+        log.warning(
+            "trimtab: rolled back from step %d to step %d (%d steps are done again)%s%s%s",
+            came_from,
+            slot.step,
+            lost,
+            f"; data positions skipped: {len(order.skip)}" if order.skip else "",
+            f"; held: {', '.join(order.hold)}" if order.hold else "",
+            f"; {order.reason}" if order.reason else "",
+        )
+        recorder, shield = self._monitor.recorder, self._monitor.shields.host
+        if recorder is None:
+            return
+        with shield.guarding("rollback"):
+            facts = {
+                "from": came_from,
+                "to": slot.step,
+                "skip": as_ranges(order.skip),
+                "hold": list(order.hold),
+                "reason": order.reason,
+                "steps_lost": lost,
+            }
+            recorder.rolled_back(slot.step, facts)
+        with shield.guarding("quarantine"):
+            add_to_quarantine(
+                self._quarantine_file, order.skip, step=slot.step, reason=order.reason
+            )

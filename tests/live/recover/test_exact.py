@@ -1,0 +1,142 @@
+"""Through the real guard: to 60, back to 40, on to 70 is the run that never left, bit by bit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.live.recover.loops import assert_exact, drive, plain_run
+from tests.restore.loops import FEATURES, Run, TinyModel, batches, same_run, seed_all
+from tests.restore.test_exact import OPTIMIZERS, SCHEDULERS, Noisy
+from torch import nn, optim
+from torch.utils.data import DataLoader
+
+FAST = ("adamw", "adamw-foreach", "adamw-tensor-lr", "sgd-momentum", "adafactor", "rprop")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in OPTIMIZERS],
+)
+@pytest.mark.parametrize("back", [{60: 40}, {25: 0}], ids=["to-40", "to-0"])
+def test_optimizers_promoted_or_not(name: str, back: dict[int, int], tmp_path: Path) -> None:
+    assert_exact(
+        lambda: plain_run(lambda model: OPTIMIZERS[name](model.parameters())), tmp_path, back=back
+    )
+
+
+@pytest.mark.parametrize("name", ["one-cycle", "sequential", "plateau"])
+def test_schedulers_and_three_rollbacks(name: str, tmp_path: Path) -> None:
+    def make() -> Run:
+        run = plain_run()
+        run.schedulers = [SCHEDULERS[name](run.optimizers[0])]
+        return run
+
+    assert_exact(make, tmp_path, back={60: 40, 65: 40, 66: 10})
+
+
+@pytest.mark.parametrize("lag", [0, 1, 5])
+def test_lags_with_clipping(lag: int, tmp_path: Path) -> None:
+    assert_exact(
+        plain_run, tmp_path, clip=0.5, settings={"lag_steps": lag}, back={30: 10, 31: 0, 50: 45}
+    )
+
+
+@pytest.mark.parametrize("back", [{60: 40}, {25: 0}], ids=["to-40", "to-0"])
+def test_gradient_scaler_and_accumulation(back: dict[int, int], tmp_path: Path) -> None:
+    def make() -> Run:
+        run = plain_run(lambda model: optim.SGD(model.parameters(), lr=1e-2), accumulate=2)
+        run.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=7)
+        return run
+
+    assert_exact(make, tmp_path, back=back)
+
+
+def test_an_average_of_the_weights(tmp_path: Path) -> None:
+    def make() -> Run:
+        run = plain_run()
+        average = optim.swa_utils.AveragedModel(
+            run.model, multi_avg_fn=optim.swa_utils.get_ema_multi_avg_fn(0.9)
+        )
+        run.state = {"ema": average}
+        run.after_step = lambda step: average.update_parameters(run.model)
+        return run
+
+    assert_exact(make, tmp_path)
+
+
+def test_two_optimizers(tmp_path: Path) -> None:
+    def make() -> Run:
+        run = plain_run()
+        model = run.model
+        assert isinstance(model, TinyModel)
+        run.optimizers = [
+            optim.Muon([model.inner.weight], lr=1e-3),
+            optim.AdamW([p for p in model.parameters() if p is not model.inner.weight], lr=1e-2),
+        ]
+        return run
+
+    assert_exact(make, tmp_path)
+
+
+def test_tied_weights_in_bf16(tmp_path: Path) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(FEATURES, FEATURES, bias=False)
+            self.second = nn.Linear(FEATURES, FEATURES, bias=False)
+            self.second.weight = self.first.weight
+            self.to(torch.bfloat16)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            hidden: torch.Tensor = self.second(torch.relu(self.first(inputs.to(torch.bfloat16))))
+            return hidden.sum(dim=1, keepdim=True)
+
+    def make() -> Run:
+        seed_all()
+        model = Tied()
+        return Run(
+            model=model,
+            optimizers=[optim.AdamW(model.parameters(), lr=1e-3)],
+            loader=batches(400),
+        )
+
+    assert_exact(make, tmp_path)
+
+
+def test_a_compiled_model(tmp_path: Path) -> None:
+    def make() -> Run:
+        run = plain_run()
+        run.model.compile(backend="aot_eager")
+        return run
+
+    torch._dynamo.reset()
+    assert_exact(make, tmp_path, settings={"live.activations": False})
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_new_epochs_of_a_loader_that_draws_random_numbers(workers: int, tmp_path: Path) -> None:
+    """The rollback from step 60 goes back over the border of two epochs."""
+
+    def make() -> Run:
+        data = torch.utils.data.Subset(Noisy(), range(100))
+        loader = DataLoader(
+            data,
+            batch_size=4,
+            shuffle=True,
+            num_workers=workers,
+            multiprocessing_context="fork" if workers else None,
+        )
+        return plain_run(loader=loader)
+
+    # An epoch has 25 steps: back within one, over a border, and right at one.
+    assert_exact(make, tmp_path, back={60: 30, 50: 49, 55: 20})
+
+
+def test_a_run_that_never_goes_back_has_the_bits_of_protect(tmp_path: Path) -> None:
+    runs: list[Any] = []
+    for mode in ("protect", "recover"):
+        run = plain_run()
+        drive(run, tmp_path / mode, 40, mode=mode, clip=0.5)
+        runs.append(run)
+    same_run(*runs)
