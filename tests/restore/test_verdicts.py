@@ -13,7 +13,7 @@ from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.restore.checkpoints.history import RunHistory
 from trimtab.restore.checkpoints.index import CheckpointEntry, Verdict
 from trimtab.restore.checkpoints.manifest import CheckpointFacts
-from trimtab.restore.checkpoints.verdicts import judge_checkpoint
+from trimtab.restore.checkpoints.verdicts import judge_checkpoint, mark_given_up
 
 
 def entry(step: int, *, attempt: int = 0, **more: Any) -> CheckpointEntry:
@@ -175,6 +175,10 @@ def test_an_attempt_that_was_given_up_does_not_concern_the_next_one() -> None:
     assert (given_up.verdict, given_up.in_doubt) == (Verdict.UNPROVEN, True)
     assert given_up.reason == "the run went back to step 100 after it was saved"
     assert judge(entry(100), run).verdict is Verdict.PROVEN
+    # The same before the first record of the next attempt is here.
+    marked = mark_given_up(entry(200), 100)
+    assert judge(marked, history((0, 400))) == marked
+    assert marked.in_doubt
 
 
 def test_a_resume_from_a_later_step_carries_harm_on() -> None:

@@ -60,6 +60,8 @@ class Guard:
         self._boundary = CheckpointBoundary(
             checkpoints, monitor.shields.checkpoints, lambda: monitor.recorder, self.state_dict
         )
+        if recovery is not None:
+            recovery.on_return = self._boundary.went_back
         self._reported: set[str] = set()
         """What has been logged already."""
         # A guard that is dropped, or never closed before the program ends, closes itself.

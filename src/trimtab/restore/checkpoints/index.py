@@ -43,6 +43,8 @@ class CheckpointEntry:
     in_doubt: bool = False
     """Whether an incident that is not over may reach back to it, or the run went back to before it:
     used only if there is no other."""
+    given_up_for: int | None = None
+    """The step before it that the run has gone back to; known before its records are."""
     damage: str = ""
     """What is wrong with its files, in one sentence; empty if nothing is known to be."""
 

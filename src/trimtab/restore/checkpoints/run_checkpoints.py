@@ -37,6 +37,7 @@ from trimtab.restore.checkpoints.rank_state import RankState, read_rank_state
 from trimtab.restore.checkpoints.ranks import Ranks
 from trimtab.restore.checkpoints.selection import Selection
 from trimtab.restore.checkpoints.store import CheckpointStore, report_failure
+from trimtab.restore.checkpoints.verdicts import mark_given_up
 from trimtab.restore.rng import get_random_state, set_random_state
 from trimtab.restore.training_state import HasState, TrainingState
 
@@ -221,6 +222,12 @@ class Checkpoints:
         """Set the verdicts by the run so far; on the first rank."""
         self._store.wait()
         self._selection.judge(history, incidents)
+
+    def went_back(self, step: int) -> None:
+        """The run has gone back to a step, by a snapshot; on the first rank."""
+        index = self._store.index
+        given_up = [entry for entry in index.entries if entry.step > step]
+        index.update([mark_given_up(entry, step) for entry in given_up])
 
     def wait(self) -> None:
         """Wait for a save in the background: before a rollback, and before the process ends."""
