@@ -1,5 +1,7 @@
 """Goodput: a step that was done again counts by its last time."""
 
+import dataclasses
+
 import numpy as np
 from tests.synthetic import falling_loss
 
@@ -30,3 +32,9 @@ def test_a_step_that_was_not_applied_the_last_time_is_lost() -> None:
     assert compute_goodput(run(steps, (3, 5))).steps_kept == 5
     assert compute_goodput(run(steps, (5, 9))).steps_kept == 5  # after the last record
     assert compute_goodput(run(steps, (7, 7))).steps_kept == 6  # a step that was never recorded
+
+
+def test_a_step_that_was_taken_back_and_not_done_again_is_lost() -> None:
+    event = Event(kind="rollback", tick=6, step=2, facts={"to": 2})
+    block = dataclasses.replace(run([0, 1, 2, 3, 4, 5, 2, 3]), events=(event,))
+    assert compute_goodput(block).steps_kept == 4

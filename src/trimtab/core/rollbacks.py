@@ -42,15 +42,22 @@ def pieces(block: Block) -> Iterator[tuple[Event | None, Block]]:
     yield rollback, _part(block, row, len(block), events[first:]) if places else block
 
 
+def taken_back(run: Block, tick: int | None = None) -> BoolArray:
+    """Which records a rollback took back; only those up to a tick if one is given."""
+    is_gone = np.zeros(len(run), dtype=np.bool_)
+    for event in run.events:
+        if event.kind != ROLLBACK or (tick is not None and event.tick > tick):
+            continue
+        to, row = target(event), run.row_of(event.tick)
+        if to is not None:
+            is_gone[:row] |= run.step[:row] >= to
+    return is_gone
+
+
 def line_to(run: Block, tick: int) -> Block:
     """The run without the records that were taken back by a rollback up to a tick."""
-    stays = np.ones(len(run), dtype=np.bool_)
-    for event in run.events:
-        to = target(event) if event.kind == ROLLBACK and event.tick <= tick else None
-        if to is not None:
-            row = run.row_of(event.tick)
-            stays[:row] &= run.step[:row] < to
-    return run if stays.all() else _select(run, stays)
+    is_gone = taken_back(run, tick)
+    return _select(run, ~is_gone) if is_gone.any() else run
 
 
 def before_rollback(run: Block, tick: int) -> Block:

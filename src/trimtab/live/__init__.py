@@ -3,6 +3,7 @@
 One step, and what acts where:
 
     for batch in loader:            loop/step_loop       position and facts of the batch (host)
+                                    recover/recovery     `recover` only: snapshot, or rollback
         loss = model(batch)         measure/activations  in some steps: block outputs -> buffer
         guard.record(loss=...)      measure/step_meter   one addition on the device
         loss.backward()
@@ -24,5 +25,6 @@ guard that only observes changes nothing. Nothing on this path reads a device va
     guard.py        what the user holds  measure/   what is measured
     shield.py       a bug fails alone    ranks/     where ranks meet
     optimizers.py   finding optimizers   protect/   keeping bad steps from the weights
+                                         recover/   returning to an earlier step
                                          host/      records, journal, judgement, reports
 """

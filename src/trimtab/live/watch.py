@@ -242,6 +242,9 @@ class _Ranks:
         self._quarantined = quarantined
         live = config.live
         self._settings = f"{mode.value} {live.lag_steps} {live.telemetry_every}"
+        if mode is Mode.RECOVER:
+            recover = config.recover
+            self._settings += f" {recover.snapshot_every} {recover.oldest_steps}"
         self._facts = RankFacts()
         self._device = torch.device("cpu")
         self._has_joined = False

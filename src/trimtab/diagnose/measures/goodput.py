@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.core.block import Block
+from trimtab.core.rollbacks import taken_back
 from trimtab.core.signals import CLOCK, DISCARDED
 
 
@@ -14,8 +15,8 @@ class Goodput:
 
     steps_done: int
     steps_kept: int
-    """Each step counts once, by the last time it was done; not if it was then not applied, or was
-    discarded by the gate."""
+    """Each step counts once, by the last time it was done; not if it was then not applied, was
+    discarded by the gate, or was taken back by a rollback."""
     hours: float | None
     """Time in which the run made steps; None if the clock was not recorded."""
 
@@ -40,6 +41,7 @@ def compute_goodput(block: Block) -> Goodput:
             if len(rows):  # the event is written before the record of its step
                 following = int(np.searchsorted(block.tick[rows], event.tick))
                 is_lost[rows[min(following, len(rows) - 1)]] = True
+    is_lost |= taken_back(block)
     # Of a step that was done several times the last one counts.
     last = dict(zip(block.step.tolist(), is_lost.tolist(), strict=True))
     clock = block.column(CLOCK)

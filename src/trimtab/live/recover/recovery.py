@@ -28,6 +28,8 @@ from trimtab.restore.snapshot import Snapshot
 from trimtab.restore.tape import BatchTape
 from trimtab.restore.training_state import TrainingState
 
+STEPPED_ASIDE = "trimtab does not watch the run any more"
+
 
 class Recovery:
     """Takes snapshots of a run and returns to them."""
@@ -81,10 +83,10 @@ class Recovery:
                 problem = "it needs the data to be gone through by guard.steps(loader)"
             elif self.snapshots.has_given_up:
                 problem = "there are no snapshots"
+            elif not self._monitor.is_watching or (ranks.world > 1 and not self._has_gate):
+                problem = STEPPED_ASIDE
             elif ranks.world > 1 and not self.snapshots.is_arranged:
                 problem = "the ranks have not agreed on snapshots (do all use guard.steps?)"
-            elif ranks.world > 1 and (ranks.has_parted or not self._has_gate):
-                problem = "the ranks do not meet any more"
             if problem:
                 self._refuse(order, problem)
                 return
@@ -163,7 +165,7 @@ class Recovery:
         if slot is not None:
             monitor.sync.settle()
             if ranks.has_parted:
-                problem, slot = "the ranks do not meet any more", None
+                problem, slot = STEPPED_ASIDE, None
         if slot is None:
             self._refuse(order, problem)
             return
