@@ -22,9 +22,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+import trimtab
+from trimtab.core.config import Config, RecoverConfig
+from trimtab.live.recover.quarantine import read_quarantine
 from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
 
 STEPS, EVERY = 24, 3
+SKIPPED = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +38,16 @@ class Layout:
     world: int = 1
     wrapper: str = ""
     background: bool = False
+    recovers: bool = False
+    """Whether the run goes back once and skips the batch at SKIPPED."""
 
     @property
     def most_lost(self) -> int:
-        """A save in the background counts late: the run may be one interval further by then."""
-        return EVERY * (2 if self.background else 1)
+        """A save in the background counts late: the run may be one interval further by then.
+
+        What was saved between the batch to skip and the rollback is given up with it.
+        """
+        return EVERY * (2 if self.background else 1) + (6 if self.recovers else 0)
 
 
 class Shard:
@@ -73,16 +82,43 @@ def train(folder: Path, layout: Layout, rank: int, launch: int) -> None:
     step = checkpoints.resume().step
     with (folder / f"steps-{rank}.txt").open("a", buffering=1) as lines:
         lines.write(f"{launch} resumed {step}\n")
-        for position, (inputs, targets) in checkpoints.batches(Shard(rank, layout.world)):
-            nn.functional.mse_loss(model(inputs), targets).backward()
+
+        def train_step(number: int, batch: Any, guard: Any = None) -> int:
+            position, (inputs, targets) = batch
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            if guard is not None:
+                guard.record(loss=loss)
+            loss.backward()
             optimizer.step()
             scheduler.step()
             optimizer.zero_grad()
-            lines.write(f"{launch} {step} {position}\n")
-            step += 1
-            if step % EVERY == 0:
-                checkpoints.save(step)
-        checkpoints.wait()
+            lines.write(f"{launch} {number} {position}\n")
+            return int(position)
+
+        if layout.recovers:
+            with trimtab.watch(
+                model,
+                optimizer,
+                run_dir=folder,
+                mode="recover",
+                scheduler=scheduler,
+                checkpoints=checkpoints,
+                config=Config(recover=RecoverConfig(snapshot_every=2, oldest_steps=8)),
+            ) as guard:
+                for turn in guard.steps(Shard(rank, layout.world)):
+                    for batch in turn:
+                        position = train_step(turn.number, batch, guard)
+                    if position == turn.number == SKIPPED + 1:
+                        guard.rollback(to=SKIPPED, skip=[SKIPPED])
+                    if (turn.number + 1) % EVERY == 0:
+                        guard.checkpoint()
+        else:
+            for batch in checkpoints.batches(Shard(rank, layout.world)):
+                train_step(step, batch)
+                step += 1
+                if step % EVERY == 0:
+                    checkpoints.save(step)
+            checkpoints.wait()
     values = [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters()]
     if rank == 0:
         np.savez(folder / "final.npz", *(value.detach().numpy() for value in values))
@@ -132,8 +168,13 @@ def read_lines(folder: Path, rank: int) -> list[list[str]]:
     return [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def assert_nothing_lost(folder: Path, layout: Layout) -> None:
-    """Every position is trained exactly once in the line of steps that led to the end."""
+def assert_nothing_lost(folder: Path, layout: Layout) -> bool:
+    """Every position is trained exactly once in the line of steps that led to the end.
+
+    Returns whether one was skipped.
+    """
+    skipped = set(read_quarantine(folder / "trimtab" / "quarantine.jsonl"))
+    assert skipped <= {SKIPPED}
     for rank in range(layout.world):
         trained: dict[int, int] = {}
         reached = 0
@@ -145,7 +186,9 @@ def assert_nothing_lost(folder: Path, layout: Layout) -> None:
             else:
                 trained[int(what)] = int(value)
                 reached = int(what) + 1
-        assert trained == {step: step for step in range(STEPS)}
+        positions = [position for position in range(STEPS) if position not in skipped]
+        assert trained == dict(enumerate(positions))
+    return bool(skipped)
 
 
 def survive_kills(tmp_path: Path, layout: Layout, kills: int, seed: int) -> None:
@@ -171,7 +214,9 @@ def survive_kills(tmp_path: Path, layout: Layout, kills: int, seed: int) -> None
                 process.join(60)
             assert [process.exitcode for process in ranks] == [0] * layout.world
             break
-        assert_nothing_lost(folder, layout)
+        was_skipped = assert_nothing_lost(folder, layout)
+        if was_skipped != layout.recovers:  # killed between the batch and the rollback
+            continue
         with np.load(folder / "final.npz") as mine, np.load(straight / "final.npz") as theirs:
             assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
         if not left:
@@ -183,10 +228,14 @@ LAYOUTS = {
     "in the background": Layout(background=True),
     "ddp": Layout(world=2, wrapper="ddp"),
     "fsdp2 in the background": Layout(world=2, wrapper="fsdp2", background=True),
+    "rollback": Layout(recovers=True),
+    "ddp, rollback in the background": Layout(
+        world=2, wrapper="ddp", background=True, recovers=True
+    ),
 }
 
 
-@pytest.mark.parametrize("name", ["in the background", "ddp"])
+@pytest.mark.parametrize("name", ["in the background", "ddp", "rollback"])
 def test_a_few_kills(tmp_path: Path, name: str) -> None:
     survive_kills(tmp_path, LAYOUTS[name], kills=3, seed=1)
 

@@ -13,7 +13,7 @@ from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.restore.checkpoints.history import RunHistory
 from trimtab.restore.checkpoints.index import CheckpointEntry, Verdict
 from trimtab.restore.checkpoints.manifest import CheckpointFacts
-from trimtab.restore.checkpoints.verdicts import judge_checkpoint
+from trimtab.restore.checkpoints.verdicts import judge_checkpoint, mark_given_up
 
 
 def entry(step: int, *, attempt: int = 0, **more: Any) -> CheckpointEntry:
@@ -170,9 +170,15 @@ def test_an_attempt_that_was_given_up_does_not_concern_the_next_one() -> None:
     harm = incident(150, None, DIVERGENT)
     assert judge(entry(200), run, harm).verdict is Verdict.BAD
     assert judge(entry(200, attempt=1), run, harm).verdict is Verdict.PROVEN
-    # Steps of the second attempt say nothing about what the first one saved after it.
-    assert judge(entry(120), run).reason.startswith("101 healthy steps")
-    assert judge(entry(150), run).verdict is Verdict.UNPROVEN
+    # Whatever the first one saved after step 100: the run does not go on from it.
+    given_up = judge(entry(120), run)
+    assert (given_up.verdict, given_up.in_doubt) == (Verdict.UNPROVEN, True)
+    assert given_up.reason == "the run went back to step 100 after it was saved"
+    assert judge(entry(100), run).verdict is Verdict.PROVEN
+    # The same before the first record of the next attempt is here.
+    marked = mark_given_up(entry(200), 100)
+    assert judge(marked, history((0, 400))) == marked
+    assert marked.in_doubt
 
 
 def test_a_resume_from_a_later_step_carries_harm_on() -> None:

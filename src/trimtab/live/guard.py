@@ -62,6 +62,8 @@ class Guard:
             checkpoints, monitor.shields.checkpoints, lambda: monitor.recorder, self.state_dict
         )
         self._states = StateJournal(monitor)
+        if recovery is not None:
+            recovery.on_return = self._boundary.went_back
         self._reported: set[str] = set()
         """What has been logged already."""
         # A guard that is dropped, or never closed before the program ends, closes itself.
@@ -216,6 +218,15 @@ class Guard:
             self._boundary.save_if_wanted(monitor.next_step, self._source.position)
         self._ending = "end of data"
 
+    def checkpoint(self, step: int | None = None) -> None:
+        """Save a checkpoint, on all ranks, at the end of this step.
+
+        In `guard.steps` that is when the next step is asked for. In a loop of your own it is now:
+        call it after `optimizer.step()` and `scheduler.step()`. `step` is the number of the next
+        step, if it is not the one that the guard has counted.
+        """
+        self._boundary.request(step, self._monitor.next_step)
+
     def rollback(
         self,
         to: int,
@@ -253,15 +264,6 @@ class Guard:
         held = self._monitor.holds.names
         if self.recovery is not None and held:
             self.recovery.order(Order(to=None, release=names or held))
-
-    def checkpoint(self, step: int | None = None) -> None:
-        """Save a checkpoint, on all ranks, at the end of this step.
-
-        In `guard.steps` that is when the next step is asked for. In a loop of your own it is now:
-        call it after `optimizer.step()` and `scheduler.step()`. `step` is the number of the next
-        step, if it is not the one that the guard has counted.
-        """
-        self._boundary.request(step, self._monitor.next_step)
 
     def state_dict(self) -> dict[str, Any]:
         """What belongs into a checkpoint: save it in the same moment as the rest.

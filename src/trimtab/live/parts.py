@@ -50,7 +50,7 @@ class Parts:
             shields,
             live.telemetry_every,
             device,
-            config.recover.snapshot_every if mode is Mode.RECOVER else None,
+            config.recover.snapshot_every if decides else None,
         )
         parts = cls(optimizers, meter, slow, shields)
         if mode.is_protected:

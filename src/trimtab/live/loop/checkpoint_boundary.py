@@ -74,6 +74,14 @@ class CheckpointBoundary:
                 recorder.event("checkpoint", step, {})  # the time that it takes is no stall
         checkpoints.save(step, data_position=data_position, guard_state=self._guard_state())
 
+    def went_back(self, step: int) -> None:
+        """The run has gone back to a step: a relaunch must not resume from what came after it."""
+        if self._checkpoints is not None and not self._shield.is_down:
+            self._checkpoints.wait()
+            if self._recorder() is not None:
+                with self._shield.guarding("rollback"):
+                    self._checkpoints.went_back(step)
+
     def close(self) -> None:
         """Wait for what is being saved, and judge a last time."""
         if self._checkpoints is not None:

@@ -54,6 +54,8 @@ class Recovery:
         self.tape = BatchTape()
         self.attempt = 0
         """How often the run has gone back in this process."""
+        self.on_return: Callable[[int], None] = lambda step: None
+        """Called with the step when the run has gone back, before anything is journalled."""
         self._monitor = monitor
         self._shield = shield
         self._settle = settle
@@ -252,6 +254,7 @@ class Recovery:
                 " so weights and optimizer may be of different steps: restart from the last "
                 "checkpoint"
             ) from error
+        self.on_return(slot.step)
         if self._is_first_rank:
             self._report(slot, order, came_from)
         # The last thing of all: everything else may draw random numbers.

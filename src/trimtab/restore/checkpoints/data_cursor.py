@@ -44,6 +44,22 @@ class Mark:
         return replace(self, position=self.start, loader=None)
 
 
+class LoaderPass:
+    """One pass over a loader, counted."""
+
+    def __init__(self, cursor: "DataCursor", loader: Iterable[Any]) -> None:
+        self._cursor = cursor
+        self._loader = loader
+
+    @property
+    def num_workers(self) -> int:
+        """Worker processes of the loader: a tape clones the batches that come from them."""
+        return int(getattr(self._loader, "num_workers", 0))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._cursor.start(self._loader)
+
+
 class DataCursor:
     """Counts the batches of all epochs and marks places in them."""
 
@@ -56,14 +72,19 @@ class DataCursor:
         self._target: tuple[Mark, int, RandomState | None] | None = None
         """Where to return to when the next pass begins."""
 
-    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The batches of one pass over a loader; after a resume, those that are left of it."""
+    def start(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Begin a pass over a loader; after a resume, go on with what is left of it.
+
+        The iterator of the loader is made here and not with the first batch: that draws random
+        numbers, and a snapshot that is taken between the two must come after it.
+        """
         target, self._target = self._target, None
-        if target is None:
-            self._begin(loader)
-            iterator = iter(loader)
-        else:
-            iterator = self._return(loader, *target)
+        if target is not None:
+            return self._count(self._return(loader, *target))
+        self._begin(loader)
+        return self._count(iter(loader))
+
+    def _count(self, iterator: Iterator[Any]) -> Iterator[Any]:
         for batch in iterator:
             self.position += 1
             yield batch

@@ -66,6 +66,11 @@ class RunHistory:
             if number < other <= later
         )
 
+    def went_back_before(self, number: int, step: int) -> int | None:
+        """The step to which the run went back from attempt `number`, if before `step`."""
+        firsts = [a.first_step for other, a in self.attempts.items() if other > number]
+        return min((first for first in firsts if first < step), default=None)
+
     def _update_attempt(self, block: Block) -> None:
         number = int(block.attempt[0])
         last_step = int(block.step[-1])

@@ -41,7 +41,10 @@ class CheckpointEntry:
     reason: str = "saved, not yet trained on from"
     """Why the verdict is what it is, in one sentence."""
     in_doubt: bool = False
-    """Whether an incident that is not over may reach back to it: used only if nothing else is."""
+    """Whether an incident that is not over may reach back to it, or the run went back to before it:
+    used only if there is no other."""
+    given_up_for: int | None = None
+    """The step before it that the run has gone back to; known before its records are."""
     damage: str = ""
     """What is wrong with its files, in one sentence; empty if nothing is known to be."""
 

@@ -10,7 +10,7 @@ with trimtab.watch(model, optimizer, run_dir="runs/x1", checkpoints=checkpoints)
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from trimtab.restore.checkpoints.content import (
     find_nonfinite,
     put_content,
 )
-from trimtab.restore.checkpoints.data_cursor import DataCursor
+from trimtab.restore.checkpoints.data_cursor import DataCursor, LoaderPass
 from trimtab.restore.checkpoints.dcp import DcpCheckpointer
 from trimtab.restore.checkpoints.history import RunHistory
 from trimtab.restore.checkpoints.index import CheckpointEntry
@@ -37,6 +37,7 @@ from trimtab.restore.checkpoints.rank_state import RankState, read_rank_state
 from trimtab.restore.checkpoints.ranks import Ranks
 from trimtab.restore.checkpoints.selection import Selection
 from trimtab.restore.checkpoints.store import CheckpointStore, report_failure
+from trimtab.restore.checkpoints.verdicts import mark_given_up
 from trimtab.restore.rng import get_random_state, set_random_state
 from trimtab.restore.training_state import HasState, TrainingState
 
@@ -158,12 +159,12 @@ class Checkpoints:
         found = self._selection.find(None, before)
         return None if found is None else self._store.path(found[0])
 
-    def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+    def batches(self, loader: Iterable[Any]) -> LoaderPass:
         """One pass over a loader; after `resume`, what is left of the pass that was interrupted.
 
         `guard.steps` does this by itself.
         """
-        return self.cursor.batches(loader)
+        return LoaderPass(self.cursor, loader)
 
     def save(
         self,
@@ -221,6 +222,12 @@ class Checkpoints:
         """Set the verdicts by the run so far; on the first rank."""
         self._store.wait()
         self._selection.judge(history, incidents)
+
+    def went_back(self, step: int) -> None:
+        """The run has gone back to a step, by a snapshot; on the first rank."""
+        index = self._store.index
+        given_up = [entry for entry in index.entries if entry.step > step]
+        index.update([mark_given_up(entry, step) for entry in given_up])
 
     def wait(self) -> None:
         """Wait for a save in the background: before a rollback, and before the process ends."""

@@ -68,7 +68,20 @@ def judge_checkpoint(
         steps = _onset(soon[0]).step - entry.step
         reason = f"saved {steps} steps before the onset of {_describe(soon[0])}"
         return _with(entry, Verdict.UNPROVEN, reason, in_doubt=True)
+    back = entry.given_up_for
+    if back is None:
+        back = history.went_back_before(entry.facts.attempt, entry.step)
+    if back is not None:
+        return mark_given_up(entry, back)
     return _by_healthy_steps(entry, history, [*before, *after])
+
+
+def mark_given_up(entry: CheckpointEntry, step: int) -> CheckpointEntry:
+    """An entry of a run that has gone back to a step before it; one that is bad stays bad."""
+    if entry.verdict is not Verdict.BAD:
+        reason = f"the run went back to step {step:,} after it was saved"
+        entry = _with(entry, Verdict.UNPROVEN, reason, in_doubt=True)
+    return dataclasses.replace(entry, given_up_for=step)
 
 
 def _by_healthy_steps(
