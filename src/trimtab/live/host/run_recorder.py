@@ -26,6 +26,7 @@ from trimtab.journal.exit_request import announce_run
 from trimtab.live.host.batch_memory import BatchMemory
 from trimtab.live.host.clip_detector import ClipDetector
 from trimtab.live.host.incident_log import IncidentLog
+from trimtab.live.host.journal_health import JournalHealth
 from trimtab.live.host.resume_facts import ResumeFacts
 from trimtab.live.host.resume_report import report_audit
 from trimtab.live.host.step_note import StepNote
@@ -96,13 +97,12 @@ class RunRecorder:
         self._has_advised = False
         self._num_unrecorded = self._num_elsewhere = 0
         self._has_unrecorded = False
-        self._num_dropped = 0
-        self._error: Exception | None = None
         self.resumed_at: int | None = None
         """The first step, if the run was resumed."""
         self.num_records = 0
         self.num_discarded = 0
         self.journal = JournalWriter(run, config.journal)
+        self._health = JournalHealth(self.journal)
         self._next_tick = int(earlier.tick[-1]) + 1 if len(earlier) else 0
         try:
             run.write_manifest(manifest)
@@ -166,7 +166,7 @@ class RunRecorder:
         self.num_records += 1
         self.num_discarded += int(found.get(signals.DISCARDED) == 1.0)
         self._recent.append(record)
-        self._check_journal(step)
+        self._health.check(step)
         self._pending.append(record)
         now = time.monotonic()
         is_due = now - self._last_judged >= JUDGE_SECONDS or len(self._pending) >= JUDGE_RECORDS
@@ -216,7 +216,7 @@ class RunRecorder:
                 for change in self._judge.finish().changes:
                     self._report(change)
         self.journal.close(how)
-        self._check_journal(self._last_step)
+        self._health.check(self._last_step)
         self._incident_log.close()
         with self._shield.guarding("post-mortems"):
             self._write_postmortems()
@@ -282,16 +282,6 @@ class RunRecorder:
             self._has_advised = True
             log.warning("trimtab: %s", POST_CLIP_ADVICE)
 
-    def _check_journal(self, step: int) -> None:
-        """Report records that were lost and what the disk has said."""
-        dropped, error = self.journal.dropped, self.journal.error
-        if dropped > self._num_dropped and self._num_dropped == 0:
-            log.warning("trimtab: the journal loses records from step %d on", step)
-        self._num_dropped = dropped
-        if error is not None and self._error is None:
-            log.warning("trimtab: the journal cannot be written: %s", error)
-            self._error = error
-
     def _report(self, change: IncidentChange) -> None:
         incident = change.incident
         self.journal.event(
@@ -320,20 +310,11 @@ class RunRecorder:
         source = read_run(self.run)
         source = dataclasses.replace(
             source,
-            notes=(*source.notes, *self._remarks()),
+            notes=(*source.notes, *self._health.remarks()),
             batches=(*source.batches, *self._batches.reports(self._judge.incidents)),
         )
         report = build_report(self._made, source, name=str(self.run.root))
         write_incidents(report, self.run.incidents)
-
-    def _remarks(self) -> tuple[str, ...]:
-        """What every report must say about the journal."""
-        remarks = []
-        if self.journal.dropped:
-            remarks.append(f"{self.journal.dropped} records were lost: the disk was too slow")
-        if self.journal.error is not None:
-            remarks.append(f"the journal could not be written: {self.journal.error}")
-        return tuple(remarks)
 
 
 def _past(earlier: Block, first_step: int) -> JournalPast | None:

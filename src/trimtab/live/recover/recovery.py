@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 from trimtab.core.config import RecoverConfig
 from trimtab.core.errors import RestoreError, RunStopped
 from trimtab.core.rollbacks import RECOVERY
+from trimtab.journal.exit_request import ExitRequest, RunExit
 from trimtab.live.loop.step_loop import StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.recover.decide.controller import Controller
@@ -141,7 +142,7 @@ class Recovery:
             self._orders = []
         for order in orders:
             if order.exit_code is not None:
-                raise RunStopped(order.reason, order.exit_code)
+                self._stop(order.reason, order.exit_code)
             if order.release:
                 monitor.holds.release(order.release)
             if order.hold_at is not None:
@@ -227,6 +228,15 @@ class Recovery:
             return []
         handle = ranks.group.handle
         return self._rank_orders.exchange(*seen, handle, dist.get_global_rank(handle, 0))
+
+    def _stop(self, reason: str, exit_code: int) -> None:
+        """End the run on every rank; the first one leaves the reason for whoever launches it."""
+        recorder, step = self._monitor.recorder, self._monitor.next_step
+        if recorder is not None:
+            with self._monitor.shields.host.guarding("exit request"):
+                request = ExitRequest(code=RunExit(exit_code), reason=reason, step=step)
+                request.write(recorder.run)
+        raise RunStopped(reason, exit_code)
 
     def _roll_back(self, order: Order, loop: StepLoop) -> None:
         monitor, ranks = self._monitor, self._monitor.sync.ranks
