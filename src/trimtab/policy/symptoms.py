@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trimtab.core.findings import Symptom
+from trimtab.core.findings import NOT_RESTORED, Symptom
 
 
 class Family(StrEnum):
@@ -75,6 +75,13 @@ TRAITS: Mapping[str, Traits] = {
     Symptom.RESUME_GAP: Traits(family=Family.RESUME, margin=DATED),
     Symptom.WENT_BACK: Traits(family=Family.RESUME, margin=DATED),
     Symptom.DATA_BACK: Traits(family=Family.RESUME, margin=DATED, is_fact=True),
+    **{
+        symptom: Traits(family=Family.RESUME, margin=DATED, is_fact=True)
+        for symptom in sorted(NOT_RESTORED)
+    },
+    # Changed on purpose, as far as can be known: a warning for a person.
+    Symptom.LR_CHANGED: Traits(family=Family.SLOW, margin=DATED),
+    Symptom.OPTIONS_CHANGED: Traits(family=Family.SLOW, margin=DATED),
     Symptom.REPEATED_BATCH: Traits(family=Family.OTHER, is_fact=True),
     Symptom.OTHER_BATCH: Traits(family=Family.OTHER, is_fact=True),
     Symptom.ODD_TOKENS: Traits(family=Family.OTHER),
