@@ -75,8 +75,9 @@ class Controller:
                 self._history.add_relaunch(situation)
         self._watched: dict[int, _Watched] = {}
         self._planned_changes: list[int] = []
-        self._rate_limit = 1.0
-        """A rate that is held is released when the planned one is at most this many times it."""
+        self._rate_limit, self._release_from = 1.0, 0
+        """A rate that is held is released when the planned one is at most this many times it, but
+        not before this step: what goes by the step comes again first."""
         self._boundary = 0
         """Boundaries so far; steps go back, these do not."""
         self._busy_until = 0
@@ -91,12 +92,8 @@ class Controller:
     def look(self, view: RunView) -> None:
         """Look at the run between two steps, and order what is to be done."""
         self._boundary += 1
-        ratio = view.rate_ratio()
-        if ratio is not None and ratio <= self._rate_limit:
-            reason = "the planned learning rate is back"
-            self._recorder.event("released", view.step, {"name": RATE, "reason": reason})
-            log.warning("trimtab: %s is held no longer: %s", RATE, reason)
-            self._order(Order(to=None, release=(RATE,), reason=reason))
+        if view.step >= self._release_from:
+            self._release_rate(view)
         self._look(view)
 
     def rolled_back(self, step: int) -> None:
@@ -129,6 +126,17 @@ class Controller:
         self._keep_before(oldest)
         if not is_watching:
             self._probing.canary(self._boundary, view, self._confirm)
+
+    def _release_rate(self, view: RunView) -> None:
+        """Hold the rate no longer once the plan is back."""
+        ratio = view.rate_ratio()
+        if ratio is None or ratio > self._rate_limit:
+            return
+        reason = "the planned learning rate is back"
+        self._release_from = view.step + ORDER_BOUNDARIES  # it may be on its way to the ranks
+        self._recorder.event("released", view.step, {"name": RATE, "reason": reason})
+        log.warning("trimtab: %s is held no longer: %s", RATE, reason)
+        self._order(Order(to=None, release=(RATE,), reason=reason))
 
     # Incidents.
 
@@ -220,6 +228,7 @@ class Controller:
             boundary=self._boundary,
             check_at=check_step(onset=situation.onset, alarm=alarm, config=self._config),
         )
+        self._release_from = remedy.check_at
         self._history.add(remedy)
         self._busy_until = self._boundary + ORDER_BOUNDARIES
         older = [slot for slot in view.slots if slot <= situation.onset - situation.margin]
