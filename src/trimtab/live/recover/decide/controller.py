@@ -38,6 +38,10 @@ ORDER_BOUNDARIES = 16
 """Boundaries after which an order that is not carried out was refused. Source: an order reaches all
 ranks one step and the lag after it was given."""
 
+DATING_BOUNDARIES = 8
+"""Boundaries that detectors have to date harm which the canary has found: they know where it began,
+and the canary does not. Source: sharp faults raise an alarm within 4 steps and the lag."""
+
 SETTLED = frozenset({IncidentClass.HARD_BATCH, IncidentClass.RECOVERABLE, IncidentClass.PLATEAU})
 """Incidents that closed like this need nothing any more."""
 
@@ -82,6 +86,8 @@ class Controller:
         """Boundaries so far; steps go back, these do not."""
         self._busy_until = 0
         """The boundary up to which an order may be on its way to the other ranks."""
+        self._suspicion: tuple[Situation, int] | None = None
+        """Harm that only the canary has found; detectors may date it up to this boundary."""
         self._probing = Probing(recorder, order, config.canary_share)
 
     def planned_change(self, step: int) -> None:
@@ -99,7 +105,7 @@ class Controller:
     def rolled_back(self, step: int) -> None:
         """The run has gone back: a probe that was under way was about what is no more."""
         self._probing.rolled_back(step)
-        self._busy_until = self._boundary
+        self._busy_until, self._suspicion = self._boundary, None
 
     def on_reading(self, value: float | None, view: RunView) -> None:
         """A probe was carried out; None if a rank could not."""
@@ -124,8 +130,13 @@ class Controller:
                 is_watching = True
                 oldest = min(oldest or incident.onset.step, incident.onset.step)
         self._keep_before(oldest)
-        if not is_watching:
+        if is_watching:
+            self._suspicion = None
+        elif self._suspicion is None:
             self._probing.canary(self._boundary, view, self._confirm)
+        elif self._boundary >= self._suspicion[1]:
+            situation, self._suspicion = self._suspicion[0], None
+            self._decide_by_reading(situation, view)
 
     def _release_rate(self, view: RunView) -> None:
         """Hold the rate no longer once the plan is back."""
@@ -296,7 +307,8 @@ class Controller:
         def then(value: float, now: RunView) -> None:
             if not self._probing.reading(value, len(records)).is_healthy:
                 slope = evidence.slope(self._recorder.recent, last_good)
-                self._decide_by_reading(dataclasses.replace(unknown, probe=value, slope=slope), now)
+                harmed = dataclasses.replace(unknown, probe=value, slope=slope)
+                self._suspicion = harmed, self._boundary + DATING_BOUNDARIES
 
         self._probing.start(records, view, then, "canary again")
 
