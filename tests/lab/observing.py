@@ -19,7 +19,7 @@ from trimtab.lab.corpus.data import Batch
 from trimtab.lab.model.optimizer import OptimizerConfig
 from trimtab.lab.model.sizes import ModelConfig
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.injection import change_batches, change_gradient
+from trimtab.lab.trainer.injection import before_step, change_batches, change_gradient, current_step
 from trimtab.lab.trainer.intervention import Base, Intervention, RunParts
 from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.lab.trainer.train import train
@@ -73,6 +73,7 @@ class _Observer(Intervention):
             self.seen.truth = self.inner.truth
         for name, parameter in run.model.named_parameters():
             change_gradient(run, parameter, partial(self._record_gradient, name))
+        run = before_step(run, partial(self._record_state, run))
         return change_batches(run, partial(self._record_batch, run))
 
     def _record_gradient(self, name: str, step: int, gradient: Tensor) -> Tensor:
@@ -81,9 +82,14 @@ class _Observer(Intervention):
         self.seen.gradients[step][name] = gradient.numpy().copy()
         return gradient
 
-    def _record_batch(self, run: Run, step: int, batch: Batch) -> Batch:
-        seen, optimizer = self.seen, run.optimizer
+    def _record_batch(self, run: Run, time_of_batch: int, batch: Batch) -> Batch:
+        seen, step = self.seen, current_step(run)
         seen.tokens[step], seen.targets[step] = batch.tokens.numpy(), batch.targets.numpy()
+        seen.seconds[step] = -time.perf_counter()
+        return batch
+
+    def _record_state(self, run: Run, step: int) -> None:
+        seen, optimizer = self.seen, run.optimizer
         named = dict(run.model.named_parameters())
         seen.weights[step] = {n: p.detach().numpy().copy() for n, p in named.items()}
         seen.state[step] = {
@@ -95,8 +101,6 @@ class _Observer(Intervention):
             {key: value for key, value in group.items() if key != "params"}
             for group in optimizer.param_groups
         ]
-        seen.seconds[step] = -time.perf_counter()
-        return batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

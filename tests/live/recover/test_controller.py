@@ -151,14 +151,14 @@ def test_a_change_that_was_announced_is_not_undone(tmp_path: Path) -> None:
     assert acts(tmp_path) == []
 
 
-def rate_jump(loop: Loop, step: int, tick: int) -> None:
-    jumps = ONSET <= tick < ONSET + 20
-    loop.optimizer.param_groups[0]["lr"] = 0.3 if jumps else 3e-3
-
-
+@pytest.mark.parametrize("by_step", [True, False], ids=["comes again", "once"])
 def test_a_rate_that_jumps_is_held_and_released_when_it_is_back(
-    clean: Loop, tmp_path: Path
+    by_step: bool, clean: Loop, tmp_path: Path
 ) -> None:
+    def rate_jump(loop: Loop, step: int, tick: int) -> None:
+        jumps = ONSET <= (step if by_step else tick) < ONSET + 10
+        loop.optimizer.param_groups[0]["lr"] = 0.3 if jumps else 3e-3
+
     loop = Loop(rate_jump).train(tmp_path)
     assert acts(tmp_path) == ["restore"]
     assert [event.facts["name"] for event in events(tmp_path, "released")] == ["lr"]

@@ -38,6 +38,10 @@ ORDER_BOUNDARIES = 16
 """Boundaries after which an order that is not carried out was refused. Source: an order reaches all
 ranks one step and the lag after it was given."""
 
+DATING_BOUNDARIES = 8
+"""Boundaries that detectors have to date harm which the canary has found: they know where it began,
+and the canary does not. Source: sharp faults raise an alarm within 4 steps and the lag."""
+
 SETTLED = frozenset({IncidentClass.HARD_BATCH, IncidentClass.RECOVERABLE, IncidentClass.PLATEAU})
 """Incidents that closed like this need nothing any more."""
 
@@ -75,12 +79,15 @@ class Controller:
                 self._history.add_relaunch(situation)
         self._watched: dict[int, _Watched] = {}
         self._planned_changes: list[int] = []
-        self._rate_limit = 1.0
-        """A rate that is held is released when the planned one is at most this many times it."""
+        self._rate_limit, self._release_from = 1.0, 0
+        """A rate that is held is released when the planned one is at most this many times it, but
+        not before this step: what goes by the step comes again first."""
         self._boundary = 0
         """Boundaries so far; steps go back, these do not."""
         self._busy_until = 0
         """The boundary up to which an order may be on its way to the other ranks."""
+        self._suspicion: tuple[Situation, int] | None = None
+        """Harm that only the canary has found; detectors may date it up to this boundary."""
         self._probing = Probing(recorder, order, config.canary_share)
 
     def planned_change(self, step: int) -> None:
@@ -91,18 +98,14 @@ class Controller:
     def look(self, view: RunView) -> None:
         """Look at the run between two steps, and order what is to be done."""
         self._boundary += 1
-        ratio = view.rate_ratio()
-        if ratio is not None and ratio <= self._rate_limit:
-            reason = "the planned learning rate is back"
-            self._recorder.event("released", view.step, {"name": RATE, "reason": reason})
-            log.warning("trimtab: %s is held no longer: %s", RATE, reason)
-            self._order(Order(to=None, release=(RATE,), reason=reason))
+        if view.step >= self._release_from:
+            self._release_rate(view)
         self._look(view)
 
     def rolled_back(self, step: int) -> None:
         """The run has gone back: a probe that was under way was about what is no more."""
         self._probing.rolled_back(step)
-        self._busy_until = self._boundary
+        self._busy_until, self._suspicion = self._boundary, None
 
     def on_reading(self, value: float | None, view: RunView) -> None:
         """A probe was carried out; None if a rank could not."""
@@ -127,8 +130,24 @@ class Controller:
                 is_watching = True
                 oldest = min(oldest or incident.onset.step, incident.onset.step)
         self._keep_before(oldest)
-        if not is_watching:
+        if is_watching:
+            self._suspicion = None
+        elif self._suspicion is None:
             self._probing.canary(self._boundary, view, self._confirm)
+        elif self._boundary >= self._suspicion[1]:
+            situation, self._suspicion = self._suspicion[0], None
+            self._decide_by_reading(situation, view)
+
+    def _release_rate(self, view: RunView) -> None:
+        """Hold the rate no longer once the plan is back."""
+        ratio = view.rate_ratio()
+        if ratio is None or ratio > self._rate_limit:
+            return
+        reason = "the planned learning rate is back"
+        self._release_from = view.step + ORDER_BOUNDARIES  # it may be on its way to the ranks
+        self._recorder.event("released", view.step, {"name": RATE, "reason": reason})
+        log.warning("trimtab: %s is held no longer: %s", RATE, reason)
+        self._order(Order(to=None, release=(RATE,), reason=reason))
 
     # Incidents.
 
@@ -220,6 +239,7 @@ class Controller:
             boundary=self._boundary,
             check_at=check_step(onset=situation.onset, alarm=alarm, config=self._config),
         )
+        self._release_from = remedy.check_at
         self._history.add(remedy)
         self._busy_until = self._boundary + ORDER_BOUNDARIES
         older = [slot for slot in view.slots if slot <= situation.onset - situation.margin]
@@ -287,7 +307,8 @@ class Controller:
         def then(value: float, now: RunView) -> None:
             if not self._probing.reading(value, len(records)).is_healthy:
                 slope = evidence.slope(self._recorder.recent, last_good)
-                self._decide_by_reading(dataclasses.replace(unknown, probe=value, slope=slope), now)
+                harmed = dataclasses.replace(unknown, probe=value, slope=slope)
+                self._suspicion = harmed, self._boundary + DATING_BOUNDARIES
 
         self._probing.start(records, view, then, "canary again")
 

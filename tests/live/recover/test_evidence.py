@@ -1,0 +1,87 @@
+"""What the records of a run say about an incident."""
+
+import math
+
+import pytest
+
+from trimtab.core import signals
+from trimtab.core.builder import Record
+from trimtab.core.ladder_config import LadderConfig
+from trimtab.live.recover.decide import evidence
+from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory
+from trimtab.policy.ladder.canary import canary_every
+from trimtab.policy.ladder.situation import Act, Situation
+
+
+def records(losses: list[float], **more: float) -> list[Record]:
+    return [
+        Record(step=n, tick=n, data_position=2 * n, signals={signals.LOSS: loss, **more})
+        for n, loss in enumerate(losses)
+    ]
+
+
+USUAL = [3.0 + 0.1 * (n % 3 - 1) for n in range(64)]
+
+
+@pytest.mark.parametrize(
+    ("after", "is_odd", "is_known"),
+    [
+        ([3.1], False, True),
+        ([9.0], True, False),
+        ([9.0, 3.0], True, False),
+        ([9.0, 3.0, 3.1], True, True),
+        ([9.0, 8.0], False, True),
+        ([math.nan], False, True),
+    ],
+)
+def test_a_batch_is_odd_if_the_next_ones_are_not(
+    after: list[float], is_odd: bool, is_known: bool
+) -> None:
+    found = evidence.oddity(records(USUAL + after), onset=64)
+    assert (found.is_odd, found.is_known) == (is_odd, is_known)
+
+
+def test_discarded_and_non_finite_steps_are_bad() -> None:
+    run = records([3.0] * 15) + records([3.0, math.nan, 3.0], discarded=1.0)
+    assert evidence.count_bad(run) == (3, 3)
+    assert evidence.count_bad(run + records([3.0])) == (0, 3)
+
+
+def test_the_slope_is_the_fall_per_step() -> None:
+    falling = [5.0 - 0.01 * n for n in range(128)]
+    assert evidence.slope(records(falling), onset=128) == pytest.approx(0.01)
+    assert evidence.slope(records(falling[:20]), onset=128) is None
+
+
+def test_batches_of_bad_steps_are_not_probed() -> None:
+    run = records([3.0] * 10)
+    run[7] = records([math.nan] * 8)[7]
+    assert [r.step for r in evidence.probe_steps(run, 9, 3)] == [5, 6, 8]
+    assert [r.step for r in evidence.probe_steps(run, 9, 8, not_before=4)] == [4, 5, 6, 8]
+
+
+def test_the_canary_takes_a_third_of_a_step_within_its_share() -> None:
+    assert canary_every(0.01) == 34
+    assert canary_every(0.0) is None
+
+
+def test_budgets_forget_what_is_long_past() -> None:
+    history = RemedyHistory(LadderConfig(window_steps=100))
+    known = Situation(step=210, onset=200, waited=5)
+    for boundary in (10, 50):
+        history.add(
+            Remedy(
+                situation=known,
+                act=Act.RESTORE_AND_SKIP,
+                target=180,
+                num_skipped=12,
+                boundary=boundary,
+                check_at=216,
+            )
+        )
+    assert history.spent(60) == (2, 24)
+    assert history.spent(120) == (1, 12)
+    assert len(history.of(Situation(step=399, onset=390, waited=0))) == 2
+    assert not history.of(Situation(step=999, onset=990, waited=0))
+    assert history.due(216) is not None
+    assert history.due(215) is None
