@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import _disable_current_modes
 
 from trimtab.core import signals
 from trimtab.detect.resume import facts
@@ -102,11 +103,10 @@ def random_facts() -> Facts:
     legacy: Any = np.random.get_state(legacy=False)  # noqa: NPY002 (datasets use this one)
     numbers, place = legacy["state"].get("key"), legacy["state"].get("pos", 0)
     python = np.array(random.getstate()[1], dtype=np.uint64)
-    found: Facts = {}
-    state = torch.get_rng_state()
-    if type(state) is torch.Tensor:  # not so in a fake mode, which has no numbers
-        found[f"{facts.RNG}torch"] = float(zlib.crc32(state.numpy().data))
-    return found | {
+    with _disable_current_modes():  # in a fake mode a tensor has no numbers
+        state = torch.get_rng_state().numpy()
+    return {
+        f"{facts.RNG}torch": float(zlib.crc32(state.data)),
         f"{facts.RNG}numpy": _crc(legacy) if numbers is None else _crc_of(numbers, place),
         f"{facts.RNG}python": _crc_of(python),
     }
