@@ -4,6 +4,8 @@ The state of a loader would not do: random numbers drawn in worker processes can
 and a restored loader starts its workers and its prefetching again. A tape works for any iterable.
 """
 
+import copy
+import dataclasses
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,6 +28,8 @@ class TapedBatch:
     """The generators after fetching it, if fetching drew from them in this process."""
     versions: tuple[int, ...]
     """How often each of its tensors had been written to."""
+    begins: bool
+    """Whether it is the first batch of a loader."""
 
 
 class BatchTape:
@@ -72,9 +76,15 @@ class BatchTape:
         """Pass over these positions, now and later."""
         self._skipped |= set(positions)
 
-    def next_batch(self) -> tuple[int, Any] | None:
-        """Position and batch that come next; None at the end of the loader."""
+    def next_batch(self, *, continues_step: bool = False) -> tuple[int, Any] | None:
+        """Position and batch that come next; None at the end of the loader.
+
+        A step ends with its loader: the first batch of the next one never continues it, also when
+        both are served from the tape.
+        """
         while True:
+            if continues_step and self._is_between_loaders:
+                return None
             entry = self._replay() or self._fetch()
             if entry is None:
                 return None
@@ -117,6 +127,12 @@ class BatchTape:
     def __len__(self) -> int:
         return len(self._taped)
 
+    @property
+    def _is_between_loaders(self) -> bool:
+        if self.position < self._fetched:
+            return self._taped[self.position - self._taped[0].position].begins
+        return self._start is not None
+
     def _replay(self) -> TapedBatch | None:
         if self.position >= self._fetched:
             return None
@@ -145,6 +161,7 @@ class BatchTape:
             batch=kept,
             random_after=None if equal(before, after) else after,
             versions=_versions(kept),
+            begins=start is not None,
         )
         if self._keeps:
             self._taped.append(entry)
@@ -184,4 +201,10 @@ def _map(batch: Any, change: Any) -> Any:
         return type(batch)(*(_map(value, change) for value in batch))
     if isinstance(batch, list | tuple):
         return type(batch)(_map(value, change) for value in batch)
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        changed = copy.copy(batch)
+        for field in dataclasses.fields(batch):
+            # Not by assignment: the class may be frozen.
+            object.__setattr__(changed, field.name, _map(getattr(batch, field.name), change))
+        return changed
     return batch

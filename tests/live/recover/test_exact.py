@@ -137,16 +137,25 @@ def test_new_epochs_of_a_loader_that_draws_random_numbers(workers: int, tmp_path
     assert_exact(make, tmp_path, back={60: 30, 50: 49, 55: 20})
 
 
+@pytest.mark.parametrize("accumulate", [2, 3])
+def test_epochs_that_end_with_a_short_step(accumulate: int, tmp_path: Path) -> None:
+    def make() -> Run:
+        data = torch.utils.data.Subset(Noisy(), range(52))  # 13 batches
+        return plain_run(loader=DataLoader(data, batch_size=4, shuffle=True), accumulate=accumulate)
+
+    assert_exact(make, tmp_path, back={60: 30, 66: 64, 21: 20})
+
+
 def test_a_rollback_asked_for_between_two_epochs(tmp_path: Path) -> None:
     """The iterator of the next epoch is made, and draws, before the run goes back."""
 
     def loop(folder: Path, back: bool) -> Run:
-        run = plain_run(loader=DataLoader(Noisy(), batch_size=16, shuffle=True))
+        run = plain_run(loader=DataLoader(Noisy(), batch_size=6, shuffle=True), accumulate=3)
         with trimtab.watch(run.model, run.optimizers, run_dir=folder, mode="recover") as guard:
-            for _ in range(3):  # epochs of 25 steps
-                for step in guard.steps(run.loader):
+            for _ in range(3):  # epochs of 23 steps, the last of them short
+                for step in guard.steps(run.loader, accumulate=3):
                     train_step(run, guard, step.number, step)
-                if back and step.number == 24:
+                if back and step.number == 22:
                     guard.rollback(to=10)
             assert guard.recovery is not None
             assert guard.recovery.attempt == int(back)
