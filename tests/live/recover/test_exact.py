@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.recover.loops import assert_exact, drive, plain_run
+from tests.live.recover.loops import assert_exact, drive, plain_run, train_step
 from tests.restore.loops import FEATURES, Run, TinyModel, batches, same_run, seed_all
 from tests.restore.test_exact import OPTIMIZERS, SCHEDULERS, Noisy
 from torch import nn, optim
 from torch.utils.data import DataLoader
+
+import trimtab
 
 FAST = ("adamw", "adamw-foreach", "adamw-tensor-lr", "sgd-momentum", "adafactor", "rprop")
 
@@ -38,7 +40,7 @@ def test_schedulers_and_three_rollbacks(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("lag", [0, 1, 5])
 def test_lags_with_clipping(lag: int, tmp_path: Path) -> None:
     assert_exact(
-        plain_run, tmp_path, clip=0.5, settings={"lag_steps": lag}, back={30: 10, 31: 0, 50: 45}
+        plain_run, tmp_path, clip=0.01, settings={"lag_steps": lag}, back={30: 10, 31: 0, 50: 45}
     )
 
 
@@ -101,7 +103,9 @@ def test_tied_weights_in_bf16(tmp_path: Path) -> None:
             loader=batches(400),
         )
 
-    assert_exact(make, tmp_path)
+    # In bf16 a clip that is folded into the update differs by rounding from one that is not, and
+    # the first ones of a run are not.
+    assert_exact(make, tmp_path, back={60: 40, 65: 0}, clip=0.01)
 
 
 def test_a_compiled_model(tmp_path: Path) -> None:
@@ -131,6 +135,24 @@ def test_new_epochs_of_a_loader_that_draws_random_numbers(workers: int, tmp_path
 
     # An epoch has 25 steps: back within one, over a border, and right at one.
     assert_exact(make, tmp_path, back={60: 30, 50: 49, 55: 20})
+
+
+def test_a_rollback_asked_for_between_two_epochs(tmp_path: Path) -> None:
+    """The iterator of the next epoch is made, and draws, before the run goes back."""
+
+    def loop(folder: Path, back: bool) -> Run:
+        run = plain_run(loader=DataLoader(Noisy(), batch_size=16, shuffle=True))
+        with trimtab.watch(run.model, run.optimizers, run_dir=folder, mode="recover") as guard:
+            for _ in range(3):  # epochs of 25 steps
+                for step in guard.steps(run.loader):
+                    train_step(run, guard, step.number, step)
+                if back and step.number == 24:
+                    guard.rollback(to=10)
+            assert guard.recovery is not None
+            assert guard.recovery.attempt == int(back)
+        return run
+
+    same_run(loop(tmp_path / "straight", False), loop(tmp_path / "returned", True))
 
 
 def test_a_run_that_never_goes_back_has_the_bits_of_protect(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from tests.live.recover.loops import drive, plain_run
-from tests.live.tiny import journal_of
+from tests.live.tiny import batches as token_batches
+from tests.live.tiny import journal_of, loss_of, make_model
 
 import trimtab
 from trimtab.core import signals
@@ -39,6 +40,24 @@ def test_what_was_under_way_is_delivered_with_the_old_attempt(lag: int, tmp_path
     for name in (signals.LOSS, signals.GRAD_NORM, signals.PARAM_NORM, signals.FINGERPRINT):
         assert np.array_equal(first.column(name).values, again.column(name).values), name
     assert not block.column(signals.STEP_SECONDS).present[60]  # the restore is no slow step
+
+
+def test_batches_are_compared_with_the_tokens_before_them_again(tmp_path: Path) -> None:
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="recover") as guard:
+        for step in guard.steps(token_batches(40)):
+            for batch in step:
+                loss = loss_of(model, batch)
+                guard.record(loss=loss)
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step.number == 29 and guard.recovery and guard.recovery.attempt == 0:
+                guard.rollback(to=10)
+    rarity = journal_of(tmp_path).column(signals.TOKEN_RARITY)
+    assert rarity.present.all()
+    assert np.array_equal(rarity.values[10:30], rarity.values[30:50])
 
 
 def test_telemetry_falls_on_the_same_steps_again(tmp_path: Path) -> None:
