@@ -1,6 +1,7 @@
 """Which snapshots are kept, and what the tape serves again."""
 
 import itertools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,27 @@ def test_a_batch_that_the_user_changed_is_served_as_it_came() -> None:
     assert again is not None
     assert torch.equal(again[1]["ids"], torch.ones(2))
     assert len(again[1]["more"]) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    inputs: torch.Tensor
+    more: dict[str, torch.Tensor]
+
+
+def test_a_batch_that_is_a_dataclass_is_copied_and_counted() -> None:
+    tape = BatchTape()
+    tape.start([Batch(torch.ones(4), {"mask": torch.zeros(4)})])
+    first = tape.next_batch()
+    assert first is not None
+    object.__setattr__(first[1], "inputs", None)
+    first[1].more.clear()
+    tape.rewind(0)
+    again = tape.next_batch()
+    assert again is not None
+    assert torch.equal(again[1].inputs, torch.ones(4))
+    assert list(again[1].more) == ["mask"]
+    assert tape.num_bytes == 32
 
 
 def test_batches_from_workers_hold_no_file_open() -> None:

@@ -5,6 +5,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from trimtab.live.measure.step_meter import StepMeter
 from trimtab.live.measure.telemetry import Telemetry
 from trimtab.live.optimizers import find_optimizers, parameters_of
 from trimtab.live.protect.gate import Gate
+from trimtab.live.protect.gate_reporter import report_promotion
 from trimtab.live.ranks.rank_group import RankFacts, RankGroup, announce, find_ranks, join_group
 from trimtab.live.ranks.shards import local
 from trimtab.live.recover.inputs import as_schedulers, as_state, require_schedulers
@@ -142,7 +144,7 @@ def watch(
                 replicas=replicas,
                 join=ranks.join,
             )
-            parts.report_promotion = monitor.report_promotion
+            parts.report_promotion = partial(_report_promotion, monitor)
             recovery = None
             if chosen is Mode.RECOVER and parts.gate is not None:
                 recovery = Recovery(
@@ -291,6 +293,12 @@ class _Ranks:
         self._has_joined = True
         seconds = self._config.live.rank_timeout_seconds
         return join_group(self._ranks, self._facts, self._device, seconds)
+
+
+def _report_promotion(monitor: StepMonitor, name: str) -> None:
+    """An optimizer now runs fused and did not before."""
+    if monitor.recorder is not None:
+        report_promotion(monitor.recorder, monitor.next_step, name)
 
 
 def _mode(name: Mode | str) -> Mode:

@@ -4,6 +4,8 @@ The state of a loader would not do: random numbers drawn in worker processes can
 and a restored loader starts its workers and its prefetching again. A tape works for any iterable.
 """
 
+import copy
+import dataclasses
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -174,4 +176,10 @@ def _map(batch: Any, change: Any) -> Any:
         return type(batch)(*(_map(value, change) for value in batch))
     if isinstance(batch, list | tuple):
         return type(batch)(_map(value, change) for value in batch)
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        changed = copy.copy(batch)
+        for field in dataclasses.fields(batch):
+            # Not by assignment: the class may be frozen.
+            object.__setattr__(changed, field.name, _map(getattr(batch, field.name), change))
+        return changed
     return batch

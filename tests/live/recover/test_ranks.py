@@ -156,3 +156,41 @@ def one_rank_without_snapshots(folder: Path, rank: int) -> int:
 
 def test_a_rank_that_cannot_go_back_keeps_the_others_from_it(tmp_path: Path) -> None:
     assert run_ranks(partial(one_rank_without_snapshots, tmp_path), 2) == [0, 0]
+
+
+def keep_one(folder: Path, rank: int) -> list[int]:
+    run = build("ddp", rank)
+    kept: list[int] = []
+
+    def look(guard: Any, step: int) -> None:
+        snapshots = guard.recovery.snapshots
+        if step == 25 and rank == 0:
+            snapshots.keep_before(23)
+        kept[:] = [slot.step for slot in snapshots.ring.kept]
+
+    drive(run, folder, 120, on_step=look, settings={"oldest_steps": 20})
+    return kept
+
+
+def test_a_snapshot_that_the_first_rank_needs_stays_on_all_ranks(tmp_path: Path) -> None:
+    one, other = run_ranks(partial(keep_one, tmp_path), 2)
+    assert one == other
+    assert 20 in one
+
+
+def positions_served(folder: Path, rank: int) -> list[int]:
+    run = build("ddp", rank)
+    own = folder / str(rank)
+    with trimtab.watch(
+        run.model, run.optimizers, run_dir=own, mode="recover", scheduler=run.schedulers
+    ) as guard:
+        return [step.data_position for step in guard.steps(range(8))]
+
+
+def test_the_quarantine_of_the_first_rank_holds_on_ranks_that_cannot_see_its_file(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "0" / "trimtab"
+    home.mkdir(parents=True)
+    (home / "quarantine.jsonl").write_text('{"first": 3, "last": 5}\n')
+    assert run_ranks(partial(positions_served, tmp_path), 2) == [[0, 1, 2, 6, 7]] * 2

@@ -32,7 +32,6 @@ from trimtab.live.loop.step_sync import Measured, StepSync
 from trimtab.live.measure.slow_meter import SlowMeter
 from trimtab.live.measure.step_meter import HEAD, PHASES, StepMeter
 from trimtab.live.protect.gate import Decision, Gate
-from trimtab.live.protect.gate_reporter import report_promotion
 from trimtab.live.ranks.rank_group import RankGroup
 from trimtab.live.ranks.replicas import count_copies
 from trimtab.live.recover.holds import Holds
@@ -189,11 +188,6 @@ class StepMonitor:
         else:  # the other ranks wait for this one in their next `optimizer.step()`
             sync.ranks.leave()
             self._hooks.keep_alive(self)
-
-    def report_promotion(self, name: str) -> None:
-        """An optimizer now runs fused and did not before."""
-        if self.recorder is not None:
-            report_promotion(self.recorder, self.next_step, name)
 
     # What the hooks call.
 
