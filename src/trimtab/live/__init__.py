@@ -23,8 +23,8 @@ guard that only observes changes nothing. Nothing on this path reads a device va
 
     watch.py        makes a guard        loop/      when a step begins and ends
     guard.py        what the user holds  measure/   what is measured
-    shield.py       a bug fails alone    ranks/     where ranks meet
-    optimizers.py   finding optimizers   protect/   keeping bad steps from the weights
-                                         recover/   returning to an earlier step
+    no_guard.py     if it is off         ranks/     where ranks meet
+    shield.py       a bug fails alone    protect/   keeping bad steps from the weights
+    optimizers.py   finding optimizers   recover/   returning to an earlier step
                                          host/      records, journal, judgement, reports
 """

@@ -17,7 +17,7 @@ from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.numbers import Number, OddNumber
 from trimtab.live.recover.order import Order
 from trimtab.live.recover.recovery import Recovery
-from trimtab.live.shield import Shield, log
+from trimtab.live.shield import log
 
 if TYPE_CHECKING:
     from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
@@ -294,78 +294,3 @@ class Guard:
         if (what or sentence) not in self._reported and len(self._reported) < 256:
             self._reported.add(what or sentence)
             log.warning("%s", sentence)
-
-
-class NoGuard:
-    """The guard of a run that is not watched: the same interface, and it does nothing."""
-
-    incidents: tuple[Incident, ...] = ()
-    recovery = None
-
-    def __init__(
-        self, model: nn.Module, first_step: int, checkpoints: "Checkpoints | None" = None
-    ) -> None:
-        self._model = model
-        self._next_step = first_step
-        start = 0 if checkpoints is None else checkpoints.resumed.data_position
-        self._source = LoaderSource((), start)
-        self._checkpoints = checkpoints
-        shield = Shield("checkpoints", "they are not judged")
-        self._boundary = CheckpointBoundary(checkpoints, shield, lambda: None, self.state_dict)
-
-    def record(self, **numbers: Any) -> None:
-        """Do nothing."""
-
-    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Clip as `torch.nn.utils.clip_grad_norm_` does."""
-        if isinstance(self._model, FullyShardedDataParallel):
-            return self._model.clip_grad_norm_(max_norm)
-        return torch.nn.utils.clip_grad_norm_(self._model.parameters(), max_norm)
-
-    def skip(self) -> None:
-        """Do nothing."""
-
-    def event(self, kind: str, **facts: Any) -> None:
-        """Do nothing."""
-
-    def steps(
-        self, loader: Iterable[Any], accumulate: int = 1, *, data_position: int | None = None
-    ) -> Iterator[Step]:
-        """Go through a loader in steps of `accumulate` batches."""
-        if self._checkpoints is not None:
-            loader = self._checkpoints.batches(loader)
-        start = self._source.position if data_position is None else data_position
-        self._source = LoaderSource(loader, start)
-        loop = StepLoop(self._source, accumulate)
-        while (step := loop.next_step(self._next_step)) is not None:
-            with self._boundary.in_loop():
-                yield step
-            self._next_step += 1
-            self._boundary.save_if_wanted(self._next_step, self._source.position)
-
-    def checkpoint(self, step: int | None = None) -> None:
-        """Save a checkpoint, on all ranks, at the end of this step."""
-        self._boundary.request(step, None)
-
-    def rollback(self, to: int, *arguments: Any, **options: Any) -> None:
-        """Do nothing."""
-
-    def release(self, *names: str) -> None:
-        """Do nothing."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """There is nothing to save."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Do nothing."""
-
-    def close(self, how: str | None = None) -> None:
-        """Wait for a checkpoint that is being saved."""
-        self._boundary.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()

@@ -19,13 +19,14 @@ from trimtab.core.config import Config, Mode
 from trimtab.core.errors import ConfigError, TrimtabError
 from trimtab.core.incidents import Incident
 from trimtab.journal import RunDirectory
-from trimtab.live.guard import Guard, NoGuard
+from trimtab.live.guard import Guard
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.activations import Activations
 from trimtab.live.measure.slow_meter import SlowMeter
 from trimtab.live.measure.step_meter import StepMeter
 from trimtab.live.measure.telemetry import Telemetry
+from trimtab.live.no_guard import NoGuard
 from trimtab.live.optimizers import find_optimizers, parameters_of
 from trimtab.live.protect.gate import Gate
 from trimtab.live.protect.gate_reporter import report_promotion

@@ -10,7 +10,8 @@ from torch import nn, optim
 
 import trimtab
 from trimtab.core.config import Config
-from trimtab.live.guard import Guard, NoGuard
+from trimtab.live.guard import Guard
+from trimtab.live.no_guard import NoGuard
 
 AnyGuard = Guard | NoGuard
 
