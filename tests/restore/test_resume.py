@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.restore.damage import damage, files_of
 from tests.restore.loops import FEATURES, TinyModel, assert_same, batches, seed_all
+from tests.restore.test_exact import OPTIMIZERS, SCHEDULERS
 from torch import nn, optim
 from torch.utils.data import DataLoader, Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
@@ -59,31 +60,35 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "seekable": Seekable,
     "list": partial(batches, 20),
     "shuffled": partial(DataLoader, Noisy(), batch_size=4, shuffle=True),
-}
-
-OPTIMIZERS: dict[str, Make] = {
-    "adamw": lambda p: optim.AdamW(p, lr=1e-2),
-    "adamw-fused": lambda p: optim.AdamW(p, lr=1e-2, fused=True),
-    "adam-amsgrad": lambda p: optim.Adam(p, lr=1e-2, amsgrad=True),
-    "sgd": lambda p: optim.SGD(p, lr=1e-2),
-    "sgd-momentum": lambda p: optim.SGD(p, lr=1e-2, momentum=0.9),
-    "nadam": lambda p: optim.NAdam(p, lr=1e-2),
-    "rmsprop": lambda p: optim.RMSprop(p, lr=1e-3),
-    "rprop": lambda p: optim.Rprop(p, lr=1e-3),
+    "stateful, workers": partial(
+        StatefulDataLoader, batches(20), batch_size=None, shuffle=True, num_workers=2
+    ),
+    "shuffled, workers": partial(DataLoader, Noisy(), batch_size=4, shuffle=True, num_workers=2),
 }
 
 
 class Job:
     """One launch of a training script; `seed` differs, so nothing is right by chance."""
 
-    def __init__(self, folder: Path, make: Make, loader: str, seed: int, **options: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        make: Make,
+        loader: str,
+        seed: int,
+        scheduler: str = "",
+        **options: Any,
+    ) -> None:
         seed_all(seed)
         self.model = TinyModel()
         self.optimizer = make(self.model.parameters())
         cycles = bool({"momentum", "betas"} & self.optimizer.defaults.keys())
-        self.scheduler = optim.lr_scheduler.OneCycleLR(
+        self.scheduler: Any = optim.lr_scheduler.OneCycleLR(
             self.optimizer, 0.1, total_steps=200, cycle_momentum=cycles
         )
+        if scheduler:
+            self.optimizer = make(self.model.parameters())
+            self.scheduler = SCHEDULERS[scheduler](self.optimizer)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=7)
         self.ema = optim.swa_utils.AveragedModel(self.model)
         self.loader = LOADERS[loader]()
@@ -96,6 +101,7 @@ class Job:
             state={"ema": self.ema},
             **options,
         )
+        self.is_plateau = scheduler == "plateau"
         self.losses: dict[int, float] = {}
         self.drawn: list[Any] = []
 
@@ -109,7 +115,7 @@ class Job:
                 self.scaler.scale(loss).backward()
                 self.scaler.step(self.optimizer)
                 self.scaler.update()
-                self.scheduler.step()
+                self.scheduler.step(*((loss.item(),) if self.is_plateau else ()))
                 self.optimizer.zero_grad()
                 self.ema.update_parameters(self.model)
                 step += 1
@@ -140,7 +146,8 @@ def assert_resumes_exactly(
     **options: Any,
 ) -> Job:
     until = killed_at + 10
-    straight = Job(tmp_path / "straight", make, loader, seed=0)
+    scheduler = options.get("scheduler", "")
+    straight = Job(tmp_path / "straight", make, loader, seed=0, scheduler=scheduler)
     straight.train(until, every=1000)
     Job(tmp_path / "run", make, loader, seed=0, **options).train(killed_at)
     resumed = Job(tmp_path / "run", make, loader, seed=1, **options)
@@ -163,7 +170,33 @@ def test_every_optimizer_resumes_exactly(tmp_path: Path, name: str) -> None:
     assert_resumes_exactly(tmp_path, make=OPTIMIZERS[name], background=True)
 
 
-@pytest.mark.parametrize("loader", LOADERS)
+@slow
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_every_scheduler_resumes_exactly(tmp_path: Path, name: str) -> None:
+    assert_resumes_exactly(tmp_path, scheduler=name)
+
+
+def test_a_return_to_a_checkpoint_within_the_process_is_exact_and_replaces_no_tensor(
+    tmp_path: Path,
+) -> None:
+    straight = Job(tmp_path / "straight", OPTIMIZERS["adamw"], "stateful", seed=0)
+    straight.train(40, every=1000)
+    job = Job(tmp_path / "run", OPTIMIZERS["adamw"], "stateful", seed=0)
+    job.train(35)
+    tensors = [id(t) for s in job.optimizer.state.values() for t in s.values()]
+    tensors += [id(p) for p in job.model.parameters()]
+    job.train(40)  # resumes first
+    assert min(job.losses) == 0
+    assert job.losses == straight.losses
+    assert_same(straight.state(), job.state())
+    now = [id(t) for s in job.optimizer.state.values() for t in s.values()]
+    assert tensors == now + [id(p) for p in job.model.parameters()]
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [pytest.param(name, marks=slow) if "workers" in name else name for name in LOADERS],
+)
 @pytest.mark.parametrize(
     "killed_at",
     [pytest.param(18, marks=slow), 35, pytest.param(62, marks=slow)],
@@ -173,7 +206,7 @@ def test_every_loader_resumes_exactly_and_never_drops_batches_in_silence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, loader: str, killed_at: int
 ) -> None:
     assert_resumes_exactly(tmp_path, loader=loader, killed_at=killed_at)
-    dropped = {18: 15, 35: 10, 62: 20}[killed_at] if loader in ("list", "shuffled") else 0
+    dropped = {18: 15, 35: 10, 62: 20}[killed_at] if loader.startswith(("list", "shuffled")) else 0
     assert ("drops" in caplog.text) == (dropped > 0)
     assert f"drops {dropped} batches" in caplog.text or not dropped
 

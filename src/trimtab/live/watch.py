@@ -201,12 +201,6 @@ def watch(
     return NoGuard(model, step, checkpoints)
 
 
-def _report_promotion(monitor: StepMonitor, name: str) -> None:
-    """An optimizer now runs fused and did not before."""
-    if monitor.recorder is not None:
-        report_promotion(monitor.recorder, monitor.next_step, name)
-
-
 def _mode(name: Mode | str) -> Mode:
     try:
         return Mode(name)
