@@ -60,9 +60,9 @@ class Reading:
 def scale_of(healthy: Sequence[float], num_steps: int) -> tuple[float, float]:
     """Expected reading and its deviation, from the latest healthy ones of one step each.
 
-    Readings drift as the loss flattens and the learning rate falls, so the expectation is that of
-    the last few, and the deviation comes from differences of neighbours. A reading of several steps
-    is the mean of that many.
+    Readings rise towards 0 as the loss flattens and the learning rate falls. So the expectation is
+    that of the last few, moved on by as much as their mean lags, and the deviation comes
+    from differences of neighbours. A reading of several steps is the mean of that many.
     """
     known = [value for value in healthy if math.isfinite(value)][-NUM_READINGS:]
     if len(known) < MIN_READINGS:
@@ -70,7 +70,10 @@ def scale_of(healthy: Sequence[float], num_steps: int) -> tuple[float, float]:
     latest = known[-NUM_EXPECTED:]
     squares = statistics.fmean((b - a) ** 2 for a, b in itertools.pairwise(known)) / 2
     sigma = math.sqrt(squares * (1 / num_steps + 1 / len(latest)))
-    return statistics.fmean(latest), max(sigma, MIN_SIGMA)
+    mean = statistics.fmean(latest)
+    lag = (len(latest) + 1) / 2 * (known[-1] - known[0]) / (len(known) - 1)
+    expected = max(mean, min(mean + lag, 0.0))
+    return expected, max(sigma, MIN_SIGMA)
 
 
 def reading_of(situation: Situation) -> Reading | None:
