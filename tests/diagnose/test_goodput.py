@@ -38,3 +38,29 @@ def test_a_step_that_was_taken_back_and_not_done_again_is_lost() -> None:
     event = Event(kind="rollback", tick=6, step=2, facts={"to": 2})
     block = dataclasses.replace(run([0, 1, 2, 3, 4, 5, 2, 3]), events=(event,))
     assert compute_goodput(block).steps_kept == 4
+
+
+def test_steps_after_a_destructive_update_are_lost() -> None:
+    loss = falling_loss(20)
+    loss[12:] = np.nan
+    block = Block.from_columns({"loss": Column.complete(loss)}, step=np.arange(20))
+    assert compute_goodput(block).steps_kept == 12
+
+
+def test_a_nonfinite_loss_that_passes_costs_nothing_after_it() -> None:
+    loss = falling_loss(20)
+    loss[12] = np.inf
+    block = Block.from_columns({"loss": Column.complete(loss)}, step=np.arange(20))
+    assert compute_goodput(block).steps_kept == 20
+
+
+def test_steps_of_a_destroyed_attempt_that_were_done_again_are_kept() -> None:
+    step = np.array([0, 1, 2, 3, 4, 5, 2, 3, 4])
+    loss = falling_loss(9)
+    loss[3:6] = np.nan
+    block = Block.from_columns(
+        {"loss": Column.complete(loss)},
+        step=step,
+        attempt=np.array([0, 0, 0, 0, 0, 0, 1, 1, 1]),
+    )
+    assert compute_goodput(block).steps_kept == 5  # step 5 was only done with broken weights

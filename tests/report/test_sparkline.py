@@ -46,3 +46,19 @@ def test_marks_stand_under_their_records_and_crowded_ones_give_way() -> None:
     assert "^2" not in drawn
     assert drawn.index("^3") == 25
     assert "^4" not in drawn  # would stick out at the end
+
+
+def test_the_first_steps_do_not_flatten_the_rest() -> None:
+    steps = np.arange(4000)
+    drawn = sparkline(Column.complete(2.0 + 9.0 * np.exp(-steps / 60) - steps * 1e-4), 80)
+    assert drawn[0] == BARS[-1]
+    assert len(set(drawn[10:])) >= 5
+
+
+def test_a_spike_leaves_the_shape_of_the_rest_visible() -> None:
+    values = np.linspace(3.0, 2.0, 800)
+    values[400] = 12.0
+    drawn = line(list(values))
+    assert drawn[40] == BARS[-1]
+    assert drawn.count(BARS[-1]) == 1
+    assert len(set(drawn[8:])) >= 4

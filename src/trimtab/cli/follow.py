@@ -23,6 +23,7 @@ def follow(
 
     from trimtab.cli.output import find_run, reported_errors
     from trimtab.journal import Follower
+    from trimtab.journal.approval import Proposal
     from trimtab.report.live_view import LiveView
 
     with reported_errors():
@@ -34,6 +35,7 @@ def follow(
             while True:
                 view.update(follower.poll())
                 view.ended = follower.ended
+                view.proposal = Proposal.read(directory)
                 live.update(view.draw(console.width), refresh=True)
                 if follower.ended is not None:
                     break

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from trimtab._version import __version__
+from trimtab.cli.approve import approve, decline
 from trimtab.cli.check import check
 from trimtab.cli.compare import compare
 from trimtab.cli.demo import demo
@@ -14,6 +15,7 @@ from trimtab.cli.lab.app import app as lab
 from trimtab.cli.note import note
 from trimtab.cli.plugins import CommandWithPlugins
 from trimtab.cli.report import report
+from trimtab.cli.run import run
 
 app = typer.Typer(
     name="trimtab",
@@ -28,6 +30,9 @@ app.command()(compare)
 app.command(cls=CommandWithPlugins)(report)
 app.command()(follow)
 app.command()(note)
+app.command()(run)
+app.command()(approve)
+app.command()(decline)
 app.command()(demo)
 app.add_typer(lab)
 

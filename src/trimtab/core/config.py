@@ -150,9 +150,15 @@ class LiveConfig(Section):
     """How long a rank waits for the others, at the start and in a step. Source: the default of
     torch's gloo groups; a checkpoint of one rank may take many minutes."""
 
+    hang_seconds: float = 0.0
+    """Seconds without a record or an update after which the stacks of all threads are written and
+    a run in `recover` ends with 75; 0 turns it off. Choose more than your longest evaluation, save
+    or compilation takes. Less than `rank_timeout_seconds`, or the ranks give up first."""
+
     def __post_init__(self) -> None:
         require(self.max_nonfinite_steps >= 1, "max_nonfinite_steps must be at least 1")
         require(self.rank_timeout_seconds > 0, "rank_timeout_seconds must be positive")
+        require(self.hang_seconds >= 0, "hang_seconds must not be negative")
         require(0 <= self.lag_steps <= 100, "lag_steps must be in 0..100")
         require(self.telemetry_every >= 1, "telemetry_every must be at least 1")
 

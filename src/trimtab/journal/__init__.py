@@ -18,7 +18,8 @@ After a kill of the process they can be read; after a power loss, up to the last
                                   columns with checksums; the log is removed
 
 `format/` is the bytes on disk, `write/` and `read/` the two directions, `directory` the folder of
-the run, `notes` what people add.
+the run, `notes` what people add, `approval` what the run asks them, `exit_request` how it ends
+itself.
 """
 
 from trimtab.journal.directory import RunDirectory

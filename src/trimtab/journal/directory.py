@@ -7,10 +7,12 @@
     quarantine.jsonl               data positions that are passed over
     incidents/0001-step-000312/    one folder per incident
     decisions.jsonl                what a recovering run decided, and from what
+    exit.json                      why the run ended itself, if it did
+    proposal.json, answer.json     an action that waits for a person, and what they said
+    hang/rank-00003.txt            stacks of a run that stood still
 """
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from typing import Any
 
 from trimtab.core.errors import JournalError
 from trimtab.core.jsonable import to_jsonable
+from trimtab.journal.atomic_file import replace_file
 
 _HOME = "trimtab"
 _JOURNAL_FILE = re.compile(r"\d{8,}\.(log|seg)")
@@ -86,16 +89,7 @@ class RunDirectory:
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Replace the manifest atomically: a reader sees the old one or the new one."""
         text = json.dumps(to_jsonable(manifest), indent=2, allow_nan=False) + "\n"
-        self.home.mkdir(parents=True, exist_ok=True)
-        draft = self.home / f".manifest.{os.getpid()}.tmp"
-        try:
-            with draft.open("w", encoding="ascii") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(self.manifest)
-        finally:
-            draft.unlink(missing_ok=True)
+        replace_file(self.manifest, text)
 
     def read_manifest(self) -> dict[str, Any]:
         """All fields of the manifest, known or not; empty if none was written."""

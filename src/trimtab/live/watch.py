@@ -21,6 +21,7 @@ from trimtab.core.incidents import Incident
 from trimtab.journal import RunDirectory
 from trimtab.live.guard import Guard, NoGuard
 from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.loop.hang_watchdog import HangWatchdog
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.activations import Activations
 from trimtab.live.measure.slow_meter import SlowMeter
@@ -163,6 +164,14 @@ def watch(
                         recovery.order,
                         recovery.snapshots.keep_before,
                     )
+            if settings.live.hang_seconds > 0:
+                HangWatchdog(
+                    run,
+                    ranks.place,
+                    settings.live.hang_seconds,
+                    monitor,
+                    ends_run=chosen is Mode.RECOVER,
+                )
             return Guard(model, monitor, recovery)
         ranks.join()  # the others must not wait for this one
     except Exception as error:

@@ -21,6 +21,7 @@ from trimtab.core.signals import (
     UPDATE_NORM,
 )
 from trimtab.diagnose.evidence.check import number
+from trimtab.journal.approval import Proposal
 from trimtab.report.escaping import printable
 from trimtab.report.sparkline import sparkline
 
@@ -42,6 +43,8 @@ class LiveView:
         self._latest: dict[str, float] = {}
         self._incidents: dict[int, dict[str, Any]] = {}
         self.ended: str | None = None
+        self.proposal: Proposal | None = None
+        """What the run asks a person."""
 
     def update(self, block: Block) -> None:
         """Add new records."""
@@ -72,6 +75,8 @@ class LiveView:
         parts.append(self._numbers())
         if self._incidents:
             parts.append(self._incident_table())
+        if self.proposal is not None and self.ended is None:
+            parts.append(self._question(self.proposal))
         return Group(*parts)
 
     def _heading(self) -> Text:
@@ -86,6 +91,17 @@ class LiveView:
         elif CLOCK in self._latest:
             age = max(time.time() - self._latest[CLOCK], 0.0)
             text.append(f", last record {age:.0f} s ago", style="red" if age > 60 else "dim")
+        return text
+
+    def _question(self, proposal: Proposal) -> Text:
+        left = max(proposal.expires - time.time(), 0.0)
+        text = Text(f"proposed: {printable(proposal.action)}", style="bold yellow")
+        text.append(f"\n  why: {printable(proposal.reason)}", style="not bold")
+        text.append(
+            f"\n  trimtab approve {printable(self._source)}, or decline; without an answer in "
+            f"{left:.0f} s: {printable(proposal.default)}",
+            style="not bold",
+        )
         return text
 
     def _numbers(self) -> Text:

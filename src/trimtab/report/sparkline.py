@@ -16,11 +16,21 @@ _LOG_RATIO = 20.0
 """Over this ratio of the largest value to the median the scale is logarithmic; otherwise one spike
 would flatten everything else."""
 
+_SPREAD_RATIO = 4.0
+"""Over this ratio of the range to the spread of most values the scale is linear up to the spread
+and logarithmic above it: a spike stands out and the rest keeps its shape."""
+
+_HEAD_SHARE, _MIN_CELLS = 0.1, 20
+"""The first tenth of a long enough line does not set the scale: an untrained model's loss would
+flatten the rest of the run."""
+
 
 def sparkline(column: Column, width: int) -> str:
     """The series in at most `width` characters; each shows the largest of its values."""
     cells = [_cell(column[rows]) for rows in _spans(len(column.values), width)]
     heights = np.array([cell for cell in cells if cell is not None and math.isfinite(cell)])
+    if len(heights) >= _MIN_CELLS:
+        heights = heights[int(_HEAD_SHARE * len(heights)) :]
     return "".join(_bar(cell, heights) for cell in cells)
 
 
@@ -57,7 +67,16 @@ def _bar(cell: float | None, heights: FloatArray) -> str:
     if not math.isfinite(cell):
         return NONFINITE
     low, middle, high = float(heights.min()), float(np.median(heights)), float(heights.max())
+    cell = min(max(cell, low), high)
     if low > 0 and high > _LOG_RATIO * middle:
         cell, low, high = math.log(cell), math.log(low), math.log(high)
-    share = (cell - low) / (high - low) if high > low else 0.0
+        spread = 0.0
+    else:
+        spread = float(np.subtract(*np.percentile(heights, [90, 10])))
+    if high <= low:
+        share = 0.0
+    elif spread > 0 and high - low > _SPREAD_RATIO * spread:
+        share = math.asinh((cell - low) / spread) / math.asinh((high - low) / spread)
+    else:
+        share = (cell - low) / (high - low)
     return BARS[min(int(share * len(BARS)), len(BARS) - 1)]

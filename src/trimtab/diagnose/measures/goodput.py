@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.core.block import Block
+from trimtab.core.block import Block, BoolArray
 from trimtab.core.rollbacks import taken_back
-from trimtab.core.signals import CLOCK, DISCARDED
+from trimtab.core.signals import CLOCK, DISCARDED, LOSS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class Goodput:
     steps_done: int
     steps_kept: int
     """Each step counts once, by the last time it was done; not if it was then not applied, was
-    discarded by the gate, or was taken back by a rollback."""
+    discarded by the gate, was done with destroyed weights, or was taken back by a rollback."""
     hours: float | None
     """Time in which the run made steps; None if the clock was not recorded."""
 
@@ -41,7 +41,7 @@ def compute_goodput(block: Block) -> Goodput:
             if len(rows):  # the event is written before the record of its step
                 following = int(np.searchsorted(block.tick[rows], event.tick))
                 is_lost[rows[min(following, len(rows) - 1)]] = True
-    is_lost |= taken_back(block)
+    is_lost |= taken_back(block) | _done_with_destroyed_weights(block)
     # Of a step that was done several times the last one counts.
     last = dict(zip(block.step.tolist(), is_lost.tolist(), strict=True))
     clock = block.column(CLOCK)
@@ -52,3 +52,19 @@ def compute_goodput(block: Block) -> Goodput:
         hours = float(gaps[(gaps > 0) & (gaps < PAUSE_SECONDS)].sum() / 3600)
     kept = sum(not lost for lost in last.values())
     return Goodput(steps_done=len(block), steps_kept=kept, hours=hours)
+
+
+def _done_with_destroyed_weights(block: Block) -> BoolArray:
+    """The steps from which on no loss of an attempt is finite any more.
+
+    A loss that is not finite once is a bad batch. One that stays so until the attempt ends is a
+    NaN in the weights: what was trained from there on is lost.
+    """
+    loss = block.column(LOSS)
+    found = np.zeros(len(block), dtype=bool)
+    for attempt in np.unique(block.attempt):
+        rows = np.flatnonzero((block.attempt == attempt) & loss.present)
+        healthy = np.flatnonzero(loss.finite[rows])
+        start = healthy[-1] + 1 if len(healthy) else 0
+        found[rows[start:]] = len(rows) - start > 1
+    return found

@@ -21,6 +21,7 @@ from trimtab.core.signals import Quality
 from trimtab.diagnose.context import RunFacts
 from trimtab.diagnosis import build_report, make_judge, read_run
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
+from trimtab.journal.exit_request import announce_run
 from trimtab.live.host.clip_detector import ClipDetector
 from trimtab.live.host.incident_log import IncidentLog
 from trimtab.live.host.step_note import StepNote
@@ -89,6 +90,7 @@ class RunRecorder:
         self._next_tick = int(earlier.tick[-1]) + 1 if len(earlier) else 0
         try:
             run.write_manifest(manifest)
+            announce_run(run)
             self._incident_log = IncidentLog(run, on_incident)
             if len(earlier):
                 # Only a judge that knows the past of the run can tell whether it continues it.

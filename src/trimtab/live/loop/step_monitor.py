@@ -107,6 +107,11 @@ class StepMonitor:
         """Whether anything is still measured here."""
         return self.sync.is_measuring
 
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """A value that changes with every step; None once the guard is closed."""
+        return None if self.sync.is_closed else (self.next_step, self.slow.num_updates)
+
     def begin_record(self, loss: Any) -> bool:
         """A loss is about to be recorded: close a step that ended without an update.
 

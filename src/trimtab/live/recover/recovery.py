@@ -17,6 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 from trimtab.core.config import RecoverConfig
 from trimtab.core.errors import RestoreError, RunStopped
 from trimtab.core.rollbacks import RECOVERY
+from trimtab.journal.exit_request import ExitRequest, RunExit
 from trimtab.live.loop.step_loop import StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.recover.decide.controller import Controller
@@ -134,7 +135,7 @@ class Recovery:
             self._orders = []
         for order in orders:
             if order.exit_code is not None:
-                raise RunStopped(order.reason, order.exit_code)
+                self._stop(order, RunExit(order.exit_code))
             if order.release:
                 monitor.holds.release(order.release)
             if order.hold_at is not None:
@@ -203,6 +204,15 @@ class Recovery:
         self._monitor.holds.add(order.hold, slot)
         if self._is_first_rank:
             log.warning("trimtab: held: %s; %s", ", ".join(order.hold), order.reason)
+
+    def _stop(self, order: Order, code: RunExit) -> None:
+        """End the run on all ranks; the first one leaves the request for a supervisor."""
+        recorder = self._monitor.recorder
+        if recorder is not None:
+            with self._monitor.shields.host.guarding("exit request"):
+                step = self._monitor.next_step
+                ExitRequest(code=code, reason=order.reason, step=step).write(recorder.run)
+        raise RunStopped(order.reason, code)
 
     @property
     def _has_gate(self) -> bool:

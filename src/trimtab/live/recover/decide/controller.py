@@ -16,6 +16,7 @@ from trimtab.core.builder import Record
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.ladder_config import LadderConfig
+from trimtab.journal.exit_request import supervisor_folder
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.probing import Probing
@@ -217,8 +218,15 @@ class Controller:
             rollbacks=rollbacks,
             skipped=skipped,
             lr_reductions=self._history.num_lr_reductions,
-            relaunches_left=max(self._config.max_relaunches - self._history.num_relaunches, 0),
+            relaunches_left=self._relaunches_left,
         )
+
+    @property
+    def _relaunches_left(self) -> int:
+        """How often something would still start the run again."""
+        # `trimtab run` has a budget of its own; one try here tells whether it helps.
+        allowed = max(self._config.max_relaunches, int(supervisor_folder() is not None))
+        return max(allowed - self._history.num_relaunches, 0)
 
     # Acts.
 

@@ -1,0 +1,97 @@
+"""HangWatchdog: a run that stands still says where, instead of waiting for its time limit.
+
+A thread on every rank looks at the run's progress. Where there is none for `seconds`, the stacks of
+all threads go to `trimtab/hang/rank-00003.txt`; the first rank journals the event with its stack.
+A rank that waits for a hung one stands still too, so every rank writes its file, and the one whose
+stack is not in a collective is the one to look at.
+
+Nothing runs on the step path. A hang that holds the interpreter's lock (an extension that never
+returns) stops this thread too.
+"""
+
+import faulthandler
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from trimtab.journal import RunDirectory
+from trimtab.journal.exit_request import ExitRequest, RunExit
+from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.shield import log
+
+GRACE_SECONDS = 2.0
+"""Between a rank's stacks and its end: the other ranks write theirs, the journal its last
+entries."""
+
+MAX_STACK_CHARS = 8000
+"""Of the stacks that are journalled; the file has all of them."""
+
+
+class Watched(Protocol):
+    """What the watchdog needs to know of a run."""
+
+    next_step: int
+
+    @property
+    def recorder(self) -> RunRecorder | None:
+        """What journals; only on the first rank."""
+        ...
+
+    @property
+    def progress(self) -> Any:
+        """A value that changes with every step; None once the guard is closed."""
+        ...
+
+
+class HangWatchdog:
+    """Reports `seconds` without progress; with `ends_run` the process then ends with 75."""
+
+    def __init__(
+        self, run: RunDirectory, rank: int, seconds: float, watched: Watched, *, ends_run: bool
+    ) -> None:
+        self._run = run
+        self._rank = rank
+        self._seconds = seconds
+        self._watched = watched
+        self._ends_run = ends_run
+        threading.Thread(target=self._watch, name="trimtab-hang", daemon=True).start()
+
+    def _watch(self) -> None:
+        last, since = self._watched.progress, time.monotonic()
+        while last is not None:
+            time.sleep(min(self._seconds / 4, 10.0))
+            progress, now = self._watched.progress, time.monotonic()
+            if progress != last:
+                last, since = progress, now
+            elif now - since >= self._seconds:
+                self._report(now - since)
+                if self._ends_run:
+                    time.sleep(GRACE_SECONDS)
+                    os._exit(RunExit.RELAUNCH)
+                since = now  # the next report comes after as long again
+
+    def _report(self, waited: float) -> None:
+        step = self._watched.next_step
+        reason = f"rank {self._rank} has stood still for {waited:.0f} s at step {step}"
+        end = "; the run ends and asks for a relaunch" if self._ends_run else ""
+        try:
+            path = self._write_stacks(reason)
+            log.error("trimtab: %s; stacks: %s%s", reason, path, end)
+            if self._watched.recorder is not None:
+                stack = path.read_text(encoding="utf-8")[:MAX_STACK_CHARS]
+                self._watched.recorder.journal.event("hang", step, seconds=waited, stack=stack)
+                if self._ends_run:
+                    ExitRequest(code=RunExit.RELAUNCH, reason=reason, step=step).write(self._run)
+        except OSError as error:  # a full disk must not hide the hang
+            log.error("trimtab: %s; its stacks cannot be written: %s%s", reason, error, end)
+
+    def _write_stacks(self, reason: str) -> Path:
+        path = self._run.home / "hang" / f"rank-{self._rank:05}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", encoding="utf-8") as file:
+            file.write(f"{reason}\n")
+            file.flush()
+            faulthandler.dump_traceback(file, all_threads=True)
+        return path

@@ -1,0 +1,112 @@
+"""A run that stands still says where, on every rank."""
+
+import logging
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.live.loops.loop import adamw
+from tests.live.loops.ranks.launch import run_ranks, take_step
+from tests.live.tiny import batches, make_model
+from torch.nn.parallel import DistributedDataParallel
+
+import trimtab
+from trimtab.core.config import Config, LiveConfig
+from trimtab.journal import RunDirectory, read_journal
+from trimtab.journal.exit_request import ExitRequest, RunExit
+from trimtab.live.loop.hang_watchdog import HangWatchdog
+
+watch: Any = trimtab.watch
+QUICK = Config(live=LiveConfig(hang_seconds=1.0))
+
+
+def stand_still(rank: int, folder: Path) -> int:
+    """The second rank sleeps in the middle of the run; the first one waits for it."""
+    model = DistributedDataParallel(make_model())
+    optimizer = adamw(model.parameters())
+    with watch(model, optimizer, run_dir=folder / "run", config=QUICK) as guard:
+        for step, batch in enumerate(batches(8, seed=rank)):
+            if rank == 1 and step == 4:
+                time.sleep(2.5)
+            take_step(guard, model, optimizer, batch)
+    return 8
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_rank_writes_its_stacks_and_an_observed_run_goes_on(tmp_path: Path) -> None:
+    assert run_ranks(stand_still, 2, tmp_path) == [8, 8]
+    run = RunDirectory(tmp_path / "run")
+    waiting, sleeping = (
+        (run.home / "hang" / f"rank-{rank:05}.txt").read_text() for rank in range(2)
+    )
+    assert "in stand_still" in waiting
+    assert "in backward" in waiting or "all_reduce" in waiting
+    assert "in backward" not in sleeping
+    (event, *_) = (e for e in read_journal(run).block.events if e.kind == "hang")
+    assert event.facts["seconds"] >= 1.0
+    assert "in stand_still" in event.facts["stack"]
+
+
+def test_a_run_that_moves_or_has_ended_is_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make_model()
+    optimizer = adamw(model.parameters())
+    with (
+        caplog.at_level(logging.ERROR),
+        watch(model, optimizer, run_dir=tmp_path, config=QUICK) as guard,
+    ):
+        for batch in batches(6):
+            time.sleep(0.3)
+            take_step(guard, model, optimizer, batch)
+    time.sleep(1.5)
+    assert not caplog.records
+    assert not (RunDirectory(tmp_path).home / "hang").exists()
+
+
+def test_a_recovering_run_ends_with_75_and_leaves_its_request(tmp_path: Path) -> None:
+    script = """
+        import sys, time, pathlib
+        from trimtab.journal import RunDirectory
+        from trimtab.live.loop.hang_watchdog import HangWatchdog
+
+        class Watched:
+            next_step, progress = 7, 1
+            class recorder:
+                class journal:
+                    event = staticmethod(lambda *args, **facts: None)
+
+        run = RunDirectory(pathlib.Path(sys.argv[1]))
+        HangWatchdog(run, 0, 0.2, Watched, ends_run=True)
+        time.sleep(60)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)], timeout=60, check=False
+    )
+    assert done.returncode == RunExit.RELAUNCH
+    request = ExitRequest.read(RunDirectory(tmp_path).home)
+    assert request is not None
+    assert (request.code, request.step) == (RunExit.RELAUNCH, 7)
+
+
+def test_a_disk_that_cannot_be_written_hides_no_hang(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Watched:
+        next_step = 3
+        recorder = None
+        progress: Any = 1
+
+    (tmp_path / "trimtab").write_text("a file where the folder should be")
+    watched = Watched()
+    with caplog.at_level(logging.ERROR):
+        HangWatchdog(RunDirectory(tmp_path), 2, 0.1, watched, ends_run=False)
+        time.sleep(0.4)
+        watched.progress = None
+        time.sleep(0.1)
+    assert "rank 2 has stood still" in caplog.text
+    assert "its stacks cannot be written" in caplog.text
