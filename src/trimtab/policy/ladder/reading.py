@@ -68,8 +68,10 @@ def scale_of(healthy: Sequence[float], num_steps: int) -> tuple[float, float]:
     if len(known) < MIN_READINGS:
         return DEFAULT_MEAN, DEFAULT_SIGMA
     latest = known[-NUM_EXPECTED:]
-    squares = statistics.fmean((b - a) ** 2 for a, b in itertools.pairwise(known)) / 2
-    sigma = math.sqrt(squares * (1 / num_steps + 1 / len(latest)))
+    squares = [(b - a) ** 2 / 2 for a, b in itertools.pairwise(known)]
+    # A few readings may lie close together by chance.
+    squares += [DEFAULT_SIGMA**2] * MIN_READINGS
+    sigma = math.sqrt(statistics.fmean(squares) * (1 / num_steps + 1 / len(latest)))
     return statistics.fmean(latest), max(sigma, MIN_SIGMA)
 
 
