@@ -16,6 +16,10 @@ HEALTHY_SIGMAS = 3.0
 """A reading within this many deviations of the healthy ones says nothing. With one reading every
 50 steps that is one false sign in 37,000 steps."""
 
+SUSPICIOUS_SIGMAS = 2.0
+"""A reading of the canary beyond this is taken again with more batches. One healthy reading in 44
+is, at the price of a probe: 0.2 % of the time."""
+
 GROSS_SIGMAS = 15.0
 """Beyond this the weights are broken: no batch that the gate let through does that. Source: broken
 weights read +1.2 to +2.1 where healthy readings differ by 0.03, 48 steps of garbage +0.79."""
@@ -43,6 +47,11 @@ class Reading:
     def is_healthy(self) -> bool:
         """Whether it shows no harm. NaN is not healthy, hence the form of the comparison."""
         return self.value <= self.mean + HEALTHY_SIGMAS * self.sigma
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether it is worth a second reading; NaN is."""
+        return not self.value <= self.mean + SUSPICIOUS_SIGMAS * self.sigma
 
     @property
     def is_gross(self) -> bool:

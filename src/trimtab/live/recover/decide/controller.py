@@ -19,7 +19,7 @@ from trimtab.journal.exit_request import supervisor_folder
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.acting import ORDER_BOUNDARIES, Acting
-from trimtab.live.recover.decide.probing import Probing
+from trimtab.live.recover.decide.probing import PROBE_AGE, Probing
 from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory
 from trimtab.live.recover.decide.run_view import RunView
 from trimtab.live.recover.decide.situations import situation_of
@@ -240,7 +240,7 @@ class Controller:
 
         self._probing.start(records, view, then, "check")
 
-    def _confirm(self, last_good: int, view: RunView) -> None:
+    def _confirm(self, last_good: int, first: float, view: RunView) -> None:
         """The canary reads too high: probe with more batches, from before its last good reading."""
         unknown = Situation(step=view.step, onset=last_good, waited=0, certainty=FACT)
         records = self._known_good(unknown, view)
@@ -248,8 +248,11 @@ class Controller:
             return
 
         def then(value: float, now: RunView) -> None:
-            if not self._probing.reading(value, len(records)).is_healthy:
-                slope = evidence.slope(self._recorder.recent, last_good)
+            if self._probing.reading(value, len(records)).is_healthy:
+                self._probing.add_healthy(now.step, first)
+            else:
+                # What the loss did since may be the harm itself: garbage is learnt fast.
+                slope = evidence.slope(self._recorder.recent, last_good - PROBE_AGE // 2)
                 harmed = dataclasses.replace(unknown, probe=value, slope=slope)
                 self._suspicion = harmed, self._boundary + DATING_BOUNDARIES
 
