@@ -17,6 +17,7 @@ from trimtab.core.causes import Cause
 from trimtab.core.config import Config, Mode
 from trimtab.core.errors import NonFiniteRun, RunStopped
 from trimtab.journal import RunDirectory, read_journal
+from trimtab.journal.exit_request import RunExit
 from trimtab.lab.corpus.data import Batch, Loader
 from trimtab.lab.trainer.checkpoints import Run
 from trimtab.lab.trainer.intervention import Intervention, RunParts
@@ -28,7 +29,6 @@ BY_HAND_STEPS = 209
 9 steps older than the onset."""
 
 EVAL_BATCHES = 16
-RELAUNCH_CODE = 75
 
 
 class Arm(StrEnum):
@@ -141,7 +141,7 @@ def _train(
         is_resumed = True
         return "done", None, part(resume=True, fault=intervention)
     except RunStopped as stopped:
-        if stopped.code == RELAUNCH_CODE and stop is not None:
+        if stopped.code == RunExit.RELAUNCH and stop is not None:
             return "relaunched", done_steps, part(resume=True, fault=None)
         return f"stopped {stopped.code} at {done_steps}: {stopped}", done_steps, math.nan
     except NonFiniteRun as error:

@@ -27,8 +27,8 @@ class LadderConfig(Section):
     spikes recur"; in the lab it costs more than it gains."""
 
     max_relaunches: int = 0
-    """How often a supervisor starts the run again after exit code 75. 0: nothing does, so the run
-    is not ended where only a relaunch would help."""
+    """How often a supervisor of yours starts the run again after exit code 75. With 0 only
+    `trimtab run` does; without that the run is not ended where only a relaunch would help."""
 
     probe_after_steps: int = 8
     """Steps after an alarm of the loss before the weights are probed. Source: gross harm is plain

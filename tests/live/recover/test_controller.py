@@ -16,6 +16,7 @@ from trimtab.core.block import Event
 from trimtab.core.config import Config
 from trimtab.core.errors import RunStopped
 from trimtab.journal import RunDirectory, read_journal
+from trimtab.journal.exit_request import ExitRequest
 from trimtab.live.guard import Guard
 from trimtab.policy.ladder.decision_log import recompute
 
@@ -174,6 +175,9 @@ def test_trouble_that_comes_again_and_again_stops_the_run(tmp_path: Path) -> Non
     with pytest.raises(RunStopped) as stopped:
         Loop(broken).train(tmp_path)
     assert stopped.value.code == 76
+    request = ExitRequest.read(RunDirectory(tmp_path).home)
+    assert request is not None
+    assert request.code == 76
     assert "came back" in str(stopped.value)
     assert acts(tmp_path)[-1] == "stop"
     assert len(events(tmp_path, "rollback")) <= 4

@@ -142,7 +142,7 @@ class Recovery:
             self._orders = []
         for order in orders:
             if order.exit_code is not None:
-                self._stop(order.reason, order.exit_code)
+                self._stop(order, RunExit(order.exit_code))
             if order.release:
                 monitor.holds.release(order.release)
             if order.hold_at is not None:
@@ -212,6 +212,15 @@ class Recovery:
         if self._is_first_rank:
             log.warning("trimtab: held: %s; %s", ", ".join(order.hold), order.reason)
 
+    def _stop(self, order: Order, code: RunExit) -> None:
+        """End the run on all ranks; the first one leaves the request for a supervisor."""
+        recorder = self._monitor.recorder
+        if recorder is not None:
+            with self._monitor.shields.host.guarding("exit request"):
+                step = self._monitor.next_step
+                ExitRequest(code=code, reason=order.reason, step=step).write(recorder.run)
+        raise RunStopped(order.reason, code)
+
     @property
     def _has_gate(self) -> bool:
         gate = self._monitor.gate
@@ -228,15 +237,6 @@ class Recovery:
             return []
         handle = ranks.group.handle
         return self._rank_orders.exchange(*seen, handle, dist.get_global_rank(handle, 0))
-
-    def _stop(self, reason: str, exit_code: int) -> None:
-        """End the run on every rank; the first one leaves the reason for whoever launches it."""
-        recorder, step = self._monitor.recorder, self._monitor.next_step
-        if recorder is not None:
-            with self._monitor.shields.host.guarding("exit request"):
-                request = ExitRequest(code=RunExit(exit_code), reason=reason, step=step)
-                request.write(recorder.run)
-        raise RunStopped(reason, exit_code)
 
     def _roll_back(self, order: Order, loop: StepLoop) -> None:
         monitor, ranks = self._monitor, self._monitor.sync.ranks

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
+from trimtab.journal.exit_request import RunExit
 from trimtab.policy.ladder.situation import ROLLBACKS, Act, SettingDifference
-
-RELAUNCH_CODE, STOP_CODE = 75, 76
-"""Exit codes: 75 (EX_TEMPFAIL) asks for a relaunch, 76 says that it cannot help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +40,9 @@ class Decision:
         return self.chosen.act
 
     @property
-    def exit_code(self) -> int | None:
+    def exit_code(self) -> RunExit | None:
         """The exit code of an act that ends the run."""
-        return {Act.RELAUNCH: RELAUNCH_CODE, Act.STOP: STOP_CODE}.get(self.act)
+        return {Act.RELAUNCH: RunExit.RELAUNCH, Act.STOP: RunExit.STOP}.get(self.act)
 
     @property
     def is_rollback(self) -> bool:

@@ -1,6 +1,7 @@
 """Deciding what a recovering run does, on the first rank, at every boundary.
 
 controller.py   incidents in, orders out; decisions are written down
+acting.py       from a decision to an order
 situations.py   from an incident, the records and the settings to the ladder's input
 evidence.py     what the records say
 probing.py      when the weights are probed, with which batches; healthy readings

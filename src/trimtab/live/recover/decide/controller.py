@@ -13,30 +13,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trimtab.core.builder import Record
-from trimtab.core.findings import Symptom
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.ladder_config import LadderConfig
+from trimtab.journal.exit_request import supervisor_folder
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide import evidence
-from trimtab.live.recover.decide.probing import Probing
+from trimtab.live.recover.decide.acting import ORDER_BOUNDARIES, Acting
+from trimtab.live.recover.decide.probing import PROBE_AGE, Probing
 from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory
 from trimtab.live.recover.decide.run_view import RunView
 from trimtab.live.recover.decide.situations import situation_of
 from trimtab.live.recover.order import Order
 from trimtab.live.shield import log
-from trimtab.policy.ladder.decide import BAD_IN_A_ROW, STUCK, check_step, decide
+from trimtab.policy.ladder.decide import BAD_IN_A_ROW, STUCK, decide
 from trimtab.policy.ladder.decision import Decision
 from trimtab.policy.ladder.decision_log import DecisionLog, read_decisions
-from trimtab.policy.ladder.differences import JUMP, RATE
 from trimtab.policy.ladder.origins import FACT
-from trimtab.policy.ladder.situation import SKIPPING, Act, Situation
-
-LR_FACTOR = 0.5
-"""Of a learning rate that is lowered. Source: textbook, "2 to 3x"; the smaller change."""
-
-ORDER_BOUNDARIES = 16
-"""Boundaries after which an order that is not carried out was refused. Source: an order reaches all
-ranks one step and the lag after it was given."""
+from trimtab.policy.ladder.situation import Act, Situation
 
 DATING_BOUNDARIES = 8
 """Boundaries that detectors have to date harm which the canary has found: they know where it began,
@@ -69,7 +62,6 @@ class Controller:
     ) -> None:
         self._recorder = recorder
         self._config = config
-        self._order = order
         self._keep_before = keep_before
         """Keeps the newest snapshot before a step, while an incident that began there is open."""
         self._log = DecisionLog(recorder.run.decisions, config)
@@ -77,11 +69,9 @@ class Controller:
         for situation, act in read_decisions(recorder.run.decisions):
             if act is Act.RELAUNCH:  # by the process before this one
                 self._history.add_relaunch(situation)
+        self._acting = Acting(recorder, self._history, order, config)
         self._watched: dict[int, _Watched] = {}
         self._planned_changes: list[int] = []
-        self._rate_limit, self._release_from = 1.0, 0
-        """A rate that is held is released when the planned one is at most this many times it, but
-        not before this step: what goes by the step comes again first."""
         self._boundary = 0
         """Boundaries so far; steps go back, these do not."""
         self._busy_until = 0
@@ -98,8 +88,7 @@ class Controller:
     def look(self, view: RunView) -> None:
         """Look at the run between two steps, and order what is to be done."""
         self._boundary += 1
-        if view.step >= self._release_from:
-            self._release_rate(view)
+        self._acting.release_rate(view)
         self._look(view)
 
     def rolled_back(self, step: int) -> None:
@@ -137,17 +126,6 @@ class Controller:
         elif self._boundary >= self._suspicion[1]:
             situation, self._suspicion = self._suspicion[0], None
             self._decide_by_reading(situation, view)
-
-    def _release_rate(self, view: RunView) -> None:
-        """Hold the rate no longer once the plan is back."""
-        ratio = view.rate_ratio()
-        if ratio is None or ratio > self._rate_limit:
-            return
-        reason = "the planned learning rate is back"
-        self._release_from = view.step + ORDER_BOUNDARIES  # it may be on its way to the ranks
-        self._recorder.event("released", view.step, {"name": RATE, "reason": reason})
-        log.warning("trimtab: %s is held no longer: %s", RATE, reason)
-        self._order(Order(to=None, release=(RATE,), reason=reason))
 
     # Incidents.
 
@@ -201,7 +179,9 @@ class Controller:
         """Add what does not depend on the incident: snapshots, what was tried, budgets."""
         tried = self._history.of(situation)
         known_good = self._known_good(situation, view)
-        positions = self._positions(situation.onset, view)
+        positions = evidence.positions_since(
+            self._recorder.recent, situation.onset, view.next_position
+        )
         rollbacks, skipped = self._history.spent(self._boundary)
         return dataclasses.replace(
             situation,
@@ -217,52 +197,15 @@ class Controller:
             rollbacks=rollbacks,
             skipped=skipped,
             lr_reductions=self._history.num_lr_reductions,
-            relaunches_left=max(self._config.max_relaunches - self._history.num_relaunches, 0),
+            relaunches_left=self._relaunches_left,
         )
 
-    # Acts.
-
-    def _act(self, situation: Situation, decision: Decision, view: RunView) -> None:
-        chosen = decision.chosen
-        for part in chosen.holds:
-            facts = {"name": part.name, "before": part.before, "after": part.after}
-            self._recorder.event("settings changed", view.step, facts)
-        # A jump is over when the rate is near to what it was; a slow rise when it is back.
-        self._rate_limit = 1.0 if Symptom.LR_RISING in situation.symptoms else JUMP
-        skip = self._positions(chosen.skip_from, view) if decision.act in SKIPPING else ()
-        alarm = view.step - situation.waited
-        remedy = Remedy(
-            situation=situation,
-            act=decision.act,
-            target=chosen.target,
-            num_skipped=len(skip),
-            boundary=self._boundary,
-            check_at=check_step(onset=situation.onset, alarm=alarm, config=self._config),
-        )
-        self._release_from = remedy.check_at
-        self._history.add(remedy)
-        self._busy_until = self._boundary + ORDER_BOUNDARIES
-        older = [slot for slot in view.slots if slot <= situation.onset - situation.margin]
-        self._order(
-            Order(
-                to=chosen.target,
-                skip=skip,
-                hold=tuple(dict.fromkeys(part.option for part in chosen.holds)),
-                hold_at=max(older, default=None) if decision.act is Act.HOLD else None,
-                lr_factor=LR_FACTOR if decision.act is Act.LOWER_LR else None,
-                exit_code=decision.exit_code,
-                reason=decision.reason,
-            )
-        )
-
-    def _positions(self, first_step: int | None, view: RunView) -> tuple[int, ...]:
-        """The data positions from a step up to the present one."""
-        starts = [
-            record.data_position
-            for record in self._recorder.recent
-            if first_step is not None and record.step >= first_step and record.data_position >= 0
-        ]
-        return tuple(range(min(starts), view.next_position)) if starts else ()
+    @property
+    def _relaunches_left(self) -> int:
+        """How often something would still start the run again."""
+        # `trimtab run` has a budget of its own; one try here tells whether it helps.
+        allowed = max(self._config.max_relaunches, int(supervisor_folder() is not None))
+        return max(allowed - self._history.num_relaunches, 0)
 
     # Probes.
 
@@ -297,7 +240,7 @@ class Controller:
 
         self._probing.start(records, view, then, "check")
 
-    def _confirm(self, last_good: int, view: RunView) -> None:
+    def _confirm(self, last_good: int, first: float, view: RunView) -> None:
         """The canary reads too high: probe with more batches, from before its last good reading."""
         unknown = Situation(step=view.step, onset=last_good, waited=0, certainty=FACT)
         records = self._known_good(unknown, view)
@@ -305,8 +248,11 @@ class Controller:
             return
 
         def then(value: float, now: RunView) -> None:
-            if not self._probing.reading(value, len(records)).is_healthy:
-                slope = evidence.slope(self._recorder.recent, last_good)
+            if self._probing.reading(value, len(records)).is_healthy:
+                self._probing.add_healthy(now.step, first)
+            else:
+                # What the loss did since may be the harm itself: garbage is learnt fast.
+                slope = evidence.slope(self._recorder.recent, last_good - PROBE_AGE // 2)
                 harmed = dataclasses.replace(unknown, probe=value, slope=slope)
                 self._suspicion = harmed, self._boundary + DATING_BOUNDARIES
 
@@ -323,6 +269,10 @@ class Controller:
         self._report(complete, decision)
         if decision.act not in (Act.WAIT, Act.PROBE):
             self._act(complete, decision, view)
+
+    def _act(self, situation: Situation, decision: Decision, view: RunView) -> None:
+        self._busy_until = self._boundary + ORDER_BOUNDARIES
+        self._acting.act(situation, decision, view, self._boundary)
 
     def _report(self, situation: Situation, decision: Decision) -> None:
         """Write a decision down."""

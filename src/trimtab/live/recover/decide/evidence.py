@@ -123,6 +123,12 @@ def probe_steps(
     return good[-count:]
 
 
+def positions_since(records: Sequence[Record], step: int, next_position: int) -> tuple[int, ...]:
+    """The data positions from a step up to the present one."""
+    starts = [r.data_position for r in records if r.step >= step and r.data_position >= 0]
+    return tuple(range(min(starts), next_position)) if starts else ()
+
+
 def _losses(records: Sequence[Record]) -> list[float]:
     found = [record.signals[signals.LOSS] for record in records if signals.LOSS in record.signals]
     return [loss for loss in found if math.isfinite(loss)]

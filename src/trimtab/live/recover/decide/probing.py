@@ -108,7 +108,14 @@ class Probing:
         if then is not None and value is not None:
             then(value, view)
 
-    def canary(self, boundary: int, view: RunView, on_bad: Callable[[int, RunView], None]) -> None:
+    def add_healthy(self, step: int, value: float) -> None:
+        """Remember a reading that showed no harm."""
+        self.healthy.append((step, value))
+        del self.healthy[:-MAX_READINGS]
+
+    def canary(
+        self, boundary: int, view: RunView, on_bad: Callable[[int, float, RunView], None]
+    ) -> None:
         """Probe a healthy run if it is time; `on_bad` gets the step of the last good reading."""
         if self._every is None or boundary - self._last_canary < self._every:
             return
@@ -119,10 +126,9 @@ class Probing:
 
         def then(value: float, now: RunView) -> None:
             is_judged = len(self.healthy) >= MIN_READINGS
-            if is_judged and not self.reading(value, CANARY_STEPS).is_healthy:
-                on_bad(self.healthy[-1][0], now)
+            if is_judged and self.reading(value, CANARY_STEPS).is_suspicious:
+                on_bad(self.healthy[-1][0], value, now)
             else:
-                self.healthy.append((now.step, value))
-                del self.healthy[:-MAX_READINGS]
+                self.add_healthy(now.step, value)
 
         self.start(records, view, then, "canary")

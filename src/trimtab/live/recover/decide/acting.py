@@ -1,0 +1,91 @@
+"""Acting: a decision becomes an order, a remedy to be checked, and events of the journal."""
+
+from collections.abc import Callable
+
+from trimtab.core.findings import Symptom
+from trimtab.core.ladder_config import LadderConfig
+from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.recover.decide import evidence
+from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory
+from trimtab.live.recover.decide.run_view import RunView
+from trimtab.live.recover.order import Order
+from trimtab.live.shield import log
+from trimtab.policy.ladder.decide import check_step
+from trimtab.policy.ladder.decision import Decision
+from trimtab.policy.ladder.differences import JUMP, RATE
+from trimtab.policy.ladder.situation import SKIPPING, Act, Situation
+
+LR_FACTOR = 0.5
+"""Of a learning rate that is lowered. Source: textbook, "2 to 3x"; the smaller change."""
+
+ORDER_BOUNDARIES = 16
+"""Boundaries after which an order that is not carried out was refused. Source: an order reaches all
+ranks one step and the lag after it was given."""
+
+
+class Acting:
+    """Gives the orders that decisions ask for."""
+
+    def __init__(
+        self,
+        recorder: RunRecorder,
+        history: RemedyHistory,
+        order: Callable[[Order], None],
+        config: LadderConfig,
+    ) -> None:
+        self._recorder = recorder
+        self._history = history
+        self._order = order
+        self._config = config
+        self._rate_limit, self._release_from = 1.0, 0
+        """A rate that is held is released when the planned one is at most this many times it, but
+        not before this step: what goes by the step comes again first."""
+
+    def act(self, situation: Situation, decision: Decision, view: RunView, boundary: int) -> None:
+        """Order what was decided."""
+        chosen = decision.chosen
+        for part in chosen.holds:
+            facts = {"name": part.name, "before": part.before, "after": part.after}
+            self._recorder.event("settings changed", view.step, facts)
+        skip: tuple[int, ...] = ()
+        if decision.act in SKIPPING and chosen.skip_from is not None:
+            skip = evidence.positions_since(
+                self._recorder.recent, chosen.skip_from, view.next_position
+            )
+        remedy = Remedy(
+            situation=situation,
+            act=decision.act,
+            target=chosen.target,
+            num_skipped=len(skip),
+            boundary=boundary,
+            check_at=check_step(
+                onset=situation.onset, alarm=view.step - situation.waited, config=self._config
+            ),
+        )
+        self._history.add(remedy)
+        # A jump is over when the rate is near to what it was; a slow rise when it is back.
+        self._rate_limit = 1.0 if Symptom.LR_RISING in situation.symptoms else JUMP
+        self._release_from = remedy.check_at
+        older = [slot for slot in view.slots if slot <= situation.onset - situation.margin]
+        self._order(
+            Order(
+                to=chosen.target,
+                skip=skip,
+                hold=tuple(dict.fromkeys(part.option for part in chosen.holds)),
+                hold_at=max(older, default=None) if decision.act is Act.HOLD else None,
+                lr_factor=LR_FACTOR if decision.act is Act.LOWER_LR else None,
+                exit_code=decision.exit_code,
+                reason=decision.reason,
+            )
+        )
+
+    def release_rate(self, view: RunView) -> None:
+        """Hold the rate no longer once the plan is back."""
+        ratio = view.rate_ratio() if view.step >= self._release_from else None
+        if ratio is None or ratio > self._rate_limit:
+            return
+        reason = "the planned learning rate is back"
+        self._release_from = view.step + ORDER_BOUNDARIES  # it may be on its way to the ranks
+        self._recorder.event("released", view.step, {"name": RATE, "reason": reason})
+        log.warning("trimtab: %s is held no longer: %s", RATE, reason)
+        self._order(Order(to=None, release=(RATE,), reason=reason))
