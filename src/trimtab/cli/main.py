@@ -5,18 +5,18 @@ from typing import Annotated
 import typer
 
 from trimtab._version import __version__
-from trimtab.cli.approve import approve, decline
-from trimtab.cli.check import check
-from trimtab.cli.checkpoints import checkpoints
-from trimtab.cli.compare import compare
-from trimtab.cli.demo import demo
-from trimtab.cli.diagnose import diagnose
-from trimtab.cli.follow import follow
+from trimtab.cli.commands.approve import approve, decline
+from trimtab.cli.commands.check import check
+from trimtab.cli.commands.checkpoints import checkpoints
+from trimtab.cli.commands.compare import compare
+from trimtab.cli.commands.demo import demo
+from trimtab.cli.commands.diagnose import diagnose
+from trimtab.cli.commands.follow import follow
+from trimtab.cli.commands.note import note
+from trimtab.cli.commands.report import report
+from trimtab.cli.commands.run import run
 from trimtab.cli.lab.app import app as lab
-from trimtab.cli.note import note
 from trimtab.cli.plugins import CommandWithPlugins
-from trimtab.cli.report import report
-from trimtab.cli.run import run
 
 app = typer.Typer(
     name="trimtab",
