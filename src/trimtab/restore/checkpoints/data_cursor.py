@@ -134,6 +134,12 @@ class DataCursor:
         if mark.loader is not None and _has_state(loader):
             loader.load_state_dict(mark.loader)
             drop = position - mark.position
+            if getattr(loader, "num_workers", 0) > 0:
+                log.warning(
+                    "trimtab: the loader continues from its state, which does not hold the random "
+                    "numbers of its worker processes: a dataset that draws them there gives "
+                    "different batches than before"
+                )
         elif hasattr(loader, "seek"):
             loader.seek(drop)
             drop = 0
