@@ -16,6 +16,7 @@ from trimtab.policy.ladder.decide import check_step, decide
 from trimtab.policy.ladder.decision import Decision
 from trimtab.policy.ladder.decision_log import DecisionLog, recompute
 from trimtab.policy.ladder.differences import SettingsView, find_differences
+from trimtab.policy.ladder.reading import Reading, scale_of
 from trimtab.policy.ladder.situation import ROLLBACKS, SKIPPING, Act, SettingDifference, Situation
 from trimtab.policy.symptoms import TRAITS, Family
 
@@ -175,6 +176,17 @@ def test_a_wrong_resume_is_relaunched_where_something_relaunches() -> None:
     assert (found.act, found.exit_code) == (Act.RELAUNCH, 75)
     again = {"tried": (Act.RELAUNCH,), "recurrences": 1}
     assert look(Symptom.STATE_LOST, relaunches_left=1, **again, **resumed).act is not Act.RELAUNCH
+
+
+def test_readings_that_rise_as_the_loss_flattens_are_healthy() -> None:
+    rising = (-0.63, -0.55, -0.55, -0.47, -0.36, -0.38)
+    mean, sigma = scale_of(rising, 8)
+    assert Reading(value=-0.25, mean=mean, sigma=sigma).is_healthy
+    steady = (-0.44, -0.55, -0.65, -0.34, -0.43)
+    mean, sigma = scale_of(steady, 8)
+    assert Reading(value=-0.11, mean=mean, sigma=sigma).shows_forgetting
+    assert not Reading(value=-0.2, mean=mean, sigma=sigma).shows_forgetting
+    assert Reading(value=math.nan, mean=mean, sigma=sigma).shows_forgetting
 
 
 def test_harm_that_only_a_probe_has_found_is_expected_to_go_on() -> None:

@@ -40,9 +40,9 @@ STAYS = 0.85
 """Chance that harm read from a probe is still there in the end. Source: 23 of 27 runs called hurt
 after 8 steps, 26 of 29 after 32."""
 
-GOES_ON = 0.7
+GOES_ON = 0.9
 """Chance that harm which only a probe has found goes on at the same pace. Source: it did in all
-runs of the lab with a different data mix; 0.7 leaves room for what has passed."""
+runs of the lab with a different data mix; 0.9 leaves room for what has passed."""
 
 UNSEEN_HARM = 0.15
 """Expected harm in nats of an incident of the loss before any reading. Source: half of 65 runs

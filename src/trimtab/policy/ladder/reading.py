@@ -20,6 +20,11 @@ SUSPICIOUS_SIGMAS = 2.0
 """A reading of the canary beyond this is taken again with more batches. One healthy reading in 44
 is, at the price of a probe: 0.2 % of the time."""
 
+FORGOTTEN = 1 / 3
+"""A canary is believed without an alarm only if this much or less is left of the usual reading.
+Source: healthy readings fell to half of the usual one between two canaries while the learning rate
+fell; with garbage data to a quarter, and then above 0."""
+
 GROSS_SIGMAS = 15.0
 """Beyond this the weights are broken: no batch that the gate let through does that. Source: broken
 weights read +1.2 to +2.1 where healthy readings differ by 0.03, 48 steps of garbage +0.79."""
@@ -31,7 +36,7 @@ DEFAULT_MEAN, DEFAULT_SIGMA = 0.0, 0.05
 """Of the healthy readings, while there are fewer than three. Source: healthy readings of the lab
 lie between -0.26 and -0.03; 0 is cautious."""
 
-MIN_READINGS, NUM_READINGS, NUM_EXPECTED = 3, 12, 6
+MIN_READINGS, NUM_READINGS, NUM_EXPECTED = 3, 12, 3
 """Healthy readings that a scale needs, that it looks back on, and that the expectation is of."""
 
 
@@ -54,6 +59,11 @@ class Reading:
         return not self.value <= self.mean + SUSPICIOUS_SIGMAS * self.sigma
 
     @property
+    def shows_forgetting(self) -> bool:
+        """Whether most of what was learnt on these batches since is gone; NaN is."""
+        return not (self.is_healthy or self.value <= FORGOTTEN * self.mean)
+
+    @property
     def is_gross(self) -> bool:
         """Whether it shows weights that are broken rather than hurt; NaN does."""
         return not self.value <= self.mean + GROSS_SIGMAS * self.sigma
@@ -69,9 +79,9 @@ class Reading:
 def scale_of(healthy: Sequence[float], num_steps: int) -> tuple[float, float]:
     """Expected reading and its deviation, from the latest healthy ones of one step each.
 
-    Readings drift as the loss flattens and the learning rate falls, so the expectation is that of
-    the last few, and the deviation comes from differences of neighbours. A reading of several steps
-    is the mean of that many.
+    Readings rise towards 0 as the loss flattens and the learning rate falls, so the expectation is
+    that of the last few with as much of a rise as before, and the deviation comes from differences
+    of neighbours. A reading of several steps is the mean of that many.
     """
     known = [value for value in healthy if math.isfinite(value)][-NUM_READINGS:]
     if len(known) < MIN_READINGS:
@@ -81,7 +91,10 @@ def scale_of(healthy: Sequence[float], num_steps: int) -> tuple[float, float]:
     # A few readings may lie close together by chance.
     squares += [DEFAULT_SIGMA**2] * MIN_READINGS
     sigma = math.sqrt(statistics.fmean(squares) * (1 / num_steps + 1 / len(latest)))
-    return statistics.fmean(latest), max(sigma, MIN_SIGMA)
+    expected = statistics.fmean(latest)
+    earlier = known[-2 * NUM_EXPECTED : -NUM_EXPECTED]
+    rise = expected - statistics.fmean(earlier) if earlier else 0.0
+    return expected + max(rise, 0.0), max(sigma, MIN_SIGMA)
 
 
 def reading_of(situation: Situation) -> Reading | None:

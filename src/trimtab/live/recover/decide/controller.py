@@ -248,7 +248,7 @@ class Controller:
             return
 
         def then(value: float, now: RunView) -> None:
-            if self._probing.reading(value, len(records)).is_healthy:
+            if not self._probing.reading(value, len(records)).shows_forgetting:
                 self._probing.add_healthy(now.step, first)
             else:
                 # What the loss did since may be the harm itself: garbage is learnt fast.
