@@ -12,6 +12,13 @@ class LadderConfig(Section):
     enabled: bool = True
     """Whether the run decides by itself; if not, it goes back only by `guard.rollback`."""
 
+    approve: str = "auto"
+    """"auto" acts at once. "ask" writes the proposed action into the run directory and waits for
+    `trimtab approve` or `trimtab decline`, while training continues."""
+
+    approve_seconds: float = 900.0
+    """How long a proposal waits for an answer; without one the run continues and does not act."""
+
     max_rollbacks: int = 4
     """Rollbacks within `window_steps`. Source: OPT-175B restarted about 90 times in 140,000 steps;
     more than a few in 1,000 steps means that rolling back does not help."""
@@ -48,6 +55,8 @@ class LadderConfig(Section):
     def __post_init__(self) -> None:
         for name in ("max_rollbacks", "max_skipped_batches", "max_lr_reductions", "max_relaunches"):
             require(getattr(self, name) >= 0, f"{name} must not be negative")
+        require(self.approve in ("auto", "ask"), f"approve is {self.approve!r}; use auto or ask")
+        require(self.approve_seconds > 0, "approve_seconds must be positive")
         for name in ("window_steps", "probe_after_steps", "check_steps"):
             require(getattr(self, name) >= 1, f"{name} must be at least 1")
         require(

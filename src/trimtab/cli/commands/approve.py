@@ -11,7 +11,7 @@ RunArgument = Annotated[Path, typer.Argument(help="The directory of the run that
 def approve(run: RunArgument) -> None:
     """Approve the action that a run proposes; it acts at its next step.
 
-    A run proposes instead of acting with `watch(..., approve="ask")`; `trimtab follow` shows it.
+    A run proposes instead of acting with `ladder.approve = "ask"`; `trimtab follow` shows it.
 
     Exit code: 0 answered, 2 usage error, 3 nothing waits for an answer.
     """

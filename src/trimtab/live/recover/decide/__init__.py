@@ -2,6 +2,7 @@
 
 controller.py   incidents in, orders out; decisions are written down
 acting.py       from a decision to an order
+asking.py       a person approves or declines it
 situations.py   from an incident, the records and the settings to the ladder's input
 evidence.py     what the records say
 probing.py      when the weights are probed, with which batches; healthy readings

@@ -19,6 +19,7 @@ from trimtab.journal.exit_request import supervisor_folder
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.acting import ORDER_BOUNDARIES, Acting
+from trimtab.live.recover.decide.asking import Asking
 from trimtab.live.recover.decide.probing import PROBE_AGE, Probing
 from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory
 from trimtab.live.recover.decide.run_view import RunView
@@ -79,6 +80,7 @@ class Controller:
         self._suspicion: tuple[Situation, int] | None = None
         """Harm that only the canary has found; detectors may date it up to this boundary."""
         self._probing = Probing(recorder, order, config.canary_share)
+        self._asking = Asking(recorder, config.approve_seconds)
 
     def planned_change(self, step: int) -> None:
         """The user has announced a change: settings and data may differ from here on."""
@@ -89,11 +91,13 @@ class Controller:
         """Look at the run between two steps, and order what is to be done."""
         self._boundary += 1
         self._acting.release_rate(view)
+        self._asking.poll(view)
         self._look(view)
 
     def rolled_back(self, step: int) -> None:
         """The run has gone back: a probe that was under way was about what is no more."""
         self._probing.rolled_back(step)
+        self._asking.cancel()
         self._busy_until, self._suspicion = self._boundary, None
 
     def on_reading(self, value: float | None, view: RunView) -> None:
@@ -102,7 +106,9 @@ class Controller:
 
     def _look(self, view: RunView) -> None:
         incidents = self._recorder.incidents
-        if self._probing.is_under_way or self._boundary < self._busy_until:
+        if self._asking.is_waiting or self._probing.is_under_way:
+            return
+        if self._boundary < self._busy_until:
             return
         remedy = self._history.due(view.step)
         if remedy is not None:
@@ -271,6 +277,12 @@ class Controller:
             self._act(complete, decision, view)
 
     def _act(self, situation: Situation, decision: Decision, view: RunView) -> None:
+        if self._config.approve == "ask":
+            self._asking.propose(decision, view, lambda now: self._do(situation, decision, now))
+        else:
+            self._do(situation, decision, view)
+
+    def _do(self, situation: Situation, decision: Decision, view: RunView) -> None:
         self._busy_until = self._boundary + ORDER_BOUNDARIES
         self._acting.act(situation, decision, view, self._boundary)
 
