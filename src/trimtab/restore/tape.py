@@ -28,6 +28,8 @@ class TapedBatch:
     """The generators after fetching it, if fetching drew from them in this process."""
     versions: tuple[int, ...]
     """How often each of its tensors had been written to."""
+    begins: bool
+    """Whether it is the first batch of a loader."""
 
 
 class BatchTape:
@@ -71,9 +73,15 @@ class BatchTape:
         """Pass over these positions, now and later."""
         self._skipped |= set(positions)
 
-    def next_batch(self) -> tuple[int, Any] | None:
-        """Position and batch that come next; None at the end of the loader."""
+    def next_batch(self, *, continues_step: bool = False) -> tuple[int, Any] | None:
+        """Position and batch that come next; None at the end of the loader.
+
+        A step ends with its loader: the first batch of the next one never continues it, also when
+        both are served from the tape.
+        """
         while True:
+            if continues_step and self._is_between_loaders:
+                return None
             entry = self._replay() or self._fetch()
             if entry is None:
                 return None
@@ -116,6 +124,12 @@ class BatchTape:
     def __len__(self) -> int:
         return len(self._taped)
 
+    @property
+    def _is_between_loaders(self) -> bool:
+        if self.position < self._fetched:
+            return self._taped[self.position - self._taped[0].position].begins
+        return self._start is not None
+
     def _replay(self) -> TapedBatch | None:
         if self.position >= self._fetched:
             return None
@@ -144,6 +158,7 @@ class BatchTape:
             batch=kept,
             random_after=None if equal(before, after) else after,
             versions=_versions(kept),
+            begins=start is not None,
         )
         if self._keeps:
             self._taped.append(entry)

@@ -10,6 +10,8 @@ from torch import nn, optim
 
 import trimtab
 from trimtab.core.config import Config
+from trimtab.core.findings import HARMLESS
+from trimtab.core.incidents import Incident
 from trimtab.live.guard import Guard, NoGuard
 
 AnyGuard = Guard | NoGuard
@@ -61,6 +63,11 @@ def drive(
                 on_step(guard, step.number)
                 if step.number + 1 in back:
                     guard.rollback(to=back.pop(step.number + 1), **rollback)
+
+
+def real(incidents: Iterable[Incident]) -> list[Incident]:
+    """The incidents that are not only about the clock: this machine may be busy."""
+    return [one for one in incidents if not HARMLESS.issuperset(one.symptoms)]
 
 
 def train_step(

@@ -236,13 +236,13 @@ class TestMemory:
             sizes.append(len(guard.recovery.tape))
 
         drive(
-            plain_run(loader=batches(700)),
+            plain_run(),
             tmp_path,
-            650,
-            settings={"oldest_steps": 40, "live.activations": False},
+            250,
+            settings={"oldest_steps": 20, "live.activations": False},
             on_step=look,
         )
-        assert max(sizes) <= 2 * 40 + 10
+        assert max(sizes) <= 2 * 20 + 10
 
     @pytest.mark.parametrize("mode", ["observe", "protect"])
     def test_in_other_modes_no_batch_is_kept(self, mode: str, tmp_path: Path) -> None:

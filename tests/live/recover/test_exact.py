@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 import trimtab
 
-FAST = ("adamw", "adamw-foreach", "adamw-tensor-lr", "sgd-momentum", "adafactor", "rprop")
+FAST = ("adamw", "adamw-tensor-lr", "sgd-momentum", "adafactor")
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_schedulers_and_three_rollbacks(name: str, tmp_path: Path) -> None:
     assert_exact(make, tmp_path, back={60: 40, 65: 40, 66: 10})
 
 
-@pytest.mark.parametrize("lag", [0, 1, 5])
+@pytest.mark.parametrize("lag", [0, pytest.param(1, marks=pytest.mark.slow), 5])
 def test_lags_with_clipping(lag: int, tmp_path: Path) -> None:
     assert_exact(
         plain_run, tmp_path, clip=0.01, settings={"lag_steps": lag}, back={30: 10, 31: 0, 50: 45}
@@ -137,22 +137,41 @@ def test_new_epochs_of_a_loader_that_draws_random_numbers(workers: int, tmp_path
     assert_exact(make, tmp_path, back={60: 30, 50: 49, 55: 20})
 
 
+@pytest.mark.parametrize("accumulate", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_epochs_that_end_with_a_short_step(accumulate: int, tmp_path: Path) -> None:
+    def make() -> Run:
+        data = torch.utils.data.Subset(Noisy(), range(52))  # 13 batches
+        return plain_run(loader=DataLoader(data, batch_size=4, shuffle=True), accumulate=accumulate)
+
+    assert_exact(make, tmp_path, back={60: 30, 66: 64, 21: 20})
+
+
 def test_a_rollback_asked_for_between_two_epochs(tmp_path: Path) -> None:
     """The iterator of the next epoch is made, and draws, before the run goes back."""
 
     def loop(folder: Path, back: bool) -> Run:
-        run = plain_run(loader=DataLoader(Noisy(), batch_size=16, shuffle=True))
+        run = plain_run(loader=DataLoader(Noisy(), batch_size=6, shuffle=True), accumulate=3)
         with trimtab.watch(run.model, run.optimizers, run_dir=folder, mode="recover") as guard:
-            for _ in range(3):  # epochs of 25 steps
-                for step in guard.steps(run.loader):
+            for _ in range(3):  # epochs of 23 steps, the last of them short
+                for step in guard.steps(run.loader, accumulate=3):
                     train_step(run, guard, step.number, step)
-                if back and step.number == 24:
+                if back and step.number == 22:
                     guard.rollback(to=10)
             assert guard.recovery is not None
             assert guard.recovery.attempt == int(back)
         return run
 
     same_run(loop(tmp_path / "straight", False), loop(tmp_path / "returned", True))
+
+
+def test_a_skip_is_the_run_over_data_without_those_batches(tmp_path: Path) -> None:
+    skipped = {44, 45, 48, 70}
+    without = [pair for position, pair in enumerate(batches(400)) if position not in skipped]
+    expected = plain_run(loader=without)
+    drive(expected, tmp_path / "without", 80)
+    returned = plain_run()
+    assert drive(returned, tmp_path / "skip", 80, back={60: 40}, skip=skipped) == 1
+    same_run(expected, returned)
 
 
 def test_a_run_that_never_goes_back_has_the_bits_of_protect(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ class BatchSource(Protocol):
     position: int
     """Position of the next batch."""
 
-    def next_batch(self) -> tuple[int, Any] | None:
-        """Position and batch that come next; None at the end of the data."""
+    def next_batch(self, *, continues_step: bool = False) -> tuple[int, Any] | None:
+        """Position and batch that come next; None at the end of the data, or of the step."""
         ...
 
 
@@ -29,7 +29,7 @@ class LoaderSource:
         self._loader = iter(loader)
         self.position = position
 
-    def next_batch(self) -> tuple[int, Any] | None:
+    def next_batch(self, *, continues_step: bool = False) -> tuple[int, Any] | None:
         """Position and batch that come next; None at the end of the data."""
         for batch in self._loader:
             self.position += 1
@@ -57,7 +57,7 @@ class Step:
     def load(self) -> bool:
         """Fetch the next micro-batch; whether there was one."""
         started = time.perf_counter()
-        found = self.source.next_batch()
+        found = self.source.next_batch(continues_step=bool(self.batches))
         self.data_seconds += time.perf_counter() - started
         if found is None:
             return False
