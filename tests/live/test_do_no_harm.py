@@ -167,7 +167,7 @@ def test_a_failing_writer_thread_costs_records_only(bare: Outcome, tmp_path: Pat
 def test_a_guard_that_cannot_begin_steps_aside(
     bare: Outcome, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with planted("trimtab.live.watch.StepMeter", lambda: True):
+    with planted("trimtab.live.parts.StepMeter", lambda: True):
         assert_same_bits(bare, train(SETUP, tmp_path))
     assert "could not start" in caplog.text
 
@@ -216,7 +216,7 @@ def cannot_begin(rank: int, folder: Path) -> str:
     model = DistributedDataParallel(make_model())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     outcome = "NoGuard"
-    with planted("trimtab.live.watch.StepMeter", lambda: rank == 1):
+    with planted("trimtab.live.parts.StepMeter", lambda: rank == 1):
         try:
             guard = trimtab.watch(model, optimizer, run_dir=folder)
         except ConfigError as error:

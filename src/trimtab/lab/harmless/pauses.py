@@ -3,8 +3,9 @@
 import dataclasses
 import time
 
+from trimtab.lab.corpus.data import Batch
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.injection import before_step
+from trimtab.lab.trainer.injection import change_batches
 from trimtab.lab.trainer.intervention import Base, Intervention, RunParts, interpolate
 from trimtab.lab.trainer.train_config import TrainConfig
 
@@ -49,9 +50,14 @@ class RightResume(Intervention):
         return interpolate(0.1, 1.0, self.severity)
 
     def attach(self, parts: RunParts) -> Run:
-        """Wait before the first step after the resume."""
+        """Wait for the first batch after the resume, as a loader that fills its buffers does."""
         if parts.first_step != self.onset:
             return parts.run
-        return before_step(
-            parts.run, lambda step: time.sleep(self.strength) if step == self.onset else None
-        )
+        first = self.onset * parts.config.accumulate
+
+        def change(step: int, batch: Batch) -> Batch:
+            if batch.position == first:
+                time.sleep(self.strength)
+            return batch
+
+        return change_batches(parts.run, change)
