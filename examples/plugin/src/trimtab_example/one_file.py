@@ -20,7 +20,7 @@ class OneFile:
 
     def load(self, folder: Path, state: dict[str, Any]) -> None:
         """Read into the tensors of the state; trimtab has verified the file before."""
-        _fill(state, torch.load(folder / _name(), weights_only=False))
+        _fill(state, torch.load(folder / _name(), weights_only=True))
 
 
 def _name() -> str:

@@ -4,6 +4,7 @@ run_checkpoints.py    Checkpoints: what the user holds to save a run and to resu
 selection.py          which checkpoint a run returns to, and why that one
 content.py            what a checkpoint holds, by names that fit any layout of the ranks
 rank_state.py         what each rank saves for itself: random numbers, place in the data
+plain_values.py       values that are read back without unpickling objects
 data_cursor.py        where the run is in its data, and how to get there again
 dcp.py                the checkpointer for torch's distributed checkpoints
 store.py              save, verify and load; a save is complete or invisible

@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
 from trimtab.restore.checkpoints.data_cursor import Mark
 from trimtab.restore.checkpoints.index import CheckpointEntry
+from trimtab.restore.checkpoints.plain_values import from_plain, to_plain
 from trimtab.restore.checkpoints.store import CheckpointStore
 from trimtab.restore.rng import RandomState
 
@@ -34,6 +35,36 @@ class RankState:
             if name in live and live[name].shape == saved.shape:
                 live[name].copy_(saved)
 
+    def to_plain(self) -> dict[str, Any]:
+        """As it is saved; a loader whose state is not made of plain values is left out."""
+        try:
+            return dict(to_plain(self))
+        except TypeError as error:
+            log.warning(
+                "trimtab: the state of the loader is not saved (%s): a resume draws batches again",
+                error,
+            )
+            mark = None if self.mark is None else replace(self.mark, loader=None)
+            return dict(to_plain(replace(self, mark=mark)))
+
+    @classmethod
+    def from_plain(cls, saved: Any) -> "RankState | None":
+        """What was saved; None if it is not that of a rank."""
+        try:
+            values = from_plain(saved)
+            mark, random = values["mark"], values["random"]
+            if mark is not None:
+                mark = Mark(**{**mark, "random_at_start": RandomState(**mark["random_at_start"])})
+            return cls(
+                **{
+                    **values,
+                    "mark": mark,
+                    "random": None if random is None else RandomState(**random),
+                }
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+
     def for_different_rank(self) -> "RankState":
         """What a rank can use that did not write it: not the loader, nor the random numbers."""
         mark = None if self.mark is None else self.mark.without_loader()
@@ -43,8 +74,8 @@ class RankState:
 def read_rank_state(store: CheckpointStore, entry: CheckpointEntry) -> RankState:
     """What this rank has saved in a verified checkpoint, or what it can use of the first one's."""
     rank, world = store.ranks.rank, store.ranks.world
-    found = store.read_of_rank(entry, rank)
-    if isinstance(found, RankState) and entry.facts.world == world:
+    found = RankState.from_plain(store.read_of_rank(entry, rank))
+    if found is not None and entry.facts.world == world:
         return found
     log.warning(
         "trimtab: the checkpoint was saved by %d ranks and not %d: the state of the loader and the "
@@ -52,7 +83,7 @@ def read_rank_state(store: CheckpointStore, entry: CheckpointEntry) -> RankState
         entry.facts.world,
         world,
     )
-    first = store.read_of_rank(entry, 0)
-    if isinstance(first, RankState):
+    first = RankState.from_plain(store.read_of_rank(entry, 0))
+    if first is not None:
         return first.for_different_rank()
     return RankState(mark=None, position=entry.facts.data_position)

@@ -195,7 +195,7 @@ class Checkpoints:
             facts = self._facts(step, position, fault)
             if fault and self._ranks.is_first:
                 log.warning("trimtab: the checkpoint of step %d is bad: %s", step, fault)
-            self._store.save(facts, content, of_rank, background=self._background)
+            self._store.save(facts, content, of_rank.to_plain(), background=self._background)
         except Exception as error:  # a run is worth more than one of its checkpoints
             if self._ranks.is_first:
                 report_failure(step, error)

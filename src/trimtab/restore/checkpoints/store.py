@@ -135,7 +135,7 @@ class CheckpointStore:
         path = self._rank_file(self.path(entry), rank)
         if rank >= entry.facts.world or not path.exists():
             return None
-        return torch.load(path, map_location="cpu", weights_only=False)
+        return torch.load(path, map_location="cpu", weights_only=True)
 
     def path(self, entry: CheckpointEntry) -> Path:
         """The folder with the files of a checkpoint."""
