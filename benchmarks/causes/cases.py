@@ -59,9 +59,10 @@ class Case:
     symptoms: tuple[str, ...]
 
     @property
-    def among(self) -> Collection[Cause] | None:
-        """The causes that its symptoms allow; None if any."""
-        return possible_causes(self.symptoms)
+    def among(self) -> Collection[Cause]:
+        """The causes that its symptoms allow."""
+        is_alone = self.answers.get("several_ranks") == Outcome.NO
+        return possible_causes(self.symptoms, is_alone=is_alone)
 
     def results(self, *, few: bool = False) -> dict[str, CheckResult]:
         """The answers as a ranking takes them."""

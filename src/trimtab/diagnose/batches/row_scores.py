@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.core.block import FloatArray, IntArray
+from trimtab.core.block import NO_POSITION, FloatArray, IntArray
 from trimtab.diagnose.batches.kept_batch import KeptBatch, TokenRows
 
 NGRAM = 4
@@ -78,10 +78,13 @@ class RowScores:
     """
 
 
-def score_rows(batches: Sequence[KeptBatch], run: IntArray, seen: set[int]) -> RowScores:
+def score_rows(
+    batches: Sequence[KeptBatch], run: IntArray, seen: dict[int, tuple[int, int]]
+) -> RowScores:
     """Score every sequence of these batches; `run` has a count for every id in them.
 
-    `seen` has the hashes of earlier sequences; those of these batches are added.
+    `seen` has the hashes of earlier sequences with their data position and row; those of these
+    batches are added.
     """
     places: list[tuple[int, int, int]] = []
     found: dict[str, list[FloatArray]] = {name: [] for name in (*_FLOORS, "loss")}
@@ -96,7 +99,10 @@ def score_rows(batches: Sequence[KeptBatch], run: IntArray, seen: set[int]) -> R
             found["rarity"].append(missing if rows is None else rarity(rows, surprise))
             repeats = missing if rows is None else repetition(rows)
             found["repetition"].append(repeats)
-            found["repeated"].append(missing if rows is None else _came_before(rows, repeats, seen))
+            position = batch.position_of(part)
+            found["repeated"].append(
+                missing if rows is None else _came_before(rows, repeats, position, seen)
+            )
             is_known = losses is not None and len(losses) == count
             loss = losses[:, 0] if losses is not None and is_known else missing
             found["loss"].append(loss)
@@ -111,13 +117,20 @@ def score_rows(batches: Sequence[KeptBatch], run: IntArray, seen: set[int]) -> R
     )
 
 
-def _came_before(rows: TokenRows, repeats: FloatArray, seen: set[int]) -> FloatArray:
-    """Whether each sequence is among those seen; one that only repeats itself does not count."""
+def _came_before(
+    rows: TokenRows, repeats: FloatArray, position: int, seen: dict[int, tuple[int, int]]
+) -> FloatArray:
+    """Whether each sequence is among those seen; one that only repeats itself does not count.
+
+    Nor does one that was seen at the same place of the data: after a rollback it is served again.
+    """
     came: FloatArray = np.zeros(len(rows))
     for at, row in enumerate(rows):
-        key = hash(row.tobytes())
-        came[at] = key in seen and repeats[at] < _MAX_REPETITION
-        seen.add(key)
+        key, place = hash(row.tobytes()), (position, at)
+        first = seen.get(key)
+        is_elsewhere = position == NO_POSITION or first != place
+        came[at] = first is not None and is_elsewhere and repeats[at] < _MAX_REPETITION
+        seen.setdefault(key, place)
     return came
 
 

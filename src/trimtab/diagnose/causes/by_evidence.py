@@ -41,12 +41,16 @@ TIME_SYMPTOMS = frozenset({Symptom.STALL, Symptom.SLOW})
 TIME_CAUSES = frozenset({Cause.LOADER_STALL, Cause.SLOW_RANK})
 """What slow steps look like, and the causes that have them as their only symptom."""
 
+RANK_CAUSES = frozenset({Cause.REPLICAS_OUT_OF_SYNC, Cause.SLOW_RANK})
+"""What one rank cannot have."""
+
 
 def explain_by_evidence(context: IncidentContext) -> Explained:
     """Explain one incident by all observations that its records allow."""
     incident = context.incident
     results = {id: look(context) for id, look in OBSERVATIONS.items()}
-    ranking = rank(results, lab_weights(), possible_causes(incident.symptoms))
+    is_alone = results["several_ranks"].outcome is Outcome.NO
+    ranking = rank(results, lab_weights(), possible_causes(incident.symptoms, is_alone=is_alone))
     conclusion = _conclude(incident, ranking)
     given = (from_finding(finding) for finding in incident.findings)
     ranked = [_hypothesis(candidate, ranking) for candidate in _listed(ranking)]
@@ -59,12 +63,15 @@ def explain_by_evidence(context: IncidentContext) -> Explained:
     )
 
 
-def possible_causes(symptoms: Collection[str]) -> Collection[Cause] | None:
-    """The causes of an incident with these symptoms; None if it may be any.
+def possible_causes(symptoms: Collection[str], *, is_alone: bool) -> Collection[Cause]:
+    """The causes that an incident with these symptoms can have.
 
-    Where only time is lost, what the data or the weights look like by chance explains nothing.
+    Where only time is lost, what the data or the weights look like by chance explains nothing. A
+    run of one rank has no other to differ from.
     """
-    return TIME_CAUSES if symptoms and TIME_SYMPTOMS.issuperset(symptoms) else None
+    is_of_time = symptoms and TIME_SYMPTOMS.issuperset(symptoms)
+    causes = TIME_CAUSES if is_of_time else frozenset(Cause)
+    return causes - RANK_CAUSES if is_alone else causes
 
 
 def _listed(ranking: Ranking) -> Iterable[Candidate]:
