@@ -4,11 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tests.synthetic import Array, block_of, falling_loss
+from tests.synthetic import Array, block_of, falling_loss, incident_of
 
 from trimtab.core.block import Event
 from trimtab.core.config import TextbookConfig
-from trimtab.core.incidents import Incident, IncidentClass, Moment
+from trimtab.core.incidents import IncidentClass, Moment
 from trimtab.diagnose.context import IncidentContext, RunFacts
 from trimtab.diagnose.evidence.check import Outcome
 from trimtab.diagnose.evidence.observations import OBSERVATIONS
@@ -25,18 +25,11 @@ def context(
         event = Event(kind="resume", tick=AT, step=AT + 1)
         block = dataclasses.replace(block, events=(event,))
     moment = Moment(step=AT + 1, tick=AT, loss=2.0)
-    incident = Incident(
-        number=1,
-        onset=moment,
-        peak=moment,
-        end=None,
+    incident = incident_of(
+        moment,
         last=Moment(step=LENGTH, tick=LENGTH - 1, loss=2.0),
-        baseline_mean=2.0,
-        baseline_deviation=0.03,
         records=LENGTH - AT,
         incident_class=IncidentClass.SILENT,
-        findings=(),
-        num_findings=0,
     )
     return IncidentContext.of(incident, block, facts or RunFacts(), TextbookConfig())
 

@@ -5,24 +5,18 @@ from typing import Annotated
 
 import typer
 
-from trimtab.cli.settings import ConfigFile, Settings
-from trimtab.core.config import Rules
+from trimtab.cli.settings import ConfigFile, RuleSet, Settings, Verbose
 
 
 def report(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
-    rules: Annotated[
-        Rules | None,
-        typer.Option(help="The rules to judge by.", show_default="trimtab, or as --config says"),
-    ] = None,
+    rules: RuleSet = None,
     config: ConfigFile = None,
     settings: Settings = None,
     price: Annotated[
         float | None, typer.Option(help="What an hour of the whole job costs, in $.", min=0.0)
     ] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show the questions that led to each cause.")
-    ] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Judge a run's journal, compute its goodput, and write its post-mortems into the run.
 
