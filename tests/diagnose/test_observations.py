@@ -170,6 +170,15 @@ def test_without_its_signal_an_observation_says_nothing(id: str) -> None:
     assert OBSERVATIONS[id](context({})).outcome is MISSING
 
 
+def test_a_damaged_learning_rate_is_a_jump_of_finite_size() -> None:
+    for damaged in (1e300, -1e300, 0.0):
+        seen = OBSERVATIONS["lr_jumped"](context({"lr": from_onset(steady(1.0), damaged)}))
+        assert seen.outcome is YES
+        assert "inf" not in seen.observation
+    tiny_then_huge = np.where(np.arange(LENGTH) < AT, -1e300, 1e300)
+    assert OBSERVATIONS["lr_jumped"](context({"lr": tiny_then_huge})).outcome is YES
+
+
 def test_what_follows_a_nan_is_not_an_observation_of_its_own() -> None:
     norm = steady(1)
     norm[AT:] = np.nan
