@@ -13,6 +13,7 @@ from trimtab.core import signals
 from trimtab.core.incidents import Incident
 from trimtab.live.loop.checkpoint_boundary import CheckpointBoundary
 from trimtab.live.loop.state_journal import StateJournal
+from trimtab.live.loop.step_iterator import StepIterator
 from trimtab.live.loop.step_loop import BatchSource, LoaderSource, Step, StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.numbers import Number, OddNumber
@@ -55,6 +56,7 @@ class Guard:
         """Snapshots and rollbacks; None unless the mode is "recover"."""
         self._ending = "closed"
         self._source: BatchSource = LoaderSource(())
+        self._iterator: StepIterator | None = None
         self._resumed_position = None if checkpoints is None else checkpoints.resumed.data_position
         """Where the data continues; None once it has."""
         self._checkpoints = checkpoints
@@ -191,32 +193,47 @@ class Guard:
         `data_position` is that of its first batch: after a resume, where the data continues.
         Without it an epoch continues the positions of the last one.
         """
-        monitor, recovery, checkpoints = self._monitor, self.recovery, self._checkpoints
+        iterator = self.step_iterator(loader, accumulate, data_position=data_position)
+        self._ending = "left the loop"
+        try:
+            while (step := iterator.next_step()) is not None:
+                yield step
+        finally:
+            iterator.leave()
+        self._ending = "end of data"
+
+    def step_iterator(
+        self,
+        loader: Iterable[Any],
+        accumulate: int = 1,
+        *,
+        batches: Iterable[Any] | None = None,
+        data_position: int | None = None,
+    ) -> StepIterator:
+        """What `guard.steps` goes through, for a trainer with a loop of its own.
+
+        `batches` are what the loader gives, where the trainer has begun to read it itself. Make one
+        for each epoch, and ask it for every step.
+        """
         if data_position is None:
             data_position, self._resumed_position = self._resumed_position, None
+        if self._iterator is not None:
+            self._iterator.end_step()
         self._states.look_at_generators()  # making an iterator may draw from them
-        batches = loader if checkpoints is None else checkpoints.batches(loader)
-        if recovery is None:
+        if batches is None:
+            batches = loader if self._checkpoints is None else self._checkpoints.batches(loader)
+        if self.recovery is None:
             start = self._source.position if data_position is None else data_position
             self._source = LoaderSource(batches, start)
         else:
-            self._source = recovery.start(loader, batches, data_position)
+            self._source = self.recovery.start(loader, batches, data_position)
         loop = StepLoop(self._source, accumulate, loader)
-        monitor.facts.loop = loop
+        self._monitor.facts.loop = loop
         self._states.start(loop, position_is_given=data_position is not None)
-        self._ending = "left the loop"
-        while True:
-            if recovery is not None:
-                recovery.boundary(loop)
-            step = loop.next_step(monitor.next_step)
-            if step is None:
-                break
-            self._states.look_at_generators()
-            with self._boundary.in_loop():
-                yield step
-            monitor.end_step(step.number)
-            self._boundary.save_if_wanted(monitor.next_step, self._source.position)
-        self._ending = "end of data"
+        self._iterator = StepIterator(
+            loop, self._monitor, self._boundary, self._states, self.recovery
+        )
+        return self._iterator
 
     def checkpoint(self, step: int | None = None) -> None:
         """Save a checkpoint, on all ranks, at the end of this step.

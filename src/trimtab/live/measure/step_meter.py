@@ -64,7 +64,10 @@ class StepMeter:
         value = as_scalar(loss, self.device)
         weight = self._constant(1.0) if tokens is None else as_scalar(tokens, self.device)
         self._fold_latest(keep_all=follows_backward)
-        self._latest = (value * weight, weight)
+        weighted = value * weight
+        if tokens is not None:  # the mean over no tokens is NaN, and no fault
+            weighted = weighted.masked_fill(weight == 0, 0.0)
+        self._latest = (weighted, weight)
         self._no_tokens += tokens is None
         self.num_losses += 1
 

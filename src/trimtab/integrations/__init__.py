@@ -1,0 +1,6 @@
+"""Trimtab in other people's trainers and trackers.
+
+trainers/   one adapter per trainer, on one interface
+
+Nothing below this folder knows a trainer. Each module needs the package that it is named after.
+"""

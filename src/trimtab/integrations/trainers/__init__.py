@@ -1,0 +1,4 @@
+"""Adapters: a guard in a loop that belongs to a trainer.
+
+adapter.py   what all of them share: start, data, what is replaced on the trainer, end
+"""
