@@ -89,6 +89,7 @@ def long_runs(draw: st.DrawFn) -> Block:
         "loss": faulty(random, base + random.standard_t(4, length) * 0.03, is_loss=True),
         "grad_norm": faulty(random, np.exp(random.normal(-1, 0.1, length)), is_loss=False),
         "update_norm": faulty(random, np.exp(random.normal(-3, 0.1, length)), is_loss=False),
+        "update_per_lr": faulty(random, np.exp(random.normal(3, 0.1, length)), is_loss=False),
     }
     columns = {}
     for name, signal in values.items():

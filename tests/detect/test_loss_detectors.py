@@ -172,6 +172,17 @@ def test_a_doubled_update_is_a_warning() -> None:
     assert warning.symptom is Symptom.UPDATE_SPIKE
 
 
+def test_an_update_that_grows_with_the_learning_rate_is_no_spike() -> None:
+    signals = run(update_norm=np.full(30, 3.0))
+    assert found(signals)
+    # The same updates at three times the rate: each is as large as the rate makes it.
+    per_rate = run()["update_norm"]
+    assert found({**signals, "update_per_lr": per_rate}, Severity.WARN) == []
+    per_rate[AT : AT + 3] *= 4.0
+    first, *_ = found({**signals, "update_per_lr": per_rate})
+    assert (first.symptom, first.signal) == (Symptom.UPDATE_SPIKE, "update_per_lr")
+
+
 @pytest.mark.parametrize("gap", [40, 60])
 def test_one_spike_does_not_hide_the_next(gap: int) -> None:
     loss, norm = np.zeros(gap + 10), np.ones(gap + 10)
