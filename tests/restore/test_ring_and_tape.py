@@ -17,7 +17,7 @@ from trimtab.restore.tape import BatchTape
 from trimtab.restore.training_state import TrainingState
 
 
-def make_ring(slots: int = 6) -> tuple[SnapshotRing, TrainingState]:
+def make_ring(slots: int = 7) -> tuple[SnapshotRing, TrainingState]:
     model = nn.Linear(1, 1)
     state = TrainingState(model, [torch.optim.SGD(model.parameters(), lr=0.1)])
     return SnapshotRing([Snapshot() for _ in range(slots)], every=10, oldest=320), state
@@ -35,8 +35,18 @@ def test_ages_grow_geometrically_from_every_to_oldest() -> None:
         if step > 700:
             ages = [step - kept for kept in steps_kept(ring)]
             assert ages[-1] < 10
-            assert ages[0] >= 160
-            assert all(old <= 4 * max(young, 10) for old, young in itertools.pairwise(ages))
+            assert 320 <= ages[0] < 640
+            assert all(old <= 3 * max(young, 10) for old, young in itertools.pairwise(ages))
+
+
+@pytest.mark.parametrize("slots", [3, 5, 7])
+def test_the_two_newest_snapshots_are_always_there(slots: int) -> None:
+    """What is found a few steps after its onset may have begun just before the newest one."""
+    ring, state = make_ring(slots)
+    for step in range(0, 2000, 10):
+        ring.take(state, step)
+        assert steps_kept(ring)[-2:] == [step - 10, step][-len(ring.kept) :]
+        assert step - steps_kept(ring)[0] < 2 * ring.oldest
 
 
 def test_the_snapshot_that_an_open_incident_may_need_is_never_overwritten() -> None:
