@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trimtab.core.errors import RestoreError
+from trimtab.core.errors import RestoreError, RunStopped
 from trimtab.restore.ring import SnapshotRing
 from trimtab.restore.snapshot import Snapshot
+from trimtab.restore.source import source_of
 from trimtab.restore.tape import BatchTape
 from trimtab.restore.training_state import TrainingState
 
@@ -118,6 +120,50 @@ def test_skipped_positions_are_passed_over_now_and_after_the_next_rewind() -> No
     assert served(tape, 4) == expected
     tape.rewind(1)
     assert served(tape, 4) == expected
+
+
+def from_sources(names: str) -> list[dict[str, Any]]:
+    return [{"x": torch.tensor([n]), "source": name} for n, name in enumerate(names)]
+
+
+def positions_served(tape: BatchTape) -> list[int]:
+    return [found[0] for found in iter(tape.next_batch, None)]
+
+
+def test_a_quarantined_source_is_passed_over_on_the_tape_and_later() -> None:
+    tape = BatchTape()
+    tape.start(from_sources("abababab"))
+    assert [tape.next_batch() is not None for _ in range(4)] == [True] * 4
+    assert [tape.source_at(n) for n in range(5)] == ["a", "b", "a", "b", None]
+    tape.rewind(1)
+    tape.quarantine("b")
+    assert positions_served(tape) == [2, 4, 6]
+
+
+def test_a_loader_with_nothing_but_a_quarantined_source_ends_the_run() -> None:
+    tape = BatchTape()
+    tape.quarantine("b")
+    tape.start(itertools.cycle(from_sources("b")))
+    with pytest.raises(RunStopped, match="nothing else to train on") as stopped:
+        tape.next_batch()
+    assert stopped.value.code == 76
+
+
+@pytest.mark.parametrize(
+    ("batch", "source"),
+    [
+        ({"source": "web"}, "web"),
+        ({"source": ["web", "web"]}, "web"),
+        ({"source": ["web", "code"]}, None),
+        ({"source": torch.tensor(3)}, None),
+        (SimpleNamespace(source="web"), "web"),
+        (torch.zeros(2), None),
+        ((torch.zeros(2), torch.zeros(2)), None),
+        ({"source": ""}, None),
+    ],
+)
+def test_a_batch_names_its_source_by_a_key_or_an_attribute(batch: Any, source: str | None) -> None:
+    assert source_of(batch) == source
 
 
 def test_the_tape_goes_back_over_the_border_of_an_epoch() -> None:

@@ -21,7 +21,7 @@ class StartingRanks:
         process_group: Any,
         config: Config,
         mode: Mode,
-        quarantined: tuple[int, ...],
+        quarantined: tuple[int | str, ...],
     ) -> None:
         self._model = model
         self._process_group = process_group
