@@ -41,13 +41,17 @@ class StateSums:
 
 
 def sum_state(
-    optimizers: Sequence[Optimizer], index_of: dict[torch.Tensor, int], device: torch.device
+    optimizers: Sequence[Optimizer],
+    index_of: dict[torch.Tensor, int],
+    device: torch.device,
+    *,
+    is_sampled: bool = False,
 ) -> StateSums | None:
-    """The sums of everything that has a gradient; None if nothing has."""
+    """The sums of everything that has a gradient, or of a sample of it; None if nothing has."""
     indices: list[int] = []
     parts: list[torch.Tensor] = []
     step: torch.Tensor | None = None
-    for family in families(optimizers, index_of, device):
+    for family in families(optimizers, index_of, device, is_sampled=is_sampled):
         if family.step is None:
             parts.append(_without_moments(family, indices))
         else:

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from trimtab.core import signals
 from trimtab.live.measure.gradients import GradientNorm
 from trimtab.live.measure.numbers import root
+from trimtab.live.measure.param_chunks import RUN_ELEMENTS, SAMPLE_RUNS, sample_of
 from trimtab.live.measure.roles import assign_roles
 from trimtab.live.measure.shard_weights import ShardWeights
 from trimtab.live.measure.state_sums import BY_ROLE, WHOLE, squares, sum_state
@@ -35,7 +36,11 @@ class Telemetry:
         optimizers: Sequence[Optimizer],
         gradients: GradientNorm,
         device: torch.device,
+        *,
+        is_sampled: bool = False,
     ) -> None:
+        """With `is_sampled` norms are computed from a few thousand elements of each tensor."""
+        self._is_sampled = is_sampled
         self._model = model
         self._optimizers = optimizers
         self._gradients = gradients
@@ -59,8 +64,13 @@ class Telemetry:
         self._index_of = {parameter: index for index, parameter in enumerate(self.parameters)}
         roles = assign_roles(self._model, self.parameters, self._role_names, self._layers)
         copies = [self._gradients.copies_of(parameter) for parameter in self.parameters]
+        sizes = [local(parameter).numel() for parameter in self.parameters]
+        held = [size / n for size, n in zip(sizes, copies, strict=True)]
+        if self._is_sampled:  # what is measured of a tensor stands for all of it
+            most = SAMPLE_RUNS * RUN_ELEMENTS
+            pairs = zip(copies, sizes, strict=True)
+            copies = [n * min(most / size, 1.0) if size else n for n, size in pairs]
         self._weights = ShardWeights(copies, roles, self._device)
-        held = [local(p).numel() / n for p, n in zip(self.parameters, copies, strict=True)]
         self._num_elements = sum(held)
         """What this rank adds to the number of elements of all ranks."""
 
@@ -71,7 +81,9 @@ class Telemetry:
             self.parameters
         ):
             self.prepare()
-        state = sum_state(self._optimizers, self._index_of, self._device)
+        state = sum_state(
+            self._optimizers, self._index_of, self._device, is_sampled=self._is_sampled
+        )
         size = len(self.slots)
         if state is None:
             sums = torch.zeros(size, dtype=torch.float32, device=self._device)
@@ -105,6 +117,8 @@ class Telemetry:
         ]
         if still:
             weights = [local(self.parameters[index].detach()) for index in still]
+            if self._is_sampled:
+                weights = [sample_of(weight) for weight in weights]
             found = squares(weights) * self._weights.weights(still)
             sums[: self._weights.num_roles] += self._weights.by_role(still, found)
 

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trimtab.core import signals
@@ -127,6 +127,31 @@ def positions_since(records: Sequence[Record], step: int, next_position: int) ->
     """The data positions from a step up to the present one."""
     starts = [r.data_position for r in records if r.step >= step and r.data_position >= 0]
     return tuple(range(min(starts), next_position)) if starts else ()
+
+
+def odd_ranks(records: Sequence[Record], onset: int) -> list[int]:
+    """The rank that each odd step since the onset names: its loss was far above the others'."""
+    usual = usual_loss(records, onset)
+    if usual is None:
+        return []
+    limit = usual[0] + ODD_SIGMAS * usual[1]
+    return [
+        int(record.signals[signals.MAX_LOSS_RANK])
+        for record in records
+        if record.step >= onset
+        and signals.MAX_LOSS_RANK in record.signals
+        and not record.signals.get(signals.MAX_RANK_LOSS, 0.0) <= limit
+    ]
+
+
+def sources(
+    records: Sequence[Record], onset: int, source_at: Callable[[int], str | None]
+) -> tuple[list[str | None], list[str | None]]:
+    """The data source of each batch before the onset and since, as far as it is known."""
+    known = [record for record in records if record.data_position >= 0]
+    before = [source_at(r.data_position) for r in known if r.step < onset]
+    since = [source_at(r.data_position) for r in known if r.step >= onset]
+    return before[-USUAL_RECORDS:], since
 
 
 def _losses(records: Sequence[Record]) -> list[float]:
