@@ -185,9 +185,10 @@ const charts = (() => {
     const aside = box.aside;
     const many = chart.series.length > 1;
     const shift = chart.total ? 1 : 0;
-    const colour = (k) => (k < shift ? "ink" : many ? palette[(k - shift) % 6] : "data");
+    const colour = (k) => (chart.series[k].limit ? "gone" : k < shift ? "ink" : many ? palette[(k - shift) % 6] : "data");
     if (many) {
       chart.series.forEach((one, k) => {
+        if (one.limit) return;
         const key = make("span");
         key.append(make("i", k < shift ? "k7" : "k" + (((k - shift) % 6) + 1)), one.label);
         box.keys.append(key);
@@ -225,8 +226,8 @@ const charts = (() => {
       scales: { x: { time: false }, y: { distr: view.log && positive ? 3 : 1, range } },
       series: [{}, ...chart.series.map((one, k) => ({
         label: one.label, width: one.points ? 0 : k === 0 || !chart.total ? 1.25 : 1,
-        stroke: () => colours[colour(k)], spanGaps: false,
-        points: one.points ? { show: true, size: 5, stroke: () => colours[colour(k)] }
+        stroke: () => colours[colour(k)], spanGaps: Boolean(one.limit),
+        points: one.limit ? { show: false } : one.points ? { show: true, size: 5, stroke: () => colours[colour(k)] }
           : { show: one.x.length < 40, size: 4 },
       }))],
       axes: [xAxis(), {
@@ -241,7 +242,7 @@ const charts = (() => {
         setCursor: [(u) => {
           const at = u.cursor.idx;
           if (at === null || at === undefined) { box.value.textContent = ""; return; }
-          const parts = chart.series.map((one, k) => {
+          const parts = chart.series.filter((one) => !one.limit).map((one, k) => {
             const found = shortNumber(nearest(u.data[0], u.data[k + 1], at));
             return many ? `${one.label} ${found || "-"}` : found;
           });
@@ -348,10 +349,34 @@ const charts = (() => {
 
   function redraw() { theme.read(); for (const { u } of plots) u.redraw(false, true); }
 
+  function move(share) {
+    const [first, last] = state.view;
+    zoom(first + share * (last - first), last + share * (last - first));
+  }
+
+  function scale(factor) {
+    const [first, last] = state.view;
+    const middle = (first + last) / 2, half = (last - first) * factor / 2;
+    zoom(middle - half, middle + half);
+  }
+
+  function listen(more) {
+    const keys = {
+      0: reset, ArrowLeft: () => move(-0.2), ArrowRight: () => move(0.2),
+      "+": () => scale(0.6), "=": () => scale(0.6), "-": () => scale(1 / 0.6), ...more,
+    };
+    document.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.target instanceof HTMLElement && event.target.closest("input, select, textarea, .scroll")) return;
+      const act = keys[event.key];
+      if (act) { event.preventDefault(); act(); }
+    });
+  }
+
   window.addEventListener("resize", resize);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   // Paper is white whatever the screen is.
   matchMedia("print").addEventListener("change", redraw);
 
-  return { build, add, options, xAxis, onSelect, lines, heat, zoom, reset, current, state, plots, stepText, axisWidth, drawBands, redraw };
+  return { build, add, options, xAxis, onSelect, lines, heat, zoom, reset, current, listen, state, axisWidth };
 })();

@@ -138,33 +138,14 @@
     const room = Math.max((last - first) * 0.7, 40);
     charts.zoom(first - room, last + room);
   }
-  function move(share) {
-    const [first, last] = charts.current();
-    charts.zoom(first + share * (last - first), last + share * (last - first));
-  }
-  function scale(factor) {
-    const [first, last] = charts.current();
-    const middle = (first + last) / 2, half = (last - first) * factor / 2;
-    charts.zoom(middle - half, middle + half);
-  }
   function toggleLog() {
     const [first, last] = charts.current();
     for (const one of drawn) one.setLog(!one.view.log);
     charts.zoom(first, last);
   }
 
-  const keys = {
-    0: charts.reset, n: () => show(at + 1), p: () => show(at - 1), l: toggleLog,
-    ArrowLeft: () => move(-0.2), ArrowRight: () => move(0.2),
-    "+": () => scale(0.6), "=": () => scale(0.6), "-": () => scale(1 / 0.6),
-  };
-  document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.target instanceof HTMLElement && event.target.closest("input, select, textarea, .scroll")) return;
-    const act = keys[event.key];
-    if (act) { event.preventDefault(); act(); }
-  });
-  for (const [id, act] of [["whole", charts.reset], ["previous", keys.p], ["next", keys.n]]) {
+  charts.listen({ n: () => show(at + 1), p: () => show(at - 1), l: toggleLog });
+  for (const [id, act] of [["whole", charts.reset], ["previous", () => show(at - 1)], ["next", () => show(at + 1)]]) {
     const button = document.getElementById(id);
     button.disabled = id !== "whole" && !data.incidents.length;
     button.addEventListener("click", act);
