@@ -30,6 +30,13 @@ def diagnose(
             show_default="nothing is written",
         ),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write a page with charts and post-mortems into this one file.",
+            show_default="nothing is written",
+        ),
+    ] = None,
     verbose: Verbose = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -60,4 +67,8 @@ def diagnose(
         output.print_view(report, questions=verbose)
     if out is not None:
         output.write_files(report, report_folder(out, path))
+    if html is not None:
+        from trimtab.report.pages.dashboard import dashboard_page
+
+        output.write_page(dashboard_page(report), html)
     raise typer.Exit(ExitCode.FINDINGS if report.incidents else ExitCode.CLEAN)
