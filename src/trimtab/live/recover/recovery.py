@@ -86,8 +86,8 @@ class Recovery:
 
     @property
     def num_skipped(self) -> int:
-        """How many batches have been left out so far."""
-        return sum(position < self.tape.position for position in self._quarantined)
+        """How many batches have been left out by their position so far."""
+        return sum(isinstance(at, int) and at < self.tape.position for at in self._quarantined)
 
     @property
     def _is_first_rank(self) -> bool:
