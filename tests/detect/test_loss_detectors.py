@@ -121,6 +121,17 @@ def test_in_a_thinned_log_what_a_run_reaches_by_itself_is_only_a_warning() -> No
     assert alarm_ticks(thinned(wild)) == [AT]
 
 
+def test_in_a_thinned_log_a_wild_run_alarms_if_the_norm_rises_with_the_loss() -> None:
+    loss = falling_loss(LENGTH, seed=3, noise=0.04)
+    norm = np.exp(np.random.default_rng(3).normal(-1.0, 0.08, LENGTH))
+    loss[100:AT:200] += 0.24
+    norm[100:AT:200] *= 1.4
+    loss[AT] = loss[AT - 1] + 0.36
+    norm[AT] *= 1.8
+    columns = {"loss": Column.complete(loss), "grad_norm": Column.complete(norm)}
+    assert alarm_ticks(Block.from_columns(columns, step=100 * np.arange(LENGTH))) == [AT]
+
+
 def test_loss_and_norm_together_need_less_than_each_alone() -> None:
     loss, norm = np.full(3, 0.18), np.full(3, 1.7)
     assert found(run(loss=loss)) == []
