@@ -58,7 +58,7 @@ def assemble(
         try:
             filled = pool.map(lambda job: _fill(table, *job), jobs)
         except RuntimeError:  # a program that ends starts no threads any more
-            filled = map(lambda job: _fill(table, *job), jobs)
+            filled = (_fill(table, *job) for job in jobs)
         for done, (span, losses) in enumerate(zip(spans, filled, strict=True), 1):
             _strike_out(table, span.start, losses)
             damage.extend(losses.damage)

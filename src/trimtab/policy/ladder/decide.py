@@ -116,7 +116,7 @@ def _applies(act: Act, situation: Situation) -> bool:
 
 
 def _relaunch_fits(situation: Situation) -> bool:
-    """Whether only a new process helps: the state in memory is wrong, or a device computes wrong."""
+    """Whether only a new process helps: the loaded state is wrong, or a device is."""
     return situation.family is Family.RESUME or situation.suspect_rank is not None
 
 
