@@ -137,8 +137,8 @@ class TrainerAdapter:
         self._replaced.append((owner, name, vars(owner).get(name)))
         setattr(owner, name, call)
 
-    def end(self, how: str) -> None:
-        """Put back what was replaced, and close the guard."""
+    def end(self, how: str | None) -> None:
+        """Put back what was replaced, and close the guard; None lets the guard say how."""
         for owner, name, found in reversed(self._replaced):
             if found is None:  # the method of its class shows again
                 vars(owner).pop(name, None)
