@@ -1,6 +1,7 @@
 """Trimtab in other people's trainers and trackers.
 
 trainers/   one adapter per trainer, on one interface
+hf.py       `TrimtabCallback` for the Hugging Face Trainer and TRL
 
 Nothing below this folder knows a trainer. Each module needs the package that it is named after.
 """

@@ -17,27 +17,13 @@ from trimtab.live.loop.step_iterator import StepIterator
 from trimtab.live.loop.step_loop import BatchSource, LoaderSource, Step, StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.numbers import Number, OddNumber
+from trimtab.live.measure.step_meter import is_reserved
 from trimtab.live.recover.order import Order
 from trimtab.live.recover.recovery import Recovery
 from trimtab.live.shield import log
 
 if TYPE_CHECKING:
     from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
-
-RESERVED = frozenset(
-    {
-        *(signals.LOSS, signals.GRAD_NORM, signals.TOKENS, signals.CLIPPED_GRAD_NORM, signals.LR),
-        signals.PLANNED_LR,
-        *(signals.LOSS_SCALE, signals.DISCARDED, signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK),
-        *(signals.PARAM_NORM, signals.UPDATE_NORM, signals.UPDATE_PER_LR, signals.ADAM_STEP),
-        *(signals.ADAM_M_NORM, signals.ADAM_V_NORM, signals.GRAD_MOMENTUM_COSINE),
-        *(signals.GRAD_TO_V_RMS, signals.ZERO_GRAD_SHARE, signals.FINGERPRINT),
-        *(signals.UNIQUE_TOKEN_SHARE, signals.TOKEN_RARITY, signals.SHIFT_SHARE),
-        signals.RESUME_AUDIT,
-        *signals.CLOCKS,
-    }
-)
-"""Signals that trimtab measures itself; a user's signal may not take their names."""
 
 
 class Guard:
@@ -78,6 +64,11 @@ class Guard:
         """The incidents of the run so far; empty on all ranks but the first."""
         recorder = self._monitor.recorder
         return () if recorder is None else recorder.incidents
+
+    @property
+    def data_position(self) -> int:
+        """The position of the next batch of `guard.steps`."""
+        return self._source.position
 
     def record(
         self,
@@ -167,6 +158,10 @@ class Guard:
                     monitor.meter.give_squares_before_clip(squares)
         return norm
 
+    def look_at_random_state(self) -> None:
+        """For the resume audit: a trainer may restore random numbers after its first batch."""
+        self._states.look_at_generators()
+
     def skip(self) -> None:
         """The step that was recorded is not taken: call it instead of `optimizer.step()`."""
         self._monitor.skip()
@@ -215,8 +210,8 @@ class Guard:
         `batches` are what the loader gives, where the trainer has begun to read it itself. Make one
         for each epoch, and ask it for every step.
         """
-        if data_position is None:
-            data_position, self._resumed_position = self._resumed_position, None
+        resumed, self._resumed_position = self._resumed_position, None
+        data_position = resumed if data_position is None else data_position
         if self._iterator is not None:
             self._iterator.end_step()
         self._states.look_at_generators()  # making an iterator may draw from them
@@ -333,7 +328,7 @@ class Guard:
         monitor = self._monitor
         if monitor.recorder is None:
             return
-        if name in RESERVED or name.startswith((signals.GRAD_NORM_OF, signals.ACTIVATION_RMS)):
+        if is_reserved(name):
             self._report_once(f"trimtab: {name!r} is a signal of trimtab; give yours another name")
             return
         with monitor.shields.user.guarding("record"):

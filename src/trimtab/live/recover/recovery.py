@@ -85,6 +85,11 @@ class Recovery:
             monitor.recorder.event(RECOVERY, monitor.next_step, facts)
 
     @property
+    def num_skipped(self) -> int:
+        """How many batches have been left out so far."""
+        return sum(position < self.tape.position for position in self._quarantined)
+
+    @property
     def _is_first_rank(self) -> bool:
         return self._monitor.sync.ranks.group.rank == 0
 
