@@ -76,6 +76,10 @@ class BatchTape:
         """Pass over these positions, now and later."""
         self._skipped |= set(positions)
 
+    def skips(self, position: int) -> bool:
+        """Whether a position is passed over."""
+        return position in self._skipped
+
     def next_batch(self, *, continues_step: bool = False) -> tuple[int, Any] | None:
         """Position and batch that come next; None at the end of the loader.
 

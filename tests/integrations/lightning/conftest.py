@@ -5,7 +5,7 @@ import pytest
 LIGHTNING = (
     "ignore:.*does not have many workers.*",
     "ignore:.*`isinstance.treespec, LeafSpec.` is deprecated.*",
-    "ignore:GPU available but not used.*",
+    "ignore:.*exists and is not empty.*",
 )
 
 

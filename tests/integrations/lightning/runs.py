@@ -16,7 +16,7 @@ from trimtab.integrations.lightning import TrimtabCallback
 NO_NAN = -1
 
 
-class Module(L.LightningModule):
+class Module(L.LightningModule):  # type: ignore[misc]
     """The tiny model of the other tests; the loss of one batch can be made NaN."""
 
     def __init__(self, nan_at: int = NO_NAN, **optimizer: Any) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.integrations.lightning.runs import Module, Run, watched
+from tests.integrations.lightning.test_recover import MANUAL, Flips
 from tests.live.tiny import assert_same_bits, journal_of
 from tests.ranks import run_ranks
 
@@ -65,3 +66,19 @@ def test_a_nan_on_one_rank_is_discarded_on_both(tmp_path: Path) -> None:
     assert one == other
     assert all(np.isfinite(parameter).all() for parameter in one)
     assert np.isnan(journal_of(tmp_path).column("loss").values).tolist().index(True) == 5
+
+
+def go_back(rank: int, accumulate: int, folder: Path) -> int:
+    """Both ranks damage a weight; the first one orders the way back."""
+    run = Run(steps=30, accumulate=accumulate, ranks=2, trainer=join_ranks(rank))
+    straight, _ = run.fit([watched(folder / "straight", "recover", config=MANUAL)])
+    callback = watched(folder / "back", "recover", config=MANUAL)
+    returned, trainer = run.fit([callback, Flips(callback, {17: 10})])
+    assert_same_bits(straight, returned)
+    return int(trainer.global_step)
+
+
+@pytest.mark.parametrize("accumulate", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_both_ranks_go_back_together(accumulate: int, tmp_path: Path) -> None:
+    assert run_ranks(go_back, 2, accumulate, tmp_path) == [30, 30]
+    assert max(journal_of(tmp_path / "back").attempt) == 1

@@ -2,4 +2,5 @@
 
 adapter.py   what all of them share: start, data, what is replaced on the trainer, end
 hf/          the Hugging Face Trainer and TRL
+lightning/   the Lightning Trainer
 """
