@@ -19,10 +19,11 @@ NO_NAN = -1
 class Module(L.LightningModule):  # type: ignore[misc]
     """The tiny model of the other tests; the loss of one batch can be made NaN."""
 
-    def __init__(self, nan_at: int = NO_NAN, **optimizer: Any) -> None:
+    def __init__(self, nan_at: int = NO_NAN, planned: int = 50, **optimizer: Any) -> None:
         super().__init__()
         self.model = make_model()
         self.nan_at = nan_at
+        self._planned = planned
         self.seen: list[float] = []
         """The loss of each batch, as the trainer has not changed it."""
         self._options = {"lr": 1e-2, **optimizer}
@@ -34,7 +35,7 @@ class Module(L.LightningModule):  # type: ignore[misc]
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), **self._options)
-        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self._planned)
         return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
 
