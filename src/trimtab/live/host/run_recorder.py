@@ -284,6 +284,7 @@ class RunRecorder:
 
     def _report(self, change: IncidentChange) -> None:
         incident = change.incident
+        explained = self._explain(incident)
         self.journal.event(
             "incident",
             incident.last.step,
@@ -293,9 +294,10 @@ class RunRecorder:
             peak_loss=incident.peak.loss if incident.peak.loss is not None else math.nan,
             incident_class=incident.incident_class,
             symptoms=incident.symptoms,
+            cause=_cause(explained),
         )
         self._batches.freeze(incident)
-        self._incident_log.report(change, self._explain(incident))
+        self._incident_log.report(change, explained)
 
     def _explain(self, incident: Incident) -> IncidentReport | None:
         """What the last records say about an incident; None if they are too few."""
@@ -315,6 +317,12 @@ class RunRecorder:
         )
         report = build_report(self._made, source, name=str(self.run.root))
         write_incidents(report, self.run.incidents)
+
+
+def _cause(explained: IncidentReport | None) -> str | None:
+    """The likely cause in a few words; None if it is not known."""
+    cause = None if explained is None else explained.diagnosis.cause
+    return None if cause is None else f"{cause.id} {cause.title}"
 
 
 def _past(earlier: Block, first_step: int) -> JournalPast | None:
