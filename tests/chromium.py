@@ -11,7 +11,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,11 @@ class Browser:
         sent = (e for e in self.events if e["method"] == "Network.requestWillBeSent")
         return [event["params"]["request"]["url"] for event in sent]
 
+    def close(self) -> None:
+        """Close the connection."""
+        self._file.close()
+        self._socket.close()
+
     def _keep(self, message: dict[str, Any]) -> None:
         self.events.append(message)
         if message["method"] == "Page.javascriptDialogOpening":
@@ -169,7 +174,8 @@ def chromium() -> Iterator[Browser]:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
-            yield Browser(_page_address(Path(folder)))
+            with closing(Browser(_page_address(Path(folder)))) as browser:
+                yield browser
         finally:
             process.terminate()
             process.wait(30)

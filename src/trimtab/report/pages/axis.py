@@ -14,9 +14,9 @@ HEAD_SHARE, MIN_VALUES = 0.1, 20
 """The first tenth of a long enough run does not set the range: the loss of an untrained model would
 flatten the rest."""
 
-SPREADS = 12.0
-"""A peak beyond this many spreads of most values leaves the chart at its edge, where it is
-marked."""
+SPREADS = 30.0
+"""A peak beyond this many spreads of most values leaves the chart at its edge, where it is marked;
+with more, the rest of the curve would be flatter than 4 of its 130 pixels."""
 
 
 def choose_axis(values: FloatArray) -> dict[str, Any]:
