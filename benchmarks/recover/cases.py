@@ -88,6 +88,7 @@ FAULTS = (
     Case(kind="F24"),
     Case(kind="F11", make=ShortOverflow, by=Clock.TICK, label="F11-3"),
     Case(kind="F11"),
+    Case(kind="natural-fp16"),
     Case(kind="F04", severity=0.95, make=GarbageShift, label="F04-garbage"),
     Case(kind="F22"),
     Case(kind="F21"),
