@@ -97,6 +97,10 @@ class BatchTape:
         entry = self._entry_at(position)
         return None if entry is None else entry.source
 
+    def skips(self, position: int) -> bool:
+        """Whether a position is passed over."""
+        return position in self._skipped
+
     def next_batch(self, *, continues_step: bool = False) -> tuple[int, Any] | None:
         """Position and batch that come next; None at the end of the loader.
 

@@ -85,6 +85,11 @@ class Recovery:
             monitor.recorder.event(RECOVERY, monitor.next_step, facts)
 
     @property
+    def num_skipped(self) -> int:
+        """How many batches have been left out by their position so far."""
+        return sum(isinstance(at, int) and at < self.tape.position for at in self._quarantined)
+
+    @property
     def _is_first_rank(self) -> bool:
         return self._monitor.sync.ranks.group.rank == 0
 

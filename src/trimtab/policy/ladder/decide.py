@@ -111,8 +111,13 @@ def _applies(act: Act, situation: Situation) -> bool:
     if act is Act.QUARANTINE:
         return situation.source is not None
     if act is Act.RELAUNCH:
-        return situation.family is Family.RESUME or situation.suspect_rank is not None
+        return _relaunch_fits(situation) or situation.target is None
     return True
+
+
+def _relaunch_fits(situation: Situation) -> bool:
+    """Whether only a new process helps: the loaded state is wrong, or a device is."""
+    return situation.family is Family.RESUME or situation.suspect_rank is not None
 
 
 def _option(act: Act, situation: Situation, reading: Reading | None) -> Option:
@@ -159,7 +164,8 @@ def _refusal(act: Act, situation: Situation, reading: Reading | None, config: La
             return f"lowered {situation.lr_reductions} times already"
     if act is Act.RELAUNCH and (not situation.relaunches_left or Act.RELAUNCH in situation.tried):
         return "nothing would start the run again, or it has been tried"
-    if act is Act.STOP and not harmed and situation.bad_recently < STUCK:
+    ends_run = act is Act.STOP or (act is Act.RELAUNCH and not _relaunch_fits(situation))
+    if ends_run and not harmed and situation.bad_recently < STUCK:
         return "the weights show no harm"
     return ""
 
