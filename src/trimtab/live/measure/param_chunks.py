@@ -1,6 +1,6 @@
 """Parameters with their gradients and moments, cut into chunks that are quick to work on."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,11 @@ class ParamChunk:
     grads: list[torch.Tensor] = field(default_factory=list)
     m: list[torch.Tensor] = field(default_factory=list)
     v: list[torch.Tensor] = field(default_factory=list)
+
+    @property
+    def columns(self) -> tuple[list[torch.Tensor], ...]:
+        """Weights, gradients and moments, in this order; the last ones may be missing."""
+        return self.weights, self.grads, self.m, self.v
 
 
 @dataclass(slots=True)
@@ -87,17 +92,37 @@ def families(
             for chosen, has in ((with_moments, True), (without_moments, False)):
                 if chosen:
                     step = _step_of(optimizer.state[chosen[0]], device) if has else None
-                    cut = _cut(optimizer, chosen, index_of, has, is_sampled=is_sampled)
+                    cut = _cut(chosen, index_of, _tensors_of(optimizer, has, is_sampled))
                     yield ParamFamily(group, is_decoupled, step, cut)
 
 
+def weight_chunks(
+    parameters: Sequence[torch.Tensor], index_of: dict[torch.Tensor, int]
+) -> Iterator[ParamChunk]:
+    """The weights alone, whole."""
+    return _cut(parameters, index_of, lambda parameter: [local(parameter.detach())])
+
+
+def _tensors_of(
+    optimizer: Optimizer, has_moments: bool, is_sampled: bool
+) -> Callable[[torch.Tensor], list[torch.Tensor]]:
+    """A parameter with its gradient and moments, as this rank holds them."""
+
+    def tensors_of(parameter: torch.Tensor) -> list[torch.Tensor]:
+        tensors = [parameter, parameter.grad]
+        if has_moments:
+            state = optimizer.state[parameter]
+            tensors += [state["exp_avg"], state["exp_avg_sq"]]
+        parts = [local(tensor) for tensor in tensors if tensor is not None]
+        return [sample_of(part) for part in parts] if is_sampled else parts
+
+    return tensors_of
+
+
 def _cut(
-    optimizer: Optimizer,
     parameters: Sequence[torch.Tensor],
     index_of: dict[torch.Tensor, int],
-    has_moments: bool,
-    *,
-    is_sampled: bool,
+    tensors_of: Callable[[torch.Tensor], list[torch.Tensor]],
 ) -> Iterator[ParamChunk]:
     """The parameters' flat tensors, cut and gathered to chunks of one size."""
     is_cpu = local(parameters[0]).device.type == "cpu"
@@ -105,13 +130,7 @@ def _cut(
     chunk = ParamChunk()
     small: list[tuple[int, list[torch.Tensor]]] = []
     for parameter in parameters:
-        tensors = [parameter, parameter.grad]
-        if has_moments:
-            state = optimizer.state[parameter]
-            tensors += [state["exp_avg"], state["exp_avg_sq"]]
-        parts = [local(tensor) for tensor in tensors if tensor is not None]
-        if is_sampled:
-            parts = [sample_of(part) for part in parts]
+        parts = tensors_of(parameter)
         if parts[0].numel() <= SMALL_ELEMENTS and is_cpu:
             small.append((index_of[parameter], parts))
             continue
@@ -120,8 +139,7 @@ def _cut(
         while start < flat[0].numel():
             stop = min(start + room, flat[0].numel())
             chunk.indices.append(index_of[parameter])
-            columns = (chunk.weights, chunk.grads, chunk.m, chunk.v)
-            for column, tensor in zip(columns, flat, strict=False):
+            for column, tensor in zip(chunk.columns, flat, strict=False):
                 column.append(tensor[start:stop])
             room -= stop - start
             start = stop
@@ -146,9 +164,8 @@ def _join(small: list[tuple[int, list[torch.Tensor]]]) -> Iterator[ParamChunk]:
         joined = [[torch._C._nn.flatten_dense_tensors(column)] for column in columns]
         lengths = [parts[0].numel() for _, parts in now]
         chunk = ParamChunk(is_joined=True, lengths=lengths, indices=[index for index, _ in now])
-        chunk.weights, chunk.grads, *moments = joined
-        if moments:
-            chunk.m, chunk.v = moments
+        for column, tensor in zip(chunk.columns, joined, strict=False):
+            column += tensor
         yield chunk
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch.optim import Optimizer
 
-from trimtab.live.measure.param_chunks import ParamChunk, ParamFamily, families
+from trimtab.live.measure.param_chunks import ParamChunk, ParamFamily, families, weight_chunks
 from trimtab.live.ranks.shards import norm_dtype, real
 
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
@@ -60,6 +60,18 @@ def sum_state(
     if not parts:
         return None
     return StateSums(indices=indices, values=torch.cat(parts, dim=1), step=step)
+
+
+def sum_weights(
+    parameters: Sequence[torch.Tensor], index_of: dict[torch.Tensor, int]
+) -> tuple[list[int], torch.Tensor]:
+    """The squares of whole weights, for each piece, with the parameter that it belongs to."""
+    indices: list[int] = []
+    sums = _Columns(indices)
+    for chunk in weight_chunks(parameters, index_of):
+        sums.add(chunk, _squares(chunk, chunk.weights))
+    (found,) = sums.rows()
+    return indices, found
 
 
 def squares(tensors: Tensors) -> torch.Tensor:

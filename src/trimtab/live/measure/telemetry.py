@@ -16,10 +16,10 @@ from torch.optim import Optimizer
 from trimtab.core import signals
 from trimtab.live.measure.gradients import GradientNorm
 from trimtab.live.measure.numbers import root
-from trimtab.live.measure.param_chunks import RUN_ELEMENTS, SAMPLE_RUNS, sample_of
+from trimtab.live.measure.param_chunks import RUN_ELEMENTS, SAMPLE_RUNS
 from trimtab.live.measure.roles import assign_roles
 from trimtab.live.measure.shard_weights import ShardWeights
-from trimtab.live.measure.state_sums import BY_ROLE, WHOLE, squares, sum_state
+from trimtab.live.measure.state_sums import BY_ROLE, WHOLE, squares, sum_state, sum_weights
 from trimtab.live.optimizers import parameters_of
 from trimtab.live.ranks.shards import local
 
@@ -39,7 +39,7 @@ class Telemetry:
         *,
         is_sampled: bool = False,
     ) -> None:
-        """With `is_sampled` norms are computed from a few thousand elements of each tensor."""
+        """With `is_sampled`, all but the weights is computed from some elements of each tensor."""
         self._is_sampled = is_sampled
         self._model = model
         self._optimizers = optimizers
@@ -66,6 +66,7 @@ class Telemetry:
         copies = [self._gradients.copies_of(parameter) for parameter in self.parameters]
         sizes = [local(parameter).numel() for parameter in self.parameters]
         held = [size / n for size, n in zip(sizes, copies, strict=True)]
+        self._whole_weights = ShardWeights(copies, roles, self._device)
         if self._is_sampled:  # what is measured of a tensor stands for all of it
             most = SAMPLE_RUNS * RUN_ELEMENTS
             pairs = zip(copies, sizes, strict=True)
@@ -104,8 +105,19 @@ class Telemetry:
                 sums[size - 3] = 1.0
         sums[size - 2] = self._num_elements
         sums[size - 1] = 1.0
-        self._add_still_weights(sums, () if state is None else state.indices)
+        if self._is_sampled:
+            self._put_whole_weights(sums)
+        else:
+            self._add_still_weights(sums, () if state is None else state.indices)
         return sums
+
+    def _put_whole_weights(self, sums: torch.Tensor) -> None:
+        """Weights are measured whole, also in a sample: one flipped bit can ruin a run."""
+        here = [p for p in self.parameters if local(p).device == self._device]
+        if here:
+            indices, found = sum_weights(here, self._index_of)
+            weights = found * self._whole_weights.weights(indices)
+            sums[: self._weights.num_roles] = self._whole_weights.by_role(indices, weights)
 
     def _add_still_weights(self, sums: torch.Tensor, moved: Sequence[int]) -> None:
         """Add the weights that have no gradient; `sums` begins with the weights by role."""
@@ -117,8 +129,6 @@ class Telemetry:
         ]
         if still:
             weights = [local(self.parameters[index].detach()) for index in still]
-            if self._is_sampled:
-                weights = [sample_of(weight) for weight in weights]
             found = squares(weights) * self._weights.weights(still)
             sums[: self._weights.num_roles] += self._weights.by_role(still, found)
 

@@ -206,6 +206,8 @@ def _reason(chosen: Option, situation: Situation, reading: Reading | None) -> st
         words.append(f"source {situation.source}")
     if situation.positions is not None and chosen.act in (Act.STOP, *SKIPPING):
         words.append("data positions {} to {}".format(*situation.positions))
+    if situation.note and chosen.act is Act.STOP:
+        words.append(situation.note)
     if situation.recurrences:
         words.append(f"came back {situation.recurrences} times")
     return f"{'; '.join(words)}: {chosen.act} costs least ({chosen.cost:.0f} steps)"

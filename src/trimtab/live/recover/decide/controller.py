@@ -219,6 +219,7 @@ class Controller:
             last_depth=tried[-1].depth if tried else 0,
             slots=view.slots,
             positions=(positions[0], positions[-1]) if positions else None,
+            note=evidence.precision_note(recent, situation.onset),
             resumed_at=self._recorder.resumed_at,
             rollbacks=rollbacks,
             skipped=skipped,
