@@ -352,6 +352,20 @@ def test_decisions_computed_again_from_their_file_are_the_same(cases: list[Situa
         assert recompute(path) == (len(cases), [])
 
 
+def test_a_stop_names_what_a_person_should_look_at() -> None:
+    again = look(
+        Symptom.NONFINITE_LOSS,
+        probe=math.nan,
+        probe_waited=2,
+        recurrences=2,
+        last_depth=50,
+        tried=(Act.RESTORE, Act.RESTORE),
+        note="output of blocks.3 grew 900 times",
+    )
+    assert again.act is Act.STOP
+    assert "output of blocks.3 grew 900 times" in again.reason
+
+
 def test_a_decision_that_was_changed_is_found(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
     case = situation(Symptom.STATE_LOST)

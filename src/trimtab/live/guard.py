@@ -277,15 +277,16 @@ class Guard:
         if self.recovery is not None and held:
             self.recovery.order(Order(to=None, release=names or held))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, with_random_state: bool = True) -> dict[str, Any]:
         """What belongs into a checkpoint: save it in the same moment as the rest.
 
         What the gate has learnt, the same on every rank; and what the state is like now (`audit`,
-        as text), so that a resume from it can be checked. Reads the device.
+        as text), so that a resume from it can be checked. Reads the device. Without the random
+        state a resume is not checked for it: some trainers do not save it.
         """
         gate = self._monitor.gate
         state: dict[str, Any] = {} if gate is None else {"gate": gate.rule.state_dict()}
-        audit = self._states.save(with_generators=True)
+        audit = self._states.save(with_generators=with_random_state)
         return state if audit is None else {**state, "audit": audit}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -63,6 +63,12 @@ MIN_SLOPE, DEFAULT_SLOPE = 1e-6, 1e-3
 
 def harm(situation: Situation, reading: Reading | None) -> float:
     """Steps lost if nothing is done, given that something is wrong; inf if the run is lost."""
+    seen = _seen_harm(situation, reading)
+    # Of a device that computes wrongly only a part shows.
+    return seen if situation.suspect_rank is None else max(seen, STATE_SHARE * HORIZON_STEPS)
+
+
+def _seen_harm(situation: Situation, reading: Reading | None) -> float:
     family = situation.family
     if family in (Family.SLOW, Family.OTHER, Family.GRADIENT):
         return 0.0 if reading is None else _steps(situation, reading.excess)
