@@ -110,6 +110,13 @@ def make_trainer(
     return trainer
 
 
+def use_fp16(accelerator: Any, scale: float) -> None:
+    """fp16 with loss scaling on the CPU, where accelerate has neither; before `prepare`."""
+    accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    accelerator.native_amp = True
+    accelerator.state._mixed_precision = "fp16"
+
+
 def bits(trainer: Any) -> str:
     """A checksum of parameters, optimizer state, schedule and random numbers."""
     digest = hashlib.sha256()

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from benchmarks.operations import Counting
-from tests.integrations.hf_runs import Sequences, TinyForCausalLM, bits, make_trainer
+from tests.integrations.hf_runs import Sequences, TinyForCausalLM, bits, make_trainer, use_fp16
 from tests.live.test_host_reads import READS
 from tests.live.tiny import journal_of
 from transformers import EarlyStoppingCallback, TrainerCallback
@@ -52,17 +52,10 @@ def logged(trainer: Any, name: str) -> list[float]:
     return [row[name] for row in trainer.state.log_history if name in row]
 
 
-def use_scaler(trainer: Any) -> None:
-    """fp16 with loss scaling on the CPU, where accelerate makes no scaler."""
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    trainer.accelerator.scaler = scaler
-    trainer.accelerator.native_amp = True
-
-
 def prepared(folder: Path, callback: Any, precision: str = "fp32", **arguments: Any) -> Any:
     trainer = make_trainer(folder, callback, bf16=precision == "bf16", **arguments)
     if precision == "fp16":
-        use_scaler(trainer)
+        use_fp16(trainer.accelerator, 2.0**10)
     return trainer
 
 

@@ -120,8 +120,12 @@ class TrainerAdapter:
             self._iterator = self.guard.step_iterator(
                 loader, size, batches=batches, data_position=position
             )
-        step = self._iterator.next_step(size)
-        return [] if step is None else list(step)
+        try:
+            step = self._iterator.next_step(size)
+            return [] if step is None else list(step)
+        except BaseException as error:  # a run that ends itself, or a loader that fails
+            self.end(f"raised {type(error).__name__}")
+            raise
 
     def replace(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
         """Call `function(original, ...)` instead of a method of this one object, until `end`."""
@@ -133,8 +137,8 @@ class TrainerAdapter:
         self._replaced.append((owner, name, vars(owner).get(name)))
         setattr(owner, name, call)
 
-    def end(self, how: str) -> None:
-        """Put back what was replaced, and close the guard."""
+    def end(self, how: str | None) -> None:
+        """Put back what was replaced, and close the guard; None lets the guard say how."""
         for owner, name, found in reversed(self._replaced):
             if found is None:  # the method of its class shows again
                 vars(owner).pop(name, None)
