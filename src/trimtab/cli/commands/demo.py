@@ -1,4 +1,4 @@
-"""`trimtab demo`: a run that goes wrong twice, and its post-mortems, in under a minute."""
+"""`trimtab demo`: a run that goes wrong twice, its page and post-mortems, in under a minute."""
 
 from pathlib import Path
 from typing import Annotated
@@ -37,7 +37,11 @@ def demo(
         report = diagnose(run_dir)
     output.print_view(report)
     output.print_goodput(report)
-    typer.echo(f"the run is in {run_dir}; see it again with: trimtab report {run_dir}", err=True)
+    with output.reported_errors():
+        directory = output.find_run(run_dir)
+    output.write_files(report, directory.incidents)
+    output.write_dashboard(report, directory)
+    typer.echo(f"See it again with: trimtab report {run_dir} --open", err=True)
 
 
 def _next_folder(out: Path) -> Path:
