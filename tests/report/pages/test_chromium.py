@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.chromium import CHROMIUM, Browser, chromium
+from tests.chromium import CHROMIUM, Browser, chromium, count_line_pixels
 from tests.cli.test_commands import write_run
 from tests.report.pages.hostile import PAYLOADS, hostile_report
 from tests.report.server.test_server import serving
@@ -124,20 +124,7 @@ def test_a_spike_of_one_step_is_seen_at_full_zoom_out(browser: Browser, tmp_path
     page = tmp_path / "page.html"
     page.write_text(dashboard_page(report_of(block_of({"loss": loss}))))
     browser.open(page.as_uri())
-    # The highest row of the canvas that has the colour of the line, in the column of the spike.
-    height = browser.evaluate(
-        """(() => {
-          const { u } = trimtabRun.drawn[0].entry;
-          const x = Math.round(u.valToPos(123457, "x", true));
-          const top = Math.round(u.valToPos(6.0, "y", true));
-          const pixels = u.ctx.getImageData(x - 2, top - 2, 5, 12).data;
-          let seen = 0;
-          for (let i = 0; i < pixels.length; i += 4)
-            if (pixels[i + 3] > 60 && pixels[i + 2] > pixels[i] + 60) seen++;
-          return seen;
-        })()"""
-    )
-    assert height >= 5
+    assert count_line_pixels(browser, 0, 123_457, 6.0) >= 5
 
 
 @pytest.mark.parametrize("width", [400, 1600])

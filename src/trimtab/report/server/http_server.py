@@ -243,8 +243,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _whole_number(query: dict[str, list[str]], name: str, last: str | None) -> int:
-    """The version that a stream goes on from; -1 if the request names none."""
+    """The version that a stream goes on from; 0, before the first one, if none is named."""
     for text in (last, *query.get(name, [])):
         if text is not None and text.isascii() and text.isdigit() and len(text) < 16:
             return int(text)
-    return -1
+    return 0
