@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -92,7 +93,13 @@ class KeepingSink:
 
 def ship(run: RunDirectory, *sinks: Sink, config: ShipConfig | None = None) -> bool:
     """Ship a run that is over; whether everything was sent."""
-    return Shipper(run, sinks, config or ShipConfig(), ShipLog(run, None)).run()
+    shipper = Shipper(run, sinks, config or ShipConfig(), ShipLog(run, None))
+    limit = threading.Timer(60, shipper.stop)  # what never succeeds is tried for ever
+    limit.start()
+    try:
+        return shipper.run()
+    finally:
+        limit.cancel()
 
 
 def start_shipper(

@@ -4,7 +4,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -69,8 +69,9 @@ class Mlflow(Server):
         self.num_batches = 0
         self.artifacts: dict[str, bytes] = {}
         self.authorization: set[str | None] = set()
-        self.lost_replies = 0
-        """Requests that are carried out and then get no reply."""
+        self.num_posts = 0
+        self.loses: Callable[[int], bool] = lambda number: False
+        """Whether the request of this number is carried out and then gets no reply."""
 
     def only_run(self) -> dict[str, Any]:
         (run,) = self.runs.values()
@@ -100,8 +101,8 @@ class _MlflowHandler(Quiet):
         except ValueError as error:
             self.answer(400, {"error_code": "INVALID_PARAMETER_VALUE", "message": str(error)})
             return
-        if self.server.lost_replies > 0:
-            self.server.lost_replies -= 1
+        self.server.num_posts += 1
+        if self.server.loses(self.server.num_posts):
             self.close_connection = True
             return
         self.answer(200, value)

@@ -47,20 +47,20 @@ class MlflowSink:
         """Find the run in MLflow, or create it."""
         self._run, self._memory = run, memory
         memory.values.setdefault("incidents", {})
+        # Each answer is saved at once, so that progress is made where most replies are lost.
         if "run_id" not in memory.values:
-            memory.values["run_id"] = self._given_run or self._find_or_create()
+            found = self._get_run(self._given_run) if self._given_run else self._find_or_create()
+            memory.values["run_id"] = run_id = str(found["run_id"])
+            memory.values["artifact_uri"] = str(found.get("artifact_uri", ""))
+            experiment = f"{self._rest.address}/#/experiments/{found.get('experiment_id', '0')}"
+            memory.values["link"] = f"{experiment}/runs/{run_id}"
             memory.save()
         self._run_id = str(memory.values["run_id"])
-        info = self._rest.get("runs/get", run_id=self._run_id).require_success().json()
-        found = info.get("run", {}).get("info", {})
-        self._artifact_uri = str(found.get("artifact_uri", ""))
-        experiment = found.get("experiment_id", "0")
-        link = f"{self._rest.address}/#/experiments/{experiment}/runs/{self._run_id}"
-        memory.values["link"] = link
-        memory.save()
-        with contextlib.suppress(Refused):  # parameters cannot change: those of the start stay
-            self._log(params=self._parameters())
-        self._set_status(RunStatus.RUNNING)
+        if not memory.values.get("has_parameters"):
+            with contextlib.suppress(Refused):  # those of an earlier launch stay: they are fixed
+                self._log(params=self._parameters())
+            memory.values["has_parameters"] = True
+            memory.save()
 
     def send(self, block: Block) -> None:
         """Send metrics in batches, and incidents as tags."""
@@ -86,19 +86,23 @@ class MlflowSink:
         """Nothing is due by the clock."""
 
     def finish(self, status: RunStatus) -> None:
-        """Attach the post-mortems."""
+        """Attach the post-mortems; the status came as an event."""
         stored = True
         for path in sorted(self._run.home.glob("incidents/*/postmortem.*")):
             name = f"trimtab/{path.parent.name}/{path.name}"
-            stored = stored and self._rest.put_artifact(self._artifact_uri, name, path.read_bytes())
+            uri = str(self._memory.values.get("artifact_uri", ""))
+            stored = stored and self._rest.put_artifact(uri, name, path.read_bytes())
         if not stored:
             self._log(tags={"trimtab.postmortems": f"on the training machine: {self._run.home}"})
-        self._set_status(status)
 
     def close(self) -> None:
         """Nothing stays open."""
 
-    def _find_or_create(self) -> str:
+    def _get_run(self, run_id: str) -> dict[str, Any]:
+        found = self._rest.get("runs/get", run_id=run_id).require_success().json()
+        return dict(found["run"]["info"])
+
+    def _find_or_create(self) -> dict[str, Any]:
         """The run with our key; creating one is not idempotent, so the key is saved first."""
         memory = self._memory
         if KEY not in memory.values:
@@ -115,7 +119,7 @@ class MlflowSink:
             },
         )
         for run in found.get("runs", []):
-            return str(run["info"]["run_id"])
+            return dict(run["info"])
         made = self._rest.post(
             "runs/create",
             {
@@ -123,11 +127,12 @@ class MlflowSink:
                 "run_name": self._run.name,
                 "tags": [
                     {"key": KEY, "value": key},
+                    {"key": "trimtab.status", "value": RunStatus.RUNNING.value},
                     {"key": "trimtab.version", "value": str(self._run.manifest.get("trimtab"))},
                 ],
             },
         )
-        return str(made["run"]["info"]["run_id"])
+        return dict(made["run"]["info"])
 
     def _experiment(self) -> str:
         given = os.environ.get("MLFLOW_EXPERIMENT_ID")
