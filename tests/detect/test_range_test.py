@@ -134,6 +134,12 @@ def test_a_mix_has_changed_only_if_both_statistics_say_so_and_nobody_planned_it(
     assert findings(MixShift, planned) == []
 
 
+def test_a_change_of_mix_is_found_after_a_long_quiet_run_as_record_by_record() -> None:
+    signals = token_statistics(share=-0.7, rarity=-0.9, length=6000)
+    (alarm,) = alarms(MixShift, block(6000, **signals))
+    assert 3000 < alarm.step < 3300
+
+
 def test_constant_token_statistics_are_no_shift() -> None:
     assert findings(MixShift, block(600, unique_token_share=0.5, token_rarity=5.0)) == []
     step = np.where(np.arange(600) < 300, 5.0, 6.0)

@@ -11,8 +11,9 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
-from trimtab.core.block import Block
+from trimtab.core.block import Block, FloatArray, IntArray
 from trimtab.core.detector import Detector, KnownChange, Row
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import TOKEN_RARITY, UNIQUE_TOKEN_SHARE
@@ -39,7 +40,11 @@ class MixShift(Detector):
     skips_odd_batches = True
 
     def __init__(self) -> None:
-        self._restart()
+        self._count, self._totals = 0, (0.0, 0.0)
+        self._means: list[tuple[float, float]] = []
+        """Of the share and the rarity."""
+        self._first_ticks: list[int] = []
+        """Of the records of each mean."""
 
     def on_event(self, change: KnownChange) -> None:
         """A planned change of the mix or of the batch."""
@@ -60,19 +65,49 @@ class MixShift(Detector):
         with np.errstate(invalid="ignore"):
             good = share.present & (share.values >= 0) & (share.values <= 1)
             good &= rarity.present & (rarity.values >= 0) & (rarity.values < _MAX_RARITY)
+        rows = np.flatnonzero(good)
+        shares, rarities, ticks = share.values[rows], rarity.values[rows], block.tick[rows]
         findings = []
-        for at in np.flatnonzero(good).tolist():
-            found = self._add(Seen.at(block, at, share.values[at]), float(rarity.values[at]))
-            if found is not None:
-                findings.append(found)
+        at = 0
+        while at < len(rows):
+            done = self._pass_quietly(shares[at:], rarities[at:], ticks[at:])
+            if not done:  # a mean is half done, the memory is filling, or there may be a shift
+                done = min(RECORDS_PER_MEAN - self._count, len(rows) - at)
+                for place in range(at, at + done):
+                    seen = Seen.at(block, int(rows[place]), shares[place])
+                    found = self._add(seen, float(rarities[place]))
+                    if found is not None:
+                        findings.append(found)
+            at += done
         return findings
+
+    def _pass_quietly(self, shares: FloatArray, rarities: FloatArray, ticks: IntArray) -> int:
+        """Pass the whole means before the first that may show a shift; return how many records."""
+        cells = min(len(shares) // RECORDS_PER_MEAN, _MEANS_AT_ONCE)
+        if not cells or self._count or len(self._means) < 2 * MEANS - 1:
+            return 0
+        count = cells * RECORDS_PER_MEAN
+        pairs = np.column_stack((_means_of(shares[:count]), _means_of(rarities[:count])))
+        known = np.concatenate((self._means, pairs))
+        windows = sliding_window_view(known[:, 0], 2 * MEANS)
+        before, newest = windows[:, :MEANS], windows[:, MEANS:]
+        error = np.sqrt((before.var(axis=1) + newest.var(axis=1)) / (MEANS - 1))
+        room = 0.99 * SHARE_LIMIT * error  # the exact test rounds differently
+        may_shift = ~(np.abs(newest.mean(axis=1) - before.mean(axis=1)) < room)
+        if may_shift.any():
+            cells = int(np.argmax(may_shift))
+            if not cells:
+                return 0
+        count = cells * RECORDS_PER_MEAN
+        first_ticks = [*self._first_ticks, *ticks[:count:RECORDS_PER_MEAN].tolist()]
+        self._first_ticks = first_ticks[1 - 2 * MEANS :]
+        last = known[: 2 * MEANS - 1 + cells][1 - 2 * MEANS :].tolist()
+        self._means = [(share, rarity) for share, rarity in last]
+        return count
 
     def _restart(self) -> None:
         self._count, self._totals = 0, (0.0, 0.0)
-        self._means: list[tuple[float, float]] = []
-        """Of the share and the rarity."""
-        self._first_ticks: list[int] = []
-        """Of the records of each mean."""
+        self._means, self._first_ticks = [], []
 
     def _add(self, seen: Seen, rarity: float) -> Finding | None:
         if not self._count:
@@ -112,6 +147,15 @@ class MixShift(Detector):
 
 _MAX_RARITY = 1e6
 """In nats; more is damage, and its square would overflow."""
+
+_MEANS_AT_ONCE = 1024
+"""Means that are compared at once: one that may show a shift wastes the work on those after it."""
+
+
+def _means_of(values: FloatArray) -> FloatArray:
+    """The means of whole groups of records, added in order as `update` does."""
+    grouped = values.reshape(-1, RECORDS_PER_MEAN)
+    return np.asarray(np.add.accumulate(grouped, axis=1)[:, -1] / RECORDS_PER_MEAN)
 
 
 def _student_t(means: Sequence[float]) -> float:
