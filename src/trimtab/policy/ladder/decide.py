@@ -147,6 +147,8 @@ def _refusal(act: Act, situation: Situation, reading: Reading | None, config: La
             return "every snapshot is from after the resume"
         if situation.rollbacks >= config.max_rollbacks:
             return f"{situation.rollbacks} rollbacks in {config.window_steps} steps already"
+        if situation.suspect_rank is not None and not harmed and situation.bad_recently < STUCK:
+            return "a rank that computes wrongly goes on after a rollback"
         if _is_one_slow_signal(situation) and not harmed and situation.bad_recently < STUCK:
             return "one slow signal alone"
     if act in SKIPPING:

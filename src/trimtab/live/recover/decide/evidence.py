@@ -133,19 +133,36 @@ def positions_since(records: Sequence[Record], step: int, next_position: int) ->
     return tuple(range(min(starts), next_position)) if starts else ()
 
 
-def odd_ranks(records: Sequence[Record], onset: int) -> list[int]:
-    """The rank that each odd step since the onset names: its loss was far above the others'."""
-    usual = usual_loss(records, onset)
-    if usual is None:
-        return []
-    limit = usual[0] + ODD_SIGMAS * usual[1]
+def odd_gradients(recent: Sequence[Record], records: Sequence[Record]) -> list[Record]:
+    """The recent records whose gradient was far above usual, or which were discarded."""
+    limit = _limit(records, signals.GRAD_NORM)
+    return [
+        record
+        for record in recent
+        if is_bad(record) or not record.signals.get(signals.GRAD_NORM, 0.0) <= limit
+    ]
+
+
+def odd_ranks(recent: Sequence[Record], records: Sequence[Record]) -> list[int]:
+    """The rank that each odd step names: its loss was far above that of all ranks."""
+    limit = _limit(records, signals.LOSS)
     return [
         int(record.signals[signals.MAX_LOSS_RANK])
-        for record in records
-        if record.step >= onset
-        and signals.MAX_LOSS_RANK in record.signals
+        for record in recent
+        if signals.MAX_LOSS_RANK in record.signals
         and not record.signals.get(signals.MAX_RANK_LOSS, 0.0) <= limit
     ]
+
+
+def _limit(records: Sequence[Record], name: str) -> float:
+    """What is odd of a signal: far above its median; inf if too little is known."""
+    values = [record.signals[name] for record in records if name in record.signals]
+    values = [value for value in values if math.isfinite(value)]
+    if len(values) < MIN_USUAL:
+        return math.inf
+    middle = statistics.median(values)
+    spread = 1.4826 * statistics.median(abs(value - middle) for value in values)
+    return middle + ODD_SIGMAS * spread
 
 
 def precision_note(records: Sequence[Record], onset: int) -> str:
