@@ -129,8 +129,8 @@ class Controller:
             if self._is_due(incident, watched, view) and self._decide(incident, watched, view):
                 return
             if watched.look_at is not None:
-                is_watching = True
-                oldest = min(oldest or incident.onset.step, incident.onset.step)
+                is_watching, onset = True, evidence.onset_of(incident)
+                oldest = onset if oldest is None else min(oldest, onset)
         self._keep_before(oldest)
         if is_watching:
             self._suspicion = None
@@ -163,7 +163,7 @@ class Controller:
     def _decide(self, incident: Incident, watched: _Watched, view: RunView) -> bool:
         """Decide about an incident; whether anything was ordered."""
         records = self._recorder.recent
-        if not evidence.oddity(records, incident.onset.step).is_known:
+        if not evidence.oddity(records, evidence.onset_of(incident)).is_known:
             return False  # the next two records tell whether it was the batch
         situation = self._complete(
             situation_of(

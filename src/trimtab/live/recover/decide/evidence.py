@@ -7,11 +7,16 @@ from dataclasses import dataclass
 
 from trimtab.core import signals
 from trimtab.core.builder import Record
-from trimtab.core.findings import Finding, Severity
+from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident
+from trimtab.policy.symptoms import PASSIVE, traits_of
 
 DATED_DETECTORS = frozenset({"state-jump", "non-finite", "counters"})
 """Their findings are at the step of the fault."""
+
+PAST_STEPS = 50
+"""A spike of the gradient that came longer before than this does not date what came later, also
+where it has opened the incident. Source: textbook, "back within 50 steps"."""
 
 ODD_SIGMAS = 4.0
 """A loss this many deviations above the median is that of an odd batch. Source: hard batches that
@@ -41,9 +46,27 @@ class BatchOddity:
 
 
 def alarms(incident: Incident) -> list[Finding]:
-    """The findings that make it an incident."""
+    """The findings that make it an incident, without passive ones that are long past."""
     found = [finding for finding in incident.findings if finding.severity is Severity.ALARM]
-    return found or list(incident.findings)
+    found = sorted(found or incident.findings, key=lambda finding: finding.step)
+    active = [one.step for one in found if traits_of(one.symptom).family not in PASSIVE]
+    first = active[0] - PAST_STEPS if active else 0
+    return [finding for finding in found if finding.step >= first]
+
+
+def onset_of(incident: Incident) -> int:
+    """Where the present trouble of an incident began."""
+    onset, first = incident.onset.step, alarms(incident)[0].step
+    return first if first - onset > PAST_STEPS else onset
+
+
+def has_odd_tokens(incident: Incident) -> bool:
+    """Whether the tokens of the batch at the onset were unlike those before."""
+    onset = onset_of(incident)
+    return any(
+        finding.symptom == Symptom.ODD_TOKENS and abs(finding.step - onset) <= 1
+        for finding in incident.findings
+    )
 
 
 def signals_of(findings: Sequence[Finding]) -> tuple[str, ...]:
