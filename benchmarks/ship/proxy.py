@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.integrations.servers import Server, serving
 
-from benchmarks.ship.killing import SIGNALS, Outcome, count, write_run
+from benchmarks.ship.killing import Outcome, count, expected, write_run
 from benchmarks.ship.servers import MlflowServer, Postgres
 from trimtab.core.ship_config import ShipConfig
 from trimtab.integrations.shipper.log import ShipLog
@@ -64,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def ship_through_proxy(folder: Path, *, steps: int) -> tuple[Outcome, Counter[str]]:
     """Ship a finished run through the proxy."""
-    outcome = Outcome(points=steps * SIGNALS)
+    outcome = expected(steps)
     run = RunDirectory(folder / "run")
     write_run(run, steps, per_second=1e6)
     with database_and_server(folder) as (database, server), serving(Proxy(server.port)) as proxy:

@@ -28,7 +28,8 @@ def append(journal: JournalWriter, step: int, **more: float) -> None:
 def write_run(folder: Path, /, steps: int = 30, **more: float) -> RunDirectory:
     """A run that has ended, with one incident."""
     run = RunDirectory(folder)
-    run.write_manifest({"trimtab": "0.2", "mode": "observe", "model": "GPT", "world": 2})
+    manifest = {"trimtab": "0.2", "mode": "observe", "model": "GPT", "world": 2}
+    run.write_manifest({**manifest, "began": "2023-11-14T22:13:20Z"})
     with JournalWriter(run) as journal:
         for step in range(steps):
             append(journal, step, **more)

@@ -117,6 +117,7 @@ class _MlflowHandler(Quiet):
         info = {
             "run_id": run_id,
             "experiment_id": asked["experiment_id"],
+            "start_time": asked["start_time"],
             "artifact_uri": f"mlflow-artifacts:/0/{run_id}/artifacts",
         }
         tags = {tag["key"]: tag["value"] for tag in asked["tags"]}
@@ -130,7 +131,7 @@ class _MlflowHandler(Quiet):
         return {"runs": [{"info": run["info"]} for run in runs]} if runs else {}
 
     def _update(self, asked: dict[str, Any]) -> dict[str, Any]:
-        self.server.runs[asked["run_id"]]["status"] = asked["status"]
+        self.server.runs[asked["run_id"]] |= asked
         return {}
 
     def _log_batch(self, asked: dict[str, Any]) -> dict[str, Any]:
