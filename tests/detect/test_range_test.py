@@ -79,6 +79,24 @@ def test_growth_that_follows_the_rate_is_no_drift() -> None:
     assert alarms(NormTrend, run) == []
 
 
+def test_a_group_that_grows_with_its_updates_is_no_drift() -> None:
+    rate = np.full(LENGTH, 1e-3)
+    weights = norms(4.0, rate)
+    usual = 1e-2 * np.exp(np.random.default_rng(1).normal(0, 0.1, LENGTH))
+    learning = np.where(np.arange(LENGTH) < AT, usual, 4 * usual)
+    signals = {"param_norm/attention": weights, "lr": rate}
+    assert alarms(NormTrend, block(LENGTH, **signals, **{"update_norm/attention": learning})) == []
+    (alarm,) = alarms(NormTrend, block(LENGTH, **signals, **{"update_norm/attention": usual}))
+    assert AT < alarm.step <= AT + 32
+
+
+def test_changes_in_different_units_are_not_compared() -> None:
+    rate = np.full(LENGTH, 1e-3)
+    recorded_late = np.where(np.arange(LENGTH) < AT, 0.0, 1e-5)
+    signals = {"param_norm/mlp": norms(1.0, rate), "update_norm/mlp": recorded_late, "lr": rate}
+    assert findings(NormTrend, block(LENGTH, **signals)) == []
+
+
 def test_a_different_mix_of_tokens_is_reported_unless_planned() -> None:
     share = np.random.default_rng(1).normal(0.4, 0.02, LENGTH)
     share[AT:] -= 0.1

@@ -12,6 +12,7 @@ from typing import Self
 from trimtab.core.errors import ConfigError
 from trimtab.core.ladder_config import LadderConfig
 from trimtab.core.settings import Section, require
+from trimtab.core.ship_config import ShipConfig
 
 
 class Rules(StrEnum):
@@ -314,6 +315,7 @@ class Config(Section):
     detect: DetectConfig = field(default_factory=DetectConfig)
     textbook: TextbookConfig = field(default_factory=TextbookConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)
+    ship: ShipConfig = field(default_factory=ShipConfig)
     check: CheckConfig = field(default_factory=CheckConfig)
 
     @classmethod

@@ -16,6 +16,9 @@ READERS = "trimtab.readers"
 CHECKPOINTERS = "trimtab.checkpointers"
 """The group of checkpointers (`core/checkpointer.py`)."""
 
+SINKS = "trimtab.sinks"
+"""The group of sinks (`core/sink.py`)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:

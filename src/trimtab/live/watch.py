@@ -2,7 +2,7 @@
 
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from trimtab.journal import RunDirectory
 from trimtab.live.guard import Guard
 from trimtab.live.host.batch_memory import BatchMemory, find_decode
 from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.host.ship_process import with_sinks
 from trimtab.live.loop.hang_watchdog import HangWatchdog
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.no_guard import NoGuard
@@ -59,6 +60,7 @@ def watch(
     tokenizer: Any = None,
     batch_text: bool = False,
     on_incident: Callable[[Incident], None] | None = None,
+    ship: Sequence[str] = (),
     process_group: Any = None,
     replicas: int | None = None,
     checkpoints: "Checkpoints | None" = None,
@@ -91,6 +93,8 @@ def watch(
             your data that is written there, so it is off by default.
         on_incident: Called with an incident when it opens, changes or closes; on the first rank,
             in a thread of its own.
+        ship: Where the run is sent, such as ["mlflow", "alerts"], by a process of its own; added
+            to the setting `ship.to`.
         process_group: The ranks that train the model, if not all do and it is not in a DDP of
             theirs.
         replicas: How many ranks hold the same part of parameters that differ between ranks
@@ -106,7 +110,7 @@ def watch(
         if dist.is_initialized():
             announce(find_ranks(model, process_group), RankFacts(is_enabled=False))
         return NoGuard(model, step, checkpoints)
-    settings = config or Config()
+    settings = with_sinks(config or Config(), ship)
     facts = {"mode": chosen.value, "dtype": dtype, "seed": seed, "link": link}
     run = RunDirectory(Path(run_dir).absolute())
     quarantined = read_quarantine(run.quarantine) if chosen is Mode.RECOVER else ()

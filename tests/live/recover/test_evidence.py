@@ -61,8 +61,9 @@ def test_batches_of_bad_steps_are_not_probed() -> None:
 
 
 def test_the_canary_takes_a_third_of_a_step_within_its_share() -> None:
-    assert canary_every(0.01) == 34
-    assert canary_every(0.0) is None
+    assert canary_every(0.005, boundary=100) == 34
+    assert canary_every(0.005, boundary=2000) == 67
+    assert canary_every(0.0, boundary=2000) is None
 
 
 def test_budgets_forget_what_is_long_past() -> None:
@@ -85,3 +86,30 @@ def test_budgets_forget_what_is_long_past() -> None:
     assert not history.of(Situation(step=999, onset=990, waited=0))
     assert history.due(216) is not None
     assert history.due(215) is None
+
+
+def growing(ratio: float, *, scale: float | None = None) -> list[Record]:
+    """Records in which one block's output grows from step 64 on, up to a ratio."""
+    found = []
+    for n, loss in enumerate(USUAL + [3.0] * 10):
+        factor = 1.0 if n < 64 else 1.0 + (ratio - 1.0) * (n - 63) / 10
+        values = {
+            signals.LOSS: loss,
+            f"{signals.ACTIVATION_RMS}blocks.0": 1.0,
+            f"{signals.ACTIVATION_RMS}blocks.1": 2.0 * factor,
+        }
+        if scale is not None:
+            values[signals.LOSS_SCALE] = 65536.0 if n < 64 else scale
+        found.append(Record(step=n, tick=n, data_position=n, signals=values))
+    return found
+
+
+def test_the_block_whose_output_grew_most_is_named_with_the_loss_scale() -> None:
+    note = evidence.precision_note(growing(1000.0, scale=2.0), onset=70)
+    assert note == "output of blocks.1 grew 1000 times; loss scale 65536 -> 2"
+
+
+def test_a_block_that_is_not_finite_is_named_and_an_ordinary_change_is_not() -> None:
+    assert evidence.precision_note(growing(math.inf), onset=70) == "output of blocks.1 not finite"
+    assert evidence.precision_note(growing(1.5), onset=70) == ""
+    assert evidence.precision_note([], onset=70) == ""

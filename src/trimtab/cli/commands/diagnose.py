@@ -6,16 +6,12 @@ from typing import Annotated
 import typer
 
 from trimtab.cli.exit_codes import ExitCode
-from trimtab.cli.settings import ConfigFile, Settings
-from trimtab.core.config import Rules
+from trimtab.cli.settings import ConfigFile, RuleSet, Settings, Verbose
 
 
 def diagnose(
     path: Annotated[Path, typer.Argument(help="A run directory, or the log of any trainer.")],
-    rules: Annotated[
-        Rules | None,
-        typer.Option(help="The rules to judge by.", show_default="trimtab, or as --config says"),
-    ] = None,
+    rules: RuleSet = None,
     config: ConfigFile = None,
     settings: Settings = None,
     reference: Annotated[
@@ -41,9 +37,7 @@ def diagnose(
             show_default="nothing is written",
         ),
     ] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show the questions that led to each cause.")
-    ] = False,
+    verbose: Verbose = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say what happened in a run: what, when, which class, likely why, what to do.

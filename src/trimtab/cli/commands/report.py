@@ -5,16 +5,12 @@ from typing import Annotated
 
 import typer
 
-from trimtab.cli.settings import ConfigFile, Settings
-from trimtab.core.config import Rules
+from trimtab.cli.settings import ConfigFile, RuleSet, Settings, Verbose
 
 
 def report(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
-    rules: Annotated[
-        Rules | None,
-        typer.Option(help="The rules to judge by.", show_default="trimtab, or as --config says"),
-    ] = None,
+    rules: RuleSet = None,
     config: ConfigFile = None,
     settings: Settings = None,
     price: Annotated[
@@ -23,9 +19,7 @@ def report(
     open_page: Annotated[
         bool, typer.Option("--open", help="Open the page of the run in the browser.")
     ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show the questions that led to each cause.")
-    ] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Judge a run's journal, compute its goodput, and write its page and post-mortems into the run.
 

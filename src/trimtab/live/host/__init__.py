@@ -6,5 +6,6 @@ record_assembler.py   numbers that arrived become the record of their step
 run_recorder.py       records are journalled and judged; only on the first rank
 batch_memory.py       the token ids of the last batches, and what is unusual about them
 incident_log.py       incidents are logged, kept and handed to `on_incident`
+ship_process.py       starts the shipper to trackers and alerts, and logs what it reports
 clip_detector.py      a gradient norm that was clipped before it was seen
 """

@@ -8,6 +8,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from trimtab.core.findings import Severity
 from trimtab.core.incidents import Incident, IncidentChange, Transition
@@ -44,7 +45,7 @@ class IncidentLog:
         if change.transition not in _WORDS:
             return
         incident = change.incident
-        is_alarm = any(finding.severity is Severity.ALARM for finding in incident.findings)
+        is_alarm = _is_alarm(incident)
         is_over = change.transition in (Transition.CLOSED, Transition.ROLLED_BACK)
         is_loud = is_alarm and not is_over
         log.log(
@@ -75,6 +76,17 @@ class IncidentLog:
                 log.exception("trimtab: on_incident raised; training continues")
 
 
+def explanation_facts(incident: Incident, explained: IncidentReport | None) -> dict[str, Any]:
+    """What alerts and pages need to know about an incident, for the journal."""
+    facts: dict[str, Any] = {"is_alarm": _is_alarm(incident)}
+    if explained is not None:
+        cause = explained.diagnosis.cause
+        facts["cause"] = None if cause is None else f"{cause.id} {cause.title}"
+        facts["explanation"] = cause_text(explained.diagnosis)
+        facts["action"] = explained.action.instruction
+    return facts
+
+
 def describe(change: IncidentChange, explained: IncidentReport | None, run: RunDirectory) -> str:
     """One change of an incident in one line."""
     incident = change.incident
@@ -91,3 +103,7 @@ def describe(change: IncidentChange, explained: IncidentReport | None, run: RunD
         line += f"; do: {explained.action.instruction.rstrip('.')}"
     folder = run.incidents / incident_folder_name(incident)
     return f"{line}; post-mortem at the end of the run: {folder}"
+
+
+def _is_alarm(incident: Incident) -> bool:
+    return any(finding.severity is Severity.ALARM for finding in incident.findings)

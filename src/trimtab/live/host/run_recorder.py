@@ -25,10 +25,11 @@ from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.exit_request import announce_run
 from trimtab.live.host.batch_memory import BatchMemory
 from trimtab.live.host.clip_detector import ClipDetector
-from trimtab.live.host.incident_log import IncidentLog
+from trimtab.live.host.incident_log import IncidentLog, explanation_facts
 from trimtab.live.host.journal_health import JournalHealth
 from trimtab.live.host.resume_facts import ResumeFacts
 from trimtab.live.host.resume_report import report_audit
+from trimtab.live.host.ship_process import ShipProcess
 from trimtab.live.host.step_note import StepNote
 from trimtab.live.shield import Shield, log
 from trimtab.policy.incident_report import IncidentReport
@@ -114,6 +115,7 @@ class RunRecorder:
                 self._attempt += int(first_step <= earlier.step[-1])
                 self.event("resume", first_step, {"last_step": int(earlier.step[-1])})
                 self.resumed_at = first_step
+            self._shipping = ShipProcess(run, config.ship)
         except BaseException:
             self.journal.close("could not start")
             raise
@@ -173,6 +175,7 @@ class RunRecorder:
         if is_due or is_audited:
             self._last_judged = now
             self._judge_pending()
+            self._shipping.check()
 
     def unrecorded(self, note: StepNote) -> None:
         """An update that no rank has recorded: the first is an event, the 20th a warning."""
@@ -220,6 +223,7 @@ class RunRecorder:
         self._incident_log.close()
         with self._shield.guarding("post-mortems"):
             self._write_postmortems()
+        self._shipping.close()
 
     def summary(self) -> str:
         """The run in one line."""
@@ -294,7 +298,7 @@ class RunRecorder:
             peak_loss=incident.peak.loss if incident.peak.loss is not None else math.nan,
             incident_class=incident.incident_class,
             symptoms=incident.symptoms,
-            cause=_cause(explained),
+            **explanation_facts(incident, explained),
         )
         self._batches.freeze(incident)
         self._incident_log.report(change, explained)
@@ -317,12 +321,6 @@ class RunRecorder:
         )
         report = build_report(self._made, source, name=str(self.run.root))
         write_incidents(report, self.run.incidents)
-
-
-def _cause(explained: IncidentReport | None) -> str | None:
-    """The likely cause in a few words; None if it is not known."""
-    cause = None if explained is None else explained.diagnosis.cause
-    return None if cause is None else f"{cause.id} {cause.title}"
 
 
 def _past(earlier: Block, first_step: int) -> JournalPast | None:

@@ -27,6 +27,8 @@ class Order:
     """Return to the newest snapshot at or before this step; None stays."""
     skip: tuple[int, ...] = ()
     """Data positions that are passed over from then on."""
+    quarantine: str | None = None
+    """A data source that is passed over from then on."""
     hold: tuple[str, ...] = ()
     """Options of optimizers that stay as they were at the snapshot."""
     release: tuple[str, ...] = ()

@@ -46,7 +46,7 @@ class Recovery:
         config: RecoverConfig,
         shield: Shield,
         *,
-        quarantined: Iterable[int],
+        quarantined: Iterable[int | str],
         quarantine_file: Path,
         batch_loss: Callable[[Any], Any] | None = None,
         settle: Callable[[], None] | None = None,
@@ -64,7 +64,7 @@ class Recovery:
         agreed = monitor.sync.ranks.group.quarantined
         self._quarantined = set(quarantined if agreed is None else agreed)
         self._quarantine_file = quarantine_file
-        self.tape.skip(self._quarantined)
+        self._pass_over()
         self._rank_orders = RankOrders(monitor.meter.device, lambda: self._is_first_rank)
         monitor.sync.orders = self._rank_orders
         self.snapshots = Snapshots(state, self.tape, monitor, self._rank_orders, config)
@@ -83,6 +83,11 @@ class Recovery:
         if monitor.recorder is not None:
             facts = {"oldest_steps": config.oldest_steps, "snapshot_every": config.snapshot_every}
             monitor.recorder.event(RECOVERY, monitor.next_step, facts)
+
+    @property
+    def num_skipped(self) -> int:
+        """How many batches have been left out by their position so far."""
+        return sum(isinstance(at, int) and at < self.tape.position for at in self._quarantined)
 
     @property
     def _is_first_rank(self) -> bool:
@@ -123,9 +128,16 @@ class Recovery:
                 log.info("trimtab: the data position was set, so earlier snapshots are dropped")
             self.snapshots.clear()
             self.tape.jump(position)
-            self.tape.skip(self._quarantined)
+            self._pass_over()
         self.tape.start(loader, batches)
         return self.tape
+
+    def _pass_over(self) -> None:
+        """Let the tape pass over what is quarantined."""
+        self.tape.skip(what for what in self._quarantined if isinstance(what, int))
+        for source in self._quarantined:
+            if isinstance(source, str):
+                self.tape.quarantine(source)
 
     def boundary(self, loop: StepLoop) -> None:
         """Between two steps: carry out an order, or take a snapshot if one is due."""
@@ -185,6 +197,7 @@ class Recovery:
             settings=partial(settings_now, holds, self.state, step),
             settings_at=lambda: [settings_of(slot) for slot in ring.kept],
             rate_ratio=partial(rate_ratio, holds, self.state),
+            source_at=self.tape.source_at,
             can_probe=self._can_probe and not self._probe.has_failed,
         )
 
@@ -278,6 +291,9 @@ class Recovery:
                 module.reshard()
         self.tape.rewind(mark.position, order.skip)
         self._quarantined |= set(order.skip)
+        if order.quarantine is not None:
+            self._quarantined.add(order.quarantine)
+            self.tape.quarantine(order.quarantine)
         loop.batch_facts.tokens_seen = mark.tokens
         monitor.return_to(slot.step, mark.num_updates)
         if monitor.gate is not None:
@@ -301,11 +317,12 @@ class Recovery:
     def _report(self, slot: Snapshot, order: Order, came_from: int) -> None:
         lost = came_from - slot.step
         log.warning(
-            "trimtab: rolled back from step %d to step %d (%d steps are done again)%s%s%s",
+            "trimtab: rolled back from step %d to step %d (%d steps are done again)%s%s%s%s",
             came_from,
             slot.step,
             lost,
             f"; data positions skipped: {len(order.skip)}" if order.skip else "",
+            f"; source left out: {order.quarantine}" if order.quarantine else "",
             f"; held: {', '.join(order.hold)}" if order.hold else "",
             f"; {order.reason}" if order.reason else "",
         )
@@ -318,11 +335,16 @@ class Recovery:
                 "to": slot.step,
                 "skip": as_ranges(order.skip),
                 "hold": list(order.hold),
+                **({} if order.quarantine is None else {"source": order.quarantine}),
                 "reason": order.reason,
                 "steps_lost": lost,
             }
             recorder.rolled_back(slot.step, facts)
         with shield.guarding("quarantine"):
             add_to_quarantine(
-                self._quarantine_file, order.skip, step=slot.step, reason=order.reason
+                self._quarantine_file,
+                order.skip,
+                order.quarantine,
+                step=slot.step,
+                reason=order.reason,
             )

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trimtab.core import signals
 from trimtab.core.builder import Record
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.ladder_config import LadderConfig
@@ -31,6 +32,7 @@ from trimtab.policy.ladder.decision import Decision
 from trimtab.policy.ladder.decision_log import DecisionLog, read_decisions
 from trimtab.policy.ladder.origins import FACT
 from trimtab.policy.ladder.situation import Act, Situation
+from trimtab.policy.ladder.suspects import suspect_rank, suspect_source
 
 DATING_BOUNDARIES = 8
 """Boundaries that detectors have to date harm which the canary has found: they know where it began,
@@ -49,6 +51,8 @@ class _Watched:
     """Steps since the alarm at which to decide next; None if it is left alone."""
     reading: float | None = None
     reading_waited: int = -1
+    has_named_rank: bool = False
+    """Whether it was decided upon with a rank that is to blame."""
 
 
 class Controller:
@@ -151,7 +155,16 @@ class Controller:
         in_a_row, recently = evidence.count_bad(self._recorder.recent)
         if in_a_row == BAD_IN_A_ROW or recently == STUCK:
             watched.look_at = 0
+        if not watched.has_named_rank and self._names_rank(incident):
+            watched.has_named_rank, watched.look_at = True, 0
         return watched.look_at is not None and view.step - found[0].step >= watched.look_at
+
+    def _names_rank(self, incident: Incident) -> bool:
+        """Whether the odd steps since the onset name one rank."""
+        recent = self._recorder.recent
+        if not recent or signals.MAX_LOSS_RANK not in recent[-1].signals:
+            return False
+        return suspect_rank(evidence.odd_ranks(recent, incident.onset.step)) is not None
 
     def _decide(self, incident: Incident, watched: _Watched, view: RunView) -> bool:
         """Decide about an incident; whether anything was ordered."""
@@ -189,8 +202,15 @@ class Controller:
             self._recorder.recent, situation.onset, view.next_position
         )
         rollbacks, skipped = self._history.spent(self._boundary)
+        recent = self._recorder.recent
+        rank = suspect_rank(evidence.odd_ranks(recent, situation.onset))
+        began = situation.onset - situation.margin  # the onset may be judged late
+        sources = evidence.sources(recent, began, view.source_at)
         return dataclasses.replace(
             situation,
+            source=suspect_source(*sources),
+            suspect_rank=rank,
+            certainty=situation.certainty if rank is None else FACT,
             healthy=self._probing.healthy_before(situation.onset),
             can_probe=bool(known_good),
             probe_steps=max(len(known_good), 1),
@@ -199,6 +219,7 @@ class Controller:
             last_depth=tried[-1].depth if tried else 0,
             slots=view.slots,
             positions=(positions[0], positions[-1]) if positions else None,
+            note=evidence.precision_note(recent, situation.onset),
             resumed_at=self._recorder.resumed_at,
             rollbacks=rollbacks,
             skipped=skipped,

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trimtab.core import signals
@@ -22,6 +22,10 @@ USUAL_RECORDS, MIN_USUAL = 64, 16
 
 SETTLING_RECORDS = 2
 """Records after an odd batch that tell whether it was the batch."""
+
+GROWTH_STEPS, GREW_TIMES = 32, 4.0
+"""Steps before the onset over which a block may have grown, and how much is out of the ordinary.
+Source: activations that overflow fp16 grew for 30 steps and more before it showed."""
 
 SLOPE_RECORDS = 128
 RECENT_STEPS = 20
@@ -127,6 +131,63 @@ def positions_since(records: Sequence[Record], step: int, next_position: int) ->
     """The data positions from a step up to the present one."""
     starts = [r.data_position for r in records if r.step >= step and r.data_position >= 0]
     return tuple(range(min(starts), next_position)) if starts else ()
+
+
+def odd_ranks(records: Sequence[Record], onset: int) -> list[int]:
+    """The rank that each odd step since the onset names: its loss was far above the others'."""
+    usual = usual_loss(records, onset)
+    if usual is None:
+        return []
+    limit = usual[0] + ODD_SIGMAS * usual[1]
+    return [
+        int(record.signals[signals.MAX_LOSS_RANK])
+        for record in records
+        if record.step >= onset
+        and signals.MAX_LOSS_RANK in record.signals
+        and not record.signals.get(signals.MAX_RANK_LOSS, 0.0) <= limit
+    ]
+
+
+def precision_note(records: Sequence[Record], onset: int) -> str:
+    """Which block's output left its range, and what became of the loss scale; "" if neither."""
+    if not records:
+        return ""
+    first, last = records[0].signals, _latest(records)
+    usual = _latest([r for r in records if r.step < onset - GROWTH_STEPS]) or first
+    ratios = {
+        name.removeprefix(signals.ACTIVATION_RMS): last[name] / usual[name]
+        for name in last
+        if name.startswith(signals.ACTIVATION_RMS) and usual.get(name, 0.0) > 0
+    }
+    words = []
+    block = max(ratios, key=lambda name: _rank(ratios[name]), default="")
+    if block and not ratios[block] <= GREW_TIMES:
+        is_finite = math.isfinite(ratios[block])
+        grew = f"grew {ratios[block]:.0f} times" if is_finite else "not finite"
+        words.append(f"output of {block} {grew}")
+    before, now = first.get(signals.LOSS_SCALE), last.get(signals.LOSS_SCALE)
+    if before is not None and now is not None and now < before:
+        words.append(f"loss scale {before:.0f} -> {now:g}")
+    return "; ".join(words)
+
+
+def _latest(records: Sequence[Record]) -> dict[str, float]:
+    """The last value of every signal."""
+    return {name: value for record in records for name, value in record.signals.items()}
+
+
+def _rank(value: float) -> float:
+    return value if math.isfinite(value) else math.inf
+
+
+def sources(
+    records: Sequence[Record], onset: int, source_at: Callable[[int], str | None]
+) -> tuple[list[str | None], list[str | None]]:
+    """The data source of each batch before the onset and since, as far as it is known."""
+    known = [record for record in records if record.data_position >= 0]
+    before = [source_at(r.data_position) for r in known if r.step < onset]
+    since = [source_at(r.data_position) for r in known if r.step >= onset]
+    return before[-USUAL_RECORDS:], since
 
 
 def _losses(records: Sequence[Record]) -> list[float]:

@@ -1,0 +1,112 @@
+"""Sink: where the records and events of a run are sent, such as a tracker. An extension point.
+
+A sink runs in the shipper, a process of its own (`trimtab.integrations.shipper`), never in the
+training process: it may import what it needs, block and crash. An installed package offers one as
+an entry point of the group `trimtab.sinks`: a class without required arguments. It is used only if
+it is named: `watch(..., ship=["name"])` or `trimtab ship RUN --to name`.
+
+    begin(run, memory)   once, before anything is sent; again after it raised
+    send(block)          what is new, in order; again with the same block after it raised
+    poll()               about twice a second, for what is due by the clock
+    finish(status)       the run has ended or died, and everything was sent
+    close()              the shipper ends
+
+What is sent twice must not count twice: the shipper ends at any moment, by SIGKILL too, and sends
+everything after its last saved position again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from trimtab.core.block import Block
+
+
+class Refused(Exception):
+    """What was sent will never be accepted; the shipper splits it, and drops what is refused alone.
+
+    Any other exception means that sending the same again may help.
+    """
+
+
+class RunStatus(StrEnum):
+    """How a run stands, as far as the shipper can see."""
+
+    RUNNING = "running"
+    STALLED = "stalled"
+    """No record for longer than `ship.stall_seconds`, though its process may be alive."""
+    DIED = "died"
+    """Its process is gone and has not ended the journal."""
+    ENDED = "ended"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come, unless the run is resumed."""
+        return self in (RunStatus.DIED, RunStatus.ENDED)
+
+
+RUN_STATUS = "run status"
+"""The kind of an event that the shipper adds when the status changes; its facts are `status`,
+`before` and `how`. It is not in the journal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedRun:
+    """The run that is shipped."""
+
+    name: str
+    """The name of its folder."""
+    home: Path
+    """Its `trimtab/` folder; post-mortems are in `incidents/` there once the run has ended."""
+    manifest: Mapping[str, Any]
+    """What the run was (`manifest.json`); from a file, so its types are not certain."""
+
+
+class SinkMemory(Protocol):
+    """What a sink remembers across restarts of the shipper, such as the id of its run."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Plain JSON values; saved with the position after every `send`. Never a secret."""
+        ...
+
+    def save(self) -> None:
+        """Save now: on disk when this returns."""
+        ...
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Sends the records and events of one run to one place."""
+
+    @property
+    def name(self) -> str:
+        """The name in `ship=[...]`, in `--to` and in the file of its position."""
+        ...
+
+    @property
+    def needs_everything(self) -> bool:
+        """Whether each start of the shipper sends the whole journal from its first record."""
+        ...
+
+    def begin(self, run: ShippedRun, memory: SinkMemory) -> None:
+        """Prepare: find or create what the records go to."""
+        ...
+
+    def send(self, block: Block) -> None:
+        """Send records and events; raises Refused if sending them again cannot help."""
+        ...
+
+    def poll(self) -> None:
+        """Do what is due by the clock, such as a message that could not be sent before."""
+        ...
+
+    def finish(self, status: RunStatus) -> None:
+        """Everything was sent and the run is over: attach what belongs to its end."""
+        ...
+
+    def close(self) -> None:
+        """Release what is open."""
+        ...

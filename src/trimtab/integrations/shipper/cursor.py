@@ -1,0 +1,105 @@
+"""Cursor: how far one sink has come, on disk. What it does not cover is sent again."""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from trimtab.core.block import Block
+from trimtab.core.errors import JournalError
+from trimtab.core.sink import RunStatus
+from trimtab.journal import RunDirectory
+from trimtab.journal.atomic_file import replace_file
+
+SCHEMA = 1
+
+
+def ship_folder(run: RunDirectory) -> Path:
+    """The folder of the positions and of ship.log."""
+    return run.home / "ship"
+
+
+class Cursor:
+    """The position of one sink, and what it remembers (`SinkMemory`)."""
+
+    def __init__(self, run: RunDirectory, sink: str) -> None:
+        """Read the position; the first record if there is no file that can be read."""
+        self._path = ship_folder(run) / f"{sink}.json"
+        saved = _read(self._path)
+        self.next_tick = _count(saved.get("next_tick"))
+        """The tick after the last record that was sent."""
+        self.num_events = _count(saved.get("num_events"))
+        """Events at or after `next_tick` that were sent already: they come before a record."""
+        self.num_records = _count(saved.get("num_records"))
+        self.num_refused = _count(saved.get("num_refused"))
+        """Records sent, and points refused, so far."""
+        self.status = _status(saved.get("status"))
+        """The status that the sink knows."""
+        memory = saved.get("memory")
+        self.values: dict[str, Any] = memory if isinstance(memory, dict) else {}
+        """What the sink remembers."""
+
+    def advance(self, sent: Block) -> None:
+        """Records and events were sent."""
+        if len(sent):
+            self.next_tick = int(sent.tick[-1]) + 1
+            self.num_events = sum(event.tick >= self.next_tick for event in sent.events)
+            self.num_records += len(sent)
+        else:
+            self.num_events += len(sent.events)
+
+    def save(self) -> None:
+        """Write the position; on disk when this returns."""
+        values = {
+            "schema": SCHEMA,
+            "next_tick": self.next_tick,
+            "num_events": self.num_events,
+            "num_records": self.num_records,
+            "num_refused": self.num_refused,
+            "status": self.status.value,
+            "memory": self.values,
+        }
+        replace_file(self._path, json.dumps(values) + "\n")
+
+
+class SinkLock:
+    """One shipper per sink and run: held from construction until it is released."""
+
+    def __init__(self, run: RunDirectory, sink: str) -> None:
+        """Take the lock; raises JournalError if a different process ships this now."""
+        folder = ship_folder(run)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(folder / f"{sink}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise JournalError(
+                f"{run.root} is being sent to {sink} by a different process; wait for it to end"
+            ) from None
+        except OSError:  # a file system without locks: the lock only guards against mistakes
+            pass
+
+    def release(self) -> None:
+        """Let the next shipper take it."""
+        os.close(self._descriptor)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) and values.get("schema") == SCHEMA else {}
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and value >= 0 else 0
+
+
+def _status(value: Any) -> RunStatus:
+    try:
+        return RunStatus(value)
+    except ValueError:
+        return RunStatus.RUNNING

@@ -1,0 +1,82 @@
+"""Feed: the records and events that one sink has not had yet, in order."""
+
+import sys
+from dataclasses import replace
+
+from trimtab.core import signals
+from trimtab.core.block import Block
+from trimtab.integrations.shipper.cursor import Cursor
+from trimtab.integrations.shipper.thinning import Thinning
+from trimtab.journal import Follower, RunDirectory
+
+BATCH_RECORDS = 500
+"""Records in one `send`: a position is saved after each, so this is what a kill repeats."""
+
+
+class Feed:
+    """Follows the journal from its first record and hands out what comes after the cursor."""
+
+    def __init__(self, run: RunDirectory, cursor: Cursor, every: int, *, everything: bool) -> None:
+        self._follower = Follower(run)
+        self._thinning = Thinning(every)
+        self._next_tick = 0 if everything else cursor.next_tick
+        self._skip_events = 0 if everything else cursor.num_events
+        self._pending = self._batch = Block.empty()
+        # A sink that needs everything gets it at once, so that it never shows half of a run.
+        self._batch_records = sys.maxsize if everything else BATCH_RECORDS
+        self.last_clock: float | None = None
+        """The clock of the last record in the journal."""
+        self.incidents: set[int] = set()
+        """The numbers of all incidents in the journal."""
+        self.last_step = 0
+        """The step of the last record in the journal."""
+
+    @property
+    def ended(self) -> str | None:
+        """How the writer of the journal ended; None while it runs or if it was killed."""
+        return self._follower.ended
+
+    @property
+    def waiting(self) -> int:
+        """Records that wait to be sent."""
+        return len(self._pending) + len(self._batch)
+
+    def poll(self) -> None:
+        """Read what is new."""
+        block = self._thinning.update(self._follower.poll())
+        if len(block):
+            clock = float(block.column(signals.CLOCK).values[-1])
+            self.last_clock = clock or None
+            self.last_step = int(block.step[-1])
+        for event in block.events:
+            if event.kind == "incident" and type(event.facts.get("number")) is int:
+                self.incidents.add(event.facts["number"])
+        new = self._after_cursor(block)
+        if len(new) or new.events:
+            self._pending = Block.concat([self._pending, new])
+
+    def batch(self) -> Block:
+        """The next records and events to send; the same ones until `sent` is called."""
+        if not len(self._batch) and not self._batch.events:
+            rows = self._batch_records
+            self._batch, self._pending = (
+                (self._pending, Block.empty())
+                if len(self._pending) <= rows
+                else (self._pending[:rows], self._pending[rows:])
+            )
+        return self._batch
+
+    def sent(self) -> None:
+        """The batch was sent."""
+        self._batch = Block.empty()
+
+    def close(self) -> None:
+        """Close the journal."""
+        self._follower.close()
+
+    def _after_cursor(self, block: Block) -> Block:
+        events = [event for event in block.events if event.tick >= self._next_tick]
+        skipped = min(self._skip_events, len(events))
+        self._skip_events -= skipped
+        rows = block.row_of(self._next_tick)
+        return replace(block[rows:] if rows else block, events=tuple(events[skipped:]))

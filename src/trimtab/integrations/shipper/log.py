@@ -1,0 +1,84 @@
+"""What the shipper reports: every line in ship.log, the important ones in the training log too.
+
+Messages are written without secrets.
+"""
+
+import logging
+import os
+import sys
+import threading
+import time
+
+from trimtab.integrations.shipper.cursor import ship_folder
+from trimtab.integrations.transport.secrets import SECRETS
+from trimtab.journal import RunDirectory
+
+MAX_LINE = 500
+"""Characters of one line; an answer of a server may be a whole page."""
+
+
+class ShipLog:
+    """Writes lines to ship.log and to a descriptor that the training process, or a person, reads.
+
+    It never blocks and never raises: a training process that does not read, or is gone, costs the
+    line there, not the shipping.
+    """
+
+    def __init__(self, run: RunDirectory, descriptor: int | None) -> None:
+        self._path = ship_folder(run) / "ship.log"
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+        if descriptor is not None and not os.isatty(descriptor):
+            os.set_blocking(descriptor, False)
+
+    def info(self, message: str) -> None:
+        """Write to ship.log."""
+        line = self._line(message)
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        with self._lock:
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                with self._path.open("a", encoding="utf-8") as file:
+                    file.write(f"{stamp} {line}\n")
+            except OSError:  # a full disk; the line is still in the training log
+                pass
+
+    def warning(self, message: str) -> None:
+        """Write to ship.log and to the training log."""
+        self.info(message)
+        if self._descriptor is not None:
+            try:
+                os.write(self._descriptor, f"{self._line(message)}\n".encode())
+            except OSError:  # full, or nothing reads it any more
+                self._descriptor = None
+
+    def _line(self, message: str) -> str:
+        line = " ".join(SECRETS.hide(message).split())
+        return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}..."
+
+
+class SinkMessages(logging.Handler):
+    """Hands the warnings of the logger `trimtab.ship`, which sinks use, to the log."""
+
+    def __init__(self, log: ShipLog) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one message."""
+        self._log.warning(record.getMessage())
+
+
+def connect_logger(log: ShipLog) -> None:
+    """From here on, what sinks report is in the log and nowhere else."""
+    logger = logging.getLogger("trimtab.ship")
+    logger.handlers = [SinkMessages(log)]
+    logger.propagate = False
+
+
+def standard_error() -> int | None:
+    """The descriptor of standard error, if there is one."""
+    try:
+        return sys.stderr.fileno()
+    except (OSError, ValueError, AttributeError):
+        return None

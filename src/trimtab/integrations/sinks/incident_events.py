@@ -1,0 +1,100 @@
+"""Incidents as the journal has them: an event for each change."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from trimtab.core.block import Event
+from trimtab.core.findings import Severity
+from trimtab.core.incidents import Incident, IncidentClass, Transition
+
+_WORST_LAST = (
+    None,
+    IncidentClass.PLATEAU,
+    IncidentClass.HARD_BATCH,
+    IncidentClass.RECOVERABLE,
+    IncidentClass.SILENT,
+    IncidentClass.LINGERING,
+    IncidentClass.DIVERGENT,
+)
+"""Classes by how bad they are for the run; the first is "not known yet"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentNews:
+    """What changed about an incident, from an event or from the incident itself."""
+
+    number: int
+    transition: Transition | None
+    """None if it is not known what changed."""
+    step: int
+    onset: int
+    incident_class: IncidentClass | None
+    symptoms: tuple[str, ...]
+    is_alarm: bool = True
+    cause: str = ""
+    action: str = ""
+
+    @classmethod
+    def from_event(cls, event: Event) -> Self | None:
+        """The incident in an event of the journal; None if it is a different event."""
+        facts = event.facts
+        number = facts.get("number")
+        if event.kind != "incident" or type(number) is not int:
+            return None
+        onset, symptoms = facts.get("onset"), facts.get("symptoms")
+        return cls(
+            number=number,
+            transition=_member(Transition, facts.get("transition")),
+            step=event.step,
+            onset=onset if type(onset) is int else event.step,
+            incident_class=_member(IncidentClass, facts.get("incident_class")),
+            symptoms=tuple(map(str, symptoms)) if isinstance(symptoms, list | tuple) else (),
+            is_alarm=facts.get("is_alarm") is not False,
+            cause=_text(facts.get("explanation")),
+            action=_text(facts.get("action")),
+        )
+
+    @classmethod
+    def from_incident(cls, incident: Incident) -> Self:
+        """The incident as `on_incident` gets it."""
+        transition = None
+        if incident.rolled_back:
+            transition = Transition.ROLLED_BACK
+        elif incident.end is not None:
+            transition = Transition.CLOSED
+        return cls(
+            number=incident.number,
+            transition=transition,
+            step=incident.last.step,
+            onset=incident.onset.step,
+            incident_class=incident.incident_class,
+            symptoms=incident.symptoms,
+            is_alarm=any(finding.severity is Severity.ALARM for finding in incident.findings),
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the incident is over."""
+        return self.transition in (Transition.CLOSED, Transition.ROLLED_BACK)
+
+    @property
+    def rank(self) -> int:
+        """How bad its class is: higher is worse."""
+        return _WORST_LAST.index(self.incident_class)
+
+    def describe(self) -> str:
+        """The incident in one line."""
+        kind = self.incident_class.value if self.incident_class else "class not known yet"
+        line = f"step {self.onset}: {', '.join(self.symptoms) or 'no symptom'}; {kind}"
+        return f"{line}; {self.cause}" if self.cause else line
+
+
+def _member(kind: Any, value: Any) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        return None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

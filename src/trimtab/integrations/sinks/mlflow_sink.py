@@ -1,0 +1,188 @@
+"""MLflow: metrics, tags and post-mortems of a run, by REST.
+
+Exactly once: the primary key of a metric is (run, key, timestamp, step, value), and the timestamp
+is the journal's clock. A batch that is sent again is the same rows.
+"""
+
+import contextlib
+import math
+import os
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from trimtab.core.block import Block
+from trimtab.core.sink import RUN_STATUS, Refused, RunStatus, ShippedRun, SinkMemory
+from trimtab.integrations.sinks.incident_events import IncidentNews
+from trimtab.integrations.sinks.mlflow_rest import (
+    MAX_METRICS,
+    MAX_PARAMS,
+    MAX_TAG_CHARS,
+    MAX_TAGS,
+    MlflowRest,
+)
+from trimtab.integrations.sinks.rows import tracker_rows
+
+KEY = "trimtab.key"
+_PARAMETERS = ("mode", "dtype", "seed", "world", "model", "num_parameters", "optimizers", "torch")
+_STATUS = {
+    RunStatus.RUNNING: "RUNNING",
+    RunStatus.STALLED: "RUNNING",
+    RunStatus.DIED: "FAILED",
+    RunStatus.ENDED: "FINISHED",
+}
+
+
+class MlflowSink:
+    """Writes into the run of `MLFLOW_RUN_ID`, or into a run of its own."""
+
+    name = "mlflow"
+    needs_everything = False
+
+    def __init__(self) -> None:
+        self._rest = MlflowRest()
+        self._given_run = os.environ.get("MLFLOW_RUN_ID")
+
+    def begin(self, run: ShippedRun, memory: SinkMemory) -> None:
+        """Find the run in MLflow, or create it."""
+        self._run, self._memory = run, memory
+        memory.values.setdefault("incidents", {})
+        if "run_id" not in memory.values:
+            memory.values["run_id"] = self._given_run or self._find_or_create()
+            memory.save()
+        self._run_id = str(memory.values["run_id"])
+        info = self._rest.get("runs/get", run_id=self._run_id).require_success().json()
+        found = info.get("run", {}).get("info", {})
+        self._artifact_uri = str(found.get("artifact_uri", ""))
+        experiment = found.get("experiment_id", "0")
+        link = f"{self._rest.address}/#/experiments/{experiment}/runs/{self._run_id}"
+        memory.values["link"] = link
+        memory.save()
+        with contextlib.suppress(Refused):  # parameters cannot change: those of the start stay
+            self._log(params=self._parameters())
+        self._set_status(RunStatus.RUNNING)
+
+    def send(self, block: Block) -> None:
+        """Send metrics in batches, and incidents as tags."""
+        metrics = [
+            {
+                "key": name,
+                "value": _number(value),
+                "timestamp": round(1000 * row.clock),
+                "step": row.step,
+            }
+            for row in tracker_rows(block)
+            for name, value in row.values.items()
+        ]
+        for start in range(0, len(metrics), MAX_METRICS):
+            self._log(metrics=metrics[start : start + MAX_METRICS])
+        for event in block.events:
+            if event.kind == RUN_STATUS:
+                self._set_status(RunStatus(event.facts["status"]))
+            elif (news := IncidentNews.from_event(event)) is not None:
+                self._tag_incident(news)
+
+    def poll(self) -> None:
+        """Nothing is due by the clock."""
+
+    def finish(self, status: RunStatus) -> None:
+        """Attach the post-mortems."""
+        stored = True
+        for path in sorted(self._run.home.glob("incidents/*/postmortem.*")):
+            name = f"trimtab/{path.parent.name}/{path.name}"
+            stored = stored and self._rest.put_artifact(self._artifact_uri, name, path.read_bytes())
+        if not stored:
+            self._log(tags={"trimtab.postmortems": f"on the training machine: {self._run.home}"})
+        self._set_status(status)
+
+    def close(self) -> None:
+        """Nothing stays open."""
+
+    def _find_or_create(self) -> str:
+        """The run with our key; creating one is not idempotent, so the key is saved first."""
+        memory = self._memory
+        if KEY not in memory.values:
+            memory.values[KEY] = uuid.uuid4().hex
+            memory.save()
+        key = memory.values[KEY]
+        experiment = self._experiment()
+        found = self._rest.post(
+            "runs/search",
+            {
+                "experiment_ids": [experiment],
+                "filter": f"tags.`{KEY}` = '{key}'",
+                "max_results": 1,
+            },
+        )
+        for run in found.get("runs", []):
+            return str(run["info"]["run_id"])
+        made = self._rest.post(
+            "runs/create",
+            {
+                "experiment_id": experiment,
+                "run_name": self._run.name,
+                "tags": [
+                    {"key": KEY, "value": key},
+                    {"key": "trimtab.version", "value": str(self._run.manifest.get("trimtab"))},
+                ],
+            },
+        )
+        return str(made["run"]["info"]["run_id"])
+
+    def _experiment(self) -> str:
+        given = os.environ.get("MLFLOW_EXPERIMENT_ID")
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME")
+        if given or not name:
+            return given or "0"
+        reply = self._rest.get("experiments/get-by-name", experiment_name=name)
+        if reply.status == 404:
+            return str(self._rest.post("experiments/create", {"name": name})["experiment_id"])
+        return str(reply.require_success().json()["experiment"]["experiment_id"])
+
+    def _parameters(self) -> dict[str, str]:
+        values = {name: self._run.manifest.get(name) for name in _PARAMETERS}
+        return {f"trimtab.{n}": str(value) for n, value in values.items() if value is not None}
+
+    def _tag_incident(self, news: IncidentNews) -> None:
+        incidents = self._memory.values["incidents"]
+        before = incidents.get("worst_rank", 0)
+        incidents["worst_rank"] = max(before, news.rank)
+        incidents["count"] = max(incidents.get("count", 0), news.number)
+        tags = {
+            "trimtab.incidents": str(incidents["count"]),
+            f"trimtab.incident.{news.number:04d}": news.describe()[:MAX_TAG_CHARS],
+        }
+        if news.incident_class is not None and news.rank >= before:
+            tags["trimtab.worst_class"] = news.incident_class.value
+        self._log(tags=tags)
+
+    def _set_status(self, status: RunStatus) -> None:
+        self._log(tags={"trimtab.status": status.value})
+        if not self._given_run:  # the status of the user's own run is the user's
+            self._rest.post("runs/update", {"run_id": self._run_id, "status": _STATUS[status]})
+
+    def _log(
+        self,
+        metrics: Sequence[dict[str, Any]] = (),
+        tags: dict[str, str] | None = None,
+        params: dict[str, str] | None = None,
+    ) -> None:
+        values = {
+            "run_id": self._run_id,
+            "metrics": list(metrics),
+            "tags": _pairs(tags, MAX_TAGS),
+            "params": _pairs(params, MAX_PARAMS),
+        }
+        self._rest.post("runs/log-batch", values)
+
+
+def _pairs(values: dict[str, str] | None, limit: int) -> list[dict[str, str]]:
+    pairs = [{"key": key, "value": value} for key, value in (values or {}).items()]
+    return pairs[:limit]
+
+
+def _number(value: float) -> float | str:
+    """As MLflow's JSON has it; an infinity is stored as 1.8e308, so `nonfinite` marks it."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -1,0 +1,116 @@
+"""Runs to ship, sinks that keep what they get, and a shipper in a process of its own."""
+
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trimtab.core.block import Block
+from trimtab.core.ship_config import ShipConfig
+from trimtab.core.sink import RunStatus, ShippedRun, Sink, SinkMemory
+from trimtab.integrations.shipper.log import ShipLog
+from trimtab.integrations.shipper.shipper import Shipper
+from trimtab.journal import JournalWriter, RunDirectory
+
+BEGAN = 1.7e9
+
+
+def append(journal: JournalWriter, step: int, **more: float) -> None:
+    """One record of a run that makes ten steps a second."""
+    journal.append(step, {"loss": 3.0 - step / 1e4, "lr": 1e-3, "clock": BEGAN + step / 10, **more})
+
+
+def write_run(folder: Path, /, steps: int = 30, **more: float) -> RunDirectory:
+    """A run that has ended, with one incident."""
+    run = RunDirectory(folder)
+    run.write_manifest({"trimtab": "0.2", "mode": "observe", "model": "GPT", "world": 2})
+    with JournalWriter(run) as journal:
+        for step in range(steps):
+            append(journal, step, **more)
+            if step == 20:
+                open_incident(journal, 20)
+    postmortem = run.incidents / "0001-step-000020" / "postmortem.md"
+    postmortem.parent.mkdir(parents=True)
+    postmortem.write_text("# Incident 1\n")
+    return run
+
+
+def open_incident(journal: JournalWriter, step: int, number: int = 1, **facts: Any) -> None:
+    given = {"transition": "opened", "onset": step, "incident_class": None, "peak_loss": math.nan}
+    given |= {"symptoms": ["loss spike"], "explanation": "a hard batch", "action": "Wait."}
+    journal.event("incident", step, number=number, **(given | facts))
+
+
+class KeepingSink:
+    """Keeps what it gets; `on_send` may raise first."""
+
+    name = "keeping"
+    needs_everything = False
+
+    def __init__(self, on_send: Callable[[Block], None] = lambda block: None) -> None:
+        self._on_send = on_send
+        self.points: list[tuple[int, str, float]] = []
+        self.events: list[tuple[str, Mapping[str, Any]]] = []
+        self.clocks: dict[int, float] = {}
+        self.finished: list[RunStatus] = []
+        self.num_begun = 0
+        self.memory: SinkMemory | None = None
+        self.is_closed = False
+
+    def begin(self, run: ShippedRun, memory: SinkMemory) -> None:
+        self.num_begun += 1
+        self.memory = memory
+
+    def send(self, block: Block) -> None:
+        self._on_send(block)
+        for name, column in block.columns.items():
+            rows = [row for row in range(len(block)) if column.present[row]]
+            if name == "clock":
+                self.clocks |= {int(block.tick[row]): float(column.values[row]) for row in rows}
+            else:
+                self.points += [
+                    (int(block.tick[row]), name, float(column.values[row])) for row in rows
+                ]
+        self.events += [(event.kind, event.facts) for event in block.events]
+
+    def poll(self) -> None:
+        pass
+
+    def finish(self, status: RunStatus) -> None:
+        self.finished.append(status)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def ticks(self, name: str = "loss") -> list[int]:
+        return [tick for tick, signal, _ in self.points if signal == name]
+
+
+def ship(run: RunDirectory, *sinks: Sink, config: ShipConfig | None = None) -> bool:
+    """Ship a run that is over; whether everything was sent."""
+    return Shipper(run, sinks, config or ShipConfig(), ShipLog(run, None)).run()
+
+
+def start_shipper(
+    run: RunDirectory, *names: str, environment: Mapping[str, str] | None = None
+) -> "subprocess.Popen[bytes]":
+    """`trimtab ship` in a process of its own."""
+    options = [option for name in names for option in ("--to", name)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "trimtab.cli", "ship", str(run.root), *options],
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Fail unless the condition holds within this time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)

@@ -1,0 +1,161 @@
+"""The shipper that a training process starts: what it costs there, and when that process dies."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.integrations.runs import wait_until
+from tests.integrations.servers import Mlflow, Receiver, serving
+
+from trimtab.core.ship_config import ShipConfig
+from trimtab.core.sink import RunStatus
+from trimtab.integrations.shipper.cursor import Cursor
+from trimtab.journal import JournalWriter, RunDirectory
+from trimtab.live.host.ship_process import ShipProcess
+
+TRAIN = """
+import multiprocessing, os, sys, time
+import torch
+import trimtab
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with trimtab.watch(model, optimizer, run_dir=sys.argv[1], ship=["mlflow", "alerts"]) as guard:
+    if "fork" in sys.argv:  # a data loader worker that outlives the trainer
+        worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        worker.start()
+        print(worker.pid, flush=True)
+    for step in range(int(sys.argv[2])):
+        loss = model(torch.ones(2, 4)).square().mean()
+        guard.record(loss=loss)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.002)
+    modules = {name.partition(".")[0] for name in sys.modules}
+    assert not modules & {"mlflow", "wandb", "trackio", "apprise"}, modules
+    assert not any(name.startswith("trimtab.integrations") for name in sys.modules)
+print("done", flush=True)
+"""
+
+
+def start_training(
+    folder: Path, steps: int, tracker: str, alerts: str, *options: str
+) -> "subprocess.Popen[str]":
+    environment = {
+        **os.environ,
+        "NO_PROXY": "127.0.0.1",
+        "MLFLOW_TRACKING_URI": tracker,
+        "TRIMTAB_ALERT_URLS": f"webhook+{alerts}/hook",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", TRAIN, str(folder), str(steps), *options],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def losses(server: Mlflow) -> list[int]:
+    return sorted(row[3] for row in server.metrics if row[1] == "trimtab/loss")
+
+
+def test_a_run_is_sent_while_it_trains_and_no_tracker_is_imported_there(tmp_path: Path) -> None:
+    with serving(tracker := Mlflow()), serving(people := Receiver()):
+        training = start_training(tmp_path, 400, tracker.url, people.url)
+        wait_until(lambda: len(tracker.metrics) > 100, 60)
+        assert training.poll() is None
+        # The pipes of the trainer end with the trainer, not with its shipper.
+        output, errors = training.communicate(timeout=60)
+        assert training.returncode == 0, errors
+        assert output == "done\n"
+        wait_until(lambda: bool(tracker.runs) and tracker.only_run()["status"] == "FINISHED")
+    assert losses(tracker) == list(range(400))
+    assert not people.posted
+
+
+def test_a_trainer_that_is_killed_is_reported_as_died_though_a_worker_lives(tmp_path: Path) -> None:
+    with serving(tracker := Mlflow()), serving(people := Receiver()):
+        training = start_training(tmp_path, 100_000, tracker.url, people.url, "fork")
+        assert training.stdout is not None
+        assert training.stderr is not None
+        worker = int(training.stdout.readline())
+        wait_until(lambda: len(tracker.metrics) > 100, 60)
+        training.send_signal(signal.SIGKILL)
+        killed = time.monotonic()
+        training.wait()
+        wait_until(lambda: bool(people.posted), 20)
+        assert time.monotonic() - killed < 10
+        ((path, alert),) = people.posted
+        assert path == "/hook"
+        assert alert["state"] == "open"
+        assert "died" in alert["title"]
+        wait_until(lambda: tracker.only_run()["status"] == "FAILED")
+        os.kill(worker, signal.SIGKILL)
+        training.stdout.close()
+        training.stderr.close()
+    steps = losses(tracker)
+    assert steps == list(range(len(steps)))
+
+
+def test_a_tracker_that_is_down_is_logged_once_and_training_goes_on(tmp_path: Path) -> None:
+    with serving(people := Receiver()):
+        training = start_training(tmp_path, 1500, "http://127.0.0.1:9", people.url)
+        output, errors = training.communicate(timeout=90)
+    assert output == "done\n"
+    assert errors.count("mlflow cannot be reached") == 1
+
+
+def test_a_sink_that_does_not_exist_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shipping = ShipProcess(RunDirectory(tmp_path), ShipConfig(to=("mlflwo",)))
+    deadline = time.monotonic() + 30
+    while not any("ended with code" in text for text in caplog.messages):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+        shipping.check()
+    shipping.check()
+    shipping.close()
+    assert [text for text in caplog.messages if "there is no sink 'mlflwo'" in text]
+    assert len([text for text in caplog.messages if "ended with code 1" in text]) == 1
+
+
+def test_an_interpreter_that_cannot_start_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
+    shipping = ShipProcess(RunDirectory(tmp_path), ShipConfig(to=("mlflow",)))
+    shipping.check()
+    shipping.close()
+    assert len([text for text in caplog.messages if "the shipper did not start" in text]) == 1
+
+
+def test_a_shipper_of_the_next_launch_waits_for_the_one_before(tmp_path: Path) -> None:
+    """The end of the earlier launch is in the journal, and is not taken for that of this one."""
+    run = RunDirectory(tmp_path)
+    environment = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:9"}
+    with pytest.MonkeyPatch.context() as patch, serving(tracker := Mlflow()):
+        for name, value in {**environment, "NO_PROXY": "127.0.0.1"}.items():
+            patch.setenv(name, value)
+        config = ShipConfig(to=("mlflow",), drain_seconds=4)
+        with JournalWriter(run) as journal:
+            first = ShipProcess(run, config)
+            journal.append(0, {"loss": 1.0, "clock": 1e9})
+            time.sleep(1)
+        first.close()
+        patch.setenv("MLFLOW_TRACKING_URI", tracker.url)
+        second = ShipProcess(run, config)
+        time.sleep(1)
+        with JournalWriter(run) as journal:
+            journal.append(1, {"loss": 1.0, "clock": 1e9})
+        time.sleep(0.5)
+        second.close()
+        wait_until(lambda: losses(tracker) == [0, 1])
+        wait_until(lambda: Cursor(run, "mlflow").status is RunStatus.ENDED)
+    assert Cursor(run, "mlflow").num_records == 2

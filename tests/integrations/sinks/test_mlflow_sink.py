@@ -1,0 +1,191 @@
+"""MLflow's REST interface: each point once, whatever happens to replies, server and shipper."""
+
+import math
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tests.integrations.runs import append, ship, start_shipper, wait_until, write_run
+from tests.integrations.servers import Mlflow, serving
+
+from trimtab.core.errors import ConfigError
+from trimtab.core.ship_config import ShipConfig
+from trimtab.integrations.shipper.cursor import Cursor
+from trimtab.integrations.sinks.mlflow_sink import MlflowSink
+from trimtab.journal import JournalWriter, RunDirectory
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RUN_ID", "EXPERIMENT_ID", "EXPERIMENT_NAME", "TRACKING_TOKEN"):
+        monkeypatch.delenv(f"MLFLOW_{name}", raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+def test_a_run_has_its_metrics_parameters_incidents_and_post_mortems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path / "x1")
+    with serving(server := Mlflow()):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
+        assert ship(run, MlflowSink())
+    made = server.only_run()
+    assert made["status"] == "FINISHED"
+    assert made["params"]["trimtab.model"] == "GPT"
+    assert made["tags"]["trimtab.incidents"] == "1"
+    assert made["tags"]["trimtab.incident.0001"] == (
+        "step 20: loss spike; class not known yet; a hard batch"
+    )
+    losses = {row for row in server.metrics if row[1] == "trimtab/loss"}
+    assert len(losses) == 30
+    assert (made["info"]["run_id"], "trimtab/loss", 1_700_000_000_700, 7, "2.9993") in losses
+    (path,) = server.artifacts
+    assert path.endswith("/artifacts/trimtab/0001-step-000020/postmortem.md")
+    assert Cursor(run, "mlflow").values["link"].startswith(f"{server.url}/#/experiments/0/runs/")
+
+
+def test_lost_replies_make_neither_a_second_run_nor_a_second_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trimtab.integrations.shipper.shipment.POLL_SECONDS", 0.01)
+    run = write_run(tmp_path, steps=700)
+    with serving(server := Mlflow()):
+        server.lost_replies = 6  # search, create, parameters, status, metrics
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
+        assert ship(run, MlflowSink())
+    assert server.lost_replies == 0
+    assert len(server.runs) == 1
+    assert len([row for row in server.metrics if row[1] == "trimtab/loss"]) == 700
+
+
+def test_values_that_are_not_finite_are_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory(tmp_path)
+    with JournalWriter(run) as journal:
+        append(journal, 0, loss=math.inf)
+        append(journal, 1, loss=math.nan)
+        append(journal, 2)
+    with serving(server := Mlflow()):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
+        assert ship(run, MlflowSink())
+    rows = {(key, step): value for _, key, _, step, value in server.metrics}
+    assert rows["trimtab/loss", 0] == "Infinity"
+    assert rows["trimtab/loss", 1] == "NaN"
+    assert rows["trimtab/nonfinite", 0] == rows["trimtab/nonfinite", 1] == "1.0"
+    assert ("trimtab/nonfinite", 2) not in rows
+
+
+def test_a_name_that_the_server_refuses_does_not_hold_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path, 30, **{"forbidden": 1.0, "a[b] %": 2.0})
+    with serving(server := Mlflow()):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
+        assert ship(run, MlflowSink(), config=ShipConfig(every=1))
+    keys = {key for _, key, _, _, _ in server.metrics}
+    assert "trimtab/a_b_ __1662f108" in keys
+    assert "trimtab/forbidden" not in keys
+    assert Cursor(run, "mlflow").num_refused == 30
+    assert len([row for row in server.metrics if row[1] == "trimtab/loss"]) == 30
+
+
+def test_a_resumed_run_goes_on_in_the_same_run_though_its_parameters_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path)
+    with serving(server := Mlflow()):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
+        assert ship(run, MlflowSink())
+        run.write_manifest({"model": "GPT", "world": 4})
+        with JournalWriter(run) as journal:
+            append(journal, 30)
+        assert ship(run, MlflowSink())
+    assert server.only_run()["params"]["trimtab.world"] == "2"
+    assert len([row for row in server.metrics if row[1] == "trimtab/loss"]) == 31
+
+
+def test_the_users_own_run_gets_the_points_but_keeps_its_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path)
+    with serving(server := Mlflow()):
+        own = {"run_id": "own", "experiment_id": "3", "artifact_uri": "s3://bucket/own"}
+        server.runs["own"] = {"info": own, "tags": {}, "params": {}, "status": "RUNNING"}
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
+        monkeypatch.setenv("MLFLOW_RUN_ID", "own")
+        assert ship(run, MlflowSink())
+    made = server.only_run()
+    assert made["status"] == "RUNNING"
+    assert made["tags"]["trimtab.postmortems"].startswith("on the training machine: ")
+    assert len(server.metrics) == 3 * 30
+    assert not server.artifacts
+
+
+@pytest.mark.parametrize("way", ["token", "user", "address"])
+def test_credentials_reach_the_server_and_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    run = write_run(tmp_path)
+    with serving(server := Mlflow()):
+        address = server.url
+        if way == "token":
+            monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "s3cret-token")
+        elif way == "user":
+            monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
+            monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "s3cret-token")
+        else:
+            address = address.replace("//", "//ada:s3cret-token@")
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        assert ship(run, MlflowSink())
+    (header,) = server.authorization
+    assert header == ("Bearer s3cret-token" if way == "token" else "Basic YWRhOnMzY3JldC10b2tlbg==")
+    written = b"".join(path.read_bytes() for path in run.home.rglob("*") if path.is_file())
+    assert b"s3cret" not in written
+
+
+def test_an_expired_token_drops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trimtab.integrations.transport.http import Reply
+
+    for status in (401, 403, 404, 408, 429, 500, 503):
+        with pytest.raises(ConnectionError):
+            Reply(status=status, body=b"").require_success()
+
+
+def test_an_address_that_is_no_server_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in ("", "sqlite:///mlflow.db", "databricks"):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+        with pytest.raises(ConfigError, match="MLFLOW_TRACKING_URI must be"):
+            MlflowSink()
+
+
+def test_server_and_shipper_die_again_and_again_and_each_point_is_there_once(
+    tmp_path: Path,
+) -> None:
+    run = RunDirectory(tmp_path)
+    server = Mlflow()
+    port = server.server_address[1]
+    settings = {"MLFLOW_TRACKING_URI": server.url, "NO_PROXY": "127.0.0.1"}
+    with JournalWriter(run) as journal:
+        shipper = start_shipper(run, "mlflow", environment=settings)
+        for step in range(3000):
+            append(journal, step)
+            time.sleep(0.001)
+            if step in (800, 1700):
+                with serving(server):
+                    wait_until(lambda rows=server.metrics: len(rows) > 0)  # type: ignore[misc]
+                    shipper.send_signal(signal.SIGKILL)
+                    shipper.wait()
+                    shipper = start_shipper(run, "mlflow", environment=settings)
+                    time.sleep(0.5)
+                # The server is closed in the middle of whatever it does, and comes back.
+                following = Mlflow(port)
+                following.runs, following.metrics = server.runs, server.metrics
+                server = following
+    with serving(server):
+        assert shipper.wait(60) == 0
+    assert len(server.runs) == 1
+    losses = [row for row in server.metrics if row[1] == "trimtab/loss"]
+    assert len(losses) == 3000
+    assert sorted(row[3] for row in losses) == list(range(3000))
