@@ -181,7 +181,6 @@ def test_the_demo_shows_a_run_that_recovers_beside_one_that_does_not(
     assert {"decision", "probe", "rollback", "check"} <= set(events)
     names = sorted(path.parent.name[5:] for path in home.rglob("postmortem.md"))
     assert any(name.startswith("step-00026") for name in names)
-    page = home / "dashboard.html"
-    assert f"Page: {page}" in result.stderr
-    assert result.stderr.count("Post-mortem: ") == len(names)
-    assert page.exists()
+    assert f"Page: {home / 'dashboard.html'}" in result.stderr
+    assert result.stderr.count("Post-mortem: ") == min(len(names), 3)
+    assert (home / "dashboard.html").exists()

@@ -6,6 +6,7 @@ Needs Debian's chromium; axe-core comes from npm into a cache outside of the rep
 import os
 import subprocess
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,6 +90,33 @@ def test_nothing_hostile_runs_in_a_served_page(browser: Browser, tmp_path: Path)
             assert browser.complaints() == []
             assert all(url.startswith(address) for url in browser.requests())
         browser.open("about:blank")
+
+
+def test_a_live_page_draws_new_records_and_lists_new_incidents(
+    browser: Browser, tmp_path: Path
+) -> None:
+    run = RunDirectory(tmp_path / "x1")
+    run.write_manifest({})
+    journal = JournalWriter(run)
+    for step, loss in enumerate(falling_loss(300)):
+        journal.append(step, {"loss": float(loss)})
+    for client in serving(run.root):
+        feed = client.hub.feeds[client.id_of("x1")]
+        deadline = time.monotonic() + 20
+        while feed.last_step < 299 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        browser.open(f"http://127.0.0.1:{client.port}/")
+        browser.wait_for("document.documentElement.dataset.ready !== undefined")
+        journal.append(300, {"loss": 9.0})
+        journal.event("incident", 300, number=1, onset=300, symptoms=["<b>"], transition="opened")
+        browser.wait_for("document.getElementById('live-incidents').children.length === 1")
+        assert browser.evaluate("charts.current()[1]") == 300
+        assert browser.evaluate("trimtabRun.drawn[0].entry.u.scales.y.max") > 9
+        text = browser.evaluate("document.getElementById('live-incidents').textContent")
+        assert "incident 1 opened at step 300; <b>" in text
+        assert browser.complaints() == []
+        browser.open("about:blank")
+    journal.close()
 
 
 def test_keys_zoom_all_charts_together(browser: Browser, tmp_path: Path) -> None:

@@ -50,7 +50,10 @@ def demo(
         directory = output.find_run(recovered.folder)
     output.write_files(report, directory.incidents)
     output.write_dashboard(report, directory)
-    typer.echo(f"See it again with: trimtab report {recovered.folder} --open", err=True)
+    typer.echo(
+        f"the runs are in {folder}; see one again with: trimtab report {recovered.folder} --open",
+        err=True,
+    )
 
 
 def _comparison(alone: "DemoRun", recovered: "DemoRun") -> list[str]:

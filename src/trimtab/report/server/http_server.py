@@ -9,7 +9,6 @@
 No address names a file: runs have ids, incidents have numbers, everything else is not found.
 """
 
-import json
 import logging
 import re
 import threading
@@ -169,9 +168,9 @@ class _Handler(BaseHTTPRequestHandler):
             nonlocal version
             if self.server.hub.version <= version:
                 return []
-            message = self.server.hub.fleet_since(version)
-            version = message["version"]
-            return [(version, json.dumps(message, allow_nan=False).encode())]
+            message = self.server.hub.fleet_message(version)
+            version = message[0]
+            return [message]
 
         self._stream(changes, lambda: self.server.hub.version > version)
 
