@@ -20,6 +20,7 @@ from tests.live.tiny import journal_of
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(1200),  # up to four processes that import torchtitan, on two cores
     pytest.mark.skipif(
         importlib.util.find_spec("torchtitan") is None, reason="torchtitan is not installed"
     ),
@@ -61,7 +62,7 @@ def launch(
             )
             for rank in range(ranks)
         ]
-        assert [child.wait(timeout=280) for child in children] == [0] * ranks
+        assert [child.wait(timeout=500) for child in children] == [0] * ranks
     return [json.loads((folder / f"result.{rank}").read_text()) for rank in range(ranks)]
 
 
