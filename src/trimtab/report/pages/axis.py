@@ -1,5 +1,6 @@
 """The vertical axis of a chart: logarithmic where that helps, and a range that shows the shape."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,19 @@ def choose_axis(values: FloatArray) -> dict[str, Any]:
         pad = abs(low) / 2 or 1.0
         low, high = low - pad, high + pad
     return {"log": False, "range": _short(low, high)}
+
+
+def shared_axis(lines: Sequence[FloatArray]) -> dict[str, Any]:
+    """The axis of a chart with several lines: each of them is seen."""
+    axes = [choose_axis(values) for values in lines if len(values)]
+    if len(axes) < 2:
+        return axes[0] if axes else choose_axis(np.empty(0))
+    low = min(axis["range"][0] for axis in axes)
+    high = max(axis["range"][1] for axis in axes)
+    least = min(float(values.min()) for values in lines if len(values))
+    is_wide = low > 0 and high > LOG_RATIO * low
+    is_log = least > 0 and (is_wide or any(axis["log"] for axis in axes))
+    return {"log": is_log, "range": _short(max(low, least) if is_log else low, high)}
 
 
 def _short(low: float, high: float) -> list[float]:
