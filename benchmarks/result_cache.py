@@ -16,11 +16,18 @@ class ResultCache:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
+    def has(self, name: str) -> bool:
+        """Whether the outcome of that name was measured."""
+        return self._path(name).exists()
+
     def get(self, name: str, measure: Callable[[], Mapping[str, Any]]) -> Outcome:
         """The outcome of that name, measured if it is not there."""
-        path = self._folder / f"{name.replace('/', ' ')}.json"
+        path = self._path(name)
         if not path.exists():
             path.write_text(json.dumps(measure()), encoding="utf-8")
             print(name, path.read_text(encoding="utf-8"), file=sys.stderr, flush=True)
         outcome: Outcome = json.loads(path.read_text(encoding="utf-8"))
         return outcome
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name.replace('/', ' ')}.json"

@@ -49,6 +49,32 @@ def troubled_run() -> Block:
     return block_of({"loss": loss, "grad_norm": norm, "lr": np.full(1200, 3e-4)})
 
 
+def incident_of(
+    onset: Moment,
+    *,
+    number: int = 1,
+    end: Moment | None = None,
+    last: Moment | None = None,
+    records: int = 1,
+    incident_class: IncidentClass | None = None,
+    findings: tuple[Finding, ...] = (),
+) -> Incident:
+    """An incident that begins and peaks at this moment, over a baseline of 2.0 +- 0.03."""
+    return Incident(
+        number=number,
+        onset=onset,
+        peak=onset,
+        end=end,
+        last=last or onset,
+        baseline_mean=2.0,
+        baseline_deviation=0.03,
+        records=records,
+        incident_class=incident_class,
+        findings=findings,
+        num_findings=len(findings),
+    )
+
+
 def diagnosis_of(symptom: Symptom, *, resumed: bool = False) -> Diagnosis:
     """The diagnosis of an incident with one finding in a healthy run, maybe at a resume."""
     block = block_of({"loss": falling_loss(400)})
@@ -65,18 +91,6 @@ def diagnosis_of(symptom: Symptom, *, resumed: bool = False) -> Diagnosis:
         tick=299,
         value=2.0,
     )
-    incident = Incident(
-        number=1,
-        onset=moment,
-        peak=moment,
-        end=None,
-        last=moment,
-        baseline_mean=2.0,
-        baseline_deviation=0.03,
-        records=1,
-        incident_class=IncidentClass.SILENT,
-        findings=(finding,),
-        num_findings=1,
-    )
+    incident = incident_of(moment, incident_class=IncidentClass.SILENT, findings=(finding,))
     context = IncidentContext.of(incident, block, RunFacts(), TextbookConfig())
     return diagnose(context, explain_by_evidence)

@@ -89,6 +89,7 @@ def long_runs(draw: st.DrawFn) -> Block:
         "loss": faulty(random, base + random.standard_t(4, length) * 0.03, is_loss=True),
         "grad_norm": faulty(random, np.exp(random.normal(-1, 0.1, length)), is_loss=False),
         "update_norm": faulty(random, np.exp(random.normal(-3, 0.1, length)), is_loss=False),
+        "update_per_lr": faulty(random, np.exp(random.normal(3, 0.1, length)), is_loss=False),
     }
     columns = {}
     for name, signal in values.items():
@@ -148,8 +149,7 @@ def test_every_incident_of_any_run_can_be_explained(run: Block) -> None:
     check_explanations(CONFIG, run)
 
 
-# The same examples each time: a rare one of many is not explained yet, and is looked for apart.
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None)
 @given(st.one_of(runs(), long_runs()))
 def test_every_incident_of_trimtabs_rules_can_be_explained(run: Block) -> None:
     check_explanations(TRIMTAB, run)

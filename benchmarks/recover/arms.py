@@ -43,9 +43,7 @@ class Arm(StrEnum):
 
 _MODES = {Arm.CLEAN: Mode.PROTECT, Arm.PROTECT: Mode.PROTECT, Arm.RECOVER: Mode.RECOVER}
 """The twin is protected too: protecting makes optimizers fused, which rounds differently."""
-_CONFIG = Config.from_dict(
-    {"live": {"telemetry_every": 1}, "ladder": {"max_relaunches": 1, "window_steps": 1000}}
-)
+_CONFIG = Config.from_dict({"ladder": {"max_relaunches": 1, "window_steps": 1000}})
 
 
 class _SkippedData(Intervention):

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,11 +22,12 @@ Outcomes = Mapping[tuple[str, Arm, int], Mapping[str, Any]]
 
 
 def difference(outcomes: Outcomes, case: Case, arm: Arm, seeds: Sequence[int]) -> list[float]:
-    """The final loss of an arm minus that of the clean twin, for each seed."""
+    """The final loss of an arm minus that of the clean twin, for each seed that has both."""
     twin = case.twin_name
     return [
         outcomes[case.name, arm, seed]["loss"] - outcomes[twin, Arm.CLEAN, seed]["loss"]
         for seed in seeds
+        if (case.name, arm, seed) in outcomes and (twin, Arm.CLEAN, seed) in outcomes
     ]
 
 
@@ -40,10 +42,12 @@ def upper_bound(values: Sequence[float]) -> float:
 
 def fault_row(outcomes: Outcomes, case: Case, seeds: Sequence[int]) -> list[object]:
     """One row of the table of faults."""
-    recovered = [outcomes[case.name, Arm.RECOVER, seed] for seed in seeds]
+    recovered = _runs(outcomes, case, seeds)
     apart = difference(outcomes, case, Arm.RECOVER, seeds)
-    endings = {str(run["ended"]).split(" at ")[0] for run in recovered} - {"done"}
-    acts = {act.split(" ", 1)[1] for run in recovered for act in run["acts"]}
+    # Of runs that ended, the final loss is not known: they are counted, not averaged.
+    finished = [value for value in apart if math.isfinite(value)]
+    bound = upper_bound(finished)
+    lost = statistics.median(run["steps_lost"] for run in recovered)
     exact = sum(value == 0 for value in apart)
     return [
         case.name,
@@ -53,29 +57,74 @@ def fault_row(outcomes: Outcomes, case: Case, seeds: Sequence[int]) -> list[obje
             for arm in (Arm.UNGUARDED, Arm.PROTECT, Arm.BY_HAND)
         ),
         _mean(apart),
-        f"{upper_bound(apart):+.3f}",
-        f"{exact}/{len(seeds)}",
-        statistics.median(run["steps_lost"] for run in recovered),
-        ", ".join(sorted(acts | endings)) or "none",
+        f"{bound:+.3f}" if math.isfinite(bound) else "-",
+        f"{exact}/{len(apart)}",
+        f"{lost:g}",
+        _acts(recovered),
+        _is_met(case, bound, lost, exact, len(apart), recovered),
     ]
 
 
 def healthy_row(outcomes: Outcomes, case: Case, seeds: Sequence[int]) -> list[object]:
     """One row of the table of healthy runs."""
-    runs = [outcomes[case.name, Arm.RECOVER, seed] for seed in seeds]
+    runs = _runs(outcomes, case, seeds)
     apart = difference(outcomes, case, Arm.RECOVER, seeds)
-    acts = [act for run in runs for act in run["acts"]]
+    acts = [act.split(" ", 1)[1] for run in runs for act in run["acts"]]
     return [
         case.name,
         len(runs),
         sum(len(run["rollbacks"]) for run in runs),
-        len(acts),
+        sum(act not in ("restore", "hold") for act in acts),
+        sum("lower" in act for act in acts),
+        sum(str(run["ended"]) != "done" for run in runs),
         f"{max(map(abs, apart)):.4f}",
-        sum(run["decisions"] for run in runs),
-        sum(run["mismatches"] for run in runs),
     ]
 
 
+def has_run(outcomes: Outcomes, case: Case, seeds: Sequence[int]) -> bool:
+    """Whether there is a recovering run of a case with its twin."""
+    return bool(difference(outcomes, case, Arm.RECOVER, seeds))
+
+
+def _runs(outcomes: Outcomes, case: Case, seeds: Sequence[int]) -> list[Mapping[str, Any]]:
+    keys = [(case.name, Arm.RECOVER, seed) for seed in seeds]
+    return [outcomes[key] for key in keys if key in outcomes]
+
+
+def _acts(runs: Sequence[Mapping[str, Any]]) -> str:
+    """What was done, and in how many of the runs; how runs ended that were not done."""
+    counts: Counter[str] = Counter()
+    for run in runs:
+        counts.update({act.split(" ", 1)[1] for act in run["acts"]})
+        if run["ended"] != "done":
+            counts[str(run["ended"]).split(" at ")[0].split(":")[0]] += 1
+    return ", ".join(f"{act} {count}" for act, count in counts.items()) or "none"
+
+
+def _is_met(
+    case: Case,
+    bound: float,
+    lost: float,
+    exact: int,
+    count: int,
+    runs: Sequence[Mapping[str, Any]],
+) -> str:
+    """Which bars are met."""
+    if case.is_late:
+        return ""
+    parts = {"bound": bound <= BOUND, "lost": lost <= MAX_LOST}
+    if case.is_exact:
+        parts["exact"] = exact == count
+    parts["finished"] = all(math.isfinite(run["loss"]) for run in runs)
+    missed = [name for name, is_met in parts.items() if not is_met]
+    return f"NO: {', '.join(missed)}" if missed else "yes"
+
+
 def _mean(values: Sequence[float]) -> str:
-    bad = sum(not math.isfinite(value) for value in values)
-    return f"{statistics.fmean(values):+.3f}" if not bad else f"lost {bad}/{len(values)}"
+    if not values:
+        return "-"
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return f"lost {len(values)}/{len(values)}"
+    gone = f", lost {len(values) - len(finite)}" if len(finite) < len(values) else ""
+    return f"{statistics.fmean(finite):+.3f} [{len(finite)}]{gone}"

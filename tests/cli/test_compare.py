@@ -113,3 +113,19 @@ def test_a_wrong_call_exits_2(tmp_path: Path) -> None:
     assert compare(base)[0] == 2
     assert compare(base, base, "--within", -1)[0] == 2
     assert compare(base, base, "--until", "soon")[0] == 2
+
+
+def test_more_runs_are_compared_with_the_same_base(tmp_path: Path) -> None:
+    run, base = write(tmp_path / "a.csv"), write(tmp_path / "b.csv")
+    third = write(tmp_path / "c.csv", shift_from=300)
+    page = tmp_path / "compare.html"
+    code, text = compare(run, base, third, "--html", page)
+    assert code == 1
+    assert text.count("common steps, 1 to 600") == 2
+    assert "the runs part at step 302" in text
+    shown = page.read_text()
+    assert "not within" in shown
+    assert '"label":"c.csv"' in shown
+    assert '"first":302' in shown
+    code, text = compare(run, base, third, "--json")
+    assert [one["within"] for one in json.loads(text)] == [True, False]

@@ -121,6 +121,17 @@ def test_in_a_thinned_log_what_a_run_reaches_by_itself_is_only_a_warning() -> No
     assert alarm_ticks(thinned(wild)) == [AT]
 
 
+def test_in_a_thinned_log_a_wild_run_alarms_if_the_norm_rises_with_the_loss() -> None:
+    loss = falling_loss(LENGTH, seed=3, noise=0.04)
+    norm = np.exp(np.random.default_rng(3).normal(-1.0, 0.08, LENGTH))
+    loss[100:AT:200] += 0.24
+    norm[100:AT:200] *= 1.4
+    loss[AT] = loss[AT - 1] + 0.36
+    norm[AT] *= 1.8
+    columns = {"loss": Column.complete(loss), "grad_norm": Column.complete(norm)}
+    assert alarm_ticks(Block.from_columns(columns, step=100 * np.arange(LENGTH))) == [AT]
+
+
 def test_loss_and_norm_together_need_less_than_each_alone() -> None:
     loss, norm = np.full(3, 0.18), np.full(3, 1.7)
     assert found(run(loss=loss)) == []
@@ -170,6 +181,17 @@ def test_three_norms_that_double_are_an_alarm() -> None:
 def test_a_doubled_update_is_a_warning() -> None:
     (warning,) = found(run(update_norm=np.array([2.5])), Severity.WARN)
     assert warning.symptom is Symptom.UPDATE_SPIKE
+
+
+def test_an_update_that_grows_with_the_learning_rate_is_no_spike() -> None:
+    signals = run(update_norm=np.full(30, 3.0))
+    assert found(signals)
+    # The same updates at three times the rate: each is as large as the rate makes it.
+    per_rate = run()["update_norm"]
+    assert found({**signals, "update_per_lr": per_rate}, Severity.WARN) == []
+    per_rate[AT : AT + 3] *= 4.0
+    first, *_ = found({**signals, "update_per_lr": per_rate})
+    assert (first.symptom, first.signal) == (Symptom.UPDATE_SPIKE, "update_per_lr")
 
 
 @pytest.mark.parametrize("gap", [40, 60])

@@ -59,6 +59,20 @@ def test_a_second_moment_that_shrinks_is_a_lost_state_and_one_that_grows_a_gradi
     assert alarms(StateJumps, block(LENGTH, adam_v_norm=moved(walk(2, 0.01), 1.5))) == []
 
 
+def test_a_first_moment_that_shrinks_is_a_warning_because_one_gradient_can_do_that() -> None:
+    (warning,) = findings(StateJumps, block(LENGTH, adam_m_norm=moved(walk(2, 0.01), 0.3)))
+    assert (warning.symptom, warning.severity) == (Symptom.STATE_LOST, Severity.WARN)
+
+
+def test_the_updates_of_an_embedding_may_fall_further_than_those_of_other_groups() -> None:
+    halved = moved(noise(size=0.02), 0.65)
+    for group, is_alarm in (("attention", True), ("embedding", False)):
+        run = block(LENGTH, **{f"update_norm/{group}": halved, "lr": 1e-3})
+        assert bool(alarms(StateJumps, run)) is is_alarm
+    tenth = block(LENGTH, **{"update_norm/embedding": moved(noise(size=0.02), 0.1), "lr": 1e-3})
+    assert [alarm.symptom for alarm in alarms(StateJumps, tenth)] == [Symptom.UPDATE_SHIFT]
+
+
 def test_an_update_is_divided_by_the_learning_rate() -> None:
     rate = np.full(LENGTH, 1e-3)
     rate[AT:] = 1e-4

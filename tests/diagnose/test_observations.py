@@ -4,11 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tests.synthetic import Array, block_of, falling_loss
+from tests.synthetic import Array, block_of, falling_loss, incident_of
 
 from trimtab.core.block import Event
 from trimtab.core.config import TextbookConfig
-from trimtab.core.incidents import Incident, IncidentClass, Moment
+from trimtab.core.incidents import IncidentClass, Moment
 from trimtab.diagnose.context import IncidentContext, RunFacts
 from trimtab.diagnose.evidence.check import Outcome
 from trimtab.diagnose.evidence.observations import OBSERVATIONS
@@ -25,18 +25,11 @@ def context(
         event = Event(kind="resume", tick=AT, step=AT + 1)
         block = dataclasses.replace(block, events=(event,))
     moment = Moment(step=AT + 1, tick=AT, loss=2.0)
-    incident = Incident(
-        number=1,
-        onset=moment,
-        peak=moment,
-        end=None,
+    incident = incident_of(
+        moment,
         last=Moment(step=LENGTH, tick=LENGTH - 1, loss=2.0),
-        baseline_mean=2.0,
-        baseline_deviation=0.03,
         records=LENGTH - AT,
         incident_class=IncidentClass.SILENT,
-        findings=(),
-        num_findings=0,
     )
     return IncidentContext.of(incident, block, facts or RunFacts(), TextbookConfig())
 
@@ -175,6 +168,15 @@ def test_what_is_planted_is_seen_and_what_is_not_is_not(id: str) -> None:
 )
 def test_without_its_signal_an_observation_says_nothing(id: str) -> None:
     assert OBSERVATIONS[id](context({})).outcome is MISSING
+
+
+def test_a_damaged_learning_rate_is_a_jump_of_finite_size() -> None:
+    for damaged in (1e300, -1e300, 0.0):
+        seen = OBSERVATIONS["lr_jumped"](context({"lr": from_onset(steady(1.0), damaged)}))
+        assert seen.outcome is YES
+        assert "inf" not in seen.observation
+    tiny_then_huge = np.where(np.arange(LENGTH) < AT, -1e300, 1e300)
+    assert OBSERVATIONS["lr_jumped"](context({"lr": tiny_then_huge})).outcome is YES
 
 
 def test_what_follows_a_nan_is_not_an_observation_of_its_own() -> None:

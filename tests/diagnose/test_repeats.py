@@ -1,10 +1,11 @@
 """A batch that was served several times is named; what is served again by plan is not."""
 
 import numpy as np
+from tests.synthetic import incident_of
 
 from trimtab.core.block import Block, Column
 from trimtab.core.config import TextbookConfig
-from trimtab.core.incidents import Incident, Moment
+from trimtab.core.incidents import Moment
 from trimtab.core.signals import FINGERPRINT, LOSS
 from trimtab.diagnose.context import IncidentContext, RunFacts
 from trimtab.diagnose.measures.repeats import RepeatedBatch, repeated_batch
@@ -25,19 +26,7 @@ def found(fingerprints: list[int], attempts: list[int] | None = None) -> Repeate
         data_position=1000 + np.arange(count),
     )
     onset, last = (Moment(step=step, tick=step, loss=3.0) for step in (ONSET, LAST))
-    incident = Incident(
-        number=1,
-        onset=onset,
-        peak=onset,
-        end=None,
-        last=last,
-        baseline_mean=3.0,
-        baseline_deviation=0.1,
-        records=20,
-        incident_class=None,
-        findings=(),
-        num_findings=1,
-    )
+    incident = incident_of(onset, last=last, records=20)
     context = IncidentContext.of(incident, block, RunFacts(), TextbookConfig())
     return repeated_batch(context)
 

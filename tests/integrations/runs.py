@@ -43,7 +43,7 @@ def write_run(folder: Path, /, steps: int = 30, **more: float) -> RunDirectory:
 
 def open_incident(journal: JournalWriter, step: int, number: int = 1, **facts: Any) -> None:
     given = {"transition": "opened", "onset": step, "incident_class": None, "peak_loss": math.nan}
-    given |= {"symptoms": ["loss spike"], "cause": "a hard batch", "action": "Wait."}
+    given |= {"symptoms": ["loss spike"], "explanation": "a hard batch", "action": "Wait."}
     journal.event("incident", step, number=number, **(given | facts))
 
 

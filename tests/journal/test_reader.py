@@ -357,3 +357,13 @@ def test_an_empty_poll_is_an_empty_block(run: RunDirectory) -> None:
     with Follower(run) as follower:
         assert len(follower.poll()) == 0
         assert isinstance(follower.poll(), Block)
+
+
+def test_a_program_that_ends_can_still_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A guard that was never closed writes its post-mortems after the last thread was started.
+    run = RunDirectory(tmp_path)
+    write_log(run, HEAD, record(0), record(1))
+    monkeypatch.setattr("concurrent.futures.thread._shutdown", True)
+    assert len(read_journal(run).block) == 2

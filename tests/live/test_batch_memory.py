@@ -13,6 +13,7 @@ import torch
 from tests.live.test_do_no_harm import planted
 from tests.live.tiny import journal_of, make_model
 from tests.ranks import run_ranks
+from tests.synthetic import incident_of
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -32,20 +33,7 @@ STEPS = 120
 
 
 def incident(number: int, onset: int) -> Incident:
-    at = Moment(step=onset, tick=onset, loss=9.0)
-    return Incident(
-        number=number,
-        onset=at,
-        peak=at,
-        end=None,
-        last=at,
-        baseline_mean=3.0,
-        baseline_deviation=0.1,
-        records=1,
-        incident_class=None,
-        findings=(),
-        num_findings=1,
-    )
+    return incident_of(Moment(step=onset, tick=onset, loss=9.0), number=number)
 
 
 def rows(seed: int, high: int = 50, shape: tuple[int, int] = (4, 16)) -> np.ndarray:

@@ -290,6 +290,24 @@ def test_micro_batches_are_weighed_by_their_tokens(tmp_path: Path) -> None:
     assert block.column("tokens").values[0] == 400
 
 
+@pytest.mark.parametrize("none", [0, torch.tensor(0)])
+def test_a_micro_batch_without_tokens_has_no_loss(none: Any, tmp_path: Path) -> None:
+    # The mean over no tokens is NaN, and a batch in which everything is masked is no fault.
+    model, optimizer = build()
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        for loss, tokens in ((2.0, 3), (float("nan"), none)):
+            before = model.head.weight.detach().clone()
+            loss_of(model, batches(1)[0]).backward()
+            guard.record(loss=float("nan"), tokens=none)
+            guard.record(loss=loss, tokens=tokens)
+            optimizer.step()
+            optimizer.zero_grad()
+            assert not torch.equal(before, model.head.weight)
+    column = journal_of(tmp_path).column("loss")
+    assert column.values[0] == 2.0
+    assert list(column.present) == [True, False]
+
+
 def test_own_signals_events_and_eval_loss_are_kept(tmp_path: Path) -> None:
     model, optimizer = build()
     with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:

@@ -178,6 +178,18 @@ def test_a_wrong_resume_is_relaunched_where_something_relaunches() -> None:
     assert look(Symptom.STATE_LOST, relaunches_left=1, **again, **resumed).act is not Act.RELAUNCH
 
 
+def test_harm_that_no_snapshot_is_older_than_is_relaunched_where_something_relaunches() -> None:
+    broken = {"probe": 5.0, "probe_waited": 8, "waited": 8, "slots": ()}
+    assert look(Symptom.LOSS_SPIKE, **broken).act is Act.STOP
+    found = look(Symptom.LOSS_SPIKE, relaunches_left=1, **broken)
+    assert (found.act, found.exit_code) == (Act.RELAUNCH, 75)
+    healthy = {**broken, "probe": -0.1}
+    assert look(Symptom.LOSS_SPIKE, relaunches_left=1, **healthy).act is Act.WAIT
+    assert (
+        look(Symptom.LOSS_SPIKE, relaunches_left=1, **{**broken, "slots": SLOTS}).act in ROLLBACKS
+    )
+
+
 def test_readings_that_rise_as_the_loss_flattens_are_healthy() -> None:
     rising = (-0.63, -0.55, -0.55, -0.47, -0.36, -0.38)
     mean, sigma = scale_of(rising, 8)
@@ -338,6 +350,20 @@ def test_decisions_computed_again_from_their_file_are_the_same(cases: list[Situa
         for case in cases:
             log.append(case, decide(case, LIMITS))
         assert recompute(path) == (len(cases), [])
+
+
+def test_a_stop_names_what_a_person_should_look_at() -> None:
+    again = look(
+        Symptom.NONFINITE_LOSS,
+        probe=math.nan,
+        probe_waited=2,
+        recurrences=2,
+        last_depth=50,
+        tried=(Act.RESTORE, Act.RESTORE),
+        note="output of blocks.3 grew 900 times",
+    )
+    assert again.act is Act.STOP
+    assert "output of blocks.3 grew 900 times" in again.reason
 
 
 def test_a_decision_that_was_changed_is_found(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def test_the_postmortem_has_every_section() -> None:
         "Root cause",
         "Class",
         "Action",
+        "What was done",
         "Smallest remedy",
         "Verification",
         "Cost",

@@ -111,6 +111,32 @@ def batches(count: int, size: int = 4) -> list[tuple[torch.Tensor, torch.Tensor]
     return [(part, part.sum(dim=1, keepdim=True)) for part in inputs]
 
 
+class TiedModel(nn.Module):
+    """Two layers that share their weight, in bf16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(FEATURES, FEATURES, bias=False)
+        self.second = nn.Linear(FEATURES, FEATURES, bias=False)
+        self.second.weight = self.first.weight
+        self.to(torch.bfloat16)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.second(torch.relu(self.first(inputs.to(torch.bfloat16))))
+        return hidden.sum(dim=1, keepdim=True)
+
+
+def tied_run() -> Run:
+    """A run with tied weights in bf16."""
+    seed_all()
+    model = TiedModel()
+    return Run(
+        model=model,
+        optimizers=[torch.optim.AdamW(model.parameters(), lr=1e-3)],
+        loader=batches(400),
+    )
+
+
 def seed_all(seed: int = 0) -> None:
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.restore.loops import FEATURES, Run, TinyModel, batches, same_run, seed_all
+from tests.restore.loops import FEATURES, Run, TinyModel, batches, same_run, seed_all, tied_run
 from torch import nn, optim
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, Dataset
@@ -117,28 +117,7 @@ def test_an_average_of_the_weights_returns_exactly() -> None:
 
 
 def test_tied_weights_and_a_bf16_model_return_exactly() -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Linear(FEATURES, FEATURES, bias=False)
-            self.second = nn.Linear(FEATURES, FEATURES, bias=False)
-            self.second.weight = self.first.weight
-            self.to(torch.bfloat16)
-
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            hidden: torch.Tensor = self.second(torch.relu(self.first(inputs.to(torch.bfloat16))))
-            return hidden.sum(dim=1, keepdim=True)
-
-    def make() -> Run:
-        seed_all()
-        model = Tied()
-        return Run(
-            model=model,
-            optimizers=[optim.AdamW(model.parameters(), lr=1e-3)],
-            loader=batches(400),
-        )
-
-    assert_exact(make)
+    assert_exact(tied_run)
 
 
 def test_a_compiled_model_returns_exactly_without_compiling_again() -> None:

@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,14 +11,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trimtab.core.errors import RestoreError
+from trimtab.core.errors import RestoreError, RunStopped
 from trimtab.restore.ring import SnapshotRing
 from trimtab.restore.snapshot import Snapshot
+from trimtab.restore.source import source_of
 from trimtab.restore.tape import BatchTape
 from trimtab.restore.training_state import TrainingState
 
 
-def make_ring(slots: int = 6) -> tuple[SnapshotRing, TrainingState]:
+def make_ring(slots: int = 7) -> tuple[SnapshotRing, TrainingState]:
     model = nn.Linear(1, 1)
     state = TrainingState(model, [torch.optim.SGD(model.parameters(), lr=0.1)])
     return SnapshotRing([Snapshot() for _ in range(slots)], every=10, oldest=320), state
@@ -35,8 +37,18 @@ def test_ages_grow_geometrically_from_every_to_oldest() -> None:
         if step > 700:
             ages = [step - kept for kept in steps_kept(ring)]
             assert ages[-1] < 10
-            assert ages[0] >= 160
-            assert all(old <= 4 * max(young, 10) for old, young in itertools.pairwise(ages))
+            assert 320 <= ages[0] < 640
+            assert all(old <= 3 * max(young, 10) for old, young in itertools.pairwise(ages))
+
+
+@pytest.mark.parametrize("slots", [3, 5, 7])
+def test_the_two_newest_snapshots_are_always_there(slots: int) -> None:
+    """What is found a few steps after its onset may have begun just before the newest one."""
+    ring, state = make_ring(slots)
+    for step in range(0, 2000, 10):
+        ring.take(state, step)
+        assert steps_kept(ring)[-2:] == [step - 10, step][-len(ring.kept) :]
+        assert step - steps_kept(ring)[0] < 2 * ring.oldest
 
 
 def test_the_snapshot_that_an_open_incident_may_need_is_never_overwritten() -> None:
@@ -108,6 +120,50 @@ def test_skipped_positions_are_passed_over_now_and_after_the_next_rewind() -> No
     assert served(tape, 4) == expected
     tape.rewind(1)
     assert served(tape, 4) == expected
+
+
+def from_sources(names: str) -> list[dict[str, Any]]:
+    return [{"x": torch.tensor([n]), "source": name} for n, name in enumerate(names)]
+
+
+def positions_served(tape: BatchTape) -> list[int]:
+    return [found[0] for found in iter(tape.next_batch, None)]
+
+
+def test_a_quarantined_source_is_passed_over_on_the_tape_and_later() -> None:
+    tape = BatchTape()
+    tape.start(from_sources("abababab"))
+    assert [tape.next_batch() is not None for _ in range(4)] == [True] * 4
+    assert [tape.source_at(n) for n in range(5)] == ["a", "b", "a", "b", None]
+    tape.rewind(1)
+    tape.quarantine("b")
+    assert positions_served(tape) == [2, 4, 6]
+
+
+def test_a_loader_with_nothing_but_a_quarantined_source_ends_the_run() -> None:
+    tape = BatchTape()
+    tape.quarantine("b")
+    tape.start(itertools.cycle(from_sources("b")))
+    with pytest.raises(RunStopped, match="nothing else to train on") as stopped:
+        tape.next_batch()
+    assert stopped.value.code == 76
+
+
+@pytest.mark.parametrize(
+    ("batch", "source"),
+    [
+        ({"source": "web"}, "web"),
+        ({"source": ["web", "web"]}, "web"),
+        ({"source": ["web", "code"]}, None),
+        ({"source": torch.tensor(3)}, None),
+        (SimpleNamespace(source="web"), "web"),
+        (torch.zeros(2), None),
+        ((torch.zeros(2), torch.zeros(2)), None),
+        ({"source": ""}, None),
+    ],
+)
+def test_a_batch_names_its_source_by_a_key_or_an_attribute(batch: Any, source: str | None) -> None:
+    assert source_of(batch) == source
 
 
 def test_the_tape_goes_back_over_the_border_of_an_epoch() -> None:

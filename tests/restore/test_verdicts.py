@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.synthetic import incident_of
 
 from trimtab.core.block import Block
 from trimtab.core.builder import BlockBuilder, Record
@@ -69,18 +70,11 @@ def incident(
         )
         for symptom, step in zip(symptoms, steps or [onset] * len(symptoms), strict=True)
     )
-    return Incident(
-        number=1,
-        onset=start,
-        peak=start,
+    return incident_of(
+        start,
         end=None if end is None else Moment(step=end, tick=start.tick + end - onset, loss=2.0),
-        last=start,
-        baseline_mean=2.0,
-        baseline_deviation=0.1,
-        records=1,
         incident_class=incident_class,
         findings=findings,
-        num_findings=1,
     )
 
 

@@ -16,10 +16,16 @@ from trimtab.core.errors import ConfigError, JournalError, TrimtabError
 from trimtab.diagnose.measures.discards import compute_discards
 from trimtab.diagnose.measures.goodput import compute_goodput
 from trimtab.journal import RunDirectory
+from trimtab.journal.atomic_file import replace_file
 from trimtab.report.escaping import printable
-from trimtab.report.incident_files import write_incidents
+from trimtab.report.incident_files import incident_folder_name, write_incidents
+from trimtab.report.lessons import update_lessons
+from trimtab.report.pages import dashboard, postmortem_page
 from trimtab.report.run_report import RunReport
 from trimtab.report.terminal import view
+
+MAX_NAMED = 3
+"""Post-mortems that are named one by one."""
 
 
 @contextmanager
@@ -90,8 +96,44 @@ def write_files(report: RunReport, folder: Path) -> None:
         message = f"trimtab: no post-mortem written: {error}; choose another folder with --out"
         typer.echo(printable(message), err=True)
         return
-    if len(written) == 1:
-        typer.echo(printable(f"Post-mortem: {written[0]}"), err=True)
-    elif written:
-        message = f"{len(written)} post-mortems in {folder}, the first: {written[0]}"
-        typer.echo(printable(message), err=True)
+    for postmortem in written[:MAX_NAMED]:
+        typer.echo(printable(f"Post-mortem: {postmortem}"), err=True)
+    if len(written) > MAX_NAMED:
+        rest = len(written) - MAX_NAMED
+        typer.echo(printable(f"{rest} more post-mortems in {folder}"), err=True)
+
+
+def write_page(text: str, file: Path) -> bool:
+    """Write a page and print where it is, or why it is not."""
+    try:
+        replace_file(file, text)
+    except OSError as error:
+        typer.echo(printable(f"trimtab: no page written: {error}"), err=True)
+        return False
+    typer.echo(printable(f"Page: {file}"), err=True)
+    return True
+
+
+def write_dashboard(report: RunReport, directory: RunDirectory) -> Path | None:
+    """Write the page of a run into its directory; returns it, or None if it was not written."""
+    folder = directory.incidents.name
+    files = {
+        found.incident.number: (
+            f"{folder}/{incident_folder_name(found.incident)}/{postmortem_page.NAME}"
+        )
+        for found in report.incidents
+    }
+    page = directory.home / dashboard.NAME
+    return page if write_page(dashboard.dashboard_page(report, files=files), page) else None
+
+
+def write_lessons(report: RunReport, directory: RunDirectory) -> None:
+    """Write the lessons of a run beside the runs and print where they are."""
+    root = directory.root.resolve()
+    try:
+        file = update_lessons(report, root.parent, root.name)
+    except OSError as error:
+        typer.echo(printable(f"trimtab: no lessons written: {error}"), err=True)
+        return
+    if file is not None:
+        typer.echo(printable(f"Lessons of all runs: {file}"), err=True)

@@ -1,4 +1,4 @@
-"""The options of every command that judges: `--config FILE` and `--set name=value`."""
+"""The options that every command that judges has: `--config`, `--set`, `--rules`, `--verbose`."""
 
 import tomllib
 from collections.abc import Iterable
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from trimtab.core.config import Rules
 
 if TYPE_CHECKING:
     from trimtab.core.config import Config
@@ -24,6 +26,17 @@ Settings = Annotated[
         metavar="NAME=VALUE",
         help="Change one setting, for example threshold_scale=2; may be repeated.",
     ),
+]
+
+RuleSet = Annotated[
+    Rules | None,
+    typer.Option(
+        "--rules", help="The rules to judge by.", show_default="trimtab, or as --config says"
+    ),
+]
+
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show the questions that led to each cause.")
 ]
 
 

@@ -15,11 +15,11 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any, Self
+from types import FrameType
 
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.journal.exit_request import (
@@ -69,7 +69,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Launch the command as often as it takes; returns the exit code."""
-        with tempfile.TemporaryDirectory(prefix="trimtab-run-") as name, _Forwarding(self._on):
+        with tempfile.TemporaryDirectory(prefix="trimtab-run-") as name, _signals_to(self._on):
             folder = Path(name)
             num_relaunches = num_stuck = 0
             furthest = -1
@@ -130,26 +130,15 @@ class Supervisor:
             self._child.send_signal(number)
 
 
-class _Forwarding:
-    """Signals go to the run while this is entered."""
-
-    def __init__(self, handler: Callable[[int, FrameType | None], None]) -> None:
-        self._handler = handler
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        for number in FORWARDED:
-            self._before[number] = signal.signal(number, self._handler)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+@contextmanager
+def _signals_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """While this is entered, the forwarded signals go to the handler."""
+    before = {number: signal.signal(number, handler) for number in FORWARDED}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 def _last_step(run: RunDirectory | None) -> int:

@@ -1,7 +1,14 @@
-"""Where trimtab meets other software.
+"""Trimtab in other people's trainers and trackers.
 
-sinks/       trackers and Prometheus: one file each
-alerts/      messages to people: webhook, chat, pager, e-mail, a command
-shipper/     the process that follows a journal and feeds sinks and alerts
-transport/   requests with a hard deadline, and no secret in any message
+trainers/       one adapter per trainer, on one interface
+hf.py           `TrimtabCallback` for the Hugging Face Trainer and TRL
+accelerate.py   `watch` for a loop with an Accelerator
+lightning.py    `TrimtabCallback` for the Lightning Trainer
+torchtitan.py   `watched`, an override for torchtitan
+sinks/          trackers and Prometheus: one file each
+alerts/         messages to people: webhook, chat, pager, e-mail, a command
+shipper/        the process that follows a journal and feeds sinks and alerts
+transport/      requests with a hard deadline, and no secret in any message
+
+Nothing below this folder knows a trainer or a tracker. A module of a trainer needs its package.
 """

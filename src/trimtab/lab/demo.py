@@ -1,23 +1,30 @@
-"""The demo: a small GPT on real text, with one bad batch and one NaN loss."""
+"""The demo: a small GPT on real text that goes wrong twice, without a guard and with one."""
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 import trimtab
+from trimtab.core.block import Block
+from trimtab.core.config import Mode
+from trimtab.core.signals import DISCARDED, LOSS
+from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.corpus.data import Batch, DataConfig, WindowDataset, make_loader
+from trimtab.lab.corpus.shards import TokenCorpus
 from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
 from trimtab.lab.model.gpt import Gpt
 from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer
 from trimtab.lab.model.sizes import SIZES
 
-STEPS = 480
-BAD_BATCH_STEP = 300
-"""A batch that repeats one token, like the repeated boilerplate of web crawls."""
-NAN_STEP = 420
+STEPS = 400
+FLIP_STEP = 260
+"""One bit of one weight flips, as in a faulty memory cell."""
+NAN_STEP = 340
 """The loss is NaN once; its update writes NaN into every weight for the rest of the run."""
+FLIP_FACTOR = 2.0**16
+"""What a flipped bit of the exponent can make of a weight."""
 
 CORPUS_BYTES = 2**21
 """2 MB of the standard library: enough for a small model and tokenized in a few seconds."""
@@ -25,40 +32,89 @@ CORPUS_BYTES = 2**21
 Advance = Callable[[int, int], None]
 
 
-def _with_bad_batch(loader: Iterable[Batch]) -> Iterator[Batch]:
-    """The batches of a loader, with one bad batch."""
-    for batch in loader:
-        if batch.position == BAD_BATCH_STEP:
-            token = int(batch.tokens.max())
-            batch = dataclasses.replace(
-                batch,
-                tokens=torch.full_like(batch.tokens, token),
-                targets=torch.full_like(batch.targets, token),
-            )
-        yield batch
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoRun:
+    """One of the two runs, as its journal has it."""
+
+    folder: Path
+    block: Block
+
+    @property
+    def final_loss(self) -> float:
+        """Mean of the last 20 losses."""
+        losses = self.block.column(LOSS)
+        return float(losses.values[losses.present][-20:].mean())
+
+    @property
+    def num_discarded(self) -> int:
+        """Steps that did not reach the weights."""
+        column = self.block.column(DISCARDED)
+        return int((column.values[column.present] > 0).sum())
+
+    @property
+    def steps_repeated(self) -> int:
+        """Steps that were done again after rollbacks."""
+        rollbacks = [event for event in self.block.events if event.kind == "rollback"]
+        return sum(int(dict(event.facts)["steps_lost"]) for event in rollbacks)
 
 
-def run_demo(run_dir: Path, *, seed: int, cache_dir: Path | None, advance: Advance) -> None:
-    """Train for half a minute with both faults; the result is a run directory."""
+def run_demo(
+    folder: Path, *, seed: int, cache_dir: Path | None, advance: Advance
+) -> tuple[DemoRun, DemoRun]:
+    """Train the same run with the same two faults twice: only observed, and recovering."""
     size = SIZES["0.15M"]
     corpus = prepare_corpus(
         CorpusConfig(vocab_size=size.vocab_size, max_bytes=CORPUS_BYTES), cache_dir=cache_dir
     )
+    runs = []
+    for place, mode in enumerate((Mode.OBSERVE, Mode.RECOVER)):
+
+        def further(done: int, before: int = place * STEPS) -> None:
+            advance(before + done, 2 * STEPS)
+
+        run_dir = folder / mode.value
+        _train(corpus, run_dir, mode, seed, further)
+        runs.append(DemoRun(folder=run_dir, block=read_journal(RunDirectory(run_dir)).block))
+    return runs[0], runs[1]
+
+
+def _train(
+    corpus: TokenCorpus, run_dir: Path, mode: Mode, seed: int, advance: Callable[[int], None]
+) -> None:
+    size = SIZES["0.15M"]
     data = WindowDataset(corpus, DataConfig(batch_size=8, length=64, seed=seed))
     model = Gpt(size, generator=torch.Generator().manual_seed(seed))
     optimizer = make_optimizer(model, OptimizerConfig(lr=3e-3))
+    faults = {FLIP_STEP, NAN_STEP}  # each comes once, also if its step is done again
 
-    with trimtab.watch(model, optimizer, run_dir=run_dir, seed=seed) as guard:
-        for step in guard.steps(_with_bad_batch(make_loader(data))):
+    def batch_loss(batch: Batch) -> torch.Tensor:
+        loss: torch.Tensor = model(batch.tokens, batch.targets).loss
+        return loss
+
+    with trimtab.watch(
+        model, optimizer, run_dir=run_dir, mode=mode, seed=seed, batch_loss=batch_loss
+    ) as guard:
+        for step in guard.steps(make_loader(data)):
+            if step.number == STEPS:
+                break
+            has_fault = step.number in faults
+            faults.discard(step.number)
+            if has_fault and step.number == FLIP_STEP:
+                _flip_bit(model)
             for batch in step:
-                loss = model(batch.tokens, batch.targets).loss
-                if step.number == NAN_STEP:
+                loss = batch_loss(batch)
+                if has_fault and step.number == NAN_STEP:
                     loss = loss * float("nan")
                 guard.record(loss=loss, tokens=batch.numel())
                 loss.backward()
             guard.clip_grad_norm_(1.0)
             optimizer.step()
             optimizer.zero_grad()
-            advance(step.number + 1, STEPS)
-            if step.number + 1 == STEPS:
-                break
+            advance(step.number + 1)
+
+
+@torch.no_grad()
+def _flip_bit(model: torch.nn.Module) -> None:
+    """Let a bit flip in the first weight of the last matrix."""
+    matrix = [parameter for parameter in model.parameters() if parameter.ndim == 2][-1]
+    matrix.view(-1)[:1].mul_(FLIP_FACTOR)

@@ -13,30 +13,17 @@ from trimtab.core import signals
 from trimtab.core.incidents import Incident
 from trimtab.live.loop.checkpoint_boundary import CheckpointBoundary
 from trimtab.live.loop.state_journal import StateJournal
+from trimtab.live.loop.step_iterator import StepIterator
 from trimtab.live.loop.step_loop import BatchSource, LoaderSource, Step, StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.numbers import Number, OddNumber
+from trimtab.live.measure.step_meter import is_reserved
 from trimtab.live.recover.order import Order
 from trimtab.live.recover.recovery import Recovery
 from trimtab.live.shield import log
 
 if TYPE_CHECKING:
     from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
-
-RESERVED = frozenset(
-    {
-        *(signals.LOSS, signals.GRAD_NORM, signals.TOKENS, signals.CLIPPED_GRAD_NORM, signals.LR),
-        signals.PLANNED_LR,
-        *(signals.LOSS_SCALE, signals.DISCARDED, signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK),
-        *(signals.PARAM_NORM, signals.UPDATE_NORM, signals.UPDATE_PER_LR, signals.ADAM_STEP),
-        *(signals.ADAM_M_NORM, signals.ADAM_V_NORM, signals.GRAD_MOMENTUM_COSINE),
-        *(signals.GRAD_TO_V_RMS, signals.ZERO_GRAD_SHARE, signals.FINGERPRINT),
-        *(signals.UNIQUE_TOKEN_SHARE, signals.TOKEN_RARITY, signals.SHIFT_SHARE),
-        signals.RESUME_AUDIT,
-        *signals.CLOCKS,
-    }
-)
-"""Signals that trimtab measures itself; a user's signal may not take their names."""
 
 
 class Guard:
@@ -55,6 +42,7 @@ class Guard:
         """Snapshots and rollbacks; None unless the mode is "recover"."""
         self._ending = "closed"
         self._source: BatchSource = LoaderSource(())
+        self._iterator: StepIterator | None = None
         self._resumed_position = None if checkpoints is None else checkpoints.resumed.data_position
         """Where the data continues; None once it has."""
         self._checkpoints = checkpoints
@@ -76,6 +64,11 @@ class Guard:
         """The incidents of the run so far; empty on all ranks but the first."""
         recorder = self._monitor.recorder
         return () if recorder is None else recorder.incidents
+
+    @property
+    def data_position(self) -> int:
+        """The position of the next batch of `guard.steps`."""
+        return self._source.position
 
     def record(
         self,
@@ -165,6 +158,10 @@ class Guard:
                     monitor.meter.give_squares_before_clip(squares)
         return norm
 
+    def look_at_random_state(self) -> None:
+        """For the resume audit: a trainer may restore random numbers after its first batch."""
+        self._states.look_at_generators()
+
     def skip(self) -> None:
         """The step that was recorded is not taken: call it instead of `optimizer.step()`."""
         self._monitor.skip()
@@ -191,32 +188,47 @@ class Guard:
         `data_position` is that of its first batch: after a resume, where the data continues.
         Without it an epoch continues the positions of the last one.
         """
-        monitor, recovery, checkpoints = self._monitor, self.recovery, self._checkpoints
-        if data_position is None:
-            data_position, self._resumed_position = self._resumed_position, None
+        iterator = self.step_iterator(loader, accumulate, data_position=data_position)
+        self._ending = "left the loop"
+        try:
+            while (step := iterator.next_step()) is not None:
+                yield step
+        finally:
+            iterator.leave()
+        self._ending = "end of data"
+
+    def step_iterator(
+        self,
+        loader: Iterable[Any],
+        accumulate: int = 1,
+        *,
+        batches: Iterable[Any] | None = None,
+        data_position: int | None = None,
+    ) -> StepIterator:
+        """What `guard.steps` goes through, for a trainer with a loop of its own.
+
+        `batches` are what the loader gives, where the trainer has begun to read it itself. Make one
+        for each epoch, and ask it for every step.
+        """
+        resumed, self._resumed_position = self._resumed_position, None
+        data_position = resumed if data_position is None else data_position
+        if self._iterator is not None:
+            self._iterator.end_step()
         self._states.look_at_generators()  # making an iterator may draw from them
-        batches = loader if checkpoints is None else checkpoints.batches(loader)
-        if recovery is None:
+        if batches is None:
+            batches = loader if self._checkpoints is None else self._checkpoints.batches(loader)
+        if self.recovery is None:
             start = self._source.position if data_position is None else data_position
             self._source = LoaderSource(batches, start)
         else:
-            self._source = recovery.start(loader, batches, data_position)
+            self._source = self.recovery.start(loader, batches, data_position)
         loop = StepLoop(self._source, accumulate, loader)
-        monitor.facts.loop = loop
+        self._monitor.facts.loop = loop
         self._states.start(loop, position_is_given=data_position is not None)
-        self._ending = "left the loop"
-        while True:
-            if recovery is not None:
-                recovery.boundary(loop)
-            step = loop.next_step(monitor.next_step)
-            if step is None:
-                break
-            self._states.look_at_generators()
-            with self._boundary.in_loop():
-                yield step
-            monitor.end_step(step.number)
-            self._boundary.save_if_wanted(monitor.next_step, self._source.position)
-        self._ending = "end of data"
+        self._iterator = StepIterator(
+            loop, self._monitor, self._boundary, self._states, self.recovery
+        )
+        return self._iterator
 
     def checkpoint(self, step: int | None = None) -> None:
         """Save a checkpoint, on all ranks, at the end of this step.
@@ -265,15 +277,16 @@ class Guard:
         if self.recovery is not None and held:
             self.recovery.order(Order(to=None, release=names or held))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, with_random_state: bool = True) -> dict[str, Any]:
         """What belongs into a checkpoint: save it in the same moment as the rest.
 
         What the gate has learnt, the same on every rank; and what the state is like now (`audit`,
-        as text), so that a resume from it can be checked. Reads the device.
+        as text), so that a resume from it can be checked. Reads the device. Without the random
+        state a resume is not checked for it: some trainers do not save it.
         """
         gate = self._monitor.gate
         state: dict[str, Any] = {} if gate is None else {"gate": gate.rule.state_dict()}
-        audit = self._states.save(with_generators=True)
+        audit = self._states.save(with_generators=with_random_state)
         return state if audit is None else {**state, "audit": audit}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -316,7 +329,7 @@ class Guard:
         monitor = self._monitor
         if monitor.recorder is None:
             return
-        if name in RESERVED or name.startswith((signals.GRAD_NORM_OF, signals.ACTIVATION_RMS)):
+        if is_reserved(name):
             self._report_once(f"trimtab: {name!r} is a signal of trimtab; give yours another name")
             return
         with monitor.shields.user.guarding("record"):

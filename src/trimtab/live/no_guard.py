@@ -58,8 +58,11 @@ class NoGuard:
         self._source = LoaderSource(batches, start)
         loop = StepLoop(self._source, accumulate)
         while (step := loop.next_step(self._next_step)) is not None:
-            with self._boundary.in_loop():
+            self._boundary.is_in_loop = True
+            try:
                 yield step
+            finally:
+                self._boundary.is_in_loop = False
             self._next_step += 1
             self._boundary.save_if_wanted(self._next_step, self._source.position)
 

@@ -19,6 +19,11 @@ from trimtab.live.protect.gate import Gate
 from trimtab.live.ranks.shards import local
 from trimtab.live.shield import Shields
 
+EVERY_STEP = 1
+"""A run that recovers by itself measures every step, and only a sample of each tensor. At every
+tenth step, detectors of jumps would need 640 steps before they judge anything, and a jump between
+two measured steps would be compared with a normal change of ten."""
+
 
 @dataclass(slots=True)
 class Parts:
@@ -45,12 +50,11 @@ class Parts:
         live = config.live
         decides = mode is Mode.RECOVER and config.ladder.enabled
         slow = SlowMeter(
-            Telemetry(model, optimizers, meter.gradients, device),
+            Telemetry(model, optimizers, meter.gradients, device, is_sampled=decides),
             Activations(model, device) if live.activations else None,
             shields,
-            live.telemetry_every,
+            EVERY_STEP if decides else live.telemetry_every,
             device,
-            config.recover.snapshot_every if decides else None,
         )
         parts = cls(optimizers, meter, slow, shields)
         if mode.is_protected:

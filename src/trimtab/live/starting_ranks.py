@@ -21,7 +21,7 @@ class StartingRanks:
         process_group: Any,
         config: Config,
         mode: Mode,
-        quarantined: tuple[int, ...],
+        quarantined: tuple[int | str, ...],
     ) -> None:
         self._model = model
         self._process_group = process_group
@@ -32,6 +32,7 @@ class StartingRanks:
         if mode is Mode.RECOVER:
             recover = config.recover
             self._settings += f" {recover.snapshot_every} {recover.oldest_steps}"
+            self._settings += f" {config.ladder.enabled}"  # it decides how often is measured
         self._facts = RankFacts()
         self._device = torch.device("cpu")
         self._has_joined = False

@@ -2,6 +2,8 @@
 
 <folder>/0001-step-000312/incident.json     for machines
 <folder>/0001-step-000312/postmortem.md     for people
+<folder>/0001-step-000312/postmortem.html   the same as a page, with its figures
+<folder>/0001-step-000312/incident.svg      the signals around it
 <folder>/0001-step-000312/batch.json        the sequences and tokens, if the run kept them
 <folder>/0001-step-000312/tokens.svg        their histogram against the run's
 """
@@ -17,12 +19,13 @@ from trimtab.core.jsonable import to_jsonable
 from trimtab.diagnose.batches.batch_report import BatchReport
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.batch_section import FIGURE
+from trimtab.report.pages import figures, postmortem_page
 from trimtab.report.postmortem import write_postmortem
 from trimtab.report.run_report import RunReport, incident_to_dict
 from trimtab.report.token_figure import draw_tokens
 
 _MACHINE, _PEOPLE, _BATCH = "incident.json", "postmortem.md", "batch.json"
-_FILES = (_MACHINE, _PEOPLE, _BATCH, FIGURE)
+_FILES = (_MACHINE, _PEOPLE, _BATCH, FIGURE, figures.NAME, postmortem_page.NAME)
 _INCIDENT_FOLDER = re.compile(r"\d{4,}-step-(-|\d)\d{5,}")
 
 
@@ -74,7 +77,12 @@ def _write(folder: Path, incident: IncidentReport, report: RunReport) -> Path:
     if incident.batch is not None:
         write_batch(folder, incident.batch)
     postmortem = folder / _PEOPLE
-    postmortem.write_text(write_postmortem(incident, report), encoding="utf-8")
+    figure = figures.draw_incident(incident, report.block, is_file=True)
+    (folder / figures.NAME).write_text(figure, encoding="utf-8")
+    text = write_postmortem(incident, report, figure=figures.NAME)
+    postmortem.write_text(text, encoding="utf-8")
+    page = postmortem_page.postmortem_page(incident, report)
+    (folder / postmortem_page.NAME).write_text(page, encoding="utf-8")
     return postmortem
 
 

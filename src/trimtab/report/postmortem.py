@@ -16,6 +16,7 @@ from trimtab.diagnose.evidence.check import number
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.batch_section import batch_section, unusual_tokens_text
 from trimtab.report.escaping import escape_markdown
+from trimtab.report.event_text import acts_of, event_text
 from trimtab.report.reasons import (
     discriminating_section,
     hypotheses_section,
@@ -28,39 +29,49 @@ if TYPE_CHECKING:
 UNKNOWN = "not recorded"
 
 _SHOWN = (LOSS, GRAD_NORM, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE)
+_MAX_ACTS = 20
 _OFFSETS = (-3, -2, -1, 0, 1, 2, 3, 5, 10, 20, 50)
 """Records around the onset that the table shows: every one close to it, fewer further away."""
 
 
-def write_postmortem(report: IncidentReport, run: "RunReport") -> str:
-    """The post-mortem as Markdown."""
-    sections = (
-        ("Symptoms", _symptoms(report)),
-        ("Evidence", _evidence(report, run)),
-        ("Hypotheses, ranked", hypotheses_section(report)),
-        ("Discriminating evidence", discriminating_section(report)),
-        ("The questions asked", questions_section(report)),
-        ("Root cause", iter([report.diagnosis.root_cause])),
-        ("Class", _class(report)),
-        ("Action", iter([f"{report.action.instruction} {report.action.reason}"])),
-        ("Smallest remedy", iter([report.diagnosis.remedy])),
-        ("Verification", _verification(report, run)),
-        ("Cost", _cost(report, run)),
-        ("Lesson", iter([report.diagnosis.lesson])),
-    )
-    lines = [f"# {_title(report)}", "", _summary(report, run)]
-    for heading, body in sections:
+def write_postmortem(report: IncidentReport, run: "RunReport", *, figure: str | None = None) -> str:
+    """The post-mortem as Markdown; `figure` is the file of its figure, if there is one."""
+    lines = [f"# {postmortem_title(report)}", "", postmortem_summary(report, run)]
+    if figure is not None:
+        lines += ["", f"![Signals around the incident]({figure})"]
+    for heading, body in postmortem_sections(report, run).items():
         lines += ["", f"## {heading}", "", *body]
     return "\n".join(lines) + "\n"
 
 
-def _title(report: IncidentReport) -> str:
+def postmortem_sections(report: IncidentReport, run: "RunReport") -> dict[str, list[str]]:
+    """The sections by heading, each as lines of Markdown."""
+    return {
+        "Symptoms": list(_symptoms(report)),
+        "Evidence": list(_evidence(report, run)),
+        "Hypotheses, ranked": list(hypotheses_section(report)),
+        "Discriminating evidence": list(discriminating_section(report)),
+        "The questions asked": list(questions_section(report)),
+        "Root cause": [report.diagnosis.root_cause],
+        "Class": list(_class(report)),
+        "Action": [f"{report.action.instruction} {report.action.reason}"],
+        "What was done": list(_done(report, run)),
+        "Smallest remedy": [report.diagnosis.remedy],
+        "Verification": list(_verification(report, run)),
+        "Cost": list(_cost(report, run)),
+        "Lesson": [report.diagnosis.lesson],
+    }
+
+
+def postmortem_title(report: IncidentReport) -> str:
+    """The heading, as Markdown."""
     incident = report.incident
     kind, outcome = escape_markdown(str(incident.symptoms[0])), report.diagnosis.outcome
     return f"Incident {incident.number}: {kind} at step {incident.onset.step}, {outcome}"
 
 
-def _summary(report: IncidentReport, run: "RunReport") -> str:
+def postmortem_summary(report: IncidentReport, run: "RunReport") -> str:
+    """What happened in two or three sentences, as Markdown."""
     symptoms, incident = report.diagnosis.symptoms, report.incident
     until = f"ended at step {incident.end.step}" if incident.end else "was open when the log ended"
     discarded = report.diagnosis.cost.discarded
@@ -187,6 +198,17 @@ def _class(report: IncidentReport) -> Iterator[str]:
         yield f"Open: the log ends {incident.records} records after the onset, too early to tell."
     else:
         yield f"{named.value.capitalize()}, {incident.records} records long."
+
+
+def _done(report: IncidentReport, run: "RunReport") -> Iterator[str]:
+    acts = list(acts_of(report.incident, run.block))
+    if not acts:
+        yield "Nothing: the run went on by itself, or what was done is not in its journal."
+    for event in acts[:_MAX_ACTS]:
+        kind, text = escape_markdown(event.kind), escape_markdown(event_text(event))
+        yield f"- Step {event.step}: {kind}{': ' if text else ''}{text}"
+    if len(acts) > _MAX_ACTS:
+        yield f"- {len(acts) - _MAX_ACTS} more events are in the journal."
 
 
 def _verification(report: IncidentReport, run: "RunReport") -> Iterator[str]:

@@ -57,12 +57,14 @@ class RunReport:
         """Every recorded signal, with its quality."""
         return {name: self.block.quality(name) for name in self.block.columns}
 
+    def by_severity(self) -> tuple[IncidentReport, ...]:
+        """The incidents, the most severe first."""
+        return tuple(sorted(self.incidents, key=_severity, reverse=True))
+
     def most_severe(self, count: int) -> tuple[IncidentReport, ...]:
         """The most severe incidents, in the order of onset."""
-        worst_first = sorted(
-            range(len(self.incidents)), key=lambda at: _severity(self.incidents[at]), reverse=True
-        )
-        return tuple(self.incidents[at] for at in sorted(worst_first[:count]))
+        chosen = {report.incident.number for report in self.by_severity()[:count]}
+        return tuple(report for report in self.incidents if report.incident.number in chosen)
 
     def package_of(self, finding: Finding) -> str | None:
         """The package whose detector made this finding; None if it is trimtab's."""

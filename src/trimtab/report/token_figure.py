@@ -4,16 +4,16 @@ Two groups of bars: the tokens that are named, and all tokens by how frequent th
 """
 
 from collections.abc import Iterator
-from html import escape
 
 from trimtab.diagnose.batches.batch_report import BatchReport, MixShift
 from trimtab.diagnose.batches.token_counts import TokenShare
 from trimtab.report.escaping import printable
+from trimtab.report.svg import svg_document, svg_text
 
 WIDTH, LABEL, VALUE, BAR, GAP = 760, 270, 64, 9, 30
 """Of the SVG, in pixels: all of it, its labels, the figure after a bar, a bar, a row."""
 
-_HERE, _RUN, _TEXT, _LINE = "#c2410c", "#64748b", "#1e293b", "#cbd5e1"
+_HERE, _RUN, _LINE = "var(--alarm)", "var(--mute)", "var(--rule)"
 _TEXT_BAR = 20
 _MAX_LABEL = 36
 
@@ -61,8 +61,8 @@ def _short(text: str) -> str:
     return text if len(text) <= _MAX_LABEL else f"{text[: _MAX_LABEL - 3]}..."
 
 
-def draw_tokens(batch: BatchReport) -> str:
-    """The histogram as an SVG document."""
+def draw_tokens(batch: BatchReport, *, is_file: bool = True) -> str:
+    """The histogram as an SVG document, of its own or inside a page."""
     parts: list[str] = []
     y = 26
     if batch.shift is not None:
@@ -74,24 +74,19 @@ def draw_tokens(batch: BatchReport) -> str:
         )
     else:
         subject = f"the batch at {_where(batch)}"
-    parts.append(_text(16, y, f"Tokens of {subject}", weight="bold", size=14))
+    parts.append(svg_text(16, y, f"Tokens of {subject}", weight="bold", size=14))
     y += 22
-    parts.append(_rect(16, y - 9, 12, 9, _HERE) + _text(34, y, "here"))
-    parts.append(_rect(84, y - 9, 12, 9, _RUN) + _text(102, y, "the run before"))
+    parts.append(_rect(16, y - 9, 12, 9, _HERE) + svg_text(34, y, "here"))
+    parts.append(_rect(84, y - 9, 12, 9, _RUN) + svg_text(102, y, "the run before"))
     y += 26
     for title, rows in zip(_TITLES, histogram_rows(batch), strict=True):
         if rows:
-            parts.append(_text(16, y, title, weight="bold"))
+            parts.append(svg_text(16, y, title, weight="bold"))
             y += 10
             drawn, y = _draw_group(rows, y)
             parts += drawn
             y += 22
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y}" '
-        f'viewBox="0 0 {WIDTH} {y}" font-family="system-ui, sans-serif" font-size="12" '
-        f'fill="{_TEXT}">\n<rect width="{WIDTH}" height="{y}" fill="#ffffff"/>\n{body}\n</svg>\n'
-    )
+    return svg_document(WIDTH, y, f"Tokens of {subject}", "\n".join(parts), is_file=is_file)
 
 
 def _where(batch: BatchReport | MixShift) -> str:
@@ -106,12 +101,12 @@ def _draw_group(rows: list[Row], y: int) -> tuple[list[str], int]:
     for label, here, run in rows:
         y += GAP
         middle = y - GAP // 2
-        parts.append(_text(LABEL - 10, middle + 4, _short(label), anchor="end"))
+        parts.append(svg_text(LABEL - 10, middle + 4, _short(label), anchor="end"))
         for share, colour, top in ((here, _HERE, middle - BAR), (run, _RUN, middle)):
             length = room * share / largest
             parts.append(_rect(LABEL, top, max(length, 0.5), BAR - 1, colour))
             value = f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
-            parts.append(_text(LABEL + length + 5, top + BAR - 1, value, size=10))
+            parts.append(svg_text(LABEL + length + 5, top + BAR - 1, value, size=10))
     top = y - GAP * len(rows)
     parts.append(f'<path d="M{LABEL} {top + 2}V{y - 2}" stroke="{_LINE}"/>')
     return parts, y
@@ -120,10 +115,3 @@ def _draw_group(rows: list[Row], y: int) -> tuple[list[str], int]:
 def _rect(x: float, y: float, width: float, height: float, colour: str) -> str:
     size = f'width="{width:.1f}" height="{height:.1f}"'
     return f'<rect x="{x:.1f}" y="{y:.1f}" {size} fill="{colour}"/>'
-
-
-def _text(
-    x: float, y: float, text: str, *, anchor: str = "start", weight: str = "normal", size: int = 12
-) -> str:
-    style = f'font-size="{size}" font-weight="{weight}" text-anchor="{anchor}"'
-    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(printable(text))}</text>'

@@ -6,6 +6,7 @@ snapshot.py          one copy of it, taken and put back without replacing a sing
 ring.py              which snapshots are kept: geometric ages, and what a rollback may need
 shards.py            the part of a tensor that a rank holds
 rng.py               random number generators of Python, numpy and torch
+source.py            the data source that a batch names
 tape.py              the batches since the oldest snapshot, served again after a rollback
 checkpoints/         state on disk: verified, judged, resumed from
 """

@@ -76,15 +76,19 @@ class SnapshotRing:
         """The slot without which the remaining ages are closest to a geometric series."""
         needed = None if self._hold_before is None else self.newest_before(self._hold_before)
         ages = [max(step - slot.step, 1) for slot in self._kept]
-        if len(ages) > 1 and ages[1] >= self.oldest and self._kept[0] is not needed:
+        # The tape reaches back to the oldest, and there is memory for twice that age.
+        is_too_old = len(ages) > 1 and (ages[1] >= self.oldest or ages[0] >= 2 * self.oldest)
+        if is_too_old and self._kept[0] is not needed:
             return self._kept.pop(0)
         # Without slot i its neighbours are next to each other: the smaller the ratio of their ages,
-        # the less is lost. The oldest stays until the next one is old enough.
-        younger = [*ages[1:], self.every]
+        # the less is lost. The oldest stays until the next one is old enough, and so does the
+        # newest: what is found a few steps after its onset began before the one taken now.
         ratios = {
-            place: ages[place - 1] / younger[place]
-            for place in range(1, len(ages))
+            place: ages[place - 1] / ages[place + 1]
+            for place in range(1, len(ages) - 1)
             if self._kept[place] is not needed
         }
-        place = min(ratios, key=lambda at: ratios[at]) if ratios else 0
-        return self._kept.pop(place)
+        if ratios:
+            return self._kept.pop(min(ratios, key=lambda at: ratios[at]))
+        # Two or three slots, and an incident needs one of them.
+        return self._kept.pop(0 if self._kept[0] is not needed else -1)

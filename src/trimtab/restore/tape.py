@@ -13,8 +13,14 @@ from typing import Any
 
 import torch
 
-from trimtab.core.errors import RestoreError
+from trimtab.core.errors import RestoreError, RunStopped
+from trimtab.journal.exit_request import RunExit
 from trimtab.restore.rng import RandomState, equal, get_random_state, set_random_state
+from trimtab.restore.source import source_of
+
+MAX_PASSED = 1000
+"""Batches of a quarantined source in a row before the run ends: an endless loader would otherwise
+be read without end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +36,8 @@ class TapedBatch:
     """How often each of its tensors had been written to."""
     begins: bool
     """Whether it is the first batch of a loader."""
+    source: str | None = None
+    """The data source that it names."""
 
 
 class BatchTape:
@@ -49,6 +57,10 @@ class BatchTape:
         self.position = position
         """Position of the next batch to be handed out."""
         self._skipped: set[int] = set()
+        self._quarantined: set[str] = set()
+        """Data sources that are passed over."""
+        self._num_passed = 0
+        """Batches of them in a row."""
         self.changed: int | None = None
         """Position of the first batch that was changed in place after it was handed out."""
 
@@ -76,6 +88,19 @@ class BatchTape:
         """Pass over these positions, now and later."""
         self._skipped |= set(positions)
 
+    def quarantine(self, source: str) -> None:
+        """Pass over all batches of a data source from now on."""
+        self._quarantined.add(source)
+
+    def source_at(self, position: int) -> str | None:
+        """The data source of the batch at a position, as far as the tape holds it."""
+        entry = self._entry_at(position)
+        return None if entry is None else entry.source
+
+    def skips(self, position: int) -> bool:
+        """Whether a position is passed over."""
+        return position in self._skipped
+
     def next_batch(self, *, continues_step: bool = False) -> tuple[int, Any] | None:
         """Position and batch that come next; None at the end of the loader.
 
@@ -89,6 +114,10 @@ class BatchTape:
             if entry is None:
                 return None
             self.position = entry.position + 1
+            if entry.source is not None and entry.source in self._quarantined:
+                self._pass_over(entry.source)
+                continue
+            self._num_passed = 0
             if entry.position not in self._skipped:
                 # The containers are copied: users move tensors to the device in place. Where
                 # tensors are written to as well, they are copied too.
@@ -108,10 +137,8 @@ class BatchTape:
 
     def batch_at(self, position: int) -> Any:
         """The batch at a position, as the loader gave it; None if the tape does not hold it."""
-        first = self._taped[0].position if self._taped else self._fetched
-        if not first <= position < self._fetched:
-            return None
-        return _clone(self._taped[position - first].batch)
+        entry = self._entry_at(position)
+        return None if entry is None else _clone(entry.batch)
 
     def forget_before(self, position: int) -> None:
         """Drop the batches that no snapshot needs any more."""
@@ -126,6 +153,19 @@ class BatchTape:
 
     def __len__(self) -> int:
         return len(self._taped)
+
+    def _entry_at(self, position: int) -> TapedBatch | None:
+        first = self._taped[0].position if self._taped else self._fetched
+        return self._taped[position - first] if first <= position < self._fetched else None
+
+    def _pass_over(self, source: str) -> None:
+        self._num_passed += 1
+        if self._num_passed > MAX_PASSED:
+            raise RunStopped(
+                f"the last {MAX_PASSED} batches are all of the source {source!r}, which is "
+                "quarantined: there is nothing else to train on",
+                RunExit.STOP,
+            )
 
     @property
     def _is_between_loaders(self) -> bool:
@@ -162,6 +202,7 @@ class BatchTape:
             random_after=None if equal(before, after) else after,
             versions=_versions(kept),
             begins=start is not None,
+            source=source_of(kept),
         )
         if self._keeps:
             self._taped.append(entry)

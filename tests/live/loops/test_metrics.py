@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,16 @@ ODD = {
 }
 
 
+def run_recording(
+    run_dir: Path, record: Callable[[int, torch.Tensor], dict[str, Any]], *, steps: int = 10
+) -> None:
+    """Train in `observe`, and record in each step what this returns."""
+    model = make_model()
+    optimizer = adamw(model.parameters())
+    with trimtab.watch(model, optimizer, run_dir=run_dir) as guard:
+        train(guard, model, optimizer, steps, record=record)
+
+
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
 def test_an_odd_value_ends_neither_watching_nor_protection(
     odd: dict[str, Any], tmp_path: Path
@@ -57,16 +68,7 @@ def test_an_odd_value_ends_neither_watching_nor_protection(
 def test_an_odd_metric_is_named_once_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = make_model()
-    optimizer = adamw(model.parameters())
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-        train(
-            guard,
-            model,
-            optimizer,
-            10,
-            record=lambda step, loss: {"loss": loss, "phase": "warm-up"},
-        )
+    run_recording(tmp_path, lambda step, loss: {"loss": loss, "phase": "warm-up"})
     assert len([sentence for sentence in warnings_of(caplog) if "phase" in sentence]) == 1
 
 
@@ -103,30 +105,14 @@ def test_tokens_that_nobody_gave_are_missing(tmp_path: Path) -> None:
 
 
 def test_a_metric_keeps_its_digits(tmp_path: Path) -> None:
-    model = make_model()
-    optimizer = adamw(model.parameters())
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-        train(
-            guard,
-            model,
-            optimizer,
-            6,
-            record=lambda step, loss: {"loss": loss, "tokens_seen": 16_777_217 + step},
-        )
+    run_recording(
+        tmp_path, lambda step, loss: {"loss": loss, "tokens_seen": 16_777_217 + step}, steps=6
+    )
     assert column(tmp_path, "tokens_seen") == [16_777_217 + step for step in range(6)]
 
 
 def test_a_loss_of_minus_infinity_stays_negative(tmp_path: Path) -> None:
-    model = make_model()
-    optimizer = adamw(model.parameters())
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-        train(
-            guard,
-            model,
-            optimizer,
-            6,
-            record=lambda step, loss: {"loss": -math.inf if step == 3 else loss},
-        )
+    run_recording(tmp_path, lambda step, loss: {"loss": -math.inf if step == 3 else loss})
     assert losses(tmp_path)[3] == -math.inf
 
 

@@ -65,6 +65,15 @@ def test_in_half_precision_too(name: str, dtype: torch.dtype, tmp_path: Path) ->
     check(name, dtype, faults_at(3, 6, 16), 16, tmp_path)
 
 
+def test_promotion_leaves_alone_what_scalers_and_trainers_go_by(tmp_path: Path) -> None:
+    # With it Lightning refuses to clip, and Accelerate does not see that a step was skipped.
+    def look(number: int, guard: Any, optimizer: Any) -> None:
+        assert not hasattr(optimizer, "_step_supports_amp_scaling")
+        assert number == 0 or optimizer.param_groups[0]["fused"]
+
+    train(plain(optim.AdamW), 3, tmp_path, on_step=look)
+
+
 @pytest.mark.slow
 def test_a_thousand_bad_steps(tmp_path: Path) -> None:
     count = 0

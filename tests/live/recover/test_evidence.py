@@ -6,6 +6,8 @@ import pytest
 
 from trimtab.core import signals
 from trimtab.core.builder import Record
+from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.incidents import Incident, Moment
 from trimtab.core.ladder_config import LadderConfig
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory
@@ -61,8 +63,9 @@ def test_batches_of_bad_steps_are_not_probed() -> None:
 
 
 def test_the_canary_takes_a_third_of_a_step_within_its_share() -> None:
-    assert canary_every(0.01) == 34
-    assert canary_every(0.0) is None
+    assert canary_every(0.005, boundary=100) == 34
+    assert canary_every(0.005, boundary=2000) == 67
+    assert canary_every(0.0, boundary=2000) is None
 
 
 def test_budgets_forget_what_is_long_past() -> None:
@@ -85,3 +88,86 @@ def test_budgets_forget_what_is_long_past() -> None:
     assert not history.of(Situation(step=999, onset=990, waited=0))
     assert history.due(216) is not None
     assert history.due(215) is None
+
+
+def growing(ratio: float, *, scale: float | None = None) -> list[Record]:
+    """Records in which one block's output grows from step 64 on, up to a ratio."""
+    found = []
+    for n, loss in enumerate(USUAL + [3.0] * 10):
+        factor = 1.0 if n < 64 else 1.0 + (ratio - 1.0) * (n - 63) / 10
+        values = {
+            signals.LOSS: loss,
+            f"{signals.ACTIVATION_RMS}blocks.0": 1.0,
+            f"{signals.ACTIVATION_RMS}blocks.1": 2.0 * factor,
+        }
+        if scale is not None:
+            values[signals.LOSS_SCALE] = 65536.0 if n < 64 else scale
+        found.append(Record(step=n, tick=n, data_position=n, signals=values))
+    return found
+
+
+def test_the_block_whose_output_grew_most_is_named_with_the_loss_scale() -> None:
+    note = evidence.precision_note(growing(1000.0, scale=2.0), onset=70)
+    assert note == "output of blocks.1 grew 1000 times; loss scale 65536 -> 2"
+
+
+def test_a_block_that_is_not_finite_is_named_and_an_ordinary_change_is_not() -> None:
+    assert evidence.precision_note(growing(math.inf), onset=70) == "output of blocks.1 not finite"
+    assert evidence.precision_note(growing(1.5), onset=70) == ""
+    assert evidence.precision_note([], onset=70) == ""
+
+
+def incident_with(*found: tuple[int, Symptom, Severity]) -> Incident:
+    """An incident with findings at these steps; it began at the first."""
+    findings = tuple(
+        Finding(
+            detector="test",
+            symptom=symptom,
+            severity=severity,
+            signal="loss",
+            step=step,
+            tick=step,
+            value=1.0,
+        )
+        for step, symptom, severity in found
+    )
+    at = Moment(tick=found[0][0], step=found[0][0], loss=None)
+    return Incident(
+        number=1,
+        onset=at,
+        peak=at,
+        end=None,
+        last=at,
+        baseline_mean=None,
+        baseline_deviation=None,
+        records=1,
+        incident_class=None,
+        findings=findings,
+        num_findings=len(findings),
+    )
+
+
+def test_a_gradient_spike_long_before_does_not_date_what_came_later() -> None:
+    alarm = Severity.ALARM
+    again = incident_with(
+        (86, Symptom.GRADIENT_SPIKE, alarm),
+        (188, Symptom.NORM_DRIFT, alarm),
+        (189, Symptom.UPDATE_SPIKE, alarm),
+    )
+    assert evidence.onset_of(again) == 188
+    assert [finding.step for finding in evidence.alarms(again)] == [188, 189]
+    slow = incident_with(
+        (86, Symptom.LOSS_SPIKE, Severity.WARN),
+        *((step, Symptom.LOSS_SPIKE, alarm) for step in (100, 160, 220)),
+    )
+    assert evidence.onset_of(slow) == 86
+    assert len(evidence.alarms(slow)) == 3
+
+
+def test_odd_tokens_at_the_onset_explain_what_was_found_there() -> None:
+    alarm = (219, Symptom.ACTIVATION_JUMP, Severity.ALARM)
+    odd = (219, Symptom.ODD_TOKENS, Severity.WARN)
+    assert evidence.has_odd_tokens(incident_with(alarm, odd))
+    assert not evidence.has_odd_tokens(incident_with(alarm))
+    later = (230, Symptom.ODD_TOKENS, Severity.WARN)
+    assert not evidence.has_odd_tokens(incident_with(alarm, later))

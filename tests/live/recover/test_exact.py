@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 from tests.live.recover.loops import assert_exact, drive, plain_run, train_step
-from tests.restore.loops import FEATURES, Run, TinyModel, batches, same_run, seed_all
+from tests.restore.loops import Run, TinyModel, batches, same_run, tied_run
 from tests.restore.test_exact import OPTIMIZERS, SCHEDULERS, Noisy
-from torch import nn, optim
+from torch import optim
 from torch.utils.data import DataLoader
 
 import trimtab
@@ -82,30 +82,9 @@ def test_two_optimizers(tmp_path: Path) -> None:
 
 
 def test_tied_weights_in_bf16(tmp_path: Path) -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Linear(FEATURES, FEATURES, bias=False)
-            self.second = nn.Linear(FEATURES, FEATURES, bias=False)
-            self.second.weight = self.first.weight
-            self.to(torch.bfloat16)
-
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            hidden: torch.Tensor = self.second(torch.relu(self.first(inputs.to(torch.bfloat16))))
-            return hidden.sum(dim=1, keepdim=True)
-
-    def make() -> Run:
-        seed_all()
-        model = Tied()
-        return Run(
-            model=model,
-            optimizers=[optim.AdamW(model.parameters(), lr=1e-3)],
-            loader=batches(400),
-        )
-
     # In bf16 a clip that is folded into the update differs by rounding from one that is not, and
     # the first ones of a run are not.
-    assert_exact(make, tmp_path, back={60: 40, 65: 0}, clip=0.01)
+    assert_exact(tied_run, tmp_path, back={60: 40, 65: 0}, clip=0.01)
 
 
 def test_a_compiled_model(tmp_path: Path) -> None:

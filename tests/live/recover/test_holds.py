@@ -58,6 +58,8 @@ def test_a_held_rate_acts_in_updates_and_the_scheduler_never_sees_it(
     block = journal_of(tmp_path)[50:]
     late = block.step >= 45
     assert block.column("lr").values == pytest.approx(1e-3)
+    updates = block.column("update_per_lr")  # measured at the rate that acted
+    assert updates.values[updates.present].max() < 10 * updates.values[updates.present].min()
     assert block.column("planned_lr").values[late] == pytest.approx(0.1)
     # What is computed from the rate is computed from the one that acted.
     some = block.column("update_per_lr").values[late & block.column("update_per_lr").present]

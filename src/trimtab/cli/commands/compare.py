@@ -1,7 +1,7 @@
 """`trimtab compare`: how far two runs are apart, and from which step on."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,11 +15,18 @@ if TYPE_CHECKING:
 def compare(
     run: Annotated[Path, typer.Argument(help="A run directory or a log of any known format.")],
     base: Annotated[Path, typer.Argument(help="The run or log to compare it with.")],
+    others: Annotated[
+        list[Path] | None, typer.Argument(help="More runs to compare with BASE.")
+    ] = None,
     within: Annotated[
         float, typer.Option(help="The largest mean difference of the losses.", min=0.0)
     ] = 0.05,
     until: Annotated[
         int | None, typer.Option(help="The last step to compare.", show_default="the last in both")
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Also write a page with charts into this file.", show_default="none"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -27,7 +34,7 @@ def compare(
 
     The comparison is of trailing means over up to 50 common records. RUN is within the tolerance
     if the mean absolute difference is, if the difference does not exceed it at the end, and if at
-    no step only one of the losses is finite.
+    no step only one of the losses is finite. Each of OTHERS is compared with BASE in the same way.
 
     Exit code: 0 within, 1 not within, 2 usage error, 3 unreadable or no common steps.
     """
@@ -35,28 +42,38 @@ def compare(
     from trimtab.cli import output
     from trimtab.diagnose.measures.comparison import compare_losses
     from trimtab.diagnosis import read_source
+    from trimtab.report.pages.compare_page import Compared, compare_page
 
+    paths = [run, *(others or ())]
     with output.reported_errors():
-        sources = read_source(run), read_source(base)
-        found = compare_losses(sources[0].block, sources[1].block, within, until)
+        sources = [read_source(path) for path in paths]
+        other = read_source(base)
+        found = [compare_losses(one.block, other.block, within, until) for one in sources]
+    pairs = list(zip(paths, sources, found, strict=True))
     if as_json:
-        typer.echo(_as_json(found, run, base, until, sources))
+        shown = [_as_dict(one, path, base, until, (source, other)) for path, source, one in pairs]
+        _print_json(shown if others else shown[0])
     else:
-        for path, source in zip((run, base), sources, strict=True):
+        typer.echo(_heading(base, other) + (", the base" if others else ""))
+        for path, source, one in pairs:
             typer.echo(_heading(path, source))
-        for line in _lines(found, until, sources):
-            typer.echo(line)
-    raise typer.Exit(ExitCode.CLEAN if found.is_within else ExitCode.FINDINGS)
+            for line in _lines(one, until, (source, other)):
+                typer.echo(line)
+    if html is not None:
+        compared = [
+            Compared(name=str(path), block=source.block, found=one) for path, source, one in pairs
+        ]
+        output.write_page(compare_page(compared, str(base), other.block, until=until), html)
+    is_within = all(one.is_within for one in found)
+    raise typer.Exit(ExitCode.CLEAN if is_within else ExitCode.FINDINGS)
 
 
-def _as_json(
+def _as_dict(
     found: "Comparison", run: Path, base: Path, until: int | None, sources: "tuple[Source, Source]"
-) -> str:
-    import json
-
+) -> dict[str, Any]:
     from trimtab.core.jsonable import to_jsonable
 
-    shown = {
+    return {
         "run": str(run),
         "base": str(base),
         "within": found.is_within,
@@ -64,7 +81,12 @@ def _as_json(
         **to_jsonable(found),
         "notes": {"run": sources[0].notes, "base": sources[1].notes},
     }
-    return json.dumps(shown, indent=1, allow_nan=False)
+
+
+def _print_json(shown: Any) -> None:
+    import json
+
+    typer.echo(json.dumps(shown, indent=1, allow_nan=False))
 
 
 def _heading(path: Path, source: "Source") -> str:

@@ -1,9 +1,14 @@
-"""`trimtab demo`: a run that goes wrong twice, and its post-mortems, in under a minute."""
+"""`trimtab demo`: a run that goes wrong twice, alone and with trimtab, in under a minute."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from trimtab.lab.demo import DemoRun
+
+CURVE_WIDTH = 72
 
 
 def demo(
@@ -12,7 +17,9 @@ def demo(
     ] = Path("trimtab-demo"),
     seed: Annotated[int, typer.Option(help="A different seed gives a different run.")] = 0,
 ) -> None:
-    """Train a small GPT for half a minute, break it twice, and see what trimtab reports.
+    """Train a small GPT twice, break it twice, and see a run recover by itself.
+
+    The first run is only observed, the second one recovers; both have the same seed and faults.
 
     Needs torch, tokenizers and torchdata: pip install "trimtab[lab]".
     """
@@ -26,18 +33,49 @@ def demo(
     with output.reported_errors():
         from trimtab.lab.demo import run_demo
 
-        run_dir = _next_folder(out)
+        folder = _next_folder(out)
         with Progress(console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("Preparing text", total=None)
 
             def advance(done: int, total: int) -> None:
                 bar.update(task, description="Training", completed=done, total=total)
 
-            run_demo(run_dir, seed=seed, cache_dir=None, advance=advance)
-        report = diagnose(run_dir)
+            alone, recovered = run_demo(folder, seed=seed, cache_dir=None, advance=advance)
+        report = diagnose(recovered.folder)
     output.print_view(report)
     output.print_goodput(report)
-    typer.echo(f"the run is in {run_dir}; see it again with: trimtab report {run_dir}", err=True)
+    for line in _comparison(alone, recovered):
+        typer.echo(line)
+    with output.reported_errors():
+        directory = output.find_run(recovered.folder)
+    output.write_files(report, directory.incidents)
+    output.write_dashboard(report, directory)
+    typer.echo(
+        f"the runs are in {folder}; see one again with: trimtab report {recovered.folder} --open",
+        err=True,
+    )
+
+
+def _comparison(alone: "DemoRun", recovered: "DemoRun") -> list[str]:
+    """The loss of both runs, and what the recovery cost and saved."""
+    from trimtab.core.signals import LOSS
+    from trimtab.lab.demo import FLIP_STEP, NAN_STEP, STEPS
+    from trimtab.report.sparkline import sparkline
+
+    curves = [
+        f"{name:11} {sparkline(run.block.column(LOSS), CURVE_WIDTH)}  loss {run.final_loss:.2f}"
+        for name, run in (("only watched", alone), ("recovered", recovered))
+    ]
+    cost = recovered.steps_repeated + recovered.num_discarded
+    return [
+        "",
+        f"one bit of a weight flips at step {FLIP_STEP}, the loss is NaN at step {NAN_STEP}:",
+        *curves,
+        f"the recovery cost {cost} steps: {recovered.steps_repeated} done again, "
+        f"{recovered.num_discarded} discarded",
+        f"without it the {STEPS - FLIP_STEP} steps since step {FLIP_STEP} would be lost, and a "
+        f"person would have to restart the run: {STEPS - FLIP_STEP - cost} steps saved",
+    ]
 
 
 def _next_folder(out: Path) -> Path:

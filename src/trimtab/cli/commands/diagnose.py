@@ -6,16 +6,12 @@ from typing import Annotated
 import typer
 
 from trimtab.cli.exit_codes import ExitCode
-from trimtab.cli.settings import ConfigFile, Settings
-from trimtab.core.config import Rules
+from trimtab.cli.settings import ConfigFile, RuleSet, Settings, Verbose
 
 
 def diagnose(
     path: Annotated[Path, typer.Argument(help="A run directory, or the log of any trainer.")],
-    rules: Annotated[
-        Rules | None,
-        typer.Option(help="The rules to judge by.", show_default="trimtab, or as --config says"),
-    ] = None,
+    rules: RuleSet = None,
     config: ConfigFile = None,
     settings: Settings = None,
     reference: Annotated[
@@ -34,9 +30,14 @@ def diagnose(
             show_default="nothing is written",
         ),
     ] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show the questions that led to each cause.")
-    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write a page with charts and post-mortems into this one file.",
+            show_default="nothing is written",
+        ),
+    ] = None,
+    verbose: Verbose = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say what happened in a run: what, when, which class, likely why, what to do.
@@ -66,4 +67,8 @@ def diagnose(
         output.print_view(report, questions=verbose)
     if out is not None:
         output.write_files(report, report_folder(out, path))
+    if html is not None:
+        from trimtab.report.pages.dashboard import dashboard_page
+
+        output.write_page(dashboard_page(report), html)
     raise typer.Exit(ExitCode.FINDINGS if report.incidents else ExitCode.CLEAN)

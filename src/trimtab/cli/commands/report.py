@@ -1,32 +1,29 @@
-"""`trimtab report`: the post-mortems and the goodput of a run, written into its directory."""
+"""`trimtab report`: the page, the post-mortems and the goodput of a run, written into it."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trimtab.cli.settings import ConfigFile, Settings
-from trimtab.core.config import Rules
+from trimtab.cli.settings import ConfigFile, RuleSet, Settings, Verbose
 
 
 def report(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
-    rules: Annotated[
-        Rules | None,
-        typer.Option(help="The rules to judge by.", show_default="trimtab, or as --config says"),
-    ] = None,
+    rules: RuleSet = None,
     config: ConfigFile = None,
     settings: Settings = None,
     price: Annotated[
         float | None, typer.Option(help="What an hour of the whole job costs, in $.", min=0.0)
     ] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show the questions that led to each cause.")
+    open_page: Annotated[
+        bool, typer.Option("--open", help="Open the page of the run in the browser.")
     ] = False,
+    verbose: Verbose = False,
 ) -> None:
-    """Judge a run's journal, compute its goodput, and write its post-mortems into the run.
+    """Judge a run's journal, compute its goodput, and write its page and post-mortems into the run.
 
-    Earlier post-mortems of the run are replaced.
+    Earlier ones of the run are replaced. LESSONS.md beside the run gets one line per lesson.
 
     Exit code: 0 report written, 2 usage error, 3 no readable journal or no usable loss.
     """
@@ -49,3 +46,7 @@ def report(
     output.print_view(found, questions=verbose)
     output.print_goodput(found)
     output.write_files(found, directory.incidents)
+    page = output.write_dashboard(found, directory)
+    output.write_lessons(found, directory)
+    if open_page and page is not None:
+        typer.launch(page.resolve().as_uri())

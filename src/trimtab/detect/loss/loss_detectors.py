@@ -1,6 +1,6 @@
 """LossDetectors: loss and norms, each scored once for the detectors that share the scores.
 
-grad_norm, update_norm, g^2/v --> Baseline --> NormSpike
+grad_norm, update / lr, g^2/v --> Baseline --> NormSpike
                                       | score of grad_norm
 loss --> Baseline, Neighbours --> LossSpike
          Baseline --> CellMeans --> LevelShift
@@ -51,7 +51,7 @@ class LossDetectors(Detector):
         norm_z = math.nan
         for name in NORMS:
             value = row.signals.get(name, 0.0)
-            if not 0.0 < value < math.inf:
+            if not 0.0 < value < math.inf or NORMS[name].better in row.signals:
                 continue
             logarithm = math.log(value)
             score = self._norms[name].update(logarithm, row.step)
@@ -79,7 +79,9 @@ class LossDetectors(Detector):
         for name in NORMS:
             column = block.columns.get(name)
             if column is not None:
-                rows = np.flatnonzero(column.finite & (column.values > 0))
+                judged = column.finite & (column.values > 0)
+                judged &= ~block.column(NORMS[name].better).present
+                rows = np.flatnonzero(judged)
                 scores, found = self._judge_norms(block, name, rows)
                 findings += found
                 if name == GRAD_NORM:

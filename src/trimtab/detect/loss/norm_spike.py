@@ -14,7 +14,7 @@ import numpy as np
 
 from trimtab.core.block import FloatArray
 from trimtab.core.findings import Finding, Severity, Symptom
-from trimtab.core.signals import GRAD_NORM, GRAD_TO_V_RMS, UPDATE_NORM
+from trimtab.core.signals import GRAD_NORM, GRAD_TO_V_RMS, UPDATE_NORM, UPDATE_PER_LR
 from trimtab.core.state import Stateful
 from trimtab.detect.tools.baseline import Score, Scores
 from trimtab.detect.tools.rows import Seen, Series
@@ -58,12 +58,16 @@ class _Norm:
     alarms: bool
     has_memory: bool = False
     """Whether one large value makes the next ones large: several count only if they do not fall."""
+    better: str = ""
+    """A signal that is judged instead where it is recorded."""
 
 
 NORMS = {
     GRAD_NORM: _Norm(Symptom.GRADIENT_SPIKE, 3.0, True),
     # Marin 32B: twice the usual update came before the gradient and the loss.
-    UPDATE_NORM: _Norm(Symptom.UPDATE_SPIKE, 2.0, True, has_memory=True),
+    UPDATE_PER_LR: _Norm(Symptom.UPDATE_SPIKE, 2.0, True, has_memory=True),
+    # In a warm-up it doubles while nothing is wrong.
+    UPDATE_NORM: _Norm(Symptom.UPDATE_SPIKE, 2.0, True, has_memory=True, better=UPDATE_PER_LR),
     # Published spikes follow one to eight steps after g^2/v has left 1; it never blows up alone.
     GRAD_TO_V_RMS: _Norm(Symptom.STALE_MOMENT, 2.0, False),
 }

@@ -44,6 +44,8 @@ class JournalPast:
     """Data positions by step."""
     states: Mapping[int, Facts] = field(default_factory=dict)
     """The facts of saved states, by their step."""
+    first_step: int = 0
+    """The number of the first record: some trainers count from 1."""
     first_lrs: tuple[float, ...] = ()
     first_batch: float | None = None
     """Fingerprint of the first batch of the run."""
@@ -67,6 +69,7 @@ class JournalPast:
             values=values,
             positions=dict(zip(steps[known].tolist(), positions[known].tolist(), strict=True)),
             states=_states(block.events),
+            first_step=int(block.step[0]) if len(block) else 0,
             first_lrs=tuple(_first(block, signals.LR, facts.FIRST_LRS)),
             first_batch=batches[0] if batches else None,
         )

@@ -65,9 +65,8 @@ def compare_losses(run: Block, base: Block, tolerance: float, until: int | None)
     if not finite.any() and not broken.any():
         raise LogError("neither loss is finite at any common step; there is nothing to compare")
     num_finite = int(np.count_nonzero(finite))
-    window = min(max(num_finite // SHARE, 1), MAX_WINDOW)
-    apart = np.clip(ours[finite], -_HUGE, _HUGE) - np.clip(theirs[finite], -_HUGE, _HUGE)
-    ends, differences = _trailing(steps[finite], apart, window)
+    window = _window(num_finite)
+    ends, differences = _trailing(steps[finite], _apart(ours, theirs, finite), window)
     sizes = np.abs(differences)
     worst = int(np.argmax(sizes)) if len(sizes) else None
     beyond = sizes > tolerance
@@ -87,6 +86,22 @@ def compare_losses(run: Block, base: Block, tolerance: float, until: int | None)
         num_broken=int(np.count_nonzero(broken)),
         broken_at=int(steps[np.argmax(broken)]) if broken.any() else None,
     )
+
+
+def trailing_differences(run: Block, base: Block, until: int | None) -> tuple[IntArray, FloatArray]:
+    """The steps that both runs have, and the trailing mean of the run minus that of the base."""
+    steps, ours, theirs = _common(run, base, until)
+    finite = np.isfinite(ours) & np.isfinite(theirs)
+    window = _window(int(np.count_nonzero(finite)))
+    return _trailing(steps[finite], _apart(ours, theirs, finite), window)
+
+
+def _window(num_finite: int) -> int:
+    return min(max(num_finite // SHARE, 1), MAX_WINDOW)
+
+
+def _apart(ours: FloatArray, theirs: FloatArray, finite: BoolArray) -> FloatArray:
+    return np.clip(ours[finite], -_HUGE, _HUGE) - np.clip(theirs[finite], -_HUGE, _HUGE)
 
 
 def _common(run: Block, base: Block, until: int | None) -> tuple[IntArray, FloatArray, FloatArray]:

@@ -54,7 +54,11 @@ def assemble(
     ]
     damage: list[Damage] = []
     with ThreadPoolExecutor(_THREADS) as pool:
-        filled = pool.map(lambda job: _fill(table, *job), zip(segments, spans, strict=True))
+        jobs = list(zip(segments, spans, strict=True))
+        try:
+            filled = pool.map(lambda job: _fill(table, *job), jobs)
+        except RuntimeError:  # a program that ends starts no threads any more
+            filled = (_fill(table, *job) for job in jobs)
         for done, (span, losses) in enumerate(zip(spans, filled, strict=True), 1):
             _strike_out(table, span.start, losses)
             damage.extend(losses.damage)

@@ -67,7 +67,8 @@ class ResumeFacts:
         self._optimizers = optimizers
         self._scaler = scaler
         self._past = past or JournalPast.of(Block.empty(), first_step)
-        self._is_resume = past is not None and first_step > 0
+        begins_at = 1 if self._past.first_step == 1 else 0
+        self._is_resume = past is not None and first_step > begins_at
         self._first_step = first_step
         self.shield = shield
         self.world = 1

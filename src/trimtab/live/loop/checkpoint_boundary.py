@@ -6,8 +6,7 @@ last one: so within `guard.steps` a save waits until the next step is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from trimtab.core.errors import ConfigError
@@ -32,27 +31,19 @@ class CheckpointBoundary:
         self._shield = shield
         self._recorder = recorder
         self._guard_state = guard_state
-        self._is_in_loop = False
+        self.is_in_loop = False
+        """Whether the user is in a step of `guard.steps`, which says when the step ends."""
         self._is_wanted = False
         self._step: int | None = None
         if checkpoints is not None:
             checkpoints.attach(attempt=self._attempt, judge=self._judge)
-
-    @contextmanager
-    def in_loop(self) -> Iterator[None]:
-        """While the user is in a step of `guard.steps`, which says when the step ends."""
-        self._is_in_loop = True
-        try:
-            yield
-        finally:
-            self._is_in_loop = False
 
     def request(self, step: int | None, next_step: int | None) -> None:
         """Save at the end of this step; at once if no loop says when that is."""
         if self._checkpoints is None:
             raise ConfigError("trimtab.watch was given no checkpoints; pass checkpoints=...")
         self._is_wanted, self._step = True, step
-        if not self._is_in_loop:
+        if not self.is_in_loop:
             self.save_if_wanted(next_step, None)
 
     def save_if_wanted(self, next_step: int | None, data_position: int | None) -> None:

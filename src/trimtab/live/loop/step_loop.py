@@ -77,7 +77,7 @@ class StepLoop:
     def __init__(self, source: BatchSource, accumulate: int, loader: Iterable[Any] = ()) -> None:
         if accumulate < 1:
             raise ConfigError(f"accumulate must be at least 1, got {accumulate}")
-        self._source = source
+        self.source = source
         self.accumulate = accumulate
         self.batch_facts = BatchFacts()
         self._step: Step | None = None
@@ -102,7 +102,7 @@ class StepLoop:
 
         Only its iterator continues this count after a resume.
         """
-        iterator = self._source.iterator
+        iterator = self.source.iterator
         if not type(iterator).__module__.startswith("torchdata."):
             return None
         count = getattr(iterator, "_num_yielded", None)
@@ -124,9 +124,9 @@ class StepLoop:
         """Batches of the present step so far."""
         return 0 if self._step is None else len(self._step.batches)
 
-    def next_step(self, number: int) -> Step | None:
+    def next_step(self, number: int, size: int | None = None) -> Step | None:
         """The next step, with its first batch; None at the end of the data."""
-        step = Step(number=number, source=self._source, size=self.accumulate)
+        step = Step(number=number, source=self.source, size=size or self.accumulate)
         if not step.load():
             self.is_exhausted = True
             return None

@@ -225,7 +225,8 @@ class StepMonitor:
         self._moved.add(id(optimizer))
         self._skips.note_update(optimizer)
         if optimizer is self.optimizers[-1] and self.is_watching:
-            self._note.has_telemetry = self.slow.after_update(self._note)
+            with self.holds.effective(self.optimizers):  # the rate that moved the weights
+                self._note.has_telemetry = self.slow.after_update(self._note)
         if len(self._moved) == len(self.optimizers):
             self._close(StepState.APPLIED)
 

@@ -13,11 +13,6 @@ from trimtab.live.measure.activations import Activations
 from trimtab.live.measure.telemetry import Telemetry
 from trimtab.live.shield import Shields
 
-DENSE_UPDATES = 1000
-"""Updates that are all measured in a run that recovers by itself: at every tenth step, detectors of
-jumps need 640 steps before they judge anything. Later the last update before each snapshot is
-measured too, so that each snapshot is known to be finite."""
-
 
 class SlowMeter:
     """What is measured every few steps."""
@@ -29,15 +24,11 @@ class SlowMeter:
         shields: Shields,
         telemetry_every: int,
         device: torch.device,
-        snapshot_every: int | None = None,
     ) -> None:
-        """With `snapshot_every`, updates are measured often enough for a run that goes back."""
         self._telemetry = telemetry
         self.activations = activations
         self._shields = shields
         self._every = telemetry_every
-        self._snapshot_every = snapshot_every
-        self._chunk_steps = telemetry_every if snapshot_every is None else 1
         self._device = device
         self.slots = (*telemetry.slots, *(activations.slots if activations else ()))
         """What this rank measures."""
@@ -45,7 +36,7 @@ class SlowMeter:
         self.num_updates = 0
         """Updates so far; every `telemetry_every`-th is measured."""
         self._num_slots = len(self.slots)
-        self.chunks = TelemetryChunks(len(self.slots), self._chunk_steps, device)
+        self.chunks = TelemetryChunks(len(self.slots), self._every, device)
 
     @property
     def parameters(self) -> list[torch.Tensor]:
@@ -55,16 +46,12 @@ class SlowMeter:
     @property
     def _is_due(self) -> bool:
         """Whether the next update is measured."""
-        number, before_snapshot = self.num_updates, self._snapshot_every
-        if before_snapshot is None:
-            return number % self._every == 0
-        is_last_before = (number + 1) % before_snapshot == 0
-        return number < DENSE_UPDATES or number % self._every == 0 or is_last_before
+        return self.num_updates % self._every == 0
 
     def connect(self, slots: Sequence[str]) -> None:
         """Learn what all ranks measure together: a rank leaves zero what it does not have."""
         self._num_slots = len(slots)
-        self.chunks = TelemetryChunks(len(slots), self._chunk_steps, self._device)
+        self.chunks = TelemetryChunks(len(slots), self._every, self._device)
         place_of = {slot: place for place, slot in enumerate(slots)}
         places = [place_of[slot] for slot in self.slots]
         is_same = places == list(range(len(slots)))

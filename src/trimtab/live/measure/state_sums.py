@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch.optim import Optimizer
 
-from trimtab.live.measure.param_chunks import ParamChunk, ParamFamily, families
+from trimtab.live.measure.param_chunks import ParamChunk, ParamFamily, families, weight_chunks
 from trimtab.live.ranks.shards import norm_dtype, real
 
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
@@ -41,13 +41,17 @@ class StateSums:
 
 
 def sum_state(
-    optimizers: Sequence[Optimizer], index_of: dict[torch.Tensor, int], device: torch.device
+    optimizers: Sequence[Optimizer],
+    index_of: dict[torch.Tensor, int],
+    device: torch.device,
+    *,
+    is_sampled: bool = False,
 ) -> StateSums | None:
-    """The sums of everything that has a gradient; None if nothing has."""
+    """The sums of everything that has a gradient, or of a sample of it; None if nothing has."""
     indices: list[int] = []
     parts: list[torch.Tensor] = []
     step: torch.Tensor | None = None
-    for family in families(optimizers, index_of, device):
+    for family in families(optimizers, index_of, device, is_sampled=is_sampled):
         if family.step is None:
             parts.append(_without_moments(family, indices))
         else:
@@ -56,6 +60,18 @@ def sum_state(
     if not parts:
         return None
     return StateSums(indices=indices, values=torch.cat(parts, dim=1), step=step)
+
+
+def sum_weights(
+    parameters: Sequence[torch.Tensor], index_of: dict[torch.Tensor, int]
+) -> tuple[list[int], torch.Tensor]:
+    """The squares of whole weights, for each piece, with the parameter that it belongs to."""
+    indices: list[int] = []
+    sums = _Columns(indices)
+    for chunk in weight_chunks(parameters, index_of):
+        sums.add(chunk, _squares(chunk, chunk.weights))
+    (found,) = sums.rows()
+    return indices, found
 
 
 def squares(tensors: Tensors) -> torch.Tensor:

@@ -64,7 +64,10 @@ class StepMeter:
         value = as_scalar(loss, self.device)
         weight = self._constant(1.0) if tokens is None else as_scalar(tokens, self.device)
         self._fold_latest(keep_all=follows_backward)
-        self._latest = (value * weight, weight)
+        weighted = value * weight
+        if tokens is not None:  # the mean over no tokens is NaN, and no fault
+            weighted = weighted.masked_fill(weight == 0, 0.0)
+        self._latest = (weighted, weight)
         self._no_tokens += tokens is None
         self.num_losses += 1
 
@@ -199,6 +202,27 @@ def read_head(sums: Mapping[str, float]) -> dict[str, float]:
     elif sums["num_measured"] > 0:
         found[signals.GRAD_NORM] = root(squares)
     return found
+
+
+_RESERVED = frozenset(
+    {
+        *(signals.LOSS, signals.GRAD_NORM, signals.TOKENS, signals.CLIPPED_GRAD_NORM, signals.LR),
+        signals.PLANNED_LR,
+        *(signals.LOSS_SCALE, signals.DISCARDED, signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK),
+        *(signals.PARAM_NORM, signals.UPDATE_NORM, signals.UPDATE_PER_LR, signals.ADAM_STEP),
+        *(signals.ADAM_M_NORM, signals.ADAM_V_NORM, signals.GRAD_MOMENTUM_COSINE),
+        *(signals.GRAD_TO_V_RMS, signals.ZERO_GRAD_SHARE, signals.FINGERPRINT),
+        *(signals.UNIQUE_TOKEN_SHARE, signals.TOKEN_RARITY, signals.SHIFT_SHARE),
+        signals.RESUME_AUDIT,
+        *signals.CLOCKS,
+    }
+)
+"""Signals that trimtab measures itself; a user's signal may not take their names."""
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a signal is one of trimtab's own."""
+    return name in _RESERVED or name.startswith((signals.GRAD_NORM_OF, signals.ACTIVATION_RMS))
 
 
 class UserSignals:

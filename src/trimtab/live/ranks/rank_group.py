@@ -38,8 +38,8 @@ class RankGroup:
     """The process group; None if there is only one rank."""
     slots: tuple[str, ...] = ()
     """The telemetry of all ranks: each measures some or all of it."""
-    quarantined: tuple[int, ...] | None = None
-    """Data positions that all ranks pass over; None if there was nothing to agree on."""
+    quarantined: tuple[int | str, ...] | None = None
+    """Data positions and sources that all ranks pass over; None if nothing was agreed on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +55,8 @@ class RankFacts:
     slots: tuple[str, ...] = ()
     names: str = ""
     """A digest of the names of the parameters."""
-    quarantined: tuple[int, ...] = ()
-    """Data positions to pass over; those of the first rank count."""
+    quarantined: tuple[int | str, ...] = ()
+    """Data positions and sources to pass over; those of the first rank count."""
 
 
 def find_ranks(model: nn.Module, process_group: Any) -> list[int]:

@@ -27,6 +27,8 @@ class Order:
     """Return to the newest snapshot at or before this step; None stays."""
     skip: tuple[int, ...] = ()
     """Data positions that are passed over from then on."""
+    quarantine: str | None = None
+    """A data source that is passed over from then on."""
     hold: tuple[str, ...] = ()
     """Options of optimizers that stay as they were at the snapshot."""
     release: tuple[str, ...] = ()
@@ -36,6 +38,8 @@ class Order:
     lr_factor: float | None = None
     """Multiply the learning rate by this for some time after returning."""
     probe: tuple[ProbeStep, ...] = ()
+    watch_ranks: bool | None = None
+    """Begin or end to measure each rank's own gradients."""
     exit_code: int | None = None
     """End the run with this code."""
     reason: str = ""

@@ -20,13 +20,15 @@ from trimtab.core.rollbacks import RECOVERY
 from trimtab.journal.exit_request import ExitRequest, RunExit
 from trimtab.live.loop.step_loop import StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
+from trimtab.live.measure.local_gradients import LocalGradients
+from trimtab.live.optimizers import parameters_of
 from trimtab.live.recover.decide.controller import Controller
 from trimtab.live.recover.decide.run_view import RunView, rate_ratio, settings_now, settings_of
 from trimtab.live.recover.inputs import require_schedulers
-from trimtab.live.recover.order import Order, as_ranges
+from trimtab.live.recover.order import Order
 from trimtab.live.recover.paired_probe import PairedProbe, no_batch_loss
-from trimtab.live.recover.quarantine import add_to_quarantine
 from trimtab.live.recover.rank_orders import RankOrders
+from trimtab.live.recover.rollback_report import report_rollback
 from trimtab.live.recover.snapshots import Snapshots
 from trimtab.live.shield import Shield, log
 from trimtab.restore.snapshot import Snapshot
@@ -46,7 +48,7 @@ class Recovery:
         config: RecoverConfig,
         shield: Shield,
         *,
-        quarantined: Iterable[int],
+        quarantined: Iterable[int | str],
         quarantine_file: Path,
         batch_loss: Callable[[Any], Any] | None = None,
         settle: Callable[[], None] | None = None,
@@ -64,8 +66,13 @@ class Recovery:
         agreed = monitor.sync.ranks.group.quarantined
         self._quarantined = set(quarantined if agreed is None else agreed)
         self._quarantine_file = quarantine_file
-        self.tape.skip(self._quarantined)
-        self._rank_orders = RankOrders(monitor.meter.device, lambda: self._is_first_rank)
+        self._pass_over()
+        device = monitor.meter.device
+        self._rank_orders = RankOrders(
+            device,
+            lambda: self._is_first_rank,
+            LocalGradients(parameters_of(state.optimizers), device),
+        )
         monitor.sync.orders = self._rank_orders
         self.snapshots = Snapshots(state, self.tape, monitor, self._rank_orders, config)
         self._orders: list[Order] = []
@@ -83,6 +90,11 @@ class Recovery:
         if monitor.recorder is not None:
             facts = {"oldest_steps": config.oldest_steps, "snapshot_every": config.snapshot_every}
             monitor.recorder.event(RECOVERY, monitor.next_step, facts)
+
+    @property
+    def num_skipped(self) -> int:
+        """How many batches have been left out by their position so far."""
+        return sum(isinstance(at, int) and at < self.tape.position for at in self._quarantined)
 
     @property
     def _is_first_rank(self) -> bool:
@@ -123,9 +135,16 @@ class Recovery:
                 log.info("trimtab: the data position was set, so earlier snapshots are dropped")
             self.snapshots.clear()
             self.tape.jump(position)
-            self.tape.skip(self._quarantined)
+            self._pass_over()
         self.tape.start(loader, batches)
         return self.tape
+
+    def _pass_over(self) -> None:
+        """Let the tape pass over what is quarantined."""
+        self.tape.skip(what for what in self._quarantined if isinstance(what, int))
+        for source in self._quarantined:
+            if isinstance(source, str):
+                self.tape.quarantine(source)
 
     def boundary(self, loop: StepLoop) -> None:
         """Between two steps: carry out an order, or take a snapshot if one is due."""
@@ -143,6 +162,9 @@ class Recovery:
         for order in orders:
             if order.exit_code is not None:
                 self._stop(order, RunExit(order.exit_code))
+            if order.watch_ranks is not None:
+                local = self._rank_orders.local_gradients
+                local.arm() if order.watch_ranks else local.disarm()
             if order.release:
                 monitor.holds.release(order.release)
             if order.hold_at is not None:
@@ -185,6 +207,8 @@ class Recovery:
             settings=partial(settings_now, holds, self.state, step),
             settings_at=lambda: [settings_of(slot) for slot in ring.kept],
             rate_ratio=partial(rate_ratio, holds, self.state),
+            world=self._monitor.sync.ranks.world,
+            source_at=self.tape.source_at,
             can_probe=self._can_probe and not self._probe.has_failed,
         )
 
@@ -266,7 +290,14 @@ class Recovery:
             ) from error
         self.on_return(slot.step)
         if self._is_first_rank:
-            self._report(slot, order, came_from)
+            report_rollback(
+                order,
+                came_from,
+                slot.step,
+                monitor.recorder,
+                monitor.shields.host,
+                self._quarantine_file,
+            )
         # The last thing of all: everything else may draw random numbers.
         slot.put_random_state()
 
@@ -278,6 +309,9 @@ class Recovery:
                 module.reshard()
         self.tape.rewind(mark.position, order.skip)
         self._quarantined |= set(order.skip)
+        if order.quarantine is not None:
+            self._quarantined.add(order.quarantine)
+            self.tape.quarantine(order.quarantine)
         loop.batch_facts.tokens_seen = mark.tokens
         monitor.return_to(slot.step, mark.num_updates)
         if monitor.gate is not None:
@@ -296,33 +330,4 @@ class Recovery:
         if self._is_first_rank:
             log.warning(
                 "trimtab: no rollback to step %d: %s; training continues", order.to, problem
-            )
-
-    def _report(self, slot: Snapshot, order: Order, came_from: int) -> None:
-        lost = came_from - slot.step
-        log.warning(
-            "trimtab: rolled back from step %d to step %d (%d steps are done again)%s%s%s",
-            came_from,
-            slot.step,
-            lost,
-            f"; data positions skipped: {len(order.skip)}" if order.skip else "",
-            f"; held: {', '.join(order.hold)}" if order.hold else "",
-            f"; {order.reason}" if order.reason else "",
-        )
-        recorder, shield = self._monitor.recorder, self._monitor.shields.host
-        if recorder is None:
-            return
-        with shield.guarding("rollback"):
-            facts = {
-                "from": came_from,
-                "to": slot.step,
-                "skip": as_ranges(order.skip),
-                "hold": list(order.hold),
-                "reason": order.reason,
-                "steps_lost": lost,
-            }
-            recorder.rolled_back(slot.step, facts)
-        with shield.guarding("quarantine"):
-            add_to_quarantine(
-                self._quarantine_file, order.skip, step=slot.step, reason=order.reason
             )

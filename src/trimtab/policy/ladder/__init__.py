@@ -6,6 +6,7 @@ reading.py        a probe's reading against the healthy ones of the same run
 origins.py        what may lie behind an incident, and how likely each remedy cures it
 costs.py          the expected cost of each option, in steps
 decide.py         from situation to decision
+suspects.py       a data source or a rank that may be to blame
 differences.py    settings that differ from those of a snapshot
 decision_log.py   decisions.jsonl: written, read, computed again
 

@@ -14,7 +14,7 @@ from trimtab.policy.ladder.costs import cost, shows_in_loss
 from trimtab.policy.ladder.decision import Decision, Option
 from trimtab.policy.ladder.reading import Reading, reading_of
 from trimtab.policy.ladder.situation import ROLLBACKS, SKIPPING, Act, Situation
-from trimtab.policy.symptoms import STATE_FAMILIES, Family, traits_of
+from trimtab.policy.symptoms import PASSIVE, STATE_FAMILIES, Family, traits_of
 
 STUCK = 16
 """Of the last 20 steps: so few reach the weights that the run does not train."""
@@ -22,7 +22,6 @@ STUCK = 16
 BAD_IN_A_ROW = 3
 """Steps in a row that are discarded or not finite, and a probe does not wait any longer."""
 
-_PASSIVE = frozenset({Family.GRADIENT, Family.OTHER, Family.SLOW})
 _READ_BY_PROBE = frozenset({Family.LOSS, Family.NONFINITE})
 
 
@@ -52,9 +51,9 @@ def _too_early(
 ) -> tuple[str, int | None] | None:
     """Why nothing is done yet, and when to look again."""
     family, harmed = situation.family, reading is not None and not reading.is_healthy
-    if situation.bad_recently >= STUCK or harmed:
+    if situation.bad_recently >= STUCK or harmed or situation.suspect_rank is not None:
         return None
-    if family in _PASSIVE:
+    if family in PASSIVE:
         return f"{family}: nothing to do unless the loss or the weights follow", None
     if situation.batch_was_odd and not situation.unplanned and family in STATE_FAMILIES:
         return "the batch of that very step was odd, and the next ones were not", None
@@ -89,7 +88,7 @@ def _options(
 
 
 def _wants_probe(situation: Situation, config: LadderConfig) -> bool:
-    if not situation.can_probe or situation.unplanned:
+    if not situation.can_probe or situation.unplanned or situation.suspect_rank is not None:
         return False
     family = situation.family
     is_read = family in _READ_BY_PROBE or (
@@ -111,8 +110,13 @@ def _applies(act: Act, situation: Situation) -> bool:
     if act is Act.QUARANTINE:
         return situation.source is not None
     if act is Act.RELAUNCH:
-        return situation.family is Family.RESUME or situation.suspect_rank is not None
+        return _relaunch_fits(situation) or situation.target is None
     return True
+
+
+def _relaunch_fits(situation: Situation) -> bool:
+    """Whether only a new process helps: the loaded state is wrong, or a device is."""
+    return situation.family is Family.RESUME or situation.suspect_rank is not None
 
 
 def _option(act: Act, situation: Situation, reading: Reading | None) -> Option:
@@ -142,6 +146,8 @@ def _refusal(act: Act, situation: Situation, reading: Reading | None, config: La
             return "every snapshot is from after the resume"
         if situation.rollbacks >= config.max_rollbacks:
             return f"{situation.rollbacks} rollbacks in {config.window_steps} steps already"
+        if situation.suspect_rank is not None and not harmed and situation.bad_recently < STUCK:
+            return "a rank that computes wrongly goes on after a rollback"
         if _is_one_slow_signal(situation) and not harmed and situation.bad_recently < STUCK:
             return "one slow signal alone"
     if act in SKIPPING:
@@ -159,7 +165,8 @@ def _refusal(act: Act, situation: Situation, reading: Reading | None, config: La
             return f"lowered {situation.lr_reductions} times already"
     if act is Act.RELAUNCH and (not situation.relaunches_left or Act.RELAUNCH in situation.tried):
         return "nothing would start the run again, or it has been tried"
-    if act is Act.STOP and not harmed and situation.bad_recently < STUCK:
+    ends_run = act is Act.STOP or (act is Act.RELAUNCH and not _relaunch_fits(situation))
+    if ends_run and not harmed and situation.bad_recently < STUCK:
         return "the weights show no harm"
     return ""
 
@@ -196,8 +203,12 @@ def _reason(chosen: Option, situation: Situation, reading: Reading | None) -> st
     words += [f"{part.name} {part.before} -> {part.after}" for part in situation.unplanned[:3]]
     if situation.suspect_rank is not None:
         words.append(f"rank {situation.suspect_rank} differs from the others")
+    if chosen.act is Act.QUARANTINE:
+        words.append(f"source {situation.source}")
     if situation.positions is not None and chosen.act in (Act.STOP, *SKIPPING):
         words.append("data positions {} to {}".format(*situation.positions))
+    if situation.note and chosen.act is Act.STOP:
+        words.append(situation.note)
     if situation.recurrences:
         words.append(f"came back {situation.recurrences} times")
     return f"{'; '.join(words)}: {chosen.act} costs least ({chosen.cost:.0f} steps)"

@@ -46,6 +46,9 @@ of the lab; 20 leaves room for coincidence."""
 _ODD_BATCH_FACTOR = 4.0
 """A batch far above the usual loss speaks for the data."""
 
+_SOURCE_FACTOR = 10.0
+"""A source that came with the trouble and hardly came before speaks for the data. Chosen."""
+
 _BEYOND_DATA_SIGMAS, _BEYOND_DATA_FACTOR = 4.0, 0.02
 """Harm of this many deviations of the probe per step since the onset speaks against the data.
 Source: 48 steps of garbage did 0.016 nat a step, a flipped weight 0.12 and more; healthy readings
@@ -70,6 +73,10 @@ _SKIP_CURES_SOURCE = 0.3
 """Chance that skipping ends harm by data that only a probe has found: that is a source rather than
 a batch, and it probably goes on."""
 
+_DEVICE_ODDS, _RELAUNCH_CURES_DEVICE = 20.0, 0.9
+"""Of a device that computes wrongly, where one rank alone differs from the others; and the chance
+that a relaunch without it ends the trouble."""
+
 FACT, SEVERAL, ALONE = 0.95, 0.9, 0.2
 """Certainty that something is wrong: a fact, several signals, one signal that left its range.
 Source: of 24 healthy runs, two had an act by one signal and none by two."""
@@ -85,10 +92,14 @@ def certainty_of(*, has_fact: bool, num_signals: int, has_difference: bool) -> f
 def chance_of_cure(act: Act, situation: Situation, reading: Reading | None) -> float:
     """How likely an act ends the trouble, after what was tried before."""
     odds = dict(_PRIORS.get(situation.family, _PRIORS[Family.LOSS]))
+    if situation.suspect_rank is not None:
+        odds[Origin.LASTING] = _DEVICE_ODDS
     if situation.unplanned:
         odds[Origin.SETTINGS] = _DIFFERENCE_ODDS
     if Origin.DATA in odds and situation.batch_was_odd:
         odds[Origin.DATA] *= _ODD_BATCH_FACTOR
+    if Origin.DATA in odds and situation.source is not None:
+        odds[Origin.DATA] *= _SOURCE_FACTOR
     if Origin.DATA in odds and _is_beyond_data(situation, reading):
         odds[Origin.DATA] *= _BEYOND_DATA_FACTOR
     # What a remedy should have cured and did not is less likely by the chance that it failed.
@@ -111,6 +122,8 @@ def _cures(act: Act, situation: Situation) -> Mapping[Origin, float]:
     cures = _CURES.get(act, {})
     if act is Act.LOWER_LR and situation.family is Family.LOSS:
         return {**cures, Origin.LASTING: _LOWER_LR_CURES_LOSS}
+    if act is Act.RELAUNCH and situation.suspect_rank is not None:
+        return {**cures, Origin.LASTING: _RELAUNCH_CURES_DEVICE}
     if act is Act.RESTORE_AND_SKIP and not situation.symptoms:
         return {**cures, Origin.DATA: _SKIP_CURES_SOURCE}
     return cures

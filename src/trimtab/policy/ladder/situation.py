@@ -129,6 +129,8 @@ class Situation:
     """How often a supervisor would still start the run again."""
     positions: tuple[int, int] | None = None
     """First and last data position since the onset; no decision depends on them."""
+    note: str = ""
+    """What else a person should know who gets the reason; no decision depends on it."""
 
     @property
     def family(self) -> Family:

@@ -1,7 +1,6 @@
 """checkpoints.json: the checkpoints of a run and the verdict on each."""
 
 import dataclasses
-import os
 import shutil
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.core.errors import RestoreError
+from trimtab.journal.atomic_file import replace_file
 from trimtab.restore.checkpoints.manifest import (
     MANIFEST,
     CheckpointFacts,
@@ -133,13 +133,7 @@ class CheckpointIndex:
 
     def _write(self, entries: list[CheckpointEntry]) -> None:
         content = {"version": 1, "checkpoints": [dataclasses.asdict(entry) for entry in entries]}
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._path.with_suffix(".partial")
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(to_checked_json(content))
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self._path)
+        replace_file(self._path, to_checked_json(content))
         self.entries = entries
 
 

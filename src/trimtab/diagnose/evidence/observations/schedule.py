@@ -13,6 +13,9 @@ EARLY_RECORDS, EARLY_STEPS = 150, 4000
 is too high shows in or shortly after the warm-up, which takes about 2,000 steps in published runs
 and 50 in the lab."""
 
+RATES = 1e-30, 1e30
+"""Learning rates outside count as these: the ratio of two damaged values must stay finite."""
+
 
 @observation(
     "The learning rate jumps",
@@ -22,8 +25,7 @@ and 50 in the lab."""
 def lr_jumped(lr: SignalView) -> Seen:
     """Is one change near the onset far larger than those before?"""
     values = np.concatenate((lr.before, lr.after[:4]))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        moves = np.abs(np.diff(np.log(np.maximum(values, 1e-30))))
+    moves = np.abs(np.diff(np.log(np.clip(values, *RATES))))
     near, earlier = moves[-6:], moves[:-6]
     usual = float(np.median(earlier)) if len(earlier) else 0.0
     largest = float(near.max())

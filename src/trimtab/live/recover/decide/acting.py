@@ -52,6 +52,9 @@ class Acting:
             skip = evidence.positions_since(
                 self._recorder.recent, chosen.skip_from, view.next_position
             )
+        source = situation.source if decision.act is Act.QUARANTINE else None
+        if source is not None:  # the others of these batches did no harm
+            skip = tuple(position for position in skip if view.source_at(position) == source)
         remedy = Remedy(
             situation=situation,
             act=decision.act,
@@ -71,6 +74,7 @@ class Acting:
             Order(
                 to=chosen.target,
                 skip=skip,
+                quarantine=source,
                 hold=tuple(dict.fromkeys(part.option for part in chosen.holds)),
                 hold_at=max(older, default=None) if decision.act is Act.HOLD else None,
                 lr_factor=LR_FACTOR if decision.act is Act.LOWER_LR else None,

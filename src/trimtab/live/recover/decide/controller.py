@@ -21,6 +21,7 @@ from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.acting import ORDER_BOUNDARIES, Acting
 from trimtab.live.recover.decide.asking import Asking
 from trimtab.live.recover.decide.probing import PROBE_AGE, Probing
+from trimtab.live.recover.decide.rank_watch import RankWatch
 from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory
 from trimtab.live.recover.decide.run_view import RunView
 from trimtab.live.recover.decide.situations import situation_of
@@ -31,6 +32,7 @@ from trimtab.policy.ladder.decision import Decision
 from trimtab.policy.ladder.decision_log import DecisionLog, read_decisions
 from trimtab.policy.ladder.origins import FACT
 from trimtab.policy.ladder.situation import Act, Situation
+from trimtab.policy.ladder.suspects import suspect_source
 
 DATING_BOUNDARIES = 8
 """Boundaries that detectors have to date harm which the canary has found: they know where it began,
@@ -80,6 +82,7 @@ class Controller:
         self._suspicion: tuple[Situation, int] | None = None
         """Harm that only the canary has found; detectors may date it up to this boundary."""
         self._probing = Probing(recorder, order, config.canary_share)
+        self._rank_watch = RankWatch(order)
         self._asking = Asking(recorder, config.approve_seconds)
 
     def planned_change(self, step: int) -> None:
@@ -114,6 +117,10 @@ class Controller:
         if remedy is not None:
             self._check(remedy, view)
             return
+        bad_rank = self._rank_watch.look(self._recorder.recent, view, self._boundary)
+        if bad_rank is not None:
+            self._decide_by_reading(bad_rank, view)
+            return
         is_watching, oldest = False, None
         for incident in incidents:
             watched = self._watched.setdefault(incident.number, _Watched())
@@ -122,8 +129,8 @@ class Controller:
             if self._is_due(incident, watched, view) and self._decide(incident, watched, view):
                 return
             if watched.look_at is not None:
-                is_watching = True
-                oldest = min(oldest or incident.onset.step, incident.onset.step)
+                is_watching, onset = True, evidence.onset_of(incident)
+                oldest = onset if oldest is None else min(oldest, onset)
         self._keep_before(oldest)
         if is_watching:
             self._suspicion = None
@@ -156,7 +163,7 @@ class Controller:
     def _decide(self, incident: Incident, watched: _Watched, view: RunView) -> bool:
         """Decide about an incident; whether anything was ordered."""
         records = self._recorder.recent
-        if not evidence.oddity(records, incident.onset.step).is_known:
+        if not evidence.oddity(records, evidence.onset_of(incident)).is_known:
             return False  # the next two records tell whether it was the batch
         situation = self._complete(
             situation_of(
@@ -189,8 +196,15 @@ class Controller:
             self._recorder.recent, situation.onset, view.next_position
         )
         rollbacks, skipped = self._history.spent(self._boundary)
+        recent = self._recorder.recent
+        rank = self._rank_watch.suspect
+        began = situation.onset - situation.margin  # the onset may be judged late
+        sources = evidence.sources(recent, began, view.source_at)
         return dataclasses.replace(
             situation,
+            source=suspect_source(*sources),
+            suspect_rank=rank,
+            certainty=situation.certainty if rank is None else FACT,
             healthy=self._probing.healthy_before(situation.onset),
             can_probe=bool(known_good),
             probe_steps=max(len(known_good), 1),
@@ -199,6 +213,7 @@ class Controller:
             last_depth=tried[-1].depth if tried else 0,
             slots=view.slots,
             positions=(positions[0], positions[-1]) if positions else None,
+            note=evidence.precision_note(recent, situation.onset),
             resumed_at=self._recorder.resumed_at,
             rollbacks=rollbacks,
             skipped=skipped,

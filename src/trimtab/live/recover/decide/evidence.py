@@ -2,16 +2,21 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trimtab.core import signals
 from trimtab.core.builder import Record
-from trimtab.core.findings import Finding, Severity
+from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident
+from trimtab.policy.symptoms import PASSIVE, traits_of
 
 DATED_DETECTORS = frozenset({"state-jump", "non-finite", "counters"})
 """Their findings are at the step of the fault."""
+
+PAST_STEPS = 50
+"""A spike of the gradient that came longer before than this does not date what came later, also
+where it has opened the incident. Source: textbook, "back within 50 steps"."""
 
 ODD_SIGMAS = 4.0
 """A loss this many deviations above the median is that of an odd batch. Source: hard batches that
@@ -22,6 +27,10 @@ USUAL_RECORDS, MIN_USUAL = 64, 16
 
 SETTLING_RECORDS = 2
 """Records after an odd batch that tell whether it was the batch."""
+
+GROWTH_STEPS, GREW_TIMES = 32, 4.0
+"""Steps before the onset over which a block may have grown, and how much is out of the ordinary.
+Source: activations that overflow fp16 grew for 30 steps and more before it showed."""
 
 SLOPE_RECORDS = 128
 RECENT_STEPS = 20
@@ -37,9 +46,27 @@ class BatchOddity:
 
 
 def alarms(incident: Incident) -> list[Finding]:
-    """The findings that make it an incident."""
+    """The findings that make it an incident, without passive ones that are long past."""
     found = [finding for finding in incident.findings if finding.severity is Severity.ALARM]
-    return found or list(incident.findings)
+    found = sorted(found or incident.findings, key=lambda finding: finding.step)
+    active = [one.step for one in found if traits_of(one.symptom).family not in PASSIVE]
+    first = active[0] - PAST_STEPS if active else 0
+    return [finding for finding in found if finding.step >= first]
+
+
+def onset_of(incident: Incident) -> int:
+    """Where the present trouble of an incident began."""
+    onset, first = incident.onset.step, alarms(incident)[0].step
+    return first if first - onset > PAST_STEPS else onset
+
+
+def has_odd_tokens(incident: Incident) -> bool:
+    """Whether the tokens of the batch at the onset were unlike those before."""
+    onset = onset_of(incident)
+    return any(
+        finding.symptom == Symptom.ODD_TOKENS and abs(finding.step - onset) <= 1
+        for finding in incident.findings
+    )
 
 
 def signals_of(findings: Sequence[Finding]) -> tuple[str, ...]:
@@ -127,6 +154,80 @@ def positions_since(records: Sequence[Record], step: int, next_position: int) ->
     """The data positions from a step up to the present one."""
     starts = [r.data_position for r in records if r.step >= step and r.data_position >= 0]
     return tuple(range(min(starts), next_position)) if starts else ()
+
+
+def odd_gradients(recent: Sequence[Record], records: Sequence[Record]) -> list[Record]:
+    """The recent records whose gradient was far above usual, or which were discarded."""
+    limit = _limit(records, signals.GRAD_NORM)
+    return [
+        record
+        for record in recent
+        if is_bad(record) or not record.signals.get(signals.GRAD_NORM, 0.0) <= limit
+    ]
+
+
+def odd_ranks(recent: Sequence[Record], records: Sequence[Record]) -> list[int]:
+    """The rank that each odd step names: its loss was far above that of all ranks."""
+    limit = _limit(records, signals.LOSS)
+    return [
+        int(record.signals[signals.MAX_LOSS_RANK])
+        for record in recent
+        if signals.MAX_LOSS_RANK in record.signals
+        and not record.signals.get(signals.MAX_RANK_LOSS, 0.0) <= limit
+    ]
+
+
+def _limit(records: Sequence[Record], name: str) -> float:
+    """What is odd of a signal: far above its median; inf if too little is known."""
+    values = [record.signals[name] for record in records if name in record.signals]
+    values = [value for value in values if math.isfinite(value)]
+    if len(values) < MIN_USUAL:
+        return math.inf
+    middle = statistics.median(values)
+    spread = 1.4826 * statistics.median(abs(value - middle) for value in values)
+    return middle + ODD_SIGMAS * spread
+
+
+def precision_note(records: Sequence[Record], onset: int) -> str:
+    """Which block's output left its range, and what became of the loss scale; "" if neither."""
+    if not records:
+        return ""
+    first, last = records[0].signals, _latest(records)
+    usual = _latest([r for r in records if r.step < onset - GROWTH_STEPS]) or first
+    ratios = {
+        name.removeprefix(signals.ACTIVATION_RMS): last[name] / usual[name]
+        for name in last
+        if name.startswith(signals.ACTIVATION_RMS) and usual.get(name, 0.0) > 0
+    }
+    words = []
+    block = max(ratios, key=lambda name: _rank(ratios[name]), default="")
+    if block and not ratios[block] <= GREW_TIMES:
+        is_finite = math.isfinite(ratios[block])
+        grew = f"grew {ratios[block]:.0f} times" if is_finite else "not finite"
+        words.append(f"output of {block} {grew}")
+    before, now = first.get(signals.LOSS_SCALE), last.get(signals.LOSS_SCALE)
+    if before is not None and now is not None and now < before:
+        words.append(f"loss scale {before:.0f} -> {now:g}")
+    return "; ".join(words)
+
+
+def _latest(records: Sequence[Record]) -> dict[str, float]:
+    """The last value of every signal."""
+    return {name: value for record in records for name, value in record.signals.items()}
+
+
+def _rank(value: float) -> float:
+    return value if math.isfinite(value) else math.inf
+
+
+def sources(
+    records: Sequence[Record], onset: int, source_at: Callable[[int], str | None]
+) -> tuple[list[str | None], list[str | None]]:
+    """The data source of each batch before the onset and since, as far as it is known."""
+    known = [record for record in records if record.data_position >= 0]
+    before = [source_at(r.data_position) for r in known if r.step < onset]
+    since = [source_at(r.data_position) for r in known if r.step >= onset]
+    return before[-USUAL_RECORDS:], since
 
 
 def _losses(records: Sequence[Record]) -> list[float]:

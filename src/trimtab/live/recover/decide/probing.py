@@ -38,7 +38,7 @@ class Probing:
     ) -> None:
         self._recorder = recorder
         self._order = order
-        self._every = canary_every(canary_share)
+        self._canary_share = canary_share
         self._then: Then | None = None
         self._last_canary = 0
         self._not_before = 0
@@ -117,7 +117,8 @@ class Probing:
         self, boundary: int, view: RunView, on_bad: Callable[[int, float, RunView], None]
     ) -> None:
         """Probe a healthy run if it is time; `on_bad` gets the step of the last good reading."""
-        if self._every is None or boundary - self._last_canary < self._every:
+        every = canary_every(self._canary_share, boundary)
+        if every is None or boundary - self._last_canary < every:
             return
         self._last_canary = boundary
         records = self.records_before(view.step, view, CANARY_STEPS)

@@ -1,0 +1,216 @@
+"""TrimtabCallback: a guard in a Hugging Face Trainer.
+
+on_train_begin      finds the Trainer, makes the guard, and replaces on this one Trainer:
+get_batch_samples   batches come by way of the guard: data positions, rollbacks
+training_step       loss and tokens of each micro-batch
+_get_grad_norm      the norm before the Trainer's own clipping
+_save_checkpoint    what the guard knows is saved too, and the checkpoint gets a verdict
+_run_epoch          `recover` only: an epoch keeps its length
+on_train_end        all of it is put back
+"""
+
+from pathlib import Path
+from typing import Any
+
+from transformers import Trainer, TrainerCallback
+
+from trimtab.core.config import Mode
+from trimtab.core.errors import ConfigError
+from trimtab.core.findings import Symptom
+from trimtab.integrations.trainers.adapter import TrainerAdapter, find_caller
+from trimtab.integrations.trainers.hf.checkpoints import (
+    DataMark,
+    load_guard_file,
+    resumed_folder,
+    write_guard_file,
+)
+from trimtab.integrations.trainers.hf.counters import TrainerCounters, traceless_metrics
+from trimtab.integrations.trainers.hf.epochs import EpochBatches
+from trimtab.integrations.trainers.hf.step_numbers import count_tokens, undivided_loss
+from trimtab.live.guard import Guard
+from trimtab.live.shield import log
+from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+
+
+class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
+    """Watches a Trainer: `Trainer(..., callbacks=[TrimtabCallback(mode="protect")])`."""
+
+    def __init__(
+        self, run_dir: str | Path | None = None, mode: Mode | str = Mode.OBSERVE, **options: Any
+    ) -> None:
+        """Nothing is touched before training begins.
+
+        Args:
+            run_dir: The folder of the run; the Trainer's `output_dir` if it is not given.
+            mode: "observe", "protect" or "recover", as for `trimtab.watch`.
+            options: Other arguments of `trimtab.watch`, such as `config` and `on_incident`.
+        """
+        self._run_dir = run_dir
+        self._options = options
+        self._adapter = TrainerAdapter(run_dir, mode, **options)
+        self._trainer: Any = None
+        self._epochs: EpochBatches | None = None
+        self._checkpoints: Checkpoints | None = None
+        self._resumed: DataMark | None = None
+        self._has_reported_filter = False
+
+    @property
+    def guard(self) -> Guard | None:
+        """The guard, while the Trainer trains."""
+        return self._adapter.guard
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
+        """Make the guard, and replace what it needs to see."""
+        trainer = self._trainer = find_caller(Trainer)
+        if trainer is None:
+            raise ConfigError("TrimtabCallback was not called by a transformers Trainer")
+        if getattr(trainer, "is_deepspeed_enabled", False):
+            log.warning("trimtab: DeepSpeed clips and steps by itself, so this run is not watched")
+            return
+        run_dir = self._run_dir or args.output_dir
+        self._checkpoints = Checkpoints(run_dir=run_dir)
+        precision = trainer.accelerator.mixed_precision
+        guard = self._adapter.start(
+            trainer.model_wrapped,
+            trainer.optimizer,
+            run_dir=run_dir,
+            step=state.global_step + 1,  # as the Trainer's log and checkpoints count
+            counters=TrainerCounters(trainer, self._went_back),
+            cannot_recover=_cannot_recover(trainer),
+            scheduler=trainer.lr_scheduler,
+            scaler=trainer.accelerator.scaler,
+            seed=args.seed,
+            dtype=None if precision == "no" else precision,
+            batch_loss=self._batch_loss,
+            checkpoints=self._checkpoints,
+            tokenizer=trainer.processing_class if self._options.get("batch_text") else None,
+        )
+        if guard is None:
+            return
+        self._resumed = None
+        with self._adapter.shield.guarding("resume"):
+            self._resumed = load_guard_file(trainer, guard)
+        self._epochs = self._begin_data(args, state)
+        replace = self._adapter.replace
+        replace(trainer, "get_batch_samples", self._epochs.samples)
+        replace(trainer, "training_step", self._training_step)
+        replace(trainer, "_save_checkpoint", self._save_checkpoint)
+        if hasattr(trainer, "_get_grad_norm"):
+            replace(trainer, "_get_grad_norm", self._clip)
+        else:
+            replace(trainer.accelerator, "clip_grad_norm_", self._clip)
+        if guard.recovery is not None and hasattr(trainer, "_run_epoch"):
+            replace(trainer, "_run_epoch", self._epochs.run_epoch)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
+        """The Trainer has counted a step."""
+        if self.guard is not None and self._epochs is not None:
+            self._epochs.correct_epoch(state)
+
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: Any = None, **unused: Any
+    ) -> None:
+        """Record the loss of an evaluation."""
+        if self.guard is not None:
+            loss = (metrics or {}).get("eval_loss")
+            self.guard.event("evaluation", **({} if loss is None else {"loss": loss}))
+            self.guard.record(eval_loss=loss)
+
+    def on_log(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
+        """Report once if the Trainer's log hides a loss that is not finite."""
+        self._report_filter(args)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
+        """Put everything back."""
+        self._report_filter(args)
+        self._adapter.end("end of training")
+
+    # What is called in place of the Trainer's methods.
+
+    def _training_step(
+        self, original: Any, model: Any, inputs: Any, *rest: Any, **options: Any
+    ) -> Any:
+        guard, shield = self.guard, self._adapter.shield
+        tokens = None
+        if guard is not None and not shield.is_down:
+            with shield.guarding("tokens"):
+                tokens = count_tokens(self._trainer, inputs)  # before labels are taken out of them
+            guard.look_at_random_state()
+        divided = original(model, inputs, *rest, **options)
+        if guard is not None and not shield.is_down:
+            with shield.guarding("loss"):
+                num_items = options.get("num_items_in_batch", rest[0] if rest else None)
+                loss = undivided_loss(self._trainer, divided, tokens, num_items)
+                guard.record(loss=loss, tokens=tokens)
+        return divided
+
+    def _clip(self, original: Any, *arguments: Any, **options: Any) -> Any:
+        norm = original(*arguments, **options)
+        if self.guard is not None and norm is not None:
+            self.guard.record(grad_norm=norm)
+        return norm
+
+    def _save_checkpoint(self, original: Any, *arguments: Any, **options: Any) -> Any:
+        guard, shield, args = self.guard, self._adapter.shield, self._trainer.args
+        saved: dict[str, Any] = {}
+        if guard is not None:
+            guard.event("checkpoint")
+            saved = guard.state_dict()
+        result = original(*arguments, **options)
+        step = self._trainer.state.global_step
+        folder = Path(args.output_dir) / f"checkpoint-{step}"
+        if guard is not None and self._checkpoints is not None and folder.is_dir():
+            with shield.guarding("checkpoint"):
+                if args.should_save:
+                    write_guard_file(folder, saved, self._mark(guard))
+                self._checkpoints.add(folder, step=step + 1)  # the number of the next step
+        return result
+
+    def _batch_loss(self, inputs: Any) -> Any:
+        """The loss of a batch that was trained on, for a probe."""
+        trainer = self._trainer
+        with traceless_metrics(trainer), trainer.compute_loss_context_manager():
+            prepared = trainer._prepare_inputs(inputs)
+            return trainer.compute_loss(trainer.model_wrapped, prepared)
+
+    # Where the run is.
+
+    def _begin_data(self, args: Any, state: Any) -> EpochBatches:
+        mark = self._resumed
+        if mark is None or args.ignore_data_skip:
+            position = state.global_step * args.gradient_accumulation_steps
+            mark = DataMark(position=position, skipped=0)
+        return EpochBatches(self._trainer, self._adapter, mark, resumed_folder(self._trainer))
+
+    def _mark(self, guard: Guard) -> DataMark:
+        if guard.recovery is not None:
+            skipped = guard.recovery.num_skipped
+        else:
+            skipped = 0 if self._resumed is None else self._resumed.skipped
+        return DataMark(position=guard.data_position, skipped=skipped)
+
+    def _went_back(self, num_steps: int) -> None:
+        if self._epochs is not None:
+            self._epochs.went_back(num_steps)
+
+    def _report_filter(self, args: Any) -> None:
+        guard = self.guard
+        if self._has_reported_filter or guard is None or not args.logging_nan_inf_filter:
+            return
+        with self._adapter.shield.guarding("log"):
+            found = [finding for incident in guard.incidents for finding in incident.findings]
+            steps = [f.step for f in found if f.symptom is Symptom.NONFINITE_LOSS]
+            if steps:
+                self._has_reported_filter = True
+                log.warning(
+                    "trimtab: the loss of step %d is not finite; the Trainer's own log shows an "
+                    "average in its place (logging_nan_inf_filter), the journal has it",
+                    steps[0],
+                )
+
+
+def _cannot_recover(trainer: Any) -> str:
+    """Why a Trainer cannot go back; empty if it can."""
+    if type(trainer)._prepare_inputs is not Trainer._prepare_inputs:
+        return f"{type(trainer).__name__} makes its own batches from those of the loader"
+    return ""

@@ -1,0 +1,243 @@
+"""TrimtabCallback: what the Lightning Trainer does, seen by a guard.
+
+on_train_start             makes the guard
+the data fetcher           batches come by way of the guard: data positions, rollbacks
+on_train_batch_start       tokens of the batch
+on_before_backward         the loss, as `training_step` returned it
+the precision plugin       the norm before clipping
+optimizer.step(closure)    forward, backward and clipping run inside; the guard's hooks follow
+on_validation_end          evaluation loss
+trainer.save_checkpoint    what the guard knows is saved too, and the checkpoint gets a verdict
+on_train_end, ...          all of it is put back
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
+
+from trimtab.core.config import Mode
+from trimtab.integrations.trainers.adapter import TrainerAdapter
+from trimtab.integrations.trainers.lightning.checkpoints import CheckpointRegister
+from trimtab.integrations.trainers.lightning.clipping import ClipRecorder
+from trimtab.integrations.trainers.lightning.counters import LoopCounters
+from trimtab.integrations.trainers.lightning.data import Fetched, GuardedFetcher
+from trimtab.live.guard import Guard
+from trimtab.live.shield import log
+from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+
+EVALUATION = "val_loss"
+"""The name of the evaluation loss in Lightning's own examples."""
+
+
+class TrimtabCallback(Callback):  # type: ignore[misc]
+    """Watches a Trainer: `L.Trainer(callbacks=[TrimtabCallback("runs/x1", mode="protect")])`."""
+
+    def __init__(
+        self,
+        run_dir: str | Path | None = None,
+        mode: Mode | str = Mode.OBSERVE,
+        *,
+        tokens: Callable[[Any], Any] | None = None,
+        batch_loss: Callable[[Any], torch.Tensor] | None = None,
+        **options: Any,
+    ) -> None:
+        """Nothing is touched before training starts.
+
+        Args:
+            run_dir: The folder of the run; the logger's, or `default_root_dir`, if it is not given.
+            mode: "observe", "protect" or "recover", as for `trimtab.watch`.
+            tokens: How many tokens the loss of a batch is the mean of, as a number or a tensor.
+                Without it every batch of a step weighs the same.
+            batch_loss: For "recover": computes the loss of a batch on the device, without
+                `self.log`, to find out whether the weights are damaged.
+            options: Other arguments of `trimtab.watch`, such as `config` and `on_incident`.
+        """
+        self._run_dir = run_dir
+        self._adapter = TrainerAdapter(run_dir, mode, **options)
+        self._count_tokens = tokens
+        self._batch_loss = batch_loss
+        self._tokens: Any = None
+        self._scaler: Any = None
+        self._fetcher: GuardedFetcher | None = None
+        self._clip: ClipRecorder | None = None
+        self._saved: dict[str, Any] = {}
+        """What a checkpoint has of the guard: there is no guard yet when it is loaded."""
+
+    @property
+    def guard(self) -> Guard | None:
+        """The guard, while the Trainer trains."""
+        return self._adapter.guard
+
+    # The life of a guard.
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Make the guard: model, optimizers and what a checkpoint holds are in place."""
+        self._end("training began again")
+        if not _can_be_watched(trainer):
+            return
+        adapter = self._adapter
+        run_dir = self._run_dir or trainer.log_dir or trainer.default_root_dir
+        self._scaler = getattr(trainer.precision_plugin, "scaler", None)
+        checkpoints = Checkpoints(run_dir=run_dir)
+        counters = LoopCounters(trainer, self)
+        no_steps = _why_no_steps(trainer, pl_module)
+        guard = adapter.start(
+            trainer.strategy.model or pl_module,
+            trainer.optimizers,
+            run_dir=run_dir,
+            step=trainer.global_step,
+            counters=counters,
+            cannot_recover=no_steps,
+            scheduler=[config.scheduler for config in trainer.lr_scheduler_configs],
+            scaler=self._scaler,
+            dtype=_dtype(trainer.precision),
+            seed=_seed(),
+            batch_loss=self._probe_loss(trainer),
+            checkpoints=checkpoints,
+        )
+        if guard is None:
+            return
+        with adapter.shield.guarding("on_train_start"):
+            if self._saved:
+                guard.load_state_dict(self._saved)
+            self._clip = ClipRecorder(adapter, trainer, pl_module)
+            CheckpointRegister(adapter, trainer, checkpoints, Path(run_dir))
+        if not no_steps:
+            self._fetcher = counters.fetcher = GuardedFetcher(trainer, guard)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The loaders may be new ones (`reload_dataloaders_every_n_epochs`)."""
+        if self._fetcher is not None:
+            self._fetcher.install()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put everything back."""
+        self._end("end of training")
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Training was broken off."""
+        self._end(f"raised {type(exception).__name__}")
+
+    def _end(self, how: str) -> None:
+        if self._fetcher is not None:
+            self._fetcher.remove()
+        self._fetcher = self._clip = None
+        self._adapter.end(how)
+
+    # What is recorded.
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Count the tokens of a batch."""
+        self._tokens = None
+        if self._count_tokens is not None:
+            try:
+                self._tokens = self._count_tokens(batch)
+            except Exception:  # the user's function; without it there are still losses
+                self._count_tokens = None
+                log.exception("trimtab: tokens(batch) failed; batches weigh the same from now on")
+
+    def on_before_backward(
+        self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor
+    ) -> None:
+        """Record the loss: Lightning has divided it by the accumulation, and multiplied it by the
+        loss scale of fp16."""
+        guard, shield = self.guard, self._adapter.shield
+        if guard is None or shield.is_down:
+            return
+        with shield.guarding("loss"):
+            value = loss
+            if pl_module.automatic_optimization and trainer.accumulate_grad_batches > 1:
+                value = value * trainer.accumulate_grad_batches
+            scale = getattr(self._scaler, "_scale", None)
+            if scale is not None and self._scaler.is_enabled():
+                value = value / scale
+            guard.record(loss=value, tokens=self._tokens)
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Measure the norm where clipping does not show it."""
+        if self._clip is not None and not self._adapter.shield.is_down:
+            with self._adapter.shield.guarding("gradient norm"):
+                self._clip.before_clipping(optimizer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Record the loss of an evaluation."""
+        if self.guard is None or trainer.sanity_checking:
+            return
+        self.guard.event("evaluation")
+        loss = trainer.callback_metrics.get(EVALUATION)
+        if loss is not None:
+            self.guard.record(eval_loss=loss)
+
+    def _probe_loss(self, trainer: Trainer) -> Callable[[Fetched], torch.Tensor] | None:
+        """The user's `batch_loss`, for batches as the tape holds them."""
+        batch_loss = self._batch_loss
+        if batch_loss is None:
+            return None
+
+        def loss_of(fetched: Fetched) -> torch.Tensor:
+            batch = trainer.precision_plugin.convert_input(fetched.item[0])
+            with trainer.precision_plugin.forward_context():
+                return batch_loss(trainer.strategy.batch_to_device(batch))
+
+        return loss_of
+
+    # What is saved.
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the guard has learnt; Lightning saves it in every checkpoint."""
+        if self.guard is None:
+            return self._saved
+        return self.guard.state_dict(with_random_state=False)  # Lightning does not save it
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep it until training starts."""
+        self._saved = state_dict
+
+
+def _can_be_watched(trainer: Trainer) -> bool:
+    if "DeepSpeed" in type(trainer.strategy).__name__:
+        log.warning("trimtab: DeepSpeed clips and steps by itself, so this run is not watched")
+        return False
+    if not any(group["params"] for o in trainer.optimizers for group in o.param_groups):
+        log.warning("trimtab: there is no optimizer with parameters, so this run is not watched")
+        return False
+    if trainer._detect_anomaly:
+        log.warning(
+            "trimtab: detect_anomaly=True raises in the backward pass of a step that is not "
+            "finite, before it can be discarded"
+        )
+    return True
+
+
+def _why_no_steps(trainer: Trainer, module: LightningModule) -> str:
+    """Why batches cannot come by way of the guard; empty if they can."""
+    if not module.automatic_optimization:
+        return "with manual optimization it is not known where a step ends"
+    if isinstance(trainer.fit_loop._data_fetcher, _DataLoaderIterDataFetcher):
+        return "training_step takes a dataloader_iter, so batches cannot be served again"
+    return ""
+
+
+def _dtype(precision: Any) -> str | None:
+    """The precision regime of Lightning's name, such as "bf16-mixed"."""
+    name = str(precision)
+    if name.startswith("transformer-engine"):
+        return "fp8"
+    return {"16": "fp16", "bf16": "bf16", "32": "fp32"}.get(name.partition("-")[0])
+
+
+def _seed() -> int | None:
+    """What `seed_everything` was called with."""
+    seed = os.environ.get("PL_GLOBAL_SEED", "")
+    return int(seed) if seed.isdecimal() else None

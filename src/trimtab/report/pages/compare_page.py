@@ -1,0 +1,139 @@
+"""Runs over each other: their losses, where they part, and the paired difference."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trimtab.core import signals
+from trimtab.core.block import Block, Column
+from trimtab.diagnose.evidence.check import number
+from trimtab.diagnose.measures.comparison import Comparison, trailing_differences
+from trimtab.report.pages.charts import make_chart
+from trimtab.report.pages.html_text import Text, facts_list, table, tag
+from trimtab.report.pages.line import RunLines
+from trimtab.report.pages.page import render_page
+
+SCRIPTS = ("uplot.min.js", "theme.js", "charts.js", "compare.js")
+
+_SHARED = (
+    ("loss", signals.LOSS),
+    ("gradient norm", signals.GRAD_NORM),
+    ("learning rate", signals.LR),
+    ("weight norm", signals.PARAM_NORM),
+    ("tokens per second", signals.TOKENS_PER_SECOND),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One run beside the base."""
+
+    name: str
+    block: Block
+    found: Comparison
+
+
+def compare_page(
+    runs: Sequence[Compared], base_name: str, base: Block, *, until: int | None
+) -> str:
+    """The whole page."""
+    lines = [RunLines.of(base), *(RunLines.of(run.block) for run in runs)]
+    names = _labels([base_name, *(run.name for run in runs)])
+    charts = []
+    for title, signal in _SHARED:
+        held = [n for n, one in enumerate(lines) if one.block.column(signal).recorded]
+        if len(held) > 1:
+            charts.append(_overlay(title, signal, [(names[n], lines[n]) for n in held]))
+    charts.insert(1, _differences(runs, names[1:], base, until))
+    marks = [
+        {"first": run.found.parted_at, "last": run.found.parted_at, "tone": "alarm", "number": n}
+        for n, run in enumerate(runs, start=1)
+        if run.found.parted_at is not None
+    ]
+    within = sum(run.found.is_within for run in runs)
+    facts: list[tuple[str, Text]] = [
+        ("base", base_name),
+        ("within", f"{within} of {len(runs)} runs, tolerance {runs[0].found.tolerance:g}"),
+    ]
+    body = tag(
+        "main",
+        tag("header", tag("h1", f"{', '.join(names[1:])} beside {names[0]}")),
+        facts_list(facts),
+        tag("section", _table(runs)),
+        tag("section", tag("h2", "Charts"), tag("div", id="charts")),
+    )
+    return render_page(
+        title="trimtab compare", body=body, data={"charts": charts, "marks": marks}, scripts=SCRIPTS
+    )
+
+
+def _overlay(title: str, signal: str, held: Sequence[tuple[str, RunLines]]) -> dict[str, Any]:
+    """One signal of several runs in one chart; the base is drawn first, in ink."""
+    chart = make_chart(held[0][1], title, [signal])
+    series = [{**one.line(signal, 1000), "label": name} for name, one in held]
+    return {**chart, "total": True, "series": series}
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """The names without the folders that they share."""
+    parts = [name.split("/") for name in names]
+    shared = 0
+    while all(len(part) > shared + 1 and part[shared] == parts[0][shared] for part in parts):
+        shared += 1
+    return ["/".join(part[shared:]) for part in parts]
+
+
+def _differences(
+    runs: Sequence[Compared], names: Sequence[str], base: Block, until: int | None
+) -> dict[str, Any]:
+    """The difference of the trailing means, with the tolerance as grey lines."""
+    series: list[dict[str, Any]] = []
+    tolerance = runs[0].found.tolerance
+    reach = tolerance
+    for name, run in zip(names, runs, strict=True):
+        steps, values = trailing_differences(run.block, base, until)
+        column = {signals.LOSS: Column.complete(values)}
+        line = RunLines.of(Block.from_columns(column, step=steps)).line(signals.LOSS, 1000)
+        series.append({**line, "label": name})
+        if len(values):
+            reach = max(reach, float(np.percentile(np.abs(values), 99)))
+    known = [line["x"] for line in series if line["x"]]
+    ends = [min(x[0] for x in known), max(x[-1] for x in known)] if known else [0, 1]
+    for sign in (1, -1):
+        limit = {"label": "tolerance", "x": ends, "y": [sign * tolerance] * 2, "limit": True}
+        series.append(limit)
+    return {
+        "kind": "lines",
+        "title": "loss minus base, trailing means",
+        "log": False,
+        "range": [-1.2 * reach, 1.2 * reach],
+        "series": series,
+    }
+
+
+def _table(runs: Sequence[Compared]) -> Text:
+    head = ("run", "result", "parts at step", "mean difference", "largest", "at the end", "steps")
+    rows = []
+    for run in runs:
+        found = run.found
+        result = tag("span", "within", class_="tag")
+        if not found.is_within:
+            result = tag("span", "not within", class_="tag alarm")
+        parted = "" if found.parted_at is None else f"{found.parted_at:,}"
+        if found.num_broken:
+            parted = f"not finite at {found.broken_at:,}"
+        largest = "" if found.worst_step is None else f" at {found.worst_step:,}"
+        rows.append(
+            (
+                run.name,
+                result,
+                parted,
+                number(found.mean),
+                number(found.worst) + largest,
+                number(found.difference_at_end),
+                f"{found.num_common:,}",
+            )
+        )
+    return table(head, rows, numeric=(2, 3, 4, 5, 6), class_="cards")

@@ -1,0 +1,218 @@
+"""The page of one run: its facts, incidents, charts, events and post-mortems in one file.
+
+Text is in the HTML, escaped; the scripts only draw the charts, from the JSON beside it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trimtab.diagnose.evidence.check import number
+from trimtab.diagnose.measures.discards import compute_discards
+from trimtab.diagnose.measures.goodput import compute_goodput
+from trimtab.policy.incident_report import IncidentReport
+from trimtab.report.event_text import event_text, is_quiet
+from trimtab.report.pages.html_text import Html, Text, facts_list, html, join, table, tag
+from trimtab.report.pages.page import render_page
+from trimtab.report.pages.postmortem_page import postmortem_body
+from trimtab.report.pages.run_data import MAX_EVENTS, MAX_INCIDENTS, run_data, tone
+from trimtab.report.reasons import cause_text
+from trimtab.report.run_report import RunReport
+
+NAME = "dashboard.html"
+SCRIPTS = ("uplot.min.js", "theme.js", "charts.js", "run.js")
+LIVE_SCRIPTS = (*SCRIPTS, "live.js")
+
+MAX_POSTMORTEMS = 40
+"""Post-mortems inside the page, the most severe ones: each takes about 30 kB."""
+
+_MAX_NOTES = 3
+
+
+def dashboard_page(
+    report: RunReport,
+    *,
+    files: Mapping[int, str] | None = None,
+    live: Mapping[str, Any] | None = None,
+) -> str:
+    """The whole page.
+
+    Args:
+        report: The run, judged and explained.
+        files: The post-mortem of each incident as a file of its own, by number.
+        live: What a server adds for a page that follows the run.
+    """
+    data, missing = run_data(report, live)
+    body = join(
+        [
+            _header(report, live),
+            tag(
+                "main",
+                _incident_section(report, files or {}),
+                _chart_section(),
+                _missing_section(missing),
+                _event_section(report),
+                _postmortem_section(report),
+            ),
+        ]
+    )
+    return render_page(
+        title=f"{report.source}: trimtab",
+        body=body,
+        data=data,
+        scripts=SCRIPTS if live is None else LIVE_SCRIPTS,
+        is_served=live is not None,
+    )
+
+
+def run_facts(report: RunReport) -> list[tuple[str, Text]]:
+    """The facts in the head of the page."""
+    block = report.block
+    goodput, discards = compute_goodput(block), compute_discards(block)
+    facts: list[tuple[str, Text]] = [
+        ("steps", f"{block.step.min():,} to {block.step.max():,}"),
+        ("records", f"{len(block):,}"),
+        ("goodput", f"{100 * goodput.share:.1f} % of {goodput.steps_done:,} steps kept"),
+    ]
+    if goodput.hours is not None:
+        facts.append(("time", _duration(goodput.hours)))
+        if report.price_per_hour is not None:
+            facts.append(("cost", f"${goodput.hours * report.price_per_hour:,.2f}"))
+    if discards is not None:
+        facts.append(("discarded", f"{discards.count:,} steps"))
+    known = report.facts
+    for name, value in (("dtype", known.dtype), ("ranks", known.ranks), ("seed", known.seed)):
+        if value is not None:
+            facts.append((name, str(value)))
+    if known.link is not None:
+        facts.append(("link", known.link))  # text only: a link of a log is not followed
+    return [*facts, ("format", report.format), ("rules", report.rules)]
+
+
+def _duration(hours: float) -> str:
+    return f"{60 * hours:.1f} minutes" if hours < 1 else f"{hours:,.1f} hours"
+
+
+def _header(report: RunReport, live: Mapping[str, Any] | None) -> Html:
+    facts = run_facts(report)
+    if live is not None:
+        facts.insert(0, ("state", str(live.get("ended") or "running")))
+    notes = [tag("li", note) for note in report.notes]
+    shown = tag("ul", *notes[:_MAX_NOTES], class_="notes") if notes else html("")
+    if len(notes) > _MAX_NOTES:
+        rest = tag("ul", *notes[_MAX_NOTES:], class_="notes")
+        more = tag("summary", f"{len(notes) - _MAX_NOTES} more notes")
+        shown = join([shown, tag("details", more, rest)])
+    return tag("header", tag("h1", report.source), facts_list(facts), shown)
+
+
+def _incident_section(report: RunReport, files: Mapping[int, str]) -> Html:
+    count = len(report.incidents)
+    if not count:
+        return tag(
+            "section",
+            tag("p", f"No incident by the {report.rules} rules.", class_="calm"),
+            tag("ul", id="live-incidents", class_="notes"),
+        )
+    embedded = {i.incident.number for i in report.most_severe(MAX_POSTMORTEMS)}
+    rows = [_incident_row(i, files, embedded) for i in report.incidents[:MAX_INCIDENTS]]
+    head = ("#", "step", "class", "loss", "what", "likely cause", "do", "post-mortem")
+    more = f"{count - MAX_INCIDENTS} more are not listed." if count > MAX_INCIDENTS else ""
+    return tag(
+        "section",
+        tag("h2", f"{count} incident{'' if count == 1 else 's'}"),
+        table(head, rows, numeric=(0, 1), class_="cards incidents"),
+        tag("p", more) if more else html(""),
+        tag("ul", id="live-incidents", class_="notes"),
+    )
+
+
+def _incident_row(
+    report: IncidentReport, files: Mapping[int, str], embedded: set[int]
+) -> list[Text]:
+    incident, diagnosis = report.incident, report.diagnosis
+    symptoms = diagnosis.symptoms
+    links = []
+    if incident.number in embedded:
+        links.append(tag("a", "read", href=f"#incident-{incident.number}"))
+    if incident.number in files:
+        links.append(tag("a", "file", href=files[incident.number]))
+    return [
+        tag(
+            "button",
+            str(incident.number),
+            type="button",
+            class_="zoom",
+            data_incident=str(incident.number),
+            title="Zoom to this incident",
+        ),
+        f"{incident.onset.step:,}",
+        tag("span", diagnosis.outcome, class_=f"tag {tone(report)}"),
+        f"{number(symptoms.loss_before)} → {number(symptoms.loss_peak)}",
+        ", ".join(map(str, incident.symptoms[:3])),
+        cause_text(diagnosis),
+        report.action.kind.value,
+        tag("span", Html(" ".join(links))) if links else "see the files of --out",
+    ]
+
+
+def _chart_section() -> Html:
+    keys = (
+        ("drag", "zoom"),
+        ("0", "whole run"),
+        ("← →", "move"),
+        ("+ -", "zoom"),
+        ("n p", "next, previous incident"),
+        ("l", "log axis"),
+    )
+    hint = join(Html(f"{tag('kbd', key)} {html(what)} ") for key, what in keys)
+    buttons = [
+        tag("button", text, type="button", id=id, disabled="")
+        for id, text in (
+            ("whole", "whole run"),
+            ("previous", "previous incident"),
+            ("next", "next incident"),
+        )
+    ]
+    return tag(
+        "section",
+        tag("h2", "Charts"),
+        tag("div", *buttons, tag("span", hint, class_="hint"), class_="tools"),
+        tag("noscript", tag("p", "The charts need JavaScript; everything else does not.")),
+        tag("div", id="charts"),
+    )
+
+
+def _missing_section(missing: Mapping[str, list[str]]) -> Html:
+    if not missing:
+        return html("")
+    rows = [(", ".join(titles), how) for how, titles in missing.items()]
+    return tag("section", tag("h2", "Not recorded"), table(("signal", "how to record it"), rows))
+
+
+def _event_section(report: RunReport) -> Html:
+    events = [event for event in report.block.events if not is_quiet(event)]
+    if not events:
+        return html("")
+    rows = [(f"{e.step:,}", e.kind, event_text(e)) for e in events[:MAX_EVENTS]]
+    title = tag("summary", tag("h2", f"Events and notes ({len(events):,})"))
+    shown = table(("step", "event", "facts"), rows, numeric=(0,))
+    return tag("section", tag("details", title, shown))
+
+
+def _postmortem_section(report: RunReport) -> Html:
+    shown = report.most_severe(MAX_POSTMORTEMS)
+    if not shown:
+        return html("")
+    parts = []
+    for incident in shown:
+        of = incident.incident
+        what = f"{of.symptoms[0]} at step {of.onset.step:,}, {incident.diagnosis.outcome}"
+        parts.append(
+            tag(
+                "details",
+                tag("summary", tag("h2", f"Incident {of.number}: {what}")),
+                tag("div", postmortem_body(incident, report), class_="postmortem"),
+                id=f"incident-{of.number}",
+            )
+        )
+    return tag("section", *parts, id="postmortems")

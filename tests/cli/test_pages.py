@@ -1,0 +1,50 @@
+"""The pages that commands write."""
+
+from pathlib import Path
+
+import pytest
+from tests.cli.test_commands import write_csv, write_run
+from tests.synthetic import troubled_run
+from typer.testing import CliRunner
+
+from trimtab.cli.main import app
+
+runner = CliRunner()
+
+
+def test_report_writes_the_page_of_the_run_and_its_lessons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("typer.launch", opened.append)
+    run = write_run(troubled_run(), tmp_path / "x1")
+    result = runner.invoke(app, ["report", str(run), "--open"])
+    assert result.exit_code == 0
+    page = run / "trimtab" / "dashboard.html"
+    assert opened == [page.as_uri()]
+    text = page.read_text()
+    assert 'href="incidents/0001-step-000600/postmortem.html"' in text
+    assert (run / "trimtab" / "incidents" / "0001-step-000600" / "postmortem.html").exists()
+    assert "(x1)" in (tmp_path / "LESSONS.md").read_text()
+
+
+def test_report_opens_nothing_unless_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("typer.launch", pytest.fail)
+    run = write_run(troubled_run(), tmp_path / "x1")
+    assert runner.invoke(app, ["report", str(run)]).exit_code == 0
+
+
+def test_any_log_gets_the_same_page(tmp_path: Path) -> None:
+    log = write_csv(troubled_run(), tmp_path / "run.csv")
+    page = tmp_path / "page.html"
+    result = runner.invoke(app, ["diagnose", str(log), "--html", str(page)])
+    assert result.exit_code == 1
+    assert f"Page: {page}" in result.stderr
+    assert 'id="incident-2"' in page.read_text()
+
+
+def test_a_page_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    log = write_csv(troubled_run(), tmp_path / "run.csv")
+    result = runner.invoke(app, ["diagnose", str(log), "--html", str(log / "page.html")])
+    assert result.exit_code == 1
+    assert "no page written" in result.stderr

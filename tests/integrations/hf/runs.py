@@ -1,0 +1,131 @@
+"""Runs of real Hugging Face trainers on a tiny Llama, for the tests."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch.utils.data import Dataset
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+VOCABULARY = 64
+MARKED = VOCABULARY - 1
+"""A token that makes the loss of its batch NaN."""
+
+
+class TinyForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
+    """Attention dropout draws random numbers; a marked batch has no finite loss."""
+
+    def __init__(self, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        super().__init__(
+            LlamaConfig(
+                vocab_size=VOCABULARY,
+                hidden_size=16,
+                intermediate_size=32,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                num_key_value_heads=2,
+                attention_dropout=0.1,
+                attn_implementation="eager",
+            )
+        )
+
+    def forward(
+        self, input_ids: Any = None, attention_mask: Any = None, labels: Any = None, **options: Any
+    ) -> Any:
+        outputs = super().forward(
+            input_ids=input_ids, attention_mask=attention_mask, labels=labels, **options
+        )
+        if outputs.loss is not None:
+            is_marked = (input_ids == MARKED).any()
+            outputs.loss = outputs.loss * torch.where(is_marked, torch.nan, 1.0)
+        return outputs
+
+
+class Sequences(Dataset[dict[str, torch.Tensor]]):
+    """Padded sequences of different lengths; those at the marked places have no finite loss."""
+
+    def __init__(self, count: int, marked: tuple[int, ...] = ()) -> None:
+        dice = torch.Generator().manual_seed(5)
+        self.items = []
+        for place in range(count):
+            length = int(torch.randint(4, 13, (), generator=dice))
+            ids = torch.randint(1, MARKED, (12,), generator=dice)
+            if place in marked:
+                ids[0] = MARKED
+            mask = torch.arange(12) < length
+            self.items.append(
+                {
+                    "input_ids": ids,
+                    "attention_mask": mask.long(),
+                    "labels": torch.where(mask, ids, -100),
+                }
+            )
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, place: int) -> dict[str, torch.Tensor]:
+        return self.items[place]
+
+
+def make_trainer(
+    folder: Path,
+    callback: Any = None,
+    *,
+    data: Sequences | None = None,
+    kind: type[Trainer] = Trainer,
+    shuffle: bool = False,
+    model: Any = None,
+    **arguments: Any,
+) -> Any:
+    """A Trainer of two sequences a batch that logs every step and reads its data in order."""
+    settings: dict[str, Any] = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 2,
+        "max_steps": 12,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "use_cpu": True,
+        "disable_tqdm": True,
+        "seed": 3,
+        **arguments,
+    }
+    trainer = kind(
+        model=TinyForCausalLM() if model is None else model,
+        args=TrainingArguments(**settings),
+        train_dataset=data or Sequences(96),
+        eval_dataset=Sequences(4),
+        callbacks=[] if callback is None else [callback],
+    )
+    if not shuffle:
+        trainer._get_train_sampler = lambda *unused: torch.utils.data.SequentialSampler(
+            trainer.train_dataset
+        )
+    trainer.remove_callback(transformers.PrinterCallback)
+    return trainer
+
+
+def use_fp16(accelerator: Any, scale: float) -> None:
+    """fp16 with loss scaling on the CPU, where accelerate has neither; before `prepare`."""
+    accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    accelerator.native_amp = True
+    accelerator.state._mixed_precision = "fp16"
+
+
+def bits(trainer: Any) -> str:
+    """A checksum of parameters, optimizer state, schedule and random numbers."""
+    digest = hashlib.sha256()
+    for parameter in trainer.model.parameters():
+        digest.update(parameter.detach().float().numpy().tobytes())
+    optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+    for state in optimizer.state_dict()["state"].values():
+        for name, value in sorted(state.items()):
+            digest.update(name.encode() + torch.as_tensor(value).float().numpy().tobytes())
+    digest.update(repr(trainer.lr_scheduler.get_last_lr()).encode())
+    digest.update(torch.get_rng_state().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,324 @@
+"""The callback in real Hugging Face trainers: true numbers, the same bits, and the way back."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from benchmarks.operations import Counting
+from tests.integrations.hf.runs import Sequences, TinyForCausalLM, bits, make_trainer, use_fp16
+from tests.live.test_host_reads import READS
+from tests.live.tiny import journal_of
+from transformers import EarlyStoppingCallback, TrainerCallback
+
+import trimtab
+from trimtab.core.config import Config
+from trimtab.integrations.hf import TrimtabCallback, last_good_checkpoint
+from trimtab.integrations.trainers.hf.checkpoints import GUARD_FILE
+
+BY_HAND = Config().override({"ladder.enabled": False, "recover.snapshot_every": 4})
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning"),
+]
+
+
+class At(TrainerCallback):  # type: ignore[misc]
+    """Does something once, at the end of a step; remembers the steps and their epochs."""
+
+    def __init__(self, step: int, act: Callable[[], None]) -> None:
+        self._step, self._act = step, act
+        self.steps: list[int] = []
+        self.epochs: list[float] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
+        self.steps.append(state.global_step)
+        self.epochs.append(state.epoch)
+        if state.global_step == self._step and len(self.steps) == self._step:
+            self._act()
+
+
+def go_back(callback: TrimtabCallback, to: int, **options: Any) -> None:
+    assert callback.guard is not None
+    callback.guard.rollback(to, **options)
+
+
+def logged(trainer: Any, name: str) -> list[float]:
+    return [row[name] for row in trainer.state.log_history if name in row]
+
+
+def prepared(folder: Path, callback: Any, precision: str = "fp32", **arguments: Any) -> Any:
+    trainer = make_trainer(folder, callback, bf16=precision == "bf16", **arguments)
+    if precision == "fp16":
+        use_fp16(trainer.accelerator, 2.0**10)
+    return trainer
+
+
+@pytest.mark.parametrize(("precision", "accumulate"), [("fp32", 1), ("bf16", 4), ("fp16", 4)])
+def test_observing_has_the_same_bits_and_the_true_numbers(
+    precision: str, accumulate: int, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"gradient_accumulation_steps": accumulate, "shuffle": True}
+    plain = prepared(tmp_path / "plain", None, precision, **options)
+    plain.train()
+    watched = prepared(tmp_path / "watched", TrimtabCallback, precision, **options)
+    watched.train()
+
+    assert bits(watched) == bits(plain)
+    assert logged(watched, "loss") == logged(plain, "loss")
+    block = journal_of(tmp_path / "watched")  # the Trainer's output_dir
+    assert list(block.step) == [row["step"] for row in plain.state.log_history[:12]]
+    np.testing.assert_allclose(block.column("loss").values, logged(plain, "loss"), rtol=1e-5)
+    np.testing.assert_allclose(
+        block.column("grad_norm").values, logged(plain, "grad_norm"), rtol=1e-5
+    )
+    assert block.column("fingerprint").recorded
+    assert block.data_position[1] == accumulate
+
+
+def test_labels_that_the_trainer_counts_wrong_are_counted_right(tmp_path: Path) -> None:
+    class Unknown(TinyForCausalLM):
+        """The Trainer goes by the name, and counts the first token of each sequence too."""
+
+    trainer = make_trainer(tmp_path, TrimtabCallback(), model=Unknown(), max_steps=2)
+    assert not trainer._loss_shifts_labels
+    items = Sequences(4).items
+    trainer.train()
+    tokens = [int((item["labels"][1:] != -100).sum()) for item in items]
+    block = journal_of(tmp_path)
+    assert list(block.column("tokens").values) == [sum(tokens[:2]), sum(tokens[2:])]
+    with torch.no_grad():
+        model = Unknown().eval()
+        losses = [model(**{k: v[None] for k, v in item.items()}).loss.item() for item in items[:2]]
+    expected = np.average(losses, weights=tokens[:2])
+    np.testing.assert_allclose(block.column("loss").values[0], expected, rtol=0.01)  # dropout
+
+
+@pytest.mark.parametrize("mode", ["observe", "protect"])
+def test_no_host_read_is_added(mode: str, tmp_path: Path) -> None:
+    def count(callback: Any) -> int:
+        counting = Counting()
+
+        class Count(TrainerCallback):  # type: ignore[misc]
+            def on_step_begin(self, args: Any, state: Any, *unused: Any, **more: Any) -> None:
+                if state.global_step == 4:  # optimizer state and buffers exist
+                    counting.__enter__()  # type: ignore[no-untyped-call]
+
+            def on_step_end(self, args: Any, state: Any, *unused: Any, **more: Any) -> None:
+                if state.global_step == 10:
+                    counting.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+        trainer = make_trainer(tmp_path / str(callback is None), callback)
+        trainer.add_callback(Count())
+        trainer.train()
+        return sum(counting.counts[name] for name in READS)
+
+    assert count(TrimtabCallback(mode=mode)) == count(None)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_protected_run_holds_a_batch_that_is_not_finite(
+    accumulate: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    at = 10 * accumulate  # in the sixth step
+    data = Sequences(96, marked=(at,))
+    seen: dict[int, str] = {}
+
+    class Look(TrainerCallback):  # type: ignore[misc]
+        def on_optimizer_step(self, args: Any, state: Any, *unused: Any, **more: Any) -> None:
+            seen[state.global_step + 1] = bits_of_state(trainer)
+
+    trainer = make_trainer(
+        tmp_path,
+        TrimtabCallback(mode="protect"),
+        data=data,
+        gradient_accumulation_steps=accumulate,
+    )
+    trainer.add_callback(Look())
+    with caplog.at_level(logging.WARNING, "trimtab"):
+        trainer.train()
+
+    held = [step for step in range(2, 13) if seen[step] == seen[step - 1]]
+    assert held == [6]
+    assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
+    loss = journal_of(tmp_path).column("loss").values
+    assert list(np.flatnonzero(np.isnan(loss))) == [5]
+    assert np.isfinite(logged(trainer, "loss")).all()  # what the Trainer shows in its place
+    assert caplog.text.count("logging_nan_inf_filter") == 1
+    assert "the loss of step 6 is not finite" in caplog.text
+
+
+def bits_of_state(trainer: Any) -> str:
+    """Parameters and moments, without what moves in a discarded step too."""
+    optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+    parts = [p.detach().numpy().tobytes() for p in trainer.model.parameters()]
+    for state in optimizer.state.values():
+        parts += [torch.as_tensor(value).numpy().tobytes() for value in state.values()]
+    return str(hash(tuple(parts)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "back_to"),
+    [
+        ({"max_steps": 20}, 9),
+        ({"num_train_epochs": 2, "max_steps": -1}, 9),
+        # The last step of an epoch has one batch: a rollback does not cross it.
+        ({"num_train_epochs": 2, "max_steps": -1, "data": Sequences(38)}, 11),
+    ],
+)
+def test_a_trainer_that_goes_back_is_the_one_that_never_left(
+    arguments: dict[str, Any], back_to: int, tmp_path: Path
+) -> None:
+    # Epochs of 10 steps: the rollback crosses from the second into the first.
+    options: dict[str, Any] = {
+        "data": Sequences(40),
+        "gradient_accumulation_steps": 2,
+        "shuffle": True,
+        "optim": "adamw_torch_fused",
+        "logging_steps": 3,
+        **arguments,
+    }
+    plain = make_trainer(tmp_path / "plain", **options)
+    remember = At(0, lambda: None)
+    plain.add_callback(remember)
+    plain.train()
+    callback = TrimtabCallback(mode="recover", config=BY_HAND)
+    watched = make_trainer(tmp_path / "watched", callback, **options)
+    at = At(13, lambda: go_back(callback, max(10, back_to)))
+    watched.add_callback(at)
+    watched.train()
+
+    assert at.steps == [*range(1, 14), *range(back_to, 21)]
+    assert bits(watched) == bits(plain)
+    num_again = 21 - back_to
+    np.testing.assert_allclose(at.epochs[-num_again:], remember.epochs[-num_again:], rtol=1e-12)
+    rows = [(row["step"], row["loss"]) for row in plain.state.log_history if "loss" in row]
+    again = [(row["step"], row["loss"]) for row in watched.state.log_history if "loss" in row]
+    assert again == rows[:4] + [row for row in rows if row[0] >= back_to]  # of both attempts
+    assert watched.state.global_step == 20
+
+
+def test_batches_that_are_skipped_are_not_trained_on(tmp_path: Path) -> None:
+    data = Sequences(96)
+    rest = Sequences(0)
+    rest.items = [item for place, item in enumerate(data.items) if place // 2 not in (9, 10)]
+    plain = make_trainer(tmp_path / "plain", data=rest, optim="adamw_torch_fused")
+    plain.train()
+    callback = TrimtabCallback(mode="recover", config=BY_HAND)
+    watched = make_trainer(tmp_path / "watched", callback, data=data, optim="adamw_torch_fused")
+    watched.add_callback(At(11, lambda: go_back(callback, 10, skip=(9, 10))))
+    watched.train()
+    assert bits(watched) == bits(plain)
+
+
+def test_the_patience_of_early_stopping_goes_back_too(tmp_path: Path) -> None:
+    callback = TrimtabCallback(mode="recover", config=BY_HAND)
+    patience = EarlyStoppingCallback(early_stopping_patience=100)
+    trainer = make_trainer(
+        tmp_path,
+        callback,
+        eval_strategy="steps",
+        eval_steps=2,
+        load_best_model_at_end=True,
+        save_strategy="steps",
+        save_steps=2,
+        metric_for_best_model="eval_loss",
+        learning_rate=0.0,  # no evaluation is better than the first
+    )
+    trainer.add_callback(patience)
+    at = At(10, lambda: go_back(callback, 5))
+    trainer.add_callback(at)
+    trainer.train()
+    assert at.steps == [*range(1, 11), *range(5, 13)]
+    assert patience.early_stopping_patience_counter == 5  # of 6 evaluations, as if it never left
+
+
+def test_the_last_proven_checkpoint_survives_and_a_resume_continues(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"save_strategy": "steps", "save_steps": 4, "save_total_limit": 1}
+    whole = make_trainer(tmp_path / "whole", **options)
+    whole.train()
+    first = make_trainer(tmp_path / "run", TrimtabCallback(mode="protect"), **options)
+    first.add_callback(At(9, lambda: stop(first)))
+    first.train()
+    assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-8"]
+    entries = trimtab.Checkpoints(run_dir=tmp_path / "run").entries
+    assert [entry.step for entry in entries] == [5, 9]  # the next step; both are still there
+
+    found = last_good_checkpoint(tmp_path / "run")
+    assert found is not None
+    assert (Path(found) / GUARD_FILE).exists()
+    with caplog.at_level(logging.WARNING, "trimtab"):
+        second = make_trainer(tmp_path / "run", TrimtabCallback(mode="protect"), **options)
+        second.train(resume_from_checkpoint=found)
+    assert "resume" not in caplog.text  # the audit has nothing to say
+    assert second.state.global_step == 12
+    np.testing.assert_allclose(logged(second, "loss")[-4:], logged(whole, "loss")[-4:], rtol=1e-4)
+    block = journal_of(tmp_path / "run")
+    assert list(block.step) == [*range(1, 10), *range(9, 13)]
+    assert list(block.data_position) == [*range(9), *range(8, 12)]
+
+
+def stop(trainer: Any) -> None:
+    trainer.control.should_training_stop = True
+
+
+def test_a_checkpoint_from_before_trimtab_can_be_resumed(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"save_strategy": "steps", "save_steps": 4}
+    plain = make_trainer(tmp_path, max_steps=4, **options)
+    plain.train()
+    trainer = make_trainer(tmp_path, TrimtabCallback(mode="recover", config=BY_HAND), **options)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert trainer.state.global_step == 12
+    assert list(journal_of(tmp_path).step) == list(range(5, 13))
+
+
+def test_training_again_after_an_exception_records_once_and_leaves_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    callback = TrimtabCallback(mode="protect")
+    trainer = make_trainer(tmp_path, callback, max_steps=6)
+    before = set(vars(trainer)), set(vars(trainer.accelerator))
+
+    def fail() -> None:
+        raise RuntimeError("out of memory")
+
+    trainer.add_callback(at := At(3, fail))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer.train()
+    trainer.remove_callback(at)
+    trainer.train()
+    assert callback.guard is None
+    assert "resume" not in caplog.text  # a run that begins again at its first step is no resume
+    assert list(journal_of(tmp_path).step) == [1, 2, 3, 1, 2, 3, 4, 5, 6]
+    assert {"training_step", "get_batch_samples"} & (set(vars(trainer)) - before[0]) == set()
+    assert set(vars(trainer.accelerator)) == before[1]
+
+
+def test_evaluations_are_recorded_and_belong_to_no_step(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, TrimtabCallback(), eval_strategy="steps", eval_steps=4)
+    trainer.train()
+    block = journal_of(tmp_path)
+    assert len(block) == 12
+    assert [event.kind for event in block.events].count("evaluation") == 3
+    assert block.column("eval_loss").recorded
+
+
+def test_a_trainer_that_makes_its_own_batches_is_protected_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Generates(transformers.Trainer):  # type: ignore[misc]
+        def _prepare_inputs(self, inputs: Any) -> Any:
+            return super()._prepare_inputs(inputs)
+
+    callback = TrimtabCallback(mode="recover")
+    trainer = make_trainer(tmp_path, callback, kind=Generates, max_steps=2)
+    with caplog.at_level(logging.WARNING, "trimtab"):
+        trainer.train()
+    assert "falls back to 'protect': Generates makes its own batches" in caplog.text

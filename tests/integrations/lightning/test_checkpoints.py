@@ -1,0 +1,128 @@
+"""Checkpoints that the Lightning Trainer saves get verdicts, and the guard resumes with them."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from tests.integrations.lightning.runs import Module, Run, watched
+from tests.integrations.lightning.test_recover import MANUAL, Flips
+from tests.live.tiny import batches, journal_of
+from torch.utils.data import DataLoader
+
+from trimtab.integrations.lightning import last_good_checkpoint
+from trimtab.restore.checkpoints.index import Verdict
+from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # of torchdata
+
+SAVES = {"enable_checkpointing": True}
+
+
+def saving(folder: Path, every: int, **options: Any) -> ModelCheckpoint:
+    return ModelCheckpoint(folder, filename="{step}", every_n_train_steps=every, **options)
+
+
+def test_the_last_proven_one_outlives_save_top_k(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    run = Run(steps=260, make=lambda: Module(lr=1e-3), trainer=SAVES)
+    run.fit([watched(tmp_path), saving(own, 50, save_top_k=1)])
+    assert [path.name for path in own.iterdir()] == ["step=250.ckpt"]
+    entries = Checkpoints(run_dir=tmp_path).entries
+    verdicts = {entry.step: entry.verdict for entry in entries}
+    assert verdicts[150] is Verdict.PROVEN
+    assert verdicts[250] is Verdict.UNPROVEN
+    assert last_good_checkpoint(tmp_path) is not None
+    assert not list((tmp_path / "trimtab" / "lightning").iterdir())
+
+
+def test_a_run_without_checkpoints_begins(tmp_path: Path) -> None:
+    assert last_good_checkpoint(tmp_path) is None
+
+
+def test_weights_alone_are_not_registered(tmp_path: Path) -> None:
+    Run(trainer=SAVES).fit([watched(tmp_path), saving(tmp_path, 4, save_weights_only=True)])
+    assert Checkpoints(run_dir=tmp_path).entries == ()
+
+
+def test_a_step_is_saved_again_in_the_next_attempt(
+    tmp_path: Path,
+) -> None:
+    callback = watched(tmp_path, "recover", config=MANUAL)
+    keeps = saving(tmp_path / "own", 8, save_top_k=-1)
+    Run(steps=20, trainer=SAVES).fit([callback, keeps, Flips(callback, {18: 10})])
+    entries = Checkpoints(run_dir=tmp_path).entries
+    assert [(entry.step, entry.facts.attempt) for entry in entries] == [
+        (8, 0),
+        (16, 0),
+        (16, 1),
+    ]
+    found = last_good_checkpoint(tmp_path)
+    assert found is not None
+    assert Path(found).parent.name == "step-00000016-2"
+
+
+def test_a_checkpoint_after_the_step_that_a_run_went_back_to_is_not_used(tmp_path: Path) -> None:
+    callback = watched(tmp_path, "recover", config=MANUAL)
+    keeps = saving(tmp_path / "own", 8, save_top_k=-1)
+    Run(steps=14, trainer=SAVES | {"max_steps": 18}).fit(
+        [callback, keeps, Flips(callback, {17: 10}), StopsAt(12)],
+        train_dataloaders=DataLoader(batches(30), batch_size=None),  # type: ignore[arg-type]
+    )
+    found = last_good_checkpoint(tmp_path)
+    assert found is not None
+    assert torch.load(found, weights_only=False)["global_step"] == 8
+
+
+class StopsAt(L.Callback):  # type: ignore[misc]
+    """Ends training at a step of the second attempt."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self._is_second = False
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        self._is_second |= trainer.global_step > self._step + 4
+        trainer.should_stop = self._is_second and trainer.global_step == self._step
+
+
+def fit_on(
+    folder: Path, steps: int, callbacks: list[L.Callback], loader: Any, resume: str | None
+) -> L.Trainer:
+    run = Run(steps=steps, trainer=SAVES)
+    _, trainer = run.fit(callbacks, train_dataloaders=loader, ckpt_path=resume)
+    return trainer
+
+
+@pytest.mark.parametrize("mode", ["observe", "protect", "recover"])
+def test_a_resumed_run_goes_on_where_it_was(mode: str, tmp_path: Path) -> None:
+    """The journal is one run without a gap, and a right resume opens no incident."""
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    data = batches(40)
+
+    def callbacks() -> list[L.Callback]:
+        return [watched(tmp_path, mode), saving(tmp_path / "own", 10, save_top_k=-1)]
+
+    fit_on(tmp_path, 20, callbacks(), stateful(data, batch_size=None), None)
+    found = last_good_checkpoint(tmp_path)
+    again = stateful(data, batch_size=None)
+    fit_on(tmp_path, 30, callbacks(), again, found)
+    block = journal_of(tmp_path)
+    assert block.step.tolist() == list(range(30))
+    assert block.data_position.tolist() == list(range(30))
+    opened = [event for event in block.events if event.kind == "incident"]
+    assert not opened, opened
+
+
+def test_a_plain_loader_that_begins_its_epoch_again_is_an_incident(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data: Any = batches(40)
+    loader = DataLoader(data, batch_size=None)
+    callbacks = [watched(tmp_path), saving(tmp_path / "own", 10, save_top_k=-1)]
+    fit_on(tmp_path, 20, callbacks, loader, None)
+    with pytest.warns(UserWarning, match="not resumable"):  # by Lightning
+        fit_on(tmp_path, 30, callbacks, loader, last_good_checkpoint(tmp_path))
+    assert any("data restarted at a resume" in record.getMessage() for record in caplog.records)

@@ -1,0 +1,37 @@
+"""Observing a run of the Lightning Trainer changes nothing, and sees the true numbers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.integrations.lightning.runs import Run, watched
+from tests.live.tiny import assert_same_bits, journal_of
+
+SETTINGS = [
+    pytest.param(precision, accumulate, id=f"{precision}, accumulation {accumulate}")
+    for precision in ("32-true", "bf16-mixed", "16-mixed")
+    for accumulate in (1, 4)
+]
+
+
+@pytest.mark.parametrize(("precision", "accumulate"), SETTINGS)
+def test_bits_are_those_of_the_bare_run(precision: str, accumulate: int, tmp_path: Path) -> None:
+    run = Run(precision=precision, accumulate=accumulate)
+    bare, _ = run.fit()
+    seen, _ = run.fit([watched(tmp_path)])
+    assert_same_bits(bare, seen)
+    assert bare.losses == seen.losses
+
+
+@pytest.mark.parametrize(("precision", "accumulate"), SETTINGS)
+def test_the_journal_has_the_undivided_loss_and_the_norm_before_clipping(
+    precision: str, accumulate: int, tmp_path: Path
+) -> None:
+    run = Run(precision=precision, accumulate=accumulate, clip=1e-3)
+    trained, _ = run.fit([watched(tmp_path)])
+    block = journal_of(tmp_path)
+    assert block.step.tolist() == list(range(8))
+    means = np.array(trained.losses).reshape(8, accumulate).mean(axis=1)
+    np.testing.assert_allclose(block.column("loss").values, means, rtol=1e-5)
+    assert block.column("tokens").values.tolist() == [36.0 * accumulate] * 8
+    assert (block.column("grad_norm").values > 0.1).all()

@@ -1,0 +1,118 @@
+"""The Lightning Trainer on two real ranks."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.strategies import ModelParallelStrategy
+from tests.integrations.lightning.runs import Module, Run, watched
+from tests.integrations.lightning.test_recover import MANUAL, Flips
+from tests.live.tiny import Outcome, assert_same_bits, journal_of
+from tests.ranks import run_ranks
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+
+def join_ranks(rank: int) -> dict[str, Any]:
+    """What the Trainer needs to use the process group that is there."""
+    os.environ |= {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    return {"strategy": "ddp"}
+
+
+def compare(rank: int, precision: str, accumulate: int, folder: Path) -> list[float]:
+    run = Run(precision=precision, accumulate=accumulate, ranks=2, trainer=join_ranks(rank))
+    bare, _ = run.fit()
+    seen, _ = run.fit([watched(folder)])
+    assert_same_bits(bare, seen)
+    return seen.losses
+
+
+@pytest.mark.parametrize(
+    ("precision", "accumulate"),
+    [
+        ("32-true", 1),
+        pytest.param("32-true", 4, marks=pytest.mark.slow),
+        pytest.param("bf16-mixed", 1, marks=pytest.mark.slow),
+        pytest.param("bf16-mixed", 4, marks=pytest.mark.slow),
+        pytest.param("16-mixed", 1, marks=pytest.mark.slow),
+        pytest.param("16-mixed", 4, marks=pytest.mark.slow),
+    ],
+)
+def test_same_bits_and_the_loss_over_both_ranks(
+    precision: str, accumulate: int, tmp_path: Path
+) -> None:
+    losses = run_ranks(compare, 2, precision, accumulate, tmp_path)
+    mean = np.mean(losses, axis=0).reshape(8, accumulate).mean(axis=1)
+    np.testing.assert_allclose(journal_of(tmp_path).column("loss").values, mean, rtol=1e-5)
+
+
+class OneBadRank(Module):
+    """Its batch 5 is NaN on the second rank only."""
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        return loss * torch.nan if batch_idx == 5 and self.trainer.global_rank == 1 else loss
+
+
+def protect(rank: int, folder: Path) -> list[Any]:
+    run = Run(ranks=2, trainer=join_ranks(rank), make=OneBadRank)
+    trained, _ = run.fit([watched(folder, "protect")])
+    return [parameter.tolist() for parameter in trained.parameters]
+
+
+def test_a_nan_on_one_rank_is_discarded_on_both(tmp_path: Path) -> None:
+    one, other = run_ranks(protect, 2, tmp_path)
+    assert one == other
+    assert all(np.isfinite(parameter).all() for parameter in one)
+    assert np.isnan(journal_of(tmp_path).column("loss").values).tolist().index(True) == 5
+
+
+def go_back(rank: int, accumulate: int, folder: Path) -> int:
+    """Both ranks damage a weight; the first one orders the way back."""
+    run = Run(steps=30, accumulate=accumulate, ranks=2, trainer=join_ranks(rank))
+    straight, _ = run.fit([watched(folder / "straight", "recover", config=MANUAL)])
+    callback = watched(folder / "back", "recover", config=MANUAL)
+    returned, trainer = run.fit([callback, Flips(callback, {17: 10})])
+    assert_same_bits(straight, returned)
+    return int(trainer.global_step)
+
+
+@pytest.mark.parametrize("accumulate", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_both_ranks_go_back_together(accumulate: int, tmp_path: Path) -> None:
+    assert run_ranks(go_back, 2, accumulate, tmp_path) == [30, 30]
+    assert max(journal_of(tmp_path / "back").attempt) == 1
+
+
+class Sharded(Module):
+    """Each rank holds half of every parameter."""
+
+    def configure_model(self) -> None:
+        mesh = self.device_mesh["data_parallel"]
+        if not isinstance(next(self.parameters()), DTensor):
+            for block in self.model.blocks:
+                fully_shard(block, mesh=mesh)
+            fully_shard(self.model, mesh=mesh)
+
+
+def compare_sharded(rank: int, folder: Path) -> None:
+    def fit(*callbacks: Any) -> Outcome:
+        strategy = ModelParallelStrategy(process_group_backend="gloo")
+        trainer = join_ranks(rank) | {"strategy": strategy}
+        return Run(steps=30, ranks=2, make=Sharded, trainer=trainer).fit(list(callbacks))[0]
+
+    assert_same_bits(fit(), fit(watched(folder / "observe")))
+    straight = fit(watched(folder / "straight", "recover", config=MANUAL))
+    callback = watched(folder / "back", "recover", config=MANUAL)
+    assert_same_bits(straight, fit(callback, Flips(callback, {17: 10})))
+
+
+@pytest.mark.slow
+def test_shards_of_fsdp2(tmp_path: Path) -> None:
+    run_ranks(compare_sharded, 2, tmp_path)
+    assert max(journal_of(tmp_path / "back").attempt) == 1
+    norms = journal_of(tmp_path / "observe").column("grad_norm").values
+    assert (norms > 0.5).all()  # of whole parameters, before clipping to that
