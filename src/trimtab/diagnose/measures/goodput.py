@@ -44,14 +44,14 @@ def compute_goodput(block: Block) -> Goodput:
     is_lost |= _done_with_destroyed_weights(block)
     is_lost |= taken_back(block)
     # Of a step that was done several times the last one counts.
-    last = dict(zip(block.step.tolist(), is_lost.tolist(), strict=True))
+    _, last = np.unique(block.step[::-1], return_index=True)
     clock = block.column(CLOCK)
     times = clock.values[clock.finite]
     hours = None
     if len(times) > 1:
         gaps = np.diff(times)
         hours = float(gaps[(gaps > 0) & (gaps < PAUSE_SECONDS)].sum() / 3600)
-    kept = sum(not lost for lost in last.values())
+    kept = int(np.count_nonzero(~is_lost[::-1][last]))
     return Goodput(steps_done=len(block), steps_kept=kept, hours=hours)
 
 
