@@ -33,16 +33,7 @@ checkpoints of large public runs take minutes, restarts hours."""
 
 def compute_goodput(block: Block) -> Goodput:
     """The goodput of a run."""
-    discarded = block.column(DISCARDED)
-    is_lost = discarded.present & (discarded.values > 0)
-    for event in block.events:
-        if event.kind == "step not applied":
-            rows = np.flatnonzero(block.step == event.step)
-            if len(rows):  # the event is written before the record of its step
-                following = int(np.searchsorted(block.tick[rows], event.tick))
-                is_lost[rows[min(following, len(rows) - 1)]] = True
-    is_lost |= _done_with_destroyed_weights(block)
-    is_lost |= taken_back(block)
+    is_lost = lost_records(block)
     # Of a step that was done several times the last one counts.
     _, last = np.unique(block.step[::-1], return_index=True)
     clock = block.column(CLOCK)
@@ -53,6 +44,20 @@ def compute_goodput(block: Block) -> Goodput:
         hours = float(gaps[(gaps > 0) & (gaps < PAUSE_SECONDS)].sum() / 3600)
     kept = int(np.count_nonzero(~is_lost[::-1][last]))
     return Goodput(steps_done=len(block), steps_kept=kept, hours=hours)
+
+
+def lost_records(block: Block) -> BoolArray:
+    """The records whose step was discarded, not applied, taken back, or done in vain."""
+    discarded = block.column(DISCARDED)
+    is_lost = discarded.present & (discarded.values > 0)
+    for event in block.events:
+        if event.kind == "step not applied":
+            rows = np.flatnonzero(block.step == event.step)
+            if len(rows):  # the event is written before the record of its step
+                following = int(np.searchsorted(block.tick[rows], event.tick))
+                is_lost[rows[min(following, len(rows) - 1)]] = True
+    is_lost |= _done_with_destroyed_weights(block)
+    return is_lost | taken_back(block)
 
 
 def _done_with_destroyed_weights(block: Block) -> BoolArray:
