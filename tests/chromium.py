@@ -11,7 +11,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,11 @@ class Browser:
         sent = (e for e in self.events if e["method"] == "Network.requestWillBeSent")
         return [event["params"]["request"]["url"] for event in sent]
 
+    def close(self) -> None:
+        """Close the connection."""
+        self._file.close()
+        self._socket.close()
+
     def _keep(self, message: dict[str, Any]) -> None:
         self.events.append(message)
         if message["method"] == "Page.javascriptDialogOpening":
@@ -169,7 +174,8 @@ def chromium() -> Iterator[Browser]:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
-            yield Browser(_page_address(Path(folder)))
+            with closing(Browser(_page_address(Path(folder)))) as browser:
+                yield browser
         finally:
             process.terminate()
             process.wait(30)
@@ -189,3 +195,20 @@ def _page_address(folder: Path) -> str:
         except (OSError, ValueError, IndexError):
             time.sleep(0.1)
     raise TimeoutError("Chromium did not start")
+
+
+def count_line_pixels(browser: Browser, chart: int, step: int, value: float) -> int:
+    """Pixels in the colour of the line just below a point of a chart of a run's page."""
+    found: int = browser.evaluate(
+        f"""(() => {{
+          const {{ u }} = trimtabRun.drawn[{chart}].entry;
+          const x = Math.round(u.valToPos({step}, "x", true));
+          const top = Math.round(u.valToPos({value}, "y", true));
+          const pixels = u.ctx.getImageData(x - 2, top - 2, 5, 12).data;
+          let seen = 0;
+          for (let i = 0; i < pixels.length; i += 4)
+            if (pixels[i + 3] > 60 && pixels[i + 2] > pixels[i] + 60) seen++;
+          return seen;
+        }})()"""
+    )
+    return found

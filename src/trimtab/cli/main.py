@@ -15,6 +15,7 @@ from trimtab.cli.commands.follow import follow
 from trimtab.cli.commands.note import note
 from trimtab.cli.commands.report import report
 from trimtab.cli.commands.run import run
+from trimtab.cli.commands.serve import serve
 from trimtab.cli.commands.ship import ship
 from trimtab.cli.lab.app import app as lab
 from trimtab.cli.plugins import CommandWithPlugins
@@ -31,7 +32,8 @@ app.command()(check)
 app.command()(compare)
 app.command(cls=CommandWithPlugins)(report)
 app.command()(follow)
-app.command()(ship)
+app.command()(serve)
+app.command(cls=CommandWithPlugins)(ship)
 app.command()(note)
 app.command()(run)
 app.command()(approve)

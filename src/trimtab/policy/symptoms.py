@@ -88,6 +88,7 @@ TRAITS: Mapping[str, Traits] = {
     Symptom.REPEATED_BATCH: Traits(family=Family.OTHER, is_fact=True),
     Symptom.OTHER_BATCH: Traits(family=Family.OTHER, is_fact=True),
     Symptom.ODD_TOKENS: Traits(family=Family.OTHER),
+    Symptom.TEXT_CHANGED: Traits(family=Family.OTHER),
     Symptom.MISSING_LOSS: Traits(family=Family.SLOW),
     Symptom.SCALE_FROZEN: Traits(family=Family.SLOW),
     Symptom.STALL: Traits(family=Family.SLOW),

@@ -66,6 +66,8 @@ class Shipper:
                 if self._owner is not None and self._owner.is_gone:
                     thread.join(self._config.drain_seconds + HANG_SECONDS)
                     break
+            if self._stop.is_set():
+                thread.join(HANG_SECONDS)  # a batch that is being sent is completed
             if thread.is_alive():
                 self._log.warning(f"{shipment.sink.name} does not answer and is left")
         return all(shipment.is_complete for shipment in self.shipments)

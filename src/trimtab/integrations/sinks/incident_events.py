@@ -50,7 +50,7 @@ class IncidentNews:
             incident_class=_member(IncidentClass, facts.get("incident_class")),
             symptoms=tuple(map(str, symptoms)) if isinstance(symptoms, list | tuple) else (),
             is_alarm=facts.get("is_alarm") is not False,
-            cause=_text(facts.get("cause")),
+            cause=_text(facts.get("explanation")),
             action=_text(facts.get("action")),
         )
 

@@ -77,10 +77,12 @@ class IncidentLog:
 
 
 def explanation_facts(incident: Incident, explained: IncidentReport | None) -> dict[str, Any]:
-    """What an alert needs to know about an incident, for the journal."""
+    """What alerts and pages need to know about an incident, for the journal."""
     facts: dict[str, Any] = {"is_alarm": _is_alarm(incident)}
     if explained is not None:
-        facts["cause"] = cause_text(explained.diagnosis)
+        cause = explained.diagnosis.cause
+        facts["cause"] = None if cause is None else f"{cause.id} {cause.title}"
+        facts["explanation"] = cause_text(explained.diagnosis)
         facts["action"] = explained.action.instruction
     return facts
 

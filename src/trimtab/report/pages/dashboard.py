@@ -20,6 +20,7 @@ from trimtab.report.run_report import RunReport
 
 NAME = "dashboard.html"
 SCRIPTS = ("uplot.min.js", "theme.js", "charts.js", "run.js")
+LIVE_SCRIPTS = (*SCRIPTS, "live.js")
 
 MAX_POSTMORTEMS = 40
 """Post-mortems inside the page, the most severe ones: each takes about 30 kB."""
@@ -43,7 +44,7 @@ def dashboard_page(
     data, missing = run_data(report, live)
     body = join(
         [
-            _header(report),
+            _header(report, live),
             tag(
                 "main",
                 _incident_section(report, files or {}),
@@ -58,7 +59,7 @@ def dashboard_page(
         title=f"{report.source}: trimtab",
         body=body,
         data=data,
-        scripts=SCRIPTS,
+        scripts=SCRIPTS if live is None else LIVE_SCRIPTS,
         is_served=live is not None,
     )
 
@@ -91,14 +92,17 @@ def _duration(hours: float) -> str:
     return f"{60 * hours:.1f} minutes" if hours < 1 else f"{hours:,.1f} hours"
 
 
-def _header(report: RunReport) -> Html:
+def _header(report: RunReport, live: Mapping[str, Any] | None) -> Html:
+    facts = run_facts(report)
+    if live is not None:
+        facts.insert(0, ("state", str(live.get("ended") or "running")))
     notes = [tag("li", note) for note in report.notes]
     shown = tag("ul", *notes[:_MAX_NOTES], class_="notes") if notes else html("")
     if len(notes) > _MAX_NOTES:
         rest = tag("ul", *notes[_MAX_NOTES:], class_="notes")
         more = tag("summary", f"{len(notes) - _MAX_NOTES} more notes")
         shown = join([shown, tag("details", more, rest)])
-    return tag("header", tag("h1", report.source), facts_list(run_facts(report)), shown)
+    return tag("header", tag("h1", report.source), facts_list(facts), shown)
 
 
 def _incident_section(report: RunReport, files: Mapping[int, str]) -> Html:
@@ -147,7 +151,7 @@ def _incident_row(
         ", ".join(map(str, incident.symptoms[:3])),
         cause_text(diagnosis),
         report.action.kind.value,
-        Html(" ".join(links)) if links else "see the files of --out",
+        tag("span", Html(" ".join(links))) if links else "see the files of --out",
     ]
 
 

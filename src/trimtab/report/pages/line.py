@@ -59,7 +59,7 @@ class RunLines:
             part = self._points(column, rows, max(buckets // 4, 1))
             if part["x"]:
                 gone.append(part)
-        line: dict[str, Any] = {"label": name, **kept}
+        line: dict[str, Any] = {"label": name, "signal": name, **kept}
         if gone:
             line["gone"] = gone
         bad = [

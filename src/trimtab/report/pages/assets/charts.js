@@ -260,7 +260,8 @@ const charts = (() => {
       entry.u = create(box, opts(), before.data);
       before.destroy();
     };
-    return { entry, chart, view, setLog };
+    const update = () => entry.u.setData(joined(chart.series), false);
+    return { entry, chart, view, setLog, update };
   }
 
   function heat(parent, chart) {
@@ -338,6 +339,14 @@ const charts = (() => {
 
   function reset() { apply(state.full[0], state.full[1]); }
 
+  // New records: a chart that shows the whole run goes on showing it.
+  function extend(last) {
+    const [low, high] = state.full;
+    const isWhole = state.view[0] === low && state.view[1] === high;
+    state.full = [low, Math.max(high, last)];
+    if (isWhole) reset(); else apply(...state.view);
+  }
+
   function current() { return state.view; }
 
   function resize() {
@@ -378,5 +387,5 @@ const charts = (() => {
   // Paper is white whatever the screen is.
   matchMedia("print").addEventListener("change", redraw);
 
-  return { build, add, options, xAxis, onSelect, lines, heat, zoom, reset, current, listen, state, axisWidth };
+  return { build, add, options, xAxis, onSelect, lines, heat, zoom, reset, extend, current, listen, state, axisWidth };
 })();

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from benchmarks.operations import Counting
-from tests.integrations.hf_runs import Sequences, TinyForCausalLM, bits, make_trainer, use_fp16
+from tests.integrations.hf.runs import Sequences, TinyForCausalLM, bits, make_trainer, use_fp16
 from tests.live.test_host_reads import READS
 from tests.live.tiny import journal_of
 from transformers import EarlyStoppingCallback, TrainerCallback
@@ -322,3 +322,24 @@ def test_a_trainer_that_makes_its_own_batches_is_protected_only(
     with caplog.at_level(logging.WARNING, "trimtab"):
         trainer.train()
     assert "falls back to 'protect': Generates makes its own batches" in caplog.text
+
+
+def test_a_bug_at_the_start_leaves_the_trainer_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*unused: Any) -> None:
+        raise AttributeError("a Trainer of the future")
+
+    monkeypatch.setattr("trimtab.integrations.trainers.hf.callback.EpochBatches", fail)
+    plain = make_trainer(tmp_path / "plain", max_steps=3)
+    plain.train()
+    trainer = make_trainer(tmp_path / "run", TrimtabCallback(mode="observe"), max_steps=3)
+    trainer.train()
+    assert bits(trainer) == bits(plain)
+    assert "trimtab could not start and steps aside" in caplog.text
+
+
+def test_a_mode_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, TrimtabCallback(mode="protekt"))
+    with pytest.raises(trimtab.TrimtabError, match="protekt"):
+        trainer.train()

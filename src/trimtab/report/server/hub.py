@@ -1,0 +1,168 @@
+"""Hub: all runs of the given folders, followed by one thread; any number of readers wait on it."""
+
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from trimtab.journal import RunDirectory
+from trimtab.report.server.run_feed import RunFeed
+from trimtab.report.server.run_summary import statistics, summarize
+
+log = logging.getLogger("trimtab")
+
+POLL_SECONDS = 0.25
+ENDED_POLL_SECONDS = 5.0
+"""A run that has ended may be resumed, but is not looked at as often."""
+SCAN_SECONDS = 5.0
+"""How often folders are searched for new runs."""
+REFRESH_SECONDS = 10.0
+"""How often every run is computed again: silence is no event, and small curves move slowly."""
+
+MAX_DEPTH = 4
+"""How deep below a given folder runs are searched."""
+
+
+def find_runs(roots: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    """Every run at or below the given paths, with its name: the path below what was given."""
+    for root in roots:
+        if RunDirectory.find(root) is not None:
+            yield root.resolve().name, root
+            continue
+        base = len(root.parts)
+        for folder, names, _ in os.walk(root, onerror=None, followlinks=False):
+            path = Path(folder)
+            if path != root and RunDirectory(path).exists():
+                names.clear()
+                yield str(path.relative_to(root)), path
+            elif len(path.parts) - base >= MAX_DEPTH:
+                names.clear()
+
+
+class Hub:
+    """The feeds of all runs, and the lines of the fleet."""
+
+    def __init__(self, roots: Sequence[Path], total_steps: int | None = None) -> None:
+        self._roots = [Path(root) for root in roots]
+        self._total_steps = total_steps
+        self.feeds: dict[str, RunFeed] = {}
+        self._lines: dict[str, dict[str, Any]] = {}
+        self._line_versions: dict[str, int] = {}
+        self._sparks: dict[str, list[float | None]] = {}
+        self._spark_versions: dict[str, int] = {}
+        self._encoded: dict[int, bytes] = {}
+        """The message of the present version, by the version that a browser has."""
+        self._causes: list[dict[str, Any]] = []
+        self._cause_version = 0
+        self.version = 0
+        """Counts up with every change of any run."""
+        self.changed = threading.Condition(threading.RLock())
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="trimtab-hub", daemon=True)
+        self._next_scan = self._next_refresh = 0.0
+
+    def start(self) -> None:
+        """Read all runs once, then follow them."""
+        self.poll()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following."""
+        self._stop.set()
+        with self.changed:
+            self.changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(10)
+        for feed in self.feeds.values():
+            feed.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether readers should leave."""
+        return self._stop.is_set()
+
+    def fleet_since(self, version: int) -> dict[str, Any]:
+        """The lines that changed after a version; a curve only where it changed too."""
+        with self.changed:
+            rows = []
+            for id, line in self._lines.items():
+                has_spark = self._spark_versions.get(id, -1) > version
+                if has_spark:
+                    line = {**line, "spark": self._sparks[id]}
+                if has_spark or self._line_versions[id] > version:
+                    rows.append(line)
+            shown: dict[str, Any] = {"version": self.version, "rows": rows, "sent": time.time()}
+            if self._cause_version > version:
+                shown["causes"] = self._causes
+            return shown
+
+    def fleet_message(self, version: int) -> tuple[int, bytes]:
+        """The same as JSON with its version; made once for all browsers with the same version."""
+        with self.changed:
+            if version not in self._encoded:
+                message = json.dumps(self.fleet_since(version), allow_nan=False)
+                self._encoded[version] = message.encode()
+            return self.version, self._encoded[version]
+
+    def poll(self) -> None:
+        """Read what is new in every run."""
+        clock = time.monotonic()
+        if clock >= self._next_scan:
+            self._next_scan = clock + SCAN_SECONDS
+            self._scan()
+        is_refresh = clock >= self._next_refresh
+        if is_refresh:
+            self._next_refresh = clock + REFRESH_SECONDS
+        touched = []
+        for id, feed in list(self.feeds.items()):
+            if clock >= feed.next_poll:
+                try:
+                    has_changed = feed.poll()
+                except Exception as error:  # one run must not stop the others
+                    log.exception("trimtab: %s cannot be followed", feed.name)
+                    feed.error, has_changed = f"{type(error).__name__}: {error}", True
+                wait = ENDED_POLL_SECONDS if feed.ended or feed.error else 0.0
+                feed.next_poll = clock + wait
+                if has_changed or is_refresh or id not in self._lines:
+                    touched.append((id, feed))
+        self._publish(touched, is_refresh=is_refresh)
+
+    def _publish(self, touched: list[tuple[str, RunFeed]], *, is_refresh: bool) -> None:
+        if not touched:
+            return
+        clock = time.time()
+        lines = {id: summarize(feed, id, self._total_steps, clock) for id, feed in touched}
+        sparks = {id: feed.spark for id, feed in touched if is_refresh or id not in self._sparks}
+        causes = statistics(self.feeds.values())
+        with self.changed:
+            self.version += 1
+            self._encoded.clear()
+            for id, spark in sparks.items():
+                if spark != self._sparks.get(id):
+                    self._sparks[id], self._spark_versions[id] = spark, self.version
+            for id, line in lines.items():
+                if line != self._lines.get(id):
+                    self._lines[id] = line
+                    self._line_versions[id] = self.version
+            if causes != self._causes:
+                self._causes, self._cause_version = causes, self.version
+            self.changed.notify_all()
+
+    def _scan(self) -> None:
+        for name, path in find_runs(self._roots):
+            id = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:12]
+            if id not in self.feeds and (found := RunDirectory.find(path)):
+                with self.changed:
+                    self.feeds[id] = RunFeed(found, name)
+
+    def _run(self) -> None:
+        while not self._stop.wait(POLL_SECONDS):
+            try:
+                self.poll()
+            except Exception:  # a folder that vanished; the next round may work
+                log.exception("trimtab: the runs cannot be read")

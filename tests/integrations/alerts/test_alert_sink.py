@@ -1,0 +1,215 @@
+"""Which messages are sent: one per matter, the worse and the end of it, a digest of many."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integrations.alerts.test_channels import an_alert
+from tests.integrations.runs import append, open_incident, ship, wait_until
+from tests.integrations.servers import Receiver, serving
+
+from trimtab.core.block import Event
+from trimtab.core.config import Config
+from trimtab.core.sink import RUN_STATUS, RunStatus
+from trimtab.integrations.alerts import IncidentAlerts
+from trimtab.integrations.alerts.alert import AlertState, Level
+from trimtab.integrations.alerts.alert_sink import AlertSink
+from trimtab.integrations.alerts.from_events import status_alerts
+from trimtab.integrations.alerts.policy import AlertPolicy
+from trimtab.integrations.transport.secrets import SECRETS
+from trimtab.journal import JournalWriter, RunDirectory
+from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.host.step_note import StepNote
+
+TOKEN = "T0K3N-xoxb-1234567890"
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    # These journals have no guard that writes post-mortems.
+    monkeypatch.setattr("trimtab.integrations.shipper.shipment.POSTMORTEM_SECONDS", 0.0)
+
+
+def titles(receiver: Receiver) -> list[tuple[str, str]]:
+    return [(body["state"], body["title"]) for _, body in receiver.posted]
+
+
+def test_an_incident_opens_gets_worse_and_closes_with_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory(tmp_path / "x1")
+    with JournalWriter(run) as journal:
+        append(journal, 0)
+        open_incident(journal, 20)
+        open_incident(journal, 21, transition="worsened")  # no worse class: not a message
+        open_incident(journal, 22, transition="classified", incident_class="divergent")
+        open_incident(journal, 23, transition="forecast")
+        open_incident(journal, 30, number=2, is_alarm=False)
+        open_incident(journal, 40, transition="closed", incident_class="divergent")
+        journal.event("rollback", 15)
+        journal.event("proposal", 41, action="lower LR")
+        journal.event("answer", 42, action="lower LR", answer="approved")
+    with serving(receiver := Receiver()):
+        monkeypatch.setenv("TRIMTAB_ALERT_URLS", f"webhook+{receiver.url}/{TOKEN}")
+        assert ship(run, AlertSink())
+    assert titles(receiver) == [
+        ("open", "x1: incident 1: loss spike at step 20"),
+        ("changed", "x1: incident 1: loss spike at step 22"),
+        ("closed", "x1: incident 1 is over: loss spike at step 40"),
+        ("open", "x1: rolled back to step 15"),
+        ("open", "x1: waits for approval: lower LR"),
+        ("closed", "x1: approved: lower LR"),
+    ]
+    assert "Likely cause: a hard batch\nDo: Wait." in receiver.posted[0][1]["text"]
+
+
+@pytest.mark.parametrize("behaviour", ["500", "redirect"])
+def test_a_channel_that_fails_does_not_hold_the_other_and_no_secret_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behaviour: str
+) -> None:
+    monkeypatch.setattr("trimtab.integrations.alerts.outbox.FIRST_WAIT", 0.1)
+    run = RunDirectory(tmp_path)
+    with JournalWriter(run) as journal:
+        append(journal, 0)
+        open_incident(journal, 20)
+        open_incident(journal, 40, transition="closed")
+    with serving(bad := Receiver(behaviour)), serving(good := Receiver()):
+        bad.elsewhere = f"{good.url}/stolen"
+        addresses = f"slack+{bad.url}/services/{TOKEN} webhook+{good.url}/{TOKEN}"
+        monkeypatch.setenv("TRIMTAB_ALERT_URLS", addresses)
+        import threading
+
+        from trimtab.core.ship_config import ShipConfig
+        from trimtab.integrations.shipper.log import ShipLog
+        from trimtab.integrations.shipper.shipper import Shipper
+
+        shipper = Shipper(run, [AlertSink()], ShipConfig(), ShipLog(run, None))
+        thread = threading.Thread(target=shipper.run)
+        thread.start()
+        wait_until(lambda: len(good.posted) == 2 and len(bad.posted) >= 2)
+        bad.behaviour = "ok"
+        thread.join(60)
+        assert shipper.shipments[0].is_complete
+    assert [path for path, _ in good.posted] == [f"/{TOKEN}"] * 2
+    log = (run.home / "ship" / "ship.log").read_text()
+    assert log.count("slack cannot be reached") == 1
+    assert "slack can be reached again" in log
+    written = b"".join(path.read_bytes() for path in run.home.rglob("*") if path.is_file())
+    assert b"T0K3N" not in written
+
+
+def test_the_same_alert_is_not_sent_again_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory(tmp_path)
+    with JournalWriter(run) as journal:
+        append(journal, 0)
+        open_incident(journal, 20)
+    with serving(receiver := Receiver()):
+        monkeypatch.setenv("TRIMTAB_ALERT_URLS", f"webhook+{receiver.url}/a")
+        assert ship(run, AlertSink())
+        with JournalWriter(run) as journal:
+            append(journal, 1)
+            open_incident(journal, 25, transition="worsened")
+            open_incident(journal, 40, transition="closed")
+        assert ship(run, AlertSink())
+    assert [state for state, _ in titles(receiver)] == ["open", "closed"]
+
+
+def test_many_incidents_at_once_are_one_digest() -> None:
+    state: dict[str, Any] = {}
+    policy = AlertPolicy(state)
+    sent = []
+    for number in range(12):
+        sent += policy.update(an_alert(matter=f"incident-{number}"), 1000.0 + number)
+    assert len(sent) == 5
+    assert not policy.digest("x1", 1020.0)
+    (digest,) = AlertPolicy(state).digest("x1", 1080.0)
+    assert digest.title == "7 more incidents opened in a short time"
+    assert not policy.digest("x1", 1200.0)
+    # The end of what was only in the digest is not a message.
+    closed = AlertState.CLOSED
+    assert not policy.update(an_alert(matter="incident-11", state=closed), 1300.0)
+    assert policy.update(an_alert(matter="incident-0", state=closed), 1300.0)
+
+
+def test_a_matter_is_repeated_after_ten_minutes_or_if_it_gets_worse() -> None:
+    policy = AlertPolicy({})
+    warning = an_alert(level=Level.WARNING, state=AlertState.CHANGED)
+    assert policy.update(warning, 0.0)
+    assert not policy.update(warning, 599.0)
+    assert policy.update(warning, 600.0)
+    assert policy.update(an_alert(level=Level.ERROR), 601.0)
+    assert not policy.update(an_alert(level=Level.ERROR), 602.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "how", "expected"),
+    [
+        ("running", "died", None, [("died", "open")]),
+        ("stalled", "died", None, [("died", "open")]),
+        ("running", "stalled", None, [("stalled", "open")]),
+        ("stalled", "running", None, [("stalled", "closed")]),
+        ("died", "running", None, [("died", "closed")]),
+        ("running", "ended", "closed", []),
+        ("running", "ended", "raised NonFiniteRun", [("ended", "open")]),
+    ],
+)
+def test_a_change_of_status_is_an_alert(
+    before: str, now: str, how: str | None, expected: list[tuple[str, str]]
+) -> None:
+    facts = {"before": RunStatus(before), "status": RunStatus(now), "how": how}
+    event = Event(kind=RUN_STATUS, tick=5, step=4, facts=facts)
+    alerts = status_alerts("x1", event)
+    assert [(alert.matter, alert.state.value) for alert in alerts] == expected
+
+
+def test_on_incident_alerts_from_the_training_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A real judge finds a spike; the journal has what an alert needs."""
+    with serving(receiver := Receiver()):
+        addresses = f"webhook+{receiver.url}/{TOKEN} slack+http://127.0.0.1:9/{TOKEN}"
+        monkeypatch.setenv("TRIMTAB_ALERT_URLS", addresses)
+        recorder = RunRecorder(
+            RunDirectory(tmp_path), Config(), {}, first_step=0, on_incident=IncidentAlerts("x1")
+        )
+        for step in range(300):
+            note = StepNote(step=step, clock=1e9 + step, is_recorded_here=True)
+            loss = 9.0 if 200 <= step < 203 else 3.0 + 0.01 * (step % 7)
+            recorder.record(note, {"loss": loss, "grad_norm": 1.0})
+        recorder.close("closed")
+        wait_until(lambda: len(receiver.posted) >= 2)
+    states = [state for state, _ in titles(receiver)]
+    assert states[0] == "open"
+    assert states[-1] == "closed"
+    assert len([text for text in caplog.messages if "slack cannot be reached" in text]) == 1
+    assert TOKEN not in caplog.text
+    from trimtab.journal import read_journal
+
+    events = read_journal(RunDirectory(tmp_path)).block.events
+    (opened, *_) = [event.facts for event in events if event.kind == "incident"]
+    assert opened["is_alarm"] is True
+    assert opened["cause"]
+    assert opened["action"]
+
+
+def test_secrets_of_short_length_do_not_blank_every_message() -> None:
+    SECRETS.add("webhook+http://host/a/bc")
+    assert SECRETS.hide("a bc abc") == "a bc abc"
+
+
+def test_an_old_message_that_cannot_be_sent_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trimtab.integrations.alerts.channels import read_channels
+    from trimtab.integrations.alerts.outbox import Outbox
+
+    reports: list[str] = []
+    (channel,) = read_channels({"TRIMTAB_ALERT_URLS": "webhook+http://127.0.0.1:9/a"})
+    outbox = Outbox(channel, [], reports.append)
+    outbox.add(an_alert(clock=time.time() - 4000))
+    outbox.add(an_alert(clock=time.time()))
+    assert outbox.flush()
+    assert not outbox.is_empty
+    assert "a message of an hour ago is dropped" in reports[0]

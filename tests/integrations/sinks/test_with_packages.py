@@ -1,0 +1,181 @@
+"""The sinks that need a package, with the real one; CI installs them for this file alone."""
+
+import json
+import math
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integrations.alerts.test_channels import an_alert
+from tests.integrations.runs import append, open_incident, ship, wait_until
+from tests.integrations.servers import Receiver, serving
+
+from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.incidents import Incident, Moment
+from trimtab.integrations.alerts import wandb_alerts
+from trimtab.integrations.alerts.channels import read_channels
+from trimtab.integrations.shipper.cursor import Cursor
+from trimtab.journal import JournalWriter, RunDirectory
+
+pytestmark = pytest.mark.filterwarnings("default")  # other people's warnings are no errors here
+
+
+@pytest.fixture(autouse=True)
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trimtab.integrations.shipper.shipment.POSTMORTEM_SECONDS", 0.0)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def write(run: RunDirectory) -> None:
+    """Ten steps, back to step 5, and on to step 12."""
+    run.write_manifest({"model": "GPT", "world": 2})
+    with JournalWriter(run) as journal:
+        for tick, step in enumerate([*range(10), *range(5, 12)]):
+            loss = math.nan if tick == 3 else 3.0
+            values = {"loss": loss, "clock": 1.7e9 + tick}
+            journal.append(step, values, attempt=int(tick >= 10))
+        open_incident(journal, 11)
+
+
+def wandb_history(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the one offline run in a folder, by trimtab's own reader of W&B files."""
+    from trimtab.readers.reading import read_log
+
+    (file,) = folder.rglob("run-*.wandb")
+    wait_until(lambda: file.stat().st_size > 100)  # wandb-core writes it after the run is finished
+    block = read_log(file).block
+    return [
+        {name: float(c.values[row]) for name, c in block.columns.items() if c.present[row]}
+        | {"step": int(block.step[row])}
+        for row in range(len(block))
+    ]
+
+
+def test_wandb_has_every_point_of_both_attempts_and_resends_are_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb", reason="pip install 'trimtab[wandb]'")
+    from trimtab.integrations.sinks.wandb_sink import WandbSink
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_RUN_ID", "the-users-run")
+    run = RunDirectory(tmp_path / "x1")
+    write(run)
+
+    class Resending(WandbSink):
+        def send(self, block: Any) -> None:
+            super().send(block)
+            super().send(block)
+
+    assert ship(run, Resending())
+    rows = wandb_history(run.home / "ship")
+    assert [row["step"] for row in rows] == list(range(17))
+    assert len([row for row in rows if "trimtab/loss" in row or "loss" in row]) == 17
+    assert Cursor(run, "wandb").values["run_id"] != "the-users-run"
+
+
+def test_wandb_alerts_go_to_the_users_run_only_if_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb = pytest.importorskip("wandb", reason="pip install 'trimtab[wandb]'")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    with wandb.init(project="p", dir=str(tmp_path), settings=wandb.Settings(silent=True)) as mine:
+        alerts = []
+        real = mine.alert
+
+        def keep(**given: Any) -> None:
+            alerts.append(given)
+            real(**given)
+
+        monkeypatch.setattr(mine, "alert", keep, raising=False)
+        send = wandb_alerts(mine)
+        moment = Moment(step=900, tick=900, loss=9.0)
+        finding = Finding(
+            detector="loss-spike",
+            symptom=Symptom.LOSS_SPIKE,
+            severity=Severity.ALARM,
+            signal="loss",
+            step=900,
+            tick=900,
+            value=9.0,
+            expected=3.0,
+        )
+        opened = Incident(
+            number=1,
+            onset=moment,
+            peak=moment,
+            end=None,
+            last=moment,
+            baseline_mean=3.0,
+            baseline_deviation=0.1,
+            records=1,
+            incident_class=None,
+            findings=(finding,),
+            num_findings=1,
+        )
+        send(opened)
+        send(opened)
+        for step in range(6):
+            mine.log({"loss": 1.0}, step=step)
+    assert len(alerts) == 1
+    assert len(alerts[0]["title"]) <= 64
+    rows = wandb_history(tmp_path)
+    assert [row["loss"] for row in rows] == [1.0] * 6
+
+
+def test_trackio_has_every_point_and_the_incident_as_an_alert(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    pytest.importorskip("trackio", reason="pip install 'trimtab[trackio]'")
+    from trimtab.integrations.sinks.trackio_sink import TrackioSink
+
+    run = RunDirectory(tmp_path / "x1")
+    write(run)
+    assert ship(run, TrackioSink())
+    with JournalWriter(run) as journal:
+        append(journal, 12)
+    assert ship(run, TrackioSink())
+    files = [path for path in tmp_path.rglob("*.db") if path.stem == "trimtab"]
+    (file,) = files
+    with sqlite3.connect(file) as database:
+        rows = database.execute("select step, metrics, run_name from metrics").fetchall()
+        alerts = database.execute("select title, level, step from alerts").fetchall()
+    ticks = sorted(json.loads(metrics)["trimtab/tick"] for _, metrics, _ in rows)
+    assert ticks == list(range(18))
+    assert {name for _, _, name in rows} == {"x1"}
+    assert sorted(step for step, _, _ in rows).count(7) == 2
+    assert alerts == [("incident 1: loss spike", "error", 11)]
+
+
+def test_apprise_sends_an_alert_and_a_missing_service_is_an_error() -> None:
+    pytest.importorskip("apprise", reason="pip install 'trimtab[apprise]'")
+    with serving(receiver := Receiver()):
+        url = receiver.url.replace("http://", "apprise:json://")
+        (channel,) = read_channels({"TRIMTAB_ALERT_URLS": f"{url}/a"})
+        channel.send(an_alert(), 20)
+        receiver.behaviour = "500"
+        with pytest.raises(ConnectionError):
+            channel.send(an_alert(), 20)
+    assert receiver.posted[0][1]["title"] == "x1: incident 3: loss spike at step 900"
+    from trimtab.core.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="does not know the service"):
+        read_channels({"TRIMTAB_ALERT_URLS": "apprise:nonsense://a"})
+
+
+def test_a_missing_package_names_its_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    from trimtab.core.errors import MissingExtra
+    from trimtab.integrations.shipper.registry import find_sink
+
+    for name in ("wandb", "trackio", "apprise"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in ("wandb", "trackio"):
+        with pytest.raises(MissingExtra, match=rf"pip install 'trimtab\[{name}\]'"):
+            find_sink(name)
+    with pytest.raises(MissingExtra, match=r"pip install 'trimtab\[apprise\]'"):
+        read_channels({"TRIMTAB_ALERT_URLS": "apprise:json://host"})

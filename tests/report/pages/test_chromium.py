@@ -1,0 +1,207 @@
+"""Pages in a real Chromium: nothing hostile runs, keys and zoom work, no serious axe finding.
+
+Needs Debian's chromium; axe-core comes from npm into a cache outside of the repository.
+"""
+
+import os
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.chromium import CHROMIUM, Browser, chromium, count_line_pixels
+from tests.cli.test_commands import write_run
+from tests.report.pages.hostile import PAYLOADS, hostile_report
+from tests.report.server.test_server import serving
+from tests.report.test_reports import report_of
+from tests.synthetic import block_of, falling_loss, troubled_run
+
+from trimtab.diagnose.measures.comparison import compare_losses
+from trimtab.journal import JournalWriter, RunDirectory, add_note
+from trimtab.report.incident_files import write_incidents
+from trimtab.report.pages.compare_page import Compared, compare_page
+from trimtab.report.pages.dashboard import dashboard_page
+from trimtab.report.run_report import RunReport
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed"),
+]
+
+AXE = "axe-core@4.14.0"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+def write_pages(report: RunReport, folder: Path) -> list[Path]:
+    """Every kind of page of a run, as files."""
+    (folder / "dashboard.html").write_text(dashboard_page(report), encoding="utf-8")
+    write_incidents(report, folder / "incidents")
+    found = compare_losses(report.block, report.block, 0.05, None)
+    compared = Compared(name=report.source, block=report.block, found=found)
+    page = compare_page([compared], PAYLOADS[3], report.block, until=None)
+    (folder / "compare.html").write_text(page, encoding="utf-8")
+    return [*sorted(folder.rglob("*.html")), *sorted(folder.rglob("*.svg"))]
+
+
+def test_at_least_forty_payloads_are_tried() -> None:
+    assert len(set(PAYLOADS)) >= 40
+
+
+def test_nothing_hostile_runs_in_a_file(browser: Browser, tmp_path: Path) -> None:
+    pages = write_pages(hostile_report(), tmp_path)
+    assert len(pages) >= 8
+    for page in pages:
+        for dark in (False, True):
+            browser.open(page.as_uri(), dark=dark)
+            if page.suffix == ".html":
+                browser.evaluate(
+                    "for (const one of document.querySelectorAll('details')) one.open = true"
+                )
+                browser.evaluate("new Promise(done => setTimeout(done, 200))")
+                browser.evaluate("document.body.click()")
+            assert browser.complaints() == [], page.name
+            assert browser.requests() == [page.as_uri()], page.name
+
+
+def test_nothing_hostile_runs_in_a_served_page(browser: Browser, tmp_path: Path) -> None:
+    texts = [text for text in PAYLOADS if "/" not in text and "\x00" not in text]
+    for number, payload in enumerate(texts):
+        name = payload.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+        run = RunDirectory(tmp_path / f"{number} {name}")
+        run.write_manifest({"dtype": payload, "link": "javascript:alert(60)"})
+        with JournalWriter(run) as journal:
+            for step in range(3):
+                journal.append(step, {"loss": 2.0, name: 1.0})
+            journal.event("incident", 1, number=1, onset=1, symptoms=[name], cause=name)
+        add_note(run, name)
+    for client in serving(tmp_path):
+        address = f"http://127.0.0.1:{client.port}/"
+        for path in ("", f"run/{next(iter(client.hub.feeds))}/"):
+            browser.open(address + path)
+            browser.wait_for("document.documentElement.dataset.ready !== undefined")
+            assert browser.complaints() == []
+            assert all(url.startswith(address) for url in browser.requests())
+        browser.open("about:blank")
+
+
+def test_a_live_page_draws_new_records_and_lists_new_incidents(
+    browser: Browser, tmp_path: Path
+) -> None:
+    run = RunDirectory(tmp_path / "x1")
+    run.write_manifest({})
+    journal = JournalWriter(run)
+    for step, loss in enumerate(falling_loss(300)):
+        journal.append(step, {"loss": float(loss)})
+    for client in serving(run.root):
+        feed = client.hub.feeds[client.id_of("x1")]
+        deadline = time.monotonic() + 20
+        while feed.last_step < 299 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        browser.open(f"http://127.0.0.1:{client.port}/")
+        browser.wait_for("document.documentElement.dataset.ready !== undefined")
+        journal.append(300, {"loss": 9.0})
+        journal.event("incident", 300, number=1, onset=300, symptoms=["<b>"], transition="opened")
+        browser.wait_for("document.getElementById('live-incidents').children.length === 1")
+        assert browser.evaluate("charts.current()[1]") == 300
+        assert browser.evaluate("trimtabRun.drawn[0].entry.u.scales.y.max") > 9
+        text = browser.evaluate("document.getElementById('live-incidents').textContent")
+        assert "incident 1 opened at step 300; <b>" in text
+        assert browser.complaints() == []
+        browser.open("about:blank")
+    journal.close()
+
+
+def test_keys_zoom_all_charts_together(browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(dashboard_page(report_of(troubled_run())))
+    browser.open(page.as_uri())
+    views = "JSON.stringify(trimtabRun.drawn.map(one => one.entry.u.scales.x.min))"
+    assert browser.evaluate(views) == "[1,1,1]"
+    browser.key("n")
+    browser.wait_for("charts.current()[0] > 500")
+    first = browser.evaluate("trimtabRun.drawn.map(one => one.entry.u.scales.x.min)")
+    assert len(set(first)) == 1
+    assert first[0] > 500
+    browser.key("l")
+    assert browser.evaluate("trimtabRun.drawn[0].entry.u.scales.y.distr") == 3
+    browser.key("0")
+    assert browser.evaluate("charts.current()") == [1, 1200]
+    assert browser.complaints() == []
+
+
+def test_a_click_on_an_incident_opens_its_postmortem(browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(dashboard_page(report_of(troubled_run())))
+    browser.open(page.as_uri())
+    assert browser.evaluate("document.getElementById('incident-2').open") is False
+    browser.evaluate("document.querySelector('a[href=\"#incident-2\"]').click()")
+    browser.wait_for("document.getElementById('incident-2').open")
+
+
+def test_a_spike_of_one_step_is_seen_at_full_zoom_out(browser: Browser, tmp_path: Path) -> None:
+    loss = falling_loss(200_000)
+    loss[123_456] = 6.0
+    page = tmp_path / "page.html"
+    page.write_text(dashboard_page(report_of(block_of({"loss": loss}))))
+    browser.open(page.as_uri())
+    assert count_line_pixels(browser, 0, 123_457, 6.0) >= 5
+
+
+@pytest.mark.parametrize("width", [400, 1600])
+def test_a_page_is_no_wider_than_the_window(browser: Browser, tmp_path: Path, width: int) -> None:
+    report = report_of(troubled_run(), source="/a/long/path/" + "x" * 300)
+    for page in write_pages(report, tmp_path):
+        if page.suffix == ".html":
+            browser.open(page.as_uri(), width=width)
+            assert browser.evaluate("document.documentElement.scrollWidth") <= width, page.name
+
+
+def axe_source() -> str:
+    """The text of axe-core, from a cache that npm fills once."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "trimtab-tests"
+    script = cache / "package" / "axe.min.js"
+    if not script.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        try:
+            command = ["npm", "pack", AXE, "--silent"]
+            done = subprocess.run(command, cwd=cache, check=True, capture_output=True, text=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"npm cannot fetch {AXE}: {error}")
+        with tarfile.open(cache / done.stdout.split()[-1]) as archive:
+            archive.extractall(cache, filter="data")
+    return script.read_text(encoding="utf-8")
+
+
+def serious_findings(browser: Browser) -> list[str]:
+    browser.evaluate(axe_source() + "\n;true")
+    found: list[str] = browser.evaluate(
+        "axe.run().then(found => found.violations"
+        ".filter(one => ['serious', 'critical'].includes(one.impact))"
+        ".map(one => one.id + ': ' + one.nodes.slice(0, 3).map(n => n.html).join(' ')))"
+    )
+    return found
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_nothing_serious(browser: Browser, tmp_path: Path, dark: bool) -> None:
+    for page in write_pages(report_of(troubled_run()), tmp_path):
+        if page.suffix == ".html":
+            browser.open(page.as_uri(), dark=dark)
+            opening = "for (const one of document.querySelectorAll('details')) one.open = true"
+            browser.evaluate(opening)
+            assert serious_findings(browser) == [], page.name
+    write_run(troubled_run(), tmp_path / "runs" / "a")
+    write_run(block_of({"loss": np.full(50, 2.0)}), tmp_path / "runs" / "b")
+    for client in serving(tmp_path / "runs"):
+        browser.open(f"http://127.0.0.1:{client.port}/", dark=dark)
+        browser.wait_for("document.documentElement.dataset.ready !== undefined")
+        assert serious_findings(browser) == []
+        browser.open("about:blank")
