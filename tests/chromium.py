@@ -195,3 +195,20 @@ def _page_address(folder: Path) -> str:
         except (OSError, ValueError, IndexError):
             time.sleep(0.1)
     raise TimeoutError("Chromium did not start")
+
+
+def count_line_pixels(browser: Browser, chart: int, step: int, value: float) -> int:
+    """Pixels in the colour of the line just below a point of a chart of a run's page."""
+    found: int = browser.evaluate(
+        f"""(() => {{
+          const {{ u }} = trimtabRun.drawn[{chart}].entry;
+          const x = Math.round(u.valToPos({step}, "x", true));
+          const top = Math.round(u.valToPos({value}, "y", true));
+          const pixels = u.ctx.getImageData(x - 2, top - 2, 5, 12).data;
+          let seen = 0;
+          for (let i = 0; i < pixels.length; i += 4)
+            if (pixels[i + 3] > 60 && pixels[i + 2] > pixels[i] + 60) seen++;
+          return seen;
+        }})()"""
+    )
+    return found

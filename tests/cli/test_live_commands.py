@@ -1,5 +1,7 @@
 """The commands around a live run: follow, note, report with goodput, demo."""
 
+import dataclasses
+import io
 import re
 import subprocess
 import sys
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from tests.synthetic import add_spike, block_of, falling_loss
 from typer.testing import CliRunner
 
@@ -102,6 +105,25 @@ class TestFollow:
     def test_a_folder_without_a_journal_is_an_error(self, tmp_path: Path) -> None:
         assert runner.invoke(app, ["follow", str(tmp_path)]).exit_code == 3
 
+    def test_an_incident_is_marked_with_its_cause_as_wide_as_the_terminal(self) -> None:
+        facts = {
+            "number": 1,
+            "onset": 250,
+            "transition": "opened",
+            "symptoms": ["loss spike"],
+            "cause": "F02 long-tail or degenerate tokens",
+        }
+        block = block_of({"loss": add_spike(falling_loss(300), 249)})
+        event = Event(kind="incident", tick=250, step=250, facts=facts)
+        view = LiveView("x1")
+        view.update(dataclasses.replace(block, events=(event,)))
+        console = Console(width=150, file=io.StringIO(), record=True)
+        console.print(view.draw(150))
+        lines = console.export_text().splitlines()
+        assert len(lines[1]) == 150
+        assert lines[2].index("^1") == lines[1].index("█")
+        assert any("F02 long-tail or degenerate tokens" in line for line in lines)
+
     def test_the_view_before_the_first_record(self) -> None:
         assert "no records yet" in str(LiveView("x").draw(80))
 
@@ -159,3 +181,6 @@ def test_the_demo_shows_a_run_that_recovers_beside_one_that_does_not(
     assert {"decision", "probe", "rollback", "check"} <= set(events)
     names = sorted(path.parent.name[5:] for path in home.rglob("postmortem.md"))
     assert any(name.startswith("step-00026") for name in names)
+    assert f"Page: {home / 'dashboard.html'}" in result.stderr
+    assert result.stderr.count("Post-mortem: ") == min(len(names), 3)
+    assert (home / "dashboard.html").exists()

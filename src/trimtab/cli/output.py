@@ -24,6 +24,9 @@ from trimtab.report.pages import dashboard, postmortem_page
 from trimtab.report.run_report import RunReport
 from trimtab.report.terminal import view
 
+MAX_NAMED = 3
+"""Post-mortems that are named one by one."""
+
 
 @contextmanager
 def reported_errors() -> Iterator[None]:
@@ -93,11 +96,11 @@ def write_files(report: RunReport, folder: Path) -> None:
         message = f"trimtab: no post-mortem written: {error}; choose another folder with --out"
         typer.echo(printable(message), err=True)
         return
-    if len(written) == 1:
-        typer.echo(printable(f"Post-mortem: {written[0]}"), err=True)
-    elif written:
-        message = f"{len(written)} post-mortems in {folder}, the first: {written[0]}"
-        typer.echo(printable(message), err=True)
+    for postmortem in written[:MAX_NAMED]:
+        typer.echo(printable(f"Post-mortem: {postmortem}"), err=True)
+    if len(written) > MAX_NAMED:
+        rest = len(written) - MAX_NAMED
+        typer.echo(printable(f"{rest} more post-mortems in {folder}"), err=True)
 
 
 def write_page(text: str, file: Path) -> bool:

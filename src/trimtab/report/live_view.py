@@ -1,9 +1,10 @@
 """The view of a live run: the recent losses, the latest values, its incidents."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -23,7 +24,7 @@ from trimtab.core.signals import (
 from trimtab.diagnose.evidence.check import number
 from trimtab.journal.approval import Proposal
 from trimtab.report.escaping import printable
-from trimtab.report.sparkline import sparkline
+from trimtab.report.sparkline import marks, sparkline
 
 KEPT_RECORDS = 2000
 """Records in the curves: in a terminal of 100 columns, one character is 20 records."""
@@ -65,19 +66,36 @@ class LiveView:
         """The current state for a terminal of this width."""
         if not len(self._recent):
             return Text(f"{printable(self._source)}: no records yet")
-        parts: list[RenderableType] = [self._heading()]
-        indent = 10
-        for name in (LOSS, GRAD_NORM):
-            if self._recent.column(name).recorded:
-                line = Text(name.ljust(indent), style="cyan")
-                curve = sparkline(self._recent.column(name), max(min(width - indent, 100), 10))
-                parts.append(line.append(curve, style="default"))
-        parts.append(self._numbers())
+        parts: list[RenderableType] = [self._heading(), *self._curves(width), self._numbers()]
         if self._incidents:
             parts.append(self._incident_table())
         if self.proposal is not None and self.ended is None:
             parts.append(self._question(self.proposal))
         return Group(*parts)
+
+    def _curves(self, width: int) -> list[Text]:
+        """The recent values as wide as the terminal, with the onsets of incidents below them."""
+        indent = 10
+        room = max(width - indent, 10)
+        lines = [
+            Text(name.ljust(indent), style="cyan").append(
+                sparkline(self._recent.column(name), room), style="default"
+            )
+            for name in (LOSS, GRAD_NORM)
+            if self._recent.column(name).recorded
+        ]
+        under = marks(list(self._onsets()), len(self._recent), min(len(self._recent), room))
+        if under:
+            lines.append(Text(" " * indent + under, style="bold yellow"))
+        return lines
+
+    def _onsets(self) -> Iterator[tuple[int, str]]:
+        """The row and the mark of each onset among the recent records."""
+        steps = self._recent.step
+        for key, facts in sorted(self._incidents.items()):
+            rows = np.flatnonzero(steps == facts.get("onset"))
+            if len(rows):
+                yield int(rows[-1]), f"^{key}"
 
     def _heading(self) -> Text:
         text = Text(printable(self._source), style="bold")
@@ -113,7 +131,7 @@ class LiveView:
 
     def _incident_table(self) -> Table:
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("#", "onset", "class", "symptoms", "state"):
+        for name in ("#", "onset", "class", "state", "likely cause", "symptoms"):
             table.add_column(name)
         for facts in list(self._incidents.values())[-_MAX_INCIDENTS:]:
             symptoms = facts.get("symptoms") or []
@@ -124,8 +142,9 @@ class LiveView:
                         facts["number"],
                         facts.get("onset", ""),
                         facts.get("incident_class") or _open_or_rolled_back(facts),
-                        ", ".join(map(str, symptoms)) if isinstance(symptoms, list) else symptoms,
                         facts.get("transition", ""),
+                        facts.get("cause") or "not known",
+                        ", ".join(map(str, symptoms)) if isinstance(symptoms, list) else symptoms,
                     )
                 )
             )

@@ -79,7 +79,7 @@ def _curves(report: RunReport, width: int) -> list[Text]:
     block = report.block
     names = [name for name in (LOSS, GRAD_NORM) if block.column(name).recorded]
     indent = max(len(name) for name in names) + 1
-    room = max(min(width, MAX_WIDTH) - indent, 10)
+    room = max(width - indent, 10)
     lines = [
         Text(name.ljust(indent), style="cyan").append(
             sparkline(block.column(name), room), style="default"

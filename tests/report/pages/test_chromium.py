@@ -6,12 +6,13 @@ Needs Debian's chromium; axe-core comes from npm into a cache outside of the rep
 import os
 import subprocess
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.chromium import CHROMIUM, Browser, chromium
+from tests.chromium import CHROMIUM, Browser, chromium, count_line_pixels
 from tests.cli.test_commands import write_run
 from tests.report.pages.hostile import PAYLOADS, hostile_report
 from tests.report.server.test_server import serving
@@ -91,6 +92,33 @@ def test_nothing_hostile_runs_in_a_served_page(browser: Browser, tmp_path: Path)
         browser.open("about:blank")
 
 
+def test_a_live_page_draws_new_records_and_lists_new_incidents(
+    browser: Browser, tmp_path: Path
+) -> None:
+    run = RunDirectory(tmp_path / "x1")
+    run.write_manifest({})
+    journal = JournalWriter(run)
+    for step, loss in enumerate(falling_loss(300)):
+        journal.append(step, {"loss": float(loss)})
+    for client in serving(run.root):
+        feed = client.hub.feeds[client.id_of("x1")]
+        deadline = time.monotonic() + 20
+        while feed.last_step < 299 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        browser.open(f"http://127.0.0.1:{client.port}/")
+        browser.wait_for("document.documentElement.dataset.ready !== undefined")
+        journal.append(300, {"loss": 9.0})
+        journal.event("incident", 300, number=1, onset=300, symptoms=["<b>"], transition="opened")
+        browser.wait_for("document.getElementById('live-incidents').children.length === 1")
+        assert browser.evaluate("charts.current()[1]") == 300
+        assert browser.evaluate("trimtabRun.drawn[0].entry.u.scales.y.max") > 9
+        text = browser.evaluate("document.getElementById('live-incidents').textContent")
+        assert "incident 1 opened at step 300; <b>" in text
+        assert browser.complaints() == []
+        browser.open("about:blank")
+    journal.close()
+
+
 def test_keys_zoom_all_charts_together(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text(dashboard_page(report_of(troubled_run())))
@@ -124,20 +152,7 @@ def test_a_spike_of_one_step_is_seen_at_full_zoom_out(browser: Browser, tmp_path
     page = tmp_path / "page.html"
     page.write_text(dashboard_page(report_of(block_of({"loss": loss}))))
     browser.open(page.as_uri())
-    # The highest row of the canvas that has the colour of the line, in the column of the spike.
-    height = browser.evaluate(
-        """(() => {
-          const { u } = trimtabRun.drawn[0].entry;
-          const x = Math.round(u.valToPos(123457, "x", true));
-          const top = Math.round(u.valToPos(6.0, "y", true));
-          const pixels = u.ctx.getImageData(x - 2, top - 2, 5, 12).data;
-          let seen = 0;
-          for (let i = 0; i < pixels.length; i += 4)
-            if (pixels[i + 3] > 60 && pixels[i + 2] > pixels[i] + 60) seen++;
-          return seen;
-        })()"""
-    )
-    assert height >= 5
+    assert count_line_pixels(browser, 0, 123_457, 6.0) >= 5
 
 
 @pytest.mark.parametrize("width", [400, 1600])

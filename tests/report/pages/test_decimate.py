@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tests.synthetic import block_of
 
 from trimtab.core.block import Block, Column, Event
-from trimtab.report.pages.axis import choose_axis
+from trimtab.report.pages.axis import choose_axis, shared_axis
 from trimtab.report.pages.decimate import minmax_rows, stretches
 from trimtab.report.pages.heat_map import heat_map
 from trimtab.report.pages.line import RunLines
@@ -86,6 +86,16 @@ def test_the_axis_is_logarithmic_where_it_helps(
     axis = choose_axis(values)
     assert axis["log"] is log
     assert axis["range"][0] < axis["range"][1]
+
+
+def test_every_line_of_a_chart_is_within_its_axis() -> None:
+    total, group = np.linspace(40, 80, 100), np.linspace(0.5, 0.6, 100)
+    axis = shared_axis([total, group])
+    assert axis["log"]
+    assert axis["range"][0] < 0.52
+    assert axis["range"][1] == 80
+    assert not shared_axis([total, total / 2])["log"]
+    assert shared_axis([]) == {"log": False, "range": None}
 
 
 def test_an_untrained_model_does_not_set_the_range_of_the_loss() -> None:

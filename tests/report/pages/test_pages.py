@@ -1,17 +1,23 @@
 """Pages without a browser: what is in them, and that text stays text."""
 
 import base64
+import dataclasses
 import hashlib
 import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.report.pages.hostile import PAYLOADS, hostile_report
 from tests.report.test_reports import report_of
 from tests.synthetic import block_of, falling_loss, troubled_run
 
+from trimtab.core.block import Block, Column
+from trimtab.core.incidents import Moment
 from trimtab.report.incident_files import write_incidents
 from trimtab.report.lessons import update_lessons
 from trimtab.report.pages.dashboard import dashboard_page
@@ -145,7 +151,8 @@ def test_the_page_of_a_run_has_its_incidents_charts_and_what_is_missing() -> Non
     assert "activations by layer" in seen  # with how to record them
     data = data_of(page)
     titles = [chart["title"] for chart in data["charts"]]  # type: ignore[attr-defined]
-    assert titles == ["loss", "gradient norm", "learning rate"]
+    goodput = "goodput, share of steps kept so far"  # the steps from the NaN on are lost
+    assert titles == ["loss", "gradient norm", "learning rate", goodput]
     assert [span["number"] for span in data["incidents"]] == [1, 2]  # type: ignore[attr-defined]
 
 
@@ -175,6 +182,43 @@ def test_a_figure_as_a_file_brings_its_colours_along(tmp_path: Path) -> None:
         "postmortem.html",
         "postmortem.md",
     }
+
+
+def test_a_page_that_cannot_be_made_does_not_cost_the_postmortems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("trimtab.report.pages.figures.draw_incident", lambda *_, **__: 1 / 0)
+    written = write_incidents(report_of(troubled_run()), tmp_path)
+    assert len(written) == 2
+    assert all("## Lesson" in path.read_text() for path in written)
+    assert "no page for incident 1" in caplog.text
+
+
+@st.composite
+def odd_runs(draw: st.DrawFn) -> Block:
+    length = draw(st.integers(1, 60))
+    numbers = st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.just(0.0))
+    steps = np.array(draw(st.lists(st.integers(-5, 2**40), min_size=length, max_size=length)))
+    columns = {}
+    for name in ("loss", "grad_norm", "lr", "param_norm/a", "activation_rms/x"):
+        values = np.array(draw(st.lists(numbers, min_size=length, max_size=length)))
+        present = np.array(draw(st.lists(st.booleans(), min_size=length, max_size=length)))
+        columns[name] = Column(np.where(present, values, np.nan), present)
+    return Block.from_columns(columns, step=steps)
+
+
+@settings(max_examples=60, deadline=None)
+@given(odd_runs())
+def test_any_run_has_a_page(block: Block) -> None:
+    moment = Moment(step=int(block.step[0]), tick=0, loss=None)
+    last = Moment(step=int(block.step[-1]), tick=len(block) - 1, loss=None)
+    base = report_of(troubled_run())
+    first = base.incidents[0]
+    incident = dataclasses.replace(first.incident, onset=moment, peak=moment, last=last, end=None)
+    diagnosis = dataclasses.replace(first.diagnosis, incident=incident)
+    found = dataclasses.replace(first, diagnosis=diagnosis)
+    page = dashboard_page(dataclasses.replace(base, block=block, incidents=(found,)))
+    assert data_of(page)["incidents"]
 
 
 class TestLessons:

@@ -167,6 +167,19 @@ class TestLive:
             ]
         journal.close()
 
+    def test_a_stream_of_a_run_that_writes_nothing_is_silent(self, tmp_path: Path) -> None:
+        for name in ("new", "other"):
+            RunDirectory(tmp_path / name).write_manifest({})
+        for client in serving(tmp_path):
+            connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=1)
+            connection.request("GET", f"/run/{client.id_of('new')}/events")
+            answer = connection.getresponse()
+            assert answer.readline() == b": still here\n"
+            assert answer.readline() == b"\n"
+            with pytest.raises(TimeoutError):
+                answer.readline()
+            connection.close()
+
     def test_a_page_that_missed_too_much_is_loaded_again(self, runs: Path) -> None:
         for client in serving(runs):
             feed = client.hub.feeds[client.id_of("bad")]

@@ -46,8 +46,13 @@ def demo(
     output.print_goodput(report)
     for line in _comparison(alone, recovered):
         typer.echo(line)
+    with output.reported_errors():
+        directory = output.find_run(recovered.folder)
+    output.write_files(report, directory.incidents)
+    output.write_dashboard(report, directory)
     typer.echo(
-        f"the runs are in {folder}; see one again with: trimtab report {recovered.folder}", err=True
+        f"the runs are in {folder}; see one again with: trimtab report {recovered.folder} --open",
+        err=True,
     )
 
 

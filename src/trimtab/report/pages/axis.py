@@ -1,5 +1,6 @@
 """The vertical axis of a chart: logarithmic where that helps, and a range that shows the shape."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,25 @@ SPREADS = 30.0
 with more, the rest of the curve would be flatter than 4 of its 130 pixels."""
 
 
+SAMPLE = 50_000
+"""Values that stand for all of a long run where only their usual size is needed."""
+
+
+def sampled(values: FloatArray) -> FloatArray:
+    """Evenly spaced values, at most SAMPLE of them."""
+    return values[:: -(-len(values) // SAMPLE) or 1]
+
+
 def choose_axis(values: FloatArray) -> dict[str, Any]:
     """`log` and `range` of a chart for its finite values, in the order of steps."""
     if not len(values):
         return {"log": False, "range": None}
     body = values[int(HEAD_SHARE * len(values)) :] if len(values) >= MIN_VALUES else values
-    low, middle, high = float(body.min()), float(np.median(body)), float(body.max())
+    sample = sampled(body)
+    low, middle, high = float(body.min()), float(np.median(sample)), float(body.max())
     if low > 0 and (high > LOG_RATIO * middle or middle > LOG_RATIO * low):
         return {"log": True, "range": _short(low, high)}
-    first, last = (float(edge) for edge in np.percentile(body, [1, 99]))
+    first, last = (float(edge) for edge in np.percentile(sample, [1, 99]))
     spread = last - first
     if spread > 0:
         high = min(high, last + SPREADS * spread)
@@ -36,6 +47,19 @@ def choose_axis(values: FloatArray) -> dict[str, Any]:
         pad = abs(low) / 2 or 1.0
         low, high = low - pad, high + pad
     return {"log": False, "range": _short(low, high)}
+
+
+def shared_axis(lines: Sequence[FloatArray]) -> dict[str, Any]:
+    """The axis of a chart with several lines: each of them is seen."""
+    axes = [choose_axis(values) for values in lines if len(values)]
+    if len(axes) < 2:
+        return axes[0] if axes else choose_axis(np.empty(0))
+    low = min(axis["range"][0] for axis in axes)
+    high = max(axis["range"][1] for axis in axes)
+    least = min(float(values.min()) for values in lines if len(values))
+    is_wide = low > 0 and high > LOG_RATIO * low
+    is_log = least > 0 and (is_wide or any(axis["log"] for axis in axes))
+    return {"log": is_log, "range": _short(max(low, least) if is_log else low, high)}
 
 
 def _short(low: float, high: float) -> list[float]:

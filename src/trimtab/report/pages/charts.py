@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from trimtab.core import signals
-from trimtab.report.pages.axis import choose_axis
+from trimtab.report.pages.axis import shared_axis
 from trimtab.report.pages.decimate import BUCKETS
 from trimtab.report.pages.heat_map import heat_map
 from trimtab.report.pages.line import RunLines
@@ -138,12 +136,12 @@ def make_chart(
     """One chart of lines."""
     block = lines.block
     share = max(buckets // max(len(names), 1), BUCKETS // 8)
-    values = [block.column(name).values[block.column(name).finite] for name in names[:3]]
+    values = [block.column(name).values[block.column(name).finite] for name in names]
     chart: dict[str, Any] = {
         "kind": "lines",
         "title": title,
         "series": [lines.line(name, buckets if n == 0 else share) for n, name in enumerate(names)],
-        **choose_axis(values[0] if len(values[0]) else np.concatenate(values)),
+        **shared_axis(values),
     }
     notes = [
         f"{name} is {block.quality(name).label}"

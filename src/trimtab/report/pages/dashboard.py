@@ -151,7 +151,7 @@ def _incident_row(
         ", ".join(map(str, incident.symptoms[:3])),
         cause_text(diagnosis),
         report.action.kind.value,
-        Html(" ".join(links)) if links else "see the files of --out",
+        tag("span", Html(" ".join(links))) if links else "see the files of --out",
     ]
 
 

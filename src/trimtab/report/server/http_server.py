@@ -9,7 +9,6 @@
 No address names a file: runs have ids, incidents have numbers, everything else is not found.
 """
 
-import json
 import logging
 import re
 import threading
@@ -169,9 +168,9 @@ class _Handler(BaseHTTPRequestHandler):
             nonlocal version
             if self.server.hub.version <= version:
                 return []
-            message = self.server.hub.fleet_since(version)
-            version = message["version"]
-            return [(version, json.dumps(message, allow_nan=False).encode())]
+            message = self.server.hub.fleet_message(version)
+            version = message[0]
+            return [message]
 
         self._stream(changes, lambda: self.server.hub.version > version)
 
@@ -243,8 +242,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _whole_number(query: dict[str, list[str]], name: str, last: str | None) -> int:
-    """The version that a stream goes on from; -1 if the request names none."""
+    """The version that a stream goes on from; 0, before the first one, if none is named."""
     for text in (last, *query.get(name, [])):
         if text is not None and text.isascii() and text.isdigit() and len(text) < 16:
             return int(text)
-    return -1
+    return 0

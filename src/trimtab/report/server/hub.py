@@ -1,6 +1,7 @@
 """Hub: all runs of the given folders, followed by one thread; any number of readers wait on it."""
 
 import hashlib
+import json
 import logging
 import os
 import threading
@@ -21,7 +22,7 @@ ENDED_POLL_SECONDS = 5.0
 SCAN_SECONDS = 5.0
 """How often folders are searched for new runs."""
 REFRESH_SECONDS = 10.0
-"""How often the state of every run is computed again: silence is no event."""
+"""How often every run is computed again: silence is no event, and small curves move slowly."""
 
 MAX_DEPTH = 4
 """How deep below a given folder runs are searched."""
@@ -52,11 +53,15 @@ class Hub:
         self.feeds: dict[str, RunFeed] = {}
         self._lines: dict[str, dict[str, Any]] = {}
         self._line_versions: dict[str, int] = {}
+        self._sparks: dict[str, list[float | None]] = {}
+        self._spark_versions: dict[str, int] = {}
+        self._encoded: dict[int, bytes] = {}
+        """The message of the present version, by the version that a browser has."""
         self._causes: list[dict[str, Any]] = []
         self._cause_version = 0
         self.version = 0
         """Counts up with every change of any run."""
-        self.changed = threading.Condition()
+        self.changed = threading.Condition(threading.RLock())
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="trimtab-hub", daemon=True)
         self._next_scan = self._next_refresh = 0.0
@@ -82,13 +87,27 @@ class Hub:
         return self._stop.is_set()
 
     def fleet_since(self, version: int) -> dict[str, Any]:
-        """The lines that changed after a version."""
+        """The lines that changed after a version; a curve only where it changed too."""
         with self.changed:
-            rows = [line for id, line in self._lines.items() if self._line_versions[id] > version]
+            rows = []
+            for id, line in self._lines.items():
+                has_spark = self._spark_versions.get(id, -1) > version
+                if has_spark:
+                    line = {**line, "spark": self._sparks[id]}
+                if has_spark or self._line_versions[id] > version:
+                    rows.append(line)
             shown: dict[str, Any] = {"version": self.version, "rows": rows, "sent": time.time()}
             if self._cause_version > version:
                 shown["causes"] = self._causes
             return shown
+
+    def fleet_message(self, version: int) -> tuple[int, bytes]:
+        """The same as JSON with its version; made once for all browsers with the same version."""
+        with self.changed:
+            if version not in self._encoded:
+                message = json.dumps(self.fleet_since(version), allow_nan=False)
+                self._encoded[version] = message.encode()
+            return self.version, self._encoded[version]
 
     def poll(self) -> None:
         """Read what is new in every run."""
@@ -111,16 +130,21 @@ class Hub:
                 feed.next_poll = clock + wait
                 if has_changed or is_refresh or id not in self._lines:
                     touched.append((id, feed))
-        self._publish(touched)
+        self._publish(touched, is_refresh=is_refresh)
 
-    def _publish(self, touched: list[tuple[str, RunFeed]]) -> None:
+    def _publish(self, touched: list[tuple[str, RunFeed]], *, is_refresh: bool) -> None:
         if not touched:
             return
         clock = time.time()
         lines = {id: summarize(feed, id, self._total_steps, clock) for id, feed in touched}
+        sparks = {id: feed.spark for id, feed in touched if is_refresh or id not in self._sparks}
         causes = statistics(self.feeds.values())
         with self.changed:
             self.version += 1
+            self._encoded.clear()
+            for id, spark in sparks.items():
+                if spark != self._sparks.get(id):
+                    self._sparks[id], self._spark_versions[id] = spark, self.version
             for id, line in lines.items():
                 if line != self._lines.get(id):
                     self._lines[id] = line

@@ -59,7 +59,7 @@ class RunFeed:
         self.last_tick = -1
         self.latest: dict[str, float] = {}
         self.incidents: dict[int, dict[str, Any]] = {}
-        self.spark: list[float | None] = []
+        self._losses: list[float | None] = []
         self.error: str | None = None
         """Why the journal cannot be followed, if it cannot."""
         self.next_poll = 0.0
@@ -74,6 +74,11 @@ class RunFeed:
     def damage(self) -> list[str]:
         """What the journal has lost, in sentences."""
         return [damage.sentence for damage in self._follower.damage]
+
+    @property
+    def spark(self) -> list[float | None]:
+        """The loss in a few values, for a small curve."""
+        return [None if v is None else float(f"{v:.4g}") for v in self._losses[-SPARK:]]
 
     def poll(self) -> bool:
         """Read what is new; whether anything is."""
@@ -141,11 +146,11 @@ class RunFeed:
         finite = np.flatnonzero(np.isfinite(values))
         trailing = len(values) - 1 - int(finite[-1]) if len(finite) else len(values)
         self.num_nonfinite = trailing + (0 if len(finite) else self.num_nonfinite)
-        joined = [*self.spark, *(float(v) if math.isfinite(v) else None for v in values[-4000:])]
+        joined = [*self._losses, *(float(v) if math.isfinite(v) else None for v in values[-4000:])]
         while len(joined) > 2 * SPARK:  # pairs keep their larger value, so that peaks stay
             pairs = zip(joined[::2], joined[1::2], strict=False)
             joined = [None if a is None or b is None else max(a, b) for a, b in pairs]
-        self.spark = joined
+        self._losses = joined
 
     def _message(self, block: Block, *, went_back: bool) -> dict[str, Any]:
         """The new records as the page of the run draws them."""

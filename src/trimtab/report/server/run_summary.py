@@ -7,7 +7,7 @@ from typing import Any
 from trimtab.core.incidents import IncidentClass, Transition
 from trimtab.core.signals import CLOCK, LOSS, STEP_SECONDS, TOKENS_PER_SECOND
 from trimtab.diagnose.evidence.check import number
-from trimtab.report.server.run_feed import SPARK, RunFeed
+from trimtab.report.server.run_feed import RunFeed
 
 SILENT_SECONDS = 120.0
 """A run without a record for longer, and for ten of its steps, needs a look. Source: evaluations
@@ -49,7 +49,6 @@ def summarize(feed: RunFeed, id: str, total_steps: int | None, now: float) -> di
         else "",
         "eta": _eta(feed, total_steps) if feed.ended is None else "",
         "clock": clock,
-        "spark": feed.spark[-SPARK:],
     }
 
 

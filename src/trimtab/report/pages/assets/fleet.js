@@ -91,7 +91,7 @@
     for (const line of message.rows) {
       let entry = lines.get(line.id);
       if (!entry) { entry = makeRow(line.id); lines.set(line.id, entry); }
-      entry.line = line;
+      entry.line = { spark: [], ...entry.line, ...line };
       fill(entry);
     }
     if (message.rows.length) sort();

@@ -28,6 +28,8 @@
           line.y.push(value);
           last = Math.max(last, step);
           touched = true;
+          const { range } = one.chart;
+          if (value !== null && range) one.chart.range = [Math.min(range[0], value), Math.max(range[1], value)];
           if (value === null) (line.nonfinite = line.nonfinite || []).push([step, step]);
         }
       }
