@@ -14,6 +14,7 @@ from trimtab.core.errors import ConfigError
 from trimtab.core.ship_config import ShipConfig
 from trimtab.integrations.shipper.cursor import Cursor
 from trimtab.integrations.sinks.mlflow_sink import MlflowSink
+from trimtab.integrations.transport.http import Reply
 from trimtab.journal import JournalWriter, RunDirectory
 
 
@@ -165,9 +166,7 @@ def test_credentials_reach_the_server_and_no_file(
     assert b"s3cret" not in written
 
 
-def test_an_expired_token_drops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trimtab.integrations.transport.http import Reply
-
+def test_an_expired_token_drops_nothing() -> None:
     for status in (401, 403, 404, 408, 429, 500, 503):
         with pytest.raises(ConnectionError):
             Reply(status=status, body=b"").require_success()
