@@ -176,7 +176,9 @@ def read_run(run: RunDirectory, progress: Callable[[int, int], None] | None = No
         if event.kind == AUDIT_EVENT and isinstance(found := event.facts.get("findings"), list):
             notes += [f"resume at step {event.step}: {sentence}" for sentence in found]
     try:
-        facts = RunFacts.from_manifest(run.read_manifest())
+        manifest = run.read_manifest()
+        link = manifest.get("link") or run.tracker_link()
+        facts = RunFacts.from_manifest({**manifest, "link": link})
     except JournalError as error:  # the records are worth judging without it
         facts = RunFacts()
         notes.append(str(error))

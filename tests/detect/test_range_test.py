@@ -5,6 +5,7 @@ import pytest
 from tests.detect.feeding import alarms, at, block, findings
 
 from trimtab.core.findings import Severity, Symptom
+from trimtab.detect.run.mix_shift import MixShift
 from trimtab.detect.run.token_mix import TokenMix
 from trimtab.detect.state.norm_trend import NormTrend
 from trimtab.detect.tools.range_test import RangeSpec, RangeTest
@@ -101,6 +102,45 @@ def test_a_different_mix_of_tokens_is_reported_unless_planned() -> None:
     share = np.random.default_rng(1).normal(0.4, 0.02, LENGTH)
     share[AT:] -= 0.1
     (alarm,) = alarms(TokenMix, block(LENGTH, unique_token_share=share))
-    assert alarm.symptom is Symptom.ODD_TOKENS
+    assert alarm.symptom is Symptom.TEXT_CHANGED
     planned = block(LENGTH, unique_token_share=share, events=[at("planned change", AT)])
     assert alarms(TokenMix, planned) == []
+
+
+def token_statistics(share: float, rarity: float, length: int = 600) -> dict[str, np.ndarray]:
+    """Of batches whose mix changes by these shares of a deviation."""
+    draw = np.random.default_rng(1)
+    later = np.arange(length) >= length // 2
+    return {
+        "unique_token_share": 0.5 + 0.03 * (draw.normal(size=length) + share * later),
+        "token_rarity": 5.3 + 0.08 * (draw.normal(size=length) + rarity * later),
+    }
+
+
+def test_a_mix_that_changes_by_less_than_batches_differ_is_found_and_dated_back() -> None:
+    signals = token_statistics(share=-0.7, rarity=-0.9)
+    assert alarms(TokenMix, block(600, **signals)) == []
+    (alarm,) = alarms(MixShift, block(600, **signals))
+    assert alarm.symptom is Symptom.TEXT_CHANGED
+    assert 300 < alarm.step < 550
+    assert alarm.onset_tick is not None
+    assert abs(alarm.onset_tick - 300) < 64
+
+
+def test_a_mix_has_changed_only_if_both_statistics_say_so_and_nobody_planned_it() -> None:
+    for share, rarity in ((0.0, 0.0), (-0.7, 0.0), (0.0, -0.9)):
+        assert findings(MixShift, block(600, **token_statistics(share, rarity))) == []
+    planned = block(600, **token_statistics(-0.7, -0.9), events=[at("planned change", 300)])
+    assert findings(MixShift, planned) == []
+
+
+def test_a_change_of_mix_is_found_after_a_long_quiet_run_as_record_by_record() -> None:
+    signals = token_statistics(share=-0.7, rarity=-0.9, length=6000)
+    (alarm,) = alarms(MixShift, block(6000, **signals))
+    assert 3000 < alarm.step < 3300
+
+
+def test_constant_token_statistics_are_no_shift() -> None:
+    assert findings(MixShift, block(600, unique_token_share=0.5, token_rarity=5.0)) == []
+    step = np.where(np.arange(600) < 300, 5.0, 6.0)
+    assert findings(MixShift, block(600, unique_token_share=0.5, token_rarity=step)) == []

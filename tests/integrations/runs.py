@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,7 +28,8 @@ def append(journal: JournalWriter, step: int, **more: float) -> None:
 def write_run(folder: Path, /, steps: int = 30, **more: float) -> RunDirectory:
     """A run that has ended, with one incident."""
     run = RunDirectory(folder)
-    run.write_manifest({"trimtab": "0.2", "mode": "observe", "model": "GPT", "world": 2})
+    manifest = {"trimtab": "0.2", "mode": "observe", "model": "GPT", "world": 2}
+    run.write_manifest({**manifest, "began": "2023-11-14T22:13:20Z"})
     with JournalWriter(run) as journal:
         for step in range(steps):
             append(journal, step, **more)
@@ -92,7 +94,13 @@ class KeepingSink:
 
 def ship(run: RunDirectory, *sinks: Sink, config: ShipConfig | None = None) -> bool:
     """Ship a run that is over; whether everything was sent."""
-    return Shipper(run, sinks, config or ShipConfig(), ShipLog(run, None)).run()
+    shipper = Shipper(run, sinks, config or ShipConfig(), ShipLog(run, None))
+    limit = threading.Timer(60, shipper.stop)  # what never succeeds is tried for ever
+    limit.start()
+    try:
+        return shipper.run()
+    finally:
+        limit.cancel()
 
 
 def start_shipper(

@@ -4,7 +4,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -69,8 +69,9 @@ class Mlflow(Server):
         self.num_batches = 0
         self.artifacts: dict[str, bytes] = {}
         self.authorization: set[str | None] = set()
-        self.lost_replies = 0
-        """Requests that are carried out and then get no reply."""
+        self.num_posts = 0
+        self.loses: Callable[[int], bool] = lambda number: False
+        """Whether the request of this number is carried out and then gets no reply."""
 
     def only_run(self) -> dict[str, Any]:
         (run,) = self.runs.values()
@@ -100,8 +101,8 @@ class _MlflowHandler(Quiet):
         except ValueError as error:
             self.answer(400, {"error_code": "INVALID_PARAMETER_VALUE", "message": str(error)})
             return
-        if self.server.lost_replies > 0:
-            self.server.lost_replies -= 1
+        self.server.num_posts += 1
+        if self.server.loses(self.server.num_posts):
             self.close_connection = True
             return
         self.answer(200, value)
@@ -116,6 +117,7 @@ class _MlflowHandler(Quiet):
         info = {
             "run_id": run_id,
             "experiment_id": asked["experiment_id"],
+            "start_time": asked["start_time"],
             "artifact_uri": f"mlflow-artifacts:/0/{run_id}/artifacts",
         }
         tags = {tag["key"]: tag["value"] for tag in asked["tags"]}
@@ -129,7 +131,7 @@ class _MlflowHandler(Quiet):
         return {"runs": [{"info": run["info"]} for run in runs]} if runs else {}
 
     def _update(self, asked: dict[str, Any]) -> dict[str, Any]:
-        self.server.runs[asked["run_id"]]["status"] = asked["status"]
+        self.server.runs[asked["run_id"]] |= asked
         return {}
 
     def _log_batch(self, asked: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """A guard in a loop with a real Accelerator."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState, GradientState, PartialState
-from tests.integrations.hf_runs import use_fp16
+from tests.integrations.hf.runs import use_fp16
 from tests.integrations.test_adapter import bits
 from tests.live.tiny import journal_of, loss_of, make_model
 from torch.utils.data import DataLoader
@@ -22,12 +20,7 @@ BY_HAND = Config().override(
 )
 
 
-@pytest.fixture(autouse=True)
-def fresh_state() -> Iterator[None]:
-    """Accelerators of one process share their state."""
-    yield
-    for state in (AcceleratorState, GradientState, PartialState):
-        state._reset_state()
+pytestmark = pytest.mark.usefixtures("fresh_accelerator")
 
 
 class Loop:

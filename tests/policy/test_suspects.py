@@ -38,12 +38,21 @@ def test_nothing_is_suspected_if_nothing_is_known_from_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "expected"), [([1] * 4, 1), ([1] * 3, None), ([1, 1, 1, 1, 0], None), ([], None)]
+    ("named", "world", "expected"),
+    [
+        ([1] * 12, 2, 1),
+        ([1] * 6, 2, None),  # one of two ranks, six times: by chance in 1 of 32 cases
+        ([5] * 5, 64, 5),
+        ([5, 5, 5, 2, 5, 5, 5], 64, 5),  # a hard batch on a different rank
+        ([1, 0] * 20, 2, None),
+        ([], 8, None),
+        ([0] * 50, 1, None),
+    ],
 )
-def test_a_rank_is_suspected_if_every_odd_step_names_it(
-    named: list[int], expected: int | None
+def test_a_rank_is_suspected_if_odd_steps_name_it_more_often_than_chance(
+    named: list[int], world: int, expected: int | None
 ) -> None:
-    assert suspect_rank(named) == expected
+    assert suspect_rank(named, world) == expected
 
 
 def test_harm_by_a_source_quarantines_it_rather_than_skipping_batches() -> None:
@@ -64,6 +73,8 @@ def test_a_corrupted_rank_ends_the_run_for_a_relaunch_without_it() -> None:
     found = look(Symptom.GRADIENT_SPIKE, suspect_rank=3, relaunches_left=1)
     assert (found.act, found.exit_code) == (Act.RELAUNCH, 75)
     assert "rank 3 differs from the others" in found.reason
+    late = look(Symptom.GRADIENT_SPIKE, suspect_rank=3, relaunches_left=1, onset=110)
+    assert late.act is Act.RELAUNCH  # from the last checkpoint, not from before the onset
 
 
 def test_a_corrupted_rank_does_not_end_a_run_that_nothing_starts_again() -> None:

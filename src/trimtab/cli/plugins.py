@@ -16,10 +16,13 @@ class CommandWithPlugins(TyperCommand):
 
 def describe_plugins() -> str:
     """One paragraph per plug-in; no plug-in is loaded."""
-    from trimtab.core.plugins import CHECKPOINTERS, DETECTORS, READERS, list_plugins
+    from trimtab.core.plugins import CHECKPOINTERS, DETECTORS, READERS, SINKS, list_plugins
     from trimtab.report.escaping import printable
 
-    kinds = (("detector", DETECTORS), ("reader", READERS), ("checkpointer", CHECKPOINTERS))
+    kinds = (
+        *(("detector", DETECTORS), ("reader", READERS)),
+        *(("checkpointer", CHECKPOINTERS), ("sink", SINKS)),
+    )
     found = [f"{kind} {plugin}" for kind, group in kinds for plugin in list_plugins(group)]
     if not found:
         return "Installed plug-ins: none."

@@ -50,6 +50,7 @@ class Symptom(StrEnum):
     ACTIVATION_JUMP = "activations jumped"
     LARGE_LOGITS = "attention logits too large"
     ODD_TOKENS = "tokens unlike those before"
+    TEXT_CHANGED = "kind of text changed"
     WRONG_CHECKPOINT = "weights of a different checkpoint"
     MOMENTS_NOT_RESTORED = "optimizer moments not restored"
     OPTIMIZER_STEP_NOT_RESTORED = "optimizer step not restored"

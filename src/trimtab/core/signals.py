@@ -93,6 +93,13 @@ MAX_RANK_LOSS: Final = "max_rank_loss"
 MAX_LOSS_RANK: Final = "max_loss_rank"
 """The rank that has the largest loss."""
 
+MAX_RANK_GRAD: Final = "max_rank_grad"
+"""The largest gradient of a single rank, before ranks average them, as a sum of squares; recorded
+only while a rank is suspected."""
+
+MAX_GRAD_RANK: Final = "max_grad_rank"
+"""The rank that has the largest gradient."""
+
 REFERENCE_OF: Final = "reference_"
 """Prefix of a signal's name: its value for the same batch in another run, or as the user gives it.
 Detectors use `reference_loss`."""

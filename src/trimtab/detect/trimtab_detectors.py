@@ -10,6 +10,7 @@ from trimtab.detect.reference.reference import Reference
 from trimtab.detect.resume.resume_audit import ResumeAudit
 from trimtab.detect.run.counters import Counters
 from trimtab.detect.run.lr_schedule import LrSchedule
+from trimtab.detect.run.mix_shift import MixShift
 from trimtab.detect.run.repeated_batch import RepeatedBatch
 from trimtab.detect.run.throughput import Throughput
 from trimtab.detect.run.token_mix import TokenMix
@@ -39,6 +40,7 @@ def trimtab_detectors(config: Config) -> list[Detector]:
         Throughput(),
         ResumeGap(),
         TokenMix(),
+        MixShift(),
         AttentionLogits(),
         NoLearning(),
     ]

@@ -4,6 +4,7 @@ trainers/       one adapter per trainer, on one interface
 hf.py           `TrimtabCallback` for the Hugging Face Trainer and TRL
 accelerate.py   `watch` for a loop with an Accelerator
 lightning.py    `TrimtabCallback` for the Lightning Trainer
+torchtitan.py   `watched`, an override for torchtitan
 sinks/          trackers and Prometheus: one file each
 alerts/         messages to people: webhook, chat, pager, e-mail, a command
 shipper/        the process that follows a journal and feeds sinks and alerts

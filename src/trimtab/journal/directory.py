@@ -13,6 +13,8 @@
     checkpoints.json               the checkpoints and their verdicts
     checkpoints/step-00000800/     one folder per checkpoint
     decisions.jsonl                what a recovering run decided, and from what
+    ship/mlflow.json               how far each sink has come, and what it remembers
+    ship/ship.log                  what the shipper reports
 """
 
 import json
@@ -78,6 +80,17 @@ class RunDirectory:
     def decisions(self) -> Path:
         """The decisions of a run that recovers by itself."""
         return self.home / "decisions.jsonl"
+
+    def tracker_link(self) -> str | None:
+        """Where the run is shown, if a tracker that it was sent to has a page for it."""
+        for path in sorted(self.home.glob("ship/*.json")):
+            try:
+                link = json.loads(path.read_bytes())["memory"]["link"]
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+                continue
+            if isinstance(link, str) and link.startswith(("http://", "https://")):
+                return link
+        return None
 
     def exists(self) -> bool:
         """Whether trimtab has written a manifest or a journal here."""

@@ -30,6 +30,9 @@ class Family(StrEnum):
 STATE_FAMILIES = frozenset({Family.OPTIMIZER, Family.ACTIVATIONS, Family.WEIGHTS})
 """Learning suffers while the loss may look normal."""
 
+PASSIVE = frozenset({Family.GRADIENT, Family.OTHER, Family.SLOW})
+"""Nothing is done about these alone."""
+
 DATED, BY_LOSS, BY_PERSISTENCE = 1, 8, 24
 """Steps between the judged onset and the newest snapshot that is surely older than the fault.
 Source: in the lab, onsets of rates, non-finite numbers and jumps of the state were judged at most 1
@@ -85,6 +88,7 @@ TRAITS: Mapping[str, Traits] = {
     Symptom.REPEATED_BATCH: Traits(family=Family.OTHER, is_fact=True),
     Symptom.OTHER_BATCH: Traits(family=Family.OTHER, is_fact=True),
     Symptom.ODD_TOKENS: Traits(family=Family.OTHER),
+    Symptom.TEXT_CHANGED: Traits(family=Family.OTHER),
     Symptom.MISSING_LOSS: Traits(family=Family.SLOW),
     Symptom.SCALE_FROZEN: Traits(family=Family.SLOW),
     Symptom.STALL: Traits(family=Family.SLOW),

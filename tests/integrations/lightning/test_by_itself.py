@@ -12,6 +12,7 @@ from tests.integrations.lightning.test_recover import MANUAL
 from tests.live.tiny import batches, journal_of, loss_of
 from torch.utils.data import DataLoader
 
+from trimtab.core.config import Config
 from trimtab.core.errors import RunStopped
 from trimtab.integrations.lightning import last_good_checkpoint
 from trimtab.journal import RunDirectory
@@ -46,6 +47,29 @@ def test_damaged_weights_are_found_and_the_run_returns_to_before_them(tmp_path: 
     assert back[0].facts["to"] <= 250
     assert trainer.global_step == 330
     assert max(trained.losses[-20:]) < 4.0
+
+
+@pytest.mark.slow
+def test_without_memory_for_snapshots_the_run_ends_for_a_relaunch(tmp_path: Path) -> None:
+    module = Module(planned=400, lr=1e-3)
+    data: Any = batches(100, size=8) * 4
+    config = Config().override({"recover.memory_share": 1e-9, "ladder.max_relaunches": 1})
+    callback = watched(
+        tmp_path,
+        "recover",
+        batch_loss=lambda batch: loss_of(module.model, batch),
+        config=config,
+    )
+    saves = ModelCheckpoint(tmp_path / "own", every_n_train_steps=50, save_top_k=-1)
+    with pytest.raises(RunStopped) as stopped:
+        Run(steps=330, make=lambda: module, trainer={"enable_checkpointing": True}).fit(
+            [callback, saves, DamagesOnce(252)],
+            train_dataloaders=DataLoader(data, batch_size=None),
+        )
+    assert stopped.value.code == 75
+    found = last_good_checkpoint(tmp_path)
+    assert found is not None
+    assert torch.load(found, weights_only=False)["global_step"] <= 250
 
 
 class Orders(L.Callback):  # type: ignore[misc]

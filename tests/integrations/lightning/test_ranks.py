@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch.strategies import ModelParallelStrategy
 from tests.integrations.lightning.runs import Module, Run, watched
 from tests.integrations.lightning.test_recover import MANUAL, Flips
-from tests.live.tiny import assert_same_bits, journal_of
+from tests.live.tiny import Outcome, assert_same_bits, journal_of
 from tests.ranks import run_ranks
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 
 def join_ranks(rank: int) -> dict[str, Any]:
@@ -82,3 +85,34 @@ def go_back(rank: int, accumulate: int, folder: Path) -> int:
 def test_both_ranks_go_back_together(accumulate: int, tmp_path: Path) -> None:
     assert run_ranks(go_back, 2, accumulate, tmp_path) == [30, 30]
     assert max(journal_of(tmp_path / "back").attempt) == 1
+
+
+class Sharded(Module):
+    """Each rank holds half of every parameter."""
+
+    def configure_model(self) -> None:
+        mesh = self.device_mesh["data_parallel"]
+        if not isinstance(next(self.parameters()), DTensor):
+            for block in self.model.blocks:
+                fully_shard(block, mesh=mesh)
+            fully_shard(self.model, mesh=mesh)
+
+
+def compare_sharded(rank: int, folder: Path) -> None:
+    def fit(*callbacks: Any) -> Outcome:
+        strategy = ModelParallelStrategy(process_group_backend="gloo")
+        trainer = join_ranks(rank) | {"strategy": strategy}
+        return Run(steps=30, ranks=2, make=Sharded, trainer=trainer).fit(list(callbacks))[0]
+
+    assert_same_bits(fit(), fit(watched(folder / "observe")))
+    straight = fit(watched(folder / "straight", "recover", config=MANUAL))
+    callback = watched(folder / "back", "recover", config=MANUAL)
+    assert_same_bits(straight, fit(callback, Flips(callback, {17: 10})))
+
+
+@pytest.mark.slow
+def test_shards_of_fsdp2(tmp_path: Path) -> None:
+    run_ranks(compare_sharded, 2, tmp_path)
+    assert max(journal_of(tmp_path / "back").attempt) == 1
+    norms = journal_of(tmp_path / "observe").column("grad_norm").values
+    assert (norms > 0.5).all()  # of whole parameters, before clipping to that

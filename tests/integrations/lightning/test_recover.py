@@ -128,6 +128,24 @@ def test_epochs_are_gone_back_over(kind: str, accumulate: int, tmp_path: Path) -
     assert 0 in flips.epochs[flips.epochs.index(1) :]
 
 
+@pytest.mark.slow
+def test_new_loaders_in_every_epoch(tmp_path: Path) -> None:
+    class Loads(Module):
+        def train_dataloader(self) -> Any:
+            return DataLoader(Noisy(), batch_size=None, shuffle=True)
+
+    reloads = {"max_epochs": 5, "reload_dataloaders_every_n_epochs": 1}
+    run = Run(steps=30, make=Loads, trainer=reloads)
+    assert_exact(run, tmp_path, {11: 5, 27: 15, 28: 25}, train_dataloaders=None)
+
+
+@pytest.mark.slow
+def test_loaders_with_workers(tmp_path: Path) -> None:
+    loader = DataLoader(Noisy(), batch_size=None, shuffle=True, num_workers=2)
+    run = Run(steps=20, trainer={"max_epochs": 5})
+    assert_exact(run, tmp_path, {11: 5, 18: 15}, train_dataloaders=loader)
+
+
 class Evaluates(Module):
     """Evaluates at the end of an epoch, and logs what a scheduler and EarlyStopping go by."""
 

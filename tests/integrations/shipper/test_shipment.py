@@ -132,8 +132,9 @@ def test_a_refused_signal_costs_its_search_only_once(tmp_path: Path) -> None:
 
     run = write_run(tmp_path, steps=1500, odd=1.0)
     assert ship(run, KeepingSink(refuse), config=ShipConfig(every=1))
-    # The first batch of 500 is searched, the other two and the status are one call each.
-    assert calls[-3:] == [500, 500, 0]
+    # The first batch of 1,000 points is searched; the others and the status are one call each.
+    assert calls[0] == 21  # up to the incident
+    assert calls[-3:] == [250, 229, 0]
 
 
 def test_other_signals_are_thinned_alike_wherever_the_shipper_starts(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from trimtab.core.errors import RunStopped
 from trimtab.journal import RunDirectory
 from trimtab.policy.ladder.decision_log import recompute
 
@@ -39,6 +40,30 @@ def clean_and_flipped(layout: str, folder: Path, rank: int) -> None:
     for one, other in zip(clean.model.parameters(), flipped.model.parameters(), strict=True):
         a, b = (t.to_local() if hasattr(t, "to_local") else t for t in (one, other))
         assert torch.equal(a, b)
+
+
+def corrupt(rank: int, folder: Path, own_rank: int) -> None:
+    """One rank computes a wrong gradient in one step of four, from a step on."""
+    loop = Loop(wrap=partial(wrap, "ddp"), rank=own_rank)
+    if own_rank == rank:
+        loop.plain.head.weight.register_hook(
+            lambda grad: (
+                grad * 300.0 if len(loop.losses) > 60 and len(loop.losses) % 4 == 0 else grad
+            )
+        )
+    with pytest.raises(RunStopped, match=f"rank {rank} differs from the others") as stopped:
+        loop.train(folder, with_probe=True, **{"ladder.max_relaunches": 1})
+    assert stopped.value.code == 75
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_computes_wrong_gradients_is_named_and_the_run_asks_for_a_relaunch(
+    rank: int, tmp_path: Path
+) -> None:
+    run_ranks(partial(corrupt, rank, tmp_path), 2)
+    assert acts(tmp_path) == ["relaunch"]
+    assert recompute(RunDirectory(tmp_path).decisions)[1] == []
 
 
 @pytest.mark.parametrize("layout", ["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])

@@ -6,6 +6,8 @@ import pytest
 
 from trimtab.core import signals
 from trimtab.core.builder import Record
+from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.incidents import Incident, Moment
 from trimtab.core.ladder_config import LadderConfig
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory
@@ -113,3 +115,59 @@ def test_a_block_that_is_not_finite_is_named_and_an_ordinary_change_is_not() -> 
     assert evidence.precision_note(growing(math.inf), onset=70) == "output of blocks.1 not finite"
     assert evidence.precision_note(growing(1.5), onset=70) == ""
     assert evidence.precision_note([], onset=70) == ""
+
+
+def incident_with(*found: tuple[int, Symptom, Severity]) -> Incident:
+    """An incident with findings at these steps; it began at the first."""
+    findings = tuple(
+        Finding(
+            detector="test",
+            symptom=symptom,
+            severity=severity,
+            signal="loss",
+            step=step,
+            tick=step,
+            value=1.0,
+        )
+        for step, symptom, severity in found
+    )
+    at = Moment(tick=found[0][0], step=found[0][0], loss=None)
+    return Incident(
+        number=1,
+        onset=at,
+        peak=at,
+        end=None,
+        last=at,
+        baseline_mean=None,
+        baseline_deviation=None,
+        records=1,
+        incident_class=None,
+        findings=findings,
+        num_findings=len(findings),
+    )
+
+
+def test_a_gradient_spike_long_before_does_not_date_what_came_later() -> None:
+    alarm = Severity.ALARM
+    again = incident_with(
+        (86, Symptom.GRADIENT_SPIKE, alarm),
+        (188, Symptom.NORM_DRIFT, alarm),
+        (189, Symptom.UPDATE_SPIKE, alarm),
+    )
+    assert evidence.onset_of(again) == 188
+    assert [finding.step for finding in evidence.alarms(again)] == [188, 189]
+    slow = incident_with(
+        (86, Symptom.LOSS_SPIKE, Severity.WARN),
+        *((step, Symptom.LOSS_SPIKE, alarm) for step in (100, 160, 220)),
+    )
+    assert evidence.onset_of(slow) == 86
+    assert len(evidence.alarms(slow)) == 3
+
+
+def test_odd_tokens_at_the_onset_explain_what_was_found_there() -> None:
+    alarm = (219, Symptom.ACTIVATION_JUMP, Severity.ALARM)
+    odd = (219, Symptom.ODD_TOKENS, Severity.WARN)
+    assert evidence.has_odd_tokens(incident_with(alarm, odd))
+    assert not evidence.has_odd_tokens(incident_with(alarm))
+    later = (230, Symptom.ODD_TOKENS, Severity.WARN)
+    assert not evidence.has_odd_tokens(incident_with(alarm, later))

@@ -86,7 +86,7 @@ def _add(total: float, values: FloatArray) -> float:
 def _finding(seen: Seen, found: OutOfRange) -> Finding:
     return Finding(
         detector=TokenMix.name,
-        symptom=Symptom.ODD_TOKENS,
+        symptom=Symptom.TEXT_CHANGED,
         severity=Severity.ALARM,
         signal=UNIQUE_TOKEN_SHARE,
         step=seen.step,

@@ -21,6 +21,8 @@ class Refusal:
     step: int
     """The first step."""
     reason: str
+    is_repeated: bool = False
+    """Whether it is a signal that is left out since an earlier refusal: it is only counted."""
 
 
 class Delivery:
@@ -33,12 +35,17 @@ class Delivery:
     def deliver(self, block: Block) -> list[Refusal]:
         """Send a block; what was refused. Raises what the sink raises otherwise."""
         kept = {n: column for n, column in block.columns.items() if n not in self._left_out}
+        repeated = [
+            Refusal(what=name, points=points, step=0, reason="", is_repeated=True)
+            for name in block.columns.keys() - kept.keys()
+            if (points := int(block.columns[name].present.sum()))
+        ]
         block = replace(block, columns=kept)
         try:
             self._send(block)
         except Refused as error:
-            return self._split(block, error)
-        return []
+            return repeated + self._split(block, error)
+        return repeated
 
     def _split(self, block: Block, error: Refused) -> list[Refusal]:
         parts: list[Block] = []

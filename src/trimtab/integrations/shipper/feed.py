@@ -1,7 +1,8 @@
 """Feed: the records and events that one sink has not had yet, in order."""
 
-import sys
 from dataclasses import replace
+
+import numpy as np
 
 from trimtab.core import signals
 from trimtab.core.block import Block
@@ -9,8 +10,9 @@ from trimtab.integrations.shipper.cursor import Cursor
 from trimtab.integrations.shipper.thinning import Thinning
 from trimtab.journal import Follower, RunDirectory
 
-BATCH_RECORDS = 500
-"""Records in one `send`: a position is saved after each, so this is what a kill repeats."""
+BATCH_POINTS, BATCH_RECORDS = 1000, 500
+"""Points and records in one `send`; the position is saved after each. Source: MLflow takes 1,000
+points in a request."""
 
 
 class Feed:
@@ -22,8 +24,7 @@ class Feed:
         self._next_tick = 0 if everything else cursor.next_tick
         self._skip_events = 0 if everything else cursor.num_events
         self._pending = self._batch = Block.empty()
-        # A sink that needs everything gets it at once, so that it never shows half of a run.
-        self._batch_records = sys.maxsize if everything else BATCH_RECORDS
+        self._is_whole = everything
         self.last_clock: float | None = None
         """The clock of the last record in the journal."""
         self.incidents: set[int] = set()
@@ -58,12 +59,7 @@ class Feed:
     def batch(self) -> Block:
         """The next records and events to send; the same ones until `sent` is called."""
         if not len(self._batch) and not self._batch.events:
-            rows = self._batch_records
-            self._batch, self._pending = (
-                (self._pending, Block.empty())
-                if len(self._pending) <= rows
-                else (self._pending[:rows], self._pending[rows:])
-            )
+            self._batch = self._cut()
         return self._batch
 
     def sent(self) -> None:
@@ -73,6 +69,32 @@ class Feed:
     def close(self) -> None:
         """Close the journal."""
         self._follower.close()
+
+    def _cut(self) -> Block:
+        """Take the next batch: one event, or records up to the next event.
+
+        A send that needs several requests may never get through where most replies are lost.
+        """
+        whole, events = self._pending, self._pending.events
+        if self._is_whole:  # all at once, so that such a sink never shows half of a run
+            self._pending = Block.empty()
+            return whole
+        if events and (not len(whole) or events[0].tick <= whole.tick[0]):
+            self._pending = replace(whole, events=events[1:])
+            return replace(Block.empty(), events=events[:1])
+        rows = self._rows_in_batch(whole)
+        if events:
+            rows = min(rows, whole.row_of(events[0].tick))
+        self._pending = replace(whole[rows:], events=events)
+        return replace(whole[:rows], events=())
+
+    def _rows_in_batch(self, waiting: Block) -> int:
+        first = waiting[:BATCH_RECORDS]
+        points = np.zeros(len(first), dtype=np.int64)
+        for name, column in first.columns.items():
+            if name != signals.CLOCK:
+                points += column.present
+        return max(int(np.searchsorted(points.cumsum(), BATCH_POINTS, side="right")), 1)
 
     def _after_cursor(self, block: Block) -> Block:
         events = [event for event in block.events if event.tick >= self._next_tick]

@@ -161,6 +161,8 @@ class Shipment:
         """Refused points are counted, and the first of each kind is a note on the run."""
         for refusal in refusals:
             self.cursor.num_refused += refusal.points
+            if refusal.is_repeated:
+                continue
             message = SECRETS.hide(
                 f"{self.sink.name} refused {refusal.points} points of {refusal.what}, from step "
                 f"{refusal.step} on: {refusal.reason}"

@@ -18,6 +18,9 @@ ALWAYS = frozenset(
 )
 """Signals of which every value is sent."""
 
+NEVER = frozenset({signals.FINGERPRINT, signals.RESUME_AUDIT})
+"""Signals that are no quantity: a checksum and bits make no curve."""
+
 ATTEMPT = "attempt"
 NONFINITE = "nonfinite"
 """Signals that are added: the attempt of each record, and 1 in a record with a value that is not
@@ -34,7 +37,7 @@ class Thinning:
 
     def update(self, block: Block) -> Block:
         """What is sent of a block; blocks come in order, from the first record on."""
-        columns = {name: self._thin(name, block) for name in block.columns}
+        columns = {name: self._thin(name, block) for name in block.columns if name not in NEVER}
         columns[signals.CLOCK] = self._fill_clock(block)
         columns[ATTEMPT] = Column.complete(block.attempt.astype(np.float64))
         odd = np.zeros(len(block), dtype=np.bool_)

@@ -2,11 +2,17 @@
 
 Exactly once: the primary key of a metric is (run, key, timestamp, step, value), and the timestamp
 is the journal's clock. A batch that is sent again is the same rows.
+
+Values that are not finite are left out, and `trimtab/nonfinite` marks their step: MLflow's page
+hides a metric whose last value is NaN, so the loss of a run that diverged would not be shown, and
+an infinity is stored as 1.8e308, which flattens the chart.
 """
 
 import contextlib
+import datetime
 import math
 import os
+import time
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +28,7 @@ from trimtab.integrations.sinks.mlflow_rest import (
     MlflowRest,
 )
 from trimtab.integrations.sinks.rows import tracker_rows
+from trimtab.report.escaping import escape_markdown
 
 KEY = "trimtab.key"
 _PARAMETERS = ("mode", "dtype", "seed", "world", "model", "num_parameters", "optimizers", "torch")
@@ -47,32 +54,33 @@ class MlflowSink:
         """Find the run in MLflow, or create it."""
         self._run, self._memory = run, memory
         memory.values.setdefault("incidents", {})
+        # Each answer is saved at once, so that progress is made where most replies are lost.
         if "run_id" not in memory.values:
-            memory.values["run_id"] = self._given_run or self._find_or_create()
+            found = self._get_run(self._given_run) if self._given_run else self._find_or_create()
+            memory.values["run_id"] = run_id = str(found["run_id"])
+            memory.values["artifact_uri"] = str(found.get("artifact_uri", ""))
+            experiment = f"{self._rest.address}/#/experiments/{found.get('experiment_id', '0')}"
+            memory.values["link"] = f"{experiment}/runs/{run_id}"
             memory.save()
         self._run_id = str(memory.values["run_id"])
-        info = self._rest.get("runs/get", run_id=self._run_id).require_success().json()
-        found = info.get("run", {}).get("info", {})
-        self._artifact_uri = str(found.get("artifact_uri", ""))
-        experiment = found.get("experiment_id", "0")
-        link = f"{self._rest.address}/#/experiments/{experiment}/runs/{self._run_id}"
-        memory.values["link"] = link
-        memory.save()
-        with contextlib.suppress(Refused):  # parameters cannot change: those of the start stay
-            self._log(params=self._parameters())
-        self._set_status(RunStatus.RUNNING)
+        if not memory.values.get("has_parameters"):
+            with contextlib.suppress(Refused):  # those of an earlier launch stay: they are fixed
+                self._log(params=self._parameters())
+            memory.values["has_parameters"] = True
+            memory.save()
 
     def send(self, block: Block) -> None:
         """Send metrics in batches, and incidents as tags."""
         metrics = [
             {
                 "key": name,
-                "value": _number(value),
+                "value": value,
                 "timestamp": round(1000 * row.clock),
                 "step": row.step,
             }
             for row in tracker_rows(block)
             for name, value in row.values.items()
+            if math.isfinite(value)
         ]
         for start in range(0, len(metrics), MAX_METRICS):
             self._log(metrics=metrics[start : start + MAX_METRICS])
@@ -86,19 +94,27 @@ class MlflowSink:
         """Nothing is due by the clock."""
 
     def finish(self, status: RunStatus) -> None:
-        """Attach the post-mortems."""
+        """Attach the post-mortems and describe the run; the status came as an event."""
         stored = True
         for path in sorted(self._run.home.glob("incidents/*/postmortem.*")):
             name = f"trimtab/{path.parent.name}/{path.name}"
-            stored = stored and self._rest.put_artifact(self._artifact_uri, name, path.read_bytes())
+            uri = str(self._memory.values.get("artifact_uri", ""))
+            stored = stored and self._rest.put_artifact(uri, name, path.read_bytes())
         if not stored:
             self._log(tags={"trimtab.postmortems": f"on the training machine: {self._run.home}"})
-        self._set_status(status)
+        lines = self._memory.values["incidents"].get("lines", {})
+        if lines and not self._given_run:
+            text = "\n".join(f"- {escape_markdown(lines[number])}" for number in sorted(lines))
+            self._log(tags={"mlflow.note.content": f"Incidents:\n\n{text}"[:MAX_TAG_CHARS]})
 
     def close(self) -> None:
         """Nothing stays open."""
 
-    def _find_or_create(self) -> str:
+    def _get_run(self, run_id: str) -> dict[str, Any]:
+        found = self._rest.get("runs/get", run_id=run_id).require_success().json()
+        return dict(found["run"]["info"])
+
+    def _find_or_create(self) -> dict[str, Any]:
         """The run with our key; creating one is not idempotent, so the key is saved first."""
         memory = self._memory
         if KEY not in memory.values:
@@ -115,19 +131,22 @@ class MlflowSink:
             },
         )
         for run in found.get("runs", []):
-            return str(run["info"]["run_id"])
+            return dict(run["info"])
         made = self._rest.post(
             "runs/create",
             {
                 "experiment_id": experiment,
                 "run_name": self._run.name,
+                "start_time": _began(self._run.manifest.get("began")),
                 "tags": [
                     {"key": KEY, "value": key},
+                    {"key": "trimtab.status", "value": RunStatus.RUNNING.value},
+                    {"key": "mlflow.source.name", "value": "trimtab"},
                     {"key": "trimtab.version", "value": str(self._run.manifest.get("trimtab"))},
                 ],
             },
         )
-        return str(made["run"]["info"]["run_id"])
+        return dict(made["run"]["info"])
 
     def _experiment(self) -> str:
         given = os.environ.get("MLFLOW_EXPERIMENT_ID")
@@ -136,7 +155,10 @@ class MlflowSink:
             return given or "0"
         reply = self._rest.get("experiments/get-by-name", experiment_name=name)
         if reply.status == 404:
-            return str(self._rest.post("experiments/create", {"name": name})["experiment_id"])
+            # Without the kind, MLflow 3 shows a new experiment as one of prompts and agents.
+            kind = {"key": "mlflow.experimentKind", "value": "custom_model_development"}
+            made = self._rest.post("experiments/create", {"name": name, "tags": [kind]})
+            return str(made["experiment_id"])
         return str(reply.require_success().json()["experiment"]["experiment_id"])
 
     def _parameters(self) -> dict[str, str]:
@@ -148,6 +170,7 @@ class MlflowSink:
         before = incidents.get("worst_rank", 0)
         incidents["worst_rank"] = max(before, news.rank)
         incidents["count"] = max(incidents.get("count", 0), news.number)
+        incidents.setdefault("lines", {})[f"{news.number:04d}"] = news.describe()
         tags = {
             "trimtab.incidents": str(incidents["count"]),
             f"trimtab.incident.{news.number:04d}": news.describe()[:MAX_TAG_CHARS],
@@ -159,7 +182,9 @@ class MlflowSink:
     def _set_status(self, status: RunStatus) -> None:
         self._log(tags={"trimtab.status": status.value})
         if not self._given_run:  # the status of the user's own run is the user's
-            self._rest.post("runs/update", {"run_id": self._run_id, "status": _STATUS[status]})
+            update = {"run_id": self._run_id, "status": _STATUS[status]}
+            end = {"end_time": round(1000 * time.time())} if status.is_over else {}
+            self._rest.post("runs/update", update | end)
 
     def _log(
         self,
@@ -176,13 +201,14 @@ class MlflowSink:
         self._rest.post("runs/log-batch", values)
 
 
+def _began(text: Any) -> int:
+    """The start of the run in milliseconds, as its manifest has it."""
+    try:
+        return round(1000 * datetime.datetime.fromisoformat(text).timestamp())
+    except (TypeError, ValueError):
+        return round(1000 * time.time())
+
+
 def _pairs(values: dict[str, str] | None, limit: int) -> list[dict[str, str]]:
     pairs = [{"key": key, "value": value} for key, value in (values or {}).items()]
     return pairs[:limit]
-
-
-def _number(value: float) -> float | str:
-    """As MLflow's JSON has it; an infinity is stored as 1.8e308, so `nonfinite` marks it."""
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

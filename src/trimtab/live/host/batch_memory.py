@@ -42,7 +42,7 @@ COUNT_AT_ONCE = 1 << 16
 """Tokens that are counted at once, and at least as many as the vocabulary has: to clear and add
 its counts then costs less than to count."""
 
-DATA_SYMPTOMS = (Symptom.ODD_TOKENS, Symptom.REPEATED_BATCH)
+DATA_SYMPTOMS = (Symptom.ODD_TOKENS, Symptom.TEXT_CHANGED, Symptom.REPEATED_BATCH)
 
 NOT_KEPT = (
     "trimtab: the batches of incident %d are not known, so its report cannot name sequences and "

@@ -4,6 +4,7 @@ No tracker is imported here and no socket is opened: the process gets the run di
 settings, and follows the journal by itself (`trimtab.integrations.shipper`).
 """
 
+import atexit
 import contextlib
 import json
 import os
@@ -26,7 +27,7 @@ _RANK_SETTINGS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_POR
 """A library in the shipper must not take itself for a rank."""
 
 _running: list["subprocess.Popen[bytes]"] = []
-"""Shippers that outlive their guard; kept so that Python does not warn about them."""
+"""Shippers that outlive their guard; polled when the next one ends, so that none is a zombie."""
 
 
 class ShipProcess:
@@ -121,6 +122,15 @@ def with_sinks(config: Config, ship: Sequence[str]) -> Config:
 
 
 _started: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def _leave_running() -> None:
+    # They are meant to outlive this process; Python would warn about each.
+    for process in _running:
+        process.returncode = process.poll() or 0
+
+
+atexit.register(_leave_running)
 
 
 def _release_in_child() -> None:

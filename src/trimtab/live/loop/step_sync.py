@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
+from trimtab.core import signals
 from trimtab.core.config import LiveConfig
 from trimtab.core.errors import NonFiniteRun, RestoreError
 from trimtab.live.host.in_flight import InFlight
@@ -27,8 +28,8 @@ from trimtab.live.protect.gate import Decision, Gate
 from trimtab.live.protect.gate_reporter import VOTE
 from trimtab.live.ranks.rank_group import RankGroup
 from trimtab.live.ranks.rank_sync import RankSync
-from trimtab.live.ranks.rank_vote import OUT
-from trimtab.live.recover.rank_orders import NAMES, RankOrders, digits
+from trimtab.live.ranks.rank_vote import OUT, value_and_rank
+from trimtab.live.recover.rank_orders import FIELDS, NAMES, RankOrders, digits
 from trimtab.live.shield import Shields, log
 
 
@@ -113,7 +114,7 @@ class StepSync:
     ) -> Decision | None:
         """Meet for one update; `earlier` is the decision about the step's first optimizer."""
         ranks, gate = self.ranks, self._gate
-        ranks.extra = None if self.orders is None else self.orders.vector()
+        ranks.extra = None if self.orders is None else self.orders.to_send(ranks.group.rank)
         chunk, riding = self._slow.chunks.pop()
         total = ranks.sum(measured.head, riding, is_alone=is_alone)
         decision = None
@@ -131,7 +132,11 @@ class StepSync:
         names, report = ((), ()) if decision is None else decision.values()
         has_voted = decision is not None and note.num_meetings == 0
         if has_voted and ranks.extra is not None and ranks.agreed is not None:
-            names, report = (*names, *NAMES), (*report, digits(ranks.agreed))
+            whole, rest = ranks.agreed[: len(FIELDS)], ranks.agreed[len(FIELDS) :]
+            names, report = (*names, *NAMES), (*report, digits(whole))
+            if len(rest):
+                names += (signals.MAX_RANK_GRAD, signals.MAX_GRAD_RANK)
+                report += (value_and_rank(rest),)
         note.num_meetings += 1
         label = Label(note=note, chunk=chunk, report_names=names)
         with self._shields.numbers.guarding("arrivals"):

@@ -18,6 +18,12 @@ from trimtab.live.shield import log
 VOTE = "vote"
 """The name of what the ranks agreed on; the rule names the other values of a report."""
 
+OF_RANKS = (
+    *(signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK),
+    *(signals.MAX_RANK_GRAD, signals.MAX_GRAD_RANK),
+)
+"""What a report may name of a single rank."""
+
 LOG_EVERY = 10
 """Of steps discarded in a row the first is logged, then every 10th; all are journalled."""
 
@@ -49,7 +55,7 @@ class GateReporter:
         is_discarded = report[VOTE] == DISCARD
         self._in_a_row = self._in_a_row + 1 if is_discarded else 0
         decided = {signals.DISCARDED: float(is_discarded)}
-        for name in (signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK):
+        for name in OF_RANKS:
             if name in report:
                 decided[name] = report[name]
         if is_discarded:

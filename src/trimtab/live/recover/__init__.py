@@ -15,5 +15,6 @@ inputs.py       what the user gives: schedulers and other state, refused if it c
 decide/         what to do, on the first rank
 paired_probe.py known-good batches through the present weights
 traceless.py    forward passes that leave no trace
-quarantine.py   data positions that are passed over, also after a relaunch
+quarantine.py   data positions and sources that are passed over, also after a relaunch
+rollback_report.py a rollback in the log and the journal
 """

@@ -38,6 +38,8 @@ class Order:
     lr_factor: float | None = None
     """Multiply the learning rate by this for some time after returning."""
     probe: tuple[ProbeStep, ...] = ()
+    watch_ranks: bool | None = None
+    """Begin or end to measure each rank's own gradients."""
     exit_code: int | None = None
     """End the run with this code."""
     reason: str = ""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from trimtab.live.measure.local_gradients import LocalGradients
 from trimtab.live.recover.order import Order, from_bytes, to_bytes
 
 FIELDS = (
@@ -35,8 +36,12 @@ NOT_KNOWN = 1
 class RankOrders:
     """What this rank sends, and what the ranks have agreed on."""
 
-    def __init__(self, device: torch.device, is_first: Callable[[], bool]) -> None:
+    def __init__(
+        self, device: torch.device, is_first: Callable[[], bool], local_gradients: LocalGradients
+    ) -> None:
         self._device = device
+        self.local_gradients = local_gradients
+        """Measured while a rank is suspected; then its largest rides along as well."""
         self._is_first = is_first
         """Whether this is the rank that decides; ranks may be found only at the first update."""
         self._mine = dict.fromkeys(FIELDS, 0) | {"slots": NOT_KNOWN, "oldest": NOT_KNOWN}
@@ -68,6 +73,11 @@ class RankOrders:
             numbers = [self._mine[name] for name in FIELDS]
             self._vector = torch.tensor(numbers, dtype=torch.int64, device=self._device)
         return self._vector
+
+    def to_send(self, rank: int) -> torch.Tensor:
+        """What rides along with this rank's vote; as long on all ranks."""
+        local = self.local_gradients
+        return torch.cat((self.vector(), local.pop(rank))) if local.is_armed else self.vector()
 
     def read(self, values: Mapping[str, float]) -> None:
         """What the ranks have agreed on has reached the host."""

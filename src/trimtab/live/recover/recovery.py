@@ -20,13 +20,15 @@ from trimtab.core.rollbacks import RECOVERY
 from trimtab.journal.exit_request import ExitRequest, RunExit
 from trimtab.live.loop.step_loop import StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
+from trimtab.live.measure.local_gradients import LocalGradients
+from trimtab.live.optimizers import parameters_of
 from trimtab.live.recover.decide.controller import Controller
 from trimtab.live.recover.decide.run_view import RunView, rate_ratio, settings_now, settings_of
 from trimtab.live.recover.inputs import require_schedulers
-from trimtab.live.recover.order import Order, as_ranges
+from trimtab.live.recover.order import Order
 from trimtab.live.recover.paired_probe import PairedProbe, no_batch_loss
-from trimtab.live.recover.quarantine import add_to_quarantine
 from trimtab.live.recover.rank_orders import RankOrders
+from trimtab.live.recover.rollback_report import report_rollback
 from trimtab.live.recover.snapshots import Snapshots
 from trimtab.live.shield import Shield, log
 from trimtab.restore.snapshot import Snapshot
@@ -65,7 +67,12 @@ class Recovery:
         self._quarantined = set(quarantined if agreed is None else agreed)
         self._quarantine_file = quarantine_file
         self._pass_over()
-        self._rank_orders = RankOrders(monitor.meter.device, lambda: self._is_first_rank)
+        device = monitor.meter.device
+        self._rank_orders = RankOrders(
+            device,
+            lambda: self._is_first_rank,
+            LocalGradients(parameters_of(state.optimizers), device),
+        )
         monitor.sync.orders = self._rank_orders
         self.snapshots = Snapshots(state, self.tape, monitor, self._rank_orders, config)
         self._orders: list[Order] = []
@@ -155,6 +162,9 @@ class Recovery:
         for order in orders:
             if order.exit_code is not None:
                 self._stop(order, RunExit(order.exit_code))
+            if order.watch_ranks is not None:
+                local = self._rank_orders.local_gradients
+                local.arm() if order.watch_ranks else local.disarm()
             if order.release:
                 monitor.holds.release(order.release)
             if order.hold_at is not None:
@@ -197,6 +207,7 @@ class Recovery:
             settings=partial(settings_now, holds, self.state, step),
             settings_at=lambda: [settings_of(slot) for slot in ring.kept],
             rate_ratio=partial(rate_ratio, holds, self.state),
+            world=self._monitor.sync.ranks.world,
             source_at=self.tape.source_at,
             can_probe=self._can_probe and not self._probe.has_failed,
         )
@@ -279,7 +290,14 @@ class Recovery:
             ) from error
         self.on_return(slot.step)
         if self._is_first_rank:
-            self._report(slot, order, came_from)
+            report_rollback(
+                order,
+                came_from,
+                slot.step,
+                monitor.recorder,
+                monitor.shields.host,
+                self._quarantine_file,
+            )
         # The last thing of all: everything else may draw random numbers.
         slot.put_random_state()
 
@@ -312,39 +330,4 @@ class Recovery:
         if self._is_first_rank:
             log.warning(
                 "trimtab: no rollback to step %d: %s; training continues", order.to, problem
-            )
-
-    def _report(self, slot: Snapshot, order: Order, came_from: int) -> None:
-        lost = came_from - slot.step
-        log.warning(
-            "trimtab: rolled back from step %d to step %d (%d steps are done again)%s%s%s%s",
-            came_from,
-            slot.step,
-            lost,
-            f"; data positions skipped: {len(order.skip)}" if order.skip else "",
-            f"; source left out: {order.quarantine}" if order.quarantine else "",
-            f"; held: {', '.join(order.hold)}" if order.hold else "",
-            f"; {order.reason}" if order.reason else "",
-        )
-        recorder, shield = self._monitor.recorder, self._monitor.shields.host
-        if recorder is None:
-            return
-        with shield.guarding("rollback"):
-            facts = {
-                "from": came_from,
-                "to": slot.step,
-                "skip": as_ranges(order.skip),
-                "hold": list(order.hold),
-                **({} if order.quarantine is None else {"source": order.quarantine}),
-                "reason": order.reason,
-                "steps_lost": lost,
-            }
-            recorder.rolled_back(slot.step, facts)
-        with shield.guarding("quarantine"):
-            add_to_quarantine(
-                self._quarantine_file,
-                order.skip,
-                order.quarantine,
-                step=slot.step,
-                reason=order.reason,
             )

@@ -112,13 +112,20 @@ def cost(act: Act, situation: Situation, reading: Reading | None, ahead: int = L
     if act is Act.HOLD:
         return harm_so_far(situation) + rest
     if act is Act.RELAUNCH:
-        began = situation.resumed_at if situation.family is Family.RESUME else situation.target
+        began = _relaunch_from(situation)
         lost = CHECKPOINT_STEPS if began is None else situation.step - began
         return lost + RELAUNCH_STEPS + rest
     if situation.target is None:
         return math.inf
     price = SKIP_STEPS if act in SKIPPING else LOWER_LR_STEPS if act is Act.LOWER_LR else 0.0
     return situation.step - situation.target + price + rest
+
+
+def _relaunch_from(situation: Situation) -> int | None:
+    """The step from which on a relaunch does steps again."""
+    if situation.suspect_rank is not None:  # what it did wrong did not reach the weights
+        return max(situation.slots, default=None)
+    return situation.resumed_at if situation.family is Family.RESUME else situation.target
 
 
 def _next_best(act: Act, situation: Situation, reading: Reading | None, ahead: int) -> float:

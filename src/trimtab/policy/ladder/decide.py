@@ -14,7 +14,7 @@ from trimtab.policy.ladder.costs import cost, shows_in_loss
 from trimtab.policy.ladder.decision import Decision, Option
 from trimtab.policy.ladder.reading import Reading, reading_of
 from trimtab.policy.ladder.situation import ROLLBACKS, SKIPPING, Act, Situation
-from trimtab.policy.symptoms import STATE_FAMILIES, Family, traits_of
+from trimtab.policy.symptoms import PASSIVE, STATE_FAMILIES, Family, traits_of
 
 STUCK = 16
 """Of the last 20 steps: so few reach the weights that the run does not train."""
@@ -22,7 +22,6 @@ STUCK = 16
 BAD_IN_A_ROW = 3
 """Steps in a row that are discarded or not finite, and a probe does not wait any longer."""
 
-_PASSIVE = frozenset({Family.GRADIENT, Family.OTHER, Family.SLOW})
 _READ_BY_PROBE = frozenset({Family.LOSS, Family.NONFINITE})
 
 
@@ -54,7 +53,7 @@ def _too_early(
     family, harmed = situation.family, reading is not None and not reading.is_healthy
     if situation.bad_recently >= STUCK or harmed or situation.suspect_rank is not None:
         return None
-    if family in _PASSIVE:
+    if family in PASSIVE:
         return f"{family}: nothing to do unless the loss or the weights follow", None
     if situation.batch_was_odd and not situation.unplanned and family in STATE_FAMILIES:
         return "the batch of that very step was odd, and the next ones were not", None
@@ -147,6 +146,8 @@ def _refusal(act: Act, situation: Situation, reading: Reading | None, config: La
             return "every snapshot is from after the resume"
         if situation.rollbacks >= config.max_rollbacks:
             return f"{situation.rollbacks} rollbacks in {config.window_steps} steps already"
+        if situation.suspect_rank is not None and not harmed and situation.bad_recently < STUCK:
+            return "a rank that computes wrongly goes on after a rollback"
         if _is_one_slow_signal(situation) and not harmed and situation.bad_recently < STUCK:
             return "one slow signal alone"
     if act in SKIPPING:

@@ -1,5 +1,6 @@
 """Who may be to blame: a data source that came with the trouble, or a rank that differs."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,9 +12,9 @@ MIN_RISE, MAX_BEFORE = 0.25, 0.25
 most it came before: what was common and did no harm is not to blame. Chosen: a source of a usual
 mix varies by less than this over 8 batches only if it is common."""
 
-MIN_TIMES = 4
-"""Odd steps that must name the same rank. Source: with 2 ranks, 4 agree by chance once in 8 times,
-so all steps since the onset count, and each must be odd by itself; with 8 ranks once in 512."""
+BY_CHANCE = 1e-3
+"""How likely so many odd steps may name one rank by chance. Chosen: a relaunch costs a few steps,
+and looking at ranks begins only where odd steps recur."""
 
 
 def suspect_source(before: Sequence[str | None], since: Sequence[str | None]) -> str | None:
@@ -35,6 +36,16 @@ def suspect_source(before: Sequence[str | None], since: Sequence[str | None]) ->
     return most
 
 
-def suspect_rank(named: Sequence[int]) -> int | None:
-    """The rank that every odd step names; None if they differ or are few."""
-    return named[0] if len(named) >= MIN_TIMES and len(set(named)) == 1 else None
+def suspect_rank(named: Sequence[int], world: int) -> int | None:
+    """The rank that odd steps name more often than chance would; None if there is none.
+
+    `named` has the rank that each odd step names: the one whose loss or gradient was largest.
+    """
+    if not named or world < 2:
+        return None
+    rank, times = Counter(named).most_common(1)[0]
+    total, share = len(named), 1 / world
+    at_least = sum(
+        math.comb(total, k) * share**k * (1 - share) ** (total - k) for k in range(times, total + 1)
+    )
+    return rank if world * at_least <= BY_CHANCE else None

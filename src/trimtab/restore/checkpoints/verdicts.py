@@ -32,6 +32,7 @@ _PASSING_SYMPTOMS = HARMLESS | {
     Symptom.REPEATED_BATCH,
     Symptom.OTHER_BATCH,
     Symptom.ODD_TOKENS,
+    Symptom.TEXT_CHANGED,
 }
 """What concerns a batch or the clock: if the loss does not show it, the weights are not hurt."""
 

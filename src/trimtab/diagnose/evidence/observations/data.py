@@ -77,7 +77,11 @@ def few_distinct_tokens(unique_token_share: SignalView) -> Seen:
     return Seen(low < -4.5, f"share of distinct tokens {low:.1f} sigma from the usual")
 
 
-@observation("The kind of text changes for good", source="token statistics of a mix")
+@observation(
+    "The kind of text changes for good",
+    source="token statistics of a mix",
+    symptoms=(Symptom.TEXT_CHANGED,),
+)
 def text_changed(
     token_rarity: SignalView, unique_token_share: SignalView, resumed: bool
 ) -> Seen | None:

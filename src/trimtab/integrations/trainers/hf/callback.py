@@ -21,6 +21,7 @@ from trimtab.integrations.trainers.adapter import TrainerAdapter, find_caller
 from trimtab.integrations.trainers.hf.checkpoints import (
     DataMark,
     load_guard_file,
+    resumed_folder,
     write_guard_file,
 )
 from trimtab.integrations.trainers.hf.counters import TrainerCounters, traceless_metrics
@@ -175,10 +176,11 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
     # Where the run is.
 
     def _begin_data(self, args: Any, state: Any) -> EpochBatches:
-        position, to_drop = state.global_step * args.gradient_accumulation_steps, 0
-        if self._resumed is not None and not args.ignore_data_skip:
-            position, to_drop = self._resumed.position, self._resumed.skipped
-        return EpochBatches(self._trainer, self._adapter, position, to_drop)
+        mark = self._resumed
+        if mark is None or args.ignore_data_skip:
+            position = state.global_step * args.gradient_accumulation_steps
+            mark = DataMark(position=position, skipped=0)
+        return EpochBatches(self._trainer, self._adapter, mark, resumed_folder(self._trainer))
 
     def _mark(self, guard: Guard) -> DataMark:
         if guard.recovery is not None:

@@ -11,19 +11,24 @@ from collections.abc import Iterator
 from typing import Any
 
 from trimtab.integrations.trainers.adapter import TrainerAdapter
+from trimtab.integrations.trainers.hf.checkpoints import DataMark
 from trimtab.live.shield import log
 
 
 class EpochBatches:
     """Hands out batches step by step; a new iterator is a new epoch."""
 
-    def __init__(self, trainer: Any, adapter: TrainerAdapter, position: int, to_drop: int) -> None:
-        """Begin with the batch at `position`, after this many more of the Trainer's batches."""
+    def __init__(
+        self, trainer: Any, adapter: TrainerAdapter, mark: DataMark, resumed: str | None = None
+    ) -> None:
+        """Begin at a mark; `resumed` is the checkpoint that it is from."""
         self._trainer = trainer
         self._adapter = adapter
-        self._position: int | None = position
+        self._position: int | None = mark.position
         """The position of the first batch of the run, until it is handed out."""
-        self._to_drop = to_drop
+        self._to_drop = mark.skipped
+        """Batches that the Trainer does not know of, so it would read them again."""
+        self._resumed = resumed if mark.skipped else None
         self._iterator: Any = None
         self._batches: Iterator[Any] = iter(())
         self._size: _EpochSize | None = None
@@ -60,6 +65,10 @@ class EpochBatches:
             position, self._position = self._position, None
             loader = self._trainer.callback_handler.train_dataloader
             found = self._adapter.next_batches(loader, self._batches, size, position=position)
+        if self._resumed is not None:
+            # The Trainer does this where it knows that it begins within an epoch.
+            self._trainer._load_rng_state(self._resumed)
+            self._resumed = None
         if self._size is not None:
             self._size.add(len(found), is_short=0 < len(found) < size)
             self._trainer.control.should_epoch_stop |= not found
@@ -84,7 +93,7 @@ class EpochBatches:
             state.epoch = whole + rest / self._size
 
     def _dropping(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        """What is left of an iterator: a resume skips as if no batch had been left out before."""
+        """What is left of an iterator."""
         while self._to_drop:
             if next(iterator, None) is None:
                 return

@@ -15,6 +15,7 @@ from typing import Any
 from lightning.pytorch import Trainer
 from lightning.pytorch.loops.fetchers import _DataFetcher
 
+from trimtab.integrations.trainers.used_gradients import hidden_gradients
 from trimtab.live.guard import Guard
 from trimtab.live.loop.step_iterator import StepIterator
 from trimtab.live.shield import log
@@ -151,19 +152,11 @@ class GuardedFetcher(_DataFetcher):  # type: ignore[misc]
 
     def _next_step(self, size: int) -> Iterator[Fetched]:
         """The boundary between two steps; the run may have gone back when this returns."""
-        recovery, model = self._guard.recovery, self._trainer.strategy.model
-        if recovery is None or model is None:
+        model = self._trainer.strategy.model
+        if self._guard.recovery is None or model is None:
             return iter(self._steps.next_step(size) or ())
-        # Lightning clears gradients before the next backward pass, not after a step. Those that
-        # were used need no place in a snapshot, but a hook of the user may still look at them.
-        attempt = recovery.attempt
-        used = [(p, p.grad) for p in model.parameters() if p.grad is not None]
-        for parameter, _ in used:
-            parameter.grad = None
-        step = self._steps.next_step(size)
-        for parameter, gradient in used if recovery.attempt == attempt else ():
-            parameter.grad = gradient
-        return iter(step or ())
+        with hidden_gradients(model.parameters()):
+            return iter(self._steps.next_step(size) or ())
 
     def _note(self, fetched: Fetched) -> None:
         """Count what was skipped before this batch, and whether anything comes after it."""
@@ -185,7 +178,10 @@ class GuardedFetcher(_DataFetcher):  # type: ignore[misc]
         if num_batches <= 0:
             return
         if num_batches % self._trainer.accumulate_grad_batches == 0:
-            self._trainer.fit_loop.epoch_loop.batch_progress.increment_by(num_batches)
+            progress = self._trainer.fit_loop.epoch_loop.batch_progress
+            for count in (progress.total, progress.current):
+                for name in ("ready", "started", "processed", "completed"):
+                    setattr(count, name, getattr(count, name) + num_batches)
         else:  # counting them would move the limits of steps
             log.warning(
                 "trimtab: %d skipped batches are no whole steps, so batch numbers of this epoch "

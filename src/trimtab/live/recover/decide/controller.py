@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trimtab.core import signals
 from trimtab.core.builder import Record
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.ladder_config import LadderConfig
@@ -22,6 +21,7 @@ from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.acting import ORDER_BOUNDARIES, Acting
 from trimtab.live.recover.decide.asking import Asking
 from trimtab.live.recover.decide.probing import PROBE_AGE, Probing
+from trimtab.live.recover.decide.rank_watch import RankWatch
 from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory
 from trimtab.live.recover.decide.run_view import RunView
 from trimtab.live.recover.decide.situations import situation_of
@@ -32,7 +32,7 @@ from trimtab.policy.ladder.decision import Decision
 from trimtab.policy.ladder.decision_log import DecisionLog, read_decisions
 from trimtab.policy.ladder.origins import FACT
 from trimtab.policy.ladder.situation import Act, Situation
-from trimtab.policy.ladder.suspects import suspect_rank, suspect_source
+from trimtab.policy.ladder.suspects import suspect_source
 
 DATING_BOUNDARIES = 8
 """Boundaries that detectors have to date harm which the canary has found: they know where it began,
@@ -51,8 +51,6 @@ class _Watched:
     """Steps since the alarm at which to decide next; None if it is left alone."""
     reading: float | None = None
     reading_waited: int = -1
-    has_named_rank: bool = False
-    """Whether it was decided upon with a rank that is to blame."""
 
 
 class Controller:
@@ -84,6 +82,7 @@ class Controller:
         self._suspicion: tuple[Situation, int] | None = None
         """Harm that only the canary has found; detectors may date it up to this boundary."""
         self._probing = Probing(recorder, order, config.canary_share)
+        self._rank_watch = RankWatch(order)
         self._asking = Asking(recorder, config.approve_seconds)
 
     def planned_change(self, step: int) -> None:
@@ -118,6 +117,10 @@ class Controller:
         if remedy is not None:
             self._check(remedy, view)
             return
+        bad_rank = self._rank_watch.look(self._recorder.recent, view, self._boundary)
+        if bad_rank is not None:
+            self._decide_by_reading(bad_rank, view)
+            return
         is_watching, oldest = False, None
         for incident in incidents:
             watched = self._watched.setdefault(incident.number, _Watched())
@@ -126,8 +129,8 @@ class Controller:
             if self._is_due(incident, watched, view) and self._decide(incident, watched, view):
                 return
             if watched.look_at is not None:
-                is_watching = True
-                oldest = min(oldest or incident.onset.step, incident.onset.step)
+                is_watching, onset = True, evidence.onset_of(incident)
+                oldest = onset if oldest is None else min(oldest, onset)
         self._keep_before(oldest)
         if is_watching:
             self._suspicion = None
@@ -155,21 +158,12 @@ class Controller:
         in_a_row, recently = evidence.count_bad(self._recorder.recent)
         if in_a_row == BAD_IN_A_ROW or recently == STUCK:
             watched.look_at = 0
-        if not watched.has_named_rank and self._names_rank(incident):
-            watched.has_named_rank, watched.look_at = True, 0
         return watched.look_at is not None and view.step - found[0].step >= watched.look_at
-
-    def _names_rank(self, incident: Incident) -> bool:
-        """Whether the odd steps since the onset name one rank."""
-        recent = self._recorder.recent
-        if not recent or signals.MAX_LOSS_RANK not in recent[-1].signals:
-            return False
-        return suspect_rank(evidence.odd_ranks(recent, incident.onset.step)) is not None
 
     def _decide(self, incident: Incident, watched: _Watched, view: RunView) -> bool:
         """Decide about an incident; whether anything was ordered."""
         records = self._recorder.recent
-        if not evidence.oddity(records, incident.onset.step).is_known:
+        if not evidence.oddity(records, evidence.onset_of(incident)).is_known:
             return False  # the next two records tell whether it was the batch
         situation = self._complete(
             situation_of(
@@ -203,7 +197,7 @@ class Controller:
         )
         rollbacks, skipped = self._history.spent(self._boundary)
         recent = self._recorder.recent
-        rank = suspect_rank(evidence.odd_ranks(recent, situation.onset))
+        rank = self._rank_watch.suspect
         began = situation.onset - situation.margin  # the onset may be judged late
         sources = evidence.sources(recent, began, view.source_at)
         return dataclasses.replace(

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 
 from trimtab.core import signals
 from trimtab.core.builder import Record
-from trimtab.core.findings import Finding, Severity
+from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident
+from trimtab.policy.symptoms import PASSIVE, traits_of
 
 DATED_DETECTORS = frozenset({"state-jump", "non-finite", "counters"})
 """Their findings are at the step of the fault."""
+
+PAST_STEPS = 50
+"""A spike of the gradient that came longer before than this does not date what came later, also
+where it has opened the incident. Source: textbook, "back within 50 steps"."""
 
 ODD_SIGMAS = 4.0
 """A loss this many deviations above the median is that of an odd batch. Source: hard batches that
@@ -41,9 +46,27 @@ class BatchOddity:
 
 
 def alarms(incident: Incident) -> list[Finding]:
-    """The findings that make it an incident."""
+    """The findings that make it an incident, without passive ones that are long past."""
     found = [finding for finding in incident.findings if finding.severity is Severity.ALARM]
-    return found or list(incident.findings)
+    found = sorted(found or incident.findings, key=lambda finding: finding.step)
+    active = [one.step for one in found if traits_of(one.symptom).family not in PASSIVE]
+    first = active[0] - PAST_STEPS if active else 0
+    return [finding for finding in found if finding.step >= first]
+
+
+def onset_of(incident: Incident) -> int:
+    """Where the present trouble of an incident began."""
+    onset, first = incident.onset.step, alarms(incident)[0].step
+    return first if first - onset > PAST_STEPS else onset
+
+
+def has_odd_tokens(incident: Incident) -> bool:
+    """Whether the tokens of the batch at the onset were unlike those before."""
+    onset = onset_of(incident)
+    return any(
+        finding.symptom == Symptom.ODD_TOKENS and abs(finding.step - onset) <= 1
+        for finding in incident.findings
+    )
 
 
 def signals_of(findings: Sequence[Finding]) -> tuple[str, ...]:
@@ -133,19 +156,36 @@ def positions_since(records: Sequence[Record], step: int, next_position: int) ->
     return tuple(range(min(starts), next_position)) if starts else ()
 
 
-def odd_ranks(records: Sequence[Record], onset: int) -> list[int]:
-    """The rank that each odd step since the onset names: its loss was far above the others'."""
-    usual = usual_loss(records, onset)
-    if usual is None:
-        return []
-    limit = usual[0] + ODD_SIGMAS * usual[1]
+def odd_gradients(recent: Sequence[Record], records: Sequence[Record]) -> list[Record]:
+    """The recent records whose gradient was far above usual, or which were discarded."""
+    limit = _limit(records, signals.GRAD_NORM)
+    return [
+        record
+        for record in recent
+        if is_bad(record) or not record.signals.get(signals.GRAD_NORM, 0.0) <= limit
+    ]
+
+
+def odd_ranks(recent: Sequence[Record], records: Sequence[Record]) -> list[int]:
+    """The rank that each odd step names: its loss was far above that of all ranks."""
+    limit = _limit(records, signals.LOSS)
     return [
         int(record.signals[signals.MAX_LOSS_RANK])
-        for record in records
-        if record.step >= onset
-        and signals.MAX_LOSS_RANK in record.signals
+        for record in recent
+        if signals.MAX_LOSS_RANK in record.signals
         and not record.signals.get(signals.MAX_RANK_LOSS, 0.0) <= limit
     ]
+
+
+def _limit(records: Sequence[Record], name: str) -> float:
+    """What is odd of a signal: far above its median; inf if too little is known."""
+    values = [record.signals[name] for record in records if name in record.signals]
+    values = [value for value in values if math.isfinite(value)]
+    if len(values) < MIN_USUAL:
+        return math.inf
+    middle = statistics.median(values)
+    spread = 1.4826 * statistics.median(abs(value - middle) for value in values)
+    return middle + ODD_SIGMAS * spread
 
 
 def precision_note(records: Sequence[Record], onset: int) -> str:

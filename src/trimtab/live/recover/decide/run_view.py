@@ -27,6 +27,8 @@ class RunView:
     """The settings of each snapshot."""
     rate_ratio: Callable[[], float | None]
     """The planned learning rate divided by the one that is held; None if none is held."""
+    world: int
+    """How many ranks there are."""
     source_at: Callable[[int], str | None]
     """The data source of the batch at a position, where batches name theirs."""
     can_probe: bool

@@ -28,7 +28,7 @@ def situation_of(
     names = evidence.signals_of(found)
     family = family_of(symptoms)
     deciding = [one for one in found if traits_of(one.symptom).family is family]
-    onset = incident.onset.step
+    onset = evidence.onset_of(incident)
     in_a_row, recently = evidence.count_bad(records)
     excess = evidence.loss_excess(records, onset)
     situation = Situation(
@@ -39,7 +39,7 @@ def situation_of(
         symptoms=symptoms,
         signals=names,
         is_dated=all(one.detector in evidence.DATED_DETECTORS for one in deciding),
-        batch_was_odd=evidence.oddity(records, onset).is_odd,
+        batch_was_odd=evidence.oddity(records, onset).is_odd or evidence.has_odd_tokens(incident),
         bad_in_a_row=in_a_row,
         bad_recently=recently,
         probe=probe,

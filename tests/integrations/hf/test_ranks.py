@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.integrations.hf_runs import Sequences, bits, make_trainer
-from tests.integrations.test_hf import BY_HAND, At, bits_of_state, go_back, logged
+from tests.integrations.hf.runs import Sequences, bits, make_trainer
+from tests.integrations.hf.test_callback import BY_HAND, At, bits_of_state, go_back, logged
 from tests.live.tiny import journal_of
 from tests.ranks import run_ranks
 

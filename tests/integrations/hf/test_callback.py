@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from benchmarks.operations import Counting
-from tests.integrations.hf_runs import Sequences, TinyForCausalLM, bits, make_trainer, use_fp16
+from tests.integrations.hf.runs import Sequences, TinyForCausalLM, bits, make_trainer, use_fp16
 from tests.live.test_host_reads import READS
 from tests.live.tiny import journal_of
 from transformers import EarlyStoppingCallback, TrainerCallback

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import transformers
-from tests.integrations.hf_runs import Sequences, TinyForCausalLM, bits
-from tests.integrations.test_hf import BY_HAND, At, go_back, logged
+from tests.integrations.hf.runs import Sequences, TinyForCausalLM, bits
+from tests.integrations.hf.test_callback import BY_HAND, At, go_back, logged
 from tests.live.tiny import journal_of
 
 from trimtab.integrations.hf import TrimtabCallback

@@ -1,0 +1,7 @@
+"""Sending a run to a real MLflow on PostgreSQL while everything dies: `scripts/bench ship`.
+
+servers.py     PostgreSQL and MLflow as processes of this benchmark, killed and started again
+killing.py     a run that is shipped while server, database and shipper are killed
+proxy.py       the same through a proxy that loses, cuts and delays replies
+step_cost.py   what training pays for it
+"""

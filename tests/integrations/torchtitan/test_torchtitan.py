@@ -1,0 +1,111 @@
+"""torchtitan's own Trainer with the override flag, on 1 and 2 ranks.
+
+torchtitan is no dependency of the tests: its packages clash with others. Run these in an
+environment of its own: pip install torch==2.13.0 torchtitan==0.3.0 pytest pytest-timeout.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.live.tiny import journal_of
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("torchtitan") is None, reason="torchtitan is not installed"
+    ),
+]
+
+TARGET = "trimtab.integrations.torchtitan.watched"
+RANKS = pytest.mark.parametrize("ranks", [1, 2])
+
+
+def launch(
+    folder: Path,
+    mode: str | None,
+    *flags: str,
+    ranks: int = 1,
+    faults: dict[str, int] | None = None,
+    steps: int = 6,
+) -> list[dict[str, Any]]:
+    """Train in processes of their own; what each rank has left. Log in `folder/log`."""
+    folder.mkdir()
+    arguments = ["--training.steps", str(steps), "--dump_folder", str(folder / "out")]
+    arguments += ["--parallelism.spmd_backend", "partial_dtensor", *flags]
+    if mode is not None:
+        settings = {"ladder.enabled": False, "recover.snapshot_every": 5}
+        options = {"run_dir": str(folder), "mode": mode, "settings": settings}
+        arguments += ["--override.imports", f"{TARGET}={json.dumps(options)}"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={ranks}", "-m", "tests.integrations.torchtitan.cpu"]
+    command += [str(folder / "result"), json.dumps(faults or {}), *arguments]
+    with (folder / "log").open("w") as log:
+        subprocess.run(command, stdout=log, stderr=log, check=True, timeout=280, env=os.environ)
+    return [json.loads((folder / f"result.{rank}").read_text()) for rank in range(ranks)]
+
+
+def logged(folder: Path) -> tuple[list[float], list[float]]:
+    """Losses and norms in torchtitan's own log, of the first rank."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", (folder / "log").read_text())
+    rows = re.findall(r"step:\s+\d+\s+loss:\s+(\S+)\s+grad_norm:\s+(\S+)", text)
+    return [float(loss) for loss, _ in rows], [float(norm) for _, norm in rows]
+
+
+@RANKS
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_observing_keeps_the_bits_and_sees_what_torchtitan_logs(
+    ranks: int, accumulate: int, tmp_path: Path
+) -> None:
+    flags = ["--training.global_batch_size", str(2 * ranks * accumulate)]
+    bare = launch(tmp_path / "bare", None, *flags, ranks=ranks)
+    seen = launch(tmp_path / "seen", "observe", *flags, ranks=ranks)
+    assert [one["steps"] for one in bare] == [one["steps"] for one in seen]
+    losses, norms = logged(tmp_path / "bare")
+    block = journal_of(tmp_path / "seen")
+    assert block.step.tolist() == [1, 2, 3, 4, 5, 6]
+    # Every rank logs.
+    np.testing.assert_allclose(block.column("loss").values, losses[::ranks], atol=2e-5)
+    np.testing.assert_allclose(block.column("grad_norm").values, norms[::ranks], atol=1e-4)
+
+
+@RANKS
+def test_protecting_discards_a_nan_step_that_torchtitan_would_die_of(
+    ranks: int, tmp_path: Path
+) -> None:
+    bare = launch(tmp_path / "bare", None, ranks=ranks, faults={"nan": 3})
+    assert "Loss is not finite" in bare[0]["error"]
+    for one in launch(tmp_path / "protected", "protect", ranks=ranks, faults={"nan": 3}):
+        assert "error" not in one
+        before, after = one["steps"][1], one["steps"][2]
+        assert (before["weights"], before["moments"]) == (after["weights"], after["moments"])
+        assert one["steps"][3]["weights"] != after["weights"]
+        assert one["step"] == 6
+
+
+@RANKS
+def test_a_damaged_weight_and_the_way_back_leave_the_bits_of_the_run_that_never_left(
+    ranks: int, tmp_path: Path
+) -> None:
+    straight = launch(tmp_path / "straight", "recover", ranks=ranks, steps=20)
+    faults = {"flip": 13, "back_to": 8}
+    back = launch(tmp_path / "back", "recover", ranks=ranks, steps=20, faults=faults)
+    for one, other in zip(straight, back, strict=True):
+        assert one["steps"][-1] == other["steps"][-1]
+        assert (one["step"], one["tokens"]) == (other["step"], other["tokens"])
+    assert max(journal_of(tmp_path / "back").attempt) == 1
+
+
+def test_a_run_that_raises_is_closed(tmp_path: Path) -> None:
+    (one,) = launch(tmp_path / "run", "observe", faults={"nan": 3})
+    assert "Loss is not finite" in one["error"]
+    ends = [e for e in journal_of(tmp_path / "run").events if e.kind == "end"]
+    assert not ends or "RuntimeError" in str(ends[0].facts)
+    assert "closed (raised RuntimeError)" in (tmp_path / "run" / "log").read_text()
