@@ -66,9 +66,9 @@ const charts = (() => {
     const { ctx, bbox } = u;
     const size = 5 * devicePixelRatio;
     ctx.save();
-    ctx.fillStyle = colours.alarm;
     for (const one of series) {
-      for (const [first, last] of one.nonfinite || []) {
+      for (const [first, last, isGone] of one.nonfinite || []) {
+        ctx.fillStyle = isGone ? colours.gone : colours.alarm;
         const left = Math.max(u.valToPos(first, "x", true), bbox.left);
         const right = Math.min(u.valToPos(last, "x", true), bbox.left + bbox.width);
         if (right < bbox.left || left > bbox.left + bbox.width) continue;
