@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.report.pages.hostile import PAYLOADS, hostile_report
 from tests.report.test_reports import report_of
@@ -194,22 +194,26 @@ def test_a_page_that_cannot_be_made_does_not_cost_the_postmortems(
     assert "no page for incident 1" in caplog.text
 
 
-@st.composite
-def odd_runs(draw: st.DrawFn) -> Block:
-    length = draw(st.integers(1, 60))
-    numbers = st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.just(0.0))
-    steps = np.array(draw(st.lists(st.integers(-5, 2**40), min_size=length, max_size=length)))
+ODD = (0.0, -0.0, 1.0, -1.0, 1e-308, 5e-324, 1.7e308, -1.7e308, np.nan, np.inf, -np.inf, 2.5)
+
+
+def odd_run(seed: int) -> Block:
+    """A short run of odd numbers, with steps in any order."""
+    rng = np.random.default_rng(seed)
+    length = int(rng.integers(1, 60))
     columns = {}
     for name in ("loss", "grad_norm", "lr", "param_norm/a", "activation_rms/x"):
-        values = np.array(draw(st.lists(numbers, min_size=length, max_size=length)))
-        present = np.array(draw(st.lists(st.booleans(), min_size=length, max_size=length)))
-        columns[name] = Column(np.where(present, values, np.nan), present)
-    return Block.from_columns(columns, step=steps)
+        present = rng.random(length) < rng.random()
+        columns[name] = Column(np.where(present, rng.choice(ODD, length), np.nan), present)
+    top = int(rng.choice([3, 100, 2**40]))
+    return Block.from_columns(columns, step=rng.integers(-5, top, length))
 
 
-@settings(max_examples=60, deadline=None)
-@given(odd_runs())
-def test_any_run_has_a_page(block: Block) -> None:
+@settings(max_examples=40, deadline=None)
+@example(91)  # numbers so large that the room around them overflows
+@given(st.integers(0, 2**32))
+def test_any_run_has_a_page(seed: int) -> None:
+    block = odd_run(seed)
     moment = Moment(step=int(block.step[0]), tick=0, loss=None)
     last = Moment(step=int(block.step[-1]), tick=len(block) - 1, loss=None)
     base = report_of(troubled_run())

@@ -52,7 +52,9 @@ def run_data(
 
 
 def tone(report: IncidentReport) -> str:
-    """`alarm` for what hurts a run, `warn` for what passes."""
+    """`alarm` for what hurts a run, `warn` for what passed or was rolled back."""
+    if report.incident.rolled_back:
+        return "warn"
     return "alarm" if report.diagnosis.incident_class in _SEVERE else "warn"
 
 
