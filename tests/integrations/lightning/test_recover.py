@@ -7,6 +7,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.loggers.logger import Logger
 from tests.integrations.lightning.runs import Module, Run, watched
 from tests.live.tiny import assert_same_bits, batches, journal_of
 from torch.utils._pytree import tree_leaves
@@ -235,6 +236,37 @@ def test_gradients_take_no_room_in_snapshots_and_hooks_of_the_user_see_them(
     Run(steps=12, make=Looks).fit([watched(tmp_path, "recover", config=MANUAL)])
     assert seen == [False] + [True] * 11
     assert not [r for r in caplog.records if "gradients between two steps" in r.getMessage()]
+
+
+class Rows(Logger):  # type: ignore[misc]
+    """Keeps what is logged."""
+
+    name = version = "rows"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[tuple[int, float]] = []
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        if "loss" in metrics and step is not None:
+            self.rows.append((step, metrics["loss"]))
+
+
+def test_each_attempt_logs_its_rows_under_its_own_steps(tmp_path: Path) -> None:
+    class Logs(Module):
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+            loss = super().training_step(batch, batch_idx)
+            self.log("loss", loss)
+            return loss
+
+    logger = Rows()
+    callback = watched(tmp_path, "recover", config=MANUAL)
+    run = Run(steps=14, make=Logs, trainer={"logger": logger, "log_every_n_steps": 1})
+    trained, _ = run.fit([callback, Flips(callback, {12: 5})])
+    assert [step for step, _ in logger.rows] == [*range(12), *range(5, 14)]
+    assert [loss for _, loss in logger.rows] == pytest.approx(trained.losses)
 
 
 class ByHand(Module):
