@@ -5,6 +5,7 @@ Needs Chromium. The live part is short: 20 seconds of 50 runs that are followed 
 
 import asyncio
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -179,13 +180,19 @@ def served(folder: Path) -> Iterator[Figure]:
     live = LiveRuns(folder)
     for number in range(RUNS):
         RunDirectory(folder / f"run-{number:02d}").write_manifest({"dtype": "bf16"})
+    before = os.times()
     with _server(folder) as port:
+        begin = time.monotonic()
         asyncio.run(measure_live(live, port))
+        seconds = time.monotonic() - begin
+    after = os.times()
+    cpu = sum(after[2:4]) - sum(before[2:4])  # of the server, which has ended
     delays = np.array(live.delays)
     half, late = (float(value) for value in np.percentile(delays, [50, 99]))
     what = f"{RUNS} live runs, {CLIENTS} browsers, {len(delays):,} updates"
     yield Figure(what=f"{what}: median", measured=f"{half:.2f} s", bar="-")
     yield Figure(what=f"{what}: 99th percentile", measured=f"{late:.2f} s", bar="1 s")
+    yield Figure(what="the server meanwhile", measured=f"{cpu / seconds:.2f} cores", bar="-")
 
 
 @contextmanager

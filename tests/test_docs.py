@@ -54,6 +54,12 @@ def section(page: str, title: str) -> str:
     return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
+def test_the_figures_on_pages_are_those_that_were_measured() -> None:
+    assert tables_in(section("docs/pages.md", "Cost")) == tables_in(
+        section("benchmarks/RESULTS.md", "Pages")
+    )
+
+
 def test_the_figures_on_causes_are_those_that_were_measured() -> None:
     shown = [
         *tables_in(section("docs/causes.md", "How often it is right")),

@@ -1,5 +1,10 @@
 """The pages that commands write."""
 
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -48,3 +53,29 @@ def test_a_page_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     result = runner.invoke(app, ["diagnose", str(log), "--html", str(log / "page.html")])
     assert result.exit_code == 1
     assert "no page written" in result.stderr
+
+
+class TestServe:
+    def test_it_serves_until_it_is_interrupted(self, tmp_path: Path) -> None:
+        write_run(troubled_run(), tmp_path / "x1")
+        command = [sys.executable, "-m", "trimtab.cli", "serve", str(tmp_path), "--port", "0"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("1 runs at http://127.0.0.1:")
+            with urllib.request.urlopen(line.split()[3]) as answer:
+                assert "2 incidents" in answer.read().decode()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0
+
+    def test_a_folder_that_is_not_there_is_an_error(self, tmp_path: Path) -> None:
+        result = runner.invoke(app, ["serve", str(tmp_path / "none")])
+        assert result.exit_code == 3
+        assert "is not a folder" in result.stderr
+
+    def test_a_port_that_is_taken_is_a_usage_error(self, tmp_path: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1])
+            result = runner.invoke(app, ["serve", str(tmp_path), "--port", port])
+        assert result.exit_code == 2
+        assert "cannot listen" in result.stderr

@@ -6,6 +6,7 @@
     notes.log                      notes that people added
     quarantine.jsonl               data positions that are passed over
     incidents/0001-step-000312/    one folder per incident
+    dashboard.html                 the page of the run
     exit.json                      why the run ended itself, if it did
     proposal.json, answer.json     an action that waits for a person, and what they said
     hang/rank-00003.txt            stacks of a run that stood still

@@ -10,6 +10,7 @@
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,8 @@ from trimtab.report.pages import figures, postmortem_page
 from trimtab.report.postmortem import write_postmortem
 from trimtab.report.run_report import RunReport, incident_to_dict
 from trimtab.report.token_figure import draw_tokens
+
+log = logging.getLogger("trimtab")
 
 _MACHINE, _PEOPLE, _BATCH = "incident.json", "postmortem.md", "batch.json"
 _FILES = (_MACHINE, _PEOPLE, _BATCH, FIGURE, figures.NAME, postmortem_page.NAME)
@@ -77,12 +80,17 @@ def _write(folder: Path, incident: IncidentReport, report: RunReport) -> Path:
     if incident.batch is not None:
         write_batch(folder, incident.batch)
     postmortem = folder / _PEOPLE
-    figure = figures.draw_incident(incident, report.block, is_file=True)
-    (folder / figures.NAME).write_text(figure, encoding="utf-8")
     text = write_postmortem(incident, report, figure=figures.NAME)
     postmortem.write_text(text, encoding="utf-8")
-    page = postmortem_page.postmortem_page(incident, report)
-    (folder / postmortem_page.NAME).write_text(page, encoding="utf-8")
+    try:
+        figure = figures.draw_incident(incident, report.block, is_file=True)
+        (folder / figures.NAME).write_text(figure, encoding="utf-8")
+        page = postmortem_page.postmortem_page(incident, report)
+        (folder / postmortem_page.NAME).write_text(page, encoding="utf-8")
+    except OSError:
+        raise
+    except Exception:  # the text is written, and the incidents after it must be too
+        log.exception("trimtab: no page for incident %d", incident.incident.number)
     return postmortem
 
 

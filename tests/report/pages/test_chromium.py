@@ -3,6 +3,7 @@
 Needs Debian's chromium; axe-core comes from npm into a cache outside of the repository.
 """
 
+import dataclasses
 import os
 import subprocess
 import tarfile
@@ -15,6 +16,7 @@ import pytest
 from tests.chromium import CHROMIUM, Browser, chromium, count_line_pixels
 from tests.cli.test_commands import write_run
 from tests.report.pages.hostile import PAYLOADS, hostile_report
+from tests.report.pages.test_pages import odd_run
 from tests.report.server.test_server import serving
 from tests.report.test_reports import report_of
 from tests.synthetic import block_of, falling_loss, troubled_run
@@ -124,7 +126,7 @@ def test_keys_zoom_all_charts_together(browser: Browser, tmp_path: Path) -> None
     page.write_text(dashboard_page(report_of(troubled_run())))
     browser.open(page.as_uri())
     views = "JSON.stringify(trimtabRun.drawn.map(one => one.entry.u.scales.x.min))"
-    assert browser.evaluate(views) == "[1,1,1]"
+    assert browser.evaluate(views) == "[1,1,1,1]"
     browser.key("n")
     browser.wait_for("charts.current()[0] > 500")
     first = browser.evaluate("trimtabRun.drawn.map(one => one.entry.u.scales.x.min)")
@@ -153,6 +155,18 @@ def test_a_spike_of_one_step_is_seen_at_full_zoom_out(browser: Browser, tmp_path
     page.write_text(dashboard_page(report_of(block_of({"loss": loss}))))
     browser.open(page.as_uri())
     assert count_line_pixels(browser, 0, 123_457, 6.0) >= 5
+
+
+def test_any_run_is_drawn(browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    for seed in range(20):
+        report = dataclasses.replace(report_of(troubled_run()), block=odd_run(seed), incidents=())
+        page.write_text(dashboard_page(report))
+        browser.open(page.as_uri())
+        browser.wait_for("document.documentElement.dataset.ready !== undefined")
+        browser.key("l")
+        browser.key("+")
+        assert browser.complaints() == [], seed
 
 
 @pytest.mark.parametrize("width", [400, 1600])

@@ -1,17 +1,23 @@
 """Pages without a browser: what is in them, and that text stays text."""
 
 import base64
+import dataclasses
 import hashlib
 import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from tests.report.pages.hostile import PAYLOADS, hostile_report
 from tests.report.test_reports import report_of
 from tests.synthetic import block_of, falling_loss, troubled_run
 
+from trimtab.core.block import Block, Column
+from trimtab.core.incidents import Moment
 from trimtab.report.incident_files import write_incidents
 from trimtab.report.lessons import update_lessons
 from trimtab.report.pages.dashboard import dashboard_page
@@ -145,7 +151,8 @@ def test_the_page_of_a_run_has_its_incidents_charts_and_what_is_missing() -> Non
     assert "activations by layer" in seen  # with how to record them
     data = data_of(page)
     titles = [chart["title"] for chart in data["charts"]]  # type: ignore[attr-defined]
-    assert titles == ["loss", "gradient norm", "learning rate"]
+    goodput = "goodput, share of steps kept so far"  # the steps from the NaN on are lost
+    assert titles == ["loss", "gradient norm", "learning rate", goodput]
     assert [span["number"] for span in data["incidents"]] == [1, 2]  # type: ignore[attr-defined]
 
 
@@ -175,6 +182,47 @@ def test_a_figure_as_a_file_brings_its_colours_along(tmp_path: Path) -> None:
         "postmortem.html",
         "postmortem.md",
     }
+
+
+def test_a_page_that_cannot_be_made_does_not_cost_the_postmortems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("trimtab.report.pages.figures.draw_incident", lambda *_, **__: 1 / 0)
+    written = write_incidents(report_of(troubled_run()), tmp_path)
+    assert len(written) == 2
+    assert all("## Lesson" in path.read_text() for path in written)
+    assert "no page for incident 1" in caplog.text
+
+
+ODD = (0.0, -0.0, 1.0, -1.0, 1e-308, 5e-324, 1.7e308, -1.7e308, np.nan, np.inf, -np.inf, 2.5)
+
+
+def odd_run(seed: int) -> Block:
+    """A short run of odd numbers, with steps in any order."""
+    rng = np.random.default_rng(seed)
+    length = int(rng.integers(1, 60))
+    columns = {}
+    for name in ("loss", "grad_norm", "lr", "param_norm/a", "activation_rms/x"):
+        present = rng.random(length) < rng.random()
+        columns[name] = Column(np.where(present, rng.choice(ODD, length), np.nan), present)
+    top = int(rng.choice([3, 100, 2**40]))
+    return Block.from_columns(columns, step=rng.integers(-5, top, length))
+
+
+@settings(max_examples=40, deadline=None)
+@example(91)  # numbers so large that the room around them overflows
+@given(st.integers(0, 2**32))
+def test_any_run_has_a_page(seed: int) -> None:
+    block = odd_run(seed)
+    moment = Moment(step=int(block.step[0]), tick=0, loss=None)
+    last = Moment(step=int(block.step[-1]), tick=len(block) - 1, loss=None)
+    base = report_of(troubled_run())
+    first = base.incidents[0]
+    incident = dataclasses.replace(first.incident, onset=moment, peak=moment, last=last, end=None)
+    diagnosis = dataclasses.replace(first.diagnosis, incident=incident)
+    found = dataclasses.replace(first, diagnosis=diagnosis)
+    page = dashboard_page(dataclasses.replace(base, block=block, incidents=(found,)))
+    assert data_of(page)["incidents"]
 
 
 class TestLessons:

@@ -33,6 +33,21 @@ checkpoints of large public runs take minutes, restarts hours."""
 
 def compute_goodput(block: Block) -> Goodput:
     """The goodput of a run."""
+    is_lost = lost_records(block)
+    # Of a step that was done several times the last one counts.
+    _, last = np.unique(block.step[::-1], return_index=True)
+    clock = block.column(CLOCK)
+    times = clock.values[clock.finite]
+    hours = None
+    if len(times) > 1:
+        gaps = np.diff(times)
+        hours = float(gaps[(gaps > 0) & (gaps < PAUSE_SECONDS)].sum() / 3600)
+    kept = int(np.count_nonzero(~is_lost[::-1][last]))
+    return Goodput(steps_done=len(block), steps_kept=kept, hours=hours)
+
+
+def lost_records(block: Block) -> BoolArray:
+    """The records whose step was discarded, not applied, taken back, or done in vain."""
     discarded = block.column(DISCARDED)
     is_lost = discarded.present & (discarded.values > 0)
     for event in block.events:
@@ -42,17 +57,7 @@ def compute_goodput(block: Block) -> Goodput:
                 following = int(np.searchsorted(block.tick[rows], event.tick))
                 is_lost[rows[min(following, len(rows) - 1)]] = True
     is_lost |= _done_with_destroyed_weights(block)
-    is_lost |= taken_back(block)
-    # Of a step that was done several times the last one counts.
-    last = dict(zip(block.step.tolist(), is_lost.tolist(), strict=True))
-    clock = block.column(CLOCK)
-    times = clock.values[clock.finite]
-    hours = None
-    if len(times) > 1:
-        gaps = np.diff(times)
-        hours = float(gaps[(gaps > 0) & (gaps < PAUSE_SECONDS)].sum() / 3600)
-    kept = sum(not lost for lost in last.values())
-    return Goodput(steps_done=len(block), steps_kept=kept, hours=hours)
+    return is_lost | taken_back(block)
 
 
 def _done_with_destroyed_weights(block: Block) -> BoolArray:

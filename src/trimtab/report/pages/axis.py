@@ -20,15 +20,29 @@ SPREADS = 30.0
 with more, the rest of the curve would be flatter than 4 of its 130 pixels."""
 
 
+_HUGE = 1e28
+"""No axis is longer: uPlot has no ticks beyond 1e32. Larger values leave the chart at its edge."""
+
+SAMPLE = 50_000
+"""Values that stand for all of a long run where only their usual size is needed."""
+
+
+def percentiles(values: FloatArray, shares: Sequence[float]) -> list[float]:
+    """Percentiles of evenly spaced values; those of enormous numbers may be infinite."""
+    sample = values[:: -(-len(values) // SAMPLE) or 1]
+    with np.errstate(over="ignore", invalid="ignore"):
+        return [float(value) for value in np.percentile(sample, shares)]
+
+
 def choose_axis(values: FloatArray) -> dict[str, Any]:
     """`log` and `range` of a chart for its finite values, in the order of steps."""
     if not len(values):
         return {"log": False, "range": None}
     body = values[int(HEAD_SHARE * len(values)) :] if len(values) >= MIN_VALUES else values
-    low, middle, high = float(body.min()), float(np.median(body)), float(body.max())
+    first, middle, last = percentiles(body, (1, 50, 99))
+    low, high = float(body.min()), float(body.max())
     if low > 0 and (high > LOG_RATIO * middle or middle > LOG_RATIO * low):
         return {"log": True, "range": _short(low, high)}
-    first, last = (float(edge) for edge in np.percentile(body, [1, 99]))
     spread = last - first
     if spread > 0:
         high = min(high, last + SPREADS * spread)
@@ -53,4 +67,4 @@ def shared_axis(lines: Sequence[FloatArray]) -> dict[str, Any]:
 
 
 def _short(low: float, high: float) -> list[float]:
-    return [float(f"{low:.6g}"), float(f"{high:.6g}")]
+    return [float(f"{min(max(edge, -_HUGE), _HUGE):.6g}") for edge in (low, high)]

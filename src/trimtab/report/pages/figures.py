@@ -12,7 +12,7 @@ from trimtab.core import signals
 from trimtab.core.block import Block, Column, IntArray
 from trimtab.diagnose.evidence.check import number
 from trimtab.policy.incident_report import IncidentReport
-from trimtab.report.pages.axis import LOG_RATIO
+from trimtab.report.pages.axis import LOG_RATIO, percentiles
 from trimtab.report.pages.decimate import minmax_rows
 from trimtab.report.svg import svg_document, svg_text
 
@@ -65,7 +65,7 @@ def _panel(name: str, part: Block, top: float, baseline: float) -> Iterator[str]
         yield from _nonfinite(column, len(part), top)
         return
     low, high = float(values.min()), float(values.max())
-    is_log = low > 0 and high > LOG_RATIO * float(np.median(values))
+    is_log = low > 0 and high > LOG_RATIO * percentiles(values, (50,))[0]
     yield svg_text(LEFT - 8, top + 9, number(high), fill="var(--mute)", anchor="end")
     yield svg_text(LEFT - 8, top + PANEL, number(low), fill="var(--mute)", anchor="end")
     if is_log:

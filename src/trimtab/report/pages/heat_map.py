@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.block import FloatArray
+from trimtab.report.pages.axis import percentiles
 from trimtab.report.pages.line import RunLines
 
 COLUMNS = 400
@@ -42,8 +43,8 @@ def heat_map(lines: RunLines, names: Sequence[str], prefix: str) -> dict[str, An
 
 def _row(values: FloatArray, present: Any, edges: Any) -> list[float | str | None]:
     finite = present & np.isfinite(values)
-    usual = np.median(np.abs(values[finite])) if finite.any() else 0.0
-    with np.errstate(divide="ignore", invalid="ignore"):
+    usual = percentiles(np.abs(values[finite]), (50,))[0] if finite.any() else 0.0
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratios = np.log2(np.abs(values) / usual) if usual > 0 else np.zeros_like(values)
     ratios = np.clip(np.where(finite, ratios, 0.0), -20.0, 20.0)
     starts = edges[:-1]

@@ -63,8 +63,9 @@ class RunLines:
         if gone:
             line["gone"] = gone
         bad = [
-            [int(self.block.step[a]), int(self.block.step[b])]
-            for a, b in stretches(column.nonfinite & ~self.is_gone, buckets // 4)
+            [int(self.block.step[a]), int(self.block.step[b]), int(is_gone)]
+            for is_gone, mask in ((True, self.is_gone), (False, ~self.is_gone))
+            for a, b in stretches(column.nonfinite & mask, buckets // 4)
         ]
         if bad:
             line["nonfinite"] = bad

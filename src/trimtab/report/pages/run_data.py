@@ -1,22 +1,26 @@
 """The JSON of a run's page: its charts, incidents, lanes of attempts and discards, flags."""
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from trimtab.core.block import BoolArray, Event
+from trimtab.core.block import BoolArray, Column, Event
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_number
 from trimtab.core.rollbacks import ROLLBACK
 from trimtab.core.signals import DISCARDED, EVAL_LOSS
+from trimtab.diagnose.measures.goodput import lost_records
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.event_text import event_text, is_quiet
-from trimtab.report.pages.charts import make_charts
+from trimtab.report.pages.charts import make_chart, make_charts
 from trimtab.report.pages.decimate import stretches
 from trimtab.report.pages.line import RunLines, short
 from trimtab.report.run_report import RunReport
+
+GOODPUT = "goodput"
 
 MAX_INCIDENTS = 200
 MAX_EVENTS = 400
@@ -36,6 +40,7 @@ def run_data(
     lines = RunLines.of(report.block, ticks)
     charts, missing = make_charts(lines)
     _add_evaluations(charts, report.block.events)
+    charts += _goodput(lines)
     data = {
         "charts": charts,
         "incidents": [_span(incident) for incident in report.incidents[:MAX_INCIDENTS]],
@@ -47,7 +52,9 @@ def run_data(
 
 
 def tone(report: IncidentReport) -> str:
-    """`alarm` for what hurts a run, `warn` for what passes."""
+    """`alarm` for what hurts a run, `warn` for what passed or was rolled back."""
+    if report.incident.rolled_back:
+        return "warn"
     return "alarm" if report.diagnosis.incident_class in _SEVERE else "warn"
 
 
@@ -59,8 +66,13 @@ def _span(report: IncidentReport) -> dict[str, Any]:
         "first": incident.onset.step,
         "last": max(last.step, incident.onset.step),
         "tone": tone(report),
-        "text": f"{report.diagnosis.outcome}: {incident.symptoms[0]}",
+        "text": f"{report.diagnosis.outcome}: {incident.symptoms[0]}; {_cause(report)}",
     }
+
+
+def _cause(report: IncidentReport) -> str:
+    cause = report.diagnosis.cause
+    return "cause not known" if cause is None else f"{cause.id} {cause.title}"
 
 
 def _lanes(lines: RunLines) -> list[dict[str, Any]]:
@@ -93,6 +105,21 @@ def _flags(report: RunReport) -> Iterator[list[Any]]:
         if event.kind == ROLLBACK and isinstance(origin := event.facts.get("from"), int):
             at = origin
         yield [at, event.kind, event_text(event)]
+
+
+def _goodput(lines: RunLines) -> list[dict[str, Any]]:
+    """The share of steps kept so far, where any was lost."""
+    block = lines.block
+    is_lost = lost_records(block) | lines.is_gone
+    if not is_lost.any():
+        return []
+    share = np.cumsum(~is_lost) / np.arange(1, len(block) + 1)
+    column = {GOODPUT: Column.complete(share)}
+    derived = RunLines.of(dataclasses.replace(block, columns=column, qualities={}))
+    chart = make_chart(derived, "goodput, share of steps kept so far", [GOODPUT])
+    for line in chart["series"]:
+        line.pop("gone", None)
+    return [{**chart, "log": False}]
 
 
 def _add_evaluations(charts: list[dict[str, Any]], events: Sequence[Event]) -> None:

@@ -66,9 +66,9 @@ const charts = (() => {
     const { ctx, bbox } = u;
     const size = 5 * devicePixelRatio;
     ctx.save();
-    ctx.fillStyle = colours.alarm;
     for (const one of series) {
-      for (const [first, last] of one.nonfinite || []) {
+      for (const [first, last, isGone] of one.nonfinite || []) {
+        ctx.fillStyle = isGone ? colours.gone : colours.alarm;
         const left = Math.max(u.valToPos(first, "x", true), bbox.left);
         const right = Math.min(u.valToPos(last, "x", true), bbox.left + bbox.width);
         if (right < bbox.left || left > bbox.left + bbox.width) continue;
@@ -212,12 +212,17 @@ const charts = (() => {
           max = max === null ? y : Math.max(max, y);
         });
       }
-      if (min === null || min === undefined) return [0, 1];
-      if (view.log && min > 0) {
+      if (!Number.isFinite(min) || !Number.isFinite(max)) return view.log && positive ? [1, 10] : [0, 1];
+      // uPlot has no ticks beyond 1e32, nor between numbers that are closer than 1e-28.
+      if (view.log && positive) {
+        min = Math.min(Math.max(min, 1e-28), 1e28);
+        max = Math.min(Math.max(max, min), 1e28);
         const room = Math.pow(max / min, 0.05) || 1.1;
         return max > min ? [min / room, max * room] : [min / 2, max * 2];
       }
-      const pad = (max - min) * 0.06 || Math.abs(max) * 0.1 || 1;
+      min = Math.min(Math.max(min, -1e28), 1e28);
+      max = Math.min(Math.max(max, -1e28), 1e28);
+      const pad = Math.max((max - min) * 0.06 || Math.abs(max) * 0.1 || 1, 1e-26);
       return [min - pad, max + pad];
     };
     const positive = low > 0;

@@ -30,7 +30,7 @@
           touched = true;
           const { range } = one.chart;
           if (value !== null && range) one.chart.range = [Math.min(range[0], value), Math.max(range[1], value)];
-          if (value === null) (line.nonfinite = line.nonfinite || []).push([step, step]);
+          if (value === null) (line.nonfinite = line.nonfinite || []).push([step, step, 0]);
         }
       }
       if (touched) one.update();
