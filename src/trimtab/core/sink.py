@@ -47,6 +47,10 @@ class RunStatus(StrEnum):
         return self in (RunStatus.DIED, RunStatus.ENDED)
 
 
+GUARD_CLOSED = b"closed"
+"""What a guard writes to its shipper when it is closed; the end of the pipe without it is the death
+of the run."""
+
 RUN_STATUS = "run status"
 """The kind of an event that the shipper adds when the status changes; its facts are `status`,
 `before` and `how`. It is not in the journal."""

@@ -14,12 +14,9 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from trimtab.core.sink import RunStatus
+from trimtab.core.sink import GUARD_CLOSED, RunStatus
 from trimtab.integrations.shipper.feed import Feed
 from trimtab.journal import RunDirectory
-
-CLOSED = b"closed"
-"""What a guard writes to the shipper when it is closed; an end without it is a death."""
 
 
 class Owner:
@@ -50,7 +47,7 @@ class Owner:
 
     def has_ended(self, how: str | None, *, was_gone: bool) -> bool:
         """Whether the run has ended; an end in the journal may be that of an earlier launch."""
-        return was_gone and (how is not None or CLOSED in self._said)
+        return was_gone and (how is not None or GUARD_CLOSED in self._said)
 
     def is_writing(self, incidents: Collection[int]) -> bool:
         """Whether it may still write post-mortems: it is gone only after them."""

@@ -17,11 +17,9 @@ from typing import Any
 
 from trimtab.core.config import Config
 from trimtab.core.ship_config import ShipConfig
+from trimtab.core.sink import GUARD_CLOSED
 from trimtab.journal import RunDirectory
 from trimtab.live.shield import log
-
-CLOSED = b"closed"
-"""Reports that the guard was closed; without it, the end of the pipe is the death of the run."""
 
 _RANK_SETTINGS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """A library in the shipper must not take itself for a rank."""
@@ -96,7 +94,7 @@ class ShipProcess:
         self.check()
         if process.stdin is not None:
             with contextlib.suppress(OSError, ValueError):
-                os.write(process.stdin.fileno(), CLOSED)
+                os.write(process.stdin.fileno(), GUARD_CLOSED)
         self._release()
 
     def _release(self) -> None:
