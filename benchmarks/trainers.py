@@ -89,12 +89,14 @@ def measure() -> dict[str, Any]:
     """Every trainer in every setting, in this environment."""
     rows = {}
     for trainer in TRAINERS:
-        done = [check(trainer, setting) for setting in settings()]
+        done = []
+        for setting in settings():
+            done.append(check(trainer, setting))
+            print(setting, done[-1], file=sys.stderr, flush=True)
         rows[trainer] = {
             name: f"{sum(getattr(one, name) for one in done)} of {len(done)}"
             for name in ("observe", "protect", "recover")
         }
-        print(trainer, rows[trainer], file=sys.stderr)
     return {"versions": versions(), "rows": rows}
 
 

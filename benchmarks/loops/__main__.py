@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> None:
         _run_and_exit("soak")
     elif command == "schedules":
         os.environ["SCHEDULE_SEEDS"] = rest[0] if rest else "200"
-        _run_and_exit("schedules")
+        _run_and_exit("ranks/schedules", "ranks/recover_schedules")
     else:
         sys.exit(__doc__)
 
@@ -74,8 +74,8 @@ def _belongs(name: str, tests: tuple[str, ...]) -> bool:
     return name in tests or name.partition("[")[0] in tests
 
 
-def _run_and_exit(file: str) -> None:
-    results = run_tests([file], "-s", "--timeout=0")
+def _run_and_exit(*files: str) -> None:
+    results = run_tests(files, "-s", "--timeout=0")
     failed = [result for result in results if result.outcome == "failed"]
     for result in results:
         print(result.name, result.outcome, result.properties or "", result.message[:300])

@@ -15,7 +15,7 @@ from torch import nn
 import trimtab
 from benchmarks.ship.proxy import database_and_server
 
-PAIRS, STEPS = 5, 600
+PAIRS, STEPS = 3, 400
 WARM_UP = 100
 """Steps at the start of each loop that are not counted."""
 

@@ -74,6 +74,16 @@ def test_one_norm_that_drifts_a_little_is_a_warning_and_two_are_an_alarm() -> No
     assert [item.signal for item in alarms(NormTrend, both)] == ["param_norm/mlp"]
 
 
+def test_the_whole_model_and_its_embedding_are_one_witness() -> None:
+    rate = np.full(LENGTH, 1e-3)
+    little = norms(1.8, rate)
+    parts = {"param_norm": little, "param_norm/embedding": little, "lr": rate}
+    assert len(findings(NormTrend, block(LENGTH, **parts))) == 2
+    assert alarms(NormTrend, block(LENGTH, **parts)) == []
+    with_group = {**parts, "param_norm/mlp": norms(1.5, rate)}
+    assert alarms(NormTrend, block(LENGTH, **with_group))
+
+
 def test_growth_that_follows_the_rate_is_no_drift() -> None:
     rate = 1e-3 * np.minimum(1.0, np.arange(1, LENGTH + 1) / 300)
     run = block(LENGTH, **{"param_norm/attention": norms(1.0, rate), "lr": rate})

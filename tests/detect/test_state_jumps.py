@@ -66,8 +66,8 @@ def test_a_first_moment_that_shrinks_is_a_warning_because_one_gradient_can_do_th
 
 def test_the_updates_of_an_embedding_may_fall_further_than_those_of_other_groups() -> None:
     halved = moved(noise(size=0.02), 0.65)
-    for group, is_alarm in (("attention", True), ("embedding", False)):
-        run = block(LENGTH, **{f"update_norm/{group}": halved, "lr": 1e-3})
+    for part, is_alarm in (("/attention", True), ("/embedding", False), ("", False)):
+        run = block(LENGTH, **{f"update_norm{part}": halved, "lr": 1e-3})
         assert bool(alarms(StateJumps, run)) is is_alarm
     tenth = block(LENGTH, **{"update_norm/embedding": moved(noise(size=0.02), 0.1), "lr": 1e-3})
     assert [alarm.symptom for alarm in alarms(StateJumps, tenth)] == [Symptom.UPDATE_SHIFT]

@@ -100,7 +100,13 @@ class Loop:
         return bits(self.model), moments, self.scheduler.get_last_lr(), torch.get_rng_state().sum()
 
 
-@pytest.mark.parametrize(("accumulate", "scale"), [(1, None), (2, None), (2, 1024.0)])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "scale"),
+    [pytest.param(1, None, marks=SLOW), pytest.param(2, None, marks=SLOW), (2, 1024.0)],
+)
 def test_observing_has_the_same_bits_and_the_true_norm(
     accumulate: int, scale: float | None, tmp_path: Path
 ) -> None:
@@ -114,7 +120,7 @@ def test_observing_has_the_same_bits_and_the_true_norm(
     assert "clip_grad_norm_" not in vars(watched.accelerator)
 
 
-@pytest.mark.parametrize("scale", [None, 1024.0])
+@pytest.mark.parametrize("scale", [pytest.param(None, marks=SLOW), 1024.0])
 def test_a_protected_loop_holds_a_batch_that_is_not_finite(
     scale: float | None, tmp_path: Path
 ) -> None:
@@ -129,8 +135,8 @@ def test_a_protected_loop_holds_a_batch_that_is_not_finite(
 @pytest.mark.parametrize(
     ("accumulate", "size", "epochs", "at", "to"),
     [
-        (1, 48, 1, 13, 9),
-        (2, 48, 1, 10, 9),
+        pytest.param(1, 48, 1, 13, 9, marks=SLOW),
+        pytest.param(2, 48, 1, 10, 9, marks=SLOW),
         (2, 46, 1, 11, 9),  # after the last step, which is short: its end is known again
         (2, 46, 2, 13, 9),  # from the second epoch into the first
     ],

@@ -352,6 +352,11 @@ def test_decisions_computed_again_from_their_file_are_the_same(cases: list[Situa
         assert recompute(path) == (len(cases), [])
 
 
+def test_a_weight_that_is_infinite_while_losses_are_finite_is_not_skipped_for() -> None:
+    known = {"probe": 0.86, "probe_waited": 4, "waited": 4, "slope": 0.004}
+    assert look(Symptom.NONFINITE_NORM, **known).act is Act.RESTORE
+
+
 def test_a_stop_names_what_a_person_should_look_at() -> None:
     again = look(
         Symptom.NONFINITE_LOSS,

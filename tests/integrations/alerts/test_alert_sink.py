@@ -1,5 +1,6 @@
 """Which messages are sent: one per matter, the worse and the end of it, a digest of many."""
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,19 @@ from tests.integrations.servers import Receiver, serving
 
 from trimtab.core.block import Event
 from trimtab.core.config import Config
+from trimtab.core.ship_config import ShipConfig
 from trimtab.core.sink import RUN_STATUS, RunStatus
 from trimtab.integrations.alerts import IncidentAlerts
 from trimtab.integrations.alerts.alert import AlertState, Level
 from trimtab.integrations.alerts.alert_sink import AlertSink
+from trimtab.integrations.alerts.channels import read_channels
 from trimtab.integrations.alerts.from_events import status_alerts
+from trimtab.integrations.alerts.outbox import Outbox
 from trimtab.integrations.alerts.policy import AlertPolicy
+from trimtab.integrations.shipper.log import ShipLog
+from trimtab.integrations.shipper.shipper import Shipper
 from trimtab.integrations.transport.secrets import SECRETS
-from trimtab.journal import JournalWriter, RunDirectory
+from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.host.step_note import StepNote
 
@@ -79,12 +85,6 @@ def test_a_channel_that_fails_does_not_hold_the_other_and_no_secret_is_written(
         bad.elsewhere = f"{good.url}/stolen"
         addresses = f"slack+{bad.url}/services/{TOKEN} webhook+{good.url}/{TOKEN}"
         monkeypatch.setenv("TRIMTAB_ALERT_URLS", addresses)
-        import threading
-
-        from trimtab.core.ship_config import ShipConfig
-        from trimtab.integrations.shipper.log import ShipLog
-        from trimtab.integrations.shipper.shipper import Shipper
-
         shipper = Shipper(run, [AlertSink()], ShipConfig(), ShipLog(run, None))
         thread = threading.Thread(target=shipper.run)
         thread.start()
@@ -187,8 +187,6 @@ def test_on_incident_alerts_from_the_training_process(
     assert states[-1] == "closed"
     assert len([text for text in caplog.messages if "slack cannot be reached" in text]) == 1
     assert TOKEN not in caplog.text
-    from trimtab.journal import read_journal
-
     events = read_journal(RunDirectory(tmp_path)).block.events
     (opened, *_) = [event.facts for event in events if event.kind == "incident"]
     assert opened["is_alarm"] is True
@@ -202,9 +200,6 @@ def test_secrets_of_short_length_do_not_blank_every_message() -> None:
 
 
 def test_an_old_message_that_cannot_be_sent_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trimtab.integrations.alerts.channels import read_channels
-    from trimtab.integrations.alerts.outbox import Outbox
-
     reports: list[str] = []
     (channel,) = read_channels({"TRIMTAB_ALERT_URLS": "webhook+http://127.0.0.1:9/a"})
     outbox = Outbox(channel, [], reports.append)

@@ -59,7 +59,10 @@ def prepared(folder: Path, callback: Any, precision: str = "fp32", **arguments: 
     return trainer
 
 
-@pytest.mark.parametrize(("precision", "accumulate"), [("fp32", 1), ("bf16", 4), ("fp16", 4)])
+@pytest.mark.parametrize(
+    ("precision", "accumulate"),
+    [("fp32", 1), pytest.param("bf16", 4, marks=pytest.mark.slow), ("fp16", 4)],
+)
 def test_observing_has_the_same_bits_and_the_true_numbers(
     precision: str, accumulate: int, tmp_path: Path
 ) -> None:
@@ -99,7 +102,7 @@ def test_labels_that_the_trainer_counts_wrong_are_counted_right(tmp_path: Path) 
     np.testing.assert_allclose(block.column("loss").values[0], expected, rtol=0.01)  # dropout
 
 
-@pytest.mark.parametrize("mode", ["observe", "protect"])
+@pytest.mark.parametrize("mode", [pytest.param("observe", marks=pytest.mark.slow), "protect"])
 def test_no_host_read_is_added(mode: str, tmp_path: Path) -> None:
     def count(callback: Any) -> int:
         counting = Counting()
@@ -121,7 +124,7 @@ def test_no_host_read_is_added(mode: str, tmp_path: Path) -> None:
     assert count(TrimtabCallback(mode=mode)) == count(None)
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_protected_run_holds_a_batch_that_is_not_finite(
     accumulate: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -165,7 +168,7 @@ def bits_of_state(trainer: Any) -> str:
 @pytest.mark.parametrize(
     ("arguments", "back_to"),
     [
-        ({"max_steps": 20}, 9),
+        pytest.param({"max_steps": 20}, 9, marks=pytest.mark.slow),
         ({"num_train_epochs": 2, "max_steps": -1}, 9),
         # The last step of an epoch has one batch: a rollback does not cross it.
         ({"num_train_epochs": 2, "max_steps": -1, "data": Sequences(38)}, 11),
@@ -322,3 +325,24 @@ def test_a_trainer_that_makes_its_own_batches_is_protected_only(
     with caplog.at_level(logging.WARNING, "trimtab"):
         trainer.train()
     assert "falls back to 'protect': Generates makes its own batches" in caplog.text
+
+
+def test_a_bug_at_the_start_leaves_the_trainer_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*unused: Any) -> None:
+        raise AttributeError("a Trainer of the future")
+
+    monkeypatch.setattr("trimtab.integrations.trainers.hf.callback.EpochBatches", fail)
+    plain = make_trainer(tmp_path / "plain", max_steps=3)
+    plain.train()
+    trainer = make_trainer(tmp_path / "run", TrimtabCallback(mode="observe"), max_steps=3)
+    trainer.train()
+    assert bits(trainer) == bits(plain)
+    assert "trimtab could not start and steps aside" in caplog.text
+
+
+def test_a_mode_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, TrimtabCallback(mode="protekt"))
+    with pytest.raises(trimtab.TrimtabError, match="protekt"):
+        trainer.train()

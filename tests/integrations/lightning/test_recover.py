@@ -79,16 +79,17 @@ def assert_exact(
     ("precision", "accumulate"),
     [
         ("32-true", 1),
-        ("bf16-mixed", 4),
-        ("16-mixed", 1),
+        ("16-mixed", 2),
         pytest.param("32-true", 4, marks=pytest.mark.slow),
         pytest.param("bf16-mixed", 1, marks=pytest.mark.slow),
+        pytest.param("bf16-mixed", 4, marks=pytest.mark.slow),
+        pytest.param("16-mixed", 1, marks=pytest.mark.slow),
         pytest.param("16-mixed", 4, marks=pytest.mark.slow),
     ],
 )
 def test_a_flipped_weight(precision: str, accumulate: int, tmp_path: Path) -> None:
-    run = Run(precision=precision, accumulate=accumulate, steps=24)
-    assert_exact(run, tmp_path, {17: 10, 20: 20})
+    run = Run(precision=precision, accumulate=accumulate, steps=18)
+    assert_exact(run, tmp_path, {12: 5, 16: 15})
 
 
 class Noisy(Dataset[torch.Tensor]):
@@ -115,8 +116,15 @@ class Stream(IterableDataset[torch.Tensor]):
 EPOCHS = {"max_epochs": 5}
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("kind", ["shuffled", "stream"])
+@pytest.mark.parametrize(
+    ("kind", "accumulate"),
+    [
+        ("shuffled", 1),
+        ("stream", 2),
+        pytest.param("shuffled", 2, marks=pytest.mark.slow),
+        pytest.param("stream", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_epochs_are_gone_back_over(kind: str, accumulate: int, tmp_path: Path) -> None:
     data = Noisy() if kind == "shuffled" else Stream()
     loader: Any = DataLoader(data, batch_size=None, shuffle=True if kind == "shuffled" else None)

@@ -1,9 +1,10 @@
 """Sinks by name: ours, an import path, a plug-in; and what the command says about them."""
 
+import json
 from pathlib import Path
 
 import pytest
-from tests.integrations.runs import write_run
+from tests.integrations.runs import append, ship, write_run
 from tests.integrations.servers import Mlflow, serving
 from tests.plugins import install_plugin
 from typer.testing import CliRunner
@@ -12,6 +13,7 @@ from trimtab.cli.main import app
 from trimtab.core.errors import ConfigError
 from trimtab.core.sink import Sink
 from trimtab.integrations.shipper.registry import OWN_SINKS, find_sink, shadowed
+from trimtab.journal import JournalWriter
 
 SOURCE = """
 class Lines:
@@ -41,6 +43,23 @@ def test_an_installed_sink_is_used_by_its_name_and_by_its_path(
         assert sink.name == "lines"
     help_text = CliRunner().invoke(app, ["ship", "--help"]).output
     assert "sink lines (lines-package 1.2)" in help_text
+
+
+def test_the_sink_of_the_example_package_writes_each_record_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples = Path(__file__).parents[3] / "examples" / "plugin" / "src"
+    monkeypatch.syspath_prepend(str(examples))
+    run = write_run(tmp_path)
+    assert ship(run, find_sink("trimtab_example.json_lines:JsonLines"))
+    file = tmp_path / "records.jsonl"
+    with file.open("a") as torn:
+        torn.write('{"step": 30, "lo')  # of a shipper that was killed
+    with JournalWriter(run) as journal:
+        append(journal, 30)
+    assert ship(run, find_sink("trimtab_example.json_lines:JsonLines"))
+    steps = [json.loads(line)["step"] for line in file.read_text().splitlines()]
+    assert steps == list(range(31))
 
 
 def test_ours_win_over_a_plug_in_of_the_same_name(

@@ -4,6 +4,7 @@ import math
 import threading
 from pathlib import Path
 
+import pytest
 from tests.integrations.runs import (
     BEGAN,
     KeepingSink,
@@ -37,7 +38,10 @@ def test_a_run_is_sent_once_with_its_events_and_its_own_clock(tmp_path: Path) ->
     assert not second.events
 
 
-def test_a_failure_is_repeated_until_it_works(tmp_path: Path) -> None:
+def test_a_failure_is_repeated_until_it_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trimtab.integrations.shipper.shipment.POLL_SECONDS", 0.05)
     attempts = []
 
     def fail_twice(block: Block) -> None:

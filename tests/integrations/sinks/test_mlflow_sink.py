@@ -14,6 +14,7 @@ from trimtab.core.errors import ConfigError
 from trimtab.core.ship_config import ShipConfig
 from trimtab.integrations.shipper.cursor import Cursor
 from trimtab.integrations.sinks.mlflow_sink import MlflowSink
+from trimtab.integrations.transport.http import Reply
 from trimtab.journal import JournalWriter, RunDirectory
 
 
@@ -34,7 +35,7 @@ def test_a_run_has_its_metrics_parameters_incidents_and_post_mortems(
     made = server.only_run()
     assert made["status"] == "FINISHED"
     assert made["info"]["start_time"] == 1_700_000_000_000
-    assert made["end_time"] >= 1_700_000_000_000
+    assert made["end_time"] == 1_700_000_002_900
     assert made["tags"]["mlflow.note.content"].startswith("Incidents:\n\n- step 20: loss spike")
     assert made["params"]["trimtab.model"] == "GPT"
     assert made["tags"]["trimtab.incidents"] == "1"
@@ -165,9 +166,7 @@ def test_credentials_reach_the_server_and_no_file(
     assert b"s3cret" not in written
 
 
-def test_an_expired_token_drops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trimtab.integrations.transport.http import Reply
-
+def test_an_expired_token_drops_nothing() -> None:
     for status in (401, 403, 404, 408, 429, 500, 503):
         with pytest.raises(ConnectionError):
             Reply(status=status, body=b"").require_success()
@@ -189,10 +188,10 @@ def test_server_and_shipper_die_again_and_again_and_each_point_is_there_once(
     settings = {"MLFLOW_TRACKING_URI": server.url, "NO_PROXY": "127.0.0.1"}
     with JournalWriter(run) as journal:
         shipper = start_shipper(run, "mlflow", environment=settings)
-        for step in range(3000):
+        for step in range(2000):
             append(journal, step)
             time.sleep(0.001)
-            if step in (800, 1700):
+            if step in (600, 1300):
                 with serving(server):
                     wait_until(lambda rows=server.metrics: len(rows) > 0)  # type: ignore[misc]
                     shipper.send_signal(signal.SIGKILL)
@@ -207,5 +206,5 @@ def test_server_and_shipper_die_again_and_again_and_each_point_is_there_once(
         assert shipper.wait(60) == 0
     assert len(server.runs) == 1
     losses = [row for row in server.metrics if row[1] == "trimtab/loss"]
-    assert len(losses) == 3000
-    assert sorted(row[3] for row in losses) == list(range(3000))
+    assert len(losses) == 2000
+    assert sorted(row[3] for row in losses) == list(range(2000))

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import socket
 import subprocess
@@ -12,10 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from tests.integrations.runs import append, open_incident, ship, wait_until
 
+from trimtab.core.block import Block, Column
 from trimtab.core.errors import ConfigError
 from trimtab.core.ship_config import ShipConfig
 from trimtab.core.sink import RunStatus
@@ -23,6 +26,7 @@ from trimtab.integrations import sinks
 from trimtab.integrations.shipper.log import ShipLog
 from trimtab.integrations.shipper.shipper import Shipper
 from trimtab.integrations.sinks.prometheus_sink import PrometheusSink
+from trimtab.integrations.sinks.prometheus_text import RunMetrics
 from trimtab.journal import JournalWriter, RunDirectory
 
 FILES = Path(sinks.__file__).parent / "prometheus"
@@ -145,15 +149,7 @@ def test_a_port_that_is_none_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -
             PrometheusSink()
 
 
-def test_rules_and_dashboard_name_metrics_that_exist(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import re
-
-    import numpy as np
-
-    from trimtab.core.block import Block, Column
-    from trimtab.integrations.sinks.prometheus_text import RunMetrics
+def test_rules_and_dashboard_name_metrics_that_exist() -> None:
 
     ones = Column.complete(np.ones(1))
     columns = dict.fromkeys(("loss", "grad_norm", "lr", "clock"), ones)

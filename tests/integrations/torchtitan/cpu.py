@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
 
 
 class _Anything(types.ModuleType):
@@ -70,6 +71,14 @@ def patch() -> None:
     cpu.reset_peak_memory_stats = cpu.empty_cache = lambda device=None: None
     cpu.memory_stats = lambda device=None: {}
     cpu.current_device = lambda: 0
+    # gloo does not multiply before it adds.
+    divide = FSDPModule.set_gradient_divide_factor
+
+    def divide_after(self: FSDPModule, factor: float) -> None:
+        divide(self, factor)
+        self.set_force_sum_reduction_for_comms(True)
+
+    FSDPModule.set_gradient_divide_factor = divide_after  # type: ignore[method-assign]
     if not hasattr(dist, "set_timeout"):  # a newer torch has it
         dist.set_timeout = lambda timeout, group=None: None  # type: ignore[attr-defined]
 

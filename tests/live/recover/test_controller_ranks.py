@@ -1,19 +1,22 @@
 """A run on two ranks that recovers by itself: both probe, both go back, both end alike."""
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from tests.live.recover.test_controller import ONSET, Loop, acts, events
 from tests.ranks import run_ranks
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from trimtab.core import signals
 from trimtab.core.errors import RunStopped
-from trimtab.journal import RunDirectory
+from trimtab.journal import RunDirectory, read_journal
 from trimtab.policy.ladder.decision_log import recompute
 
 
@@ -75,3 +78,39 @@ def test_a_weight_that_flips_on_one_rank_is_restored_on_both(layout: str, tmp_pa
     number, mismatches = recompute(RunDirectory(tmp_path / "flipped").decisions)
     assert number >= 2
     assert mismatches == []
+
+
+def bad_batches(fault: str, layout: str, folder: Path, rank: int) -> None:
+    """One rank has a NaN loss for three steps, or both have three batches of one token."""
+    loop = Loop(wrap=partial(wrap, layout), rank=rank)
+    if fault == "one token":
+        data = list(loop.data)
+        for place in range(ONSET, ONSET + 3):
+            data[place] = torch.full_like(data[place], 7)
+        loop.data = data
+    elif rank == 1:
+        bad = range(ONSET, ONSET + 3)
+        loop.plain.head.register_forward_hook(
+            lambda module, inputs, output: output * math.nan if len(loop.losses) in bad else output
+        )
+    loop.train(folder)
+    weights = [t.full_tensor() if hasattr(t, "full_tensor") else t for t in loop.model.parameters()]
+    mine = torch.stack([weight.detach().double().sum() for weight in weights])
+    other = mine.clone()
+    dist.broadcast(other, src=0)
+    assert torch.equal(mine, other)
+    assert mine.isfinite().all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("fault", ["nan", "one token"])
+def test_bad_batches_stay_out_of_the_weights_of_both_ranks(
+    fault: str, layout: str, tmp_path: Path
+) -> None:
+    run_ranks(partial(bad_batches, fault, layout, tmp_path), 2)
+    assert not {"restore and skip", "lower LR", "stop"} & set(acts(tmp_path))
+    if fault == "nan":
+        assert acts(tmp_path) == []
+        discarded = read_journal(RunDirectory(tmp_path)).block.column(signals.DISCARDED)
+        assert discarded.values[ONSET : ONSET + 3].tolist() == [1.0] * 3

@@ -85,7 +85,7 @@ class NormTrend(Detector):
 
     def _finding(self, name: str, seen: Seen, found: OutOfRange) -> Finding:
         """The finding: an alarm if the norm is far outside its range, or a second one drifts."""
-        others = [tick for other, tick in self._drifted.items() if other != name]
+        others = [tick for other, tick in self._drifted.items() if not _is_same_part(other, name)]
         together = any(seen.tick - tick <= TOGETHER_RECORDS for tick in others)
         self._drifted[name] = seen.tick
         is_alarm = together or found.widths > FAR_WIDTHS[_range_of(name)]
@@ -204,6 +204,11 @@ def _updates_of(name: str) -> str:
 
 def _range_of(name: str) -> RangeSpec:
     return WHOLE_RANGE if name in (PARAM_NORM, f"{PARAM_NORM}/embedding") else GROUP_RANGE
+
+
+def _is_same_part(first: str, second: str) -> bool:
+    """Whether two norms are no two witnesses: the embedding is most of the whole model."""
+    return first == second or _range_of(first) is _range_of(second) is WHOLE_RANGE
 
 
 def _new_trend(name: str) -> _Trend:

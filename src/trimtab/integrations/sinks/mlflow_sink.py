@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trimtab.core.block import Block
+from trimtab.core.signals import CLOCK
 from trimtab.core.sink import RUN_STATUS, Refused, RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.sinks.incident_events import IncidentNews
 from trimtab.integrations.sinks.mlflow_rest import (
@@ -82,6 +83,8 @@ class MlflowSink:
             for name, value in row.values.items()
             if math.isfinite(value)
         ]
+        if len(block):
+            self._memory.values["clock"] = float(block.column(CLOCK).values[-1])
         for start in range(0, len(metrics), MAX_METRICS):
             self._log(metrics=metrics[start : start + MAX_METRICS])
         for event in block.events:
@@ -183,7 +186,8 @@ class MlflowSink:
         self._log(tags={"trimtab.status": status.value})
         if not self._given_run:  # the status of the user's own run is the user's
             update = {"run_id": self._run_id, "status": _STATUS[status]}
-            end = {"end_time": round(1000 * time.time())} if status.is_over else {}
+            clock = self._memory.values.get("clock") or time.time()
+            end = {"end_time": round(1000 * clock)} if status.is_over else {}
             self._rest.post("runs/update", update | end)
 
     def _log(

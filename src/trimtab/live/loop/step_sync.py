@@ -9,6 +9,7 @@ A rank that failed keeps coming to the meetings, with zeros and a vote to leave.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -86,6 +87,8 @@ class StepSync:
         self._assembler: RecordAssembler | None = None
         self._num_nonfinite = 0
         self._is_draining = False
+        self._unseen: deque[tuple[float, dict[str, float], dict[str, float]]] = deque()
+        """What arrived early because this rank was closed: the others see it at later meetings."""
         self.ranks = RankSync(RankGroup(), device)
         self.connect(first=True)
 
@@ -194,6 +197,8 @@ class StepSync:
         if self._device.type == "meta":  # there are only shapes
             return
         self._in_flight.send(label, values, is_meeting=is_meeting)
+        if is_meeting and self._unseen:
+            self._see(*self._unseen.popleft())
         for arrived in self._in_flight.arrivals():
             self._receive(*arrived)
 
@@ -203,7 +208,9 @@ class StepSync:
         end = start + self._slow.chunks.size
         head = dict(zip(HEAD, values[1:start], strict=True))
         report = dict(zip(label.report_names, values[end:], strict=True))
-        if is_meeting and not self._is_draining:
+        if is_meeting and self._is_draining:
+            self._unseen.append((values[0], report, head))
+        elif is_meeting:
             self._see(values[0], report, head)
         if self._assembler is None or self._shields.host.is_down:
             return

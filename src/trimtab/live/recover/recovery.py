@@ -148,10 +148,13 @@ class Recovery:
 
     def boundary(self, loop: StepLoop) -> None:
         """Between two steps: carry out an order, or take a snapshot if one is due."""
-        monitor = self._monitor
-        if monitor.sync.is_closed:
+        monitor, ranks = self._monitor, self._monitor.sync.ranks
+        is_closed = monitor.sync.is_closed
+        if is_closed and (ranks.world == 1 or ranks.has_parted):
             return
-        self._look(loop)
+        if not is_closed:
+            self._look(loop)
+        # A rank that was closed still carries out what the others may have seen before they part.
         orders = self._due()
         while probes := [order for order in orders if order.probe]:
             for order in probes:
@@ -172,7 +175,7 @@ class Recovery:
         rollbacks = [order for order in orders if order.to is not None]
         if rollbacks:
             self._roll_back(rollbacks[-1], loop)
-        elif monitor.is_between_steps and not self.snapshots.has_given_up:
+        elif monitor.is_between_steps and not self.snapshots.has_given_up and not is_closed:
             is_done = False
             with self._shield.guarding("snapshot"):
                 self.snapshots.take_if_due(loop)

@@ -15,7 +15,7 @@ from typing import Any
 from transformers import Trainer, TrainerCallback
 
 from trimtab.core.config import Mode
-from trimtab.core.errors import ConfigError
+from trimtab.core.errors import ConfigError, TrimtabError
 from trimtab.core.findings import Symptom
 from trimtab.integrations.trainers.adapter import TrainerAdapter, find_caller
 from trimtab.integrations.trainers.hf.checkpoints import (
@@ -61,12 +61,22 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
         """Make the guard, and replace what it needs to see."""
-        trainer = self._trainer = find_caller(Trainer)
-        if trainer is None:
+        self._trainer = find_caller(Trainer)
+        if self._trainer is None:
             raise ConfigError("TrimtabCallback was not called by a transformers Trainer")
-        if getattr(trainer, "is_deepspeed_enabled", False):
+        if getattr(self._trainer, "is_deepspeed_enabled", False):
             log.warning("trimtab: DeepSpeed clips and steps by itself, so this run is not watched")
             return
+        try:
+            self._start(args, state)
+        except TrimtabError:  # the user can fix it, and nothing has been trained yet
+            raise
+        except Exception:
+            log.exception("trimtab could not start and steps aside; training continues")
+            self._adapter.end("could not start")
+
+    def _start(self, args: Any, state: Any) -> None:
+        trainer = self._trainer
         run_dir = self._run_dir or args.output_dir
         self._checkpoints = Checkpoints(run_dir=run_dir)
         precision = trainer.accelerator.mixed_precision
@@ -159,7 +169,8 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
         result = original(*arguments, **options)
         step = self._trainer.state.global_step
         folder = Path(args.output_dir) / f"checkpoint-{step}"
-        if guard is not None and self._checkpoints is not None and folder.is_dir():
+        is_whole = folder.is_dir() and not args.save_only_model
+        if guard is not None and self._checkpoints is not None and is_whole:
             with shield.guarding("checkpoint"):
                 if args.should_save:
                     write_guard_file(folder, saved, self._mark(guard))

@@ -47,6 +47,8 @@ def _is_scaled(trainer: Any, num_items: Any) -> bool:
     said = getattr(trainer, "loss_is_scaled_for_ga", None)
     if said is not None:
         return bool(said)
+    if not hasattr(trainer, "current_gradient_accumulation_steps"):  # before 4.49
+        return num_items is not None
     by_model = trainer.model_accepts_loss_kwargs and num_items is not None
     return bool(by_model or trainer.compute_loss_func is not None)
 

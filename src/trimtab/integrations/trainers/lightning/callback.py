@@ -107,13 +107,14 @@ class TrimtabCallback(Callback):  # type: ignore[misc]
                 guard.load_state_dict(self._saved)
             self._clip = ClipRecorder(adapter, trainer, pl_module)
             CheckpointRegister(adapter, trainer, checkpoints, Path(run_dir))
-        if not no_steps:
-            self._fetcher = counters.fetcher = GuardedFetcher(trainer, guard)
+            if not no_steps:
+                self._fetcher = counters.fetcher = GuardedFetcher(trainer, guard)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The loaders may be new ones (`reload_dataloaders_every_n_epochs`)."""
         if self._fetcher is not None:
-            self._fetcher.install()
+            with self._adapter.shield.guarding("on_train_epoch_start"):
+                self._fetcher.install()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put everything back."""
@@ -196,9 +197,12 @@ class TrimtabCallback(Callback):  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         """What the guard has learnt; Lightning saves it in every checkpoint."""
-        if self.guard is None:
-            return self._saved
-        return self.guard.state_dict(with_random_state=False)  # Lightning does not save it
+        state = self._saved
+        if self.guard is not None:
+            with self._adapter.shield.guarding("state_dict"):
+                # Lightning does not save random numbers.
+                state = self.guard.state_dict(with_random_state=False)
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep it until training starts."""

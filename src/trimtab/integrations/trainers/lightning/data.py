@@ -90,8 +90,8 @@ class GuardedFetcher(_DataFetcher):  # type: ignore[misc]
         if loop._data_fetcher is not self:
             self._inner = loop._data_fetcher
             self._combined_loader = self._inner.combined_loader
-            loop._data_fetcher = self
             self._begin(is_begun=True)
+            loop._data_fetcher = self  # last: an error leaves the Trainer its own
 
     def remove(self) -> None:
         """Give the place back."""
