@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -268,6 +269,18 @@ def test_on_all_addresses_an_address_is_a_host_but_a_strange_name_is_not() -> No
     assert access.refuses({"Host": "[fe80::1]:8765"}) is None
     assert access.refuses({"Host": "evil.example:8765"}) is not None
     assert access.refuses({"Host": "10.1.2.3:999999x"}) is not None
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+def test_it_listens_on_the_loopback_of_ipv6_too(runs: Path) -> None:
+    hub = Hub([runs])
+    try:
+        server = RunServer("::1", 0, hub, diagnose, None)
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    assert server.access.token is None
+    assert server.access.refuses({"Host": f"[::1]:{server.access.port}"}) is None
+    server.server_close()
 
 
 def test_runs_are_found_in_folders_and_links_are_not_followed(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ No address names a file: runs have ids, incidents have numbers, everything else 
 
 import logging
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -64,6 +65,8 @@ class RunServer(ThreadingHTTPServer):
     request_queue_size = 256
 
     def __init__(self, host: str, port: int, hub: Hub, judge: Judge, token: str | None) -> None:
+        if ":" in host:
+            self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
         self.hub = hub
         self.access = Access.of(host, self.server_address[1], token)
