@@ -45,4 +45,4 @@ def test_a_row_compares_with_the_clean_twin() -> None:
     row = fault_row(outcomes, case, [0, 1])
     assert row[:2] == ["F13w", Clock.TICK]
     assert row[2:6] == ["+2.000 [2]", "lost 2/2", "+0.100 [2]", "+0.000 [2]"]
-    assert row[6:] == ["+0.000", "2/2", 12.0, "restore"]
+    assert row[6:] == ["+0.000", "2/2", "12", "restore 2", "yes"]
