@@ -112,12 +112,14 @@ class RankOrders:
         """The orders up to a number, from the first rank; a collective."""
         text = torch.zeros(length, dtype=torch.uint8, device=self._device)
         if self._is_first():
-            text.copy_(torch.frombuffer(bytearray(self._text(number)), dtype=torch.uint8))
+            # Shorter than announced where the first of several orders was carried out meanwhile.
+            mine = torch.frombuffer(bytearray(self._text(number)), dtype=torch.uint8)
+            text[: len(mine)].copy_(mine)
         torch.distributed.broadcast(text, src=first_rank, group=group)  # type: ignore[arg-type]
         self._pending = [(at, order) for at, order in self._pending if at > number]
         if not self._pending:
             self.set(order=0, length=0)
-        return from_bytes(bytes(text.tolist()))
+        return from_bytes(bytes(text.tolist()).rstrip(b"\0"))
 
     def forget(self) -> None:
         """The run has gone back: orders that were on their way were about what is no more."""

@@ -24,7 +24,9 @@ from trimtab.restore.snapshot import Snapshot
 
 WORLD = 4
 STEPS = 40
-SEEDS = int(os.environ.get("SCHEDULE_SEEDS", "2"))
+KNOWN = (1, 9)
+"""A rank that is closed while an order is under way; two orders in consecutive steps."""
+SEEDS = range(int(os.environ["SCHEDULE_SEEDS"])) if "SCHEDULE_SEEDS" in os.environ else KNOWN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +141,7 @@ def order(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_ranks_go_back_alike_whatever_happens(seed: int, tmp_path: Path) -> None:
     schedule = make_schedule(seed)
     if schedule.breaks is not None:
