@@ -1,5 +1,6 @@
 """`trimtab serve`: pages of live runs in the browser."""
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -59,6 +60,9 @@ def serve(
     if open_page:
         typer.launch(address)
     try:
+        # Also where a shell that started it in the background has SIGINT ignored.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
         server.serve_forever()
     except KeyboardInterrupt:
         pass

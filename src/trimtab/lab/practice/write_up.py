@@ -26,6 +26,7 @@ _SECTIONS = (
     ("Root cause", "One sentence, and its number from the list below, or none.", ("Cause",)),
     ("Class", f"One of: {', '.join(IncidentClass)}, or none.", ("Class",)),
     ("Action", f"One of: {', '.join(ActionKind)}.", ("Action",)),
+    ("What was done", "What the run, or you, did about it.", ()),
     ("Smallest remedy", "What prevents it from happening again.", ()),
     ("Verification", "Which run, up to which step, would show that it works.", ()),
     ("Cost", "Steps, time, tokens, money.", ()),
