@@ -43,21 +43,29 @@ def heat_map(lines: RunLines, names: Sequence[str], prefix: str) -> dict[str, An
 
 def _row(values: FloatArray, present: Any, edges: Any) -> list[float | str | None]:
     finite = present & np.isfinite(values)
-    usual = percentiles(np.abs(values[finite]), (50,))[0] if finite.any() else 0.0
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        ratios = np.log2(np.abs(values) / usual) if usual > 0 else np.zeros_like(values)
-    ratios = np.clip(np.where(finite, ratios, 0.0), -20.0, 20.0)
+    sizes = np.abs(values)
+    usual = percentiles(sizes[finite], (50,))[0] if finite.any() else 0.0
+    sizes = np.where(finite, sizes, usual)
     starts = edges[:-1]
-    high, low = np.maximum.reduceat(ratios, starts), np.minimum.reduceat(ratios, starts)
+    high, low = (
+        _doublings(extreme.reduceat(sizes, starts), usual) for extreme in (np.maximum, np.minimum)
+    )
     furthest = np.where(high >= -low, high, low)
-    is_bad = np.add.reduceat((present & ~finite).astype(int), starts) > 0
-    is_there = np.add.reduceat(present.astype(int), starts) > 0
+    is_bad = np.logical_or.reduceat(present & ~finite, starts)
+    is_there = np.logical_or.reduceat(present, starts)
     return [
         "x" if bad else (round(value, 2) if there else None)
         for bad, there, value in zip(
             is_bad.tolist(), is_there.tolist(), furthest.tolist(), strict=True
         )
     ]
+
+
+def _doublings(sizes: FloatArray, usual: float) -> FloatArray:
+    if usual <= 0:
+        return np.zeros_like(sizes)
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.clip(np.log2(sizes / usual), -20.0, 20.0)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -56,19 +56,18 @@ class RunLines:
         gone = []
         for first, last in self.attempts[-MAX_GONE - 1 :]:
             rows = first + np.flatnonzero(self.is_gone[first:last])
-            part = self._points(column, rows, max(buckets // 4, 1))
-            if part["x"]:
+            if len(rows) and (part := self._points(column, rows, max(buckets // 4, 1)))["x"]:
                 gone.append(part)
         line: dict[str, Any] = {"label": name, "signal": name, **kept}
         if gone:
             line["gone"] = gone
-        bad = [
-            [int(self.block.step[a]), int(self.block.step[b]), int(is_gone)]
-            for is_gone, mask in ((True, self.is_gone), (False, ~self.is_gone))
-            for a, b in stretches(column.nonfinite & mask, buckets // 4)
-        ]
-        if bad:
-            line["nonfinite"] = bad
+        nonfinite = column.nonfinite
+        if nonfinite.any():
+            line["nonfinite"] = [
+                [int(self.block.step[a]), int(self.block.step[b]), int(is_gone)]
+                for is_gone, mask in ((True, self.is_gone), (False, ~self.is_gone))
+                for a, b in stretches(nonfinite & mask, buckets // 4)
+            ]
         return line
 
     def _points(self, column: Column, rows: IntArray, buckets: int) -> dict[str, Any]:
@@ -82,7 +81,7 @@ class RunLines:
             chosen = np.union1d(chosen, detail)
         x: list[int] = self.block.step[chosen].tolist()
         y: list[float | None] = list(short(column.values[chosen]))
-        bad = rows[column.nonfinite[rows]]
+        bad = rows[column.present[rows] & ~finite]
         places, first = np.unique(np.searchsorted(chosen, bad), return_index=True)
         steps = self.block.step[bad[first]]
         for place, step in zip(places[::-1].tolist(), steps[::-1].tolist(), strict=True):
