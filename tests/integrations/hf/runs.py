@@ -71,6 +71,18 @@ class Sequences(Dataset[dict[str, torch.Tensor]]):
         return self.items[place]
 
 
+SMALL_RUN: dict[str, Any] = {
+    "per_device_train_batch_size": 2,
+    "learning_rate": 1e-2,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "report_to": [],
+    "use_cpu": True,
+    "disable_tqdm": True,
+}
+"""Arguments of every small run on the CPU: each step is logged, nothing else is written."""
+
+
 def make_trainer(
     folder: Path,
     callback: Any = None,
@@ -84,14 +96,8 @@ def make_trainer(
     """A Trainer of two sequences a batch that logs every step and reads its data in order."""
     settings: dict[str, Any] = {
         "output_dir": str(folder),
-        "per_device_train_batch_size": 2,
+        **SMALL_RUN,
         "max_steps": 12,
-        "learning_rate": 1e-2,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": [],
-        "use_cpu": True,
-        "disable_tqdm": True,
         "seed": 3,
         **arguments,
     }

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import transformers
-from tests.integrations.hf.runs import Sequences, TinyForCausalLM, bits
+from tests.integrations.hf.runs import SMALL_RUN, Sequences, TinyForCausalLM, bits
 from tests.integrations.hf.test_callback import BY_HAND, At, go_back, logged
 from tests.live.tiny import journal_of
 
@@ -35,14 +35,8 @@ def make_sft(folder: Path, callback: Any, **arguments: Any) -> Any:
     ]
     settings: dict[str, Any] = {
         "output_dir": str(folder),
-        "per_device_train_batch_size": 2,
+        **SMALL_RUN,
         "max_steps": 14,
-        "learning_rate": 1e-2,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": [],
-        "use_cpu": True,
-        "disable_tqdm": True,
         "bf16": False,
         "gradient_checkpointing": False,
         "optim": "adamw_torch_fused",

@@ -52,7 +52,7 @@ def slack(alert: Alert) -> dict[str, Any]:
 
 
 def discord(alert: Alert) -> dict[str, Any]:
-    """Discord; nobody is mentioned whatever the text says."""
+    """Discord; mentions are turned off, whatever the text contains."""
     lines = [f"**{alert.headline}** ({alert.state.value})", alert.text, alert.link]
     content = "\n".join(line for line in lines if line)
     return {"content": content[:DISCORD_CHARS], "allowed_mentions": {"parse": []}}

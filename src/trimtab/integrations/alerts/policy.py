@@ -1,4 +1,4 @@
-"""AlertPolicy: which messages are sent, and when; nobody reads the fortieth in an hour."""
+"""AlertPolicy: which messages are sent, and when: too many in an hour are not read."""
 
 import dataclasses
 from typing import Any

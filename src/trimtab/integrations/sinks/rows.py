@@ -9,7 +9,7 @@ from trimtab.core.block import Block
 from trimtab.core.signals import CLOCK
 
 PREFIX = "trimtab/"
-"""Ours are told apart from the user's own metrics of the same name by this."""
+"""Distinguishes our signals from the user's metrics of the same name."""
 
 _MAX_NAME = 200
 """Source: MLflow takes 250 characters, the strictest of the trackers."""

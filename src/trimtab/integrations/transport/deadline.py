@@ -40,7 +40,7 @@ def call_within(seconds: float, work: Callable[[Connections], _Result]) -> _Resu
     """The result of `work`; raises TimeoutError when the time is over.
 
     The work runs in a thread that ends with its connections. A name lookup cannot be interrupted:
-    its thread is left behind and ends with the lookup.
+    its thread goes on alone and ends with the lookup.
     """
     connections = Connections()
     results: list[_Result] = []

@@ -41,4 +41,4 @@ class Secrets:
 
 
 SECRETS = Secrets()
-"""The secrets of this process; whoever reads one from the environment adds it."""
+"""The secrets of this process; code that reads one from the environment adds it."""

@@ -46,7 +46,7 @@ class ShipProcess:
         try:
             # A session of its own: neither Ctrl-C nor a launcher that ends a process group stops
             # it before it has sent the rest. No descriptor of the trainer stays open in it, not
-            # even standard error: whoever waits for the end of that would wait for the shipper.
+            # even standard error: a process that reads it to its end would wait for the shipper.
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 [*command, "--config", json.dumps(config.to_dict())],
                 stdin=subprocess.PIPE,

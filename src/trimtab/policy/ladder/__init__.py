@@ -3,7 +3,7 @@
 situation.py      what is known at a boundary between steps; the input
 decision.py       what to do, with the alternatives and their costs; the output
 reading.py        a probe's reading against the healthy ones of the same run
-origins.py        what may lie behind an incident, and how likely each remedy cures it
+origins.py        where an incident may come from, and how likely each remedy fixes it
 costs.py          the expected cost of each option, in steps
 decide.py         from situation to decision
 suspects.py       a data source or a rank that may be to blame

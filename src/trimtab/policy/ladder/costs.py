@@ -17,7 +17,7 @@ PROBE_STEPS = 8 / 3
 """8 forward passes; a forward pass is a third of a step."""
 
 STOP_STEPS = 400.0
-"""A restart by hand 200 steps later loses 209 steps in the lab, and nobody trains meanwhile."""
+"""A restart by hand 200 steps later loses 209 steps in the lab, and nothing trains meanwhile."""
 
 RELAUNCH_STEPS = 5.0
 """Loading a checkpoint and starting processes, beside the steps since the checkpoint."""

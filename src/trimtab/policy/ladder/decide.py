@@ -1,7 +1,7 @@
 """The ladder: from a situation to a decision.
 
 too early            wait: most trouble of the loss passes within 8 steps
-a probe would tell   probe: is it the batch, or are the weights hurt?
+a probe would show   probe: is it the batch, or are the weights hurt?
 otherwise            the cheapest option that evidence and budgets permit
 """
 

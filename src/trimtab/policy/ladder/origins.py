@@ -1,4 +1,4 @@
-"""What may lie behind an incident, and how likely each remedy cures it.
+"""Where an incident may come from, and how likely each remedy fixes it.
 
 The class of an incident is not known when it is time to act, and the named cause is often wrong so
 early. So the ladder weighs four origins, by family of symptoms and by what was tried before.

@@ -13,8 +13,8 @@ most it came before: what was common and did no harm is not to blame. Chosen: a 
 mix varies by less than this over 8 batches only if it is common."""
 
 BY_CHANCE = 1e-3
-"""How likely so many odd steps may name one rank by chance. Chosen: a relaunch costs a few steps,
-and looking at ranks begins only where odd steps recur."""
+"""The probability that this many odd steps name one rank by chance. Chosen: a relaunch costs a few
+steps, and looking at ranks begins only where odd steps recur."""
 
 
 def suspect_source(before: Sequence[str | None], since: Sequence[str | None]) -> str | None:

@@ -15,7 +15,7 @@ from trimtab.live.shield import log
 from trimtab.policy.ladder.decision import Decision
 
 DEFAULT = "the run continues without it"
-"""What happens without an answer: a false alarm must not cost a run that nobody watches."""
+"""What happens without an answer: a false alarm must not cost a run that is unattended."""
 
 POLL_SECONDS = 1.0
 """Between two looks at the run directory, which may be on a network file system."""

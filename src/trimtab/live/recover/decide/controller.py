@@ -164,7 +164,7 @@ class Controller:
         """Decide about an incident; whether anything was ordered."""
         records = self._recorder.recent
         if not evidence.oddity(records, evidence.onset_of(incident)).is_known:
-            return False  # the next two records tell whether it was the batch
+            return False  # the next two records show whether it was the batch
         situation = self._complete(
             situation_of(
                 incident,

@@ -26,7 +26,7 @@ USUAL_RECORDS, MIN_USUAL = 64, 16
 """Records before the onset that say what is usual, and how many of them are needed."""
 
 SETTLING_RECORDS = 2
-"""Records after an odd batch that tell whether it was the batch."""
+"""Records after an odd batch that show whether it was the batch."""
 
 GROWTH_STEPS, GREW_TIMES = 32, 4.0
 """Steps before the onset over which a block may have grown, and how much is out of the ordinary.
