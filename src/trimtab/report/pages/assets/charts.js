@@ -129,7 +129,7 @@ const charts = (() => {
 
   function options(box, height, extra) {
     return {
-      width: Math.max(box.plot.clientWidth, 120), height, legend: { show: false }, padding: [6, 8, 0, 0],
+      width: Math.max(box.plot.clientWidth, 120), height, legend: { show: false }, padding: [6, 20, 0, 0],
       cursor: {
         sync: { key: sync.key, scales: ["x", null] }, y: false,
         drag: { x: true, y: false, setScale: false },
