@@ -36,6 +36,7 @@ class JudgeState:
         first = self._load(earlier)
         for part in earlier[first:].cut(RECORDS_PER_BLOCK):
             self._judge.update(part)
+            self.add(len(part))
 
     def add(self, num_records: int) -> None:
         """Count judged records, and save the state when it is time. The disk is not waited for."""
