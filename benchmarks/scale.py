@@ -88,8 +88,8 @@ def write_run(run: RunDirectory) -> None:
         columns = {
             "loss": Column.complete(loss),
             "grad_norm": Column.complete(np.exp(0.1 * rng.normal(size=len(rows)))),
-            "lr": Column.complete(np.full(len(rows), 3e-4)),
-            "clock": Column.complete(1.7e9 + rows),
+            "lr": Column.complete(np.full(len(rows), 3e-4, dtype=np.float64)),
+            "clock": Column.complete(1.7e9 + rows.astype(np.float64)),
         }
         for name in names:
             columns[name] = Column.complete(1.0 + 1e-4 * rng.normal(size=len(rows)))
