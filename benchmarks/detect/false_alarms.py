@@ -6,15 +6,21 @@ scripts/bench detect false_alarms --split tune SUITE...    one split of the publ
 Four kinds of material: clean runs and hard negatives of the lab, healthy public runs, and the quiet
 parts of eventful public runs: records farther than 32 records from any labelled event. An episode
 is a group of alarms of one detector at most 3 records apart.
+
+Two kinds of alarms have columns of their own and are not false: those that only report lost time
+(`HARMLESS`; a busy machine really is slow), and those of incidents that begin at a bad batch that
+really is in the text of the lab, or at most 3 steps later (bad_batches.py).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.detect.bad_batches import SHARE, STEPS_AFTER, bad_steps, follows_bad_batch
 from benchmarks.detect.figures import rate_of
 from benchmarks.detect.intervals import share_of
 from benchmarks.detect.suite import read_suite
@@ -23,8 +29,7 @@ from benchmarks.results import table
 from benchmarks.scoring import episodes, excused
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block, BoolArray
-from trimtab.core.findings import Finding, Severity
-from trimtab.detect.run.throughput import Throughput
+from trimtab.core.findings import HARMLESS, Finding, Severity
 from trimtab.judge import Judge
 from trimtab.lab.scenarios.catalogue import CLEAN
 
@@ -43,58 +48,85 @@ class Material:
     num_points: int = 0
     num_alarmed: int = 0
     """Runs with any false alarm."""
-    num_paused: int = 0
-    """Of these, runs with alarms of `throughput` alone: on a busy machine its pauses are real."""
     num_rolled_back: int = 0
-    """Of these, runs in which an incident is advised to be rolled back."""
+    """Runs in which any incident is advised to be rolled back, whatever it was."""
+    at_bad_batches: list[str] = field(default_factory=list)
+    """Runs with an alarm at a real bad batch."""
+    slowed: list[str] = field(default_factory=list)
+    """Runs with an alarm that only reports lost time."""
     episodes: Counter[str] = field(default_factory=Counter)
     """By detector."""
     alarmed: list[str] = field(default_factory=list)
     """The names of the runs, with the detectors."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """One run of one kind of material."""
+
+    material: str
+    name: str
+    block: Block
+    counts: BoolArray
+    """The records in which an alarm counts."""
+    bad_steps: Callable[[], tuple[int, ...]] = tuple
+    """The steps with a real bad batch; only asked for if there is an alarm."""
+
+
 def measure_false_alarms(suites: Iterable[Path], real: Iterable[RealRun]) -> list[Material]:
     """Judge every run without a fault, and the quiet parts of the others."""
     materials: dict[str, Material] = {}
-    for name, run_name, block, counts in (*_lab_runs(suites), *_public_runs(real)):
-        material = materials.setdefault(name, Material(name=name))
-        _judge(material, run_name, block, counts)
+    for run in (*_lab_runs(suites), *_public_runs(real)):
+        _judge(materials.setdefault(run.material, Material(name=run.material)), run)
     return list(materials.values())
 
 
 def false_alarm_tables(materials: Sequence[Material]) -> str:
     """One line per material, one per detector, and the runs that were alarmed."""
+    header = (
+        "material",
+        "runs",
+        "points",
+        "false episodes: count; per 10,000 [95 %]",
+        "runs with a false alarm",
+        "runs with an alarm at a real bad batch",
+        "runs with an alarm of lost time",
+        "advised to roll back",
+    )
+    rows = [
+        (
+            item.name,
+            item.num_runs,
+            f"{item.num_points:,}",
+            rate_of(item.episodes[ANY], item.num_points),
+            share_of(item.num_alarmed, item.num_runs),
+            len(item.at_bad_batches),
+            len(item.slowed),
+            item.num_rolled_back,
+        )
+        for item in materials
+    ]
     parts = [
-        f"Quiet parts: records farther than {DISTANCE} records from any labelled event.",
-        table(
-            (
-                "material",
-                "runs",
-                "points",
-                "false episodes: count; per 10,000 [95 %]",
-                "runs alarmed",
-                "of these by throughput alone",
-                "advised to roll back",
-            ),
-            [
-                (
-                    item.name,
-                    item.num_runs,
-                    f"{item.num_points:,}",
-                    rate_of(item.episodes[ANY], item.num_points),
-                    share_of(item.num_alarmed, item.num_runs),
-                    item.num_paused,
-                    item.num_rolled_back,
-                )
-                for item in materials
-            ],
-        ),
+        f"Quiet parts: records farther than {DISTANCE} records from any labelled event. A real bad "
+        f"batch has a row with at least {SHARE:.0%} one token, computed from the data of the run; "
+        f"alarms of incidents that begin there or at most {STEPS_AFTER} steps later are not false, "
+        "nor are those that only report lost time.",
+        table(header, rows),
         "By detector (per 10,000 points; detectors without a line raised none):",
         table(("detector", *(item.name for item in materials)), [*_detector_rows(materials)]),
-        "Runs that were alarmed: "
-        + ("; ".join(name for item in materials for name in item.alarmed) or "none"),
+        *(
+            f"{title}: " + ("; ".join(name for item in materials for name in names(item)) or "none")
+            for title, names in _LISTS.items()
+        ),
     ]
     return "\n\n".join(parts)
+
+
+_LISTS: dict[str, Callable[[Material], list[str]]] = {
+    "Runs with a false alarm": lambda item: item.alarmed,
+    "At real bad batches": lambda item: item.at_bad_batches,
+    "Lost time": lambda item: item.slowed,
+}
 
 
 def _detector_rows(materials: Sequence[Material]) -> Iterator[tuple[str, ...]]:
@@ -104,20 +136,29 @@ def _detector_rows(materials: Sequence[Material]) -> Iterator[tuple[str, ...]]:
         yield name, *(f"{count}; {1e4 * count / max(points, 1):.2f}" for count, points in counts)
 
 
-def _lab_runs(suites: Iterable[Path]) -> Iterator[tuple[str, str, Block, BoolArray]]:
+def _lab_runs(suites: Iterable[Path]) -> Iterator[_Run]:
     for suite in suites:
         for run in read_suite(suite):
             if run.onset is None:
-                name = "lab, clean" if run.kind == CLEAN else "lab, hard negatives"
-                yield name, run.name, run.block, np.ones(len(run.block), dtype=np.bool_)
+                yield _Run(
+                    material="lab, clean" if run.kind == CLEAN else "lab, hard negatives",
+                    name=run.name,
+                    block=run.block,
+                    counts=np.ones(len(run.block), dtype=np.bool_),
+                    bad_steps=partial(bad_steps, suite / run.name),
+                )
 
 
-def _public_runs(runs: Iterable[RealRun]) -> Iterator[tuple[str, str, Block, BoolArray]]:
+def _public_runs(runs: Iterable[RealRun]) -> Iterator[_Run]:
     for run in runs:
         is_healthy = run.label == "healthy"
         part = "healthy" if is_healthy else "quiet parts of eventful runs"
-        quiet = quiet_records(run, 0 if is_healthy else DISTANCE)
-        yield f"public {run.split}, {part}", run.name, run.block, quiet
+        yield _Run(
+            material=f"public {run.split}, {part}",
+            name=run.name,
+            block=run.block,
+            counts=quiet_records(run, 0 if is_healthy else DISTANCE),
+        )
 
 
 def quiet_records(run: RealRun, distance: int = DISTANCE) -> BoolArray:
@@ -128,26 +169,50 @@ def quiet_records(run: RealRun, distance: int = DISTANCE) -> BoolArray:
     return quiet
 
 
-def _judge(material: Material, name: str, block: Block, counts: BoolArray) -> None:
-    judge = Judge()
+def _judge(material: Material, run: _Run) -> None:
+    judge, block = Judge(), run.block
     findings = [*judge.update(block).findings, *judge.finish().findings]
     alarms = [item for item in findings if item.severity is Severity.ALARM]
-    alarms = [item for item in alarms if counts[block.row_of(item.tick)]]
+    alarms = [item for item in alarms if run.counts[block.row_of(item.tick)]]
     material.num_runs += 1
-    material.num_points += int(counts.sum())
+    material.num_points += int(run.counts.sum())
     if not alarms:
         return
-    material.num_alarmed += 1
-    by_detector: dict[str, list[Finding]] = {ANY: alarms}
-    for alarm in alarms:
-        by_detector.setdefault(alarm.detector, []).append(alarm)
-    material.num_paused += by_detector.keys() == {ANY, Throughput.name}
-    for detector, found in by_detector.items():
-        rows = sorted({block.row_of(item.tick) for item in found})
-        material.episodes[detector] += len(episodes(rows))
     material.num_rolled_back += any(
         judge.explain(incident, block).action.kind is ActionKind.ROLL_BACK
         for incident in judge.incidents
-        if counts[block.row_of(incident.onset.tick)]
+        if run.counts[block.row_of(incident.onset.tick)]
     )
-    material.alarmed.append(f"{name} ({', '.join(sorted(by_detector.keys() - {ANY}))})")
+    slow = [item for item in alarms if item.symptom in HARMLESS]
+    others = [item for item in alarms if item.symptom not in HARMLESS]
+    bad = run.bad_steps() if others else ()
+    at_batch = [item for item in others if follows_bad_batch(_onset(judge, item), bad)]
+    false = [item for item in others if item not in at_batch]
+    if slow:
+        material.slowed.append(run.name)
+    if at_batch:
+        material.at_bad_batches.append(f"{run.name} ({_detectors(at_batch)})")
+    if false:
+        material.num_alarmed += 1
+        material.alarmed.append(f"{run.name} ({_detectors(false)})")
+    _count_episodes(material, block, false)
+
+
+def _count_episodes(material: Material, block: Block, alarms: Sequence[Finding]) -> None:
+    by_detector: dict[str, list[Finding]] = {}
+    for alarm in alarms:
+        for name in (ANY, alarm.detector):
+            by_detector.setdefault(name, []).append(alarm)
+    for name, found in by_detector.items():
+        rows = sorted({block.row_of(item.tick) for item in found})
+        material.episodes[name] += len(episodes(rows))
+
+
+def _onset(judge: Judge, alarm: Finding) -> int:
+    """The step at which the incident of an alarm began."""
+    started = [item.onset for item in judge.incidents if item.onset.tick <= alarm.tick]
+    return started[-1].step if started else alarm.step
+
+
+def _detectors(alarms: Sequence[Finding]) -> str:
+    return ", ".join(sorted({item.detector for item in alarms}))

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
+from benchmarks.detect import false_alarms
 from benchmarks.detect.false_alarms import (
     DISTANCE,
     false_alarm_tables,
@@ -34,7 +36,23 @@ def test_the_quiet_part_starts_32_records_from_an_event() -> None:
     assert quiet[520 + DISTANCE + 1 :].all()
 
 
-def test_false_alarms_are_counted_by_material_and_detector(tmp_path: Path) -> None:
+def test_alarms_at_bad_batches_and_of_lost_time_are_counted_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = falling_loss(600, seed=3, noise=0.03)
+    losses[400:406] += 3.0
+    write_run(tmp_path, "clean-plain-seed2", losses.tolist(), onset=None)
+    for bad, num_false in (((399,), 0), ((390,), 1)):
+        monkeypatch.setattr(false_alarms, "bad_steps", lambda _, bad=bad: bad)
+        (lab,) = measure_false_alarms([tmp_path], [])
+        assert (lab.num_alarmed, len(lab.at_bad_batches)) == (num_false, 1 - num_false)
+        assert lab.episodes["loss-spike"] == num_false
+
+
+def test_false_alarms_are_counted_by_material_and_detector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(false_alarms, "bad_steps", lambda _: ())
     losses = falling_loss(600, seed=3, noise=0.03)
     write_run(tmp_path, "clean-plain-seed1", losses.tolist(), onset=None)
     losses[400:406] += 3.0

@@ -7,8 +7,10 @@ import pytest
 from tests.synthetic import block_of, diagnosis_of, falling_loss
 
 from trimtab.core.actions import ActionKind
+from trimtab.core.causes import Cause
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import IncidentClass
+from trimtab.diagnose.diagnosis import Diagnosis
 from trimtab.judge import Judge
 from trimtab.policy.advice import advise
 
@@ -53,6 +55,50 @@ def test_one_signal_alone_that_the_loss_does_not_follow_is_a_note_to_a_human(
     action = advise(diagnosis_of(symptom), recurs=False)
     assert action.kind is ActionKind.WAIT
     assert "look at" in action.instruction
+
+
+def silent(*findings: tuple[Symptom, str]) -> Diagnosis:
+    diagnosis = diagnosis_of(Symptom.GRADIENT_SPIKE)
+    template = diagnosis.incident.findings[0]
+    found = tuple(
+        dataclasses.replace(template, symptom=symptom, signal=signal)
+        for symptom, signal in findings
+    )
+    incident = dataclasses.replace(diagnosis.incident, findings=found)
+    return dataclasses.replace(diagnosis, incident=incident)
+
+
+def test_large_gradients_and_updates_alone_are_never_rolled_back_while_the_loss_is_unharmed() -> (
+    None
+):
+    spikes = silent(
+        (Symptom.GRADIENT_SPIKE, "grad_norm"),
+        (Symptom.GRADIENT_SPIKE, "adam_v_norm/mlp"),
+        (Symptom.UPDATE_SPIKE, "update_per_lr"),
+    )
+    assert spikes.incident.end is None  # still open
+    action = advise(spikes, recurs=False)
+    assert action.kind is ActionKind.WAIT
+    assert "batch of step 300" in action.instruction
+
+
+def test_one_bad_batch_is_skipped_and_rolled_back_only_if_the_loss_stays_up() -> None:
+    moved = silent(
+        (Symptom.UPDATE_SPIKE, "update_per_lr"), (Symptom.NORM_DRIFT, "param_norm/attention")
+    )
+    by_batch = dataclasses.replace(moved, cause=Cause.RARE_TOKENS)
+    assert advise(by_batch, recurs=False).kind is ActionKind.WAIT
+    assert advise(moved, recurs=False).kind is ActionKind.ROLL_BACK
+
+    up = dataclasses.replace(by_batch.incident, incident_class=IncidentClass.LINGERING)
+    stays = dataclasses.replace(by_batch, incident=up, incident_class=IncidentClass.LINGERING)
+    assert advise(stays, recurs=False).kind is ActionKind.ROLL_BACK
+
+
+def test_a_hard_fact_is_acted_on_whatever_the_batch_was() -> None:
+    lost = silent((Symptom.GRADIENT_SPIKE, "grad_norm"), (Symptom.STATE_LOST, "adam_v_norm"))
+    by_batch = dataclasses.replace(lost, cause=Cause.RARE_TOKENS)
+    assert advise(by_batch, recurs=False).kind is ActionKind.ROLL_BACK
 
 
 def restarted(records: int, at: int, *, stays: bool = False) -> np.ndarray:

@@ -7,10 +7,11 @@ and waits for what does not touch the weights.
 from collections.abc import Callable, Mapping
 
 from trimtab.core.actions import Action, ActionKind
+from trimtab.core.causes import Cause
 from trimtab.core.findings import HARMLESS, NOT_RESTORED, Symptom
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.diagnose.diagnosis import Diagnosis
-from trimtab.policy.symptoms import TRAITS
+from trimtab.policy.symptoms import PASSIVE, TRAITS, family_of
 
 SURE = 0.8
 """An outlook this certain is worth acting on; under it waiting costs less than a wrong rollback."""
@@ -22,6 +23,9 @@ PASSING = frozenset(
 
 HARD_FACTS = frozenset(symptom for symptom, traits in TRAITS.items() if traits.is_fact)
 """What is so, whatever the noise of the run. The rest is a signal that left its usual range."""
+
+ONE_BATCH = frozenset({Cause.HARD_BATCH, Cause.RARE_TOKENS})
+"""What is over with the batch that brought it, unless the loss stays up."""
 
 MILD = frozenset({Symptom.RNG_NOT_RESTORED, Symptom.SCALER_NOT_RESTORED})
 """What a resume may leave out without hurting the weights: a scaler finds its range again."""
@@ -48,6 +52,8 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
         return _if_not_meant(diagnosis.incident)
     if not recurs and _is_one_signal(diagnosis.incident):
         return _look_at_it(diagnosis.incident)
+    if not recurs and _is_one_batch(diagnosis):
+        return _skip_the_batch(diagnosis.incident)
     return _choose(_TRIMTAB, diagnosis, recurs=recurs)
 
 
@@ -182,6 +188,26 @@ def _is_one_signal(incident: Incident) -> bool:
         return False
     signals = {finding.signal for finding in incident.findings}
     return len(signals) == 1 and HARD_FACTS.isdisjoint(incident.symptoms)
+
+
+def _is_one_batch(diagnosis: Diagnosis) -> bool:
+    """Whether a batch explains what the signals show, and the loss is unharmed."""
+    incident = diagnosis.incident
+    if incident.incident_class is not IncidentClass.SILENT:
+        return False
+    is_passive = family_of(incident.symptoms) in PASSIVE and _has_known_symptom(incident)
+    is_of_batch = is_passive or diagnosis.cause in ONE_BATCH
+    has_explanation = any(finding.explanation for finding in incident.findings)
+    return is_of_batch and not has_explanation and HARD_FACTS.isdisjoint(incident.symptoms)
+
+
+def _skip_the_batch(incident: Incident) -> Action:
+    return Action(
+        kind=ActionKind.WAIT,
+        instruction=f"Continue, and look at the batch of step {incident.onset.step}; skip it if "
+        "the run has to go back. Roll back only if the loss rises and stays up.",
+        reason="Gradients and updates may be large for one batch, and the loss did not follow.",
+    )
 
 
 def _look_at_it(incident: Incident) -> Action:

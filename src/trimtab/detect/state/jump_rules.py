@@ -19,6 +19,7 @@ from trimtab.core.signals import (
     UNIQUE_TOKEN_SHARE,
     UPDATE_NORM,
 )
+from trimtab.detect.loss.norm_spike import HUGE_RATIO
 from trimtab.detect.tools.jump_test import JumpLimits
 
 
@@ -64,10 +65,11 @@ RULES = {
     f"{UPDATE_NORM}/embedding": _update_rule(down=7.0, floor=0.2),
     # 3.6 down: the embedding is its largest part.
     UPDATE_NORM: _update_rule(down=7.0, floor=0.2),
-    # 84 up: one gradient can do that, and a lasting rise is what shows. 1.4 down: v falls by 1 -
-    # beta2 at most, unless something other than the optimizer wrote it.
+    # 151 up, 394 after a row of one repeated token. v rises by (1 - beta2) g^2, so one gradient
+    # that is 30 times the largest before raises it 900 times: the limit of a huge gradient norm,
+    # squared. 1.4 down: v falls by 1 - beta2 at most, unless something else wrote it.
     ADAM_V_NORM: JumpRule(
-        limits=JumpLimits(up=128.0, down=2.0, floor=0.02),
+        limits=JumpLimits(up=HUGE_RATIO**2, down=2.0, floor=0.02),
         up=Symptom.GRADIENT_SPIKE,
         down=Symptom.STATE_LOST,
     ),

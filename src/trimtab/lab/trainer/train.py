@@ -83,7 +83,7 @@ def train(
         torch.manual_seed(config.seed)
         corpus = _corpus(config, ranks, cache_dir, on_text)
         evaluator = Evaluator(corpus, config, ranks)
-        run, forward = _build(config, corpus, ranks)
+        run, forward = build_run(config, corpus, ranks)
         newest = checkpoints.latest(run_dir / "checkpoints") if resume else None
         first_step = 0 if newest is None else checkpoints.load(newest, run)
         if intervention is not None:
@@ -179,7 +179,7 @@ def _batch_loss(
         return forward(batch.tokens, batch.targets).cross_entropy
 
 
-def _build(
+def build_run(
     config: TrainConfig, corpus: TokenCorpus, ranks: Ranks
 ) -> tuple[checkpoints.Run, Forward]:
     """The parts of a run before its first step, and the callable for its forward pass."""
