@@ -63,7 +63,11 @@ MIN_SLOPE, DEFAULT_SLOPE = 1e-6, 1e-3
 
 def harm(situation: Situation, reading: Reading | None) -> float:
     """Steps lost if nothing is done, given that something is wrong; inf if the run is lost."""
+    if situation.has_broken_weights and not situation.recurrences:
+        return math.inf  # whatever a probe reads: few batches may meet the weight that is broken
     seen = _seen_harm(situation, reading)
+    if situation.is_stuck:  # nothing is learnt, and what a restore did not end goes on
+        return math.inf if situation.recurrences else max(seen, HORIZON_STEPS)
     # Of a device that computes wrongly only a part shows.
     return seen if situation.suspect_rank is None else max(seen, STATE_SHARE * HORIZON_STEPS)
 

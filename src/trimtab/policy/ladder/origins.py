@@ -7,7 +7,6 @@ early. So the ladder weighs four origins, by family of symptoms and by what was 
 from collections.abc import Mapping
 from enum import StrEnum
 
-from trimtab.core.findings import Symptom
 from trimtab.policy.ladder.reading import Reading
 from trimtab.policy.ladder.situation import Act, Situation
 from trimtab.policy.symptoms import Family
@@ -113,7 +112,7 @@ def chance_of_cure(act: Act, situation: Situation, reading: Reading | None) -> f
 
 def _is_beyond_data(situation: Situation, reading: Reading | None) -> bool:
     """Whether the weights are hurt more than batches could do in that time."""
-    if Symptom.NONFINITE_NORM in situation.symptoms and not situation.bad_recently:
+    if situation.has_broken_weights:
         return True  # the gate keeps out every update that could make a weight infinite
     if reading is None:
         return False

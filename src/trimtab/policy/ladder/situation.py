@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from trimtab.core.findings import Symptom
+from trimtab.core.signals import PARAM_NORM
 from trimtab.policy.symptoms import DATED, STATE_FAMILIES, Family, family_of, margin_of
+
+STUCK = 16
+"""Of the last 20 steps: so few reach the weights that the run does not train."""
 
 RESUME_STEPS = 20
 """Trouble with the optimizer's state this soon after a resume is the resume's. Source: a lost
@@ -45,6 +50,8 @@ class SettingDifference:
     after: Any
     is_announced: bool = False
     """Whether a `planned change` event came between the two."""
+    step: int | None = None
+    """The step of the snapshot that has the value before."""
 
     @property
     def option(self) -> str:
@@ -145,6 +152,16 @@ class Situation:
         """Whether it began so soon after a resume that the resume is to blame."""
         at = self.resumed_at
         return at is not None and at <= self.onset < at + RESUME_STEPS
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether hardly any step reaches the weights."""
+        return self.bad_recently >= STUCK
+
+    @property
+    def has_broken_weights(self) -> bool:
+        """Whether a weight is not finite: a fact, and no batch does that while the gate is on."""
+        return Symptom.NONFINITE_NORM in self.symptoms and PARAM_NORM in self.signals
 
     @property
     def margin(self) -> int:

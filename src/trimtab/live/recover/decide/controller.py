@@ -27,11 +27,11 @@ from trimtab.live.recover.decide.run_view import RunView
 from trimtab.live.recover.decide.situations import situation_of
 from trimtab.live.recover.order import Order
 from trimtab.live.shield import log
-from trimtab.policy.ladder.decide import BAD_IN_A_ROW, STUCK, decide
+from trimtab.policy.ladder.decide import BAD_IN_A_ROW, decide
 from trimtab.policy.ladder.decision import Decision
 from trimtab.policy.ladder.decision_log import DecisionLog, read_decisions
 from trimtab.policy.ladder.origins import FACT
-from trimtab.policy.ladder.situation import Act, Situation
+from trimtab.policy.ladder.situation import STUCK, Act, Situation
 from trimtab.policy.ladder.suspects import suspect_source
 
 DATING_BOUNDARIES = 8
