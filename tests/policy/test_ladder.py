@@ -231,6 +231,29 @@ def test_harm_that_only_a_probe_has_found_is_expected_to_go_on() -> None:
     assert look(Symptom.LOSS_SPIKE, **found).chosen.cost < first.alternatives[-1].cost
 
 
+RISE = {"rise": 0.3, "step": 260, "slots": (100, 140, 160, 180, 240)}
+
+
+def test_known_batches_that_become_worse_by_a_new_source_are_cured_by_leaving_it_out() -> None:
+    found = look(source="forum", **RISE | {"rise": 0.06})
+    assert found.act is Act.QUARANTINE
+    assert found.chosen.target == 180
+
+
+def test_known_batches_that_become_worse_are_skipped_for_once_and_then_stop_the_run() -> None:
+    assert look(**RISE).act is Act.RESTORE_AND_SKIP
+    again = look(
+        **RISE, recurrences=1, tried=(Act.RESTORE_AND_SKIP,), last_depth=30, positions=(210, 259)
+    )
+    assert again.act is Act.STOP
+    assert "data positions 210 to 259" in again.reason
+
+
+def test_known_batches_that_become_a_little_worse_do_not_stop_the_run() -> None:
+    assert look(**RISE | {"rise": 0.06}).act is Act.WAIT
+    assert look(**RISE | {"rise": 0.06}, text_changed=True).act is Act.RESTORE_AND_SKIP
+
+
 def test_a_source_is_left_out_when_skipping_did_not_help() -> None:
     again = {"recurrences": 1, "tried": (Act.RESTORE_AND_SKIP,), "last_depth": 10}
     hurt = {"probe": 0.3, "waited": 8, "probe_waited": 8, "step": 220}

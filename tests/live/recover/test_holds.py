@@ -123,7 +123,7 @@ def test_parameters_that_the_loop_freezes_again_train_as_if_it_had_not(tmp_path:
     for mine, theirs in zip(run.model.parameters(), steady.model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
     head.requires_grad_(False)
-    run.model(run.loader[0][0])
+    run.model(next(iter(run.loader))[0])
     assert not any(p.requires_grad for p in head.parameters()), "a hook is left behind"
 
 

@@ -96,7 +96,7 @@ def _wants_probe(situation: Situation, config: LadderConfig) -> bool:
     if not is_read and not situation.is_stuck:
         return False
     if situation.probe is None:
-        return True
+        return situation.rise is None
     # Moderate harm cannot be foretold after 8 steps: one more look.
     second = config.second_probe_after_steps
     return situation.waited >= second > situation.probe_waited
@@ -155,7 +155,8 @@ def _refusal(act: Act, situation: Situation, reading: Reading | None, config: La
             return f"{situation.skipped} batches skipped in {config.window_steps} steps already"
         if not harmed and not situation.is_stuck:
             return "nothing shows that a batch did harm"
-        if situation.probe is None and Act.RESTORE not in situation.tried:
+        is_read = situation.probe is not None or situation.rise is not None
+        if not is_read and Act.RESTORE not in situation.tried:
             return "without a probe, a restore without skip is the experiment"
     if act is Act.LOWER_LR:
         if situation.recurrences < 2 or situation.unplanned:
@@ -196,7 +197,7 @@ def _reason(chosen: Option, situation: Situation, reading: Reading | None) -> st
     if situation.is_stuck:
         words.append(f"{situation.bad_recently} of the last 20 steps did not reach the weights")
     if reading is not None:
-        what = "probe" if situation.probe is not None else "loss"
+        what = "probe" if situation.probe is not None or situation.rise is not None else "loss"
         verdict = "healthy" if reading.is_healthy else "broken" if reading.is_gross else "hurt"
         words.append(f"{what} {reading.value - reading.mean:+.3f} nat against healthy: {verdict}")
     words += [f"{part.name} {part.before} -> {part.after}" for part in situation.unplanned[:3]]

@@ -103,6 +103,10 @@ class Situation:
     """Steps since the alarm at which the reading was taken."""
     probe_steps: int = 8
     """Steps whose batches the reading is the mean of."""
+    rise: float | None = None
+    """Nats by which known-good batches are worse than at the last good reading of the canary."""
+    text_changed: bool = False
+    """Whether a detector has found that the tokens are unlike those before."""
     healthy: tuple[float, ...] = ()
     """Readings of one step each from before the onset."""
     can_probe: bool = False
