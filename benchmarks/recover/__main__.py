@@ -22,12 +22,15 @@ from benchmarks.recover.figures import (
     BOUND,
     MAX_LOST,
     Outcomes,
+    against_constant_rate,
     fault_row,
     has_run,
     healthy_row,
+    healthy_sum,
+    needs_twin,
 )
 from benchmarks.recover.pictures import draw
-from benchmarks.recover.plan import jobs
+from benchmarks.recover.plan import FAULT_SEEDS, jobs
 from benchmarks.result_cache import Outcome, ResultCache
 from benchmarks.results import publish, table
 
@@ -49,7 +52,7 @@ def main() -> None:
     arguments = _arguments()
     torch.set_num_threads(1)
     logging.getLogger("trimtab").setLevel(logging.CRITICAL)  # the acts are in the outcomes
-    seeds = [int(seed) for seed in arguments.seeds.split(",")]
+    seeds = _seeds(arguments.seeds)
     names = set(arguments.cases.split(",")) if arguments.cases else None
     faults = [case for case in FAULTS if names is None or case.name in names]
     healthy = [case for case in HEALTHY if names is None or case.name in names]
@@ -63,12 +66,26 @@ def main() -> None:
             continue
         outcome = cache.get(name, partial(_measure, case, arm, seed, journals / name))
         outcomes[shared, arm, seed] = outcomes[case.name, arm, seed] = outcome
+        if case.is_healthy and arm is Arm.RECOVER and needs_twin(outcome):
+            twin = f"{shared} {Arm.CLEAN} seed {seed}"
+            outcomes[case.name, Arm.CLEAN, seed] = cache.get(
+                twin, partial(_measure, case, Arm.CLEAN, seed, journals / twin)
+            )
     body = _body(outcomes, faults, healthy, seeds, compute_again(journals))
     if arguments.publish:
         draw(outcomes, faults, seeds)
         publish("Recovery in the lab", "scripts/bench recover", body)
     else:
         print(body)
+
+
+def _seeds(text: str) -> list[int]:
+    """Seeds such as "0,1,5" or "112..136"."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("..")
+        found += range(int(first), int(last or first) + 1)
+    return found
 
 
 def _measure(case: Case, arm: Arm, seed: int, journal: Path) -> Outcome:
@@ -85,7 +102,8 @@ def _body(
     outcomes: Outcomes, faults: list[Case], healthy: list[Case], seeds: list[int], again: Again
 ) -> str:
     head = (
-        f"Runs of {STEPS} steps, seeds {min(seeds)} to {max(seeds)}"
+        f"Runs of {STEPS} steps, seeds {min(seeds)} to {max(seeds)}, of which faults have the "
+        f"first {FAULT_SEEDS}"
         f"{' (tuning seeds: no claim)' if set(seeds) <= set(range(31)) else ''}. Figures are the "
         "held-out loss at the end minus that of the clean twin, in nats, as a mean over [n] seeds; "
         "lost: runs that ended or are NaN. By hand: a restart 200 steps later, without the cause. "
@@ -97,12 +115,23 @@ def _body(
     known = [case for case in faults if has_run(outcomes, case, seeds)]
     if known:
         parts.append(table(_FAULT_COLUMNS, [fault_row(outcomes, case, seeds) for case in known]))
+    parts += [
+        f"\n\n{line}" for case in faults if (line := against_constant_rate(outcomes, case, seeds))
+    ]
     calm = [case for case in healthy if has_run(outcomes, case, seeds)]
     if calm:
         parts.append(
             "\n\nHealthy runs and runs that look like a fault; bar over 200 runs: no skip, no "
-            "lower rate, no stop, at most 2 rollbacks, final loss within 0.005.\n\n"
-            + table(_HEALTHY_COLUMNS, [healthy_row(outcomes, case, seeds) for case in calm])
+            "lower rate, no stop, at most 2 rollbacks, final loss within 0.005 of that in "
+            "`protect` [runs compared: those in which something was done, and the first seeds; "
+            "the others have the same bits].\n\n"
+            + table(
+                _HEALTHY_COLUMNS,
+                [
+                    *(healthy_row(outcomes, case, seeds) for case in calm),
+                    healthy_sum(outcomes, calm, seeds),
+                ],
+            )
         )
     parts.append(
         f"\n\nDecisions computed again from the files of {again.runs} runs: {again.decisions}, of "

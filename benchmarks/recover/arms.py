@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +20,8 @@ from trimtab.journal import RunDirectory, read_journal
 from trimtab.journal.exit_request import RunExit
 from trimtab.lab.corpus.data import Batch, Loader
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.intervention import Intervention, RunParts
+from trimtab.lab.trainer.intervention import Base, Intervention, RunParts
+from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.lab.trainer.train import train
 from trimtab.policy.ladder.decision_log import recompute
 
@@ -30,6 +31,9 @@ BY_HAND_STEPS = 209
 
 EVAL_BATCHES = 16
 
+WORLD, RANKS_SECONDS = 2, 600.0
+"""Ranks of a fault that needs several, and how long their run may take."""
+
 
 class Arm(StrEnum):
     """How the run is looked after."""
@@ -38,10 +42,15 @@ class Arm(StrEnum):
     UNGUARDED = "no guard"
     PROTECT = "protect"
     BY_HAND = "by hand"
+    CONSTANT_RATE = "constant rate"
+    """The rate of the onset from there on, against a schedule that is wrong."""
     RECOVER = "recover"
 
 
-_MODES = {Arm.CLEAN: Mode.PROTECT, Arm.PROTECT: Mode.PROTECT, Arm.RECOVER: Mode.RECOVER}
+_MODES = {
+    **dict.fromkeys((Arm.CLEAN, Arm.PROTECT, Arm.CONSTANT_RATE), Mode.PROTECT),
+    Arm.RECOVER: Mode.RECOVER,
+}
 """The twin is protected too: protecting makes optimizers fused, which rounds differently."""
 _CONFIG = Config.from_dict({"ladder": {"max_relaunches": 1, "window_steps": 1000}})
 
@@ -61,6 +70,23 @@ class _SkippedData(Intervention):
         return dataclasses.replace(run, loader=_Skipping(run.loader, first, count))
 
 
+class _ConstantRate(Intervention):
+    """From the onset on, the learning rate stays what it is there."""
+
+    cause: ClassVar[Cause | None] = None
+    title = "a constant rate"
+    strength_name = "times the rate"
+
+    def attach(self, parts: RunParts) -> Run:
+        """Stop the schedule."""
+        scheduler = parts.run.scheduler
+        scheduler.lr_lambdas = [self._held(planned) for planned in scheduler.lr_lambdas]
+        return parts.run
+
+    def _held(self, planned: Callable[[int], float]) -> Callable[[int], float]:
+        return lambda step: planned(min(step, self.onset))
+
+
 class _Skipping:
     def __init__(self, loader: Loader, first: int, count: int) -> None:
         self._loader, self._first, self._count = loader, first, count
@@ -77,6 +103,13 @@ class _Skipping:
         self._loader.load_state_dict(state)
 
 
+_REFERENCES: dict[Arm, type[Intervention]] = {
+    Arm.BY_HAND: _SkippedData,
+    Arm.CONSTANT_RATE: _ConstantRate,
+}
+"""Arms without the fault itself."""
+
+
 class _Stopped(Exception):
     """The run was stopped in order to be resumed."""
 
@@ -87,8 +120,8 @@ def measure(case: Case, arm: Arm, seed: int, folder: Path) -> dict[str, Any]:
     scenario = case.scenario(seed)
     is_faulty = arm is not Arm.CLEAN or case.is_healthy
     intervention = case.intervention(seed) if is_faulty else None
-    if arm is Arm.BY_HAND:
-        intervention = _SkippedData(onset=scenario.onset, severity=1.0, seed=seed)
+    if arm in _REFERENCES:
+        intervention = _REFERENCES[arm](onset=scenario.onset, severity=1.0, seed=seed)
     config = dataclasses.replace(
         scenario.setting.config(scenario.required_base, STEPS),
         eval_steps=STEPS,
@@ -100,7 +133,12 @@ def measure(case: Case, arm: Arm, seed: int, folder: Path) -> dict[str, Any]:
     stop = scenario.stop if arm is not Arm.BY_HAND else None
     if stop is not None:
         config = dataclasses.replace(config, checkpoint_steps=stop)
-    ended, stopped_at, losses = _train(config, folder, arm, intervention, stop)
+    arguments = (config, folder, arm, intervention, stop)
+    if scenario.required_base is Base.RANKS:
+        results = run_ranks(lambda rank: _train(*arguments), WORLD, timeout=RANKS_SECONDS)
+        ended, stopped_at, losses = results[0]
+    else:
+        ended, stopped_at, losses = _train(*arguments)
     outcome = _read(folder)
     if stopped_at is not None and stop is not None:
         outcome["steps_lost"] += stopped_at - stop

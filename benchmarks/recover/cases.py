@@ -4,11 +4,14 @@ import dataclasses
 from dataclasses import dataclass
 
 from benchmarks.lab_protect import ShortOverflow
+from trimtab.lab.corpus.data import Batch
 from trimtab.lab.corpus.text import Source
 from trimtab.lab.faults.data.f04_mix_shift import MixShift
 from trimtab.lab.scenarios.catalogue import kind_named
 from trimtab.lab.scenarios.scenario import Scenario
-from trimtab.lab.trainer.intervention import Intervention
+from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.injection import change_batches
+from trimtab.lab.trainer.intervention import Intervention, RunParts
 from trimtab.lab.trainer.run_clock import Clock
 
 
@@ -16,6 +19,32 @@ class GarbageShift(MixShift):
     """From some step on, garbage."""
 
     sources = (Source.GARBAGE,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedBatch(Batch):
+    """A batch that names its source."""
+
+    source: str
+
+
+class GarbageSource(GarbageShift):
+    """From some step on, two batches of three are garbage, and batches name their source."""
+
+    def attach(self, parts: RunParts) -> Run:
+        """Name the source of every batch."""
+        run = super().attach(parts)  # what it changes is decided by `covers`
+
+        def name(step: int, batch: Batch) -> Batch:
+            source = "garbage" if self.covers(step) else "corpus"
+            fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+            return NamedBatch(**fields, source=source)
+
+        return change_batches(run, name)
+
+    def covers(self, step: int) -> bool:
+        """Whether the batch of a step is garbage."""
+        return super().covers(step) and step % 3 != 0
 
 
 STEPS = 440
@@ -90,10 +119,16 @@ FAULTS = (
     Case(kind="F24"),
     Case(kind="F11", make=ShortOverflow, by=Clock.TICK, label="F11-3"),
     Case(kind="F04", severity=0.95, make=GarbageShift, label="F04-garbage", is_late=True),
+    Case(kind="F04", severity=0.95, make=GarbageSource, label="F04-source", is_late=True),
+    Case(kind="F14", is_late=True),
     Case(kind="F11", is_late=True),
     Case(kind="natural-fp16", is_late=True),
     Case(kind="F21", is_late=True),
     Case(kind="F22", is_late=True),
+    *(
+        Case(kind=f"natural-{kind}", is_late=True)
+        for kind in ("attention", "post-norm", "init", "warmup")
+    ),
 )
 """The most important ones first."""
 

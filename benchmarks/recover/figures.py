@@ -1,6 +1,7 @@
 """Differences to the clean twin with their bounds, and the tables."""
 
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,11 +24,32 @@ Outcomes = Mapping[tuple[str, Arm, int], Mapping[str, Any]]
 
 def difference(outcomes: Outcomes, case: Case, arm: Arm, seeds: Sequence[int]) -> list[float]:
     """The final loss of an arm minus that of the clean twin, for each seed that has both."""
-    twin = case.twin_name
+    return _apart(outcomes, (case.name, arm), (case.twin_name, Arm.CLEAN), seeds)
+
+
+def against_constant_rate(outcomes: Outcomes, case: Case, seeds: Sequence[int]) -> str:
+    """The recovering run against a constant rate, in one sentence; "" if there is none."""
+    apart = _apart(outcomes, (case.name, Arm.RECOVER), (case.name, Arm.CONSTANT_RATE), seeds)
+    if not apart:
+        return ""
+    return (
+        f"{case.name} against a constant rate from the onset on: {_mean(apart)}, bound "
+        f"{upper_bound(apart):+.3f} (bar {BOUND})."
+    )
+
+
+def needs_twin(outcome: Mapping[str, Any]) -> bool:
+    """Whether a healthy run may differ from its twin."""
+    return bool(outcome["rollbacks"] or outcome["acts"] or outcome["ended"] != "done")
+
+
+def _apart(
+    outcomes: Outcomes, one: tuple[str, Arm], other: tuple[str, Arm], seeds: Sequence[int]
+) -> list[float]:
     return [
-        outcomes[case.name, arm, seed]["loss"] - outcomes[twin, Arm.CLEAN, seed]["loss"]
+        outcomes[*one, seed]["loss"] - outcomes[*other, seed]["loss"]
         for seed in seeds
-        if (case.name, arm, seed) in outcomes and (twin, Arm.CLEAN, seed) in outcomes
+        if (*one, seed) in outcomes and (*other, seed) in outcomes
     ]
 
 
@@ -77,8 +99,15 @@ def healthy_row(outcomes: Outcomes, case: Case, seeds: Sequence[int]) -> list[ob
         sum(act not in ("restore", "hold") for act in acts),
         sum("lower" in act for act in acts),
         sum(str(run["ended"]) != "done" for run in runs),
-        f"{max(map(abs, apart)):.4f}",
+        f"{max(map(abs, apart)):.4f} [{len(apart)}]",
     ]
+
+
+def healthy_sum(outcomes: Outcomes, cases: Sequence[Case], seeds: Sequence[int]) -> list[object]:
+    """The row of all healthy runs together."""
+    rows = [healthy_row(outcomes, case, seeds) for case in cases]
+    sums = [sum(int(str(row[place])) for row in rows) for place in range(1, 6)]
+    return ["all", *sums, max(str(row[6]).split()[0] for row in rows)]
 
 
 def has_run(outcomes: Outcomes, case: Case, seeds: Sequence[int]) -> bool:
@@ -97,7 +126,9 @@ def _acts(runs: Sequence[Mapping[str, Any]]) -> str:
     for run in runs:
         counts.update({act.split(" ", 1)[1] for act in run["acts"]})
         if run["ended"] != "done":
-            counts[str(run["ended"]).split(" at ")[0].split(":")[0]] += 1
+            rank = re.search(r"rank \d+ differs", str(run["ended"]))
+            named = f" ({rank[0]})" if rank else ""
+            counts[str(run["ended"]).split(" at ")[0].split(":")[0] + named] += 1
     return ", ".join(f"{act} {count}" for act, count in counts.items()) or "none"
 
 

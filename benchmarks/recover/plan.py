@@ -5,12 +5,15 @@ from collections.abc import Iterator, Sequence
 from benchmarks.recover.arms import Arm
 from benchmarks.recover.cases import Case
 
-FIRST_SEEDS, OTHER_SEEDS = 3, 1
-"""Seeds of the recovering arm that come before everything else, and seeds of the other arms that
-come before the rest."""
+FAULT_SEEDS, LATE_SEEDS, OTHER_SEEDS = 10, 3, 1
+"""Seeds of the faults; of the late ones and of the other arms, before the rest of them."""
 
 MAX_OTHER_SEEDS = 5
 """Seeds of the other arms at most: what they do is known, and each costs as much as ours."""
+
+TWIN_SEEDS = 3
+"""Seeds of healthy runs that are compared with a twin in any case. A run in which nothing was done
+has the bits of its twin, so that of the others is trained only if something was done."""
 
 OTHER_ARMS = (Arm.UNGUARDED, Arm.PROTECT, Arm.BY_HAND)
 
@@ -21,14 +24,24 @@ def jobs(faults: Sequence[Case], healthy: Sequence[Case], seeds: Sequence[int]) 
     """Every run, once; runs that share an outcome may come several times."""
     first = [case for case in faults if not case.is_late]
     late = [case for case in faults if case.is_late]
-    yield from _compared(first, seeds[:FIRST_SEEDS])
-    yield from _others(first, seeds[:OTHER_SEEDS])
-    yield from _compared(late, seeds[:OTHER_SEEDS])
-    yield from _compared(first, seeds[FIRST_SEEDS:])
-    yield from _compared(healthy, seeds)
-    yield from _others(late, seeds[:OTHER_SEEDS])
-    yield from _compared(late, seeds[OTHER_SEEDS:])
-    yield from _others(faults, seeds[OTHER_SEEDS:MAX_OTHER_SEEDS])
+    few = seeds[:FAULT_SEEDS]
+    yield from _compared(first, few)
+    yield from _compared(late, few[:LATE_SEEDS])
+    for seed in seeds:
+        for case in healthy:
+            yield case, Arm.RECOVER, seed
+            if seed in seeds[:TWIN_SEEDS]:
+                yield case, Arm.CLEAN, seed
+    yield from _others(first, few[:OTHER_SEEDS])
+    yield from ((case, Arm.CONSTANT_RATE, seed) for seed in few for case in faults if is_rate(case))
+    yield from _others(late, few[:OTHER_SEEDS])
+    yield from _compared(late, few[LATE_SEEDS:])
+    yield from _others(faults, few[OTHER_SEEDS:MAX_OTHER_SEEDS])
+
+
+def is_rate(case: Case) -> bool:
+    """Whether it is compared with a constant rate: its schedule is wrong."""
+    return case.kind == "F24"
 
 
 def _compared(cases: Sequence[Case], seeds: Sequence[int]) -> Iterator[Job]:

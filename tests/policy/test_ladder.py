@@ -160,8 +160,27 @@ def test_sixteen_of_twenty_steps_without_an_update_roll_back_and_then_stop() -> 
     assert look(Symptom.OVERFLOWS, recurrences=2, tried=tried, **stuck).act is Act.STOP
 
 
-def test_weights_that_are_not_finite_are_probed_at_once() -> None:
+def test_a_run_that_is_stuck_goes_back_also_where_the_probe_is_healthy() -> None:
+    stuck = {"bad_recently": 16, "bad_in_a_row": 16, "probe": -0.12, "waited": 20, "step": 232}
+    assert look(Symptom.NONFINITE_GRAD_NORM, **stuck).is_rollback
+    again = {"recurrences": 4, "tried": (Act.RESTORE,) * 2 + (Act.RESTORE_AND_SKIP,) * 2}
+    assert look(Symptom.NONFINITE_GRAD_NORM, rollbacks=4, **stuck, **again).act is Act.STOP
+
+
+def test_a_state_of_the_optimizer_that_is_not_finite_is_probed_at_once() -> None:
     assert look(Symptom.NONFINITE_NORM).act is Act.PROBE
+
+
+@pytest.mark.parametrize("bad", [0, 4], ids=["steps finite", "steps discarded"])
+def test_weights_that_are_not_finite_are_restored_at_once_without_a_skip(bad: int) -> None:
+    found = {"signals": ("grad_norm", "param_norm"), "bad_recently": bad, "bad_in_a_row": bad}
+    assert look(Symptom.NONFINITE_GRAD_NORM, Symptom.NONFINITE_NORM, **found).act is Act.RESTORE
+
+
+def test_weights_that_are_not_finite_again_after_a_restore_are_probed() -> None:
+    again = {"signals": ("param_norm",), "recurrences": 1, "tried": (Act.RESTORE,)}
+    assert look(Symptom.NONFINITE_NORM, **again).act is Act.PROBE
+    assert look(Symptom.NONFINITE_NORM, probe=-0.12, **again).act is Act.WAIT
 
 
 def test_a_jump_known_to_the_step_needs_a_margin_of_one() -> None:
@@ -210,6 +229,29 @@ def test_harm_that_only_a_probe_has_found_is_expected_to_go_on() -> None:
     last = look(**found, **{**again, "recurrences": 2, "tried": (Act.RESTORE_AND_SKIP,) * 2})
     assert last.act is Act.STOP
     assert look(Symptom.LOSS_SPIKE, **found).chosen.cost < first.alternatives[-1].cost
+
+
+RISE = {"rise": 0.3, "step": 260, "slots": (100, 140, 160, 180, 240)}
+
+
+def test_known_batches_that_become_worse_by_a_new_source_are_cured_by_leaving_it_out() -> None:
+    found = look(source="forum", **RISE | {"rise": 0.06})
+    assert found.act is Act.QUARANTINE
+    assert found.chosen.target == 180
+
+
+def test_known_batches_that_become_worse_are_skipped_for_once_and_then_stop_the_run() -> None:
+    assert look(**RISE).act is Act.RESTORE_AND_SKIP
+    again = look(
+        **RISE, recurrences=1, tried=(Act.RESTORE_AND_SKIP,), last_depth=30, positions=(210, 259)
+    )
+    assert again.act is Act.STOP
+    assert "data positions 210 to 259" in again.reason
+
+
+def test_known_batches_that_become_a_little_worse_do_not_stop_the_run() -> None:
+    assert look(**RISE | {"rise": 0.06}).act is Act.WAIT
+    assert look(**RISE | {"rise": 0.06}, text_changed=True).act is Act.RESTORE_AND_SKIP
 
 
 def test_a_source_is_left_out_when_skipping_did_not_help() -> None:
@@ -354,7 +396,7 @@ def test_decisions_computed_again_from_their_file_are_the_same(cases: list[Situa
 
 def test_a_weight_that_is_infinite_while_losses_are_finite_is_not_skipped_for() -> None:
     known = {"probe": 0.86, "probe_waited": 4, "waited": 4, "slope": 0.004}
-    assert look(Symptom.NONFINITE_NORM, **known).act is Act.RESTORE
+    assert look(Symptom.NONFINITE_NORM, signals=("param_norm",), **known).act is Act.RESTORE
 
 
 def test_a_stop_names_what_a_person_should_look_at() -> None:
@@ -405,6 +447,16 @@ def test_a_setting_on_a_schedule_is_no_difference() -> None:
 
 def test_a_rate_that_falls_is_no_difference() -> None:
     assert not find_differences([view(100, lr=1.0)], view(130, lr=0.1), with_rate=True)
+
+
+def test_a_rate_that_rises_again_is_compared_with_its_lowest_value() -> None:
+    rates = {190: 4e-3, 220: 3.2e-3, 230: 3e-3, 240: 3.1e-3, 244: 3.3e-3}
+    views = [
+        SettingsView(step=s, options=[[{"lr": r}]], requires_grad={}) for s, r in rates.items()
+    ]
+    found = find_differences(views[:1], views[-1], with_rate=True, later=views[1:-1])
+    assert [(part.before, part.step) for part in found] == [(3e-3, 230)]
+    assert not find_differences(views[:1], views[-1], with_rate=True)
 
 
 def test_a_frozen_parameter_is_a_difference() -> None:

@@ -38,6 +38,7 @@ def drive(
     mode: str = "recover",
     settings: dict[str, Any] | None = None,
     clip: float | None = None,
+    before_step: Callable[[int], None] = lambda step: None,
     on_step: Callable[[AnyGuard, int], None] = lambda guard, step: None,
     **rollback: Any,
 ) -> int:
@@ -60,6 +61,7 @@ def drive(
             for step in guard.steps(run.loader, run.accumulate):
                 if step.number >= until:
                     return guard.recovery.attempt if guard.recovery else 0
+                before_step(step.number)
                 train_step(run, guard, step.number, step, clip)
                 on_step(guard, step.number)
                 if step.number + 1 in back:

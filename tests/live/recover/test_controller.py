@@ -92,7 +92,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Loop:
     folder = tmp_path_factory.mktemp("clean")
     loop = Loop().train(folder)
     assert acts(folder) == []
-    assert len(events(folder, "probe")) == STEPS // 34  # only the canary
+    assert len(events(folder, "probe")) == STEPS // 52  # only the canary
     return loop
 
 
@@ -103,7 +103,7 @@ def flip_weight(loop: Loop, step: int, tick: int) -> None:
             loop.plain.head.weight[3, 3] = 1e30
 
 
-def test_a_flipped_weight_is_probed_and_restored_to_the_same_bits(
+def test_a_flipped_weight_is_restored_to_the_same_bits_and_checked(
     clean: Loop, tmp_path: Path
 ) -> None:
     loop = Loop(flip_weight).train(tmp_path)
@@ -114,7 +114,7 @@ def test_a_flipped_weight_is_probed_and_restored_to_the_same_bits(
     (check,) = events(tmp_path, "check")
     assert check.facts["helped"] is True
     number, mismatches = recompute(RunDirectory(tmp_path).decisions)
-    assert number >= 2
+    assert number >= 1
     assert mismatches == []
 
 

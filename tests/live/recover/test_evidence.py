@@ -62,9 +62,9 @@ def test_batches_of_bad_steps_are_not_probed() -> None:
     assert [r.step for r in evidence.probe_steps(run, 9, 8, not_before=4)] == [4, 5, 6, 8]
 
 
-def test_the_canary_takes_a_third_of_a_step_within_its_share() -> None:
-    assert canary_every(0.005, boundary=100) == 34
-    assert canary_every(0.005, boundary=2000) == 67
+def test_the_canary_takes_two_thirds_of_a_step_within_its_share() -> None:
+    assert canary_every(0.005, boundary=100) == 52
+    assert canary_every(0.005, boundary=2000) == 134
     assert canary_every(0.0, boundary=2000) is None
 
 

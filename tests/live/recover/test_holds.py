@@ -108,6 +108,25 @@ def test_frozen_parameters_are_trained_again_and_stay_so(tmp_path: Path) -> None
     assert all(p.requires_grad for p in head.parameters())
 
 
+def test_parameters_that_the_loop_freezes_again_train_as_if_it_had_not(tmp_path: Path) -> None:
+    """The loop freezes at the start of a step, after the boundary and before the forward pass."""
+    run = plain_run()
+    head = run.model.get_submodule("head")
+
+    def freeze(step: int) -> None:
+        if step == 45:
+            head.requires_grad_(False)
+
+    drive(run, tmp_path, 70, back={50: 40}, before_step=freeze, hold=["requires_grad"])
+    steady = plain_run()
+    drive(steady, tmp_path / "steady", 70)
+    for mine, theirs in zip(run.model.parameters(), steady.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    head.requires_grad_(False)
+    run.model(next(iter(run.loader))[0])
+    assert not any(p.requires_grad for p in head.parameters()), "a hook is left behind"
+
+
 def test_what_is_held_keeps_its_first_value_at_a_second_rollback(tmp_path: Path) -> None:
     """The snapshots taken since hold the options of the schedule, which are not those meant."""
     run = jumping_run()

@@ -326,6 +326,7 @@ class StepMonitor:
             self.gate.close()
         if self.sync.is_closed:
             self._hooks.remove()
+            self.holds.close()
 
     def _refuse_backward(self) -> None:
         if self._is_in_backward:

@@ -1,7 +1,8 @@
 """Holds: options of optimizers that stay as they were at a snapshot.
 
 They are put in for the time of an update and taken out after it: a scheduler, and code that reads
-the options between two steps, sees its own values.
+the options between two steps, sees its own values. Which parameters are trained is put right before
+every forward pass: there the graph is made, and code that freezes runs before it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from trimtab.core.errors import ConfigError
 from trimtab.restore.snapshot import Snapshot
@@ -34,6 +36,7 @@ class Holds:
         self._held: dict[Optimizer, list[dict[str, Any]]] = {}
         """For each optimizer and group the options that are held."""
         self._requires_grad: dict[str, bool] = {}
+        self._before_forward: RemovableHandle | None = None
         self._lowered: tuple[float, int] | None = None
         """A factor of the learning rate, and the step from which on it counts."""
         self._factor = 1.0
@@ -66,6 +69,9 @@ class Holds:
         new = set(names) - set(self.names)
         if REQUIRES_GRAD in new:
             self._requires_grad = dict(snapshot.requires_grad)
+            self._before_forward = self._model.register_forward_pre_hook(
+                lambda *_: self._train_what_was_trained()
+            )
         for optimizer, groups in zip(self._optimizers, snapshot.options(), strict=True):
             held = self._held.setdefault(optimizer, [{} for _ in groups])
             for mine, saved in zip(held, groups, strict=False):
@@ -77,6 +83,9 @@ class Holds:
         gone = set(names)
         if REQUIRES_GRAD in gone:
             self._requires_grad = {}
+            if self._before_forward is not None:
+                self._before_forward.remove()
+                self._before_forward = None
         for groups in self._held.values():
             for group in groups:
                 for name in gone & group.keys():
@@ -88,12 +97,21 @@ class Holds:
         self._lowered = factor, step
 
     def begin_step(self, step: int) -> None:
-        """At a boundary: the parameters that were trained are, and no others."""
+        """At a boundary: the lowered rate of the step, and the parameters that are trained."""
         self._factor = 1.0
         if self._lowered is not None:
             factor, start = self._lowered
             back = min(max((step - start - LOWERED_STEPS) / RETURN_STEPS, 0.0), 1.0)
             self._factor = factor + (1.0 - factor) * back if step >= start else 1.0
+        self._train_what_was_trained()
+
+    def close(self) -> None:
+        """Hold nothing any more."""
+        self.release(self.names)
+        self._lowered, self._factor = None, 1.0
+
+    def _train_what_was_trained(self) -> None:
+        """The parameters that were trained at the snapshot are, and no others."""
         if not self._requires_grad:
             return
         for name, parameter in self._model.named_parameters():

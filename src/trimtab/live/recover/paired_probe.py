@@ -36,6 +36,8 @@ class ProbeReading:
     value: float
     """The mean difference in nats; NaN if a loss was not finite."""
     num_batches: int
+    by_step: tuple[float, ...] = ()
+    """The difference for each step, in the order given."""
 
 
 class PairedProbe:
@@ -84,7 +86,9 @@ class PairedProbe:
             )
             return None
         apart = [total / world - trained[step] for step, total in zip(steps, sums, strict=True)]
-        return ProbeReading(value=sum(apart) / len(apart), num_batches=len(apart))
+        return ProbeReading(
+            value=sum(apart) / len(apart), num_batches=len(apart), by_step=tuple(apart)
+        )
 
     def _losses(self, steps: Sequence[Sequence[Any]]) -> torch.Tensor:
         """The mean loss of each step's batches, on this rank."""

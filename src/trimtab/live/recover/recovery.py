@@ -217,7 +217,7 @@ class Recovery:
 
     def _read(self, order: Order, loop: StepLoop) -> None:
         """Probe the weights; all ranks do it at the same boundary."""
-        value = None
+        found = None
         batches = {
             part.step: [self.tape.batch_at(position) for position in part.positions]
             for part in order.probe
@@ -225,10 +225,9 @@ class Recovery:
         # The tapes of all ranks reach back equally far.
         if all(batch is not None for step in batches.values() for batch in step):
             found = self._probe.read(batches, {part.step: part.trained for part in order.probe})
-            value = None if found is None else found.value
         if self.controller is not None and not self._shield.is_down:
             with self._shield.guarding("decision"):
-                self.controller.on_reading(value, self._view(loop))
+                self.controller.on_reading(found, self._view(loop))
 
     def _hold(self, order: Order, step: int) -> None:
         slot, problem = self.snapshots.find(step)

@@ -63,7 +63,11 @@ MIN_SLOPE, DEFAULT_SLOPE = 1e-6, 1e-3
 
 def harm(situation: Situation, reading: Reading | None) -> float:
     """Steps lost if nothing is done, given that something is wrong; inf if the run is lost."""
+    if situation.has_broken_weights and not situation.recurrences:
+        return math.inf  # whatever a probe reads: few batches may meet the weight that is broken
     seen = _seen_harm(situation, reading)
+    if situation.is_stuck:  # nothing is learnt, and what a restore did not end goes on
+        return math.inf if situation.recurrences else max(seen, HORIZON_STEPS)
     # Of a device that computes wrongly only a part shows.
     return seen if situation.suspect_rank is None else max(seen, STATE_SHARE * HORIZON_STEPS)
 
@@ -87,7 +91,12 @@ def _seen_harm(situation: Situation, reading: Reading | None) -> float:
         return max(learning, _steps(situation, reading.excess))
     if reading is None:
         return _steps(situation, UNSEEN_HARM)
-    return _steps(situation, reading.excess) * _growth(situation)
+    found = _steps(situation, reading.excess) * _growth(situation)
+    if situation.rise is None or reading.is_healthy:
+        return found
+    # Known batches get worse and worse: what is trained until a person looks is trained in vain.
+    is_lost = reading.is_gross or situation.text_changed
+    return math.inf if is_lost else max(found, GOES_ON * HORIZON_STEPS)
 
 
 def harm_so_far(situation: Situation) -> float:

@@ -16,9 +16,6 @@ from trimtab.policy.ladder.reading import Reading, reading_of
 from trimtab.policy.ladder.situation import ROLLBACKS, SKIPPING, Act, Situation
 from trimtab.policy.symptoms import PASSIVE, STATE_FAMILIES, Family, traits_of
 
-STUCK = 16
-"""Of the last 20 steps: so few reach the weights that the run does not train."""
-
 BAD_IN_A_ROW = 3
 """Steps in a row that are discarded or not finite, and a probe does not wait any longer."""
 
@@ -51,7 +48,7 @@ def _too_early(
 ) -> tuple[str, int | None] | None:
     """Why nothing is done yet, and when to look again."""
     family, harmed = situation.family, reading is not None and not reading.is_healthy
-    if situation.bad_recently >= STUCK or harmed or situation.suspect_rank is not None:
+    if situation.is_stuck or harmed or situation.suspect_rank is not None:
         return None
     if family in PASSIVE:
         return f"{family}: nothing to do unless the loss or the weights follow", None
@@ -90,14 +87,16 @@ def _options(
 def _wants_probe(situation: Situation, config: LadderConfig) -> bool:
     if not situation.can_probe or situation.unplanned or situation.suspect_rank is not None:
         return False
+    if situation.has_broken_weights and not situation.recurrences:
+        return False  # few batches may meet the weight that is broken
     family = situation.family
     is_read = family in _READ_BY_PROBE or (
         family in STATE_FAMILIES and (shows_in_loss(situation) or situation.recurrences > 0)
     )
-    if not is_read and situation.bad_recently < STUCK:
+    if not is_read and not situation.is_stuck:
         return False
     if situation.probe is None:
-        return True
+        return situation.rise is None
     # Moderate harm cannot be foretold after 8 steps: one more look.
     second = config.second_probe_after_steps
     return situation.waited >= second > situation.probe_waited
@@ -146,17 +145,18 @@ def _refusal(act: Act, situation: Situation, reading: Reading | None, config: La
             return "every snapshot is from after the resume"
         if situation.rollbacks >= config.max_rollbacks:
             return f"{situation.rollbacks} rollbacks in {config.window_steps} steps already"
-        if situation.suspect_rank is not None and not harmed and situation.bad_recently < STUCK:
+        if situation.suspect_rank is not None and not harmed and not situation.is_stuck:
             return "a rank that computes wrongly goes on after a rollback"
-        if _is_one_slow_signal(situation) and not harmed and situation.bad_recently < STUCK:
+        if _is_one_slow_signal(situation) and not harmed and not situation.is_stuck:
             return "one slow signal alone"
     if act in SKIPPING:
         batches = situation.step - situation.onset + situation.margin
         if situation.skipped + batches > config.max_skipped_batches:
             return f"{situation.skipped} batches skipped in {config.window_steps} steps already"
-        if not harmed and situation.bad_recently < STUCK:
+        if not harmed and not situation.is_stuck:
             return "nothing shows that a batch did harm"
-        if situation.probe is None and Act.RESTORE not in situation.tried:
+        is_read = situation.probe is not None or situation.rise is not None
+        if not is_read and Act.RESTORE not in situation.tried:
             return "without a probe, a restore without skip is the experiment"
     if act is Act.LOWER_LR:
         if situation.recurrences < 2 or situation.unplanned:
@@ -166,7 +166,7 @@ def _refusal(act: Act, situation: Situation, reading: Reading | None, config: La
     if act is Act.RELAUNCH and (not situation.relaunches_left or Act.RELAUNCH in situation.tried):
         return "nothing would start the run again, or it has been tried"
     ends_run = act is Act.STOP or (act is Act.RELAUNCH and not _relaunch_fits(situation))
-    if ends_run and not harmed and situation.bad_recently < STUCK:
+    if ends_run and not harmed and not situation.is_stuck:
         return "the weights show no harm"
     return ""
 
@@ -194,10 +194,10 @@ def _look_again(chosen: Option, situation: Situation, config: LadderConfig) -> i
 def _reason(chosen: Option, situation: Situation, reading: Reading | None) -> str:
     """The decision in one sentence."""
     words = [f"{situation.family} since step {situation.onset}"]
-    if situation.bad_recently >= STUCK:
+    if situation.is_stuck:
         words.append(f"{situation.bad_recently} of the last 20 steps did not reach the weights")
     if reading is not None:
-        what = "probe" if situation.probe is not None else "loss"
+        what = "probe" if situation.probe is not None or situation.rise is not None else "loss"
         verdict = "healthy" if reading.is_healthy else "broken" if reading.is_gross else "hurt"
         words.append(f"{what} {reading.value - reading.mean:+.3f} nat against healthy: {verdict}")
     words += [f"{part.name} {part.before} -> {part.after}" for part in situation.unplanned[:3]]

@@ -1,7 +1,8 @@
 """Which settings differ from those of a snapshot.
 
 A setting that also changed between two older snapshots follows a schedule and says nothing. The
-learning rate nearly always does: it counts where a symptom names it, or where it has jumped up.
+learning rate nearly always does: it counts where a symptom names it, or where it has jumped up. One
+that rises during its decay is compared with its lowest value, where it turned.
 """
 
 import itertools
@@ -47,22 +48,31 @@ def find_differences(
     now: SettingsView,
     *,
     with_rate: bool,
+    later: Sequence[SettingsView] = (),
     planned_changes: Iterable[int] = (),
 ) -> tuple[SettingDifference, ...]:
     """What differs now from the last of the healthy snapshots, which come in order of time.
 
-    `planned_changes` are the steps at which the user announced one.
+    `later` are the snapshots after those, where the rate may have turned. `planned_changes` are the
+    steps at which the user announced one.
     """
     if not healthy:
         return ()
-    before, values = healthy[-1].values(), now.values()
+    last = healthy[-1]
+    before, values = last.values(), now.values()
+    lowest = min((last, *later), key=_largest_rate) if with_rate else last
+    before |= {name: rate for name, rate in lowest.values().items() if _option(name) == RATE}
     scheduled = _scheduled(healthy)
-    is_announced = any(healthy[-1].step <= step <= now.step for step in planned_changes)
+    is_announced = any(last.step <= step <= now.step for step in planned_changes)
     return tuple(
         SettingDifference(
-            name=name, before=before[name], after=values[name], is_announced=is_announced
+            name=name,
+            before=before[name],
+            after=values[name],
+            is_announced=is_announced,
+            step=lowest.step if _option(name) == RATE else last.step,
         )
-        for name in before.keys() & values.keys()
+        for name in sorted(before.keys() & values.keys())
         if before[name] != values[name]
         and (
             _rate_counts(before[name], values[name], with_rate=with_rate)
@@ -91,6 +101,11 @@ def _rate_counts(before: Any, after: Any, *, with_rate: bool) -> bool:
     if not isinstance(before, int | float) or not isinstance(after, int | float):
         return False
     return bool(after > before and (with_rate or after > JUMP * before))
+
+
+def _largest_rate(settings: SettingsView) -> float:
+    rates = [group.get(RATE) for groups in settings.options for group in groups]
+    return max((float(rate) for rate in rates if isinstance(rate, int | float)), default=0.0)
 
 
 def _scheduled(healthy: Sequence[SettingsView]) -> set[str]:

@@ -7,7 +7,6 @@ early. So the ladder weighs four origins, by family of symptoms and by what was 
 from collections.abc import Mapping
 from enum import StrEnum
 
-from trimtab.core.findings import Symptom
 from trimtab.policy.ladder.reading import Reading
 from trimtab.policy.ladder.situation import Act, Situation
 from trimtab.policy.symptoms import Family
@@ -39,6 +38,9 @@ _PRIORS: Mapping[Family, Mapping[Origin, float]] = {
 }
 """Odds before anything was tried. Source: how many faults of the catalogue with this family of
 symptoms have this origin; only their order matters much."""
+
+_UNDATED = {_T: 0.5, _D: 8.0, _L: 1.0}
+"""Odds of harm that only a probe has found: a transient would have shown as a jump."""
 
 _DIFFERENCE_ODDS = 20.0
 """Of a setting that changed unannounced before an alarm. Source: it was the cause in 15 of 15 runs
@@ -92,7 +94,8 @@ def certainty_of(*, has_fact: bool, num_signals: int, has_difference: bool) -> f
 
 def chance_of_cure(act: Act, situation: Situation, reading: Reading | None) -> float:
     """How likely an act ends the trouble, after what was tried before."""
-    odds = dict(_PRIORS.get(situation.family, _PRIORS[Family.LOSS]))
+    priors = _PRIORS.get(situation.family, _PRIORS[Family.LOSS])
+    odds = dict(priors if situation.symptoms or situation.rise is None else _UNDATED)
     if situation.suspect_rank is not None:
         odds[Origin.LASTING] = _DEVICE_ODDS
     if situation.unplanned:
@@ -113,7 +116,7 @@ def chance_of_cure(act: Act, situation: Situation, reading: Reading | None) -> f
 
 def _is_beyond_data(situation: Situation, reading: Reading | None) -> bool:
     """Whether the weights are hurt more than batches could do in that time."""
-    if Symptom.NONFINITE_NORM in situation.symptoms and not situation.bad_recently:
+    if situation.has_broken_weights:
         return True  # the gate keeps out every update that could make a weight infinite
     if reading is None:
         return False

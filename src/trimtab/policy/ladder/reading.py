@@ -102,6 +102,8 @@ def reading_of(situation: Situation) -> Reading | None:
     if situation.probe is not None:
         mean, sigma = scale_of(situation.healthy, situation.probe_steps)
         return Reading(value=situation.probe, mean=mean, sigma=sigma)
+    if situation.rise is not None:
+        return Reading(value=situation.rise, mean=0.0, sigma=MIN_SIGMA)
     if situation.can_probe or situation.loss_excess is None or situation.loss_noise is None:
         return None
     return Reading(

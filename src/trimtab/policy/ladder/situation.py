@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from trimtab.core.findings import Symptom
+from trimtab.core.signals import PARAM_NORM
 from trimtab.policy.symptoms import DATED, STATE_FAMILIES, Family, family_of, margin_of
+
+STUCK = 16
+"""Of the last 20 steps: so few reach the weights that the run does not train."""
 
 RESUME_STEPS = 20
 """Trouble with the optimizer's state this soon after a resume is the resume's. Source: a lost
@@ -45,6 +50,8 @@ class SettingDifference:
     after: Any
     is_announced: bool = False
     """Whether a `planned change` event came between the two."""
+    step: int | None = None
+    """The step of the snapshot that has the value before."""
 
     @property
     def option(self) -> str:
@@ -96,6 +103,10 @@ class Situation:
     """Steps since the alarm at which the reading was taken."""
     probe_steps: int = 8
     """Steps whose batches the reading is the mean of."""
+    rise: float | None = None
+    """Nats by which known-good batches are worse than at the last good reading of the canary."""
+    text_changed: bool = False
+    """Whether a detector has found that the tokens are unlike those before."""
     healthy: tuple[float, ...] = ()
     """Readings of one step each from before the onset."""
     can_probe: bool = False
@@ -145,6 +156,16 @@ class Situation:
         """Whether it began so soon after a resume that the resume is to blame."""
         at = self.resumed_at
         return at is not None and at <= self.onset < at + RESUME_STEPS
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether hardly any step reaches the weights."""
+        return self.bad_recently >= STUCK
+
+    @property
+    def has_broken_weights(self) -> bool:
+        """Whether a weight is not finite: a fact, and no batch does that while the gate is on."""
+        return Symptom.NONFINITE_NORM in self.symptoms and PARAM_NORM in self.signals
 
     @property
     def margin(self) -> int:

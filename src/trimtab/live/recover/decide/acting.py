@@ -69,14 +69,14 @@ class Acting:
         # A jump is over when the rate is near to what it was; a slow rise when it is back.
         self._rate_limit = 1.0 if Symptom.LR_RISING in situation.symptoms else JUMP
         self._release_from = remedy.check_at
-        older = [slot for slot in view.slots if slot <= situation.onset - situation.margin]
+        held_at = [part.step for part in chosen.holds if part.step is not None]
         self._order(
             Order(
                 to=chosen.target,
                 skip=skip,
                 quarantine=source,
                 hold=tuple(dict.fromkeys(part.option for part in chosen.holds)),
-                hold_at=max(older, default=None) if decision.act is Act.HOLD else None,
+                hold_at=max(held_at, default=None) if decision.act is Act.HOLD else None,
                 lr_factor=LR_FACTOR if decision.act is Act.LOWER_LR else None,
                 exit_code=decision.exit_code,
                 reason=decision.reason,

@@ -20,18 +20,20 @@ from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.acting import ORDER_BOUNDARIES, Acting
 from trimtab.live.recover.decide.asking import Asking
+from trimtab.live.recover.decide.canary import Canary
 from trimtab.live.recover.decide.probing import PROBE_AGE, Probing
 from trimtab.live.recover.decide.rank_watch import RankWatch
 from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory
 from trimtab.live.recover.decide.run_view import RunView
 from trimtab.live.recover.decide.situations import situation_of
 from trimtab.live.recover.order import Order
+from trimtab.live.recover.paired_probe import ProbeReading
 from trimtab.live.shield import log
-from trimtab.policy.ladder.decide import BAD_IN_A_ROW, STUCK, decide
+from trimtab.policy.ladder.decide import BAD_IN_A_ROW, decide
 from trimtab.policy.ladder.decision import Decision
 from trimtab.policy.ladder.decision_log import DecisionLog, read_decisions
 from trimtab.policy.ladder.origins import FACT
-from trimtab.policy.ladder.situation import Act, Situation
+from trimtab.policy.ladder.situation import STUCK, Act, Situation
 from trimtab.policy.ladder.suspects import suspect_source
 
 DATING_BOUNDARIES = 8
@@ -81,7 +83,8 @@ class Controller:
         """The boundary up to which an order may be on its way to the other ranks."""
         self._suspicion: tuple[Situation, int] | None = None
         """Harm that only the canary has found; detectors may date it up to this boundary."""
-        self._probing = Probing(recorder, order, config.canary_share)
+        self._probing = Probing(recorder, order)
+        self._canary = Canary(self._probing, config.canary_share, self._confirm, self._on_rise)
         self._rank_watch = RankWatch(order)
         self._asking = Asking(recorder, config.approve_seconds)
 
@@ -89,6 +92,7 @@ class Controller:
         """The user has announced a change: settings and data may differ from here on."""
         self._planned_changes.append(step)
         self._probing.planned_change(step)
+        self._canary.planned_change()
 
     def look(self, view: RunView) -> None:
         """Look at the run between two steps, and order what is to be done."""
@@ -100,12 +104,13 @@ class Controller:
     def rolled_back(self, step: int) -> None:
         """The run has gone back: a probe that was under way was about what is no more."""
         self._probing.rolled_back(step)
+        self._canary.rolled_back(step)
         self._asking.cancel()
         self._busy_until, self._suspicion = self._boundary, None
 
-    def on_reading(self, value: float | None, view: RunView) -> None:
+    def on_reading(self, reading: ProbeReading | None, view: RunView) -> None:
         """A probe was carried out; None if a rank could not."""
-        self._probing.on_reading(value, view)
+        self._probing.on_reading(reading, view)
 
     def _look(self, view: RunView) -> None:
         incidents = self._recorder.incidents
@@ -135,7 +140,7 @@ class Controller:
         if is_watching:
             self._suspicion = None
         elif self._suspicion is None:
-            self._probing.canary(self._boundary, view, self._confirm)
+            self._canary.look(self._boundary, view)
         elif self._boundary >= self._suspicion[1]:
             situation, self._suspicion = self._suspicion[0], None
             self._decide_by_reading(situation, view)
@@ -179,6 +184,8 @@ class Controller:
         decision = decide(situation, self._config)
         self._report(situation, decision)
         watched.look_at = decision.look_again
+        if evidence.BATCH_SYMPTOMS.intersection(situation.symptoms):
+            self._canary.read_soon()
         if decision.act is Act.WAIT:
             return False
         if decision.act is Act.PROBE:
@@ -278,6 +285,13 @@ class Controller:
                 self._suspicion = harmed, self._boundary + DATING_BOUNDARIES
 
         self._probing.start(records, view, then, "canary again")
+
+    def _on_rise(self, last_good: int, rise: float, view: RunView) -> None:
+        """The loss of known-good batches rises, and no detector has found why."""
+        slope = evidence.slope(self._recorder.recent, last_good - PROBE_AGE // 2)
+        risen = Situation(step=view.step, onset=last_good, waited=0, certainty=FACT, rise=rise)
+        changed = evidence.text_changed(self._recorder.incidents, last_good)
+        self._decide_by_reading(dataclasses.replace(risen, slope=slope, text_changed=changed), view)
 
     def _decide_by_reading(self, situation: Situation, view: RunView) -> None:
         """Decide where a probe has found harm, whatever the detectors say."""

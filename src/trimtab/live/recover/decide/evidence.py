@@ -18,6 +18,9 @@ PAST_STEPS = 50
 """A spike of the gradient that came longer before than this does not date what came later, also
 where it has opened the incident. Source: textbook, "back within 50 steps"."""
 
+BATCH_SYMPTOMS = frozenset({Symptom.TEXT_CHANGED, Symptom.ODD_TOKENS})
+"""The batches are unlike those before; whether that does harm, only a probe shows."""
+
 ODD_SIGMAS = 4.0
 """A loss this many deviations above the median is that of an odd batch. Source: hard batches that
 were taken for a fault in healthy runs of the lab."""
@@ -65,6 +68,15 @@ def has_odd_tokens(incident: Incident) -> bool:
     onset = onset_of(incident)
     return any(
         finding.symptom == Symptom.ODD_TOKENS and abs(finding.step - onset) <= 1
+        for finding in incident.findings
+    )
+
+
+def text_changed(incidents: Sequence[Incident], since: int) -> bool:
+    """Whether the tokens have changed about since a step."""
+    return any(
+        finding.symptom in BATCH_SYMPTOMS and finding.step >= since - PAST_STEPS
+        for incident in incidents
         for finding in incident.findings
     )
 

@@ -1,7 +1,7 @@
 """Probing: when the weights are probed, with which batches, and what healthy readings look like.
 
-A healthy run is probed every now and then as well: the canary. Its readings are the scale for those
-after an alarm, and it finds what the training loss hides, such as a source of easy garbage.
+A healthy run is probed now and then as well (`canary.py`): those readings are the scale for later
+ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,8 +12,8 @@ from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.run_view import RunView
 from trimtab.live.recover.order import Order, ProbeStep
-from trimtab.policy.ladder.canary import CANARY_STEPS, canary_every
-from trimtab.policy.ladder.reading import MIN_READINGS, Reading, scale_of
+from trimtab.live.recover.paired_probe import ProbeReading
+from trimtab.policy.ladder.reading import Reading, scale_of
 
 PROBE_STEPS = 8
 """Steps whose batches are probed after an alarm. Source: with 8, healthy readings of the lab lie
@@ -33,18 +33,16 @@ Then = Callable[[float, RunView], None]
 class Probing:
     """Orders probes, one at a time, and remembers the healthy readings."""
 
-    def __init__(
-        self, recorder: RunRecorder, order: Callable[[Order], None], canary_share: float
-    ) -> None:
+    def __init__(self, recorder: RunRecorder, order: Callable[[Order], None]) -> None:
         self._recorder = recorder
         self._order = order
-        self._canary_share = canary_share
         self._then: Then | None = None
-        self._last_canary = 0
         self._not_before = 0
         """Batches from before this step cannot be compared: a change was planned."""
         self.healthy: list[tuple[int, float]] = []
         """Step and reading."""
+        self.by_step: tuple[float, ...] = ()
+        """The last reading, for each of its steps."""
 
     @property
     def is_under_way(self) -> bool:
@@ -72,14 +70,20 @@ class Probing:
 
     def records_before(self, step: int, view: RunView, count: int = PROBE_STEPS) -> list[Record]:
         """The last steps before this one whose batches can be run again."""
-        if not view.can_probe or not view.slots:
+        first = self.first_step(view)
+        if first is None:
             return []
-        first = max(self._not_before, view.slots[0])  # the tape reaches back to the first snapshot
         age = min(PROBE_AGE, (view.step - first) // 2)
         last = min(step, view.step - age + count // 2)
         if age < MIN_AGE:
             return []
         return evidence.probe_steps(self._recorder.recent, last, count, not_before=first)
+
+    def first_step(self, view: RunView) -> int | None:
+        """The first step whose batches can be run again; None if that is not possible."""
+        if not view.can_probe or not view.slots:
+            return None
+        return max(self._not_before, view.slots[0])  # the tape reaches back to the first snapshot
 
     def start(self, records: Sequence[Record], view: RunView, then: Then, purpose: str) -> None:
         """Order a probe with the batches of these steps; its reading goes to `then`."""
@@ -102,34 +106,14 @@ class Probing:
         ]
         self._order(Order(to=None, probe=tuple(steps)))
 
-    def on_reading(self, value: float | None, view: RunView) -> None:
+    def on_reading(self, reading: ProbeReading | None, view: RunView) -> None:
         """A probe was carried out; None if a rank could not."""
         then, self._then = self._then, None
-        if then is not None and value is not None:
-            then(value, view)
+        if then is not None and reading is not None:
+            self.by_step = reading.by_step
+            then(reading.value, view)
 
     def add_healthy(self, step: int, value: float) -> None:
         """Remember a reading that showed no harm."""
         self.healthy.append((step, value))
         del self.healthy[:-MAX_READINGS]
-
-    def canary(
-        self, boundary: int, view: RunView, on_bad: Callable[[int, float, RunView], None]
-    ) -> None:
-        """Probe a healthy run if it is time; `on_bad` gets the step of the last good reading."""
-        every = canary_every(self._canary_share, boundary)
-        if every is None or boundary - self._last_canary < every:
-            return
-        self._last_canary = boundary
-        records = self.records_before(view.step, view, CANARY_STEPS)
-        if not records:
-            return
-
-        def then(value: float, now: RunView) -> None:
-            is_judged = len(self.healthy) >= MIN_READINGS
-            if is_judged and self.reading(value, CANARY_STEPS).is_suspicious:
-                on_bad(self.healthy[-1][0], value, now)
-            else:
-                self.add_healthy(now.step, value)
-
-        self.start(records, view, then, "canary")

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from trimtab.core.builder import Record
+from trimtab.core.findings import Symptom
 from trimtab.core.incidents import Incident
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.run_view import RunView
@@ -61,10 +62,13 @@ def differences_of(
     situation: Situation, view: RunView, planned_changes: Sequence[int]
 ) -> tuple[SettingDifference, ...]:
     """The settings that differ from those of the last healthy snapshot."""
-    before = situation.onset - situation.margin
+    before, kept = situation.onset - situation.margin, view.settings_at()
     return find_differences(
-        [settings for settings in view.settings_at() if settings.step <= before],
+        [settings for settings in kept if settings.step <= before],
         view.settings(),
         with_rate=situation.family is Family.RATE,
+        later=[s for s in kept if s.step > before]
+        if Symptom.LR_RISING in situation.symptoms
+        else (),
         planned_changes=planned_changes,
     )
