@@ -5,6 +5,9 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
+READS = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal"}
+"""Operations that read a value of the device on the host."""
+
 
 class Counting(TorchDispatchMode):
     """Counts the operations that run inside it."""

@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.operations import Counting
+from benchmarks.operations import READS, Counting
 from tests.live.tiny import Tiny, loss_of, make_model
 
 import trimtab
 from trimtab.live.measure.step_meter import StepMeter
-
-READS = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal"}
 
 
 def steps(

@@ -109,11 +109,16 @@ def make_trainer(
         callbacks=[] if callback is None else [callback],
     )
     if not shuffle:
-        trainer._get_train_sampler = lambda *unused: torch.utils.data.SequentialSampler(
-            trainer.train_dataset
-        )
+        read_in_order(trainer)
     trainer.remove_callback(transformers.PrinterCallback)
     return trainer
+
+
+def read_in_order(trainer: Any) -> None:
+    """Let a Trainer read its data as it is."""
+    trainer._get_train_sampler = lambda *unused: torch.utils.data.SequentialSampler(
+        trainer.train_dataset
+    )
 
 
 def use_fp16(accelerator: Any, scale: float) -> None:

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from benchmarks.operations import Counting
+from benchmarks.operations import READS, Counting
 from tests.integrations.hf.runs import Sequences, TinyForCausalLM, bits, make_trainer, use_fp16
-from tests.live.test_host_reads import READS
 from tests.live.tiny import journal_of
 from transformers import EarlyStoppingCallback, TrainerCallback
 

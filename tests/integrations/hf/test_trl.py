@@ -20,7 +20,9 @@ pytestmark = [
 ]
 
 
-def make_sft(folder: Path, callback: Any, **arguments: Any) -> Any:
+def make_sft(
+    folder: Path, callback: Any, *, data: Sequences | None = None, **arguments: Any
+) -> Any:
     import datasets
     from tokenizers import Tokenizer, models, pre_tokenizers
     from trl import SFTConfig, SFTTrainer
@@ -31,7 +33,7 @@ def make_sft(folder: Path, callback: Any, **arguments: Any) -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     rows = [
         {"input_ids": item["input_ids"][item["attention_mask"] == 1].tolist()}
-        for item in Sequences(96).items
+        for item in (data or Sequences(96)).items
     ]
     settings: dict[str, Any] = {
         "output_dir": str(folder),

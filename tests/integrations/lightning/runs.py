@@ -1,11 +1,13 @@
 """Runs of the real Lightning Trainer with a tiny model."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import lightning as L
+import pytest
 import torch
 from lightning.pytorch.plugins.precision import MixedPrecision
 from tests.live.tiny import Outcome, batches, loss_of, make_model
@@ -14,6 +16,16 @@ from torch.utils.data import DataLoader
 from trimtab.integrations.lightning import TrimtabCallback
 
 NO_NAN = -1
+
+
+def in_settings(*fast: tuple[str, int]) -> pytest.MarkDecorator:
+    """Run a test in every precision with accumulation 1 and 4; without `fast` all are fast."""
+    settings = {(p, a): 0 for p in ("32-true", "bf16-mixed", "16-mixed") for a in (1, 4)}
+    parameters = [
+        pytest.param(*one, marks=[] if not fast or one in fast else pytest.mark.slow)
+        for one in {**settings, **dict.fromkeys(fast)}
+    ]
+    return pytest.mark.parametrize(("precision", "accumulate"), parameters)
 
 
 class Module(L.LightningModule):  # type: ignore[misc]
@@ -29,9 +41,12 @@ class Module(L.LightningModule):  # type: ignore[misc]
         self._options = {"lr": 1e-2, **optimizer}
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
-        loss = loss_of(self.model, batch)
+        loss = self.loss_of(batch)
         self.seen.append(float(loss.detach()))
         return loss * torch.nan if batch_idx == self.nan_at else loss
+
+    def loss_of(self, batch: torch.Tensor) -> torch.Tensor:
+        return loss_of(self.model, batch)
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), **self._options)
@@ -92,6 +107,13 @@ def outcome(module: L.LightningModule, trainer: L.Trainer) -> Outcome:
         norms=[],
         losses=list(getattr(module, "seen", [])),
     )
+
+
+def join_ranks(rank: int, ranks: int = 2) -> dict[str, Any]:
+    """What the Trainer needs to use the process group that is there."""
+    os.environ |= {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": str(ranks)}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    return {"strategy": "ddp"}
 
 
 def watched(folder: Path, mode: str = "observe", **options: Any) -> TrimtabCallback:

@@ -3,18 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
-from tests.integrations.lightning.runs import Run, watched
+from tests.integrations.lightning.runs import Run, in_settings, watched
 from tests.live.tiny import assert_same_bits, journal_of
 
-SETTINGS = [
-    pytest.param(precision, accumulate, id=f"{precision}, accumulation {accumulate}")
-    for precision in ("32-true", "bf16-mixed", "16-mixed")
-    for accumulate in (1, 4)
-]
 
-
-@pytest.mark.parametrize(("precision", "accumulate"), SETTINGS)
+@in_settings()
 def test_same_bits_undivided_losses_and_norms_from_before_clipping(
     precision: str, accumulate: int, tmp_path: Path
 ) -> None:

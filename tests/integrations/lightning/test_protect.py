@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.operations import Counting
-from tests.integrations.lightning.runs import Module, Run, watched
-from tests.integrations.lightning.test_observe import SETTINGS
-from tests.live.test_host_reads import READS
+from benchmarks.operations import READS, Counting
+from tests.integrations.lightning.runs import Module, Run, in_settings, watched
 from tests.live.tiny import journal_of
 
 from trimtab.core.config import Config
@@ -31,7 +29,7 @@ class Keeper(Module):
         self.history.append([t.detach().clone() for t in [*self.parameters(), *moments, *steps]])
 
 
-@pytest.mark.parametrize(("precision", "accumulate"), SETTINGS)
+@in_settings()
 def test_a_nan_batch_leaves_weights_and_moments_as_they_were(
     precision: str, accumulate: int, tmp_path: Path
 ) -> None:

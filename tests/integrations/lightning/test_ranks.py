@@ -1,26 +1,18 @@
 """The Lightning Trainer on two real ranks."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch.strategies import ModelParallelStrategy
-from tests.integrations.lightning.runs import Module, Run, watched
+from lightning.pytorch import strategies
+from tests.integrations.lightning.runs import Module, Run, in_settings, join_ranks, watched
 from tests.integrations.lightning.test_recover import MANUAL, Flips
 from tests.live.tiny import Outcome, assert_same_bits, journal_of
 from tests.ranks import run_ranks
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
-
-
-def join_ranks(rank: int) -> dict[str, Any]:
-    """What the Trainer needs to use the process group that is there."""
-    os.environ |= {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
-    return {"strategy": "ddp"}
 
 
 def compare(rank: int, precision: str, accumulate: int, folder: Path) -> list[float]:
@@ -31,17 +23,7 @@ def compare(rank: int, precision: str, accumulate: int, folder: Path) -> list[fl
     return seen.losses
 
 
-@pytest.mark.parametrize(
-    ("precision", "accumulate"),
-    [
-        ("32-true", 1),
-        pytest.param("32-true", 4, marks=pytest.mark.slow),
-        pytest.param("bf16-mixed", 1, marks=pytest.mark.slow),
-        pytest.param("bf16-mixed", 4, marks=pytest.mark.slow),
-        pytest.param("16-mixed", 1, marks=pytest.mark.slow),
-        pytest.param("16-mixed", 4, marks=pytest.mark.slow),
-    ],
-)
+@in_settings(("32-true", 1))
 def test_same_bits_and_the_loss_over_both_ranks(
     precision: str, accumulate: int, tmp_path: Path
 ) -> None:
@@ -100,7 +82,7 @@ class Sharded(Module):
 
 def compare_sharded(rank: int, folder: Path) -> None:
     def fit(*callbacks: Any) -> Outcome:
-        strategy = ModelParallelStrategy(process_group_backend="gloo")
+        strategy = strategies.ModelParallelStrategy(process_group_backend="gloo")
         trainer = join_ranks(rank) | {"strategy": strategy}
         return Run(steps=30, ranks=2, make=Sharded, trainer=trainer).fit(list(callbacks))[0]
 
@@ -111,6 +93,7 @@ def compare_sharded(rank: int, folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(strategies, "ModelParallelStrategy"), reason="Lightning < 2.4")
 def test_shards_of_fsdp2(tmp_path: Path) -> None:
     run_ranks(compare_sharded, 2, tmp_path)
     assert max(journal_of(tmp_path / "back").attempt) == 1

@@ -8,7 +8,7 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.loggers.logger import Logger
-from tests.integrations.lightning.runs import Module, Run, watched
+from tests.integrations.lightning.runs import Module, Run, in_settings, watched
 from tests.live.tiny import assert_same_bits, batches, journal_of
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -76,18 +76,7 @@ def assert_exact(
     return flips
 
 
-@pytest.mark.parametrize(
-    ("precision", "accumulate"),
-    [
-        ("32-true", 1),
-        ("16-mixed", 2),
-        pytest.param("32-true", 4, marks=pytest.mark.slow),
-        pytest.param("bf16-mixed", 1, marks=pytest.mark.slow),
-        pytest.param("bf16-mixed", 4, marks=pytest.mark.slow),
-        pytest.param("16-mixed", 1, marks=pytest.mark.slow),
-        pytest.param("16-mixed", 4, marks=pytest.mark.slow),
-    ],
-)
+@in_settings(("32-true", 1), ("16-mixed", 2))
 def test_a_flipped_weight(precision: str, accumulate: int, tmp_path: Path) -> None:
     run = Run(precision=precision, accumulate=accumulate, steps=18)
     assert_exact(run, tmp_path, {12: 5, 16: 15})

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from benchmarks.operations import READS, Counting
 from torch.distributed.fsdp import FSDPModule
 
 
@@ -161,8 +162,11 @@ def plant(faults: dict[str, int]) -> list[dict[str, Any]]:
         return loss
 
     def stepped(self: Any, data_iterator: Any) -> None:
-        train_step(self, data_iterator)
-        history.append({"step": self.step, **digests(self)})
+        counting = Counting()
+        with counting:
+            train_step(self, data_iterator)
+        reads = sum(counting.counts[name] for name in READS)
+        history.append({"step": self.step, "reads": reads, **digests(self)})
         if self.step == faults.get("flip"):
             del faults["flip"]
             with torch.no_grad():

@@ -5,17 +5,12 @@ environment of its own: pip install torch==2.13.0 torchtitan==0.3.0 pytest pytes
 """
 
 import importlib.util
-import json
-import os
 import re
-import socket
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from tests.integrations.torchtitan.launching import launch
 from tests.live.tiny import journal_of
 
 pytestmark = [
@@ -26,44 +21,7 @@ pytestmark = [
     ),
 ]
 
-TARGET = "trimtab.integrations.torchtitan.watched"
 RANKS = pytest.mark.parametrize("ranks", [1, 2])
-
-
-def launch(
-    folder: Path,
-    mode: str | None,
-    *flags: str,
-    ranks: int = 1,
-    faults: dict[str, int] | None = None,
-    steps: int = 6,
-) -> list[dict[str, Any]]:
-    """Train in processes of their own; what each rank has left. Log in `folder/log`."""
-    folder.mkdir()
-    arguments = ["--training.steps", str(steps), "--dump_folder", str(folder / "out")]
-    arguments += ["--parallelism.spmd_backend", "partial_dtensor", *flags]
-    if mode is not None:
-        settings = {"ladder.enabled": False, "recover.snapshot_every": 5}
-        options = {"run_dir": str(folder), "mode": mode, "settings": settings}
-        arguments += ["--override.imports", f"{TARGET}={json.dumps(options)}"]
-    command = [sys.executable, "-m", "tests.integrations.torchtitan.cpu"]
-    command += [str(folder / "result"), json.dumps(faults or {}), *arguments]
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    place = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
-    with (folder / "log").open("w") as log:
-        children = [
-            subprocess.Popen(
-                command,
-                stdout=log if rank == 0 else subprocess.DEVNULL,
-                stderr=log if rank == 0 else subprocess.DEVNULL,
-                env=os.environ | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            )
-            for rank in range(ranks)
-        ]
-        assert [child.wait(timeout=500) for child in children] == [0] * ranks
-    return [json.loads((folder / f"result.{rank}").read_text()) for rank in range(ranks)]
 
 
 def logged(folder: Path) -> tuple[list[float], list[float]]:
@@ -80,7 +38,7 @@ def test_observing_keeps_the_bits_and_sees_what_torchtitan_logs(
     flags = ["--training.global_batch_size", str(2 * ranks * accumulate)]
     bare = launch(tmp_path / "bare", None, *flags, ranks=ranks)
     seen = launch(tmp_path / "seen", "observe", *flags, ranks=ranks)
-    assert [one["steps"] for one in bare] == [one["steps"] for one in seen]
+    assert [one["steps"] for one in bare] == [one["steps"] for one in seen]  # and host reads
     losses, norms = logged(tmp_path / "bare")
     block = journal_of(tmp_path / "seen")
     assert block.step.tolist() == [1, 2, 3, 4, 5, 6]
@@ -116,6 +74,7 @@ def test_a_damaged_weight_and_the_way_back_leave_the_bits_of_the_run_that_never_
     faults = {"flip": 13, "back_to": 8}
     back = launch(tmp_path / "back", "recover", ranks=ranks, steps=20, faults=faults)
     for one, other in zip(straight, back, strict=True):
-        assert one["steps"][-1] == other["steps"][-1]
+        for name in ("weights", "moments"):
+            assert one["steps"][-1][name] == other["steps"][-1][name]
         assert (one["step"], one["tokens"]) == (other["step"], other["tokens"])
     assert max(journal_of(tmp_path / "back").attempt) == 1

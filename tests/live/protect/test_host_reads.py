@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.operations import Counting
-from tests.live.test_host_reads import READS, steps
+from benchmarks.operations import READS, Counting
+from tests.live.test_host_reads import steps
 from tests.live.tiny import make_model
 from torch import optim
 

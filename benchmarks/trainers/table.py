@@ -1,0 +1,92 @@
+"""`scripts/bench trainers table FOLDER [--python INTERPRETER ...]`: every setting.
+
+What was measured is kept in FOLDER, so a measurement can be continued. Each interpreter is one of
+an environment with other versions, such as the oldest that are supported.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.result_cache import Outcome, ResultCache
+from benchmarks.results import publish, table
+from benchmarks.trainers.compare import compare
+from benchmarks.trainers.installed import TRAINERS
+
+COLUMNS = ("observe", "protect", "recover", "reads")
+HEAD = (
+    "Tiny models on the CPU, torch 2.13; each row is 4 settings: accumulation 1 and 4, on 1 and 2 "
+    "ranks. `observe`: parameters, optimizer state, schedule and random numbers have the bits of "
+    "the run without trimtab. `protect`: a NaN batch, on 2 ranks of only one of them, leaves no "
+    "trace in weights and moments, and every other step is applied. `recover`: a run that went "
+    "back has the bits of the one that never left. No reads: trimtab reads no value of the device "
+    "on the host in 8 steps, in `observe` and `protect`. fp16 is with loss scaling; torchtitan "
+    "has none. Bar: all, in the oldest and the newest version.\n\n"
+)
+
+
+def measure(folder: Path, names: set[str]) -> list[dict[str, Any]]:
+    """Every trainer of this environment in every setting."""
+    cache, rows = ResultCache(folder), []
+    for trainer in TRAINERS:
+        if not trainer.is_installed or (names and trainer.name not in names):
+            continue
+        for setting in trainer.settings():
+            name = f"{trainer.name} {trainer.version} {setting}"
+            work = partial(_compared, trainer, setting)
+            found = cache.get(name, work)
+            facts = {"trainer": trainer.name, "version": trainer.version, "setting": str(setting)}
+            rows.append(facts | {"precision": setting.precision} | found)
+    return rows
+
+
+def _compared(trainer: Any, setting: Any) -> Outcome:
+    return asdict(compare(trainer.run(), setting))
+
+
+def body(rows: list[dict[str, Any]]) -> str:
+    """The section of RESULTS.md."""
+    cells, failures = [], []
+    keys = ("trainer", "version", "precision")
+    for key, group in itertools.groupby(rows, key=lambda row: tuple(row[k] for k in keys)):
+        settings = list(group)
+        good = [sum(not row[name] for row in settings) for name in COLUMNS]
+        cells.append([*key, *(f"{count} of {len(settings)}" for count in good)])
+        failures += [
+            f"- {row['trainer']}, {row['version']}, {row['setting']}: {name}: {row[name]}"
+            for row in settings
+            for name in COLUMNS
+            if row[name]
+        ]
+    header = ["trainer", "versions", "precision", "observe", "protect", "recover", "no reads"]
+    text = HEAD + table(header, cells)
+    return text + ("\n\nFailures:\n\n" + "\n".join(failures) if failures else "")
+
+
+def main(arguments: list[str]) -> None:
+    """Measure here and in the other environments, and publish."""
+    parser = argparse.ArgumentParser(prog="scripts/bench trainers table", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--python", action="append", default=[])
+    parser.add_argument("--trainers", default="", help="names, such as Lightning; default: all")
+    parser.add_argument("--json", action="store_true", help="measure only here, print the rows")
+    chosen = parser.parse_args(arguments)
+    rows = measure(chosen.folder, set(filter(None, chosen.trainers.split(","))))
+    if chosen.json:
+        print(json.dumps(rows))
+        return
+    for interpreter in chosen.python:
+        command = [interpreter, "-m", "benchmarks.trainers", "table", str(chosen.folder), "--json"]
+        command += ["--trainers", chosen.trainers]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=os.environ)
+        sys.stdout.flush()
+        rows += json.loads(done.stdout.splitlines()[-1])
+    rows.sort(key=lambda row: [trainer.name for trainer in TRAINERS].index(row["trainer"]))
+    publish("Live: trainers", "scripts/bench trainers table", body(rows))
