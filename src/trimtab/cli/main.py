@@ -17,6 +17,7 @@ from trimtab.cli.commands.report import report
 from trimtab.cli.commands.run import run
 from trimtab.cli.commands.serve import serve
 from trimtab.cli.commands.ship import ship
+from trimtab.cli.corpus.app import app as corpus
 from trimtab.cli.lab.app import app as lab
 from trimtab.cli.plugins import CommandWithPlugins
 
@@ -40,6 +41,7 @@ app.command()(approve)
 app.command()(decline)
 app.command(cls=CommandWithPlugins)(checkpoints)
 app.command()(demo)
+app.add_typer(corpus)
 app.add_typer(lab)
 
 

@@ -6,6 +6,7 @@ TrimtabError
  |    +-- UnreadableLog   missing, damaged, or of no known format
  |    +-- NoUsableLoss    readable, but without a loss to judge
  +-- UnreadablePlan       a file that cannot serve as a training config
+ +-- CorpusError          token files or their statistics that cannot be used
  +-- JournalError         a run directory that cannot be used as asked
  +-- RestoreError         a snapshot or checkpoint that cannot be returned to
  +-- MissingExtra         an optional package that was asked for is not installed
@@ -39,6 +40,10 @@ class NoUsableLoss(LogError):
 
 class UnreadablePlan(TrimtabError):
     """A training config is missing, of no known format, or has a value of the wrong type."""
+
+
+class CorpusError(TrimtabError):
+    """A token file, or the statistics of token files, cannot be used as asked."""
 
 
 class JournalError(TrimtabError):

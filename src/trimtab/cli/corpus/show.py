@@ -1,0 +1,160 @@
+"""`trimtab corpus show`: what a scan found."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trimtab.cli.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from trimtab.corpus import Summary
+
+SHOWN = 5
+"""Examples of each kind that are printed; `--json` has all that are kept."""
+
+
+def show(
+    path: Annotated[Path, typer.Argument(help="The folder or result file of a scan.")],
+    below: Annotated[int, typer.Option(help="A token with fewer occurrences is rare.")] = 10,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="tokenizer.json, to show tokens as text.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what a scan found: rare tokens, repeats, duplicates, damage, and where.
+
+    Exit code: 0 nothing found, 1 findings (rare tokens alone are none), 3 unreadable result.
+    """
+    # Imported here so that `trimtab --help` does not wait for numpy.
+    import json
+
+    from trimtab import corpus
+    from trimtab.cli import output
+
+    with output.reported_errors():
+        summary = corpus.load_summary(path, below)
+        vocabulary = _vocabulary(tokenizer)
+        if as_json:
+            typer.echo(json.dumps(_to_dict(summary, vocabulary), indent=1))
+        else:
+            print_summary(summary, vocabulary)
+    raise typer.Exit(ExitCode.FINDINGS if summary.has_findings else ExitCode.CLEAN)
+
+
+def print_summary(summary: "Summary", vocabulary: dict[str, int] | None) -> None:
+    """Print what a scan found, for people."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from trimtab.report.escaping import printable
+
+    console = Console(highlight=False, soft_wrap=True)
+    facts = _to_dict(summary, vocabulary)
+    console.print(
+        f"{facts['tokens']:,} tokens in {facts['files']:,} files, {facts['documents']:,} documents"
+    )
+    console.print(_sources(facts))
+    for line in _findings(facts, vocabulary):
+        console.print(Text(printable(line)))
+
+
+def _sources(facts: dict[str, Any]) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    from trimtab.report.escaping import printable
+
+    names = ("tokens", "share", "documents", "distinct", "rare", "repeated")
+    table = Table("source", *names, box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, source in facts["sources"].items():
+        share = source["tokens"] / max(facts["tokens"], 1)
+        table.add_row(
+            Text(printable(name)),
+            f"{source['tokens']:,}",
+            f"{100 * share:.1f} %",
+            f"{source['documents']:,}",
+            f"{source['distinct']:,}",
+            f"{source['rare_occurrences']:,}",
+            f"{source['repeated_tokens']:,}",
+        )
+    return table
+
+
+def _findings(facts: dict[str, Any], vocabulary: dict[str, int] | None) -> list[str]:
+    """One line for each kind of finding, with examples."""
+    texts = {} if vocabulary is None else {id: token for token, id in vocabulary.items()}
+    rare, duplicates = facts["rare"], facts["duplicates"]
+
+    def named(ids: list[int]) -> str:
+        shown = [f"{id} {texts[id]!r}" if id in texts else str(id) for id in ids[:SHOWN]]
+        return ", ".join(shown) + (", ..." if len(ids) > SHOWN else "")
+
+    lines = [
+        f"rare       {len(rare['ids']):,} tokens occur 1 to {rare['below'] - 1} times, "
+        f"{rare['occurrences']:,} times together: {named(rare['ids'])}",
+        f"never      {len(facts['never']):,} tokens never occur: {named(facts['never'])}",
+    ]
+    if facts["out_of_range"]:
+        lines.append(f"invalid    {facts['out_of_range']:,} ids are out of range")
+    if facts["repeated_runs"]:
+        places = ", ".join(f"{r['place']} ({r['period']})" for r in facts["repeats"][:SHOWN])
+        lines.append(
+            f"repeats    {facts['repeated_runs']:,} phrases are repeated 32 times or more, "
+            f"{facts['repeated_tokens']:,} tokens: {places}"
+        )
+    if duplicates["documents"]:
+        about = "about " if duplicates["kept_share"] < 1 else ""
+        places = ", ".join(
+            f"{d['place']} ({d['count']} times)" for d in duplicates["most_repeated"][:SHOWN]
+        )
+        lines.append(
+            f"duplicate  {about}{duplicates['documents']:,} documents occurred before, "
+            f"{duplicates['tokens']:,} tokens: {places}"
+        )
+    if facts["long_documents"]:
+        places = ", ".join(f"{d['place']} ({d['tokens']:,})" for d in facts["longest"][:SHOWN])
+        lines.append(
+            f"long       {facts['long_documents']:,} documents have {facts['long_from']:,} tokens "
+            f"or more: {places}"
+        )
+    if facts["damaged_documents"]:
+        places = ", ".join(f"{d['place']} ({d['what']})" for d in facts["damaged"][:SHOWN])
+        lines.append(f"damaged    {facts['damaged_documents']:,} documents: {places}")
+    for kind, found in facts.get("damaged_tokens", {}).items():
+        count, ids = found["occurrences"], found["ids"]
+        lines.append(f"damaged    {count:,} tokens with {kind}: {named(ids)}")
+    if facts["unreadable_rows"]:
+        lines.append(f"unreadable {facts['unreadable_rows']:,} rows were skipped")
+    if facts["counts_only"]:
+        lines.append("           only tokens were counted: no repeats, no documents")
+    elif not facts["documents"]:
+        lines.append("           documents are not known: give their --separator to scan")
+    return lines
+
+
+def _to_dict(summary: "Summary", vocabulary: dict[str, int] | None) -> dict[str, Any]:
+    facts = summary.to_dict() | {"counts_only": summary.result.counts_only}
+    if vocabulary is not None:
+        from trimtab.corpus.text_damage import damaged_tokens
+
+        counts = summary.counts
+        facts["damaged_tokens"] = {
+            kind: {"ids": seen, "occurrences": int(counts[seen].sum())}
+            for kind, ids in damaged_tokens(vocabulary).items()
+            if (seen := [id for id in ids if id < len(counts) and counts[id]])
+        }
+    return facts
+
+
+def _vocabulary(tokenizer: Path | None) -> dict[str, int] | None:
+    if tokenizer is None:
+        return None
+    from trimtab.corpus.files.rows import load_tokenizer
+
+    vocabulary: dict[str, int] = load_tokenizer(tokenizer).get_vocab()
+    return vocabulary

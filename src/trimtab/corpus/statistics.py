@@ -1,0 +1,120 @@
+"""Statistics: what is counted. Sums of parts, so they merge in any order to the same result."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trimtab.corpus.document_table import DocumentTable
+from trimtab.corpus.kernel.counts import Counts, add_counts, trim
+from trimtab.corpus.options import (
+    LONG_DOCUMENT,
+    MAX_DOCUMENT,
+    MAX_EXAMPLES,
+    MAX_SOURCES,
+    OTHER_SOURCES,
+)
+
+LENGTH_BINS = MAX_DOCUMENT.bit_length() + 1
+"""Documents of 0 tokens, 1, 2 to 3, 4 to 7, ..., and all that are longer than is read."""
+
+Place = tuple[int, int]
+"""Index of a file, and a token, row or byte in it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SourceStatistics:
+    """What was found in one source."""
+
+    counts: Counts = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Occurrences of each token."""
+    out_of_range: int = 0
+    """Tokens whose id is not in the vocabulary."""
+    repeated_tokens: int = 0
+    """Tokens in phrases that are repeated."""
+    repeated_runs: int = 0
+    documents: int = 0
+    empty_documents: int = 0
+    long_documents: int = 0
+    damaged_documents: int = 0
+    """Documents whose text was decoded wrongly."""
+    unreadable_rows: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """All tokens, those out of range included."""
+        return int(self.counts.sum()) + self.out_of_range
+
+
+SCALARS = tuple(name for name in SourceStatistics.__slots__ if name != "counts")
+"""The numbers of a source."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Statistics:
+    """What was found in all files, or in a part of them."""
+
+    sources: dict[str, SourceStatistics] = field(default_factory=dict)
+    lengths: Counts = field(default_factory=lambda: np.zeros(LENGTH_BINS, dtype=np.int64))
+    """Documents by the number of bits of their length."""
+    table: DocumentTable = field(default_factory=DocumentTable)
+    runs: list[tuple[int, int, int]] = field(default_factory=list)
+    """The first repeated phrases: file, place, period."""
+    longest: list[tuple[int, int, int]] = field(default_factory=list)
+    """The longest documents: file, place, length."""
+    damaged: list[tuple[int, int, str]] = field(default_factory=list)
+    """The first documents with damaged text: file, place, what is wrong."""
+
+    def source(self, name: str) -> SourceStatistics:
+        """The statistics of a source; beyond the limit, those of all other sources together."""
+        if name not in self.sources and len(self.sources) >= MAX_SOURCES:
+            name = OTHER_SOURCES
+        return self.sources.setdefault(name, SourceStatistics())
+
+    def add_documents(self, source: str, file: int, places: Counts, lengths: Counts) -> None:
+        """Count documents by their lengths."""
+        found = self.source(source)
+        found.documents += len(lengths)
+        found.empty_documents += int((lengths == 0).sum())
+        is_long = lengths >= LONG_DOCUMENT
+        found.long_documents += int(is_long.sum())
+        bits = np.ceil(np.log2(lengths + 1)).astype(np.int64)
+        self.lengths += np.bincount(bits, minlength=LENGTH_BINS)
+        self.longest += [
+            (file, int(place), int(length))
+            for place, length in zip(places[is_long], lengths[is_long], strict=True)
+        ]
+        self._keep_examples()
+
+    def add_run(self, file: int, place: int, period: int) -> None:
+        """Keep a repeated phrase as an example, if there are not enough yet."""
+        self.runs.append((file, place, period))
+        self._keep_examples()
+
+    def add_damage(self, file: int, place: int, what: str) -> None:
+        """Keep a damaged document as an example, if there are not enough yet."""
+        self.damaged.append((file, place, what))
+        self._keep_examples()
+
+    def merge(self, other: "Statistics") -> None:
+        """Add the statistics of another part."""
+        for name, theirs in sorted(other.sources.items()):
+            ours = self.source(name)
+            ours.counts = trim(add_counts(ours.counts, theirs.counts))
+            for scalar in SCALARS:
+                setattr(ours, scalar, getattr(ours, scalar) + getattr(theirs, scalar))
+        self.lengths = self.lengths + other.lengths
+        self.table.merge(other.table)
+        self.runs += other.runs
+        self.longest += other.longest
+        self.damaged += other.damaged
+        self._keep_examples()
+
+    def _keep_examples(self) -> None:
+        if max(len(self.runs), len(self.longest), len(self.damaged)) > MAX_EXAMPLES:
+            self.sort_examples()
+
+    def sort_examples(self) -> None:
+        """Keep the first examples, so that they do not depend on the order of the parts."""
+        self.runs = sorted(self.runs)[:MAX_EXAMPLES]
+        self.damaged = sorted(self.damaged)[:MAX_EXAMPLES]
+        self.longest = sorted(self.longest, key=lambda one: (-one[2], one))[:MAX_EXAMPLES]

@@ -1,0 +1,145 @@
+"""The statistics of a scan or of a shard, as one `.npz` file without pickle.
+
+A file is written under a draft name and renamed, so it is there as a whole or not at all.
+"""
+
+import dataclasses
+import io
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trimtab.core.errors import CorpusError
+from trimtab.corpus.document_table import DocumentTable
+from trimtab.corpus.plan import PlannedFile, ScanPlan
+from trimtab.corpus.statistics import LENGTH_BINS, SCALARS, SourceStatistics, Statistics
+from trimtab.journal.atomic_file import replace_file
+
+_FORMAT = 1
+_COLUMNS = ("hashes", "counts", "lengths", "files", "places")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanResult:
+    """What was found, and in which shards of which plan."""
+
+    digest: str
+    """The plan."""
+    num_shards: int
+    shards: tuple[int, ...]
+    """The shards that are in it."""
+    files: tuple[PlannedFile, ...]
+    vocab_size: int | None
+    counts_only: bool
+    statistics: Statistics
+
+    @classmethod
+    def of_shard(cls, plan: ScanPlan, index: int, statistics: Statistics) -> "ScanResult":
+        """The result of one shard."""
+        return cls(
+            digest=plan.digest,
+            num_shards=plan.num_shards,
+            shards=(index,),
+            files=plan.files,
+            vocab_size=plan.options.vocab_size,
+            counts_only=plan.options.counts_only,
+            statistics=statistics,
+        )
+
+
+def save_result(result: ScanResult, path: Path) -> None:
+    """Write a result; the same result gives the same bytes."""
+    replace_file(path, to_bytes(result))
+
+
+def to_bytes(result: ScanResult) -> bytes:
+    """The content of a result file."""
+    found = result.statistics
+    names = sorted(found.sources)
+    facts = {
+        "format": _FORMAT,
+        "digest": result.digest,
+        "num_shards": result.num_shards,
+        "shards": result.shards,
+        "files": [dataclasses.asdict(file) for file in result.files],
+        "vocab_size": result.vocab_size,
+        "counts_only": result.counts_only,
+        "level": found.table.level,
+        "sources": [
+            {"name": name} | {scalar: getattr(found.sources[name], scalar) for scalar in SCALARS}
+            for name in names
+        ],
+        "runs": found.runs,
+        "longest": found.longest,
+        "damaged": found.damaged,
+    }
+    arrays: dict[str, Any] = {
+        "facts": np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8),
+        "document_lengths": found.lengths,
+    }
+    for at, name in enumerate(names):
+        arrays[f"tokens_{at}"] = found.sources[name].counts
+    for name, column in zip(_COLUMNS, found.table.columns, strict=True):
+        arrays[f"documents_{name}"] = column
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def load_result(path: Path) -> ScanResult:
+    """Read a result; raises CorpusError if it is damaged or not one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            # Stored, not packed: no entry is larger than the file.
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+                raise ValueError("it is packed")
+        with np.load(path, allow_pickle=False, max_header_size=10_000) as arrays:
+            return _from_arrays(arrays)
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, EOFError) as error:
+        raise CorpusError(f"{path} is not a readable result of a scan: {error}") from error
+
+
+def _from_arrays(arrays: Any) -> ScanResult:
+    facts = json.loads(arrays["facts"].tobytes())
+    if facts["format"] != _FORMAT:
+        raise ValueError(f"format {facts['format']} is not known; scan again")
+    sources = {}
+    for at, source in enumerate(facts["sources"]):
+        numbers = {scalar: int(source[scalar]) for scalar in SCALARS}
+        counts = _integers(arrays[f"tokens_{at}"])
+        sources[str(source["name"])] = SourceStatistics(counts=counts, **numbers)
+    hashes, *columns = (arrays[f"documents_{name}"] for name in _COLUMNS)
+    if any(column.shape != hashes.shape for column in columns) or hashes.dtype != np.uint64:
+        raise ValueError("its columns of documents differ in length")
+    counts, lengths, files, places = map(_integers, columns)
+    histogram = _integers(arrays["document_lengths"])
+    if len(histogram) != LENGTH_BINS:
+        raise ValueError("it has another number of lengths")
+    found = Statistics(
+        sources=sources,
+        lengths=histogram,
+        table=DocumentTable((hashes, counts, lengths, files, places), int(facts["level"])),
+        runs=[(int(file), int(at), int(period)) for file, at, period in facts["runs"]],
+        longest=[(int(file), int(at), int(length)) for file, at, length in facts["longest"]],
+        damaged=[(int(file), int(at), str(what)) for file, at, what in facts["damaged"]],
+    )
+    vocab_size = facts["vocab_size"]
+    return ScanResult(
+        digest=str(facts["digest"]),
+        num_shards=int(facts["num_shards"]),
+        shards=tuple(int(shard) for shard in facts["shards"]),
+        files=tuple(PlannedFile(**file) for file in facts["files"]),
+        vocab_size=None if vocab_size is None else int(vocab_size),
+        counts_only=bool(facts["counts_only"]),
+        statistics=found,
+    )
+
+
+def _integers(array: Any) -> Any:
+    if array.dtype != np.int64 or array.ndim != 1:
+        raise ValueError(f"an array of {array.dtype} where int64 is expected")
+    return array
