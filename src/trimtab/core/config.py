@@ -11,6 +11,7 @@ from typing import Self
 
 from trimtab.core.errors import ConfigError
 from trimtab.core.ladder_config import LadderConfig
+from trimtab.core.probes_config import ProbesConfig
 from trimtab.core.settings import Section, require
 from trimtab.core.ship_config import ShipConfig
 
@@ -312,6 +313,7 @@ class Config(Section):
     gate: GateConfig = field(default_factory=GateConfig)
     recover: RecoverConfig = field(default_factory=RecoverConfig)
     ladder: LadderConfig = field(default_factory=LadderConfig)
+    probes: ProbesConfig = field(default_factory=ProbesConfig)
     detect: DetectConfig = field(default_factory=DetectConfig)
     textbook: TextbookConfig = field(default_factory=TextbookConfig)
     journal: JournalConfig = field(default_factory=JournalConfig)

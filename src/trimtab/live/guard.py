@@ -19,6 +19,7 @@ from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.numbers import Number, OddNumber
 from trimtab.live.measure.step_meter import is_reserved
 from trimtab.live.recover.order import Order
+from trimtab.live.recover.questions import make_question
 from trimtab.live.recover.recovery import Recovery
 from trimtab.live.shield import log
 
@@ -55,9 +56,8 @@ class Guard:
         self._reported: set[str] = set()
         """What has been logged already."""
         # A guard that is dropped, or never closed before the program ends, closes itself.
-        self._finalizer = weakref.finalize(
-            self, monitor.close, "the program ended without closing the guard"
-        )
+        ending = "the program ended without closing the guard"
+        self._finalizer = weakref.finalize(self, monitor.close, ending)
 
     @property
     def incidents(self) -> tuple[Incident, ...]:
@@ -163,7 +163,7 @@ class Guard:
         self._states.look_at_generators()
 
     def skip(self) -> None:
-        """The step that was recorded is not taken: call it instead of `optimizer.step()`."""
+        """Call it instead of `optimizer.step()`: the recorded step is not taken."""
         self._monitor.skip()
 
     def event(self, kind: str, **facts: Any) -> None:
@@ -175,7 +175,7 @@ class Guard:
                 if kind == "checkpoint":
                     # Whether the generators are saved at this very moment is not known.
                     self._states.save(with_generators=False)
-        if kind == "planned change":
+        if kind == "planned change" and not monitor.sync.is_muted:
             self.release()
             if self.recovery is not None and self.recovery.controller is not None:
                 self.recovery.controller.planned_change(monitor.next_step)
@@ -189,6 +189,7 @@ class Guard:
         Without it an epoch continues the positions of the last one.
         """
         iterator = self.step_iterator(loader, accumulate, data_position=data_position)
+        iterator.loop.can_replay = True
         self._ending = "left the loop"
         try:
             while (step := iterator.next_step()) is not None:
@@ -233,9 +234,8 @@ class Guard:
     def checkpoint(self, step: int | None = None) -> None:
         """Save a checkpoint, on all ranks, at the end of this step.
 
-        In `guard.steps` that is when the next step is asked for. In a loop of your own it is now:
-        call it after `optimizer.step()` and `scheduler.step()`. `step` is the number of the next
-        step, if it is not the one that the guard has counted.
+        In `guard.steps` that is when the next step is asked for, in a loop of your own it is now.
+        `step` is the number of the next step, if it is not the one that the guard has counted.
         """
         self._boundary.request(step, self._monitor.next_step)
 
@@ -249,8 +249,7 @@ class Guard:
     ) -> None:
         """Return to an earlier step, when `guard.steps` is asked for the next one.
 
-        Needs mode "recover" and a loop over `guard.steps`. With several ranks the call of the first
-        one counts, and all ranks return at the same boundary some steps later.
+        Needs mode "recover" and `guard.steps`. With several ranks the call of the first one counts.
 
         Args:
             to: Return to the newest snapshot at or before this step.
@@ -268,6 +267,12 @@ class Guard:
         positions = tuple(sorted(set(skip or ())))
         recovery.order(Order(to=to, skip=positions, hold=names, reason=reason))
 
+    def probe(self, experiment: str, step: int) -> None:
+        """Make an experiment on a step when `guard.steps` is asked for the next one."""
+        if self.recovery is not None and self._monitor.recorder is not None:
+            question = make_question(self._monitor.recorder.recent, experiment, step)
+            self.recovery.order(Order(to=None, experiment=question))
+
     def release(self, *names: str) -> None:
         """Hold these options no longer, or none if no name is given; from the next step on.
 
@@ -280,9 +285,8 @@ class Guard:
     def state_dict(self, *, with_random_state: bool = True) -> dict[str, Any]:
         """What belongs into a checkpoint: save it in the same moment as the rest.
 
-        What the gate has learnt, the same on every rank; and what the state is like now (`audit`,
-        as text), so that a resume from it can be checked. Reads the device. Without the random
-        state a resume is not checked for it: some trainers do not save it.
+        What the gate has learnt, and what the state is like now (`audit`), so that a resume from
+        it can be checked. Reads the device. Some trainers do not save the random state.
         """
         gate = self._monitor.gate
         state: dict[str, Any] = {} if gate is None else {"gate": gate.rule.state_dict()}
@@ -290,7 +294,7 @@ class Guard:
         return state if audit is None else {**state, "audit": audit}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state; call it on every rank, before the first step."""
+        """Continue from a saved state; on every rank, before the first step."""
         gate = self._monitor.gate
         if gate is not None and "gate" in state:
             gate.rule.load_state_dict(state["gate"])
@@ -301,6 +305,8 @@ class Guard:
     def close(self, how: str | None = None) -> None:
         """Write what is left, judge what is open, take every hook off again."""
         self._finalizer.detach()
+        if self._iterator is not None:
+            self._iterator.leave()
         if how is None:  # left the loop in a step that asked for a checkpoint
             self._boundary.save_if_wanted(self._monitor.next_step, None)
         self._states.close()
@@ -338,7 +344,7 @@ class Guard:
             except OddNumber as odd:
                 self._report_once(f"trimtab: {name!r} is not a number but {odd}", name)
 
-    def _report_once(self, sentence: str, what: str | None = None) -> None:
+    def _report_once(self, sentence: str, what: str = "") -> None:
         if (what or sentence) not in self._reported and len(self._reported) < 256:
             self._reported.add(what or sentence)
             log.warning("%s", sentence)

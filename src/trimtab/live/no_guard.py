@@ -69,6 +69,9 @@ class NoGuard:
     def rollback(self, to: int, *arguments: Any, **options: Any) -> None:
         """Do nothing."""
 
+    def probe(self, experiment: str, step: int) -> None:
+        """Do nothing."""
+
     def release(self, *names: str) -> None:
         """Do nothing."""
 

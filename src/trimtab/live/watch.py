@@ -30,6 +30,7 @@ from trimtab.live.ranks.rank_group import RankFacts, announce, find_ranks
 from trimtab.live.recover.decide.controller import Controller
 from trimtab.live.recover.inputs import as_schedulers, as_state, require_schedulers
 from trimtab.live.recover.quarantine import read_quarantine
+from trimtab.live.recover.questions import Answers
 from trimtab.live.recover.recovery import Recovery
 from trimtab.live.shield import log
 from trimtab.live.starting_ranks import StartingRanks
@@ -181,8 +182,11 @@ def watch(
                     quarantined=quarantined,
                     quarantine_file=run.quarantine,
                     batch_loss=batch_loss,
+                    probes=settings.probes,
                     settle=None if checkpoints is None else checkpoints.wait,
                 )
+                answers = Answers(lambda: monitor.recorder, parts.shields.host)
+                recovery.replay.on_answer = answers
                 if parts.recorder is not None and settings.ladder.enabled:
                     recovery.controller = Controller(
                         parts.recorder,

@@ -103,6 +103,11 @@ class Snapshot:
         """Which parameters were trained, by name."""
         return self._flags["requires_grad"]
 
+    def parameters(self) -> dict[str, HostTensor]:
+        """The parameters as they were, by name."""
+        saved: dict[str, HostTensor] = self._copies["parameters"]
+        return saved
+
     def options(self) -> list[list[dict[str, Any]]]:
         """The group options as they were, tensors as numbers; to compare with the present ones."""
         return [[_plain(values) for values in groups] for groups in self._copies["options"]]

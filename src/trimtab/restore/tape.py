@@ -40,6 +40,15 @@ class TapedBatch:
     """The data source that it names."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bookmark:
+    """A place to which the tape returns as if it had never been rewound."""
+
+    position: int
+    was_rewound: bool
+    num_passed: int
+
+
 class BatchTape:
     """Hands out the batches of a loader, and hands them out again after `rewind`."""
 
@@ -135,6 +144,17 @@ class BatchTape:
         self._was_rewound = True
         self.skip(skip)
 
+    def bookmark(self) -> Bookmark:
+        """Where the tape is now."""
+        return Bookmark(
+            position=self.position, was_rewound=self._was_rewound, num_passed=self._num_passed
+        )
+
+    def return_to(self, bookmark: Bookmark) -> None:
+        """Go on from a bookmark."""
+        self.position, self._was_rewound = bookmark.position, bookmark.was_rewound
+        self._num_passed = bookmark.num_passed
+
     def batch_at(self, position: int) -> Any:
         """The batch at a position, as the loader gave it; None if the tape does not hold it."""
         entry = self._entry_at(position)
@@ -149,7 +169,7 @@ class BatchTape:
     @property
     def num_bytes(self) -> int:
         """Memory of the tensors on the tape."""
-        return sum(t.nbytes for entry in self._taped for t in _tensors(entry.batch))
+        return sum(t.nbytes for entry in self._taped for t in tensors_of(entry.batch))
 
     def __len__(self) -> int:
         return len(self._taped)
@@ -212,40 +232,42 @@ class BatchTape:
 
 def copy_containers(batch: Any) -> Any:
     """The batch in new containers, with the same tensors."""
-    return _map(batch, lambda tensor: tensor)
+    return map_tensors(batch, lambda tensor: tensor)
 
 
 def _clone(batch: Any) -> Any:
-    return _map(batch, torch.Tensor.clone)
+    return map_tensors(batch, torch.Tensor.clone)
 
 
-def _tensors(batch: Any) -> list[torch.Tensor]:
+def tensors_of(batch: Any) -> list[torch.Tensor]:
+    """The tensors of a batch, in their order."""
     found: list[torch.Tensor] = []
-    _map(batch, found.append)
+    map_tensors(batch, found.append)
     return found
 
 
 def _versions(batch: Any) -> tuple[int, ...]:
-    return tuple(t._version for t in _tensors(batch) if not t.is_inference())
+    return tuple(t._version for t in tensors_of(batch) if not t.is_inference())
 
 
-def _map(batch: Any, change: Any) -> Any:
+def map_tensors(batch: Any, change: Any) -> Any:
+    """The batch in new containers, with each tensor changed."""
     if isinstance(batch, torch.Tensor):
         return change(batch)
     if isinstance(batch, Mapping):
-        parts = {key: _map(value, change) for key, value in batch.items()}
+        parts = {key: map_tensors(value, change) for key, value in batch.items()}
         try:
             return type(batch)(parts)  # type: ignore[call-arg]
         except TypeError:
             return parts
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_map(value, change) for value in batch))
+        return type(batch)(*(map_tensors(value, change) for value in batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(_map(value, change) for value in batch)
+        return type(batch)(map_tensors(value, change) for value in batch)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         changed = copy.copy(batch)
         for field in dataclasses.fields(batch):
             # Not by assignment: the class may be frozen.
-            object.__setattr__(changed, field.name, _map(getattr(batch, field.name), change))
+            object.__setattr__(changed, field.name, map_tensors(getattr(batch, field.name), change))
         return changed
     return batch

@@ -33,6 +33,8 @@ class CheckpointBoundary:
         self._guard_state = guard_state
         self.is_in_loop = False
         """Whether the user is in a step of `guard.steps`, which says when the step ends."""
+        self.is_probed = False
+        """Whether the step belongs to an experiment: its state is thrown away, so not saved."""
         self._is_wanted = False
         self._step: int | None = None
         if checkpoints is not None:
@@ -42,6 +44,8 @@ class CheckpointBoundary:
         """Save at the end of this step; at once if no loop says when that is."""
         if self._checkpoints is None:
             raise ConfigError("trimtab.watch was given no checkpoints; pass checkpoints=...")
+        if self.is_probed:
+            return
         self._is_wanted, self._step = True, step
         if not self.is_in_loop:
             self.save_if_wanted(next_step, None)

@@ -22,7 +22,7 @@ class StepIterator:
         states: StateJournal,
         recovery: Recovery | None,
     ) -> None:
-        self._loop = loop
+        self.loop = loop
         self._monitor = monitor
         self._boundary = boundary
         self._states = states
@@ -36,13 +36,30 @@ class StepIterator:
         The run may have gone back before this returns: `number` of the step says where it is.
         `size` is how many batches the step has, if not `accumulate`.
         """
-        self.end_step()
-        if self._recovery is not None:
-            self._recovery.boundary(self._loop)
-        step = self._loop.next_step(self._monitor.next_step, size)
+        step = self._probe_step()
+        if step is None:
+            step = self.loop.next_step(self._monitor.next_step, size)
+            if step is not None:
+                self._states.look_at_generators()
         if step is not None:
-            self._states.look_at_generators()
             self._open, self._boundary.is_in_loop = step, True
+        return step
+
+    def _probe_step(self) -> Step | None:
+        """The boundary, and the next step of an experiment if one is under way."""
+        recovery, open_step = self._recovery, self._open
+        if recovery is None:
+            self.end_step()
+            return None
+        if recovery.replay.is_running and open_step is not None:
+            self._monitor.end_step(open_step.number)
+        else:
+            self.end_step()
+            recovery.boundary(self.loop)
+        step = recovery.replay.next_step()
+        self._boundary.is_probed = step is not None
+        if step is None:
+            self._open, self._boundary.is_in_loop = None, False
         return step
 
     def end_step(self) -> None:
@@ -51,8 +68,11 @@ class StepIterator:
         if step is not None:
             self.leave()
             self._monitor.end_step(step.number)
-            self._boundary.save_if_wanted(self._monitor.next_step, self._loop.source.position)
+            self._boundary.save_if_wanted(self._monitor.next_step, self.loop.source.position)
 
     def leave(self) -> None:
-        """The loop was left, perhaps in the middle of a step."""
+        """The loop was left, perhaps in the middle of a step or of an experiment."""
+        if self._recovery is not None:
+            self._recovery.replay.abandon()
+        self._boundary.is_probed = False
         self._open, self._boundary.is_in_loop = None, False

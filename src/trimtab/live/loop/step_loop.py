@@ -51,6 +51,9 @@ class Step:
     """The index of its first batch, the same on all ranks."""
     batches: list[Any] = field(default_factory=list)
     data_seconds: float = 0.0
+    is_probe: bool = False
+    """Whether it is done again for an experiment: what it leaves in the model is thrown away, so do
+    not save, evaluate or log it."""
 
     def __iter__(self) -> Iterator[Any]:
         yield from self.batches
@@ -84,6 +87,8 @@ class StepLoop:
         self._start = source.position
         self._loader = loader
         self.is_exhausted = False
+        self.can_replay = False
+        """Whether its steps are those of `guard.steps`: a trainer counts its own."""
 
     @property
     def data_position(self) -> int:

@@ -172,6 +172,7 @@ class StepMonitor:
         sync = self.sync
         if sync.is_closed or os.getpid() != self._pid:  # a forked child is not the run
             return
+        sync.unmute()
         was_watching, sync.is_closed = self.is_watching, True
         self.slow.disarm()
         if sync.recorder is not None:

@@ -54,6 +54,21 @@ class Measured:
     """Whether the norm is that of the gradients, so that they may be scaled down by it."""
 
 
+Sink = Callable[[StepNote, dict[str, float], dict[str, float]], None]
+"""Takes note, sums and the gate's report of a step that is done again for an experiment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Muted:
+    """What a run puts aside while steps are done again for an experiment."""
+
+    recorder: RunRecorder | None
+    assembler: RecordAssembler | None
+    in_flight: InFlight
+    num_nonfinite: int
+    sink: Sink
+
+
 class StepSync:
     """Takes every update over the ranks and to the host."""
 
@@ -89,6 +104,7 @@ class StepSync:
         self._is_draining = False
         self._unseen: deque[tuple[float, dict[str, float], dict[str, float]]] = deque()
         """What arrived early because this rank was closed: the others see it at later meetings."""
+        self._muted: _Muted | None = None
         self.ranks = RankSync(RankGroup(), device)
         self.connect(first=True)
 
@@ -96,6 +112,30 @@ class StepSync:
     def is_measuring(self) -> bool:
         """Whether anything is still measured here."""
         return not (self.is_closed or self._shields.numbers.is_down or self.ranks.has_parted)
+
+    @property
+    def is_muted(self) -> bool:
+        """Whether steps are done again for an experiment: nothing of them is journalled."""
+        return self._muted is not None
+
+    def mute(self, sink: Sink) -> None:
+        """From now on numbers go to `sink` at once; what is on its way stays there."""
+        self._muted = _Muted(
+            recorder=self.recorder,
+            assembler=self._assembler,
+            in_flight=self._in_flight,
+            num_nonfinite=self._num_nonfinite,
+            sink=sink,
+        )
+        self.recorder = self._assembler = None
+        self._in_flight = InFlight(0)
+
+    def unmute(self) -> None:
+        """Go on as if nothing had been done again."""
+        muted, self._muted = self._muted, None
+        if muted is not None:
+            self.recorder, self._assembler = muted.recorder, muted.assembler
+            self._in_flight, self._num_nonfinite = muted.in_flight, muted.num_nonfinite
 
     def connect(self, *, first: bool) -> None:
         """Find the other ranks; asked again at the first update if there were none."""
@@ -118,7 +158,8 @@ class StepSync:
         """Meet for one update; `earlier` is the decision about the step's first optimizer."""
         ranks, gate = self.ranks, self._gate
         ranks.extra = None if self.orders is None else self.orders.to_send(ranks.group.rank)
-        chunk, riding = self._slow.chunks.pop()
+        chunks = self._slow.chunks
+        chunk, riding = (None, chunks.nothing) if self.is_muted else chunks.pop()
         total = ranks.sum(measured.head, riding, is_alone=is_alone)
         decision = None
         if gate is not None and not gate.has_parted and not is_alone:
@@ -152,6 +193,10 @@ class StepSync:
 
     def send_skipped(self, note: StepNote, head: torch.Tensor) -> None:
         """Send the numbers of a step without a meeting: those of this rank."""
+        if self._muted is not None:  # with several ranks the numbers would be of this one alone
+            alone = self.ranks.world == 1 and head.device.type != "meta"
+            found = dict(zip(HEAD, head.tolist(), strict=True)) if alone else {}
+            self._muted.sink(note, found, {})
         if self._assembler is not None and self.recorder is not None:
             numbers = (head, self._slow.chunks.nothing)
             self._send(Label(note=note), self.ranks.sum(*numbers, is_alone=True), is_meeting=False)
@@ -208,6 +253,10 @@ class StepSync:
         end = start + self._slow.chunks.size
         head = dict(zip(HEAD, values[1:start], strict=True))
         report = dict(zip(label.report_names, values[end:], strict=True))
+        if self._muted is not None:
+            self.ranks.see(values[0])
+            self._muted.sink(label.note, head, report)
+            return
         if is_meeting and self._is_draining:
             self._unseen.append((values[0], report, head))
         elif is_meeting:

@@ -36,6 +36,8 @@ class SlowMeter:
         self.num_updates = 0
         """Updates so far; every `telemetry_every`-th is measured."""
         self._num_slots = len(self.slots)
+        self.is_paused = False
+        """Whether steps are done again for an experiment: they are not measured or counted."""
         self.chunks = TelemetryChunks(len(self.slots), self._every, device)
 
     @property
@@ -64,7 +66,7 @@ class SlowMeter:
 
     def arm(self) -> None:
         """Measure the next step, if it is the turn of one."""
-        if not self._is_due or self.activations is None:
+        if not self._is_due or self.activations is None or self.is_paused:
             return
         if not self._shields.activations.is_down:
             with self._shields.activations.guarding("hooks"):
@@ -72,6 +74,8 @@ class SlowMeter:
 
     def after_update(self, note: Any) -> bool:
         """Measure an update, if it is the turn of one; whether there is anything to send."""
+        if self.is_paused:
+            return False
         is_measured = self._is_due and self._measure(note)
         self.num_updates += 1
         self.arm()

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from trimtab.probes.passes import Question
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeStep:
@@ -21,7 +23,7 @@ class ProbeStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A rollback, a probe, holding options or the end of it, or the end of the run."""
+    """A rollback, a probe, an experiment, holding options or its end, or the end of the run."""
 
     to: int | None
     """Return to the newest snapshot at or before this step; None stays."""
@@ -40,6 +42,8 @@ class Order:
     probe: tuple[ProbeStep, ...] = ()
     watch_ranks: bool | None = None
     """Begin or end to measure each rank's own gradients."""
+    experiment: Question | None = None
+    """Steps are done again to find out about an incident."""
     exit_code: int | None = None
     """End the run with this code."""
     reason: str = ""
@@ -58,6 +62,8 @@ def from_bytes(text: bytes) -> list[Order]:
         fields["probe"] = tuple(
             ProbeStep(**{**part, "positions": tuple(part["positions"])}) for part in fields["probe"]
         )
+        if fields["experiment"] is not None:
+            fields["experiment"] = Question.from_dict(fields["experiment"])
     return [Order(**fields) for fields in orders]
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.fsdp import FSDPModule
 
 from trimtab.core.config import RecoverConfig
 from trimtab.core.errors import RestoreError, RunStopped
+from trimtab.core.probes_config import ProbesConfig
 from trimtab.core.rollbacks import RECOVERY
 from trimtab.journal.exit_request import ExitRequest, RunExit
 from trimtab.live.loop.step_loop import StepLoop
@@ -28,6 +28,8 @@ from trimtab.live.recover.inputs import require_schedulers
 from trimtab.live.recover.order import Order
 from trimtab.live.recover.paired_probe import PairedProbe, no_batch_loss
 from trimtab.live.recover.rank_orders import RankOrders
+from trimtab.live.recover.replay import Replay
+from trimtab.live.recover.returning import return_to
 from trimtab.live.recover.rollback_report import report_rollback
 from trimtab.live.recover.snapshots import Snapshots
 from trimtab.live.shield import Shield, log
@@ -51,6 +53,7 @@ class Recovery:
         quarantined: Iterable[int | str],
         quarantine_file: Path,
         batch_loss: Callable[[Any], Any] | None = None,
+        probes: ProbesConfig | None = None,
         settle: Callable[[], None] | None = None,
     ) -> None:
         self.state = state
@@ -75,6 +78,15 @@ class Recovery:
         )
         monitor.sync.orders = self._rank_orders
         self.snapshots = Snapshots(state, self.tape, monitor, self._rank_orders, config)
+        self.replay = Replay(
+            state,
+            monitor,
+            self.snapshots,
+            self.tape,
+            probes or ProbesConfig(),
+            self._rank_orders.local_gradients,
+            settle,
+        )
         self._orders: list[Order] = []
         self.controller: Controller | None = None
         """What decides, on the first rank."""
@@ -103,7 +115,7 @@ class Recovery:
     def order(self, order: Order) -> None:
         """Do this at the next boundary; with several ranks the first one's orders count."""
         ranks = self._monitor.sync.ranks
-        if not self._is_first_rank:
+        if not self._is_first_rank or self.replay.is_running:
             return
         if order.to is not None:
             problem = ""
@@ -182,6 +194,7 @@ class Recovery:
                 is_done = True
             if not is_done:
                 self.snapshots.give_up()
+            self.replay.start_ordered([order.experiment for order in orders], loop)
         monitor.holds.begin_step(monitor.next_step)
         if self.tape.changed is not None and not self._has_reported_changes:
             self._has_reported_changes = True
@@ -305,19 +318,20 @@ class Recovery:
 
     def _return_to(self, slot: Snapshot, order: Order, loop: StepLoop) -> None:
         monitor, mark = self._monitor, self.snapshots.marks[slot.step]
-        slot.put(self.state)
-        for module in self.state.model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
-        self.tape.rewind(mark.position, order.skip)
+        return_to(
+            slot,
+            self.state,
+            monitor,
+            self.tape,
+            position=mark.position,
+            num_updates=mark.num_updates,
+            skip=order.skip,
+        )
         self._quarantined |= set(order.skip)
         if order.quarantine is not None:
             self._quarantined.add(order.quarantine)
             self.tape.quarantine(order.quarantine)
         loop.batch_facts.tokens_seen = mark.tokens
-        monitor.return_to(slot.step, mark.num_updates)
-        if monitor.gate is not None:
-            monitor.gate.buffers.renew()
         monitor.holds.add(order.hold, slot)
         if order.lr_factor is not None:
             monitor.holds.lower_rate(order.lr_factor, slot.step)

@@ -1,0 +1,90 @@
+"""From the records of a run to the question of an experiment, and from its answer to the journal.
+
+Only on the first rank: the others get the question with the order, and need no answer.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trimtab.core import signals
+from trimtab.core.block import NO_POSITION
+from trimtab.core.builder import Record
+from trimtab.core.probe_events import PROBE_ANSWER
+from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.shield import Shield, log
+from trimtab.probes.passes import Answer, Original, Question
+
+MAX_ORIGINALS = 400
+"""Steps that a question remembers: the oldest snapshot is that old."""
+
+
+def make_question(
+    records: Sequence[Record], experiment: str, step: int, incident: int = 0
+) -> Question:
+    """A question about a step; the rest is filled in at the boundary where it is asked."""
+    return Question(
+        experiment=experiment,
+        incident=incident,
+        step=step,
+        originals=tuple(map(_original, records[-MAX_ORIGINALS:])),
+    )
+
+
+def _original(record: Record) -> Original:
+    found = record.signals
+    norm = found.get(signals.GRAD_NORM, found.get(signals.CLIPPED_GRAD_NORM))
+    return Original(
+        step=record.step,
+        loss=found.get(signals.LOSS),
+        grad_norm=norm,
+        position=record.data_position if record.data_position != NO_POSITION else 0,
+        discarded=found.get(signals.DISCARDED) == 1.0,
+    )
+
+
+class Answers:
+    """Journals and logs answers, and hands them on."""
+
+    def __init__(self, recorder: Callable[[], RunRecorder | None], shield: Shield) -> None:
+        self._recorder = recorder
+        self._shield = shield
+        self.then: Callable[[Question, Answer], None] = lambda question, answer: None
+        """Called with every answer, on the first rank."""
+
+    def __call__(self, question: Question, answer: Answer, cost: Mapping[str, Any]) -> None:
+        """An experiment is over."""
+        recorder = self._recorder()
+        if recorder is None:
+            return
+        with self._shield.guarding("probe answer"):
+            facts = {
+                "probe": question.experiment,
+                "incident": question.incident,
+                "about": question.step,
+                "answer": answer.says,
+                "sentence": answer.sentence,
+                "facts": _plain(answer.facts),
+                "steps": cost["steps"],
+                "seconds": round(float(cost["seconds"]), 3),
+            }
+            recorder.event(PROBE_ANSWER, recorder.last_step, facts)
+            log.warning(
+                "trimtab: experiment %s on step %d (%d steps done again): %s",
+                question.experiment,
+                question.step,
+                cost["steps"],
+                answer.sentence,
+            )
+            self.then(question, answer)
+
+
+def _plain(value: Any) -> Any:
+    """Values that a journal takes: numbers that are not finite as text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,31 @@
+"""Return to a snapshot: the same for a rollback and for an experiment."""
+
+from collections.abc import Iterable
+
+from torch.distributed.fsdp import FSDPModule
+
+from trimtab.live.loop.step_monitor import StepMonitor
+from trimtab.restore.snapshot import Snapshot
+from trimtab.restore.tape import BatchTape
+from trimtab.restore.training_state import TrainingState
+
+
+def return_to(
+    slot: Snapshot,
+    state: TrainingState,
+    monitor: StepMonitor,
+    tape: BatchTape,
+    *,
+    position: int,
+    num_updates: int,
+    skip: Iterable[int] = (),
+) -> None:
+    """Put the run back to a snapshot; its random state is the caller's last act."""
+    slot.put(state)
+    for module in state.model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+    tape.rewind(position, skip)
+    monitor.return_to(slot.step, num_updates)
+    if monitor.gate is not None:
+        monitor.gate.buffers.renew()

@@ -1,0 +1,176 @@
+"""What an experiment asks for and what comes back: question, pass, result, answer.
+
+Question --> experiment --Pass--> the guard restores, the user's loop runs the steps again
+                        <-Result-  what was measured, the same on all ranks
+                        ...
+                        --> Answer
+"""
+
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Original:
+    """A step as it was when it was trained on, over all ranks."""
+
+    step: int
+    loss: float | None
+    grad_norm: float | None
+    position: int
+    """Data position of its first batch."""
+    discarded: bool = False
+    """Whether the gate discarded its update."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Which experiment is made, about which step of the run."""
+
+    experiment: str
+    """The name of the experiment."""
+    incident: int
+    """The number of the incident; 0 if a person has asked."""
+    step: int
+    """The step in question: the first odd one."""
+    originals: tuple[Original, ...]
+    """The steps from before the first snapshot that is used up to the present."""
+    slots: tuple[int, ...] = ()
+    """The steps of the snapshots, oldest first."""
+    accumulate: int = 1
+    """Batches of a step."""
+    present: int = 0
+    """The step that the run is about to do."""
+    world: int = 1
+
+    @property
+    def slot(self) -> int | None:
+        """The newest snapshot from which the step can be done again."""
+        older = [slot for slot in self.slots if slot <= self.step]
+        return older[-1] if older else None
+
+    def original(self, step: int) -> Original | None:
+        """A step as it was; None if it is not known."""
+        return next((one for one in self.originals if one.step == step), None)
+
+    def positions(self, step: int) -> tuple[int, ...]:
+        """The data positions of a step's batches; empty if they are not known."""
+        one = self.original(step)
+        return () if one is None else tuple(range(one.position, one.position + self.accumulate))
+
+    def healthy(self, count: int = 64) -> list[Original]:
+        """The last finite steps before the one in question."""
+        found = [
+            one
+            for one in self.originals
+            if one.step < self.step and is_finite(one.loss) and is_finite(one.grad_norm)
+        ]
+        return found[-count:]
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> "Question":
+        """What `dataclasses.asdict` gave, on the way through JSON."""
+        originals = tuple(Original(**one) for one in fields["originals"])
+        return cls(**{**fields, "originals": originals, "slots": tuple(fields["slots"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Sequences of the step's batches: all others are replaced by those of healthy batches."""
+
+    kept: tuple[tuple[int, int, int], ...]
+    """Rank, micro-batch and row of those that stay."""
+    healthy: tuple[int, ...]
+    """Data positions of the healthy batches, one for each micro-batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """Steps that are done again, from a snapshot up to one step."""
+
+    first: int
+    """The run is restored to the newest snapshot at or before this step."""
+    last: int
+    """The last step that is done; the changes below are made at it."""
+    positions: tuple[int, ...] | None = None
+    """The batches that it gets; None: its own."""
+    rows: Rows | None = None
+    """The sequences that it keeps; None: all."""
+    finds_nonfinite: bool = False
+    """Whether each operation is looked at for the first value that is not finite."""
+    without_autocast: bool = False
+    lr_factor: float = 1.0
+    """Multiplies the learning rate in all steps of the pass."""
+    compares_weights: bool = False
+    """Whether the weights after it are compared with the present ones; `last` is the last step
+    that the run has done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """One step that was done again, over all ranks."""
+
+    step: int
+    loss: float | None
+    grad_norm: float | None
+    discarded: bool = False
+    was_skipped: bool = False
+    """Whether the loop made no update, as with an overflow."""
+    max_grad: float | None = None
+    """The largest gradient of a rank, as it computed it; None with one rank or if not seen."""
+    max_grad_rank: int | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether loss and gradient are finite, and the update was made."""
+        return is_finite(self.loss) and is_finite(self.grad_norm) and not self.was_skipped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a pass has found; the same on all ranks."""
+
+    steps: tuple[StepResult, ...]
+    num_rows: tuple[int, int] = (0, 0)
+    """Micro-batches of the last step, and rows of each."""
+    nonfinite: tuple[dict[str, Any], ...] = ()
+    """For each rank that has seen one: where the first value that is not finite came from."""
+    distances: tuple[dict[str, Any], ...] = ()
+    """For each rank: how far its present weights are from those of the replay."""
+
+    @property
+    def last(self) -> StepResult | None:
+        """The step at which something was changed."""
+        return self.steps[-1] if self.steps else None
+
+    def step(self, number: int) -> StepResult | None:
+        """The step of this number."""
+        return next((one for one in self.steps if one.step == number), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What an experiment has found out."""
+
+    experiment: str
+    says: str
+    """The answer as one of the words in the docstring of the experiment; "open" if none."""
+    sentence: str
+    """The same for people, with the numbers."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+Experiment = Generator[Pass, Result, Answer]
+"""Asks for passes, one after the other, and returns its answer."""
+
+
+def is_finite(value: float | None) -> bool:
+    """Whether there is a value, and it is finite."""
+    return value is not None and math.isfinite(value)
+
+
+def open_answer(question: Question, why: str) -> Answer:
+    """The experiment could not be finished."""
+    return Answer(experiment=question.experiment, says="open", sentence=why)

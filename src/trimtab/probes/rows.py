@@ -1,0 +1,40 @@
+"""Sequences of a batch, kept or replaced by those of a healthy batch of the same shape."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from trimtab.restore.tape import map_tensors, tensors_of
+
+
+def num_rows(batch: Any) -> int:
+    """How many sequences a batch has: the first size that most of its tensors share."""
+    sizes = Counter(len(tensor) for tensor in tensors_of(batch) if tensor.ndim)
+    return sizes.most_common(1)[0][0] if sizes else 0
+
+
+def keep_rows(batch: Any, healthy: Any, rows: Sequence[int]) -> Any:
+    """The batch in which all other sequences are those of a healthy batch.
+
+    Tensors that do not match in shape, or have no row for each sequence, stay the batch's own.
+    """
+    size = num_rows(batch)
+    others = tensors_of(healthy)
+    mine = tensors_of(batch)
+    if len(others) != len(mine):
+        return batch
+    partner = iter(others)
+    kept = torch.tensor([row for row in rows if row < size], dtype=torch.long)
+
+    def mix(tensor: torch.Tensor) -> torch.Tensor:
+        other = next(partner)
+        if other.shape != tensor.shape or tensor.ndim == 0 or len(tensor) != size:
+            return tensor
+        mixed = other.to(tensor.device, copy=True)
+        index = kept.to(tensor.device)
+        mixed[index] = tensor[index]
+        return mixed
+
+    return map_tensors(batch, mix)

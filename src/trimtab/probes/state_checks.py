@@ -1,0 +1,85 @@
+"""restore-check, reference, lower-lr: experiments on the state.
+
+restore-check: do the weights equal those that the same steps give again?
+    "equal"       to the last bit
+    "corrupted"   they differ; `facts` has the tensor furthest away and the rank
+reference: the step's batches under the oldest snapshot that is known to be healthy.
+    "batch", "state"   odd there as well, or not
+lower-lr: the same steps with a tenth of the learning rate, up to the present.
+    "rate"        the oddity is gone
+    "not the rate"  it is not
+"""
+
+from trimtab.probes.batch_or_state import Scale
+from trimtab.probes.passes import Answer, Experiment, Pass, Question, open_answer
+
+LR_FACTOR = 0.1
+"""Of the learning rate. Source: the smallest change that ends a divergence by its rate in every
+case of the lab is a third; a tenth leaves no doubt."""
+
+MAX_STEPS = 60
+"""Steps from the snapshot to the present that are done again at most."""
+
+
+def restore_check(question: Question) -> Experiment:
+    """Do all steps since the snapshot again and compare the weights."""
+    last = question.present - 1
+    if question.slot is None or last - question.slot > MAX_STEPS:
+        return open_answer(question, "too many steps lie between the snapshot and the present")
+    result = yield Pass(first=question.step, last=last, compares_weights=True)
+    apart = [part for part in result.distances if part.get("different")]
+    if not apart:
+        return Answer(
+            experiment=question.experiment,
+            says="equal",
+            sentence=f"the weights are those that the steps up to {last} give again, bit by bit",
+        )
+    worst = max(apart, key=lambda part: part["distance"])
+    rank = f" on rank {worst['rank']}" if question.world > 1 else ""
+    return Answer(
+        experiment=question.experiment,
+        says="corrupted",
+        sentence=f"the weights differ from those that the same steps give again, most in "
+        f"{worst['tensor']}{rank}",
+        facts=worst,
+    )
+
+
+def reference(question: Question) -> Experiment:
+    """The batches of the step from the oldest snapshot."""
+    positions, scale = question.positions(question.step), Scale.of(question)
+    if not positions or scale is None or not question.slots:
+        return open_answer(question, "there is too little to compare with")
+    oldest = question.slots[0]
+    found = (yield Pass(first=oldest, last=oldest, positions=positions)).last
+    if found is None:
+        return open_answer(question, "the step was not done again")
+    is_odd = scale.is_odd(found)
+    return Answer(
+        experiment=question.experiment,
+        says="batch" if is_odd else "state",
+        sentence=f"under the weights of step {oldest} the batches of step {question.step} are "
+        f"{'' if is_odd else 'not '}odd",
+        facts={"state_of": oldest, "loss": found.loss},
+    )
+
+
+def lower_lr(question: Question) -> Experiment:
+    """The steps up to the present with a lower rate, on a state that is thrown away."""
+    scale, last = Scale.of(question), question.present - 1
+    if scale is None or question.slot is None or last - question.slot > MAX_STEPS:
+        return open_answer(question, "too many steps lie between the snapshot and the present")
+    usual = yield Pass(first=question.step, last=last)
+    slower = yield Pass(first=question.step, last=last, lr_factor=LR_FACTOR)
+    before = [one for one in usual.steps if one.step >= question.step and scale.is_odd(one)]
+    after = [one for one in slower.steps if one.step >= question.step and scale.is_odd(one)]
+    if not before:
+        return open_answer(question, "the steps are not odd when they are done again")
+    is_gone = len(after) * 2 < len(before)
+    return Answer(
+        experiment=question.experiment,
+        says="rate" if is_gone else "not the rate",
+        sentence=f"with a tenth of the learning rate {len(after)} of {len(before)} odd steps are "
+        "left",
+        facts={"odd": len(before), "odd_with_lower_rate": len(after)},
+    )
