@@ -12,6 +12,7 @@ Two kinds of alarms have columns of their own and are not false: those that only
 really is in the text of the lab, or at most 3 steps later (bad_batches.py).
 """
 
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,11 +33,20 @@ from trimtab.core.block import Block, BoolArray
 from trimtab.core.findings import HARMLESS, Finding, Severity
 from trimtab.judge import Judge
 from trimtab.lab.scenarios.catalogue import CLEAN
+from trimtab.lab.scenarios.scenario import Shape
 
 DISTANCE = 32
 """Records from an event within which a part is not quiet: the loss is still coming back."""
 
 ANY = "any detector"
+LAB = "lab"
+QUIET = "quiet parts of eventful runs"
+
+MAX_ALARMED, MAX_IN_QUIET_PARTS = 0.01, 2.0
+"""The bars: a share of the healthy lab runs, and false episodes per 10,000 points."""
+
+LOOKS = Path(__file__).parent / "looks.toml"
+"""How often held-out material was judged, written by hand after each look."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,6 +128,8 @@ def false_alarm_tables(materials: Sequence[Material]) -> str:
             f"{title}: " + ("; ".join(name for item in materials for name in names(item)) or "none")
             for title, names in _LISTS.items()
         ),
+        table(("bar", "reached", "asked", "met"), [*_bar_rows(materials)]),
+        *tomllib.loads(LOOKS.read_text(encoding="utf-8")).values(),
     ]
     return "\n\n".join(parts)
 
@@ -127,6 +139,25 @@ _LISTS: dict[str, Callable[[Material], list[str]]] = {
     "At real bad batches": lambda item: item.at_bad_batches,
     "Lost time": lambda item: item.slowed,
 }
+
+
+def _bar_rows(materials: Sequence[Material]) -> Iterator[tuple[str, ...]]:
+    lab = [item for item in materials if item.name.startswith(LAB)]
+    if lab:
+        runs, alarmed = sum(item.num_runs for item in lab), sum(item.num_alarmed for item in lab)
+        back = sum(item.num_rolled_back for item in lab)
+        met = _yes(alarmed <= MAX_ALARMED * runs)
+        yield "healthy lab runs with a false alarm", share_of(alarmed, runs), "at most 1 %", met
+        yield "healthy lab runs advised to roll back", f"{back} of {runs}", "none", _yes(not back)
+    for item in materials:
+        if item.name.endswith(QUIET):
+            count, points = item.episodes[ANY], item.num_points
+            met = _yes(1e4 * count <= MAX_IN_QUIET_PARTS * points)
+            yield item.name, rate_of(count, points), "at most 2 per 10,000", met
+
+
+def _yes(is_met: bool) -> str:
+    return "yes" if is_met else "NO"
 
 
 def _detector_rows(materials: Sequence[Material]) -> Iterator[tuple[str, ...]]:
@@ -140,8 +171,10 @@ def _lab_runs(suites: Iterable[Path]) -> Iterator[_Run]:
     for suite in suites:
         for run in read_suite(suite):
             if run.onset is None:
+                shape = next((it for it in Shape if run.name.endswith(f"-{it}")), Shape.SMALL)
+                kind = "clean" if run.kind == CLEAN else "hard negatives"
                 yield _Run(
-                    material="lab, clean" if run.kind == CLEAN else "lab, hard negatives",
+                    material=f"{LAB} {shape}, {kind}",
                     name=run.name,
                     block=run.block,
                     counts=np.ones(len(run.block), dtype=np.bool_),
@@ -152,7 +185,7 @@ def _lab_runs(suites: Iterable[Path]) -> Iterator[_Run]:
 def _public_runs(runs: Iterable[RealRun]) -> Iterator[_Run]:
     for run in runs:
         is_healthy = run.label == "healthy"
-        part = "healthy" if is_healthy else "quiet parts of eventful runs"
+        part = "healthy" if is_healthy else QUIET
         yield _Run(
             material=f"public {run.split}, {part}",
             name=run.name,

@@ -64,4 +64,8 @@ def test_false_alarms_are_counted_by_material_and_detector(
     assert public.num_points == int(np.sum(quiet_records(eventful(1200, 500, 520))))
     text = false_alarm_tables([lab, public])
     assert "clean-plain-seed2 (loss-spike)" in text
-    assert "| lab, clean | 2 | 1,200 | 1; 8.33 " in text
+    assert "| lab small, clean | 2 | 1,200 | 1; 8.33 " in text
+    assert (
+        "| healthy lab runs with a false alarm | 1 of 2; 50 % [1, 99] | at most 1 % | NO |" in text
+    )
+    assert "| healthy lab runs advised to roll back | 0 of 2 | none | yes |" in text

@@ -81,6 +81,11 @@ def test_large_gradients_and_updates_alone_are_never_rolled_back_while_the_loss_
     assert action.kind is ActionKind.WAIT
     assert "batch of step 300" in action.instruction
 
+    device = dataclasses.replace(spikes, cause=Cause.BAD_DEVICE)
+    action = advise(device, recurs=False)
+    assert action.kind is ActionKind.WAIT
+    assert "apply the remedy" in action.instruction
+
 
 def test_one_bad_batch_is_skipped_and_rolled_back_only_if_the_loss_stays_up() -> None:
     moved = silent(

@@ -52,8 +52,8 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
         return _if_not_meant(diagnosis.incident)
     if not recurs and _is_one_signal(diagnosis.incident):
         return _look_at_it(diagnosis.incident)
-    if not recurs and _is_one_batch(diagnosis):
-        return _skip_the_batch(diagnosis.incident)
+    if not recurs and _passes(diagnosis):
+        return _keep_going(diagnosis)
     return _choose(_TRIMTAB, diagnosis, recurs=recurs)
 
 
@@ -190,8 +190,8 @@ def _is_one_signal(incident: Incident) -> bool:
     return len(signals) == 1 and HARD_FACTS.isdisjoint(incident.symptoms)
 
 
-def _is_one_batch(diagnosis: Diagnosis) -> bool:
-    """Whether a batch explains what the signals show, and the loss is unharmed."""
+def _passes(diagnosis: Diagnosis) -> bool:
+    """Whether it is over with its batch, or of gradients alone, and the loss is unharmed."""
     incident = diagnosis.incident
     if incident.incident_class is not IncidentClass.SILENT:
         return False
@@ -201,12 +201,18 @@ def _is_one_batch(diagnosis: Diagnosis) -> bool:
     return is_of_batch and not has_explanation and HARD_FACTS.isdisjoint(incident.symptoms)
 
 
-def _skip_the_batch(incident: Incident) -> Action:
+def _keep_going(diagnosis: Diagnosis) -> Action:
+    step = diagnosis.incident.onset.step
+    is_of_batch = diagnosis.cause is None or diagnosis.cause in ONE_BATCH
+    what = (
+        f"look at the batch of step {step}; skip it if the run has to go back"
+        if is_of_batch
+        else "apply the remedy at the next restart"
+    )
     return Action(
         kind=ActionKind.WAIT,
-        instruction=f"Continue, and look at the batch of step {incident.onset.step}; skip it if "
-        "the run has to go back. Roll back only if the loss rises and stays up.",
-        reason="Gradients and updates may be large for one batch, and the loss did not follow.",
+        instruction=f"Continue, and {what}. Roll back only if the loss rises and stays up.",
+        reason="Gradients or updates were large, and the loss did not follow.",
     )
 
 
