@@ -10,11 +10,13 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from tests.live.loops.ranks.launch import run_ranks
 from tests.live.loops.ranks.recover_schedules import (
     WORLD,
+    Schedule,
     follow_all,
     make_schedule,
     require_agreement,
@@ -41,7 +43,7 @@ def main() -> None:
         if time.monotonic() > ends:
             break
         for seed, problem in _run(seeds).items():
-            cache.get(str(seed), lambda problem=problem: {"problem": problem})
+            cache.get(str(seed), partial(dict, problem=problem))
     known = [seed for seed in range(arguments.count) if cache.has(str(seed))]
     problems = {seed: cache.get(str(seed), dict)["problem"] for seed in known}
     if arguments.publish:
@@ -88,7 +90,7 @@ def _problem(check: Callable[..., None], *arguments: object) -> str:
 
 def _body(problems: dict[int, str]) -> str:
     schedules = {seed: make_schedule(seed) for seed in problems}
-    counts = [
+    counts: list[tuple[str, Callable[[Schedule], bool]]] = [
         ("all", lambda schedule: True),
         ("a restore fails half-way on a rank", lambda s: s.breaks is not None),
         ("a part of trimtab raises on a rank", lambda s: s.bug is not None),
