@@ -52,15 +52,20 @@ class Race:
             one.step(self._short)
             one.wholes.clear()
             one.tails.clear()
+        self.take_turns(rounds)
+        self.base = contenders[0]
+        self.tail = statistics.median(self.base.tails)
+        self.step_seconds = self._full_step()
+
+    def take_turns(self, rounds: int) -> None:
+        """Let every contender do this many short steps."""
+        contenders = list(self.contenders.values())
         with contextlib.redirect_stdout(io.StringIO()):  # some guards print a lot
             for turn in range(rounds):
                 # Rotate the order, so that drift of the machine favours no contender.
                 start = turn % len(contenders)
                 for one in contenders[start:] + contenders[:start]:
                     one.step(self._short)
-        self.base = contenders[0]
-        self.tail = statistics.median(self.base.tails)
-        self.step_seconds = self._full_step()
 
     def _full_step(self) -> float:
         """The time of a bare step of full length, the unit of all costs."""

@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> None:
         _run_and_exit("soak")
     elif command == "schedules":
         os.environ["SCHEDULE_SEEDS"] = rest[0] if rest else "200"
-        _run_and_exit("ranks/schedules", "ranks/recover_schedules")
+        _run_and_exit("ranks/schedules")
     else:
         sys.exit(__doc__)
 
