@@ -2,9 +2,9 @@
 
 import sys
 
-from benchmarks.trainers import table
+from benchmarks.trainers import recover, table
 
-PARTS = {"table": table.main}
+PARTS = {"table": table.main, "recover": recover.main}
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in PARTS:

@@ -1,5 +1,7 @@
 """Which messages are sent: one per matter, the worse and the end of it, a digest of many."""
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -71,11 +73,46 @@ def test_an_incident_opens_gets_worse_and_closes_with_its_cause(
     assert "Likely cause: a hard batch\nDo: Wait." in receiver.posted[0][1]["text"]
 
 
-@pytest.mark.parametrize("behaviour", ["500", "redirect"])
+def test_ten_discarded_steps_in_a_row_are_an_alert_until_a_step_is_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory(tmp_path / "x1")
+
+    def write(steps: range, discarded: range) -> None:
+        with JournalWriter(run) as journal:
+            for step in steps:
+                append(journal, step)
+                if step in discarded:
+                    journal.event("step discarded", step, reasons=["loss not finite"])
+
+    with serving(receiver := Receiver()):
+        monkeypatch.setenv("TRIMTAB_ALERT_URLS", f"webhook+{receiver.url}/a")
+        write(range(40), range(5, 14))  # nine: no message
+        assert ship(run, AlertSink())
+        assert not receiver.posted
+        write(range(40, 52), range(45, 52))
+        assert ship(run, AlertSink())
+        write(range(52, 57), range(52, 57))  # the row goes on after a restart
+        assert ship(run, AlertSink())
+        assert [state for state, _ in titles(receiver)] == ["open"]
+        write(range(57, 60), range(0))
+        assert ship(run, AlertSink())
+    assert titles(receiver) == [
+        ("open", "x1: 10 steps in a row were discarded: the run does not train any more"),
+        ("closed", "x1: steps are applied again"),
+    ]
+    assert receiver.posted[0][1]["text"] == "loss not finite"
+
+
+@pytest.mark.parametrize("behaviour", ["500", "redirect", "silent", "dripping"])
 def test_a_channel_that_fails_does_not_hold_the_other_and_no_secret_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behaviour: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    behaviour: str,
 ) -> None:
     monkeypatch.setattr("trimtab.integrations.alerts.outbox.FIRST_WAIT", 0.1)
+    monkeypatch.setattr("trimtab.integrations.alerts.outbox.SEND_SECONDS", 0.5)
     run = RunDirectory(tmp_path)
     with JournalWriter(run) as journal:
         append(journal, 0)
@@ -96,8 +133,11 @@ def test_a_channel_that_fails_does_not_hold_the_other_and_no_secret_is_written(
     log = (run.home / "ship" / "ship.log").read_text()
     assert log.count("slack cannot be reached") == 1
     assert "slack can be reached again" in log
-    written = b"".join(path.read_bytes() for path in run.home.rglob("*") if path.is_file())
+    subprocess.run([sys.executable, "-m", "trimtab.cli", "report", str(tmp_path)], check=False)
+    assert (run.home / "dashboard.html").exists()
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"T0K3N" not in written
+    assert TOKEN not in caplog.text
 
 
 def test_the_same_alert_is_not_sent_again_after_a_restart(

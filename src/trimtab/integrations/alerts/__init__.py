@@ -6,6 +6,7 @@
 
 alert.py          Alert: what a message says
 from_events.py    the alerts of incidents, actions, proposals, a stalled or dead run
+discards.py       ten discarded steps in a row
 policy.py         at most one message per incident and 10 minutes, a digest when many open at once
 channels.py       the addresses of `TRIMTAB_ALERT_URLS`
 outbox.py         what one channel has not sent yet

@@ -8,6 +8,7 @@ from trimtab.core.block import Block, Event
 from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.alerts.alert import Alert
 from trimtab.integrations.alerts.channels import read_channels
+from trimtab.integrations.alerts.discards import DiscardRow
 from trimtab.integrations.alerts.from_events import event_alert, incident_alert, status_alerts
 from trimtab.integrations.alerts.outbox import Outbox
 from trimtab.integrations.alerts.policy import AlertPolicy
@@ -29,6 +30,9 @@ class AlertSink:
         """Continue with what was open, and with what was not sent."""
         self._run, self._memory = run, memory
         self._policy = AlertPolicy(memory.values.setdefault("policy", {}))
+        self._link = str(run.manifest.get("link") or "")
+        row = memory.values.setdefault("discards", {})
+        self._discards = DiscardRow(row, run.name, self._link)
         waiting: dict[str, list[dict[str, Any]]] = memory.values.setdefault("waiting", {})
         self._outboxes = [
             Outbox(channel, waiting.setdefault(f"{place} {channel.kind}", []), log.warning)
@@ -36,11 +40,11 @@ class AlertSink:
         ]
 
     def send(self, block: Block) -> None:
-        """Alert about the events; records are not looked at."""
+        """Alert about the events; of the records only the steps are looked at."""
         now = time.time()
-        for event in block.events:
-            for alert in self._alerts(event):
-                self._put(self._policy.update(alert, now))
+        alerts = [alert for event in block.events for alert in self._alerts(event)]
+        for alert in [*alerts, *self._discards.end_of(block)]:
+            self._put(self._policy.update(alert, now))
         self.poll()
 
     def poll(self) -> None:
@@ -65,8 +69,8 @@ class AlertSink:
         """Nothing stays open."""
 
     def _alerts(self, event: Event) -> list[Alert]:
-        run, link = self._run.name, str(self._run.manifest.get("link") or "")
-        found = status_alerts(run, event, link)
+        run, link = self._run.name, self._link
+        found = [*status_alerts(run, event, link), *self._discards.update(event)]
         news = IncidentNews.from_event(event)
         one = event_alert(run, event, link) if news is None else incident_alert(run, news, link)
         return [*found, *([one] if one is not None else [])]
