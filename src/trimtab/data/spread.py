@@ -1,7 +1,7 @@
 """The order of an epoch, changed as little as needed so that no batch has a rare token twice.
 
     for each batch with too much: move a row out, and a row without rare tokens in
-    too much = a rare token twice, or more rows with rare tokens than its even share
+    too much = a rare token twice, or more rare tokens than the even share of a batch
 
 A row moves to a random batch in which its tokens do not occur. Rows without rare tokens stay in
 their order, except the few that change places with a moved row.
@@ -66,25 +66,27 @@ class _Batches:
         for place in sorted(self._tokens):
             self._members[place // batch_rows].append(place)
             self._counts[place // batch_rows].update(self._tokens[place])
-        self._share = -(-len(self._tokens) // max(self._num, 1))
+        even = -(-len(rare.tokens) // max(self._num, 1))
+        # No order can do better than to give the row with most rare tokens a batch of its own.
+        self._share = max(even, max(map(len, self._tokens.values()), default=0))
 
     def repeated(self) -> int:
         """Occurrences of a token that is in the same batch already."""
         return sum(n - 1 for counts in self._counts.values() for n in counts.values() if n > 1)
 
     def surplus(self) -> list[tuple[int, int]]:
-        """Batches with a row that should move: the later row of those that do not go together."""
+        """Batches with a row that should move; of rows that do not go together, the lighter one."""
         found = []
         for batch, members in sorted(self._members.items()):
             seen: set[int] = set()
-            kept = 0
-            for place in members:
-                tokens = set(self._tokens[place])
-                if kept >= self._share or seen & tokens:
+            load = 0
+            for place in sorted(members, key=lambda place: -len(self._tokens[place])):
+                tokens = self._tokens[place]
+                if load + len(tokens) > self._share or not seen.isdisjoint(tokens):
                     found.append((batch, place))
                 else:
-                    kept += 1
-                    seen |= tokens
+                    load += len(tokens)
+                    seen.update(tokens)
         return found
 
     def find_target(self, place: int, batch: int, random: np.random.Generator) -> int | None:
@@ -102,7 +104,7 @@ class _Batches:
             target = self._plain_place(candidate, random)
             if target is None:
                 continue
-            if len(self._members[candidate]) < self._share:
+            if self._counts[candidate].total() + len(self._tokens[place]) <= self._share:
                 return target
             fewest = target if fewest is None else fewest
         return fewest if self._is_repeated(place, batch) else None
