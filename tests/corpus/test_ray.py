@@ -24,7 +24,7 @@ def test_a_cluster_gives_the_same_result_even_if_a_node_dies(tmp_path: Path) -> 
     plan = plan_scan([corpus], ScanOptions(separator=0), num_shards=12)
     expected = summarise(scan(plan, tmp_path / "here")).to_dict()
     with ray_cluster(2) as cluster:
-        both = scan(plan, tmp_path / "both", runner=run_ray())
+        both = scan(plan, tmp_path / "both", runner=run_ray(cluster.address))
         assert summarise(both).to_dict() == expected
 
         def kill() -> None:

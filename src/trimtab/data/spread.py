@@ -9,6 +9,7 @@ their order, except the few that change places with a moved row.
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,10 @@ from trimtab.data.rare_rows import Ids, RareRows
 
 _TRIES = 32
 """Random batches that are tried before all are looked at, from a random one on."""
+
+_MAX_LOOKS = 2_000_000
+"""Batches that are looked at in this way in an epoch, about two seconds: where no order helps, the
+search should not last for hours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,7 @@ class _Batches:
         self.order = np.array(order, dtype=np.int64)
         self._rows = batch_rows
         self._num = -(-len(self.order) // batch_rows)
+        self._looks = _MAX_LOOKS
         places = _places(self.order, rare)
         self._tokens: dict[int, list[int]] = defaultdict(list)
         for place, token in zip(places.tolist(), rare.tokens.tolist(), strict=True):
@@ -95,10 +101,12 @@ class _Batches:
         None if every batch has one of them, or if the row does no harm where it is.
         """
         tokens = set(self._tokens[place])
+        tries = random.integers(self._num, size=_TRIES).tolist()
         start = int(random.integers(self._num))
-        tries = [*random.integers(self._num, size=_TRIES).tolist()]
-        fewest: int | None = None
-        for candidate in (*tries, *((start + i) % self._num for i in range(self._num))):
+        every = ((start + i) % self._num for i in range(min(self._num, self._looks)))
+        fallback: int | None = None
+        for count, candidate in enumerate(chain(tries, every)):
+            self._looks -= count >= _TRIES
             if candidate == batch or any(token in self._counts[candidate] for token in tokens):
                 continue
             target = self._plain_place(candidate, random)
@@ -106,8 +114,8 @@ class _Batches:
                 continue
             if self._counts[candidate].total() + len(self._tokens[place]) <= self._share:
                 return target
-            fewest = target if fewest is None else fewest
-        return fewest if self._is_repeated(place, batch) else None
+            fallback = target if fallback is None else fallback
+        return fallback if self._is_repeated(place, batch) else None
 
     def _is_repeated(self, place: int, batch: int) -> bool:
         own = Counter(self._tokens[place])
