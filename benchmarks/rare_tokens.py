@@ -5,11 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.corpus.options import RARE
 from trimtab.lab.corpus.shards import TokenCorpus
-
-RARE = 10
-"""A token with fewer occurrences in the training split is rare: the model cannot learn it,
-and a batch with two of them is risky. Source: stability guides for large runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -200,3 +200,16 @@ def test_rare_rows_are_found_in_windows_rows_and_columns() -> None:
         assert sorted(found.tokens.tolist()) == sorted(tokens[places].tolist())
         assert found.num_rows == 15
     assert not len(find_rare_windows(tokens, [], 64).rows)
+
+
+def test_ids_beyond_the_type_and_negative_padding_are_not_rare() -> None:
+    assert not len(find_rare_windows(np.arange(64, dtype=np.uint16), [70_000], 8).rows)
+    padded = [np.array([3, 1, -100, -1]), np.array([2, 0, -100, -1])]
+    found = find_rare_rows(padded, [0, 3, 2, 99, 98])
+    assert sorted(found.tokens.tolist()) == [0, 2, 3]
+
+
+def test_a_hopeless_order_does_not_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trimtab.data.spread._MAX_LOOKS", 50)
+    everywhere = RareRows.of(np.arange(4_000), np.ones(4_000, dtype=np.int64), 4_000)
+    assert spread(np.arange(4_000), everywhere, 4, (0,)).repeated == 3_000

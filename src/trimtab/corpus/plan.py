@@ -10,6 +10,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
@@ -45,7 +46,7 @@ class Unit:
     num_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ScanPlan:
     """The files of a scan, cut into shards."""
 
@@ -54,7 +55,7 @@ class ScanPlan:
     units: tuple[Unit, ...]
     num_shards: int
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Equal for equal plans: results of different plans are never added up.
 
@@ -63,17 +64,20 @@ class ScanPlan:
         options = dataclasses.asdict(self.options) | {"tokenizer": str(self.options.tokenizer)}
         facts = [
             [__version__, self.num_shards, options],
-            [dataclasses.astuple(file) for file in self.files],
-            [dataclasses.astuple(unit) for unit in self.units],
+            [len(self.units), [dataclasses.astuple(file) for file in self.files]],
         ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Bytes up to the end of each unit."""
+        return list(accumulate(unit.num_bytes for unit in self.units))
 
     def shard(self, index: int) -> tuple[Unit, ...]:
         """The units of a shard."""
         if not 0 <= index < self.num_shards:
             raise ConfigError(f"shard must be 0 to {self.num_shards - 1}, got {index}")
-        ends = list(accumulate(unit.num_bytes for unit in self.units))
-        total = ends[-1]
+        ends, total = self._ends, self._ends[-1]
         # Each unit belongs to the shard that its last byte is in.
         low, high = (
             bisect_left(ends, total * edge / self.num_shards + 0.5) for edge in (index, index + 1)

@@ -45,8 +45,8 @@ def run_processes(num_processes: int) -> Runner:
     return run
 
 
-def run_ray(address: str | None = None) -> Runner:
-    """Tasks on a Ray cluster: that of `RAY_ADDRESS` or `address`, else a new one on this machine.
+def run_ray(address: str = "auto") -> Runner:
+    """Tasks on a Ray cluster: at an address, the running one ("auto"), or a new one ("local").
 
     Every node needs trimtab and the files, at the same paths.
     """

@@ -97,6 +97,9 @@ def _lookup(rare: ArrayLike) -> NDArray[np.bool_]:
 
 
 def _is_rare(tokens: NDArray[Any], is_rare: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    # The last entry is false, and stands for every id beyond the table.
-    found: NDArray[np.bool_] = is_rare[np.minimum(tokens, len(is_rare) - 1)]
+    # The last entry is false, and stands for every id beyond the table; padding may be negative.
+    last = len(is_rare) - 1
+    if tokens.dtype.kind == "i":
+        tokens = np.where(tokens < 0, last, tokens)
+    found: NDArray[np.bool_] = is_rare[np.minimum(tokens, min(last, np.iinfo(tokens.dtype).max))]
     return found

@@ -1,7 +1,7 @@
 """The order of an epoch, changed as little as needed so that no batch has a rare token twice.
 
     for each batch with too much: move a row out, and a row without rare tokens in
-    too much = a rare token twice, or more rows with rare tokens than its even share
+    too much = a rare token twice, or more rare tokens than the even share of a batch
 
 A row moves to a random batch in which its tokens do not occur. Rows without rare tokens stay in
 their order, except the few that change places with a moved row.
@@ -9,6 +9,7 @@ their order, except the few that change places with a moved row.
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,10 @@ from trimtab.data.rare_rows import Ids, RareRows
 
 _TRIES = 32
 """Random batches that are tried before all are looked at, from a random one on."""
+
+_MAX_LOOKS = 2_000_000
+"""Batches that are looked at in this way in an epoch, about two seconds: where no order helps, the
+search should not last for hours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,7 @@ class _Batches:
         self.order = np.array(order, dtype=np.int64)
         self._rows = batch_rows
         self._num = -(-len(self.order) // batch_rows)
+        self._looks = _MAX_LOOKS
         places = _places(self.order, rare)
         self._tokens: dict[int, list[int]] = defaultdict(list)
         for place, token in zip(places.tolist(), rare.tokens.tolist(), strict=True):
@@ -66,25 +72,27 @@ class _Batches:
         for place in sorted(self._tokens):
             self._members[place // batch_rows].append(place)
             self._counts[place // batch_rows].update(self._tokens[place])
-        self._share = -(-len(self._tokens) // max(self._num, 1))
+        even = -(-len(rare.tokens) // max(self._num, 1))
+        # No order can do better than to give the row with most rare tokens a batch of its own.
+        self._share = max(even, max(map(len, self._tokens.values()), default=0))
 
     def repeated(self) -> int:
         """Occurrences of a token that is in the same batch already."""
         return sum(n - 1 for counts in self._counts.values() for n in counts.values() if n > 1)
 
     def surplus(self) -> list[tuple[int, int]]:
-        """Batches with a row that should move: the later row of those that do not go together."""
+        """Batches with a row that should move; of rows that do not go together, the lighter one."""
         found = []
         for batch, members in sorted(self._members.items()):
             seen: set[int] = set()
-            kept = 0
-            for place in members:
-                tokens = set(self._tokens[place])
-                if kept >= self._share or seen & tokens:
+            load = 0
+            for place in sorted(members, key=lambda place: -len(self._tokens[place])):
+                tokens = self._tokens[place]
+                if load + len(tokens) > self._share or not seen.isdisjoint(tokens):
                     found.append((batch, place))
                 else:
-                    kept += 1
-                    seen |= tokens
+                    load += len(tokens)
+                    seen.update(tokens)
         return found
 
     def find_target(self, place: int, batch: int, random: np.random.Generator) -> int | None:
@@ -93,19 +101,21 @@ class _Batches:
         None if every batch has one of them, or if the row does no harm where it is.
         """
         tokens = set(self._tokens[place])
+        tries = random.integers(self._num, size=_TRIES).tolist()
         start = int(random.integers(self._num))
-        tries = [*random.integers(self._num, size=_TRIES).tolist()]
-        fewest: int | None = None
-        for candidate in (*tries, *((start + i) % self._num for i in range(self._num))):
+        every = ((start + i) % self._num for i in range(min(self._num, self._looks)))
+        fallback: int | None = None
+        for count, candidate in enumerate(chain(tries, every)):
+            self._looks -= count >= _TRIES
             if candidate == batch or any(token in self._counts[candidate] for token in tokens):
                 continue
             target = self._plain_place(candidate, random)
             if target is None:
                 continue
-            if len(self._members[candidate]) < self._share:
+            if self._counts[candidate].total() + len(self._tokens[place]) <= self._share:
                 return target
-            fewest = target if fewest is None else fewest
-        return fewest if self._is_repeated(place, batch) else None
+            fallback = target if fallback is None else fallback
+        return fallback if self._is_repeated(place, batch) else None
 
     def _is_repeated(self, place: int, batch: int) -> bool:
         own = Counter(self._tokens[place])

@@ -26,7 +26,8 @@ def scan(
     ray: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS", help="Scan on this Ray cluster; `local` starts one on this machine."
+            metavar="ADDRESS",
+            help="Scan on a Ray cluster: an address, auto, or local (starts one on this machine).",
         ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="Token ids of a raw .bin file.")] = "uint16",
@@ -80,7 +81,7 @@ def scan(
             return
         runner: corpus.Runner = corpus.run_here
         if ray is not None:
-            runner = corpus.run_ray(None if ray == "local" else ray)
+            runner = corpus.run_ray(ray)
         elif processes > 1:
             runner = corpus.run_processes(processes)
         with progress_bar() as progress:

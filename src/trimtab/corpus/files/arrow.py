@@ -42,7 +42,7 @@ class ParquetFile:
         with _readable(self.path), self.path.open("rb") as source:
             file = _module("pyarrow.parquet").ParquetFile(source)
             column = encoder.column(file.schema_arrow.names)
-            columns = [column, *filter(None, [encoder.options.source_column])]
+            columns = [column, *encoder.source_columns(file.schema_arrow.names)]
             place = sum(file.metadata.row_group(i).num_rows for i in range(first))
             for batch in file.iter_batches(
                 batch_size=_BATCH_ROWS, row_groups=range(first, last), columns=columns
@@ -69,6 +69,7 @@ class ArrowFile:
             for batch in _module("pyarrow").ipc.open_stream(source):
                 batch.validate(full=True)  # offsets of a damaged file lead anywhere
                 column = encoder.column(batch.schema.names)
+                encoder.source_columns(batch.schema.names)
                 for start in range(0, len(batch), _BATCH_ROWS):
                     rows = batch.slice(start, _BATCH_ROWS)
                     yield _encode(rows, place, column, encoder)
@@ -78,7 +79,7 @@ class ArrowFile:
 def _encode(batch: Any, place: int, column: str, encoder: RowEncoder) -> Rows:
     rows = Rows(places=list(range(place, place + len(batch))))
     source = encoder.options.source_column
-    if source is not None and source in batch.schema.names:
+    if source is not None:
         rows.sources = [None if s is None else str(s) for s in batch.column(source).to_pylist()]
     else:
         rows.sources = [None] * len(batch)

@@ -59,6 +59,13 @@ class RowEncoder:
             "name one with --column"
         )
 
+    def source_columns(self, names: Sequence[str]) -> list[str]:
+        """The column of sources, if one is given."""
+        source = self.options.source_column
+        if source is not None and source not in names:
+            raise ConfigError(f"{self.path} has no column {source!r}")
+        return [] if source is None else [source]
+
     def encode(self, rows: Rows, values: Sequence[Any]) -> None:
         """Fill in the tokens of rows whose places and sources are known, dropping the others."""
         texts = [at for at, value in enumerate(values) if isinstance(value, str)]

@@ -27,15 +27,13 @@ class TokenCounter:
             self._count(tokens[start : start + CHUNK])
 
     def _count(self, tokens: Tokens) -> None:
-        # All ids of a narrow type may fit; then nothing needs to be compared.
-        widest = np.iinfo(tokens.dtype)
-        if widest.max >= self.limit or widest.min < 0:
-            is_valid = tokens < self.limit
-            if widest.min < 0:
-                is_valid &= tokens >= 0
-            if not is_valid.all():
-                self.out_of_range += int(np.count_nonzero(~is_valid))
-                tokens = tokens[is_valid]
+        # All ids of a narrow type may fit; then nothing needs to be looked at.
+        kind = np.iinfo(tokens.dtype)
+        is_high = kind.max >= self.limit and tokens.max() >= self.limit
+        if is_high or (kind.min < 0 and tokens.min() < 0):
+            is_valid = (tokens >= 0) & (tokens < self.limit)
+            self.out_of_range += int(np.count_nonzero(~is_valid))
+            tokens = tokens[is_valid]
         if tokens.dtype == np.uint64:
             tokens = tokens.astype(np.int64)
         # As long as the counts are: they can be added without a copy.

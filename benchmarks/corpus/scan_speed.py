@@ -1,0 +1,126 @@
+"""Tokens per second of a scan beside a bare `np.bincount`, in processor time of one core."""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from trimtab.corpus import ScanOptions, plan_scan
+from trimtab.corpus.scan_units import scan_shard
+
+TOKENS = 2**26
+ROUNDS = 7
+SEPARATOR = 0
+DOCUMENT = 600
+"""Mean tokens of a document."""
+BARE_CHUNKS = (2**18, 2**20)
+VOCABULARIES = {"uint16": 50_304, "uint32": 128_256}
+
+
+def write_tokens(path: Path, dtype: str, tokens: int) -> None:
+    """Token ids with the frequencies of text (Zipf), and a separator after each document."""
+    random = np.random.default_rng(0)
+    ranks = 1 / np.arange(1, VOCABULARIES[dtype])
+    block = 1 + np.searchsorted(np.cumsum(ranks / ranks.sum()), random.random(2**22))
+    block[random.integers(0, len(block), size=len(block) // DOCUMENT)] = SEPARATOR
+    stored = block.astype(dtype)
+    with path.open("wb") as file:
+        for start in range(0, tokens, len(stored)):
+            # Rolled: documents at the seams differ, the others are duplicates of each other.
+            file.write(np.roll(stored, start // 7)[: tokens - start].tobytes())
+
+
+def bare(path: Path, dtype: str, chunk: int) -> None:
+    """Nothing but `np.bincount`."""
+    tokens = np.memmap(path, dtype=dtype, mode="r")
+    total = np.zeros(max(2**16, VOCABULARIES[dtype]), dtype=np.int64)
+    for start in range(0, len(tokens), chunk):
+        total += np.bincount(tokens[start : start + chunk], minlength=len(total))
+
+
+def scanned(path: Path, dtype: str, *, counts_only: bool) -> None:
+    """A scan of one shard, without writing its result."""
+    options = ScanOptions(dtype=dtype, separator=SEPARATOR, counts_only=counts_only)
+    scan_shard(plan_scan([path], options, num_shards=1), 0)
+
+
+def speeds(dtype: str) -> dict[str, list[float]]:
+    """Seconds of processor time of each kind of scan, measured in turn."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "tokens.bin")
+        write_tokens(path, dtype, TOKENS)
+        kinds: dict[str, Callable[[], None]] = {
+            f"bare, chunks of 2**{chunk.bit_length() - 1}": lambda chunk=chunk: bare(  # type: ignore[misc]
+                path, dtype, chunk
+            )
+            for chunk in BARE_CHUNKS
+        }
+        kinds["counts"] = lambda: scanned(path, dtype, counts_only=True)
+        kinds["all statistics"] = lambda: scanned(path, dtype, counts_only=False)
+        seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+        for _ in range(ROUNDS):
+            for kind, run in kinds.items():
+                start = time.process_time()
+                run()
+                seconds[kind].append(time.process_time() - start)
+    return seconds
+
+
+def ratio(seconds: dict[str, list[float]], kind: str) -> float:
+    """The speed of a kind of scan divided by that of the faster bare count, median of rounds."""
+    bares = [values for name, values in seconds.items() if name.startswith("bare")]
+    fastest = min(bares, key=statistics.median)
+    return statistics.median(b / k for b, k in zip(fastest, seconds[kind], strict=True))
+
+
+def rows(dtype: str) -> tuple[list[list[str]], float]:
+    """The rows of a table, and tokens per second and core of all statistics."""
+    seconds = speeds(dtype)
+    found = []
+    for kind, values in seconds.items():
+        is_bare = kind.startswith("bare")
+        bar = "0.9" if kind == "counts" else "-"
+        rate = f"{TOKENS / statistics.median(values) / 1e6:,.0f}"
+        found.append([dtype, kind, rate, "-" if is_bare else f"{ratio(seconds, kind):.2f}", bar])
+    return found, TOKENS / statistics.median(seconds["all statistics"])
+
+
+LARGE = 2 * 10**9
+
+_CHILD = """
+import resource, sys, time
+from pathlib import Path
+from trimtab.corpus import ScanOptions, plan_scan, scan, summarise
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+begin, cpu = time.monotonic(), time.process_time()
+plan = plan_scan([Path(sys.argv[1])], ScanOptions(separator=0))
+result = summarise(scan(plan, Path(sys.argv[2])))
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(result.total("tokens"), plan.num_shards, time.monotonic() - begin,
+      time.process_time() - cpu, before, after)
+"""
+
+
+def large_file(folder: Path) -> tuple[int, int, float, float, float, float]:
+    """Scan 2e9 tokens: tokens, shards, seconds, processor seconds, MB before and at most."""
+    path = folder / "large.bin"
+    try:
+        write_tokens(path, "uint16", LARGE)
+        command = [sys.executable, "-c", _CHILD, str(path), str(folder / "out")]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    finally:
+        path.unlink(missing_ok=True)
+    tokens, shards, seconds, cpu, before, after = output.split()
+    return (
+        int(tokens),
+        int(shards),
+        float(seconds),
+        float(cpu),
+        int(before) / 1024,
+        int(after) / 1024,
+    )
