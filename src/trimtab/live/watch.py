@@ -28,6 +28,7 @@ from trimtab.live.parts import Parts
 from trimtab.live.protect.gate_reporter import report_promotion
 from trimtab.live.ranks.rank_group import RankFacts, announce, find_ranks
 from trimtab.live.recover.decide.controller import Controller
+from trimtab.live.recover.decide.experimenting import Experimenting
 from trimtab.live.recover.inputs import as_schedulers, as_state, require_schedulers
 from trimtab.live.recover.quarantine import read_quarantine
 from trimtab.live.recover.questions import Answers
@@ -194,6 +195,9 @@ def watch(
                         recovery.order,
                         recovery.snapshots.keep_before,
                     )
+                    experimenting = Experimenting(parts.recorder, recovery.order, settings.probes)
+                    recovery.controller.experimenting = experimenting
+                    answers.then = experimenting.on_answer
             guard = Guard(model, monitor, recovery, checkpoints)
             if checkpoints is not None:
                 guard.load_state_dict(checkpoints.guard_state)

@@ -86,13 +86,14 @@ class Scale:
         healthy = question.healthy()
         return cls(healthy) if len(healthy) >= MIN_HEALTHY else None
 
-    def is_odd(self, found: StepResult) -> bool:
+    def is_odd(self, found: StepResult | Original) -> bool:
         """Whether a step is unlike those before."""
         return self.score(found) > ODD_SIGMAS
 
-    def score(self, found: StepResult) -> float:
+    def score(self, found: StepResult | Original) -> float:
         """How many sigmas loss or gradient norm are over the usual."""
-        if not found.is_finite or not is_finite(found.loss) or not is_finite(found.grad_norm):
+        was_skipped = isinstance(found, StepResult) and found.was_skipped
+        if was_skipped or not is_finite(found.loss) or not is_finite(found.grad_norm):
             return math.inf
         loss = ((found.loss or 0.0) - self.loss) / self.loss_sigma
         norm = (math.log(max(found.grad_norm or 0.0, 1e-30)) - self.norm) / self.norm_sigma

@@ -112,13 +112,16 @@ class NonfiniteFinder(TorchDispatchMode):
             self._is_looking = False
             return
         name = func.overloadpacket.__name__
-        if name in _ON_PURPOSE or all(map(_is_finite, _tensors(result))):
+        results = _tensors(result)
+        if name in _ON_PURPOSE or all(map(_is_finite, results)):
             return
-        if not all(map(_is_finite, (*_tensors(args), *_tensors(kwargs)))):
+        inputs = (*_tensors(args), *_tensors(kwargs))
+        gives_nan = any(map(_has_nan, results))
+        # A mask is -inf on purpose: what makes NaN of it is the operation that went wrong.
+        if any(map(_has_nan, inputs)) or not (gives_nan or all(map(_is_finite, inputs))):
             return
         if _is_given(args, kwargs):
             return
-        bad = next(t for t in _tensors(result) if not _is_finite(t))
         node = torch._C._current_autograd_node()
         module = self._stack[-1] if self._stack else None
         if node is not None:
@@ -127,7 +130,7 @@ class NonfiniteFinder(TorchDispatchMode):
             "module": OUTSIDE if module is None else self._names[module] or "the model itself",
             "operation": name if node is None else f"{node.name()} ({name})",
             "phase": "forward" if node is None else "backward",
-            "value": "NaN" if torch.isnan(_local(bad)).any() else "infinity",
+            "value": "NaN" if gives_nan else "infinity",
         }
         self._is_looking = False
 
@@ -177,6 +180,11 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     local: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
     return local
+
+
+def _has_nan(tensor: torch.Tensor) -> bool:
+    local = _local(tensor)
+    return local.is_floating_point() and not local.is_meta and bool(torch.isnan(local).any())
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:

@@ -13,6 +13,7 @@ from trimtab.core.signals import (
     TOKEN_RARITY,
     UNIQUE_TOKEN_SHARE,
 )
+from trimtab.diagnose.evidence.answers import answers_about
 from trimtab.diagnose.evidence.check import number
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.batch_section import batch_section, unusual_tokens_text
@@ -124,6 +125,9 @@ def _evidence(report: IncidentReport, run: "RunReport") -> Iterator[str]:
     yield f"- Run: {escape_markdown(run.facts.link or run.source)}"
     yield f"- Batch range: {_positions(report, run)}"
     yield from batch_section(report, run.facts.ranks)
+    for name, facts in answers_about(report.incident, run.block).items():
+        sentence, steps = escape_markdown(str(facts.get("sentence"))), facts.get("steps")
+        yield f"- Verified by experiment ({escape_markdown(name)}, {steps} steps): {sentence}"
     yield ""
     for note in run.notes:
         yield f"- Note: {escape_markdown(note)}"

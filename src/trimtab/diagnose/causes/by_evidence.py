@@ -18,11 +18,11 @@ from trimtab.diagnose.causes.conclusion import (
     is_users_alarm,
     opening,
 )
+from trimtab.diagnose.causes.experiments import experiment_weights
 from trimtab.diagnose.causes.explained import Explained
 from trimtab.diagnose.causes.hypotheses import destructive_update, from_finding
 from trimtab.diagnose.causes.ranking import Candidate, Ranking, rank
 from trimtab.diagnose.causes.texts import BY_SYMPTOM, NOTHING_FITS, TEXTS, CauseText
-from trimtab.diagnose.causes.weights import lab_weights
 from trimtab.diagnose.context import IncidentContext
 from trimtab.diagnose.evidence.check import Outcome
 from trimtab.diagnose.evidence.observations import OBSERVATIONS
@@ -50,7 +50,9 @@ def explain_by_evidence(context: IncidentContext) -> Explained:
     incident = context.incident
     results = {id: look(context) for id, look in OBSERVATIONS.items()}
     is_alone = results["several_ranks"].outcome is Outcome.NO
-    ranking = rank(results, lab_weights(), possible_causes(incident.symptoms, is_alone=is_alone))
+    ranking = rank(
+        results, experiment_weights(), possible_causes(incident.symptoms, is_alone=is_alone)
+    )
     conclusion = _conclude(incident, ranking)
     given = (from_finding(finding) for finding in incident.findings)
     ranked = [_hypothesis(candidate, ranking) for candidate in _listed(ranking)]

@@ -141,7 +141,8 @@ def _decides(
     missing = {
         name: weights.separation(name, first, second)
         for name, result in results.items()
-        if result.outcome is Outcome.NOT_RECORDED
+        # A log cannot make an experiment; a run proposes its own (`experiments.py`).
+        if result.outcome is Outcome.NOT_RECORDED and not result.signal.startswith("experiment ")
     }
     best = max(missing, key=lambda name: missing[name], default=None)
     return best if best is not None and missing[best] >= _MIN_SEPARATION else None

@@ -29,6 +29,7 @@ from trimtab.core.signals import (
 )
 from trimtab.diagnose.context import IncidentContext
 from trimtab.diagnose.evidence import spike
+from trimtab.diagnose.evidence.answers import answers_about
 from trimtab.diagnose.evidence.check import (
     CheckResult,
     Outcome,
@@ -142,6 +143,13 @@ def _dtype(context: IncidentContext) -> str | None:
     return context.facts.dtype
 
 
+def _answer(experiment: str) -> Callable[[IncidentContext], Mapping[str, Any] | None]:
+    return lambda context: answers_about(context.incident, context.block).get(experiment)
+
+
+EXPERIMENTS = ("again", "first-nonfinite", "fp32", "half", "earlier", "next")
+"""The experiments whose answers are observations, as the parameter `NAME_answer`."""
+
 INPUTS: Mapping[str, Callable[[IncidentContext], Any]] = {
     "param_norms": _views(f"{PARAM_NORM}/"),
     "update_norms": _views(f"{UPDATE_NORM}/"),
@@ -154,6 +162,7 @@ INPUTS: Mapping[str, Callable[[IncidentContext], Any]] = {
     "onset_row": lambda context: context.onset_row,
     "onset_step": lambda context: context.incident.onset.step,
     "context": lambda context: context,
+    **{f"{name.replace('-', '_')}_answer": _answer(name) for name in EXPERIMENTS},
 }
 """Inputs other than single signals, by the name of the parameter."""
 
@@ -166,5 +175,6 @@ SIGNAL_OF: Mapping[str, str] = {
     "resumed": "events",
     "onset_row": "step",
     "context": LOSS,
+    **{f"{name.replace('-', '_')}_answer": f"experiment {name}" for name in EXPERIMENTS},
 }
 """What such an input is called in a report."""

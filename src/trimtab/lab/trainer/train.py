@@ -123,7 +123,7 @@ def train(
                 run.clock.begin(step, micro_batches.data_position)
                 if intervention is not None and intervention.planned and step == intervention.onset:
                     guard.event("planned change", what=intervention.title)
-                if step % config.eval_steps == 0:
+                if step % config.eval_steps == 0 and not micro_batches.is_probe:
                     found = evaluator.evaluate(forward)
                     guard.event("evaluation", loss=found.loss, seconds=found.seconds)
                     guard.record(eval_loss=found.loss)
@@ -155,6 +155,8 @@ def train(
                 run.scheduler.step()
                 run.optimizer.zero_grad()
 
+                if micro_batches.is_probe:
+                    continue  # done again for an experiment: nothing of it is kept
                 done = step + 1
                 if done % config.checkpoint_steps == 0 or done == config.steps:
                     checkpoints.save(run_dir / "checkpoints", done, run, ranks)

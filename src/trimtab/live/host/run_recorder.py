@@ -16,6 +16,7 @@ from trimtab.core.block import Block, Event
 from trimtab.core.builder import BlockBuilder, Record
 from trimtab.core.config import Config
 from trimtab.core.incidents import Incident, IncidentChange
+from trimtab.core.probe_events import PROBE_ANSWER
 from trimtab.core.rollbacks import ROLLBACK
 from trimtab.core.signals import Quality
 from trimtab.detect.resume.journal_past import JournalPast
@@ -95,6 +96,7 @@ class RunRecorder:
         """What the judge has not seen yet."""
         self._last_judged = 0.0
         self._recent: deque[Record] = deque(maxlen=RECENT_RECORDS)
+        self._answers: list[Event] = []
         self._batches = batches or BatchMemory(config.live, run.incidents)
         self._clip_detector = ClipDetector()
         self._has_advised = False
@@ -201,9 +203,10 @@ class RunRecorder:
         """Journal something that happened, and let the judge know of it."""
         self.journal.event(kind, step, **facts)
         self._is_planned = self._is_planned or kind == "planned change"
-        self._pending_events.append(
-            Event(kind=kind, tick=self._next_tick, step=step, facts=dict(facts))
-        )
+        event = Event(kind=kind, tick=self._next_tick, step=step, facts=dict(facts))
+        self._pending_events.append(event)
+        if kind == PROBE_ANSWER:
+            self._answers.append(event)
 
     def rolled_back(self, to: int, facts: Mapping[str, Any]) -> None:
         """The run has gone back to a step: what comes now is a new attempt."""
@@ -296,7 +299,7 @@ class RunRecorder:
 
     def _report(self, change: IncidentChange) -> None:
         incident = change.incident
-        explained = self._explain(incident)
+        explained = self.explain(incident)
         self.journal.event(
             "incident",
             incident.last.step,
@@ -311,10 +314,10 @@ class RunRecorder:
         self._batches.freeze(incident)
         self._incident_log.report(change, explained)
 
-    def _explain(self, incident: Incident) -> IncidentReport | None:
+    def explain(self, incident: Incident) -> IncidentReport | None:
         """What the last records say about an incident; None if they are too few."""
         try:
-            return self._judge.explain(incident, _block(self._recent), self._facts)
+            return self._judge.explain(incident, _block(self._recent, self._answers), self._facts)
         except Exception:  # it began before the records that are kept
             return None
 

@@ -49,8 +49,8 @@ class Answers:
     def __init__(self, recorder: Callable[[], RunRecorder | None], shield: Shield) -> None:
         self._recorder = recorder
         self._shield = shield
-        self.then: Callable[[Question, Answer], None] = lambda question, answer: None
-        """Called with every answer, on the first rank."""
+        self.then: Callable[[Question, int], None] = lambda question, steps: None
+        """Called with the steps that an answer has cost, on the first rank."""
 
     def __call__(self, question: Question, answer: Answer, cost: Mapping[str, Any]) -> None:
         """An experiment is over."""
@@ -76,7 +76,7 @@ class Answers:
                 cost["steps"],
                 answer.sentence,
             )
-            self.then(question, answer)
+            self.then(question, int(cost["steps"]))
 
 
 def _plain(value: Any) -> Any:

@@ -4,11 +4,13 @@ loss        loss and gradient norm          data        batches, tokens, resumes
 nonfinite   NaN and infinity: which first
 schedule    learning rate, place in the run  machine    precision, time, ranks
 optimizer   moments and updates             weights     weights, activations, logits
+experiments steps that were done again
 """
 
 from trimtab.diagnose.evidence.observation import Observation
 from trimtab.diagnose.evidence.observations import (
     data,
+    experiments,
     loss,
     machine,
     nonfinite,
@@ -17,7 +19,7 @@ from trimtab.diagnose.evidence.observations import (
     weights,
 )
 
-_MODULES = (loss, nonfinite, schedule, optimizer, weights, data, machine)
+_MODULES = (loss, nonfinite, schedule, optimizer, weights, data, machine, experiments)
 
 OBSERVATIONS: dict[str, Observation] = {
     item.id: item

@@ -21,6 +21,7 @@ from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.acting import ORDER_BOUNDARIES, Acting
 from trimtab.live.recover.decide.asking import Asking
 from trimtab.live.recover.decide.canary import Canary
+from trimtab.live.recover.decide.experimenting import Experimenting
 from trimtab.live.recover.decide.probing import PROBE_AGE, Probing
 from trimtab.live.recover.decide.rank_watch import RankWatch
 from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory
@@ -86,6 +87,8 @@ class Controller:
         self._probing = Probing(recorder, order)
         self._canary = Canary(self._probing, config.canary_share, self._confirm, self._on_rise)
         self._rank_watch = RankWatch(order)
+        self.experimenting: Experimenting | None = None
+        """Makes experiments on an incident before anything is decided about it."""
         self._asking = Asking(recorder, config.approve_seconds)
 
     def planned_change(self, step: int) -> None:
@@ -131,6 +134,9 @@ class Controller:
             watched = self._watched.setdefault(incident.number, _Watched())
             if self._is_over(incident, watched):
                 continue
+            if self.experimenting is not None and self.experimenting.look(incident, view):
+                self._keep_before(evidence.onset_of(incident))
+                return
             if self._is_due(incident, watched, view) and self._decide(incident, watched, view):
                 return
             if watched.look_at is not None:

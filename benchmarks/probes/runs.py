@@ -1,0 +1,127 @@
+"""One recovering run with a fault, up to some steps after it, and what its report says."""
+
+import contextlib
+import dataclasses
+import logging
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trimtab.core.config import Config, Mode
+from trimtab.core.errors import NonFiniteRun, RunStopped
+from trimtab.core.findings import HARMLESS
+from trimtab.core.probe_events import PROBE_ANSWER
+from trimtab.diagnosis import Source, build_report, make_judge, read_run
+from trimtab.journal import RunDirectory
+from trimtab.lab.scenarios.scenario import Scenario
+from trimtab.lab.trainer.intervention import Base, Intervention
+from trimtab.lab.trainer.local_ranks import run_ranks
+from trimtab.lab.trainer.train import train
+
+STEPS = 440
+"""The onset lies between steps 185 and 273."""
+
+AFTER = {"F04": 120, "F09": 160, "F10": 160, "F11": 140}
+DEFAULT_AFTER = 48
+"""Steps after the onset at which a run ends: slow faults take their time."""
+
+_CONFIG = Config()
+_SLACK_STEPS = 3
+"""A detector may date the onset back a little too far."""
+
+
+class _Stopped(Exception):
+    """The run was stopped: to be resumed, or because it is long enough."""
+
+
+def measure(kind: str, seed: int, intervention: Intervention | None = None) -> dict[str, Any]:
+    """Train one run; what its report says, as JSON values."""
+    scenario = Scenario(kind=kind, seed=seed, steps=STEPS)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "run"
+        if scenario.required_base is Base.RANKS:
+            truths = run_ranks(_on_rank, 2, scenario, folder, timeout=1800)
+            truth = {key: value for part in truths for key, value in part.items()}
+        else:
+            truth = _train(scenario, folder, intervention)
+        return read(folder, scenario) | {"truth": truth, "onset": scenario.onset}
+
+
+def _on_rank(rank: int, scenario: Scenario, folder: Path) -> dict[str, Any]:
+    logging.getLogger("trimtab").setLevel(logging.CRITICAL)
+    dist.barrier()
+    return _train(scenario, folder, None)
+
+
+def _train(scenario: Scenario, folder: Path, planted: Intervention | None) -> dict[str, Any]:
+    intervention = planted or scenario.intervention()
+    config = dataclasses.replace(
+        scenario.setting.config(scenario.required_base, STEPS), eval_steps=STEPS, measure=False
+    )
+    if intervention is not None:
+        config = intervention.settings(config)
+    stop, is_resumed = scenario.stop, False
+    if stop is not None:
+        config = dataclasses.replace(config, checkpoint_steps=stop)
+    end = scenario.onset + AFTER.get(scenario.kind, DEFAULT_AFTER)
+
+    def on_step(done: int, loss: Tensor) -> None:
+        if done >= end or (done == stop and not is_resumed):
+            raise _Stopped
+
+    for part in (False, True) if stop is not None else (False,):
+        is_resumed = part
+        with contextlib.suppress(_Stopped, RunStopped, NonFiniteRun):
+            train(
+                config,
+                folder,
+                resume=part,
+                on_step=on_step,
+                mode=Mode.RECOVER,
+                guard_config=_CONFIG,
+                intervention=intervention,
+            )
+    return {} if intervention is None else intervention.truth
+
+
+def read(folder: Path, scenario: Scenario) -> dict[str, Any]:
+    """The cause of the first incident at or after the onset, with and without the answers."""
+    source = read_run(RunDirectory(folder))
+    answers = [event for event in source.block.events if event.kind == PROBE_ANSWER]
+    events = tuple(event for event in source.block.events if event.kind != PROBE_ANSWER)
+    without = dataclasses.replace(source, block=dataclasses.replace(source.block, events=events))
+    return {
+        "with": cause_of(source, folder, scenario),
+        "without": cause_of(without, folder, scenario),
+        "answers": [{name: event.facts.get(name) for name in _KEPT} for event in answers],
+        "step_seconds": _median_step(source),
+    }
+
+
+_KEPT = ("probe", "about", "answer", "sentence", "facts", "steps", "seconds")
+
+
+def cause_of(source: Source, folder: Path, scenario: Scenario) -> str | None:
+    """The cause that is named first; None without an incident, "" without a cause."""
+    made = make_judge(Config())
+    made.judge.update(source.block)
+    made.judge.finish()
+    report = build_report(made, source, name=str(folder))
+    for one in report.incidents:
+        incident = one.incident
+        if incident.onset.step < scenario.onset - _SLACK_STEPS:
+            continue
+        if HARMLESS.issuperset(incident.symptoms):
+            continue
+        return "" if one.diagnosis.cause is None else str(one.diagnosis.cause.id)
+    return None
+
+
+def _median_step(source: Source) -> float:
+    column = source.block.column("step_seconds")
+    values = torch.from_numpy(column.values[column.finite].copy())
+    return float(values.median()) if len(values) else float("nan")

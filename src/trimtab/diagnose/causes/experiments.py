@@ -1,0 +1,121 @@
+"""What the answers of experiments say about causes, and which experiment to make next.
+
+The shares are by construction of each experiment, not fitted: a replay of the same bits cannot come
+from outside of batch, state and code, whatever the lab measures.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from trimtab.core.causes import Cause
+from trimtab.diagnose.causes.ranking import Ranking
+from trimtab.diagnose.causes.weights import Weights, lab_weights
+
+NEARLY_ALWAYS, OFTEN, SELDOM, NEARLY_NEVER = 0.97, 0.6, 0.15, 0.02
+
+_BATCHES = {
+    Cause.HARD_BATCH: NEARLY_ALWAYS,
+    Cause.RARE_TOKENS: NEARLY_ALWAYS,
+    Cause.DATA_MIX_SHIFT: OFTEN,
+    Cause.DUPLICATE_BATCH: SELDOM,
+    Cause.LOGIC_NAN: OFTEN,
+}
+
+_YES: Mapping[str, Mapping[Cause, float]] = {
+    "replay_differs": {
+        Cause.BIT_FLIP: NEARLY_ALWAYS,
+        Cause.BAD_DEVICE: NEARLY_ALWAYS,
+        Cause.REPLICAS_OUT_OF_SYNC: NEARLY_ALWAYS,
+    },
+    "replays_disagree": {Cause.BAD_DEVICE: OFTEN},
+    "operation_not_finite": {Cause.LOGIC_NAN: NEARLY_ALWAYS, Cause.FP16_OVERFLOW: NEARLY_ALWAYS},
+    "finite_in_fp32": {Cause.FP16_OVERFLOW: NEARLY_ALWAYS},
+    "sequences_at_fault": {
+        **_BATCHES,
+        Cause.RARE_TOKENS: NEARLY_ALWAYS,
+        Cause.HARD_BATCH: OFTEN,
+        Cause.LOGIC_NAN: SELDOM,
+    },
+    "batch_at_fault": _BATCHES,
+    "state_at_fault": {
+        cause: OFTEN if cause not in _BATCHES else NEARLY_NEVER
+        for cause in Cause
+        if cause not in (Cause.BIT_FLIP, Cause.BAD_DEVICE)
+    },
+}
+"""How often the answer is yes, for the causes for which that is not nearly never."""
+
+OBSERVED_BY: Mapping[str, tuple[str, ...]] = {
+    "again": ("replay_differs", "replays_disagree"),
+    "first-nonfinite": ("operation_not_finite",),
+    "fp32": ("finite_in_fp32",),
+    "half": ("sequences_at_fault",),
+    "earlier": ("batch_at_fault",),
+    "next": ("state_at_fault",),
+}
+"""What each experiment shows."""
+
+PASSES: Mapping[str, float] = {
+    "again": 2,
+    "first-nonfinite": 2,  # operations are looked at one by one
+    "fp32": 2,
+    "half": 8,
+    "earlier": 0.1,  # one step, from a snapshot
+    "next": 1,
+}
+"""What each costs, in replays from the snapshot to the step."""
+
+MIN_SEPARATION = 0.5
+"""Below this an experiment does not decide between two causes. Source: as for observations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """An experiment that is worth making."""
+
+    experiment: str
+    reason: str
+
+
+def experiment_weights() -> Weights:
+    """The fitted weights, with those of the experiments."""
+    fitted = lab_weights()
+    shares = {
+        name: {cause: said.get(cause, NEARLY_NEVER) for cause in fitted.causes}
+        for name, said in _YES.items()
+    }
+    return Weights(
+        shares={**fitted.shares, **shares},
+        temperature=fitted.temperature,
+        provenance=fitted.provenance,
+    )
+
+
+def propose(
+    ranking: Ranking, *, is_nonfinite: bool, is_half_precision: bool, made: Collection[str]
+) -> Proposal | None:
+    """The experiment that tells the first two causes apart best for its cost.
+
+    Where a value is not finite, the operation is worth knowing whatever the cause; where the cause
+    is the batch, its sequences are.
+    """
+    first = ranking.first.cause
+    second = ranking.candidates[1].cause if len(ranking.candidates) > 1 else None
+    if is_nonfinite and "first-nonfinite" not in made:
+        return Proposal(experiment="first-nonfinite", reason="the first operation is not known")
+    weights = experiment_weights()
+    gains = {
+        name: max(weights.separation(seen, first, second) for seen in observed) / PASSES[name]
+        for name, observed in OBSERVED_BY.items()
+        if name not in made
+        and (name not in ("fp32", "first-nonfinite") or is_nonfinite)
+        and (name != "fp32" or is_half_precision)
+        and not (name in ("half", "earlier", "next") and is_nonfinite)
+    }
+    best = max(gains, key=lambda name: gains[name], default=None)
+    if best is not None and gains[best] * PASSES[best] >= MIN_SEPARATION:
+        between = " and ".join("something else" if c is None else c.id for c in (first, second))
+        return Proposal(experiment=best, reason=f"it tells {between} apart")
+    if first in (Cause.RARE_TOKENS, Cause.HARD_BATCH) and "half" not in made and not is_nonfinite:
+        return Proposal(experiment="half", reason="the sequences are not known")
+    return None
