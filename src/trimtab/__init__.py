@@ -2,6 +2,7 @@
 
     report = trimtab.diagnose("train.log")             # what happened in a finished run
     with trimtab.watch(model, optimizer) as guard:     # the same for a live one
+    trimtab.preflight(model, optimizer, loader=loader) # before the first step
 
 Names are loaded on first use: `import trimtab` costs next to nothing, and torch is loaded only by
 the names that need it.
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from trimtab.judge import Judge
     from trimtab.live.watch import watch
     from trimtab.policy.incident_report import IncidentReport
+    from trimtab.preflight.run import preflight
     from trimtab.readers import read_log
     from trimtab.report.run_report import RunReport
     from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
@@ -42,6 +44,7 @@ __all__ = [
     "TrimtabError",
     "__version__",
     "diagnose",
+    "preflight",
     "read_log",
     "watch",
 ]
@@ -59,6 +62,7 @@ _HOME = {
     "RunReport": "trimtab.report.run_report",
     "TrimtabError": "trimtab.core.errors",
     "diagnose": "trimtab.diagnosis",
+    "preflight": "trimtab.preflight.run",
     "read_log": "trimtab.readers",
     "watch": "trimtab.live.watch",
 }

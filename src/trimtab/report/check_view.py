@@ -1,6 +1,7 @@
 """The result of `trimtab check` for a terminal and as JSON: the worst first, a summary last."""
 
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -19,8 +20,7 @@ def check_view(found: Examination) -> RenderableType:
     """The result for a terminal."""
     parts: list[RenderableType] = [_heading(found)]
     parts += [Text(f"note: {printable(note)}", style="dim") for note in found.reading.notes]
-    for objection in found.objections:
-        parts += [Text(), _objection(objection)]
+    parts += objections_view(found)
     parts.append(Text())
     if found.rollback is not None:
         parts.append(Text(f"rollback: at worst {found.rollback}", style="dim"))
@@ -39,21 +39,42 @@ def _heading(found: Examination) -> Text:
 
 def _objection(objection: Objection) -> Table:
     rule = objection.rule
+    fixes = [
+        Text(f"line {line.line}: " if line.line else "add: ").append(printable(line.text), "green")
+        for line in objection.fix
+    ]
+    if objection.how:
+        fixes.append(Text(printable(objection.how)))
+    proof = f" ({rule.shown})" if rule.shown is Shown.LAB else ""
+    return finding_view(
+        level=rule.level,
+        title=f"{rule.id}  {rule.title}",
+        what=objection.what,
+        mechanism=rule.mechanism,
+        fixes=fixes,
+        source=rule.source + proof,
+    )
+
+
+def finding_view(
+    *, level: Level, title: str, what: str, mechanism: str, fixes: Sequence[Text], source: str
+) -> Table:
+    """One finding: what is wrong, why it does harm, how to fix it, who found it."""
     table = Table.grid(padding=(0, 1))
     table.add_column(width=7)
     table.add_column(overflow="fold")
-    level = Text(rule.level.name.lower(), style=_STYLES[rule.level])
-    table.add_row(level, Text(f"{rule.id}  {rule.title}", style="bold"))
-    table.add_row("", Text(printable(objection.what)))
-    table.add_row(Text("why", style="dim"), Text(rule.mechanism, style="dim"))
-    for line in objection.fix:
-        place = f"line {line.line}: " if line.line else "add: "
-        table.add_row(Text("fix", style="green"), Text(place).append(printable(line.text), "green"))
-    if objection.how:
-        table.add_row(Text("fix", style="green"), Text(printable(objection.how)))
-    proof = f" ({rule.shown})" if rule.shown is Shown.LAB else ""
-    table.add_row(Text("source", style="dim"), Text(rule.source + proof, style="dim"))
+    table.add_row(Text(level.name.lower(), style=_STYLES[level]), Text(title, style="bold"))
+    table.add_row("", Text(printable(what)))
+    table.add_row(Text("why", style="dim"), Text(mechanism, style="dim"))
+    for fix in fixes:
+        table.add_row(Text("fix", style="green"), fix)
+    table.add_row(Text("source", style="dim"), Text(source, style="dim"))
     return table
+
+
+def objections_view(found: Examination) -> list[RenderableType]:
+    """The objections, each with a line before it."""
+    return [part for objection in found.objections for part in (Text(), _objection(objection))]
 
 
 def _unchecked(found: Examination) -> Text:
@@ -66,11 +87,16 @@ def _unchecked(found: Examination) -> Text:
 
 
 def _summary(found: Examination) -> Text:
-    errors, warnings, advice = (
-        found.count(level) for level in (Level.ERROR, Level.WARNING, Level.ADVICE)
-    )
     rest = f"{found.checked} rules ran, {len(found.unchecked)} need more settings"
-    if not found.objections:
+    return summary_line(found.count, rest)
+
+
+def summary_line(count: Callable[[Level], int], rest: str) -> Text:
+    """The last line: how many findings of each level, and what else there is to know."""
+    errors, warnings, advice = (
+        count(level) for level in (Level.ERROR, Level.WARNING, Level.ADVICE)
+    )
+    if not errors + warnings + advice:
         return Text(f"Nothing found; {rest}.", style="bold green")
     style = "bold red" if errors else "bold yellow" if warnings else "bold cyan"
     counts = f"{_counted(errors, 'error')}, {_counted(warnings, 'warning')}, {advice} advice"
@@ -88,20 +114,7 @@ def check_to_dict(found: Examination) -> dict[str, Any]:
         "source": found.reading.source,
         "format": found.reading.dialect.name,
         "notes": list(found.reading.notes),
-        "findings": [
-            {
-                "id": objection.rule.id,
-                "level": objection.rule.level.name.lower(),
-                "title": objection.rule.title,
-                "what": objection.what,
-                "why": objection.rule.mechanism,
-                "fix": [to_jsonable(line) for line in objection.fix],
-                "how": objection.how,
-                "source": objection.rule.source,
-                "evidence": objection.rule.shown.value,
-            }
-            for objection in found.objections
-        ],
+        "findings": [objection_to_dict(objection) for objection in found.objections],
         "not_checked": [
             {"id": skipped.rule.id, "needs": list(skipped.needs)} for skipped in found.unchecked
         ],
@@ -109,4 +122,19 @@ def check_to_dict(found: Examination) -> dict[str, Any]:
         "off": list(found.off),
         "rollback": to_jsonable(found.rollback),
         "plan": {name: value for name, value in plan.items() if value is not None},
+    }
+
+
+def objection_to_dict(objection: Objection) -> dict[str, Any]:
+    """One objection as JSON values."""
+    return {
+        "id": objection.rule.id,
+        "level": objection.rule.level.name.lower(),
+        "title": objection.rule.title,
+        "what": objection.what,
+        "why": objection.rule.mechanism,
+        "fix": [to_jsonable(line) for line in objection.fix],
+        "how": objection.how,
+        "source": objection.rule.source,
+        "evidence": objection.rule.shown.value,
     }

@@ -126,7 +126,7 @@ class _Writer:
         )
 
     def _write(self, output: Any) -> None:
-        tensor = _first_tensor(output)
+        tensor = first_tensor(output)
         if tensor is not None:
             part = local(tensor.detach())
             norm = torch.linalg.vector_norm(part, dtype=norm_dtype(part))
@@ -137,7 +137,7 @@ class _Writer:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-def _first_tensor(output: Any) -> torch.Tensor | None:
+def first_tensor(output: Any) -> torch.Tensor | None:
     """The floating-point tensor that a block returns, alone or first in a tuple, list or dict."""
     if isinstance(output, Mapping):
         output = next(iter(output.values()), None)

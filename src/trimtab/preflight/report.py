@@ -1,0 +1,107 @@
+"""PreflightReport: what every test saw, and what was left open."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from trimtab.check.examine import Examination
+from trimtab.check.rule import Level
+from trimtab.preflight.definition import PreflightTest, Seen
+from trimtab.report.check_view import objection_to_dict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestResult:
+    """One test, and what became of it."""
+
+    __test__ = False  # for pytest: not a class of tests
+
+    test: PreflightTest
+    seen: Seen | None
+    """None if the test could not look."""
+    reason: str = ""
+    """Why it could not."""
+    is_broken: bool = False
+    """Whether an error stopped it, in the user's code or in ours."""
+
+    @property
+    def level(self) -> Level | None:
+        """How serious the finding is; None if there is none."""
+        return None if self.seen is None else self.seen.level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightReport:
+    """The results of a preflight."""
+
+    subject: str
+    """The model, in a few words."""
+    results: tuple[TestResult, ...]
+    """In the order of ids."""
+    rules: Examination | None
+    """The rules of `trimtab check` on the same objects; None if they could not be read."""
+    changed: tuple[str, ...]
+    """What could not be put back as it was; empty unless something went wrong."""
+    off: tuple[str, ...]
+    """Tests and rules that were switched off."""
+    seconds: float
+
+    @property
+    def findings(self) -> tuple[TestResult, ...]:
+        """The problems that tests found, the worst first."""
+        found = [result for result in self.results if result.level is not None]
+        return tuple(sorted(found, key=lambda r: (-int(r.level or 0), r.test.id)))
+
+    @property
+    def passed(self) -> tuple[TestResult, ...]:
+        """Tests that looked and found nothing."""
+        return tuple(r for r in self.results if r.seen is not None and r.level is None)
+
+    @property
+    def not_looked(self) -> tuple[TestResult, ...]:
+        """Tests that could not look."""
+        return tuple(result for result in self.results if result.seen is None)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Ids of all findings, of tests and of rules."""
+        objections = () if self.rules is None else self.rules.objections
+        return tuple(r.test.id for r in self.findings) + tuple(o.rule.id for o in objections)
+
+    def count(self, level: Level) -> int:
+        """How many findings there are of a level, rules included."""
+        own = sum(result.level is level for result in self.results)
+        return own + (0 if self.rules is None else self.rules.count(level))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        rules = () if self.rules is None else self.rules.objections
+        return {
+            "subject": self.subject,
+            "findings": [
+                *(_finding(result) for result in self.findings),
+                *(objection_to_dict(objection) for objection in rules),
+            ],
+            "passed": [{"id": r.test.id, "what": r.seen.what} for r in self.passed if r.seen],
+            "not_looked_at": [
+                {"id": r.test.id, "reason": r.reason, "broken": r.is_broken}
+                for r in self.not_looked
+            ],
+            "rules_checked": 0 if self.rules is None else self.rules.checked,
+            "changed": list(self.changed),
+            "off": list(self.off),
+            "seconds": round(self.seconds, 2),
+        }
+
+
+def _finding(result: TestResult) -> dict[str, Any]:
+    test, seen = result.test, result.seen or Seen("")
+    return {
+        "id": test.id,
+        "level": "" if seen.level is None else seen.level.name.lower(),
+        "title": test.title,
+        "what": seen.what,
+        "why": test.mechanism,
+        "how": seen.fix,
+        "cannot_see": test.cannot_see,
+        "source": test.source,
+    }
