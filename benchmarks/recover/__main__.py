@@ -24,6 +24,7 @@ from benchmarks.recover.figures import (
     Outcomes,
     against_constant_rate,
     fault_row,
+    first_act,
     has_run,
     healthy_row,
     healthy_sum,
@@ -118,6 +119,8 @@ def _body(
     parts += [
         f"\n\n{line}" for case in faults if (line := against_constant_rate(outcomes, case, seeds))
     ]
+    garbage = [case for case in faults if case.kind == "F04"]
+    parts += [f"\n\n{line}" for case in garbage if (line := first_act(outcomes, case, seeds))]
     calm = [case for case in healthy if has_run(outcomes, case, seeds)]
     if calm:
         parts.append(

@@ -16,6 +16,9 @@ BOUND = 0.02
 MAX_LOST = 30
 """Steps: the median over seeds."""
 
+SEEN_STEPS = 64
+"""Steps after which bad data should have been seen."""
+
 _T95 = (math.nan, 6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812)
 """One-sided 95 % quantiles of Student's t, by degrees of freedom."""
 
@@ -35,6 +38,20 @@ def against_constant_rate(outcomes: Outcomes, case: Case, seeds: Sequence[int]) 
     return (
         f"{case.name} against a constant rate from the onset on: {_mean(apart)}, bound "
         f"{upper_bound(apart):+.3f} (bar {BOUND})."
+    )
+
+
+def first_act(outcomes: Outcomes, case: Case, seeds: Sequence[int]) -> str:
+    """How soon something was done about bad data, in one sentence; "" if there is no run."""
+    runs = _runs(outcomes, case, seeds)
+    if not runs:
+        return ""
+    acts = [(int(run["acts"][0].split(" ", 1)[0]), run["onset"]) for run in runs if run["acts"]]
+    steps = sorted(step - onset for step, onset in acts)
+    soon = sum(0 <= step <= SEEN_STEPS for step in steps)
+    return (
+        f"{case.name}: acted on in {len(steps)} of {len(runs)} runs, {', '.join(map(str, steps))} "
+        f"steps after the onset; within {SEEN_STEPS} steps in {soon} (bar: all)."
     )
 
 

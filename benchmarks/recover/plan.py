@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 from benchmarks.recover.arms import Arm
 from benchmarks.recover.cases import Case
 
-FAULT_SEEDS, LATE_SEEDS, OTHER_SEEDS = 10, 3, 1
-"""Seeds of the faults; of the late ones and of the other arms, before the rest of them."""
+FAULT_SEEDS = 10
+FIRST_SEEDS, LATE_SEEDS, OTHER_SEEDS = 6, 2, 1
+"""Seeds of the faults, of the late ones and of the other arms that come before the rest of them."""
 
 MAX_OTHER_SEEDS = 5
 """Seeds of the other arms at most: what they do is known, and each costs as much as ours."""
 
-TWIN_SEEDS = 3
+TWIN_SEEDS = 1
 """Seeds of healthy runs that are compared with a twin in any case. A run in which nothing was done
 has the bits of its twin, so that of the others is trained only if something was done."""
 
@@ -25,13 +26,14 @@ def jobs(faults: Sequence[Case], healthy: Sequence[Case], seeds: Sequence[int]) 
     first = [case for case in faults if not case.is_late]
     late = [case for case in faults if case.is_late]
     few = seeds[:FAULT_SEEDS]
-    yield from _compared(first, few)
+    yield from _compared(first, few[:FIRST_SEEDS])
     yield from _compared(late, few[:LATE_SEEDS])
     for seed in seeds:
         for case in healthy:
             yield case, Arm.RECOVER, seed
             if seed in seeds[:TWIN_SEEDS]:
                 yield case, Arm.CLEAN, seed
+    yield from _compared(first, few[FIRST_SEEDS:])
     yield from _others(first, few[:OTHER_SEEDS])
     yield from ((case, Arm.CONSTANT_RATE, seed) for seed in few for case in faults if is_rate(case))
     yield from _others(late, few[:OTHER_SEEDS])

@@ -289,12 +289,16 @@ def situations(draw: st.DrawFn) -> Situation:
         onset=onset,
         waited=draw(st.integers(0, 100)),
         symptoms=symptoms,
-        signals=tuple(draw(st.lists(st.sampled_from(["loss", "lr", "v"]), max_size=3))),
+        signals=tuple(
+            draw(st.lists(st.sampled_from(["loss", "lr", "v", "param_norm"]), max_size=3))
+        ),
         certainty=draw(st.floats(0, 1)),
         batch_was_odd=draw(st.booleans()),
         bad_in_a_row=draw(st.integers(0, 20)),
         bad_recently=draw(st.integers(0, 20)),
         probe=draw(READINGS),
+        rise=draw(READINGS),
+        text_changed=draw(st.booleans()),
         probe_waited=draw(st.integers(-1, 100)),
         healthy=tuple(draw(st.lists(st.floats(-0.5, 0.1), max_size=6))),
         can_probe=draw(st.booleans()),
@@ -343,6 +347,7 @@ def test_one_slow_signal_never_rolls_back(case: Situation, symptom: str) -> None
         bad_recently=0,
         bad_in_a_row=0,
         probe=None,
+        rise=None,
         loss_excess=None,
     )
     assert decide(alone, LIMITS).act not in ROLLBACKS | {Act.STOP}

@@ -50,7 +50,7 @@ class LadderConfig(Section):
     steps were right, except for a fault that takes 30 steps to show."""
 
     canary_share: float = 0.005
-    """Share of the training time that probes of a healthy run may take; twice that in the first
+    """Share of the training time that probes of a healthy run may take; 2.6 times that in the first
     1,000 steps."""
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ from trimtab.policy.ladder.decide import decide
 from trimtab.policy.ladder.decision import Decision
 from trimtab.policy.ladder.situation import Act, SettingDifference, Situation
 
-_NUMBERS = ("certainty", "probe", "loss_excess", "loss_noise", "slope")
+_NUMBERS = ("certainty", "probe", "rise", "loss_excess", "loss_noise", "slope")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,7 +128,7 @@ def follow(rank: int, schedule: Schedule, folder: Path) -> Ending:
     except RestoreError as error:
         ended = str(error)
     except RuntimeError as error:  # a rank that failed is gone, and DDP says so
-        ended = f"{type(error).__name__}"
+        ended = f"{type(error).__name__}: {error}"[:500]
     if ended:
         return 0.0, last, 0, ended
     return digest(model), last, guard.recovery.attempt, ended
@@ -167,7 +167,12 @@ def order(
 
 def follow_all(rank: int, seeds: list[int], folder: Path) -> list[Ending]:
     """Several schedules, one after the other, in the same processes."""
-    return [follow(rank, make_schedule(seed), folder / str(seed)) for seed in seeds]
+    ends = []
+    for seed in seeds:
+        ends.append(follow(rank, make_schedule(seed), folder / str(seed)))
+        if ends[-1][3]:  # the other ranks would wait for this one in the next schedule
+            raise RuntimeError(f"schedule {seed}: {ends[-1][3]}")
+    return ends
 
 
 def follow_or_raise(rank: int, schedule: Schedule, folder: Path) -> None:

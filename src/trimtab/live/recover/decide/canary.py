@@ -55,16 +55,16 @@ class Canary:
         """Known batches have become worse, in two readings."""
         self._last = 0.0
         self._known: _Read | None = None
-        self._rising: tuple[_Read, int] | None = None
-        """The fresh reading beside a rise, and the boundary at which the rise is read again."""
+        self._read_again_at: int | None = None
+        """The boundary at which a rise is read once more."""
 
     def planned_change(self) -> None:
         """The data may differ from here on."""
-        self._known = self._rising = None
+        self._known = self._read_again_at = None
 
     def rolled_back(self, step: int) -> None:
         """The run has gone back to a step: later readings are void."""
-        self._rising = None
+        self._read_again_at = None
         if self._known is not None and self._known.at > step:
             self._known = None
 
@@ -76,11 +76,10 @@ class Canary:
         """Probe if it is time."""
         first = self._probing.first_step(view)
         if self._known is not None and (first is None or self._known.record.step < first):
-            self._known = self._rising = None  # its batches are not kept any more
-        if self._known is not None and self._rising is not None:
-            fresh, due = self._rising
-            if boundary >= due:
-                self._confirm(self._known, fresh, view)
+            self._known = self._read_again_at = None  # its batches are not kept any more
+        if self._known is not None and self._read_again_at is not None:
+            if boundary >= self._read_again_at:
+                self._confirm(self._known, view)
             return
         every = canary_every(self._share, boundary)
         if every is None or boundary - self._last < every:
@@ -92,11 +91,11 @@ class Canary:
     def _read(self, known: _Read | None, record: Record, boundary: int, view: RunView) -> None:
         def then(_: float, now: RunView) -> None:
             value = self._probing.by_step[-1]
-            fresh = _Read(record=record, value=value, at=now.step)
             if known is not None and not self._probing.by_step[0] - known.value <= RISE:
-                self._rising = fresh, boundary + CONFIRM_BOUNDARIES
+                self._read_again_at = boundary + CONFIRM_BOUNDARIES
                 return
-            self._known = fresh
+            if math.isfinite(value):
+                self._known = _Read(record=record, value=value, at=now.step)
             self._judge(value, now)
 
         records = [record] if known is None else [known.record, record]
@@ -110,14 +109,10 @@ class Canary:
         else:
             self._probing.add_healthy(view.step, value)
 
-    def _confirm(self, known: _Read, fresh: _Read, view: RunView) -> None:
+    def _confirm(self, known: _Read, view: RunView) -> None:
         def then(value: float, now: RunView) -> None:
-            self._rising = None
-            rise = value - known.value
-            if not rise <= BELIEVED_RISE:
-                self._on_rise(known.at, rise, now)
-            elif rise <= RISE:
-                self._known = fresh
-                self._judge(fresh.value, now)
+            self._read_again_at = None
+            if not value - known.value <= BELIEVED_RISE:
+                self._on_rise(known.at, value - known.value, now)
 
         self._probing.start([known.record], view, then, "canary again")
