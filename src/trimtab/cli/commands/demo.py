@@ -21,7 +21,7 @@ def demo(
 
     The first run is only observed, the second one recovers; both have the same seed and faults.
 
-    Needs torch, tokenizers and torchdata: pip install "trimtab[lab]".
+    Needs torch, tokenizers and torchdata, which the `lab` extra of trimtab installs.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
     from rich.console import Console
