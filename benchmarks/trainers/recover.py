@@ -25,10 +25,11 @@ HEAD = (
     "about 1.25 nats), in `recover`. Flip: a weight becomes 1e30; the ladder restores by itself. "
     "Skip: six batches in a row are NaN; they are discarded, then the run goes back by "
     "`guard.rollback` and leaves them out. Kill: on 2 ranks one of them is killed by SIGKILL, and "
-    "`torchrun --max-restarts 1` launches both again, from the last good checkpoint. Same bits: "
-    "weights and moments of all ranks are those of the run without a fault. Positions: each batch "
-    "was trained on once in the run as it is at its end, but for those that were skipped. Loss: "
-    f"held-out loss minus that of the clean twin, over 5 seeds on 1 rank; bar {BAR}.\n\n"
+    "`trimtab run --crashes -- torchrun ...` launches both again, from the last good checkpoint. "
+    "Same bits: weights and moments of all ranks are those of the run without a fault. Positions: "
+    "each batch was trained on once in the run as it is at its end, but for those that were "
+    "skipped. Loss: held-out loss minus that of the clean twin, over 5 seeds on 1 rank; bar "
+    f"{BAR}.\n\n"
 )
 
 
@@ -84,7 +85,8 @@ def launch(path: Path, jobs: list[dict[str, Any]], ranks: int = 1) -> None:
     path.write_text(json.dumps(missing), encoding="utf-8")
     command = [sys.executable, "-m"]
     if ranks > 1:
-        command += ["torch.distributed.run", f"--nproc-per-node={ranks}", "--max-restarts=1"]
+        command += ["trimtab.cli", "run", "--crashes", "--max-relaunches=1", "--delay=0", "--"]
+        command += [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}"]
         command += ["--standalone", "-m"]
     log = path.with_suffix(".log")
     with log.open("w") as output:

@@ -22,7 +22,7 @@ BAD = range(ONSET - 1, ONSET - 1 + STRETCH)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run on one rank; `torchrun` may launch it twice."""
+    """One run on one rank; if it is killed, it is launched twice."""
 
     folder: Path
     seed: int
@@ -35,8 +35,13 @@ class Job:
 
     @property
     def is_first_launch(self) -> bool:
-        """Whether torchrun has not restarted it."""
-        return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+        """Whether no rank was killed yet."""
+        return not self.mark_of_kill.exists()
+
+    @property
+    def mark_of_kill(self) -> Path:
+        """A file that is there after the kill."""
+        return self.folder / "killed"
 
     def data(self, marker: int) -> list[torch.Tensor]:
         """The batches of this rank."""
@@ -64,6 +69,7 @@ class Disturb:
             guard.rollback(to=ONSET - 1 + first, skip=BAD, reason="batches that are not finite")
         is_last_rank = job.rank == job.ranks - 1
         if job.is_killed and job.is_first_launch and number == KILLED_AT and is_last_rank:
+            job.mark_of_kill.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
 

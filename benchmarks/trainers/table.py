@@ -7,23 +7,23 @@ an environment with other versions, such as the oldest that are supported.
 import argparse
 import itertools
 import json
-import os
 import subprocess
-import sys
+import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks.result_cache import Outcome, ResultCache
 from benchmarks.results import publish, table
 from benchmarks.trainers.compare import compare
-from benchmarks.trainers.installed import TRAINERS
+from benchmarks.trainers.installed import TRAINERS, Trainer
+from benchmarks.trainers.setting import Setting
 
 COLUMNS = ("observe", "protect", "recover", "reads")
 HEAD = (
-    "Tiny models on the CPU, torch 2.13; each row is 4 settings: accumulation 1 and 4, on 1 and 2 "
-    "ranks. `observe`: parameters, optimizer state, schedule and random numbers have the bits of "
+    "Tiny models on the CPU, torch 2.13; each row is 4 settings, or those that were measured: "
+    "accumulation 1 and 4, on 1 and 2 ranks. `observe`: parameters, optimizer state, schedule and "
+    "random numbers have the bits of "
     "the run without trimtab. `protect`: a NaN batch, on 2 ranks of only one of them, leaves no "
     "trace in weights and moments, and every other step is applied. `recover`: a run that went "
     "back has the bits of the one that never left. No reads: trimtab reads no value of the device "
@@ -32,26 +32,31 @@ HEAD = (
 )
 
 
-def measure(folder: Path, names: set[str]) -> list[dict[str, Any]]:
-    """Every trainer of this environment in every setting."""
-    cache, rows = ResultCache(folder), []
+def measure(folder: Path, names: set[str], seconds: float) -> None:
+    """Every trainer of this environment in every setting; no setting begins later."""
+    cache, ends = ResultCache(folder), time.monotonic() + seconds
     for trainer in TRAINERS:
         if not trainer.is_installed or (names and trainer.name not in names):
             continue
         for setting in trainer.settings():
             name = f"{trainer.name} {trainer.version} {setting}"
-            work = partial(_compared, trainer, setting)
-            found = cache.get(name, work)
-            facts = {"trainer": trainer.name, "version": trainer.version, "setting": str(setting)}
-            rows.append(facts | {"precision": setting.precision} | found)
-    return rows
+            if cache.has(name) or time.monotonic() < ends:
+                cache.get(name, partial(_compared, trainer, setting))
 
 
-def _compared(trainer: Any, setting: Any) -> Outcome:
-    return asdict(compare(trainer.run(), setting))
+def _compared(trainer: Trainer, setting: Setting) -> Outcome:
+    facts = {"trainer": trainer.name, "version": trainer.version, "setting": str(setting)}
+    return facts | {"precision": setting.precision} | asdict(compare(trainer.run(), setting))
 
 
-def body(rows: list[dict[str, Any]]) -> str:
+def measured(folder: Path) -> list[Outcome]:
+    """What was measured in all environments, in the order of the trainers."""
+    names = [trainer.name for trainer in TRAINERS]
+    rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    return sorted(rows, key=lambda row: (names.index(row["trainer"]), row["version"]))
+
+
+def body(rows: list[Outcome]) -> str:
     """The section of RESULTS.md."""
     cells, failures = [], []
     keys = ("trainer", "version", "precision")
@@ -76,17 +81,17 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--python", action="append", default=[])
     parser.add_argument("--trainers", default="", help="names, such as Lightning; default: all")
-    parser.add_argument("--json", action="store_true", help="measure only here, print the rows")
+    parser.add_argument("--minutes", type=float, default=1e6, help="no setting begins later")
+    parser.add_argument("--no-publish", action="store_true")
     chosen = parser.parse_args(arguments)
-    rows = measure(chosen.folder, set(filter(None, chosen.trainers.split(","))))
-    if chosen.json:
-        print(json.dumps(rows))
-        return
+    names = set(filter(None, chosen.trainers.split(",")))
+    measure(chosen.folder, names, 60 * chosen.minutes)
     for interpreter in chosen.python:
-        command = [interpreter, "-m", "benchmarks.trainers", "table", str(chosen.folder), "--json"]
-        command += ["--trainers", chosen.trainers]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=os.environ)
-        sys.stdout.flush()
-        rows += json.loads(done.stdout.splitlines()[-1])
-    rows.sort(key=lambda row: [trainer.name for trainer in TRAINERS].index(row["trainer"]))
-    publish("Live: trainers", "scripts/bench trainers table", body(rows))
+        command = [interpreter, "-m", "benchmarks.trainers", "table", str(chosen.folder)]
+        command += ["--trainers", chosen.trainers, "--minutes", str(chosen.minutes)]
+        subprocess.run([*command, "--no-publish"], check=True)
+    text = body(measured(chosen.folder))
+    if chosen.no_publish:
+        print(text)
+    else:
+        publish("Live: trainers", "scripts/bench trainers table", text)

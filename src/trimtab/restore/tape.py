@@ -167,6 +167,11 @@ class BatchTape:
         self._skipped = {place for place in self._skipped if place >= position}
 
     @property
+    def is_replaying(self) -> bool:
+        """Whether batches are served again: the loader is ahead of the run."""
+        return self.position < self._fetched
+
+    @property
     def num_bytes(self) -> int:
         """Memory of the tensors on the tape."""
         return sum(t.nbytes for entry in self._taped for t in tensors_of(entry.batch))

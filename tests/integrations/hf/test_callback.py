@@ -17,7 +17,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 import trimtab
 from trimtab.core.config import Config
 from trimtab.integrations.hf import TrimtabCallback, last_good_checkpoint
-from trimtab.integrations.trainers.hf.checkpoints import GUARD_FILE
+from trimtab.integrations.trainers.guard_file import GUARD_FILE
 
 BY_HAND = Config().override({"ladder.enabled": False, "recover.snapshot_every": 4})
 

@@ -16,6 +16,8 @@ from torch.utils.data import DataLoader
 from trimtab.integrations.lightning import TrimtabCallback
 
 NO_NAN = -1
+BEGINS_AGAIN = "not resumable|ended before the epoch ended"
+"""Lightning's warning, since 2.2 and before, that an epoch begins again."""
 
 
 def in_settings(*fast: tuple[str, int]) -> pytest.MarkDecorator:

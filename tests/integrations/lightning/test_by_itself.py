@@ -7,7 +7,7 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from tests.integrations.lightning.runs import Module, Run, watched
+from tests.integrations.lightning.runs import BEGINS_AGAIN, Module, Run, watched
 from tests.integrations.lightning.test_recover import MANUAL
 from tests.live.tiny import batches, journal_of, loss_of
 from torch.utils.data import DataLoader
@@ -101,7 +101,7 @@ def test_a_run_that_asks_for_a_relaunch_ends_and_goes_on_from_its_checkpoint(
     assert request.step == 12
     assert callback.guard is None
     found = last_good_checkpoint(tmp_path)
-    with pytest.warns(UserWarning, match="not resumable"):
+    with pytest.warns(UserWarning, match=BEGINS_AGAIN):
         _, trainer = run.fit([callback, saves], ckpt_path=found, **options)
     assert trainer.global_step == 20
     assert journal_of(tmp_path).step.tolist() == [*range(12), *range(10, 20)]

@@ -7,7 +7,7 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from tests.integrations.lightning.runs import Module, Run, watched
+from tests.integrations.lightning.runs import BEGINS_AGAIN, Module, Run, watched
 from tests.integrations.lightning.test_recover import MANUAL, Flips
 from tests.live.tiny import batches, journal_of
 from torch.utils.data import DataLoader
@@ -63,6 +63,20 @@ def test_a_step_is_saved_again_in_the_next_attempt(
     assert Path(found).parent.name == "step-00000016-2"
 
 
+def test_a_checkpoint_whose_loader_is_ahead_of_the_run_is_not_used(tmp_path: Path) -> None:
+    """It was saved while batches were served again, so a resume would lose them."""
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    callback = watched(tmp_path, "recover", config=MANUAL)
+    saves = saving(tmp_path / "own", 8, save_top_k=-1)
+    Run(steps=25, trainer=SAVES).fit(
+        [callback, saves, Flips(callback, {18: 10})],
+        train_dataloaders=stateful(batches(30), batch_size=None),
+    )
+    entries = Checkpoints(run_dir=tmp_path).entries
+    saved = [(entry.step, entry.facts.attempt) for entry in entries]
+    assert saved == [(8, 0), (16, 0), (24, 1)]
+
+
 def test_a_checkpoint_after_the_step_that_a_run_went_back_to_is_not_used(tmp_path: Path) -> None:
     callback = watched(tmp_path, "recover", config=MANUAL)
     keeps = saving(tmp_path / "own", 8, save_top_k=-1)
@@ -95,6 +109,7 @@ def fit_on(
     return trainer
 
 
+@pytest.mark.skipif(L.__version__.startswith("2.1."), reason="it saves no state of a loader")
 @pytest.mark.parametrize("mode", ["observe", "protect", "recover"])
 def test_a_resumed_run_goes_on_where_it_was(mode: str, tmp_path: Path) -> None:
     """The journal is one run without a gap, and a right resume opens no incident."""
@@ -122,6 +137,6 @@ def test_a_plain_loader_that_begins_its_epoch_again_is_an_incident(
     loader = DataLoader(data, batch_size=None)
     callbacks = [watched(tmp_path), saving(tmp_path / "own", 10, save_top_k=-1)]
     fit_on(tmp_path, 20, callbacks, loader, None)
-    with pytest.warns(UserWarning, match="not resumable"):  # by Lightning
+    with pytest.warns(UserWarning, match=BEGINS_AGAIN):  # by Lightning
         fit_on(tmp_path, 30, callbacks, loader, last_good_checkpoint(tmp_path))
     assert any("data restarted at a resume" in record.getMessage() for record in caplog.records)

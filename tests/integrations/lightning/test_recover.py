@@ -172,7 +172,9 @@ def test_validation_a_plateau_scheduler_and_early_stopping_go_back_too(tmp_path:
 
 
 def test_an_average_of_the_weights_goes_back_too(tmp_path: Path) -> None:
-    average = L.pytorch.callbacks.EMAWeightAveraging
+    average = getattr(L.pytorch.callbacks, "EMAWeightAveraging", None)
+    if average is None:
+        pytest.skip("Lightning < 2.5 has no such average")
     assert_exact(Run(steps=20), tmp_path, {17: 10}, lambda: [average(decay=0.9)])
 
 

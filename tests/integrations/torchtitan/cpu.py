@@ -11,6 +11,7 @@ import importlib.abc
 import importlib.machinery
 import json
 import os
+import signal
 import sys
 import types
 from collections.abc import Iterator
@@ -116,19 +117,25 @@ def debug_cpu() -> Any:
         def __init__(self, config: Any, *, dp_rank: int, seq_len: int, **options: Any) -> None:
             self._shape = (options["local_batch_size"], seq_len + 1)
             self._generator = torch.Generator().manual_seed(dp_rank)
+            self._count = 0
 
         def __iter__(self) -> Iterator[Any]:
             while True:
-                ids = torch.randint(0, 64, self._shape, generator=self._generator)
+                ids = self._draw()
                 labels = ids[:, 1:].clone()
                 labels[:, : int(ids[0, 0]) % 8] = -100  # a ragged mask
                 yield {"input": ids[:, :-1]}, labels
 
+        def _draw(self) -> torch.Tensor:
+            self._count += 1
+            return torch.randint(0, 64, self._shape, generator=self._generator)
+
         def state_dict(self) -> dict[str, Any]:
-            return {}
+            return {"count": self._count}
 
         def load_state_dict(self, state: Any) -> None:
-            pass
+            for _ in range(state["count"]):
+                self._draw()
 
     config = llama3_debugmodel()
     model = config.model_spec.model
@@ -172,6 +179,8 @@ def plant(faults: dict[str, int]) -> list[dict[str, Any]]:
             with torch.no_grad():
                 next(self.model_parts[0].parameters()).mul_(-64.0)
             self.metrics_processor.guard.rollback(to=faults["back_to"])
+        if self.step == faults.get("kill"):
+            os.kill(os.getpid(), signal.SIGKILL)
 
     Trainer._forward_backward_body, Trainer.train_step = planted, stepped
     return history

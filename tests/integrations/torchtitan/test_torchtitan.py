@@ -13,6 +13,8 @@ import pytest
 from tests.integrations.torchtitan.launching import launch
 from tests.live.tiny import journal_of
 
+from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1200),  # up to four processes that import torchtitan, on two cores
@@ -78,3 +80,22 @@ def test_a_damaged_weight_and_the_way_back_leave_the_bits_of_the_run_that_never_
             assert one["steps"][-1][name] == other["steps"][-1][name]
         assert (one["step"], one["tokens"]) == (other["step"], other["tokens"])
     assert max(journal_of(tmp_path / "back").attempt) == 1
+
+
+@RANKS
+def test_a_killed_run_goes_on_from_the_last_good_checkpoint(ranks: int, tmp_path: Path) -> None:
+    """Not from those of the attempt that was given up, nor from one that would lose batches."""
+    saves = ["--checkpoint.enable", "--checkpoint.interval", "5"]
+    straight = launch(tmp_path / "straight", "recover", *saves, ranks=ranks, steps=20)
+    faults = {"flip": 13, "back_to": 8, "kill": 17}
+    launch(tmp_path / "back", "recover", *saves, ranks=ranks, steps=20, faults=faults)
+    entries = Checkpoints(run_dir=tmp_path / "back").entries
+    assert [(entry.step, entry.facts.attempt) for entry in entries] == [(6, 0), (11, 0), (16, 1)]
+    again = launch(tmp_path / "back", "recover", *saves, ranks=ranks, steps=20)
+    for one, other in zip(straight, again, strict=True):
+        for name in ("weights", "moments"):
+            assert one["steps"][-1][name] == other["steps"][-1][name]
+        assert other["steps"][0]["step"] == 16
+    block = journal_of(tmp_path / "back")
+    last = dict(zip(block.step.tolist(), block.data_position.tolist(), strict=True))
+    assert last == {step: step - 1 for step in range(1, 21)}

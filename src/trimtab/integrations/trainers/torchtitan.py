@@ -1,5 +1,6 @@
 """TitanWatcher: a guard in torchtitan's Trainer.
 
+    train                   checkpoints: it resumes from the last good one
     train_step              makes the guard, at the first step; batches come by way of it
     forward_backward_step   loss and tokens of each micro-batch
     dist_utils.clip_grad_norm_   the norm before clipping
@@ -21,6 +22,7 @@ from torchtitan.distributed import utils as dist_utils
 
 from trimtab.core.config import Config, Mode
 from trimtab.integrations.trainers.adapter import TrainerAdapter
+from trimtab.integrations.trainers.torchtitan_checkpoints import TitanCheckpoints
 from trimtab.integrations.trainers.used_gradients import hidden_gradients
 from trimtab.live.shield import log
 
@@ -38,6 +40,11 @@ class TitanWatcher:
         self._has_begun = False
         self._shown: torch.Tensor | None = None
         """The last finite loss, for the Trainer's own log."""
+        self._run_dir = Path(run_dir or Path(trainer.config.dump_folder) / "trimtab")
+        self._checkpoints: TitanCheckpoints | None = None
+        self._position: int | None = None
+        """The position of the first batch, until it is handed out."""
+        self.adapter.replace(trainer, "train", self._train)
         self.adapter.replace(trainer, "train_step", self._train_step)
 
     def close(self) -> None:
@@ -46,6 +53,12 @@ class TitanWatcher:
         self.adapter.end("end of training" if error is None else f"raised {error.__name__}")
 
     # What is called in place of the Trainer's methods.
+
+    def _train(self, original: Any) -> Any:
+        with self.adapter.shield.guarding("checkpoints"):
+            self._checkpoints = TitanCheckpoints(self._trainer, self.adapter, self._run_dir)
+            self.adapter.replace(self._trainer.checkpointer, "load", self._checkpoints.load)
+        return original()
 
     def _train_step(self, original: Any, data_iterator: Iterator[Any]) -> Any:
         if not self._has_begun:
@@ -66,25 +79,34 @@ class TitanWatcher:
         guard = self.adapter.start(
             trainer.model_parts[0],
             trainer.optimizers,
-            run_dir=Path(trainer.config.dump_folder) / "trimtab",
+            run_dir=self._run_dir,
             step=trainer.step,
             counters=trainer,  # its state_dict has the step and the tokens seen
             scheduler=list(trainer.lr_schedulers.schedulers),
             dtype=_dtype(trainer),
             seed=trainer.config.debug.seed,
+            checkpoints=None if self._checkpoints is None else self._checkpoints.register,
         )
         if guard is not None:  # starting has put everything back
             self.adapter.replace(trainer, "train_step", self._train_step)
             self.adapter.replace(trainer, "forward_backward_step", self._forward_backward_step)
             self.adapter.replace(dist_utils, "clip_grad_norm_", self._clip)
+            if self._checkpoints is not None:
+                self.adapter.replace(trainer.checkpointer, "save", self._checkpoints.save)
+                with self.adapter.shield.guarding("resume"):
+                    self._position = self._checkpoints.resume(guard)
 
     def _batches(self, data_iterator: Iterator[Any]) -> Iterator[Any]:
         """The batches of this step, by way of the guard; the run may have gone back."""
         trainer, metrics = self._trainer, self._trainer.metrics_processor
         num_fetched = len(metrics.data_loading_times)
         with hidden_gradients(trainer.model_parts[0].parameters()):
+            position, self._position = self._position, None
             batches = self.adapter.next_batches(
-                trainer.dataloader, data_iterator, trainer.gradient_accumulation_steps
+                trainer.dataloader,
+                data_iterator,
+                trainer.gradient_accumulation_steps,
+                position=position,
             )
         # Batches that are served again do not pass the Trainer's counting of its log line.
         for _, labels in batches[len(metrics.data_loading_times) - num_fetched :]:

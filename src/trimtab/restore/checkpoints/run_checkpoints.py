@@ -122,6 +122,11 @@ class Checkpoints:
         self._judge_now: Callable[[], None] = lambda: None
 
     @property
+    def is_first_rank(self) -> bool:
+        """Whether this rank writes what all ranks share."""
+        return self._ranks.is_first
+
+    @property
     def entries(self) -> tuple[CheckpointEntry, ...]:
         """The checkpoints in the order of saving, on the first rank."""
         self._store.wait()

@@ -18,12 +18,8 @@ from trimtab.core.config import Mode
 from trimtab.core.errors import ConfigError, TrimtabError
 from trimtab.core.findings import Symptom
 from trimtab.integrations.trainers.adapter import TrainerAdapter, find_caller
-from trimtab.integrations.trainers.hf.checkpoints import (
-    DataMark,
-    load_guard_file,
-    resumed_folder,
-    write_guard_file,
-)
+from trimtab.integrations.trainers.guard_file import DataMark, load_guard_file, write_guard_file
+from trimtab.integrations.trainers.hf.checkpoints import resumed_folder
 from trimtab.integrations.trainers.hf.counters import TrainerCounters, traceless_metrics
 from trimtab.integrations.trainers.hf.epochs import EpochBatches
 from trimtab.integrations.trainers.hf.step_numbers import count_tokens, undivided_loss
@@ -99,7 +95,7 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
             return
         self._resumed = None
         with self._adapter.shield.guarding("resume"):
-            self._resumed = load_guard_file(trainer, guard)
+            self._resumed = load_guard_file(Path(resumed_folder(trainer) or ""), guard)
         self._epochs = self._begin_data(args, state)
         replace = self._adapter.replace
         replace(trainer, "get_batch_samples", self._epochs.samples)

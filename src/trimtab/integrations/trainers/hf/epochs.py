@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trimtab.integrations.trainers.adapter import TrainerAdapter
-from trimtab.integrations.trainers.hf.checkpoints import DataMark
+from trimtab.integrations.trainers.guard_file import DataMark
 from trimtab.live.shield import log
 
 

@@ -58,6 +58,11 @@ class CheckpointRegister:
         path = Path(filepath)
         # Weights alone are nothing to resume from.
         if guard is not None and not weights_only and not self._adapter.shield.is_down:
+            if guard.recovery is not None and guard.recovery.tape.is_replaying:
+                # The loader is ahead of the run: its state would lose batches at a resume.
+                loaders = self._trainer.fit_loop._combined_loader.flattened
+                if any(hasattr(loader, "state_dict") for loader in loaders):
+                    return
             with self._adapter.shield.guarding("checkpoint"):
                 self._register(path)
 
