@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_SECONDS = 120.0
+_SECONDS = 240.0
 
 
 class RayCluster:
@@ -50,12 +50,23 @@ def ray_cluster(num_nodes: int = 2) -> Iterator[RayCluster]:
     try:
         _wait(lambda: _is_open(port))
         cluster._nodes += [_start(further) for _ in range(num_nodes - 1)]
-        ray.init(address=address, log_to_driver=False)
+        _wait(lambda: _connect(address))
         _wait(lambda: sum(bool(node["Alive"]) for node in ray.nodes()) == num_nodes)
         yield cluster
     finally:
         ray.shutdown()
         cluster.close()
+
+
+def _connect(address: str) -> bool:
+    """Whether the head is ready for a driver, which takes longer than its port to open."""
+    import ray
+
+    try:
+        ray.init(address=address, log_to_driver=False)
+    except ConnectionError:
+        return False
+    return True
 
 
 def _start(command: list[str]) -> subprocess.Popen[bytes]:

@@ -65,12 +65,7 @@ def scan_with_kills(corpus: Path, out: Path) -> tuple[dict[str, Any], int, int]:
     kills = runs = 0
     for shard in range(SHARDS):
         # Killed late: while it scans or writes. The last start finds the result there.
-        for limit in (
-            delays.uniform(0.5, 1.0) * usual,
-            delays.uniform(0.5, 1.0) * usual,
-            None,
-            None,
-        ):
+        for limit in (delays.uniform(0.5, 1.0) * usual, None, None):
             job = subprocess.Popen([*command, "--shard", str(shard)], stderr=subprocess.DEVNULL)
             runs += 1
             try:

@@ -1,12 +1,21 @@
 """What spreading and masking cost, in processor time beside the batches they act on."""
 
+import json
 import statistics
 import time
 from collections.abc import Callable
+from itertools import islice
 
 import numpy as np
 
-from trimtab.data import RareRows, Shuffle, find_rare_windows, mask_repeats, spread_rare
+from trimtab.data import (
+    RareRows,
+    Shuffle,
+    SpreadBatches,
+    find_rare_windows,
+    mask_repeats,
+    spread_rare,
+)
 
 ROWS, BATCH, LENGTH = 1_000_000, 512, 2_048
 RARE_TOKENS, TIMES = 5_000, 5
@@ -51,10 +60,34 @@ def rows() -> list[list[str]]:
             f"{plan.repeated} of {plan.repeated_before}; {rare.unavoidable} within one row",
             f"{rare.unavoidable}",
         ],
+        [
+            "resumes at random places that continue with the same batches",
+            _resumes(rare),
+            "20 of 20",
+        ],
         ["rows that change places", f"{plan.moved} of {ROWS:,}", "-"],
         [f"finding rare rows, {len(flat):,} tokens", f"{1e9 * find / len(flat):.1f} ns/token", "-"],
         [f"`mask_repeats`, {BATCH} x {LENGTH:,} tokens", f"{1e3 * mask:.0f} ms", "-"],
     ]
+
+
+def _resumes(rare: RareRows) -> str:
+    """Resume with new objects, from a state that went through JSON; compare the next batches."""
+
+    def make() -> SpreadBatches:
+        return spread_rare(Shuffle(ROWS), rare, batch_size=BATCH)
+
+    whole = make()
+    expected = list(whole)
+    equal = 0
+    for stop in np.random.default_rng(1).integers(0, len(expected), size=20).tolist():
+        stopped = make()
+        for _ in islice(stopped, stop):
+            pass
+        resumed = make()
+        resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+        equal += list(resumed) == expected[stop:]
+    return f"{equal} of 20"
 
 
 def _seconds(run: Callable[[], object]) -> float:

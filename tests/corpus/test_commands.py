@@ -27,7 +27,8 @@ def test_a_scan_is_shown_with_its_findings(tmp_path: Path) -> None:
     assert code == 1
     assert shown == text
     assert "duplicate 3 documents occurred before" in shown
-    assert "repeats 1 phrases are repeated 32 times or more, 200 tokens" in shown
+    assert "repeats 1 phrases follow themselves 32 times, 200 tokens" in shown
+    assert "a phrase of 5 tokens" in shown
     assert re.search(r"rare \d+ tokens occur 1 to 9 times", shown)
     code, printed = run("show", out, "--json", "--below", 5)
     facts = json.loads(printed)

@@ -84,6 +84,15 @@ def test_what_cannot_be_spread_is_counted() -> None:
     assert spread(np.arange(12), everywhere, 4, (0,)).repeated == 9
 
 
+def test_rows_are_spread_even_if_all_of_them_have_rare_tokens() -> None:
+    random = np.random.default_rng(5)
+    rows, tokens = np.repeat(np.arange(400), 3), random.permutation(np.repeat(np.arange(240), 5))
+    rare = RareRows.of(rows, tokens, 400)
+    found = spread(random.permutation(400), rare, 10, (0,))
+    assert found.repeated_before - rare.unavoidable > 40
+    assert found.repeated == rare.unavoidable
+
+
 def test_an_order_that_has_no_conflict_is_left_alone() -> None:
     order = np.random.default_rng(4).permutation(50)
     none = RareRows.of(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), 50)

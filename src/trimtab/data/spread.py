@@ -1,15 +1,16 @@
 """The order of an epoch, changed as little as needed so that no batch has a rare token twice.
 
-    for each batch with too much: move a row out, and a row without rare tokens in
-    too much = a rare token twice, or more rare tokens than the even share of a batch
+    for each row that has a rare token in common with another row of its batch, or whose batch has
+    more rare tokens than its even share: let it change places with a row of another batch, if that
+    leaves fewer repeats, or as many and a more even share
 
-A row moves to a random batch in which its tokens do not occur. Rows without rare tokens stay in
-their order, except the few that change places with a moved row.
+Random rows are tried first: as long as rare tokens are rare, one of the first few fits. All other
+rows stay where they are.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +18,18 @@ from numpy.typing import NDArray
 from trimtab.data.rare_rows import Ids, RareRows
 
 _TRIES = 32
-"""Random batches that are tried before all are looked at, from a random one on."""
+"""Random rows that are tried before all are looked at, from a random one on."""
 
-_MAX_LOOKS = 2_000_000
-"""Batches that are looked at in this way in an epoch, about two seconds: where no order helps, the
-search should not last for hours."""
+_MAX_LOOKS = 1_000_000
+"""Rows that are looked at in this way in an epoch, a few seconds: where no order helps, the search
+should not last for hours."""
+
+_PASSES = 4
+"""A row that found no place may find one after others have moved."""
+
+_Tokens = Counter[int]
+_Change = tuple[int, int]
+"""How many repeats, and tokens above the even share, a swap adds; negative is better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,22 +43,27 @@ class SpreadOrder:
     repeated_before: int
     """The same in the order that was given."""
     moved: int
-    """Rows that changed places."""
+    """Rows that changed places with another one."""
 
 
 def spread(order: Ids, rare: RareRows, batch_rows: int, seed: tuple[int, ...]) -> SpreadOrder:
     """Spread the rows with rare tokens over the batches of an order; `seed` decides where to."""
-    plan = _Batches(order, rare, batch_rows)
-    before = plan.repeated()
+    batches = _Batches(order, rare, batch_rows)
+    before = batches.repeated()
     random = np.random.default_rng(seed)
     moved = 0
-    for batch, place in plan.surplus():
-        target = plan.find_target(place, batch, random)
-        if target is not None:
-            plan.swap(place, target)
-            moved += 1
+    for _ in range(_PASSES):
+        swaps = 0
+        for place in batches.misplaced():
+            target = batches.find_target(place, random)
+            if target is not None:
+                batches.swap(place, target)
+                swaps += 1
+        moved += swaps
+        if not swaps:
+            break
     return SpreadOrder(
-        order=plan.order, repeated=plan.repeated(), repeated_before=before, moved=moved
+        order=batches.order, repeated=batches.repeated(), repeated_before=before, moved=moved
     )
 
 
@@ -60,89 +73,89 @@ class _Batches:
     def __init__(self, order: Ids, rare: RareRows, batch_rows: int) -> None:
         self.order = np.array(order, dtype=np.int64)
         self._rows = batch_rows
-        self._num = -(-len(self.order) // batch_rows)
         self._looks = _MAX_LOOKS
-        places = _places(self.order, rare)
-        self._tokens: dict[int, list[int]] = defaultdict(list)
-        for place, token in zip(places.tolist(), rare.tokens.tolist(), strict=True):
+        self._tokens: dict[int, _Tokens] = {}
+        """The rare tokens of the row at each place that has some."""
+        self._counts: dict[int, _Tokens] = {}
+        """Those of each batch."""
+        for place, token in zip(
+            _places(self.order, rare).tolist(), rare.tokens.tolist(), strict=True
+        ):
             if place >= 0:
-                self._tokens[place].append(token)
-        self._counts: dict[int, Counter[int]] = defaultdict(Counter)
-        self._members: dict[int, list[int]] = defaultdict(list)
-        for place in sorted(self._tokens):
-            self._members[place // batch_rows].append(place)
-            self._counts[place // batch_rows].update(self._tokens[place])
-        even = -(-len(rare.tokens) // max(self._num, 1))
+                self._tokens.setdefault(place, Counter())[token] += 1
+                self._counts.setdefault(place // batch_rows, Counter())[token] += 1
+        num_batches = max(-(-len(self.order) // batch_rows), 1)
+        total = sum(tokens.total() for tokens in self._tokens.values())
+        heaviest = max((tokens.total() for tokens in self._tokens.values()), default=0)
         # No order can do better than to give the row with most rare tokens a batch of its own.
-        self._share = max(even, max(map(len, self._tokens.values()), default=0))
+        self._share = max(-(-total // num_batches), heaviest)
 
     def repeated(self) -> int:
         """Occurrences of a token that is in the same batch already."""
         return sum(n - 1 for counts in self._counts.values() for n in counts.values() if n > 1)
 
-    def surplus(self) -> list[tuple[int, int]]:
-        """Batches with a row that should move; of rows that do not go together, the lighter one."""
-        found = []
-        for batch, members in sorted(self._members.items()):
-            seen: set[int] = set()
-            load = 0
-            for place in sorted(members, key=lambda place: -len(self._tokens[place])):
-                tokens = self._tokens[place]
-                if load + len(tokens) > self._share or not seen.isdisjoint(tokens):
-                    found.append((batch, place))
-                else:
-                    load += len(tokens)
-                    seen.update(tokens)
+    def misplaced(self) -> Iterator[int]:
+        """Places of rows that should move, as long as they should; the lightest rows first."""
+        for place in sorted(self._tokens, key=lambda place: (self._tokens[place].total(), place)):
+            if place in self._tokens and (self._is_repeated(place) or self._is_over(place)):
+                yield place
+
+    def _is_repeated(self, place: int) -> bool:
+        """Whether another row of the batch has one of its tokens."""
+        counts = self._counts[place // self._rows]
+        return any(counts[token] > own for token, own in self._tokens[place].items())
+
+    def _is_over(self, place: int) -> bool:
+        return self._counts[place // self._rows].total() > self._share
+
+    def find_target(self, place: int, random: np.random.Generator) -> int | None:
+        """The place to change with; None if no swap is better than none."""
+        best, found = (0, 0), None
+        for target in random.integers(len(self.order), size=_TRIES).tolist():
+            change = self._change(place, target)
+            if change < best:
+                best, found = change, target
+        if found is None:
+            start = int(random.integers(len(self.order)))
+            for step in range(min(len(self.order), self._looks)):
+                self._looks -= 1
+                target = (start + step) % len(self.order)
+                if self._change(place, target) < best:
+                    return target
         return found
 
-    def find_target(self, place: int, batch: int, random: np.random.Generator) -> int | None:
-        """The place of a row without rare tokens in a batch without this row's tokens.
+    def _change(self, place: int, target: int) -> _Change:
+        """What swapping two rows changes."""
+        here, there = place // self._rows, target // self._rows
+        if here == there:
+            return (0, 0)
+        none: _Tokens = Counter()
+        own, other = self._tokens[place], self._tokens.get(target, none)
+        one = self._change_of(here, own, other)
+        two = self._change_of(there, other, own)
+        return (one[0] + two[0], one[1] + two[1])
 
-        None if every batch has one of them, or if the row does no harm where it is.
-        """
-        tokens = set(self._tokens[place])
-        tries = random.integers(self._num, size=_TRIES).tolist()
-        start = int(random.integers(self._num))
-        every = ((start + i) % self._num for i in range(min(self._num, self._looks)))
-        fallback: int | None = None
-        for count, candidate in enumerate(chain(tries, every)):
-            self._looks -= count >= _TRIES
-            if candidate == batch or any(token in self._counts[candidate] for token in tokens):
-                continue
-            target = self._plain_place(candidate, random)
-            if target is None:
-                continue
-            if self._counts[candidate].total() + len(self._tokens[place]) <= self._share:
-                return target
-            fallback = target if fallback is None else fallback
-        return fallback if self._is_repeated(place, batch) else None
-
-    def _is_repeated(self, place: int, batch: int) -> bool:
-        own = Counter(self._tokens[place])
-        return any(self._counts[batch][token] > count for token, count in own.items())
-
-    def _plain_place(self, batch: int, random: np.random.Generator) -> int | None:
-        """A place of the batch whose row has no rare token."""
-        first = batch * self._rows
-        size = min(self._rows, len(self.order) - first)
-        start = int(random.integers(size))
-        for step in range(size):
-            place = first + (start + step) % size
-            if place not in self._tokens:
-                return place
-        return None
+    def _change_of(self, batch: int, out: _Tokens, into: _Tokens) -> _Change:
+        """What a batch changes in which some tokens are replaced by others."""
+        counts = self._counts.get(batch, Counter())
+        repeats = 0
+        for token in out.keys() | into.keys():
+            before = counts[token]
+            after = before - out[token] + into[token]
+            repeats += max(after - 1, 0) - max(before - 1, 0)
+        load = counts.total()
+        after = load - out.total() + into.total()
+        return repeats, max(after - self._share, 0) - max(load - self._share, 0)
 
     def swap(self, place: int, target: int) -> None:
-        """Exchange a row with rare tokens and one without."""
-        old, new = place // self._rows, target // self._rows
+        """Exchange two rows."""
         self.order[[place, target]] = self.order[[target, place]]
-        tokens = self._tokens.pop(place)
-        self._tokens[target] = tokens
-        self._counts[old].subtract(tokens)
-        self._counts[old] += Counter()  # drops zeros
-        self._counts[new].update(tokens)
-        self._members[old].remove(place)
-        self._members[new].append(target)
+        own, other = self._tokens.pop(place), self._tokens.pop(target, None)
+        for tokens, old, new in ((own, place, target), (other, target, place)):
+            if tokens is not None:
+                self._tokens[new] = tokens
+                self._counts[old // self._rows] -= tokens
+                self._counts.setdefault(new // self._rows, Counter()).update(tokens)
 
 
 def _places(order: Ids, rare: RareRows) -> NDArray[np.int64]:

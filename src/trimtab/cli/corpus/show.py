@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from trimtab.corpus import Summary
 
-SHOWN = 5
-"""Examples of each kind that are printed; `--json` has all that are kept."""
+NAMED, SHOWN = 5, 3
+"""Tokens and places of each kind that are printed; `--json` has all that are kept."""
 
 
 def show(
@@ -86,14 +86,17 @@ def _sources(facts: dict[str, Any]) -> "Table":
 
 
 def _findings(facts: dict[str, Any], vocabulary: dict[str, int] | None) -> list[str]:
-    """One line for each kind of finding, with examples."""
+    """One line for each kind of finding, and one for each of its first places."""
     texts = {} if vocabulary is None else {id: token for token, id in vocabulary.items()}
-    rare, duplicates = facts["rare"], facts["duplicates"]
 
     def named(ids: list[int]) -> str:
-        shown = [f"{id} {texts[id]!r}" if id in texts else str(id) for id in ids[:SHOWN]]
-        return ", ".join(shown) + (", ..." if len(ids) > SHOWN else "")
+        shown = [f"{id} {texts[id]!r}" if id in texts else str(id) for id in ids[:NAMED]]
+        return ", ".join(shown) + (", ..." if len(ids) > NAMED else "")
 
+    def places(found: list[dict[str, Any]], what: str) -> list[str]:
+        return [f"           {one['place']}  {what.format(**one)}" for one in found[:SHOWN]]
+
+    rare, again = facts["rare"], facts["duplicates"]
     lines = [
         f"rare       {len(rare['ids']):,} tokens occur 1 to {rare['below'] - 1} times, "
         f"{rare['occurrences']:,} times together: {named(rare['ids'])}",
@@ -102,29 +105,21 @@ def _findings(facts: dict[str, Any], vocabulary: dict[str, int] | None) -> list[
     if facts["out_of_range"]:
         lines.append(f"invalid    {facts['out_of_range']:,} ids are out of range")
     if facts["repeated_runs"]:
-        places = ", ".join(f"{r['place']} ({r['period']})" for r in facts["repeats"][:SHOWN])
-        lines.append(
-            f"repeats    {facts['repeated_runs']:,} phrases are repeated 32 times or more, "
-            f"{facts['repeated_tokens']:,} tokens: {places}"
-        )
-    if duplicates["documents"]:
-        about = "about " if duplicates["kept_share"] < 1 else ""
-        places = ", ".join(
-            f"{d['place']} ({d['count']} times)" for d in duplicates["most_repeated"][:SHOWN]
-        )
-        lines.append(
-            f"duplicate  {about}{duplicates['documents']:,} documents occurred before, "
-            f"{duplicates['tokens']:,} tokens: {places}"
-        )
+        count, tokens = facts["repeated_runs"], facts["repeated_tokens"]
+        lines.append(f"repeats    {count:,} phrases follow themselves 32 times, {tokens:,} tokens")
+        lines += places(facts["repeats"], "a phrase of {period} tokens")
+    if again["documents"]:
+        about = "about " if again["kept_share"] < 1 else ""
+        count, tokens = again["documents"], again["tokens"]
+        lines.append(f"duplicate  {about}{count:,} documents occurred before, {tokens:,} tokens")
+        lines += places(again["most_repeated"], "{count:,} times, {length:,} tokens")
     if facts["long_documents"]:
-        places = ", ".join(f"{d['place']} ({d['tokens']:,})" for d in facts["longest"][:SHOWN])
-        lines.append(
-            f"long       {facts['long_documents']:,} documents have {facts['long_from']:,} tokens "
-            f"or more: {places}"
-        )
+        count, limit = facts["long_documents"], facts["long_from"]
+        lines.append(f"long       {count:,} documents have {limit:,} tokens or more")
+        lines += places(facts["longest"], "{tokens:,} tokens")
     if facts["damaged_documents"]:
-        places = ", ".join(f"{d['place']} ({d['what']})" for d in facts["damaged"][:SHOWN])
-        lines.append(f"damaged    {facts['damaged_documents']:,} documents: {places}")
+        lines.append(f"damaged    {facts['damaged_documents']:,} documents")
+        lines += places(facts["damaged"], "{what}")
     for kind, found in facts.get("damaged_tokens", {}).items():
         count, ids = found["occurrences"], found["ids"]
         lines.append(f"damaged    {count:,} tokens with {kind}: {named(ids)}")
