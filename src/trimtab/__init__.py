@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trimtab.judge import Judge
     from trimtab.live.watch import watch
     from trimtab.policy.incident_report import IncidentReport
+    from trimtab.probes.plan import replay
     from trimtab.readers import read_log
     from trimtab.report.run_report import RunReport
     from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
@@ -43,6 +44,7 @@ __all__ = [
     "__version__",
     "diagnose",
     "read_log",
+    "replay",
     "watch",
 ]
 
@@ -60,6 +62,7 @@ _HOME = {
     "TrimtabError": "trimtab.core.errors",
     "diagnose": "trimtab.diagnosis",
     "read_log": "trimtab.readers",
+    "replay": "trimtab.probes.plan",
     "watch": "trimtab.live.watch",
 }
 """The module of each public name."""

@@ -33,8 +33,8 @@ Numbers = Original | StepResult
 
 def again(question: Question) -> Experiment:
     """Do the steps from the snapshot up to the one in question again, twice."""
-    one = yield Pass(first=question.step, last=question.step)
-    other = yield Pass(first=question.step, last=question.step)
+    one = yield Pass(first=question.start, last=question.step)
+    other = yield Pass(first=question.start, last=question.step)
     pairs = [(a, other.step(a.step)) for a in one.steps]
     if not pairs or any(b is None for _, b in pairs):
         return open_answer(question, "the loop did not do the same steps again")

@@ -45,6 +45,8 @@ _YES: Mapping[str, Mapping[Cause, float]] = {
 }
 """How often the answer is yes, for the causes for which that is not nearly never."""
 
+HARDWARE = (Cause.BIT_FLIP, Cause.BAD_DEVICE, Cause.REPLICAS_OUT_OF_SYNC)
+
 OBSERVED_BY: Mapping[str, tuple[str, ...]] = {
     "again": ("replay_differs", "replays_disagree"),
     "first-nonfinite": ("operation_not_finite",),
@@ -59,7 +61,7 @@ PASSES: Mapping[str, float] = {
     "again": 2,
     "first-nonfinite": 2,  # operations are looked at one by one
     "fp32": 2,
-    "half": 8,
+    "half": 2,  # most passes begin at the step itself
     "earlier": 0.1,  # one step, from a snapshot
     "next": 1,
 }
@@ -116,6 +118,8 @@ def propose(
     if best is not None and gains[best] * PASSES[best] >= MIN_SEPARATION:
         between = " and ".join("something else" if c is None else c.id for c in (first, second))
         return Proposal(experiment=best, reason=f"it tells {between} apart")
+    if first in HARDWARE and "again" not in made:
+        return Proposal(experiment="again", reason="a replay shows whether it is the hardware")
     if first in (Cause.RARE_TOKENS, Cause.HARD_BATCH) and "half" not in made and not is_nonfinite:
         return Proposal(experiment="half", reason="the sequences are not known")
     return None
