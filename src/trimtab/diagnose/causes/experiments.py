@@ -29,6 +29,7 @@ _YES: Mapping[str, Mapping[Cause, float]] = {
     },
     "replays_disagree": {Cause.BAD_DEVICE: OFTEN},
     "operation_not_finite": {Cause.LOGIC_NAN: NEARLY_ALWAYS, Cause.FP16_OVERFLOW: NEARLY_ALWAYS},
+    "logic_not_finite": {Cause.LOGIC_NAN: NEARLY_ALWAYS},
     "finite_in_fp32": {Cause.FP16_OVERFLOW: NEARLY_ALWAYS},
     "sequences_at_fault": {
         **_BATCHES,
@@ -49,7 +50,7 @@ HARDWARE = (Cause.BIT_FLIP, Cause.BAD_DEVICE, Cause.REPLICAS_OUT_OF_SYNC)
 
 OBSERVED_BY: Mapping[str, tuple[str, ...]] = {
     "again": ("replay_differs", "replays_disagree"),
-    "first-nonfinite": ("operation_not_finite",),
+    "first-nonfinite": ("operation_not_finite", "logic_not_finite"),
     "fp32": ("finite_in_fp32",),
     "half": ("sequences_at_fault",),
     "earlier": ("batch_at_fault",),
