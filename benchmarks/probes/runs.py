@@ -22,11 +22,11 @@ from trimtab.lab.trainer.intervention import Base, Intervention
 from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.lab.trainer.train import train
 
-STEPS = 440
-"""The onset lies between steps 185 and 273."""
+STEPS = 320
+"""The onset lies between steps 134 and 198."""
 
-AFTER = {"F04": 120, "F09": 160, "F10": 160, "F11": 140}
-DEFAULT_AFTER = 48
+AFTER = {"F04": 100, "F09": 120, "F10": 120, "F11": 100}
+DEFAULT_AFTER = 32
 """Steps after the onset at which a run ends: slow faults take their time."""
 
 _CONFIG = Config()
@@ -48,7 +48,8 @@ def measure(kind: str, seed: int, intervention: Intervention | None = None) -> d
             truth = {key: value for part in truths for key, value in part.items()}
         else:
             truth = _train(scenario, folder, intervention)
-        return read(folder, scenario) | {"truth": truth, "onset": scenario.onset}
+        onset = scenario.onset if intervention is None else intervention.onset
+        return read(folder, onset) | {"truth": truth, "onset": onset}
 
 
 def _on_rank(rank: int, scenario: Scenario, folder: Path) -> dict[str, Any]:
@@ -67,7 +68,8 @@ def _train(scenario: Scenario, folder: Path, planted: Intervention | None) -> di
     stop, is_resumed = scenario.stop, False
     if stop is not None:
         config = dataclasses.replace(config, checkpoint_steps=stop)
-    end = scenario.onset + AFTER.get(scenario.kind, DEFAULT_AFTER)
+    onset = scenario.onset if planted is None else planted.onset
+    end = onset + AFTER.get(scenario.kind, DEFAULT_AFTER)
 
     def on_step(done: int, loss: Tensor) -> None:
         if done >= end or (done == stop and not is_resumed):
@@ -88,15 +90,15 @@ def _train(scenario: Scenario, folder: Path, planted: Intervention | None) -> di
     return {} if intervention is None else intervention.truth
 
 
-def read(folder: Path, scenario: Scenario) -> dict[str, Any]:
+def read(folder: Path, onset: int) -> dict[str, Any]:
     """The cause of the first incident at or after the onset, with and without the answers."""
     source = read_run(RunDirectory(folder))
     answers = [event for event in source.block.events if event.kind == PROBE_ANSWER]
     events = tuple(event for event in source.block.events if event.kind != PROBE_ANSWER)
     without = dataclasses.replace(source, block=dataclasses.replace(source.block, events=events))
     return {
-        "with": cause_of(source, folder, scenario),
-        "without": cause_of(without, folder, scenario),
+        "with": cause_of(source, folder, onset),
+        "without": cause_of(without, folder, onset),
         "answers": [{name: event.facts.get(name) for name in _KEPT} for event in answers],
         "step_seconds": _median_step(source),
     }
@@ -105,7 +107,7 @@ def read(folder: Path, scenario: Scenario) -> dict[str, Any]:
 _KEPT = ("probe", "about", "answer", "sentence", "facts", "steps", "seconds")
 
 
-def cause_of(source: Source, folder: Path, scenario: Scenario) -> str | None:
+def cause_of(source: Source, folder: Path, onset: int) -> str | None:
     """The cause that is named first; None without an incident, "" without a cause."""
     made = make_judge(Config())
     made.judge.update(source.block)
@@ -113,7 +115,7 @@ def cause_of(source: Source, folder: Path, scenario: Scenario) -> str | None:
     report = build_report(made, source, name=str(folder))
     for one in report.incidents:
         incident = one.incident
-        if incident.onset.step < scenario.onset - _SLACK_STEPS:
+        if incident.onset.step < onset - _SLACK_STEPS:
             continue
         if HARMLESS.issuperset(incident.symptoms):
             continue

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trimtab.live.watch import watch
     from trimtab.policy.incident_report import IncidentReport
     from trimtab.preflight.run import preflight
+    from trimtab.probes.plan import replay
     from trimtab.readers import read_log
     from trimtab.report.run_report import RunReport
     from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
@@ -46,6 +47,7 @@ __all__ = [
     "diagnose",
     "preflight",
     "read_log",
+    "replay",
     "watch",
 ]
 
@@ -64,6 +66,7 @@ _HOME = {
     "diagnose": "trimtab.diagnosis",
     "preflight": "trimtab.preflight.run",
     "read_log": "trimtab.readers",
+    "replay": "trimtab.probes.plan",
     "watch": "trimtab.live.watch",
 }
 """The module of each public name."""

@@ -14,6 +14,7 @@ from trimtab.cli.commands.diagnose import diagnose
 from trimtab.cli.commands.follow import follow
 from trimtab.cli.commands.note import note
 from trimtab.cli.commands.preflight import preflight
+from trimtab.cli.commands.probe import probe
 from trimtab.cli.commands.report import report
 from trimtab.cli.commands.run import run
 from trimtab.cli.commands.serve import serve
@@ -40,6 +41,7 @@ app.command(cls=CommandWithPlugins)(ship)
 app.command()(note)
 app.command()(run)
 app.command()(approve)
+app.command()(probe)
 app.command()(decline)
 app.command(cls=CommandWithPlugins)(checkpoints)
 app.command()(demo)

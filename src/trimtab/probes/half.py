@@ -118,4 +118,5 @@ class _Search:
 
 
 def _pass(step: int, kept: tuple[Row, ...], others: tuple[int, ...]) -> Pass:
-    return Pass(first=step, last=step, rows=Rows(kept=kept, healthy=others))
+    rows = Rows(kept=kept, healthy=others)
+    return Pass(first=step, last=step, starts_at_step=True, rows=rows)

@@ -11,6 +11,10 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+MARGIN_STEPS = 3
+"""Steps before the step in question at which the run was still healthy. Source: sharp onsets are
+judged 0 to 3 steps late."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Original:
@@ -50,6 +54,12 @@ class Question:
         """The newest snapshot from which the step can be done again."""
         older = [slot for slot in self.slots if slot <= self.step]
         return older[-1] if older else None
+
+    @property
+    def start(self) -> int:
+        """Where a replay begins: a snapshot with a margin, because onsets are dated late."""
+        older = [slot for slot in self.slots if slot <= self.step - MARGIN_STEPS]
+        return older[-1] if older else self.step
 
     def original(self, step: int) -> Original | None:
         """A step as it was; None if it is not known."""
@@ -94,6 +104,9 @@ class Pass:
     """The run is restored to the newest snapshot at or before this step."""
     last: int
     """The last step that is done; the changes below are made at it."""
+    starts_at_step: bool = False
+    """Whether it begins at the step in question, from the state with which an earlier pass of the
+    experiment came there: no steps are done again to get there."""
     positions: tuple[int, ...] | None = None
     """The batches that it gets; None: its own."""
     rows: Rows | None = None

@@ -37,7 +37,7 @@ def fp32(question: Question) -> Experiment:
     """Do the step as it was, then without autocast."""
     step = question.step
     usual = (yield Pass(first=step, last=step)).last
-    whole = (yield Pass(first=step, last=step, without_autocast=True)).last
+    whole = (yield Pass(first=step, last=step, starts_at_step=True, without_autocast=True)).last
     if usual is None or whole is None:
         return open_answer(question, "the step was not done again")
     facts = {"loss": usual.loss, "loss_in_fp32": whole.loss}

@@ -29,6 +29,7 @@ _YES: Mapping[str, Mapping[Cause, float]] = {
     },
     "replays_disagree": {Cause.BAD_DEVICE: OFTEN},
     "operation_not_finite": {Cause.LOGIC_NAN: NEARLY_ALWAYS, Cause.FP16_OVERFLOW: NEARLY_ALWAYS},
+    "logic_not_finite": {Cause.LOGIC_NAN: NEARLY_ALWAYS},
     "finite_in_fp32": {Cause.FP16_OVERFLOW: NEARLY_ALWAYS},
     "sequences_at_fault": {
         **_BATCHES,
@@ -45,9 +46,11 @@ _YES: Mapping[str, Mapping[Cause, float]] = {
 }
 """How often the answer is yes, for the causes for which that is not nearly never."""
 
+HARDWARE = (Cause.BIT_FLIP, Cause.BAD_DEVICE, Cause.REPLICAS_OUT_OF_SYNC)
+
 OBSERVED_BY: Mapping[str, tuple[str, ...]] = {
     "again": ("replay_differs", "replays_disagree"),
-    "first-nonfinite": ("operation_not_finite",),
+    "first-nonfinite": ("operation_not_finite", "logic_not_finite"),
     "fp32": ("finite_in_fp32",),
     "half": ("sequences_at_fault",),
     "earlier": ("batch_at_fault",),
@@ -59,7 +62,7 @@ PASSES: Mapping[str, float] = {
     "again": 2,
     "first-nonfinite": 2,  # operations are looked at one by one
     "fp32": 2,
-    "half": 8,
+    "half": 2,  # most passes begin at the step itself
     "earlier": 0.1,  # one step, from a snapshot
     "next": 1,
 }
@@ -116,6 +119,8 @@ def propose(
     if best is not None and gains[best] * PASSES[best] >= MIN_SEPARATION:
         between = " and ".join("something else" if c is None else c.id for c in (first, second))
         return Proposal(experiment=best, reason=f"it tells {between} apart")
+    if first in HARDWARE and "again" not in made:
+        return Proposal(experiment="again", reason="a replay shows whether it is the hardware")
     if first in (Cause.RARE_TOKENS, Cause.HARD_BATCH) and "half" not in made and not is_nonfinite:
         return Proposal(experiment="half", reason="the sequences are not known")
     return None

@@ -136,11 +136,6 @@ class RunRecorder:
         return self._judge.incidents
 
     @property
-    def last_step(self) -> int:
-        """The last step that was recorded."""
-        return self._last_step
-
-    @property
     def attempt(self) -> int:
         """The present attempt."""
         return self._attempt

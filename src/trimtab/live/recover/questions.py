@@ -68,7 +68,8 @@ class Answers:
                 "steps": cost["steps"],
                 "seconds": round(float(cost["seconds"]), 3),
             }
-            recorder.event(PROBE_ANSWER, recorder.last_step, facts)
+            last = recorder.recent[-1].step if recorder.recent else question.step
+            recorder.event(PROBE_ANSWER, last, facts)
             log.warning(
                 "trimtab: experiment %s on step %d (%d steps done again): %s",
                 question.experiment,

@@ -69,6 +69,9 @@ class _Running:
     results: list[StepResult] = field(default_factory=list)
     num_rows: tuple[int, int] = (0, 0)
     num_steps: int = 0
+    at_step: Snapshot = field(default_factory=Snapshot)
+    """The state before the step in question, once a pass has come there."""
+    at_step_bookmark: Bookmark | None = None
     changes: ExitStack = field(default_factory=ExitStack)
     """What is different in the present step."""
     found: dict[str, Any] = field(default_factory=dict)
@@ -231,6 +234,11 @@ class Replay:
     def _begin_pass(self, running: _Running) -> None:
         current = running.current
         running.results, running.found = [], {}
+        bookmark = running.at_step_bookmark
+        if current.starts_at_step and bookmark is not None:
+            self._return(running.at_step, bookmark.position)
+            running.at_step.put_random_state()
+            return
         slot, problem = self._snapshots.find(current.first)
         if slot is None or slot.step > current.last:
             why = problem or "there is nothing to do again"
@@ -242,6 +250,10 @@ class Replay:
 
     def _serve(self, running: _Running) -> Step | None:
         number, current = self._monitor.next_step, running.current
+        is_usual = current.lr_factor == 1.0 and running.at_step_bookmark is None
+        if number == running.question.step and is_usual:
+            running.at_step.take(self._state, number)
+            running.at_step_bookmark = self._tape.bookmark()
         step = Step(number=number, source=self._tape, size=self._accumulate, is_probe=True)
         if not step.load():
             return None

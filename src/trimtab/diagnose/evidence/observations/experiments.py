@@ -33,6 +33,13 @@ def operation_not_finite(first_nonfinite_answer: Mapping[str, Any]) -> Seen | No
     return _seen(first_nonfinite_answer, ("operation",), ("weights", "finite"))
 
 
+@observation("An operation makes NaN or infinity of finite inputs, and not in fp16", source=_SOURCE)
+def logic_not_finite(first_nonfinite_answer: Mapping[str, Any], dtype: str) -> Seen | None:
+    """Was the operation found where the range of numbers does not explain it?"""
+    seen = _seen(first_nonfinite_answer, ("operation",), ("weights", "finite"))
+    return None if seen is None else Seen(seen.yes and dtype != "fp16", seen.text)
+
+
 @observation("The step is finite without autocast", source=_SOURCE)
 def finite_in_fp32(fp32_answer: Mapping[str, Any]) -> Seen | None:
     """Does a number leave the range of the low precision?"""

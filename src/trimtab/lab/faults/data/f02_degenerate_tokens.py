@@ -60,6 +60,7 @@ class DegenerateTokens(Intervention):
     def _replace_rows(self, batch: Batch, rarest: Any, repeats: bool) -> Batch:
         rows, length = batch.tokens.shape
         count = max(1, round(self.strength * rows))
+        self.truth["rows"] = count
         random = np.random.default_rng([self.seed, batch.position])
         if repeats:
             phrase = random.choice(rarest, size=int(random.integers(1, _LONGEST_PHRASE + 1)))

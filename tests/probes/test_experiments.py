@@ -1,0 +1,242 @@
+"""What experiments answer, in loops with a planted fault."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.live.recover.loops import plain_run
+from tests.probes.loops import answers_of, drive
+from tests.restore.loops import FEATURES, Run, batches, same_run
+from torch import nn
+
+import trimtab
+from trimtab.core.block import Event
+from trimtab.core.causes import Cause
+from trimtab.diagnose.causes.experiments import HARDWARE, experiment_weights, propose
+from trimtab.diagnose.causes.ranking import Ranking, rank
+from trimtab.diagnose.evidence.check import CheckResult, Outcome
+from trimtab.probes.first_nonfinite import NonfiniteFinder
+from trimtab.probes.precision import without_autocast
+from trimtab.probes.rows import keep_rows, num_rows
+
+BAD = 40
+"""The step with the fault."""
+
+
+def ask(run: Run, folder: Path, experiment: str, **options: Any) -> Event:
+    drive(run, folder, BAD + 6, probes={BAD + 3: (experiment, 3)}, **options)
+    [answer] = answers_of(folder)
+    return answer
+
+
+def with_odd_rows(*rows: int) -> Run:
+    data = batches(400, size=8)
+    inputs, targets = data[BAD]
+    inputs, targets = inputs.clone(), targets.clone()
+    for row in rows:
+        inputs[row] *= 30
+        targets[row] *= -30
+    data[BAD] = (inputs, targets)
+    return plain_run(loader=data)
+
+
+def test_half_names_the_sequences(tmp_path: Path) -> None:
+    answer = ask(with_odd_rows(2, 5), tmp_path, "half")
+    assert answer.facts["answer"] == "sequences"
+    assert answer.facts["facts"]["rows"] == [[BAD, 0, 2], [BAD, 0, 5]]
+
+
+@pytest.mark.parametrize("experiment", ["earlier", "next", "reference"])
+def test_an_odd_batch_is_told_from_an_odd_state(experiment: str, tmp_path: Path) -> None:
+    assert ask(with_odd_rows(1), tmp_path, experiment).facts["answer"] == "batch"
+
+
+class Planted(nn.Module):
+    """Gives NaN at one step of the loop."""
+
+    def __init__(self, make: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.is_bad = False
+        self.make = make
+        self.scale = nn.Parameter(torch.ones(FEATURES))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * self.scale
+        return x + self.make(x) if self.is_bad else x
+
+
+def planted_run(make: Callable[[torch.Tensor], torch.Tensor]) -> tuple[Run, Planted]:
+    run = plain_run()
+    planted = Planted(make)
+    run.model = nn.Sequential(planted, nn.Linear(FEATURES, 1))
+    run.optimizers = [torch.optim.AdamW(run.model.parameters(), lr=1e-2)]
+    return run, planted
+
+
+@pytest.mark.parametrize(
+    ("make", "operation", "phase"),
+    [
+        (lambda x: (x * 0).log(), "log", "forward"),
+        (lambda x: (x * 0).abs().sqrt(), "SqrtBackward0", "backward"),
+    ],
+)
+def test_module_and_operation_of_a_nan_are_named(
+    make: Callable[[torch.Tensor], torch.Tensor], operation: str, phase: str, tmp_path: Path
+) -> None:
+    run, planted = planted_run(make)
+
+    def plant(guard: Any, step: Any) -> None:
+        planted.is_bad = step.number == BAD
+
+    answer = ask(run, tmp_path, "first-nonfinite", on_step=plant)
+    assert answer.facts["answer"] == "operation"
+    found = answer.facts["facts"]
+    assert found["module"] == "0"
+    assert operation in found["operation"]
+    assert found["phase"] == phase
+
+
+def test_a_number_that_changed_once_is_hardware(tmp_path: Path) -> None:
+    run = plain_run()
+    weight = next(run.model.parameters())
+    was_flipped: list[bool] = []
+
+    def flip(guard: Any, step: Any) -> None:
+        if step.number == BAD and not was_flipped:
+            was_flipped.append(True)
+            with torch.no_grad():
+                weight.view(-1)[3] += 50.0
+
+    answer = ask(run, tmp_path, "again", on_step=flip)
+    assert answer.facts["answer"] == "hardware"
+    assert answer.facts["facts"]["first"] == BAD
+
+
+def test_weights_that_differ_from_their_replay_are_corrupted(tmp_path: Path) -> None:
+    run = plain_run()
+    weight = run.model.get_parameter("inner.weight")
+    was_flipped: list[bool] = []
+
+    def flip(guard: Any, step: Any) -> None:
+        if step.number == BAD and not was_flipped:
+            was_flipped.append(True)
+            with torch.no_grad():
+                weight.view(-1)[3] += 50.0
+
+    answer = ask(run, tmp_path, "restore-check", on_step=flip)
+    assert answer.facts["answer"] == "corrupted"
+    assert answer.facts["facts"]["tensor"] == "inner.weight"
+
+
+def test_an_overflow_of_fp16_is_finite_without_autocast(tmp_path: Path) -> None:
+    run = plain_run()
+
+    class Loud(nn.Module):
+        is_bad = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(FEATURES, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", dtype=torch.float16):
+                x = x * 3e5 if self.is_bad else x
+                out: torch.Tensor = self.linear(x)
+                return out
+
+    run.model = loud = Loud()
+    run.optimizers = [torch.optim.AdamW(run.model.parameters(), lr=1e-2)]
+
+    def plant(guard: Any, step: Any) -> None:
+        loud.is_bad = step.number == BAD
+
+    assert ask(run, tmp_path, "fp32", on_step=plant).facts["answer"] == "precision"
+
+
+def test_autocast_works_again_afterwards() -> None:
+    linear = nn.Linear(4, 4)
+    with without_autocast(), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert linear(torch.ones(1, 4)).dtype is torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert linear(torch.ones(1, 4)).dtype is torch.bfloat16
+
+
+def test_a_full_mask_is_named_and_a_causal_one_is_not() -> None:
+    class Attend(nn.Module):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return x.masked_fill(mask, float("-inf")).softmax(-1)
+
+    causal = torch.ones(4, 4, dtype=torch.bool).triu(1)
+    model, found = Attend(), dict[str, Any]()
+    with NonfiniteFinder(model, found):
+        model(torch.randn(4, 4), causal)
+    assert found == {}
+    with NonfiniteFinder(model, found):
+        model(torch.randn(4, 4), torch.ones(4, 4, dtype=torch.bool))
+    assert found["operation"] == "_softmax"
+
+
+def test_rows_are_exchanged_in_every_tensor_of_a_batch() -> None:
+    batch = {"x": torch.ones(4, 3), "y": torch.ones(4), "scale": torch.tensor(2.0)}
+    other = {"x": torch.zeros(4, 3), "y": torch.zeros(4), "scale": torch.tensor(3.0)}
+    mixed = keep_rows(batch, other, [1, 3])
+    assert num_rows(batch) == 4
+    assert mixed["x"].sum(1).tolist() == [0, 3, 0, 3]
+    assert mixed["y"].tolist() == [0, 1, 0, 1]
+    assert mixed["scale"] == 2.0
+    assert batch["x"].sum() == 12  # the batch itself is as it was
+
+
+def ranked(**answers: Outcome) -> Ranking:
+    results = {
+        name: CheckResult(signal="", outcome=outcome, observation="")
+        for name, outcome in answers.items()
+    }
+    return rank(results, experiment_weights())
+
+
+def test_the_experiment_that_separates_the_first_two_causes_is_proposed() -> None:
+    ranking = ranked(gradient_huge=Outcome.YES)
+    proposed = propose(ranking, is_nonfinite=False, is_half_precision=False, made=())
+    assert proposed is not None
+    assert proposed.experiment == "again"
+    assert ranking.first.cause is Cause.BAD_DEVICE
+    nonfinite = propose(ranking, is_nonfinite=True, is_half_precision=False, made=())
+    assert nonfinite is not None
+    assert nonfinite.experiment == "first-nonfinite"
+
+
+def test_an_answer_is_evidence_like_any_other() -> None:
+    before = ranked(gradient_huge=Outcome.YES).first
+    after = ranked(gradient_huge=Outcome.YES, replay_differs=Outcome.NO).first
+    assert before.cause is Cause.BAD_DEVICE
+    assert after.cause not in HARDWARE
+
+
+def test_a_new_user_reads_module_and_operation_in_the_post_mortem(tmp_path: Path) -> None:
+    run, planted = planted_run(lambda x: (x * 0) / (x * 0))
+
+    def plant(guard: Any, step: Any) -> None:
+        planted.is_bad = step.data_position == BAD
+
+    straight, unprobed = planted_run(lambda x: (x * 0) / (x * 0))
+
+    def plant_too(guard: Any, step: Any) -> None:
+        unprobed.is_bad = step.data_position == BAD
+
+    run.losses.clear()
+    settings = {"ladder.enabled": True}
+    drive(run, tmp_path / "probed", 80, on_step=plant, settings=settings)
+    without = {**settings, "probes.enabled": False}
+    drive(straight, tmp_path / "straight", 80, on_step=plant_too, settings=without)
+    [page] = (tmp_path / "probed").glob("trimtab/incidents/*/postmortem.md")
+    text = page.read_text()
+    assert "Verified by experiment (first-nonfinite" in text
+    assert "div gives NaN from finite inputs in the forward pass of 0" in text.replace("\\", "")
+    plan = trimtab.replay(tmp_path / "probed")
+    assert "first-nonfinite" in plan.answers
+    assert BAD in plan.positions
+    del run.losses[BAD], straight.losses[BAD]  # NaN is not equal to itself
+    same_run(straight, run)
