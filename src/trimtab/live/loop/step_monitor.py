@@ -181,8 +181,7 @@ class StepMonitor:
                     sync.drain()
             with self.shields.host.guarding("end of the journal"):
                 sync.recorder.close(how)
-            failed = self.shields.failed
-            more = f"; FAILED: {', '.join(failed)}" if failed else ""
+            more = f"; FAILED: {', '.join(failed)}" if (failed := self.shields.failed) else ""
             log.info("trimtab: closed (%s): %s%s", how, sync.recorder.summary(), more)
         if self._exit_hooks is not None:
             self._exit_hooks.remove()
