@@ -163,9 +163,17 @@ def read_source(
     return source
 
 
-def read_run(run: RunDirectory, progress: Callable[[int, int], None] | None = None) -> Source:
-    """Read a run directory; what its journal has lost is in the notes."""
-    reading = read_journal(run, progress=progress)
+def read_run(
+    run: RunDirectory,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    find_damage: bool = True,
+) -> Source:
+    """Read a run directory; what its journal has lost is in the notes.
+
+    A journal that is larger than memory is read only in part without `find_damage`.
+    """
+    reading = read_journal(run, progress=progress, find_damage=find_damage)
     notes = [f"{damage.file}: {damage.sentence}" for damage in reading.damage]
     if reading.dropped:
         notes.append(

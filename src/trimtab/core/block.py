@@ -12,56 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from trimtab.core.column import BoolArray, Column, FloatArray, IntArray
 from trimtab.core.signals import Quality
+from trimtab.core.stored_columns import StoredColumns
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
+__all__ = ["NO_POSITION", "Block", "BoolArray", "Column", "Event", "FloatArray", "IntArray"]
 
 NO_POSITION = -1
 """The data position of a record whose batch is not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One signal over a block."""
-
-    values: FloatArray
-    """The recorded numbers; NaN where nothing was recorded."""
-
-    present: BoolArray
-    """True where a value was recorded, finite or not."""
-
-    @classmethod
-    def missing(cls, length: int) -> Column:
-        """A column without any recorded value."""
-        return cls(np.full(length, np.nan), np.zeros(length, dtype=np.bool_))
-
-    @classmethod
-    def complete(cls, values: FloatArray) -> Column:
-        """A column in which every value was recorded."""
-        # A broadcast mask takes no memory: most columns of a long run are complete.
-        return cls(values, np.broadcast_to(np.True_, values.shape))
-
-    @property
-    def recorded(self) -> bool:
-        """Whether any value was recorded."""
-        return bool(self.present.any())
-
-    @property
-    def finite(self) -> BoolArray:
-        """True where a finite value was recorded."""
-        return self.present & np.isfinite(self.values)
-
-    @property
-    def nonfinite(self) -> BoolArray:
-        """True where NaN or an infinity was recorded; missing is not non-finite."""
-        return self.present & ~np.isfinite(self.values)
-
-    def __getitem__(self, rows: slice) -> Column:
-        return Column(self.values[rows], self.present[rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +53,13 @@ class Block:
         for name, axis in axes.items():
             if len(axis) != length:
                 raise ValueError(f"{name} has {len(axis)} entries, tick has {length}")
-        for name, column in self.columns.items():
-            if len(column.values) != length or len(column.present) != length:
-                raise ValueError(f"column {name!r} does not have {length} entries")
+        if isinstance(self.columns, StoredColumns):
+            if self.columns.length != length:
+                raise ValueError(f"the columns have {self.columns.length} entries, not {length}")
+        else:
+            for name, column in self.columns.items():
+                if len(column.values) != length or len(column.present) != length:
+                    raise ValueError(f"column {name!r} does not have {length} entries")
         if length > 1 and not (np.diff(self.tick) > 0).all():
             raise ValueError("ticks must rise from record to record")
 
@@ -166,7 +129,7 @@ class Block:
             tick=self.tick[start:stop],
             attempt=self.attempt[start:stop],
             data_position=self.data_position[start:stop],
-            columns={name: column[start:stop] for name, column in self.columns.items()},
+            columns=_cut(self.columns, start, stop),
             qualities=self.qualities,
             events=self._events_between(start, stop),
         )
@@ -196,6 +159,12 @@ class Block:
         after = self.tick[start - 1] if start else np.iinfo(np.int64).min
         until = self.tick[stop - 1] if stop < len(self) else np.iinfo(np.int64).max
         return tuple(event for event in self.events if after < event.tick <= until)
+
+
+def _cut(columns: Mapping[str, Column], start: int, stop: int) -> Mapping[str, Column]:
+    if isinstance(columns, StoredColumns):
+        return columns.cut(start, stop)
+    return {name: column[start:stop] for name, column in columns.items()}
 
 
 def _join(columns: Sequence[Column]) -> Column:

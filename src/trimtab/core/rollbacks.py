@@ -9,12 +9,13 @@ before the first record of each new attempt.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from trimtab.core.block import Block, BoolArray, Column, Event
+from trimtab.core.stored_columns import StoredColumns
 
 RECOVERY = "recovery"
 """The event of a run that can go back; `oldest_steps` says how far."""
@@ -78,5 +79,11 @@ def _select(run: Block, rows: BoolArray) -> Block:
         tick=run.tick[rows],
         attempt=run.attempt[rows],
         data_position=run.data_position[rows],
-        columns={n: Column(c.values[rows], c.present[rows]) for n, c in run.columns.items()},
+        columns=_select_columns(run.columns, rows),
     )
+
+
+def _select_columns(columns: Mapping[str, Column], rows: BoolArray) -> Mapping[str, Column]:
+    if isinstance(columns, StoredColumns):
+        return columns.select(rows)
+    return {name: Column(c.values[rows], c.present[rows]) for name, c in columns.items()}

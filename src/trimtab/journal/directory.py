@@ -3,6 +3,7 @@
 <run>/trimtab/
     manifest.json                  config, versions, seeds: what the run was
     journal/                       the records and events
+    judge.json                     what the judge knew a while ago, for a resume
     notes.log                      notes that people added
     quarantine.jsonl               data positions that are passed over
     incidents/0001-step-000312/    one folder per incident

@@ -52,7 +52,7 @@ class LiveView:
         self._num_records += len(block)
         discarded = block.column(DISCARDED)
         self._num_discarded += int((discarded.values[discarded.present] > 0).sum())
-        joined = Block.concat([self._recent, block])
+        joined = Block.concat([self._recent, block[max(len(block) - KEPT_RECORDS, 0) :]])
         self._recent = joined[max(len(joined) - KEPT_RECORDS, 0) :]
         for name in (*_SHOWN, CLOCK):
             column = block.column(name)

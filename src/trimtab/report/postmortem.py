@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trimtab.core.block import Column
 from trimtab.core.signals import (
     GRAD_NORM,
     LOSS,
@@ -129,15 +130,17 @@ def _evidence(report: IncidentReport, run: "RunReport") -> Iterator[str]:
     yield from _findings(report, run)
     yield from _layers(report)
     yield ""
-    names = [name for name in _SHOWN if run.block.column(name).recorded]
+    onset = run.block.row_of(report.incident.onset.tick)
+    start = max(onset + _OFFSETS[0], 0)
+    near = run.block[start : onset + _OFFSETS[-1] + 1]
+    names = [name for name in _SHOWN if near.column(name).recorded]
     yield f"| step | {' | '.join(names)} |"
     yield f"| ---: |{' ---: |' * len(names)}"
-    onset = run.block.row_of(report.incident.onset.tick)
-    for row in (onset + offset for offset in _OFFSETS):
-        if 0 <= row < len(run.block):
-            cells = (_value(run, name, row) for name in names)
-            mark = " (onset)" if row == onset else ""
-            yield f"| {run.block.step[row]}{mark} | {' | '.join(cells)} |"
+    for row in (onset + offset - start for offset in _OFFSETS):
+        if 0 <= row < len(near):
+            cells = (_value(near.column(name), row) for name in names)
+            mark = " (onset)" if row == onset - start else ""
+            yield f"| {near.step[row]}{mark} | {' | '.join(cells)} |"
 
 
 def _findings(report: IncidentReport, run: "RunReport") -> Iterator[str]:
@@ -174,8 +177,7 @@ def _layers(report: IncidentReport) -> Iterator[str]:
         yield f"| {signal} | {number(layer.before)} | {number(layer.after)} |"
 
 
-def _value(run: "RunReport", name: str, row: int) -> str:
-    column = run.block.column(name)
+def _value(column: Column, row: int) -> str:
     return number(float(column.values[row])) if column.present[row] else ""
 
 

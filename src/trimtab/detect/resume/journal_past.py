@@ -147,14 +147,21 @@ class JournalPast:
 
 def _rows_near(block: Block, step: int) -> IntArray:
     """The rows that led to `step`, and those with which the same attempt went on from there."""
-    before = np.flatnonzero(block.step < step)
-    last = before[block.step[before] == block.step[before].max()][-1] if len(before) else -1
-    rows = np.arange(len(block))
+    # Masks and no copies: a long run has millions of rows.
+    is_before = block.step < step
+    if is_before.any():
+        newest = block.step.max(where=is_before, initial=np.iinfo(np.int64).min)
+        last = int(np.flatnonzero(block.step == newest)[-1])
+    else:
+        last = -1
     resumes = [e.tick for e in block.events if e.kind == "resume" and e.tick > block.tick[last]]
     stop = block.row_of(min(resumes)) if resumes and last >= 0 else len(block)
-    led_here = (rows <= last) & (block.step < step) & (block.step >= step - STEPS_BEFORE)
-    went_on = (rows > last) & (rows < stop) & (block.step >= step)
-    return np.flatnonzero(led_here | (went_on & (block.step < step + STEPS_AFTER)))
+    is_near = is_before & (block.step >= step - STEPS_BEFORE)
+    is_near[last + 1 :] = False
+    is_after = (block.step >= step) & (block.step < step + STEPS_AFTER)
+    is_after[: last + 1] = False
+    is_after[stop:] = False
+    return np.flatnonzero(is_near | is_after)
 
 
 def facts_of(event: Event) -> Facts | None:

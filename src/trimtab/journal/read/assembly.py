@@ -1,7 +1,8 @@
 """Assembles the segments of a journal into one block.
 
 The columns are allocated once, for all files, and each file is read straight into its rows: a
-journal of a million records is not copied after reading.
+journal of a million records is not copied after reading. The columns of a journal that is too large
+for that stay in its files (segment_columns.py); each value is read once to find damage.
 """
 
 import os
@@ -13,12 +14,18 @@ import numpy as np
 
 from trimtab.core.block import Block, BoolArray, Column, Event, FloatArray, IntArray
 from trimtab.core.signals import Quality
+from trimtab.core.stored_columns import StoredColumns
 from trimtab.journal.format.damage import Damage, DamageKind
 from trimtab.journal.format.header import AXES
 from trimtab.journal.read.segment import ColumnTarget, ReadLosses, Segment
+from trimtab.journal.read.segment_columns import SegmentColumns
 
 Progress = Callable[[int, int], None]
 """Called with the number of files read so far and the number of all files."""
+
+MAX_BYTES = 2**28
+"""Columns that together are larger than this stay on disk. A page, a report and a judge together
+need a few columns at a time, and fit into 500 MB beside the axes of 5,000,000 records."""
 
 _THREADS = min(4, os.cpu_count() or 1)
 """Reading and checksums release the GIL, so two cores take half the time of one."""
@@ -29,7 +36,8 @@ class _Table:
     """The columns of all segments, while they are being filled."""
 
     axes: IntArray
-    values: FloatArray
+    values: FloatArray | None
+    """None if the columns stay on disk."""
     present: dict[str, BoolArray]
     """Only for signals that are not recorded in every row."""
     names: list[str]
@@ -44,8 +52,12 @@ def assemble(
     events: Sequence[Event] = (),
     qualities: Mapping[str, Quality] | None = None,
     progress: Progress | None = None,
+    find_damage: bool = True,
 ) -> tuple[Block, list[Damage]]:
-    """The records of the segments by rising tick, and the damage found while reading."""
+    """The records of the segments by rising tick, and the damage found while reading.
+
+    Without `find_damage`, columns that stay on disk are not read here.
+    """
     table = _allocate(segments, signals)
     ends = np.cumsum([segment.rows for segment in segments], dtype=np.int64)
     spans = [
@@ -53,19 +65,24 @@ def assemble(
         for segment, end in zip(segments, ends, strict=True)
     ]
     damage: list[Damage] = []
+    fill = _fill if table.values is not None or find_damage else _fill_axes
     with ThreadPoolExecutor(_THREADS) as pool:
         jobs = list(zip(segments, spans, strict=True))
         try:
-            filled = pool.map(lambda job: _fill(table, *job), jobs)
+            filled = pool.map(lambda job: fill(table, *job), jobs)
         except RuntimeError:  # a program that ends starts no threads any more
-            filled = (_fill(table, *job) for job in jobs)
+            filled = (fill(table, *job) for job in jobs)
         for done, (span, losses) in enumerate(zip(spans, filled, strict=True), 1):
             _strike_out(table, span.start, losses)
             damage.extend(losses.damage)
             if progress is not None:
                 progress(done, len(segments))
     order = _order(table, damage)
-    return _block(table, order, events, qualities or {}), damage
+    if table.values is None:
+        columns = SegmentColumns(segments, spans, table.names)
+        stored = StoredColumns(columns, range(columns.rows) if order is None else order)
+        return _block(table, order, stored, events, qualities or {}), damage
+    return _block(table, order, _columns(table, order), events, qualities or {}), damage
 
 
 def _allocate(segments: Sequence[Segment], signals: Collection[str] | None) -> _Table:
@@ -75,8 +92,11 @@ def _allocate(segments: Sequence[Segment], signals: Collection[str] | None) -> _
         for name, everywhere in segment.names().items():
             if signals is None or name in signals:
                 complete[name] = complete.get(name, 0) + (segment.rows if everywhere else 0)
+    axes = np.empty((len(AXES), rows), dtype=np.int64)
+    if 8 * rows * len(complete) > MAX_BYTES:
+        return _Table(axes=axes, values=None, present={}, names=list(complete))
     return _Table(
-        axes=np.empty((len(AXES), rows), dtype=np.int64),
+        axes=axes,
         # One allocation, not one per signal: the system gives large pages only to large pieces.
         values=np.empty((len(complete), rows)),
         present={n: np.zeros(rows, dtype=np.bool_) for n, full in complete.items() if full < rows},
@@ -86,8 +106,11 @@ def _allocate(segments: Sequence[Segment], signals: Collection[str] | None) -> _
 
 def _fill(table: _Table, segment: Segment, span: slice) -> ReadLosses:
     """Read one segment into its rows; they share no rows, so they can be read in parallel."""
-    axes = {name: table.axes[place, span] for place, name in enumerate(AXES)}
-    has = segment.names()
+    axes, has = _axes(table, span), segment.names()
+    if table.values is None:  # only to find damage
+        mask = np.empty(segment.rows, dtype=np.bool_)
+        scratch = ColumnTarget(np.empty(segment.rows), mask)
+        return segment.read(axes, {name: scratch for name in table.names if name in has})
     columns = {}
     for place, name in enumerate(table.names):
         values, present = table.values[place, span], table.present.get(name)
@@ -98,12 +121,21 @@ def _fill(table: _Table, segment: Segment, span: slice) -> ReadLosses:
     return segment.read(axes, columns)
 
 
+def _fill_axes(table: _Table, segment: Segment, span: slice) -> ReadLosses:
+    return segment.read(_axes(table, span), {})
+
+
+def _axes(table: _Table, span: slice) -> dict[str, IntArray]:
+    return {name: table.axes[place, span] for place, name in enumerate(AXES)}
+
+
 def _strike_out(table: _Table, start: int, losses: ReadLosses) -> None:
     rows = table.axes.shape[1]
     for name, lost in losses.values:
-        span = slice(start + lost.start, start + lost.stop)
-        table.values[table.names.index(name), span] = np.nan
-        table.present.setdefault(name, np.ones(rows, dtype=np.bool_))[span] = False
+        if table.values is not None:
+            span = slice(start + lost.start, start + lost.stop)
+            table.values[table.names.index(name), span] = np.nan
+            table.present.setdefault(name, np.ones(rows, dtype=np.bool_))[span] = False
     for lost in losses.rows:
         if table.lost is None:
             table.lost = np.zeros(rows, dtype=np.bool_)
@@ -135,26 +167,33 @@ def _order(table: _Table, damage: list[Damage]) -> IntArray | None:
     return np.delete(order, again)
 
 
+def _columns(table: _Table, order: IntArray | None) -> dict[str, Column]:
+    values, present = table.values, table.present
+    if values is None:
+        return {}
+    if order is not None:
+        values = values[:, order]
+        present = {name: mask[order] for name, mask in present.items()}
+    return {
+        name: Column(row, present[name]) if name in present else Column.complete(row)
+        for name, row in zip(table.names, values, strict=True)
+    }
+
+
 def _block(
     table: _Table,
     order: IntArray | None,
+    columns: Mapping[str, Column],
     events: Sequence[Event],
     qualities: Mapping[str, Quality],
 ) -> Block:
-    axes, values, present = table.axes, table.values, table.present
-    if order is not None:
-        axes, values = axes[:, order], values[:, order]
-        present = {name: mask[order] for name, mask in present.items()}
-    step, tick, attempt, position = axes
+    step, tick, attempt, position = table.axes if order is None else table.axes[:, order]
     return Block(
         step=step,
         tick=tick,
         attempt=attempt,
         data_position=position,
-        columns={
-            name: Column(row, present[name]) if name in present else Column.complete(row)
-            for name, row in zip(table.names, values, strict=True)
-        },
+        columns=columns,
         qualities=dict(qualities),
         events=tuple(sorted(events, key=lambda event: event.tick)),
     )

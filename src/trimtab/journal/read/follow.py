@@ -51,13 +51,18 @@ class Follower:
         return self._summary.ended
 
     def poll(self) -> Block:
-        """The records and events since the last call; the whole journal the first time."""
+        """The records and events since the last call; the whole journal the first time.
+
+        A journal that is larger than memory is not searched for damage.
+        """
         summary, segments = self._summary, []
         summary.events.clear()
         while (segment := self._next_segment()) is not None:
             summary.add(segment)
             segments.append(segment)
-        block, damage = assemble(segments, events=summary.events, qualities=summary.qualities)
+        block, damage = assemble(
+            segments, events=summary.events, qualities=summary.qualities, find_damage=False
+        )
         summary.damage.extend(damage)
         if len(block) and block.tick[0] <= self._last_tick:
             # Only a journal with files out of order gets here: nothing is delivered twice.

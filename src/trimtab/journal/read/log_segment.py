@@ -8,6 +8,7 @@ from trimtab.core.block import Block, IntArray
 from trimtab.core.builder import BlockBuilder, Record
 from trimtab.journal.format.damage import Damage, DamageKind
 from trimtab.journal.format.entries import parse_entry, schema_of
+from trimtab.journal.format.header import AXES
 from trimtab.journal.format.lines import Entry, decode
 from trimtab.journal.read.segment import ColumnTarget, ReadLosses
 
@@ -43,10 +44,12 @@ class LogSegment:
 
     def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, ColumnTarget]) -> ReadLosses:
         """Fill the axes and the requested columns."""
-        axes["step"][:] = self.block.step
-        axes["tick"][:] = self.block.tick
-        axes["attempt"][:] = self.block.attempt
-        axes["position"][:] = self.block.data_position
+        block = self.block
+        known = dict(
+            zip(AXES, (block.step, block.tick, block.attempt, block.data_position), strict=True)
+        )
+        for axis, out in axes.items():
+            out[:] = known[axis]
         for name, target in columns.items():
             column = self.block.columns[name]
             target.values[:] = column.values

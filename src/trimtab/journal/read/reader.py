@@ -36,12 +36,23 @@ def read_journal(
     run: RunDirectory,
     signals: Collection[str] | None = None,
     progress: Progress | None = None,
+    *,
+    find_damage: bool = True,
 ) -> JournalReading:
-    """Everything in a run's journal, or only these signals."""
+    """Everything in a run's journal, or only these signals.
+
+    The columns of a journal that does not fit into memory stay in its files. Each value is still
+    read once, to report what is damaged, unless `find_damage` is false.
+    """
     segments, summary = open_segments(run)
     events = sorted([*summary.events, *read_notes(run)], key=lambda event: event.tick)
     block, damage = assemble(
-        segments, signals, events=events, qualities=summary.qualities, progress=progress
+        segments,
+        signals,
+        events=events,
+        qualities=summary.qualities,
+        progress=progress,
+        find_damage=find_damage,
     )
     lost = _lost_ticks(block.tick, summary.drops)
     return JournalReading(

@@ -64,5 +64,5 @@ class Segment(Protocol):
         ...
 
     def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, ColumnTarget]) -> ReadLosses:
-        """Fill the axes and the requested columns."""
+        """Fill the requested axes, the tick among them, and the requested columns."""
         ...

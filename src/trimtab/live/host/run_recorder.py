@@ -27,6 +27,7 @@ from trimtab.live.host.batch_memory import BatchMemory
 from trimtab.live.host.clip_detector import ClipDetector
 from trimtab.live.host.incident_log import IncidentLog, explanation_facts
 from trimtab.live.host.journal_health import JournalHealth
+from trimtab.live.host.judge_state import JudgeState
 from trimtab.live.host.resume_facts import ResumeFacts
 from trimtab.live.host.resume_report import report_audit
 from trimtab.live.host.ship_process import ShipProcess
@@ -69,7 +70,7 @@ class RunRecorder:
         batches: BatchMemory | None = None,
     ) -> None:
         self.run = run
-        earlier = read_journal(run).block if run.exists() else Block.empty()
+        earlier = read_journal(run, find_damage=False).block if run.exists() else Block.empty()
         self.past = _past(earlier, first_step)
         """What the journal says about the state that the run resumes from."""
         self.resume: ResumeFacts | None = None
@@ -85,6 +86,7 @@ class RunRecorder:
         self.history.update(earlier)
         self._made = make_judge(config)
         self._judge = self._made.judge
+        self._judge_state = JudgeState(run, self._judge)
         self._num_failures = 0
         self._report_failures(self._made.failures)
         self._shield = shield or Shield("judge", "records are not judged any more")
@@ -111,7 +113,7 @@ class RunRecorder:
             self._incident_log = IncidentLog(run, on_incident)
             if len(earlier):
                 # Only a judge that knows the past of the run can tell whether it continues it.
-                self._judge.update(earlier)
+                self._judge_state.resume(earlier)
                 self._attempt += int(first_step <= earlier.step[-1])
                 self.event("resume", first_step, {"last_step": int(earlier.step[-1])})
                 self.resumed_at = first_step
@@ -263,6 +265,7 @@ class RunRecorder:
         self.history.update(block)
         for change in self._judge.update(block).changes:
             self._report(change)
+        self._judge_state.add(len(block))
         self._report_failures(self._judge.failures[self._num_failures :])
         self._num_failures = len(self._judge.failures)
 
@@ -313,7 +316,7 @@ class RunRecorder:
     def _write_postmortems(self) -> None:
         if not self._judge.incidents:
             return
-        source = read_run(self.run)
+        source = read_run(self.run, find_damage=False)
         source = dataclasses.replace(
             source,
             notes=(*source.notes, *self._health.remarks()),
