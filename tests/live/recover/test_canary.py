@@ -91,6 +91,13 @@ def test_known_batches_that_become_worse_are_read_again_and_then_believed() -> N
     assert value == pytest.approx(0.004 * 48 - 0.001 * 60)
 
 
+def test_a_run_whose_readings_always_rise_and_fall_is_healthy() -> None:
+    run = Run(lambda batch, step: falling(batch, step) + (0.2 if step // 52 % 2 else 0.0)).train(
+        500
+    )
+    assert not run.found
+
+
 def test_batches_that_look_different_are_read_at_once() -> None:
     run = Run(falling).train(240, soon=230)
     assert [step for step, _ in run.events][-1] == 230
