@@ -46,6 +46,7 @@ class Order(StrEnum):
     """Shuffled, but the bad shard stays together."""
     STORED_SPREAD = "stored, spread_rare"
     SHUFFLED = "shuffled"
+    SHUFFLED_SPREAD = "shuffled, spread_rare"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +94,12 @@ class OrderedRows(Intervention):
         # A window has one token more than it trains on: the last target.
         counts = np.bincount(rows.ravel(), minlength=parts.config.model.vocab_size)
         rare = find_rare_windows(rows.ravel(), np.flatnonzero(counts < BELOW), LENGTH + 1)
-        if self.order is not Order.SHUFFLED:
+        if self.order in (Order.STORED, Order.STORED_SPREAD):
             sampler: Any = _Stored(stored_order(is_bad, self.seed))
         else:
             sampler = Shuffle(len(rows), seed=self.seed)
         batches = spread_rare(sampler, rare, batch_size=BATCH, seed=self.seed)
-        if self.order is not Order.STORED_SPREAD:
+        if self.order in (Order.STORED, Order.SHUFFLED):
             plain = np.fromiter(sampler, dtype=np.int64)
             served = [plain[i : i + BATCH].tolist() for i in range(0, len(plain), BATCH)]
             self.truth["repeated"] = batches.plan.repeated_before
