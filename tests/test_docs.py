@@ -70,3 +70,11 @@ def test_the_figures_on_causes_are_those_that_were_measured() -> None:
     seeds = re.search(r"Seeds \[.*", measured)
     assert seeds
     assert seeds[0] in section("docs/causes.md", "How often it is right")
+
+
+def test_the_figures_on_a_corpus_are_those_that_were_measured() -> None:
+    text = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+    shown = tables_in(section("docs/corpus.md", "Figures"))
+    titles = re.findall(r"(?m)^## (Corpus: .*)$", text)
+    measured = [tables_in(section("benchmarks/RESULTS.md", title)) for title in titles]
+    assert sorted(shown) == sorted(line for table in measured for line in table)

@@ -11,6 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _SECONDS = 240.0
+_PATIENCE = {
+    "RAY_raylet_start_wait_time_s": "240",
+    "RAY_health_check_initial_delay_ms": "60000",
+    "RAY_health_check_timeout_ms": "60000",
+}
+"""On a busy machine a node takes minutes to start; by default Ray gives up after 30 seconds."""
 
 
 class RayCluster:
@@ -64,14 +70,17 @@ def _connect(address: str) -> bool:
 
     try:
         ray.init(address=address, log_to_driver=False)
-    except ConnectionError:
+    except (ConnectionError, RuntimeError):
         return False
     return True
 
 
 def _start(command: list[str]) -> subprocess.Popen[bytes]:
     quiet = subprocess.DEVNULL
-    return subprocess.Popen(command, stdout=quiet, stderr=quiet, start_new_session=True)
+    environment = {**os.environ, **_PATIENCE}
+    return subprocess.Popen(
+        command, stdout=quiet, stderr=quiet, start_new_session=True, env=environment
+    )
 
 
 def _is_open(port: int) -> bool:
