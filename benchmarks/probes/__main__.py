@@ -60,7 +60,8 @@ def main() -> None:
 
 
 def _body(outcomes: dict[Any, Any], places: dict[Any, Any], kinds: list[str]) -> str:
-    causes, right, plain, total = figures.cause_table(outcomes, kinds)
+    measured = [kind for kind in kinds if any(name == kind for name, _ in outcomes)]
+    causes, right, plain, total = figures.cause_table(outcomes, measured)
     share = f"{100 * right / total:.0f} %" if total else "-"
     before = f"{100 * plain / total:.0f} %" if total else "-"
     parts = [

@@ -6,7 +6,7 @@ from trimtab.core.causes import Standing
 from trimtab.diagnose.causes.by_evidence import would_decide
 from trimtab.diagnose.diagnosis import Diagnosis
 from trimtab.diagnose.evidence.check import CheckResult, Outcome
-from trimtab.diagnose.evidence.observations import OBSERVATIONS
+from trimtab.diagnose.evidence.observations import ALL_OBSERVATIONS
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.escaping import escape_markdown
 
@@ -41,7 +41,7 @@ def asked(diagnosis: Diagnosis) -> Iterator[tuple[str, str, CheckResult]]:
             yield answer.id, answer.question, answer.result
     if diagnosis.ranking is not None:
         for id, result in diagnosis.ranking.results.items():
-            yield id, OBSERVATIONS[id].statement, result
+            yield id, ALL_OBSERVATIONS[id].statement, result
 
 
 def deciding_lines(diagnosis: Diagnosis, count: int) -> list[str]:
@@ -51,7 +51,7 @@ def deciding_lines(diagnosis: Diagnosis, count: int) -> list[str]:
         seen = [r.observation for _, _, r in asked(diagnosis) if r.outcome is Outcome.YES]
         return list(dict.fromkeys(seen))[:count]
     return [
-        f"{OBSERVATIONS[id].statement}: {ranking.results[id].observation}"
+        f"{ALL_OBSERVATIONS[id].statement}: {ranking.results[id].observation}"
         for id in ranking.deciding(count)
     ]
 

@@ -25,7 +25,7 @@ from trimtab.diagnose.causes.ranking import Candidate, Ranking, rank
 from trimtab.diagnose.causes.texts import BY_SYMPTOM, NOTHING_FITS, TEXTS, CauseText
 from trimtab.diagnose.context import IncidentContext
 from trimtab.diagnose.evidence.check import Outcome
-from trimtab.diagnose.evidence.observations import OBSERVATIONS
+from trimtab.diagnose.evidence.observations import ALL_OBSERVATIONS
 
 SURE, SUPPORTED, OPEN = 0.9, 0.5, 0.05
 """Probabilities from which on a hypothesis outranks the explanation of a later finding, counts as
@@ -48,7 +48,7 @@ RANK_CAUSES = frozenset({Cause.REPLICAS_OUT_OF_SYNC, Cause.SLOW_RANK})
 def explain_by_evidence(context: IncidentContext) -> Explained:
     """Explain one incident by all observations that its records allow."""
     incident = context.incident
-    results = {id: look(context) for id, look in OBSERVATIONS.items()}
+    results = {id: look(context) for id, look in ALL_OBSERVATIONS.items()}
     is_alone = results["several_ranks"].outcome is Outcome.NO
     ranking = rank(
         results, experiment_weights(), possible_causes(incident.symptoms, is_alone=is_alone)
@@ -153,7 +153,7 @@ def _evidence(candidate: Candidate, ranking: Ranking) -> Iterable[Evidence]:
         said = "" if result.outcome is Outcome.YES else "not so: "
         yield Evidence(
             signal=result.signal,
-            observation=f"{said}{OBSERVATIONS[id].statement} ({result.observation})",
+            observation=f"{said}{ALL_OBSERVATIONS[id].statement} ({result.observation})",
             favors=weight > 0,
             weight=weight,
         )

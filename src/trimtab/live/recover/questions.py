@@ -3,6 +3,7 @@
 Only on the first rank: the others get the question with the order, and need no answer.
 """
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -49,8 +50,8 @@ class Answers:
     def __init__(self, recorder: Callable[[], RunRecorder | None], shield: Shield) -> None:
         self._recorder = recorder
         self._shield = shield
-        self.then: Callable[[Question, int], None] = lambda question, steps: None
-        """Called with the steps that an answer has cost, on the first rank."""
+        self.then: Callable[[Question, Mapping[str, Any]], None] = lambda question, cost: None
+        """Called with what an answer has cost, on the first rank."""
 
     def __call__(self, question: Question, answer: Answer, cost: Mapping[str, Any]) -> None:
         """An experiment is over."""
@@ -70,14 +71,15 @@ class Answers:
             }
             last = recorder.recent[-1].step if recorder.recent else question.step
             recorder.event(PROBE_ANSWER, last, facts)
-            log.warning(
+            log.log(
+                logging.INFO if cost.get("refused") else logging.WARNING,
                 "trimtab: experiment %s on step %d (%d steps done again): %s",
                 question.experiment,
                 question.step,
                 cost["steps"],
                 answer.sentence,
             )
-            self.then(question, int(cost["steps"]))
+            self.then(question, cost)
 
 
 def _plain(value: Any) -> Any:

@@ -138,7 +138,11 @@ class Replay:
             problem = problem or "a different rank cannot do the steps again"
         if problem:
             log.info("trimtab: no experiment %s: %s", question.experiment, problem)
-            self.on_answer(question, open_answer(question, problem), {"steps": 0, "seconds": 0.0})
+            self.on_answer(
+                question,
+                open_answer(question, problem),
+                {"steps": 0, "seconds": 0.0, "refused": True},
+            )
             return
         monitor = self._monitor
         self._accumulate = loop.accumulate

@@ -19,7 +19,7 @@ from trimtab.diagnose.evidence.observations import (
     weights,
 )
 
-_MODULES = (loss, nonfinite, schedule, optimizer, weights, data, machine, experiments)
+_MODULES = (loss, nonfinite, schedule, optimizer, weights, data, machine)
 
 OBSERVATIONS: dict[str, Observation] = {
     item.id: item
@@ -27,4 +27,12 @@ OBSERVATIONS: dict[str, Observation] = {
     for item in vars(module).values()
     if isinstance(item, Observation)
 }
-"""Every observation by its id."""
+"""Every observation on records, by its id; their weights are fitted in the lab."""
+
+BY_EXPERIMENT: dict[str, Observation] = {
+    item.id: item for item in vars(experiments).values() if isinstance(item, Observation)
+}
+"""Every observation by experiment; what they say about causes is by construction."""
+
+ALL_OBSERVATIONS = OBSERVATIONS | BY_EXPERIMENT
+"""Both, for a ranking and its report."""

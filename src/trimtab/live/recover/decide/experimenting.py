@@ -1,8 +1,9 @@
 """Experimenting: which experiment is made on an open incident, before anything is decided."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from trimtab.core import signals
 from trimtab.core.builder import Record
@@ -87,11 +88,13 @@ class Experimenting:
         self._order(Order(to=None, experiment=question))
         return True
 
-    def on_answer(self, question: Question, steps: int) -> None:
-        """An experiment is over."""
+    def on_answer(self, question: Question, cost: Mapping[str, Any]) -> None:
+        """An experiment is over; one that was refused is the last one on its incident."""
         self._waiting = 0
-        if question.incident in self._made:
-            self._made[question.incident].steps += steps
+        made = self._made.get(question.incident)
+        if made is not None:
+            refused = bool(cost.get("refused"))
+            made.steps += self._config.max_steps_per_incident if refused else int(cost["steps"])
 
 
 def step_in_question(records: Sequence[Record], onset: int) -> int:
