@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from trimtab.core.errors import ConfigError
@@ -58,8 +60,7 @@ class Inputs:
                 "loader itself, or one with state_dict and load_state_dict"
             )
         return cls(
-            # A compiled graph hides its operations; the module inside has the same parameters.
-            model=getattr(model, "_orig_mod", model),
+            model=_unwrapped(model),
             optimizers=find_optimizers(optimizer),
             schedulers=as_schedulers(scheduler),
             loader=loader,
@@ -73,6 +74,19 @@ class Inputs:
     def device(self) -> torch.device:
         """Where the model is."""
         return next((p.device for p in self.model.parameters()), torch.device("cpu"))
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The module inside a wrapper; it has the same parameters.
+
+    A compiled graph hides its operations. Under DDP, ranks whose passes differ would wait forever.
+    """
+    model = getattr(model, "_orig_mod", model)
+    if isinstance(model, DistributedDataParallel):
+        model = model.module
+    if any(isinstance(module, FSDPModule) for module in model.modules()):
+        raise ConfigError("a sharded model cannot be tested; call preflight before fully_shard")
+    return model
 
 
 def iter_is_itself(loader: Any) -> bool:

@@ -27,7 +27,14 @@ STEPS = 120
 """Steps from the lowest to the highest rate: 14 % more at each."""
 
 SAFETY = 3.0
-"""A rate this many times below the alarm. Smith 2017 and fast.ai advise 3 to 10."""
+"""A rate this many times below where the loss stops falling. Smith 2017 and fast.ai advise 3 to 10
+below the lowest loss."""
+
+NEAR_LOWEST = 0.02
+"""Share above its lowest value at which the smoothed loss has stopped falling."""
+
+MEMORY = 0.8
+"""Of the smoothed loss: 5 steps, in which the rate doubles."""
 
 GROSS = 4.0
 """A loss this many times the lowest one ends the test where the judge has no history yet. Source:
@@ -46,14 +53,21 @@ class LrRange:
     """Rate at the alarm; None if none was raised."""
 
     @property
+    def turning(self) -> float:
+        """The rate from which on the smoothed loss does not fall any more."""
+        smooth = _smoothed(self.losses)
+        limit = (1 + NEAR_LOWEST) * min(smooth)
+        return next(rate for rate, loss in zip(self.rates, smooth, strict=True) if loss <= limit)
+
+    @property
     def advised(self) -> float | None:
         """A peak rate to begin with; None if no rate up to the highest did harm."""
-        return None if self.highest is None else self.highest / SAFETY
+        return None if self.highest is None else min(self.highest, self.turning) / SAFETY
 
     @property
     def steepest(self) -> float:
-        """The rate at which the smoothed loss falls fastest."""
-        smooth = _smoothed(self.losses)
+        """The rate at which the smoothed loss falls fastest, before it stops falling."""
+        smooth = _smoothed(self.losses)[: self.rates.index(self.turning) + 1]
         falls = [later - now for now, later in pairwise(smooth)]
         return self.rates[falls.index(min(falls))] if falls else self.rates[0]
 
@@ -65,6 +79,7 @@ class LrRange:
             "stop": self.stop,
             "highest": self.highest,
             "advised": self.advised,
+            "turning": self.turning,
             "steepest": self.steepest,
         }
 
@@ -139,10 +154,11 @@ def _gross(losses: list[float]) -> str:
     return "loss far above its lowest" if losses[-1] > GROSS * min(losses) else ""
 
 
-def _smoothed(losses: tuple[float, ...], memory: float = 0.9) -> list[float]:
-    """An exponential average without its bias at the start."""
+def _smoothed(losses: tuple[float, ...]) -> list[float]:
+    """An exponential average without its bias at the start; what is not finite counts as
+    infinite."""
     average, found = 0.0, []
     for step, loss in enumerate(losses, start=1):
-        average = memory * average + (1 - memory) * loss
-        found.append(average / (1 - memory**step))
+        average = MEMORY * average + (1 - MEMORY) * (loss if math.isfinite(loss) else math.inf)
+        found.append(average / (1 - MEMORY**step))
     return found

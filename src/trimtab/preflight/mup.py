@@ -85,12 +85,11 @@ class CoordinateCheck:
                 f"{worst.name} does not change or is not finite: lower the rate, then check again"
             )
         verb = "grow" if worst.slope > 0 else "shrink"
-        factor = ratio**worst.slope
         return (
-            f"changes {verb} with width^{abs(worst.slope):.2f} in {worst.name}: the rate tuned at "
-            f"width {self.widths[0]} is {max(factor, 1 / factor):.3g} times too "
-            f"{'large' if factor > 1 else 'small'} there at width {self.widths[-1]}. With Adam, "
-            "divide the rate of hidden matrices and the logits by the ratio of the widths (muP)"
+            f"changes {verb} with width^{abs(worst.slope):.2f} in {worst.name}: the same rate "
+            f"changes it {ratio**worst.slope:.3g} times as much at width {self.widths[-1]} as at "
+            f"width {self.widths[0]}. With Adam, divide the rate of hidden matrices, their init "
+            "variance and the logits by the ratio of the widths (muP)"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -40,7 +40,10 @@ def range_view(found: LrRange) -> RenderableType:
         Text(f"loss over the learning rate, {low} to {high}: {len(found.rates)} steps"),
         Text(sparkline(Column.complete(np.asarray(found.losses)), 80)),
         Text(f"stopped by: {found.stop}"),
-        Text(f"falls fastest near {number(found.steepest)}"),
+        Text(
+            f"falls fastest near {number(found.steepest)}, not any more from "
+            f"{number(found.turning)} on"
+        ),
     ]
     if found.advised is not None:
         text = f"begin with a peak rate of at most {number(found.advised)}"

@@ -31,6 +31,11 @@ class KeptState:
         # First, because asking some loaders for their state draws random numbers.
         self._snapshot = Snapshot()
         self._snapshot.take(self._state, step=0)
+        self._tensors: list[tuple[Any, dict[str, Any]]] = [
+            (held, dict(held))
+            for module in inputs.model.modules()
+            for held in (module._parameters, module._buffers)
+        ]
         self._attributes = [(part, _plain(part)) for part in self._parts()]
         self._gradients = [(p, p.grad) for p in self._state.tensors()["parameters"].values()]
         self.loader = LoaderState(inputs.loader)
@@ -38,6 +43,10 @@ class KeptState:
 
     def put(self) -> None:
         """Put everything back."""
+        # Some modules make buffers in their first pass, or replace them.
+        for held, tensors in self._tensors:
+            held.clear()
+            held.update(tensors)
         # The user's own gradient tensors, so that their values are copied into them.
         for parameter, gradient in self._gradients:
             parameter.grad = gradient
