@@ -91,7 +91,7 @@ class BatchTape:
     def keep_nothing(self) -> None:
         """From now on only hand batches out: there are no snapshots to return to."""
         self._keeps = False
-        self._taped.clear()
+        self.forget_before(self.position)  # steps that are being done again still need the rest
 
     def skip(self, positions: Iterable[int]) -> None:
         """Pass over these positions, now and later."""
@@ -231,6 +231,8 @@ class BatchTape:
         )
         if self._keeps:
             self._taped.append(entry)
+        else:
+            self._taped.clear()
         self._fetched += 1
         return entry
 

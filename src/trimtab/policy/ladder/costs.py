@@ -95,8 +95,7 @@ def _seen_harm(situation: Situation, reading: Reading | None) -> float:
     if situation.rise is None or reading.is_healthy:
         return found
     # Known batches get worse and worse: what is trained until a person looks is trained in vain.
-    is_lost = reading.is_gross or situation.text_changed
-    return math.inf if is_lost else max(found, GOES_ON * HORIZON_STEPS)
+    return math.inf if situation.text_changed else max(found, GOES_ON * HORIZON_STEPS)
 
 
 def harm_so_far(situation: Situation) -> float:

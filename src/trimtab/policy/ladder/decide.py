@@ -138,6 +138,10 @@ def _option(act: Act, situation: Situation, reading: Reading | None) -> Option:
 def _refusal(act: Act, situation: Situation, reading: Reading | None, config: LadderConfig) -> str:
     """Why an act may not be chosen; empty if it may."""
     harmed = reading is not None and not reading.is_healthy
+    is_rise_alone = situation.rise is not None and situation.probe is None
+    if act is not Act.WAIT and is_rise_alone and not (situation.text_changed or situation.source):
+        # Weights of very small batches are noisy: in the lab a healthy run rose by 0.15.
+        return "known batches became worse, but nothing shows that the data has changed"
     if act in ROLLBACKS:
         if situation.target is None:
             return f"no snapshot {situation.depth} steps before the onset"
