@@ -29,7 +29,7 @@ AFTER = {"F04": 100, "F09": 120, "F10": 120, "F11": 100}
 DEFAULT_AFTER = 32
 """Steps after the onset at which a run ends: slow faults take their time."""
 
-_CONFIG = Config()
+_CONFIG = Config().override({"probes.enabled": True})
 _SLACK_STEPS = 3
 """A detector may date the onset back a little too far."""
 

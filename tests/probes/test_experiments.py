@@ -227,7 +227,7 @@ def test_a_new_user_reads_module_and_operation_in_the_post_mortem(tmp_path: Path
         unprobed.is_bad = step.data_position == BAD
 
     run.losses.clear()
-    settings = {"ladder.enabled": True}
+    settings = {"ladder.enabled": True, "probes.enabled": True}
     drive(run, tmp_path / "probed", 80, on_step=plant, settings=settings)
     without = {**settings, "probes.enabled": False}
     drive(straight, tmp_path / "straight", 80, on_step=plant_too, settings=without)

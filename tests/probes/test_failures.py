@@ -105,7 +105,9 @@ def test_a_trainer_that_counts_its_own_steps_is_refused(
 
 
 def test_a_healthy_run_is_never_experimented_on(tmp_path: Path) -> None:
-    steps = drive(plain_run(), tmp_path, 120, settings={"ladder.enabled": True})
+    steps = drive(
+        plain_run(), tmp_path, 120, settings={"ladder.enabled": True, "probes.enabled": True}
+    )
     assert steps == 0
     assert answers_of(tmp_path) == []
 

@@ -9,8 +9,9 @@ from trimtab.core.settings import Section, require
 class ProbesConfig(Section):
     """Experiments that a recovering run makes on an incident by itself (docs/probes.md)."""
 
-    enabled: bool = True
-    """Whether the run makes them by itself; `guard.probe` works either way."""
+    enabled: bool = False
+    """Whether the run makes them by itself; `guard.probe` works either way. Off by default,
+    because what recovery costs and saves was measured without them."""
 
     max_steps: int = 120
     """Steps that are done again for one experiment, at most. Source: two replays from a snapshot
