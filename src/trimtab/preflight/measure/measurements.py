@@ -25,8 +25,8 @@ OVERFIT_ROWS, OVERFIT_ELEMENTS = 2, 256
 
 MIN_FALL = 0.1
 """Share of the first loss that 30 steps on one batch must take away; else 10 times the rate is
-tried. Source: benchmarks/RESULTS.md, "Preflight": the least of 12 healthy architectures is
-higher."""
+tried. Source: benchmarks/RESULTS.md, "Preflight": the least of 13 healthy architectures is
+38 %."""
 
 T = TypeVar("T")
 

@@ -23,8 +23,8 @@ FEW_TARGETS = 0.01
     "One batch cannot be learned",
     mechanism="A model that cannot fit a few sequences by heart cannot learn a corpus: the "
     "gradient does not reach the weights, or the rate is far off.",
-    source="Karpathy 2019: overfit one batch; the limit of 10 % in 30 steps is half of the least "
-    "of 12 healthy architectures (RESULTS.md)",
+    source="Karpathy 2019: overfit one batch; the limit of 10 % in 30 steps is a quarter of the "
+    "least of 13 healthy architectures (RESULTS.md)",
     cannot_see="whether the model generalises; rows and tokens beyond the cut of the batch",
 )
 def overfits(overfit: Overfit) -> Seen:

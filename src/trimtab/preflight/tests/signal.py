@@ -17,8 +17,7 @@ DEPTH_RATIO, DEPTH_RATIO_BAD = 30.0, 1000.0
 100 layers. Without norms and with a wrong gain g it grows by g^L."""
 
 GRADIENT_RATIO, GRADIENT_RATIO_BAD = 100.0, 1e4
-"""Of gradients per block. Benchmarks/RESULTS.md, "Preflight": 12 healthy architectures stay
-below."""
+"""Of gradients per block. 13 healthy architectures have at most 3.3 (benchmarks/RESULTS.md)."""
 
 GROWTH, GROWTH_BAD = 10.0, 100.0
 """Of a block's output over ten steps, from its first size or from 1, the size of what a norm puts
@@ -30,7 +29,7 @@ DEAD, DEAD_BAD = 0.5, 0.95
 
 CONSTANT = 1e-6
 """Largest variance over eps of inputs that are constant. Norms after a sublayer of a narrow OLMo 2
-see 0.05 at init and are healthy (benchmarks/RESULTS.md, "Preflight")."""
+see little variance at init and are healthy: a warning (benchmarks/RESULTS.md)."""
 
 LOW_ENTROPY = 0.1
 """Of an even look. Zhai et al. 2023: entropy collapse goes with divergence."""
@@ -57,7 +56,7 @@ def activations(fresh_pass: Pass) -> Seen:
     "Gradients explode or vanish with depth",
     mechanism="Layers with tiny gradients are not trained, or only by Adam's amplified noise; "
     "layers with huge ones use up the whole clip threshold.",
-    source="Glorot and Bengio 2010; the limits are measured on 12 healthy architectures",
+    source="Glorot and Bengio 2010; 13 healthy architectures have a ratio of at most 3.3",
     cannot_see="layers that are not in the model's longest list of blocks",
 )
 def gradients(fresh_pass: Pass, model: nn.Module) -> Seen:
