@@ -23,6 +23,8 @@ from trimtab.diagnose.causes.weights import Weights, lab_weights
 TUNE_SEEDS = range(31)
 """Seeds over 30 are kept for measurements and are never fitted on."""
 
+LOOKED_AT = range(31, 36)
+"""Seeds that were looked at before: limits of detectors were chosen by what stays found there."""
 
 TUNE_TITLE = "Causes in the lab: tune seeds"
 """The section whose tables docs/causes.md shows."""
@@ -91,8 +93,10 @@ def report(read: Cases, *, cross: bool) -> str:
     how = "leaving one seed out" if cross else "with the weights as they are"
     healthy = [case for case in read.cases if case.cause is None]
     named = [rank(case.results(), weights, case.among).first.cause for case in healthy]
+    seeds = sorted({case.seed for case in cases})
+    seen = " Looked at before: no held-out figures." if set(seeds) & set(LOOKED_AT) else ""
     parts = [
-        f"Seeds {sorted({case.seed for case in cases})}, {how}.",
+        f"Seeds {seeds}, {how}.{seen}",
         scores.summaries(rows),
         f"Faulty runs without an incident: {', '.join(read.missed) or 'none'}.",
         f"Incidents of runs without a fault: {len(healthy)}; cause named: "
