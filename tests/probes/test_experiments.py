@@ -98,9 +98,8 @@ def test_module_and_operation_of_a_nan_are_named(
     assert found["phase"] == phase
 
 
-def test_a_number_that_changed_once_is_hardware(tmp_path: Path) -> None:
-    run = plain_run()
-    weight = next(run.model.parameters())
+def flip_once(weight: torch.Tensor) -> Callable[[Any, Any], None]:
+    """Changes one number of a weight at the bad step, and not when the step is done again."""
     was_flipped: list[bool] = []
 
     def flip(guard: Any, step: Any) -> None:
@@ -109,6 +108,12 @@ def test_a_number_that_changed_once_is_hardware(tmp_path: Path) -> None:
             with torch.no_grad():
                 weight.view(-1)[3] += 50.0
 
+    return flip
+
+
+def test_a_number_that_changed_once_is_hardware(tmp_path: Path) -> None:
+    run = plain_run()
+    flip = flip_once(next(run.model.parameters()))
     answer = ask(run, tmp_path, "again", on_step=flip)
     assert answer.facts["answer"] == "hardware"
     assert answer.facts["facts"]["first"] == BAD
@@ -116,15 +121,7 @@ def test_a_number_that_changed_once_is_hardware(tmp_path: Path) -> None:
 
 def test_weights_that_differ_from_their_replay_are_corrupted(tmp_path: Path) -> None:
     run = plain_run()
-    weight = run.model.get_parameter("inner.weight")
-    was_flipped: list[bool] = []
-
-    def flip(guard: Any, step: Any) -> None:
-        if step.number == BAD and not was_flipped:
-            was_flipped.append(True)
-            with torch.no_grad():
-                weight.view(-1)[3] += 50.0
-
+    flip = flip_once(run.model.get_parameter("inner.weight"))
     answer = ask(run, tmp_path, "restore-check", on_step=flip)
     assert answer.facts["answer"] == "corrupted"
     assert answer.facts["facts"]["tensor"] == "inner.weight"

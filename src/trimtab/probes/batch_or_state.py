@@ -11,7 +11,7 @@ Answers:
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 from trimtab.probes.passes import (
     Answer,
@@ -19,6 +19,7 @@ from trimtab.probes.passes import (
     Original,
     Pass,
     Question,
+    Result,
     StepResult,
     is_finite,
     open_answer,
@@ -27,6 +28,8 @@ from trimtab.probes.passes import (
 ODD_SIGMAS = 5.0
 """Loss or logarithm of the gradient norm this far over the median of the steps before is odd.
 Source: the detectors' alarm at 6, less because the step has raised one already."""
+
+NOTHING_TO_COMPARE = "there is too little to compare with"
 
 MIN_HEALTHY = 8
 EARLIER_STEPS = 8
@@ -39,11 +42,10 @@ def earlier(question: Question) -> Experiment:
     positions = question.positions(question.step)
     if not older or not positions:
         return open_answer(question, "there is no snapshot that is old enough")
-    found = (yield Pass(first=older[-1], last=older[-1], positions=positions)).last
-    scale = Scale.of(question)
-    if found is None or scale is None:
-        return open_answer(question, "there is too little to compare with")
-    is_odd = scale.is_odd(found)
+    seen = yield from look(question, Pass(first=older[-1], last=older[-1], positions=positions))
+    if seen is None:
+        return open_answer(question, NOTHING_TO_COMPARE)
+    found, is_odd = seen
     return Answer(
         experiment=question.experiment,
         says="batch" if is_odd else "state",
@@ -58,18 +60,26 @@ def next_batch(question: Question) -> Experiment:
     positions = question.positions(question.step + 1)
     if not positions:
         return open_answer(question, "the next batches are not known")
-    found = (yield Pass(first=question.step, last=question.step, positions=positions)).last
-    scale = Scale.of(question)
-    if found is None or scale is None:
-        return open_answer(question, "there is too little to compare with")
-    is_odd = scale.is_odd(found)
+    step = question.step
+    seen = yield from look(question, Pass(first=step, last=step, positions=positions))
+    if seen is None:
+        return open_answer(question, NOTHING_TO_COMPARE)
+    found, is_odd = seen
     return Answer(
         experiment=question.experiment,
         says="state" if is_odd else "batch",
-        sentence=f"with the batches of step {question.step + 1} step {question.step} is "
+        sentence=f"with the batches of step {step + 1} step {step} is "
         f"{'' if is_odd else 'not '}odd ({_numbers(found)})",
         facts={"loss": found.loss, "grad_norm": found.grad_norm},
     )
+
+
+def look(
+    question: Question, wanted: Pass
+) -> Generator[Pass, Result, tuple[StepResult, bool] | None]:
+    """The last step of a pass and whether it is odd; None if there is too little to compare."""
+    found, scale = (yield wanted).last, Scale.of(question)
+    return None if found is None or scale is None else (found, scale.is_odd(found))
 
 
 class Scale:

@@ -10,12 +10,11 @@ lower-lr: the same steps with a tenth of the learning rate, up to the present.
     "not the rate"  it is not
 """
 
-from trimtab.probes.batch_or_state import Scale
+from trimtab.probes.batch_or_state import NOTHING_TO_COMPARE, Scale, look
 from trimtab.probes.passes import Answer, Experiment, Pass, Question, open_answer
 
 LR_FACTOR = 0.1
-"""Of the learning rate. Source: the smallest change that ends a divergence by its rate in every
-case of the lab is a third; a tenth leaves no doubt."""
+"""Of the learning rate: so far below it that a divergence by the rate must end. Not measured."""
 
 MAX_STEPS = 60
 """Steps from the snapshot to the present that are done again at most."""
@@ -47,14 +46,14 @@ def restore_check(question: Question) -> Experiment:
 
 def reference(question: Question) -> Experiment:
     """The batches of the step from the oldest snapshot."""
-    positions, scale = question.positions(question.step), Scale.of(question)
-    if not positions or scale is None or not question.slots:
-        return open_answer(question, "there is too little to compare with")
+    positions = question.positions(question.step)
+    if not positions or not question.slots:
+        return open_answer(question, NOTHING_TO_COMPARE)
     oldest = question.slots[0]
-    found = (yield Pass(first=oldest, last=oldest, positions=positions)).last
-    if found is None:
-        return open_answer(question, "the step was not done again")
-    is_odd = scale.is_odd(found)
+    seen = yield from look(question, Pass(first=oldest, last=oldest, positions=positions))
+    if seen is None:
+        return open_answer(question, NOTHING_TO_COMPARE)
+    found, is_odd = seen
     return Answer(
         experiment=question.experiment,
         says="batch" if is_odd else "state",
