@@ -52,7 +52,7 @@ def shard_file(folder: Path, plan: ScanPlan, index: int) -> Path:
 
 
 def is_done(plan: ScanPlan, index: int, folder: Path) -> bool:
-    """Whether a shard has a result of this plan; one of another plan is an error."""
+    """Whether a shard has a result of this plan; one of a different plan is an error."""
     path = shard_file(folder, plan, index)
     if not path.exists():
         return False

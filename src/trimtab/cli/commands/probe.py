@@ -27,7 +27,7 @@ def probe(
     lines = [f"Incident {plan.incident}, steps {plan.step} to {plan.last_step}"]
     lines += [f"  verified by experiment ({name}): {text}" for name, text in plan.answers.items()]
     if plan.proposal is None:
-        lines.append("  no further experiment would tell its causes apart")
+        lines.append("  no further experiment would separate its causes")
     else:
         lines.append(f"  next: {plan.proposal.experiment}, because {plan.proposal.reason}")
     start = "the beginning" if plan.checkpoint is None else str(plan.checkpoint)

@@ -114,7 +114,7 @@ def open_bin(path: Path, dtype: str, separator: int | None) -> FlatFile:
         if size % width:
             raise CorpusError(
                 f"{path} has {size} bytes, which is no multiple of {width} ({dtype}); "
-                "choose another --dtype"
+                "choose a different --dtype"
             )
         return FlatFile(
             path=path, kind="bin", dtype=dtype, offset=0, size=size // width, separator=separator

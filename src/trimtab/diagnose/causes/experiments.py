@@ -105,7 +105,7 @@ def experiment_weights() -> Weights:
 def propose(
     ranking: Ranking, *, is_nonfinite: bool, is_half_precision: bool, made: Collection[str]
 ) -> Proposal | None:
-    """The experiment that tells the first two causes apart best for its cost.
+    """The experiment that separates the first two causes best for its cost.
 
     Where a value is not finite, the operation is worth knowing whatever the cause; where the cause
     is the batch, its sequences are.
@@ -126,7 +126,7 @@ def propose(
     best = max(gains, key=lambda name: gains[name], default=None)
     if best is not None and gains[best] * PASSES[best] >= MIN_SEPARATION:
         between = " and ".join("something else" if c is None else c.id for c in (first, second))
-        return Proposal(experiment=best, reason=f"it tells {between} apart")
+        return Proposal(experiment=best, reason=f"it separates {between}")
     if first in HARDWARE and "again" not in made:
         return Proposal(experiment="again", reason="a replay shows whether it is the hardware")
     if first in (Cause.RARE_TOKENS, Cause.HARD_BATCH) and "half" not in made and not is_nonfinite:

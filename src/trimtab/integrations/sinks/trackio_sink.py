@@ -1,7 +1,7 @@
 """trackio: a run of its own; incidents are its alerts.
 
 trackio keeps every row that it gets, so the batch that a killed shipper had not confirmed may be
-there twice; `trimtab/tick` tells such rows apart.
+there twice; `trimtab/tick` distinguishes such rows.
 """
 
 import os
