@@ -1,4 +1,4 @@
-"""Runs that are long: `scripts/bench scale [FOLDER]`, about 15 minutes and 8 GB of disk.
+"""Runs that are long: `scripts/bench scale [FOLDER]`; needs 8 GB of disk.
 
 Writes a journal of 5,000,000 steps with 200 signals and measures the time and the peak memory of
 each command on it, and of a resume. FOLDER keeps the journal for the next time.

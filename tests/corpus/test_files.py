@@ -137,12 +137,18 @@ def test_ids_outside_the_vocabulary_and_tokens_that_never_occur(tmp_path: Path) 
 
 
 class _Trap:
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
     def __reduce__(self) -> tuple[object, ...]:
-        return (Path("/tmp/trimtab-trap").touch, ())
+        return (self._mark.touch, ())
 
 
-def test_files_that_lie_are_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "pickle.npy", np.array([_Trap()], dtype=object), allow_pickle=True)
+def test_files_that_lie_are_refused(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    mark = tmp_path_factory.mktemp("trap") / "sprung"
+    np.save(tmp_path / "pickle.npy", np.array([_Trap(mark)], dtype=object), allow_pickle=True)
     np.save(tmp_path / "float.npy", np.zeros(4))
     np.save(tmp_path / "cut.npy", np.zeros(400, dtype=np.uint16))
     cut = (tmp_path / "cut.npy").read_bytes()
@@ -163,7 +169,7 @@ def test_files_that_lie_are_refused(tmp_path: Path) -> None:
         if not name.endswith(".idx"):
             with pytest.raises(CorpusError, match=name.split(".")[0]):
                 scan_path(tmp_path / name)
-    assert not Path("/tmp/trimtab-trap").exists()
+    assert not mark.exists()
     with pytest.raises(CorpusError, match="does not exist"):
         scan_path(tmp_path / "missing.bin")
 

@@ -16,7 +16,9 @@ def preflight_view(report: PreflightReport, *, is_verbose: bool = False) -> Rend
     parts: list[RenderableType] = [Text(printable(report.subject), style="bold")]
     for result in report.findings:
         parts += [Text(), _finding(result)]
-    if report.rules is not None:
+    if report.rules is None:
+        parts.append(Text("note: no rule of `trimtab check` could read these objects", style="dim"))
+    else:
         parts += objections_view(report.rules)
         parts += [Text(f"note: {note}", style="dim") for note in report.rules.reading.notes]
     parts.append(Text())

@@ -39,20 +39,9 @@ EARLIER_STEPS = 8
 def earlier(question: Question) -> Experiment:
     """The same batches from an earlier snapshot."""
     older = [slot for slot in question.slots if slot <= question.step - EARLIER_STEPS]
-    positions = question.positions(question.step)
-    if not older or not positions:
+    if not older:
         return open_answer(question, "there is no snapshot that is old enough")
-    seen = yield from look(question, Pass(first=older[-1], last=older[-1], positions=positions))
-    if seen is None:
-        return open_answer(question, NOTHING_TO_COMPARE)
-    found, is_odd = seen
-    return Answer(
-        experiment=question.experiment,
-        says="batch" if is_odd else "state",
-        sentence=f"the batches of step {question.step} are {'' if is_odd else 'not '}odd from the "
-        f"state of step {older[-1]} ({_numbers(found)})",
-        facts={"state_of": older[-1], "loss": found.loss, "grad_norm": found.grad_norm},
-    )
+    return (yield from batches_from(question, older[-1]))
 
 
 def next_batch(question: Question) -> Experiment:
@@ -71,6 +60,24 @@ def next_batch(question: Question) -> Experiment:
         sentence=f"with the batches of step {step + 1} step {step} is "
         f"{'' if is_odd else 'not '}odd ({_numbers(found)})",
         facts={"loss": found.loss, "grad_norm": found.grad_norm},
+    )
+
+
+def batches_from(question: Question, slot: int) -> Experiment:
+    """The batches of the step from the state of a snapshot."""
+    positions = question.positions(question.step)
+    if not positions:
+        return open_answer(question, "the batches of the step are not known")
+    seen = yield from look(question, Pass(first=slot, last=slot, positions=positions))
+    if seen is None:
+        return open_answer(question, NOTHING_TO_COMPARE)
+    found, is_odd = seen
+    return Answer(
+        experiment=question.experiment,
+        says="batch" if is_odd else "state",
+        sentence=f"the batches of step {question.step} are {'' if is_odd else 'not '}odd from the "
+        f"state of step {slot} ({_numbers(found)})",
+        facts={"state_of": slot, "loss": found.loss, "grad_norm": found.grad_norm},
     )
 
 

@@ -10,7 +10,7 @@ lower-lr: the same steps with a tenth of the learning rate, up to the present.
     "not the rate"  it is not
 """
 
-from trimtab.probes.batch_or_state import NOTHING_TO_COMPARE, Scale, look
+from trimtab.probes.batch_or_state import Scale, batches_from
 from trimtab.probes.passes import Answer, Experiment, Pass, Question, open_answer
 
 LR_FACTOR = 0.1
@@ -46,21 +46,9 @@ def restore_check(question: Question) -> Experiment:
 
 def reference(question: Question) -> Experiment:
     """The batches of the step from the oldest snapshot."""
-    positions = question.positions(question.step)
-    if not positions or not question.slots:
-        return open_answer(question, NOTHING_TO_COMPARE)
-    oldest = question.slots[0]
-    seen = yield from look(question, Pass(first=oldest, last=oldest, positions=positions))
-    if seen is None:
-        return open_answer(question, NOTHING_TO_COMPARE)
-    found, is_odd = seen
-    return Answer(
-        experiment=question.experiment,
-        says="batch" if is_odd else "state",
-        sentence=f"under the weights of step {oldest} the batches of step {question.step} are "
-        f"{'' if is_odd else 'not '}odd",
-        facts={"state_of": oldest, "loss": found.loss},
-    )
+    if not question.slots:
+        return open_answer(question, "there is no snapshot")
+    return (yield from batches_from(question, question.slots[0]))
 
 
 def lower_lr(question: Question) -> Experiment:

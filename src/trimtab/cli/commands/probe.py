@@ -12,18 +12,18 @@ def probe(
 ) -> None:
     """Show what experiments have found out about an incident, and the next one worth making.
 
-    A run in `recover` makes experiments by itself. For all others this prints where a replay
-    begins, which batches it needs, and the code for it. Nothing is written.
+    A run in `recover` makes experiments by itself if `probes.enabled` is set. For all others this
+    prints where a replay begins, which batches it needs, and the code for it. Nothing is written.
 
     Exit code: 0 printed, 2 usage error, 3 unreadable.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
-    from trimtab.cli.output import reported_errors
+    from trimtab.cli.output import find_run, reported_errors
     from trimtab.probes.plan import replay
     from trimtab.report.escaping import printable
 
     with reported_errors():
-        plan = replay(run, incident)
+        plan = replay(find_run(run).root, incident)
     lines = [f"Incident {plan.incident}, steps {plan.step} to {plan.last_step}"]
     lines += [f"  verified by experiment ({name}): {text}" for name, text in plan.answers.items()]
     if plan.proposal is None:

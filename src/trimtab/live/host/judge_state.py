@@ -18,8 +18,7 @@ from trimtab.judge import Judge
 from trimtab.live.shield import log
 
 SAVE_RECORDS = 16384
-"""Records from one save to the next. Source: a segment of the journal; to judge as many again takes
-about a second."""
+"""Records from one save to the next. Source: the length of a segment of the journal."""
 
 
 class JudgeState:
@@ -65,7 +64,10 @@ class JudgeState:
             if not is_known or saved["version"] != __version__:
                 return 0
             self._judge.load_state_dict(saved["judge"])
-        except Exception:  # no file, or one that was damaged or changed: the journal has it all
+        except FileNotFoundError:
+            return 0
+        except Exception:  # the journal has everything: the file only saves time
+            log.info("trimtab: %s cannot be used; the whole journal is judged again", self._file)
             self._judge.load_state_dict(fresh)
             return 0
         return row + 1

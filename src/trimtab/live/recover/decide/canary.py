@@ -34,7 +34,7 @@ healthy runs of the lab with an eighth of the batch rose by 0.2 in their first 1
 
 CONFIRM_BOUNDARIES = 8
 """Boundaries between a rise and the second reading. Chosen: detectors have dated sharp faults by
-then, and the noise of the weights between the two readings is another one."""
+then, and the noise of the weights has changed between the two readings."""
 
 OnBad = Callable[[int, float, RunView], None]
 """Gets the step of the last good reading and a value."""
