@@ -25,8 +25,12 @@ KINDS = (
 )
 """The most important ones first."""
 
-SEEDS = "180,181,182,183,184"
+SEEDS = "181,182,183,184,186"
 """Not used anywhere else."""
+
+USED_SEEDS = frozenset({180, 185})
+"""After them `again` got more replays (the rank of F14 was missed in both), a value that is not
+finite became evidence for F12, and exact answers got heavier weights."""
 
 PLACE_SEED, PLACE_ONSET = 190, 60
 
@@ -64,10 +68,12 @@ def _body(outcomes: dict[Any, Any], places: dict[Any, Any], kinds: list[str]) ->
     causes, right, plain, total = figures.cause_table(outcomes, measured)
     share = f"{100 * right / total:.0f} %" if total else "-"
     before = f"{100 * plain / total:.0f} %" if total else "-"
+    used = sorted({seed for _, seed in outcomes} & USED_SEEDS)
     parts = [
-        f"Recovering runs of the lab on seeds that nothing was made on, up to some steps after the "
-        f"fault. The cause named first is right in {right} of {total} incidents ({share}; bar "
-        f"95 %), without the answers of experiments in {plain} ({before}).",
+        f"Recovering runs of the lab, up to some steps after the fault. The cause named first is "
+        f"right in {right} of {total} incidents ({share}; bar 95 %), without the answers of "
+        f"experiments in {plain} ({before}).",
+        f"Rules were changed after runs with seeds {used}: no claim." if used else "",
         causes,
         figures.hardware_line(outcomes),
         figures.sequences_line(outcomes),
@@ -75,7 +81,7 @@ def _body(outcomes: dict[Any, Any], places: dict[Any, Any], kinds: list[str]) ->
         "Cost, with putting the present back:",
         figures.cost_table({**outcomes, **places}),
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(part for part in parts if part)
 
 
 def _arguments() -> argparse.Namespace:

@@ -26,7 +26,9 @@ def find_files(paths: Iterable[Path]) -> list[tuple[Path, str]]:
         if path.is_dir():
             files = sorted(p for p in path.rglob("*") if p.suffix in SUFFIXES and p.is_file())
             if not files:
-                raise CorpusError(f"{path} holds no {', '.join(SUFFIXES)}")
+                raise CorpusError(
+                    f"{path} holds no {', '.join(SUFFIXES)}; give files of tokens or text"
+                )
             for file in files:
                 inner = file.relative_to(path).parts
                 found.setdefault(file, inner[0] if len(inner) > 1 else path.resolve().name)
