@@ -125,3 +125,11 @@ def test_a_restart_from_the_beginning_is_not_rolled_back_and_a_divergence_is() -
         assert not echoes
         assert incident.started_again is not stays
         assert judge.explain(incident, block).action.kind is kind
+
+
+def test_an_incident_of_the_first_step_does_not_ask_for_an_older_checkpoint() -> None:
+    diagnosis = diagnosis_of(Symptom.STATE_LOST)
+    onset = dataclasses.replace(diagnosis.incident.onset, step=1)
+    first = dataclasses.replace(diagnosis.incident, onset=onset)
+    action = advise(dataclasses.replace(diagnosis, incident=first), recurs=False)
+    assert "continue from the initial weights" in action.instruction

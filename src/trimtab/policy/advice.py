@@ -76,11 +76,17 @@ def _choose(table: Table, diagnosis: Diagnosis, *, recurs: bool) -> Action:
     if recurs:
         return Action(
             kind=ActionKind.LOWER_LR,
-            instruction="Lower the learning rate by a factor of 2 to 3 and continue from a "
-            f"checkpoint older than step {diagnosis.incident.onset.step}.",
+            instruction="Lower the learning rate by a factor of 2 to 3 and continue from "
+            f"{_before(diagnosis.incident)}.",
             reason="It came back at the same place after a restart.",
         )
     return table[diagnosis.incident_class](diagnosis)
+
+
+def _before(incident: Incident) -> str:
+    """The state that the incident has not touched."""
+    step = incident.onset.step
+    return f"a checkpoint older than step {step}" if step > 1 else "the initial weights"
 
 
 def _look_again(diagnosis: Diagnosis) -> Action:
@@ -101,8 +107,7 @@ def _roll_back_and_skip(diagnosis: Diagnosis) -> Action:
 def _apply_remedy(diagnosis: Diagnosis) -> Action:
     return Action(
         kind=ActionKind.ROLL_BACK,
-        instruction="Apply the remedy and continue from a checkpoint older than step "
-        f"{diagnosis.incident.onset.step}.",
+        instruction=f"Apply the remedy and continue from {_before(diagnosis.incident)}.",
         reason="The cause remains until it is fixed.",
     )
 
@@ -246,8 +251,8 @@ def _continue_as_it_is() -> Action:
 def _if_not_meant(incident: Incident) -> Action:
     return Action(
         kind=ActionKind.WAIT,
-        instruction="Continue if the restart was meant; if not, continue from a checkpoint older "
-        f"than step {incident.onset.step}.",
+        instruction="Continue if the restart was meant; if not, continue from "
+        f"{_before(incident)}.",
         reason="The loss went back to where the run began and falls as it did then: the run was "
         "started again.",
     )
@@ -271,8 +276,8 @@ def _while_open(diagnosis: Diagnosis) -> Action:
     if outlook.incident_class is not IncidentClass.RECOVERABLE and outlook.certainty >= SURE:
         return Action(
             kind=ActionKind.ROLL_BACK,
-            instruction=f"Prepare a checkpoint older than step {incident.onset.step}; roll back if "
-            "the loss is not back in 100 steps.",
+            instruction=f"Prepare {_before(incident)}; roll back if the loss is not back in 100 "
+            "steps.",
             reason=reason,
         )
     return Action(kind=ActionKind.WAIT, instruction="Wait for the next outlook.", reason=reason)
@@ -293,7 +298,7 @@ def _skip_from(diagnosis: Diagnosis, *, reason: str, unless: str = "") -> Action
     condition = f", unless {unless}" if unless else ""
     return Action(
         kind=ActionKind.ROLL_BACK,
-        instruction=f"Roll back to a checkpoint older than step {diagnosis.incident.onset.step} "
-        f"and skip 5 to 20 batches from there{condition}.",
+        instruction=f"Roll back to {_before(diagnosis.incident)} and skip 5 to 20 batches from "
+        f"there{condition}.",
         reason=reason,
     )
