@@ -14,9 +14,14 @@ _NEAR = 8
 
 
 @observation("One batch follows itself", source="equal fingerprints")
-def batch_repeated(fingerprint: SignalView) -> Seen:
+def batch_repeated(context: IncidentContext) -> Seen | None:
     """Are two batches in a row near the onset equal?"""
-    prints = np.concatenate((fingerprint.before[-_NEAR:], fingerprint.after[:_NEAR]))
+    # Not a `SignalView`: a run may repeat its batch from the first step on.
+    near = slice(max(context.onset_row - _NEAR, 0), context.onset_row + _NEAR)
+    column = context.block.column(FINGERPRINT)[near]
+    prints = column.values[column.finite]
+    if len(prints) < 2:
+        return None
     count = int((np.diff(prints) == 0).sum())
     return Seen(count > 0, f"{count} of {len(prints) - 1} batches equal the one before")
 
