@@ -102,7 +102,7 @@ def test_random_numbers_of_python_and_numpy_are_put_back() -> None:
 
     probe = PairedProbe(loop.model, batch_loss, Loop._reduce, CPU)
     before = get_random_state()
-    probe.read({0: [None]}, {0: 0.0})
+    probe.read({0: [0]}, {0: 0.0})
     assert equal(before, get_random_state())
 
 
@@ -162,7 +162,7 @@ def test_it_runs_in_training_mode_with_gradients() -> None:
     loop.model.eval()
     probe = PairedProbe(loop.model, batch_loss, Loop._reduce, CPU)
     with torch.no_grad():
-        probe.read({0: [None]}, {0: 0.0})
+        probe.read({0: [0]}, {0: 0.0})
     assert seen == [(True, True)]
 
 
@@ -189,7 +189,7 @@ def test_a_loss_function_that_raises_ends_probing_and_not_the_run(
 
     probe = PairedProbe(loop.model, batch_loss, Loop._reduce, CPU)
     with caplog.at_level(logging.ERROR, logger="trimtab"):
-        assert probe.read({0: [None]}, {0: 0.0}) is None
+        assert probe.read({0: [0]}, {0: 0.0}) is None
     assert probe.has_failed
     assert "batch_loss raised on this rank" in caplog.text
 
@@ -201,3 +201,20 @@ def test_a_step_of_several_batches_counts_by_their_mean() -> None:
     assert found is not None
     assert found.value == pytest.approx(0.75)
     assert found.num_batches == 2
+
+
+def read_with_a_gap(rank: int) -> list[object]:
+    """A reading on two ranks of which the second no longer has the batch; then one with it."""
+    probe = PairedProbe(nn.Linear(1, 1), lambda batch: torch.tensor(batch), _sum_over_ranks, CPU)
+    first = probe.read({4: [1.0 if rank == 0 else None]}, {4: 1.0})
+    second = probe.read({4: [1.0]}, {4: 0.5})
+    return [first, second and second.value, probe.has_failed]
+
+
+def _sum_over_ranks(values: torch.Tensor) -> torch.Tensor:
+    dist.all_reduce(values)
+    return values
+
+
+def test_a_rank_without_the_batch_does_not_leave_the_others_waiting() -> None:
+    assert run_ranks(read_with_a_gap, 2) == [[None, 0.5, False]] * 2

@@ -64,17 +64,25 @@ class PairedProbe:
     ) -> ProbeReading | None:
         """Probe with the batches of these steps; None if a rank could not.
 
+        All ranks reduce, whatever they have: if one returned early, the others would wait for it.
+
         Args:
-            steps: The batches of each step, as the loader gave them to this rank.
+            steps: The batches of each step, as the loader gave them to this rank; None for one that
+                this rank no longer has.
             trained: The loss of each step when it was trained on, over all ranks.
         """
         losses, error = torch.full((len(steps),), math.nan, device=self._device), None
+        is_complete = all(batch is not None for batches in steps.values() for batch in batches)
         try:
-            losses = self._losses(list(steps.values()))
+            if is_complete:
+                losses = self._losses(list(steps.values()))
         except Exception as raised:  # the user's code, which no shield of ours may hide
             error = raised
-        counts = torch.tensor([1.0, float(error is not None)], device=self._device)
-        *sums, world, num_failed = self._reduce(torch.cat((losses, counts))).tolist()
+        facts = (1.0, float(error is not None), float(not is_complete))
+        counts = torch.tensor(facts, device=self._device)
+        *sums, world, num_failed, num_incomplete = self._reduce(
+            torch.cat((losses, counts))
+        ).tolist()
         if num_failed > 0:
             self.has_failed = True
             where = "on this rank" if error is not None else "on another rank"
@@ -84,6 +92,8 @@ class PairedProbe:
                 where,
                 exc_info=error,
             )
+            return None
+        if num_incomplete > 0:
             return None
         apart = [total / world - trained[step] for step, total in zip(steps, sums, strict=True)]
         return ProbeReading(

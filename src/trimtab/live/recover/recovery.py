@@ -230,14 +230,11 @@ class Recovery:
 
     def _read(self, order: Order, loop: StepLoop) -> None:
         """Probe the weights; all ranks do it at the same boundary."""
-        found = None
         batches = {
             part.step: [self.tape.batch_at(position) for position in part.positions]
             for part in order.probe
         }
-        # The tapes of all ranks reach back equally far.
-        if all(batch is not None for step in batches.values() for batch in step):
-            found = self._probe.read(batches, {part.step: part.trained for part in order.probe})
+        found = self._probe.read(batches, {part.step: part.trained for part in order.probe})
         if self.controller is not None and not self._shield.is_down:
             with self._shield.guarding("decision"):
                 self.controller.on_reading(found, self._view(loop))
