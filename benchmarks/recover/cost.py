@@ -115,8 +115,8 @@ def main() -> None:
         f"to a bare step of {STEP_TOKENS[0]} x {STEP_TOKENS[1]} tokens; one thread. Steps: "
         f"{EVERY * ROUNDS} whole steps of {SHORT_TOKENS[0]} x {SHORT_TOKENS[1]} tokens in turn, "
         f"after {WARM_STEPS} that are not counted, with a snapshot every {EVERY} and telemetry at "
-        f"every step. Canary: {CANARY_STEPS} forward passes of full length, counted by how often "
-        "they come.\n\n"
+        f"every second step. Canary: {CANARY_STEPS} forward passes of full length, counted by how "
+        "often they come.\n\n"
     )
     rows = [cost.row() for cost in costs]
     publish("Cost of recovering", "scripts/bench recover.cost", body + table(header, rows))

@@ -1,15 +1,18 @@
 """Counters, batches, schedules, loss scales and zeros: what is counted rather than measured."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from tests.detect.feeding import alarms, at, block, findings
 
+from trimtab.core.block import Column
 from trimtab.core.findings import Severity, Symptom
 from trimtab.detect.run.counters import MAX_STANDING, Counters
 from trimtab.detect.run.lr_schedule import RISES, LrSchedule
 from trimtab.detect.run.repeated_batch import BATCHES_REMEMBERED, RepeatedBatch
 from trimtab.detect.state.attention_logits import AttentionLogits
-from trimtab.detect.state.frozen import MIN_ZEROS, Frozen
+from trimtab.detect.state.frozen import MIN_TICKS, Frozen
 from trimtab.detect.state.loss_scale import MAX_CONSTANT, LossScale
 
 LENGTH, AT = 300, 200
@@ -175,7 +178,7 @@ def test_a_group_that_is_not_updated_is_reported_once() -> None:
     run = block(LENGTH, **{"update_norm": 1.0, "update_norm/mlp": update, "lr": 1e-3})
     (alarm,) = alarms(Frozen, run)
     assert (alarm.symptom, alarm.signal) == (Symptom.FROZEN, "update_norm/mlp")
-    assert alarm.step == AT + MIN_ZEROS - 1
+    assert alarm.step == AT + MIN_TICKS - 1
 
 
 def test_zero_updates_are_fine_at_a_rate_of_zero_in_discarded_steps_and_now_and_then() -> None:
@@ -185,6 +188,16 @@ def test_zero_updates_are_fine_at_a_rate_of_zero_in_discarded_steps_and_now_and_
     assert alarms(Frozen, block(LENGTH, update_norm=update, discarded=1.0 - update)) == []
     update[AT::10] = 1.0
     assert alarms(Frozen, block(LENGTH, update_norm=update, lr=1e-3)) == []
+
+
+def test_zeros_are_counted_in_ticks_where_only_some_steps_are_measured() -> None:
+    update = np.ones(LENGTH)
+    update[AT:] = 0.0
+    present = np.arange(LENGTH) % 2 == 1
+    seen = block(LENGTH, lr=1e-3)
+    columns = {**seen.columns, "update_norm": Column(update, present)}
+    (alarm,) = alarms(Frozen, dataclasses.replace(seen, columns=columns))
+    assert alarm.step - AT in (MIN_TICKS, MIN_TICKS + 1)
 
 
 def test_large_logits_are_reported_once_per_level() -> None:
