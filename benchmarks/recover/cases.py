@@ -51,6 +51,10 @@ STEPS = 440
 """The onset lies between steps 185 and 273."""
 
 
+STOPPED = "stopped 76"
+"""How a run ends whose cause no remedy can remove."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One row of the table."""
@@ -67,6 +71,8 @@ class Case:
     """Whether its remedy is a restore without skip: then the final bits are those of the twin."""
     is_late: bool = False
     """Whether it is measured after the others: it cannot be recovered from, or does no harm."""
+    expected: str = ""
+    """What must happen in every run of a late case: an act, or how the run ends."""
 
     @property
     def name(self) -> str:
@@ -118,13 +124,28 @@ FAULTS = (
     Case(kind="F13"),
     Case(kind="F24"),
     Case(kind="F11", make=ShortOverflow, by=Clock.TICK, label="F11-3"),
-    Case(kind="F04", severity=0.95, make=GarbageShift, label="F04-garbage", is_late=True),
-    Case(kind="F04", severity=0.95, make=GarbageSource, label="F04-source", is_late=True),
-    Case(kind="F14", is_late=True),
-    Case(kind="F11", is_late=True),
-    Case(kind="natural-fp16", is_late=True),
+    Case(
+        kind="F04",
+        severity=0.95,
+        make=GarbageShift,
+        label="F04-garbage",
+        is_late=True,
+        expected=STOPPED,
+    ),
+    Case(
+        kind="F04",
+        severity=0.95,
+        make=GarbageSource,
+        label="F04-source",
+        is_late=True,
+        expected="quarantine",
+    ),
+    Case(kind="F14", is_late=True, expected="stopped 75"),
+    Case(kind="F11", is_late=True, expected=STOPPED),
+    Case(kind="natural-fp16", is_late=True, expected=STOPPED),
     Case(kind="F21", is_late=True),
-    Case(kind="F22", is_late=True),
+    # Adam hardly feels it, but only a person can say which loss is meant (docs/recover.md).
+    Case(kind="F22", is_late=True, expected=STOPPED),
     *(
         Case(kind=f"natural-{kind}", is_late=True)
         for kind in ("attention", "post-norm", "init", "warmup")

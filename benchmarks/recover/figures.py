@@ -159,13 +159,22 @@ def _is_met(
 ) -> str:
     """Which bars are met."""
     if case.is_late:
-        return ""
+        if not case.expected:
+            return ""
+        num_met = sum(_does(run, case.expected) for run in runs)
+        return f"{'yes' if num_met == len(runs) else 'NO'}: {case.expected} {num_met}/{len(runs)}"
     parts = {"bound": bound <= BOUND, "lost": lost <= MAX_LOST}
     if case.is_exact:
         parts["exact"] = exact == count
     parts["finished"] = all(math.isfinite(run["loss"]) for run in runs)
     missed = [name for name, is_met in parts.items() if not is_met]
     return f"NO: {', '.join(missed)}" if missed else "yes"
+
+
+def _does(run: Mapping[str, Any], expected: str) -> bool:
+    """Whether a run did what is expected of it, or ended like that."""
+    acts = [act.split(" ", 1)[1] for act in run["acts"]]
+    return expected in acts or str(run["ended"]).startswith(expected)
 
 
 def _mean(values: Sequence[float]) -> str:

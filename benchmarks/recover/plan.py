@@ -35,23 +35,24 @@ def jobs(faults: Sequence[Case], healthy: Sequence[Case], seeds: Sequence[int]) 
                 yield case, Arm.CLEAN, seed
     yield from _compared(first, few[FIRST_SEEDS:])
     yield from _others(first, few[:OTHER_SEEDS])
-    yield from ((case, Arm.CONSTANT_RATE, seed) for seed in few for case in faults if is_rate(case))
     yield from _others(late, few[:OTHER_SEEDS])
     yield from _compared(late, few[LATE_SEEDS:])
     yield from _others(faults, few[OTHER_SEEDS:MAX_OTHER_SEEDS])
 
 
-def is_rate(case: Case) -> bool:
-    """Whether it is compared with a constant rate: its schedule is wrong."""
+def has_wrong_schedule(case: Case) -> bool:
+    """Whether it is compared with a constant rate."""
     return case.kind == "F24"
 
 
 def _compared(cases: Sequence[Case], seeds: Sequence[int]) -> Iterator[Job]:
-    """The recovering run and its clean twin."""
+    """The recovering run with what it is compared with: its clean twin, or a constant rate too."""
     for seed in seeds:
         for case in cases:
             yield case, Arm.CLEAN, seed
             yield case, Arm.RECOVER, seed
+            if has_wrong_schedule(case):
+                yield case, Arm.CONSTANT_RATE, seed
 
 
 def _others(cases: Sequence[Case], seeds: Sequence[int]) -> Iterator[Job]:

@@ -46,3 +46,15 @@ def test_a_row_compares_with_the_clean_twin() -> None:
     assert row[:2] == ["F13w", Clock.TICK]
     assert row[2:6] == ["+2.000 [2]", "lost 2/2", "+0.100 [2]", "+0.000 [2]"]
     assert row[6:] == ["+0.000", "2/2", "12", "restore 2", "yes"]
+
+
+def test_a_late_case_is_met_by_the_act_or_the_end_that_is_expected() -> None:
+    case = next(case for case in FAULTS if case.name == "F22")
+    run = {"loss": math.nan, "steps_lost": 12, "acts": ["222 restore", "230 stop"]}
+    outcomes = {
+        ("F22", Arm.RECOVER, 0): run | {"ended": "stopped 76 at 230: loss"},
+        ("F22", Arm.RECOVER, 1): run | {"ended": "done", "loss": 3.0},
+        **{("twin-plain", Arm.CLEAN, seed): {"loss": 3.0} for seed in (0, 1)},
+    }
+    assert fault_row(outcomes, case, [0])[-1] == "yes: stopped 76 1/1"
+    assert fault_row(outcomes, case, [0, 1])[-1] == "NO: stopped 76 1/2"

@@ -10,6 +10,7 @@ from trimtab.live.protect.baseline import (
     LOSS_FLOOR,
     LOSS_ZERO,
     NORM_FLOOR,
+    ONE_OF_TWO,
     REFRESH_STEPS,
     SIZE_SIGMAS,
     TO_SIGMA,
@@ -21,7 +22,8 @@ class HostRule:
 
     def __init__(self, config: GateConfig) -> None:
         self.config = config
-        self.last: list[tuple[float, float]] = []
+        self.ring: list[tuple[float, float]] = []
+        self.place = 0
         self.usual = self.sigma = (math.nan, math.nan)
         self.size = math.nan
         self.known = 0
@@ -73,26 +75,33 @@ class HostRule:
 
     def _learn(self, step: tuple[float, float] | None) -> None:
         if step is not None:
-            self.last = [*self.last, step][-self.config.window :]
+            self.ring[self.place : self.place + 1] = [step]
+            self.place = (self.place + 1) % self.config.window
         self.steps += 1
-        if self.steps % REFRESH_STEPS == 0 and self.last:
-            # The oldest step of a full ring is overwritten by one that does not count.
-            ring = self.last[1:] if step is None and self._is_full else self.last
-            self._refresh(np.array(ring))
+        if self.steps % REFRESH_STEPS == 0 and self.ring:
+            self._refresh(is_place_free=step is None)
 
-    @property
-    def _is_full(self) -> bool:
-        return len(self.last) == self.config.window
-
-    def _refresh(self, values: np.ndarray) -> None:
-        self.known = middle = len(values)
-        middle //= 2
+    def _refresh(self, *, is_place_free: bool) -> None:
+        values = np.full((self.config.window, 2), math.inf)
+        values[: len(self.ring)] = self.ring
+        if is_place_free:  # overwritten by a step that does not count
+            values[self.place] = math.inf
+        counts = np.isfinite(values[:, 0])
+        self.known = int(counts.sum())
+        middle = self.known // 2
         usual = np.sort(values, axis=0)[middle]
         spread = TO_SIGMA * np.sort(abs(values - usual), axis=0)[middle]
+        losses = values[:, 0]
+        follows = counts & np.roll(counts, 1)
+        apart = sorted(abs(losses[follows] - np.roll(losses, 1)[follows]))
+        noise = TO_SIGMA * ONE_OF_TWO * apart[middle] if middle < len(apart) else math.inf
         self.usual = (float(usual[0]), float(usual[1]))
         floor = LOSS_ZERO + LOSS_FLOOR * abs(self.usual[0])
-        self.sigma = (max(float(spread[0]), floor), max(float(spread[1]), NORM_FLOOR))
-        self.size = max(abs(self.usual[0]), SIZE_SIGMAS * self.sigma[0])
+        self.sigma = (
+            max(float(min(spread[0], noise)), floor),
+            max(float(spread[1]), NORM_FLOOR),
+        )
+        self.size = max(abs(self.usual[0]), SIZE_SIGMAS * max(float(spread[0]), floor))
 
 
 def healthy(count: int, seed: int = 0) -> list[tuple[float, float]]:

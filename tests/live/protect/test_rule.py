@@ -119,6 +119,14 @@ def test_a_hard_batch_and_a_lucky_one_are_taken() -> None:
         assert not scaled(outcomes), (loss, norm)
 
 
+def test_a_loss_that_falls_fast_does_not_hide_a_bad_batch() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.15, 200)
+    stream = [(5.5 - 0.007 * n + float(noise[n]), norm) for n, (_, norm) in enumerate(healthy(200))]
+    stream[192] = (6.3, stream[192][1] * 30)
+    # Its trend spreads the window by more than the noise: 6.3 is 4 sigmas of that above the median.
+    assert discarded(run_rule(make_rule(), stream)) == [192]
+
+
 def test_nothing_is_withheld_by_the_loss_alone() -> None:
     stream = healthy(300)
     multiply(stream, 200, 1e6, 1.0)

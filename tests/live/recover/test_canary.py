@@ -37,7 +37,7 @@ class Run:
     def event(self, kind: str, step: int, facts: dict[str, Any]) -> None:
         self.events.append((step, facts))
 
-    def train(self, steps: int, soon: int = -1) -> "Run":
+    def train(self, steps: int, soon: int = -1, new: tuple[int, ...] = ()) -> "Run":
         for step in range(1, steps):
             self.recent.append(
                 Record(
@@ -61,6 +61,8 @@ class Run:
             )
             if step == soon:
                 self.canary.read_soon()
+            if step in new:
+                self.canary.watch_source(step)
             self.canary.look(step, view)
             while self.orders:
                 parts = self.orders.pop().probe
@@ -109,3 +111,22 @@ def test_a_reading_in_a_bad_moment_is_not_what_later_ones_are_compared_with() ->
     )
     assert any(math.isnan(facts["value"]) for _, facts in run.events)
     assert not run.found
+
+
+def test_a_new_source_is_read_at_once_and_soon_again() -> None:
+    run = Run(falling).train(400, new=(214,))
+    assert [step for step, _ in run.events][3:] == [208, 214, 230, 246, 262, 278, 330, 382]
+
+
+def test_harm_by_a_new_source_is_found_within_32_steps() -> None:
+    run = Run(lambda batch, step: falling(batch, step) + 0.006 * max(step - 214, 0)).train(
+        300, new=(214,)
+    )
+    last, _, step = run.found[0]
+    assert last == 214
+    assert step <= 214 + 32
+
+
+def test_new_sources_do_not_cost_more_than_the_canary_itself() -> None:
+    run = Run(falling).train(800, new=tuple(range(100, 800)))
+    assert len(run.events) <= 800 // 52 + 4 * 2

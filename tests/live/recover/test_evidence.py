@@ -171,3 +171,12 @@ def test_odd_tokens_at_the_onset_explain_what_was_found_there() -> None:
     assert not evidence.has_odd_tokens(incident_with(alarm))
     later = (230, Symptom.ODD_TOKENS, Severity.WARN)
     assert not evidence.has_odd_tokens(incident_with(alarm, later))
+
+
+def test_a_multiple_of_the_loss_of_all_known_batches_is_noted() -> None:
+    trained = [4.0, 4.5, 3.9, 4.2]
+    assert "8.0 times" in evidence.multiple_note(trained, [7 * loss for loss in trained])
+    assert not evidence.multiple_note(trained, [-0.2, -0.3, -0.1, -0.2])  # healthy
+    assert not evidence.multiple_note(trained, [2.0, 9.0, 4.0, 3.0])  # broken weights
+    assert not evidence.multiple_note(trained, [math.nan] * 4)
+    assert not evidence.multiple_note([], [])

@@ -4,6 +4,10 @@ The median and the median absolute deviation of the last `window` steps that hav
 a gradient. Discarded steps enter like all others: there are few of them, a median hardly notices
 them, and a level that has moved is learnt in half a window. Both are computed on a fixed grid of
 steps, which is often enough and leaves few operations for the steps in between.
+
+A loss that falls over the window is spread out by its trend as well as by its noise. So its sigma
+is also computed from the differences of neighbouring steps, and the smaller one counts. That of the
+norm is not: it decides which steps are touched at all.
 """
 
 import math
@@ -29,6 +33,9 @@ hundred of exactly 0 was infinitely many sigmas away."""
 
 NORM_FLOOR = 0.03
 """The smallest sigma of the log of the gradient norm. Source: healthy public runs."""
+
+ONE_OF_TWO = 0.5**0.5
+"""The noise of one step as a share of that of the difference between two."""
 
 SIZE_SIGMAS = 5.0
 """The size of a loss is its median, or this many sigmas if that is more: a loss that changes its
@@ -96,9 +103,13 @@ class Baseline:
         usual = self._median(values)
         sizes = usual.abs()
         floor = torch.addcmul(self._floor, sizes, self._floor_by_size)
-        sigmas = torch.maximum(floor, TO_SIGMA * self._median((values - usual).abs()))
-        size = torch.maximum(sizes, SIZE_SIGMAS * sigmas)[:1]
-        self.scales = torch.cat((usual, sigmas, size))
+        spread = torch.maximum(floor, TO_SIGMA * self._median((values - usual).abs()))
+        # Of a window that is not full, differences with what does not count sort after the rest.
+        differences = (values - values.roll(1, dims=0)).abs()
+        noise = torch.maximum(floor, TO_SIGMA * ONE_OF_TWO * self._median(differences))
+        loss_sigma = torch.minimum(spread, noise)[:1]
+        size = torch.maximum(sizes, SIZE_SIGMAS * spread)[:1]
+        self.scales = torch.cat((usual, loss_sigma, spread[1:], size))
 
     def _median(self, values: torch.Tensor) -> torch.Tensor:
         """The median of the first `count` values of each column by size; the upper one of two."""

@@ -23,3 +23,16 @@ def canary_every(share: float, boundary: int) -> int | None:
     if boundary <= YOUNG_BOUNDARIES:
         share *= YOUNG_FACTOR
     return math.ceil(CANARY_STEPS * _FORWARD_SHARE / share)
+
+
+WATCH_READINGS, WATCH_EVERY = 4, 16
+"""Readings after a data source has come that is new to the run, and the steps between them. Chosen:
+they cover 64 steps, and the second one is compared with weights that had hardly seen the source."""
+
+
+def watch_pause(share: float) -> int | None:
+    """Steps between two such series, so that they cost as much as the canary itself at most; None
+    if there is no time for any."""
+    if share <= 0:
+        return None
+    return math.ceil(WATCH_READINGS * CANARY_STEPS * _FORWARD_SHARE / share)

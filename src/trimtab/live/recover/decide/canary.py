@@ -7,7 +7,8 @@ probed each time:
     known    the fresh one of the last time, against that reading: the noise between batches cancels
 
 In a healthy run the loss of known batches falls. Where it rises, it is read once more, and only if
-it is still higher the ladder decides.
+it is still higher the ladder decides. After a data source has come that is new to the run, a few
+readings come sooner: the first of them is of weights that have hardly seen it.
 """
 
 import math
@@ -17,7 +18,12 @@ from dataclasses import dataclass
 from trimtab.core.builder import Record
 from trimtab.live.recover.decide.probing import Probing
 from trimtab.live.recover.decide.run_view import RunView
-from trimtab.policy.ladder.canary import canary_every
+from trimtab.policy.ladder.canary import (
+    WATCH_EVERY,
+    WATCH_READINGS,
+    canary_every,
+    watch_pause,
+)
 from trimtab.policy.ladder.reading import MIN_READINGS
 
 RISE, BELIEVED_RISE = 0.02, 0.05
@@ -66,6 +72,8 @@ class Canary:
         """How known batches have changed from one reading to the next."""
         self._read_again_at: int | None = None
         """The boundary at which a rise is read once more."""
+        self._watch_until: int | None = None
+        """Readings come sooner up to this boundary: a source is new."""
 
     def planned_change(self) -> None:
         """The data may differ from here on."""
@@ -81,6 +89,19 @@ class Canary:
         """The batches have changed: read at the next boundary."""
         self._last = -math.inf
 
+    def watch_source(self, boundary: int) -> None:
+        """A data source is new to the run: read now and several times soon, if time permits."""
+        pause = watch_pause(self._share)
+        if pause is None:
+            return
+        if self._watch_until is None or boundary - self._watch_until >= pause:
+            self._watch_until = boundary + WATCH_READINGS * WATCH_EVERY
+            self.read_soon()
+
+    def is_watching(self, boundary: int) -> bool:
+        """Whether a source is new, so that readings come sooner."""
+        return self._watch_until is not None and boundary <= self._watch_until
+
     def look(self, boundary: int, view: RunView) -> None:
         """Probe if it is time."""
         first = self._probing.first_step(view)
@@ -91,6 +112,8 @@ class Canary:
                 self._confirm(self._known, view)
             return
         every = canary_every(self._share, boundary)
+        if every is not None and self.is_watching(boundary):
+            every = min(every, WATCH_EVERY)
         if every is None or boundary - self._last < every:
             return
         self._last = boundary

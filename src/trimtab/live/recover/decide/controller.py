@@ -22,6 +22,7 @@ from trimtab.live.recover.decide.acting import ORDER_BOUNDARIES, Acting
 from trimtab.live.recover.decide.asking import Asking
 from trimtab.live.recover.decide.canary import Canary
 from trimtab.live.recover.decide.experimenting import Experimenting
+from trimtab.live.recover.decide.new_sources import NewSources
 from trimtab.live.recover.decide.probing import PROBE_AGE, Probing
 from trimtab.live.recover.decide.rank_watch import RankWatch
 from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory
@@ -86,6 +87,7 @@ class Controller:
         """Harm that only the canary has found; detectors may date it up to this boundary."""
         self._probing = Probing(recorder, order)
         self._canary = Canary(self._probing, config.canary_share, self._confirm, self._on_rise)
+        self._new_sources = NewSources()
         self._rank_watch = RankWatch(order)
         self.experimenting: Experimenting | None = None
         """Makes experiments on an incident before anything is decided about it."""
@@ -102,6 +104,9 @@ class Controller:
         self._boundary += 1
         self._acting.release_rate(view)
         self._asking.poll(view)
+        if (source := self._new_sources.look(view)) is not None:
+            log.info("trimtab: batches of a new source: %s", source)
+            self._canary.watch_source(self._boundary)
         self._look(view)
 
     def rolled_back(self, step: int) -> None:
@@ -145,8 +150,9 @@ class Controller:
         self._keep_before(oldest)
         if is_watching:
             self._suspicion = None
-        elif self._suspicion is None:
-            self._canary.look(self._boundary, view)
+        if self._suspicion is None:
+            if not is_watching or self._canary.is_watching(self._boundary):
+                self._canary.look(self._boundary, view)
         elif self._boundary >= self._suspicion[1]:
             situation, self._suspicion = self._suspicion[0], None
             self._decide_by_reading(situation, view)
@@ -226,7 +232,9 @@ class Controller:
             last_depth=tried[-1].depth if tried else 0,
             slots=view.slots,
             positions=(positions[0], positions[-1]) if positions else None,
-            note=evidence.precision_note(recent, situation.onset),
+            note="; ".join(
+                filter(None, (evidence.precision_note(recent, situation.onset), self._probing.note))
+            ),
             resumed_at=self._recorder.resumed_at,
             rollbacks=rollbacks,
             skipped=skipped,

@@ -35,6 +35,11 @@ GROWTH_STEPS, GREW_TIMES = 32, 4.0
 """Steps before the onset over which a block may have grown, and how much is out of the ordinary.
 Source: activations that overflow fp16 grew for 30 steps and more before it showed."""
 
+MULTIPLE, ALIKE, MIN_RATIOS = 1.5, 0.15, 4
+"""Loss of known batches as a multiple of that in training, and how far apart these may lie to be
+one multiple. Chosen: 2 micro-batches that are summed make 2, and batches are learnt differently
+well. Only words depend on it."""
+
 SLOPE_RECORDS = 128
 RECENT_STEPS = 20
 
@@ -221,6 +226,17 @@ def precision_note(records: Sequence[Record], onset: int) -> str:
     if before is not None and now is not None and now < before:
         words.append(f"loss scale {before:.0f} -> {now:g}")
     return "; ".join(words)
+
+
+def multiple_note(trained: Sequence[float], apart: Sequence[float]) -> str:
+    """Whether known batches all have the same multiple of their loss in training; "" if not."""
+    ratios = sorted((t + a) / t for t, a in zip(trained, apart, strict=False) if t > 0)
+    if len(ratios) < MIN_RATIOS or not all(map(math.isfinite, ratios)):
+        return ""
+    middle = statistics.median(ratios)
+    if middle < MULTIPLE or ratios[-1] - ratios[0] > ALIKE * middle:
+        return ""
+    return f"known batches all have {middle:.1f} times their loss: it may be computed differently"
 
 
 def _latest(records: Sequence[Record]) -> dict[str, float]:

@@ -43,11 +43,18 @@ class Probing:
         """Step and reading."""
         self.by_step: tuple[float, ...] = ()
         """The last reading, for each of its steps."""
+        self._trained: tuple[float, ...] = ()
+        """The losses of these steps when they were trained on."""
 
     @property
     def is_under_way(self) -> bool:
         """Whether a probe was ordered and has not been carried out yet."""
         return self._then is not None
+
+    @property
+    def note(self) -> str:
+        """What a person should know about the last reading; "" if nothing."""
+        return evidence.multiple_note(self._trained, self.by_step)
 
     def planned_change(self, step: int) -> None:
         """The data may differ from here on: earlier readings and batches say nothing about it."""
@@ -89,6 +96,7 @@ class Probing:
         """Order a probe with the batches of these steps; its reading goes to `then`."""
 
         def journalled(value: float, now: RunView) -> None:
+            self._trained = tuple(record.signals[signals.LOSS] for record in records)
             facts = {"value": value, "steps": len(records), "purpose": purpose}
             self._recorder.event("probe", now.step, facts)
             then(value, now)
