@@ -480,3 +480,12 @@ def test_a_frozen_parameter_is_a_difference() -> None:
 def test_betas_are_compared_by_what_they_average_over() -> None:
     found = SettingDifference(name="group 0 betas", before=(0.9, 0.95), after=(0.9, 0.9999))
     assert found.ratio == pytest.approx(500)
+
+
+def test_a_reading_a_little_above_the_healthy_ones_does_not_show_that_a_remedy_failed() -> None:
+    # Of a run that had been restored to the bits of its twin.
+    mean, sigma = scale_of([-0.526, -0.475, -0.666, -0.529, -0.464], 8)
+    reading = Reading(value=-0.377, mean=mean, sigma=sigma)
+    assert not reading.is_healthy
+    assert not reading.shows_forgetting
+    assert dataclasses.replace(reading, value=-0.1).shows_forgetting

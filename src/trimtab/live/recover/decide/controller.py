@@ -272,7 +272,8 @@ class Controller:
 
         def then(value: float, now: RunView) -> None:
             reading = self._probing.reading(value, len(records), before=situation.onset)
-            helped = reading.is_healthy
+            # As much evidence as the canary needs: a deeper rollback costs more than this one did.
+            helped = not reading.shows_forgetting
             facts = {"act": act, "helped": helped, "value": value}
             self._recorder.event("check", now.step, facts)
             words = "helped" if helped else "has NOT helped"
