@@ -1,5 +1,6 @@
-"""`trimtab run -- torchrun ...`: a hung rank, and a killed one, end in a relaunch that resumes."""
+"""A hung rank, and a killed one, end in a relaunch that resumes: by trimtab run or by torchrun."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -55,35 +56,52 @@ SCRIPT = """
 """
 
 
-def supervise(folder: Path, trouble: str) -> subprocess.CompletedProcess[str]:
+TRIMTAB_RUN = (sys.executable, "-m", "trimtab.cli", "run", "--delay", "0", "--crashes", "--")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+def launch(folder: Path, trouble: str, *command: str) -> subprocess.CompletedProcess[str]:
     folder.mkdir()
     script = folder / "train.py"
     script.write_text(textwrap.dedent(SCRIPT))
     return subprocess.run(
-        [
-            *(sys.executable, "-m", "trimtab.cli", "run", "--delay", "0", "--crashes", "--"),
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", "2", str(script), str(folder), trouble),
-        ],
+        [*command, str(script), str(folder), trouble],
         capture_output=True,
         text=True,
         timeout=300,
+        # As docs/relaunch.md says: else restarted workers read where the first ones listened.
+        env=os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["hang", "kill"])
 def test_a_rank_in_trouble_costs_a_relaunch_and_no_step(tmp_path: Path, trouble: str) -> None:
-    done = supervise(tmp_path / "run", trouble)
+    done = launch(tmp_path / "run", trouble, *TRIMTAB_RUN, *TORCHRUN)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stderr.count("trimtab: relaunch ") == 1
     if trouble == "hang":
         assert "stood still" in done.stderr
+        stacks = RunDirectory(tmp_path / "run").home / "hang"
+        assert "in backward" not in (stacks / "rank-00001.txt").read_text()  # the one that hangs
+    assert_no_step_is_lost(tmp_path)
+
+
+@pytest.mark.slow
+def test_torchrun_restarts_a_hung_run_by_itself(tmp_path: Path) -> None:
+    done = launch(tmp_path / "run", "hang", *TORCHRUN, "--max-restarts", "3")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "asks for a relaunch" in done.stderr
+    assert_no_step_is_lost(tmp_path)
+
+
+def assert_no_step_is_lost(tmp_path: Path) -> None:
+    """Compare with a run without trouble."""
     block = read_journal(RunDirectory(tmp_path / "run")).block
     assert set(block.step.tolist()) == set(range(40))
     assert block.step[block.attempt == 1].min() == 10  # the checkpoint before the trouble
     straight = tmp_path / "straight"
-    assert supervise(straight, "none").returncode == 0
+    assert launch(straight, "none", *TORCHRUN).returncode == 0
     ends = [torch.load(at / "rank0.pt", weights_only=True) for at in (tmp_path / "run", straight)]
     for name, weight in ends[0].items():
         assert torch.equal(weight, ends[1][name])
