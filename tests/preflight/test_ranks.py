@@ -5,10 +5,10 @@ from benchmarks.preflight.faults import healthy
 from tests.ranks import run_ranks
 
 from trimtab.check.catalogue import RULES
-from trimtab.preflight.catalogue import TESTS
+from trimtab.preflight.catalogue import CHECKS
 from trimtab.preflight.run import preflight
 
-ONLY = ({*TESTS, *RULES}) - {"PF052", "PF072"}
+ONLY = ({*CHECKS, *RULES}) - {"PF052", "PF072"}
 
 
 def find(rank: int, fault: str) -> tuple[str, ...]:

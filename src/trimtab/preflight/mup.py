@@ -166,9 +166,7 @@ def coordinate_check(
             if optimizer is None or loader is None:
                 raise ConfigError("pass optimizer= and loader= where make returns a model")
             given = {"model": given, "optimizer": optimizer(given), "loader": loader, "loss": loss}
-        setup = as_setup(given)
-        inputs = Inputs.of(setup.pop("model"), setup.pop("optimizer"), **setup)
-        found[width] = _coordinates(inputs, steps)
+        found[width] = _coordinates(Inputs(**as_setup(given)), steps)
     names = [name for name in found[chosen[0]] if all(name in found[w] for w in chosen)]
     if not names:
         raise ConfigError("the models of these widths have no layer in common")

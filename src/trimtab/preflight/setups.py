@@ -1,14 +1,16 @@
 """Setups: `module:function` of the command, and what such a function returns."""
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from trimtab.core.errors import ConfigError
+from trimtab.preflight.inputs import Inputs
 
-NAMES = ("model", "optimizer", "scheduler", "loader", "loss", "steps", "clip_norm", "pretrained")
+NAMES = tuple(inspect.signature(Inputs).parameters)
 """What a setup may hold: the arguments of `trimtab.preflight`."""
 
 Setup = dict[str, Any]
@@ -39,7 +41,7 @@ def as_setup(given: Any) -> Setup:
     if not isinstance(given, Mapping):
         raise ConfigError(
             f"the function returns a {type(given).__name__}; it must return a dict with model, "
-            "optimizer and any of scheduler, loader, loss, steps, clip_norm, pretrained"
+            f"optimizer and any of {', '.join(NAMES[2:])}"
         )
     unknown = sorted(set(given) - set(NAMES))
     if unknown:

@@ -1,4 +1,4 @@
-"""`trimtab preflight`: test the real objects of a run before its first step."""
+"""`trimtab preflight`: check the real objects of a run before its first step."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,7 @@ def preflight(
     ],
     off: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID", help="Switch a test or rule off by its id; may be repeated."),
+        typer.Option(metavar="ID", help="Switch a check or rule off by its id; may be repeated."),
     ] = None,
     widths: Annotated[
         str | None,
@@ -39,7 +39,7 @@ def preflight(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Test model, optimizer, scheduler and loader before step 1; nothing of them is changed.
+    """Check model, optimizer, scheduler and loader before step 1; nothing of them is changed.
 
     Exit code: 0 nothing found, 1 findings, 2 usage error, 3 torch or the objects are missing.
     """

@@ -1,4 +1,4 @@
-"""What the tests look at, each measured once.
+"""What the checks look at, each measured once.
 
 measurements.py    Measurements: every measurement by its name, made on first use
 batches.py         batches of any nesting: cut, split, compared

@@ -1,4 +1,4 @@
-"""Measurements: what tests may ask for, by name. Each is made once, on first use, and put back."""
+"""Measurements: what checks may ask for, by name. Each is made once, on first use, and put back."""
 
 import functools
 import math
@@ -17,11 +17,13 @@ from trimtab.preflight.measure.batches import cut
 from trimtab.preflight.measure.kept_state import KeptState
 from trimtab.preflight.measure.simulation import Simulation, simulate_schedule
 
-PASS_ROWS, PASS_ELEMENTS = 4, 1024
-"""Rows and tokens of a pass: four micro-batches, and a 50M model in under a second on 2 cores."""
+PASS_ROWS, PASS_ELEMENTS = 4, 512
+"""Rows and tokens of a pass: four micro-batches. With these numbers the passes and steps of a 50M
+model take under 2 minutes on 2 cores (benchmarks/RESULTS.md, "Preflight: time")."""
 
-OVERFIT_ROWS, OVERFIT_ELEMENTS = 2, 256
-"""Rows and tokens of the batch that is trained on again and again."""
+OVERFIT_ROWS, OVERFIT_ELEMENTS = 2, 128
+"""Rows and tokens of the batch that is trained on again and again: few enough that a step of
+AdamW costs as much as the passes."""
 
 MIN_FALL = 0.1
 """Share of the first loss that 30 steps on one batch must take away; else 10 times the rate is
@@ -76,7 +78,7 @@ class Measurements:
     @property
     def fresh_model(self) -> nn.Module:
         """The model, if its weights are those of an init."""
-        if self.inputs.is_pretrained:
+        if self.inputs.pretrained:
             raise NotMeasured("the weights are pretrained")
         return self.inputs.model
 
@@ -113,7 +115,7 @@ class Measurements:
     @property
     def fresh_pass(self) -> passes.Pass:
         """The same, of weights as an init makes them."""
-        if self.inputs.is_pretrained:
+        if self.inputs.pretrained:
             raise NotMeasured("the weights are pretrained")
         return self.first_pass
 
@@ -124,16 +126,20 @@ class Measurements:
         return passes.run_pass(self.inputs, self.batch)
 
     @measured
+    def eval_pass(self) -> passes.Look:
+        """A forward pass of the first batch without dropout, shared by what compares with it."""
+        self.first_pass  # noqa: B018
+        return passes.look(self.inputs, self.batch)
+
+    @measured
     def precisions(self) -> passes.Precisions:
         """Loss and logits in fp32 and in bf16."""
-        self.first_pass  # noqa: B018
-        return passes.compare_precision(self.inputs, self.batch)
+        return passes.compare_precision(self.inputs, self.batch, self.eval_pass)
 
     @measured
     def split(self) -> passes.Split:
         """The loss of the batch, whole and in micro-batches."""
-        self.first_pass  # noqa: B018
-        return passes.split_loss(self.inputs, self.batch)
+        return passes.split_loss(self.inputs, self.batch, self.eval_pass[0])
 
     @measured
     def label_shift(self) -> passes.LabelShift:
@@ -145,7 +151,8 @@ class Measurements:
         """How much a past logit changes with a future token."""
         if self.label_shift.places < 1:
             raise NotMeasured("the targets are not later tokens")
-        return passes.future_leak(self.inputs, self.batch, self.label_shift.tokens)
+        tokens = self.label_shift.tokens
+        return passes.future_leak(self.inputs, self.batch, tokens, self.eval_pass)
 
     @measured
     def simulation(self) -> Simulation:
@@ -158,7 +165,7 @@ class Measurements:
         try:
             found: list[list[float]] = self.simulation.peaks(self.inputs)
             return found
-        except Exception:  # whatever a scheduler raises: its own test reports it
+        except Exception:  # whatever a scheduler raises: its own check reports it
             return [
                 [float(g.get("initial_lr", g.get("lr", math.nan))) for g in o.param_groups]
                 for o in self.inputs.optimizers
