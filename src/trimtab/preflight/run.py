@@ -12,6 +12,7 @@ from trimtab.preflight.definition import NotMeasured, PreflightCheck
 from trimtab.preflight.inputs import Inputs, Loss
 from trimtab.preflight.measure.kept_state import KeptState
 from trimtab.preflight.measure.measurements import Measurements
+from trimtab.preflight.measure.ranks import meet
 from trimtab.preflight.plan import read_objects
 from trimtab.preflight.report import CheckResult, PreflightReport
 
@@ -62,7 +63,10 @@ def preflight(
     measurements = Measurements(inputs, kept)
     try:
         chosen = [check for check in CHECKS.values() if check.id not in checks_off]
-        results = [_run(check, measurements) for check in chosen]
+        results = []
+        for check in chosen:
+            results.append(_run(check, measurements))
+            meet(check.id)
         rules = _run_rules(inputs, measurements, rules_off)
     finally:
         kept.put()

@@ -1,5 +1,8 @@
 """Occurrences of each token."""
 
+import functools
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,8 +43,8 @@ class TokenCounter:
     def update(self, tokens: Tokens) -> None:
         """Count these tokens."""
         # All ids of a narrow type may fit; then nothing needs to be looked at.
-        kind = np.iinfo(tokens.dtype)
-        can_be_high, can_be_negative = kind.max >= self.limit, kind.min < 0
+        lowest, highest = _range(tokens.dtype)
+        can_be_high, can_be_negative = highest >= self.limit, lowest < 0
         for start in range(0, len(tokens), PIECE):
             piece = tokens[start : start + PIECE]
             is_high = can_be_high and np.maximum.reduce(piece) >= self.limit
@@ -64,6 +67,13 @@ class TokenCounter:
         else:
             self._counts += counts
         self._waiting = 0
+
+
+@functools.cache
+def _range(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """The lowest and the highest number of an integer type."""
+    kind = np.iinfo(dtype)
+    return int(kind.min), int(kind.max)
 
 
 def add_counts(one: Counts, other: Counts) -> Counts:

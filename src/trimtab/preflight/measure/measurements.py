@@ -15,6 +15,7 @@ from trimtab.preflight.measure import loader as loaders
 from trimtab.preflight.measure import passes, training
 from trimtab.preflight.measure.batches import cut
 from trimtab.preflight.measure.kept_state import KeptState
+from trimtab.preflight.measure.ranks import exchange
 from trimtab.preflight.measure.simulation import Simulation, simulate_schedule
 
 PASS_ROWS, PASS_ELEMENTS = 4, 512
@@ -39,6 +40,8 @@ class Attempt:
 
     result: passes.Pass | None
     error: str
+    failed_ranks: tuple[int, ...]
+    """Ranks without a finite loss, this one included."""
 
 
 def measured(method: Callable[["Measurements"], T]) -> property:
@@ -95,11 +98,14 @@ class Measurements:
     @measured
     def attempt(self) -> Attempt:
         """A first step, whatever becomes of it."""
-        batch = self.batch
+        batch, result, text = self.batch, None, ""
         try:
-            return Attempt(result=passes.run_pass(self.inputs, batch), error="")
+            result = passes.run_pass(self.inputs, batch)
         except Exception as error:
-            return Attempt(result=None, error=f"{type(error).__name__}: {error}")
+            text = f"{type(error).__name__}: {error}"
+        is_good = exchange("the first step", result is not None and math.isfinite(result.loss))
+        failed = tuple(rank for rank, good in enumerate(is_good) if not good)
+        return Attempt(result=result, error=text, failed_ranks=failed)
 
     @property
     def first_pass(self) -> passes.Pass:
@@ -110,6 +116,8 @@ class Measurements:
         found: passes.Pass = attempt.result
         if not math.isfinite(found.loss):
             raise NotMeasured("the first loss is not finite")
+        if attempt.failed_ranks:
+            raise NotMeasured(f"the first step failed on rank {attempt.failed_ranks[0]}")
         return found
 
     @property
@@ -185,11 +193,12 @@ class Measurements:
         batch = cut(self.batches[0], OVERFIT_ROWS, OVERFIT_ELEMENTS)
         rates = self.peak_rates
         found = training.overfit(self.inputs, batch, rates, 1.0)
-        if found.fall >= MIN_FALL or math.isnan(found.fall):
+        is_done = found.fall >= MIN_FALL or math.isnan(found.fall)
+        if all(exchange("one batch", is_done)):
             return found
         self._kept.put()
         higher = training.overfit(self.inputs, batch, rates, 10.0)
-        return higher if higher.fall >= MIN_FALL else found
+        return higher if not is_done and higher.fall >= MIN_FALL else found
 
     @measured
     def next_epoch(self) -> loaders.NextEpoch:

@@ -11,6 +11,7 @@ from torch import nn
 from trimtab.preflight.definition import NotMeasured
 from trimtab.preflight.inputs import Inputs
 from trimtab.preflight.measure.batches import cloned, cut_rows, map_tensors, num_rows, tensors_in
+from trimtab.preflight.measure.ranks import exchange
 from trimtab.preflight.measure.trace import LOW, LossCall, Trace, rms
 
 MICRO_BATCHES = 4
@@ -81,6 +82,7 @@ def main_loss(trace: Trace) -> LossCall:
 def run_pass(inputs: Inputs, batch: Any) -> Pass:
     """One forward and backward pass in training mode; gradients are left on the parameters."""
     model = inputs.model
+    exchange("a pass", None)
     model.train()
     for parameter in model.parameters():
         parameter.grad = None
@@ -100,6 +102,7 @@ Look = tuple[float, Trace]
 def look(inputs: Inputs, batch: Any, model: nn.Module | None = None) -> Look:
     """Loss and trace of a forward pass without dropout and gradients."""
     model = inputs.model if model is None else model
+    exchange("a pass", None)
     model.eval()
     trace = Trace(model)
     with torch.no_grad(), trace:
@@ -131,6 +134,8 @@ def split_loss(inputs: Inputs, batch: Any, whole: float) -> Split:
     parts = next((n for n in (MICRO_BATCHES, 3, 2) if rows and rows % n == 0), 0)
     if not parts:
         raise NotMeasured(f"a batch of {rows} rows cannot be split evenly")
+    if len(set(exchange("micro-batches", parts))) > 1:
+        raise NotMeasured("the batches of the ranks have different numbers of rows")
     size = rows // parts
     found = [look(inputs, cut_rows(batch, at, at + size)) for at in range(0, rows, size)]
     counts = [trace.losses[-1].num_targets for _, trace in found if trace.losses]
@@ -206,7 +211,8 @@ def future_leak(inputs: Inputs, batch: Any, tokens: torch.Tensor, seen: Look) ->
     before = _logits(seen, len(tokens))
     after = _logits(look(inputs, map_tensors(batch, change)), len(tokens))
     past = min(half, before.shape[1])
-    if torch.equal(before[:, :past], after[:, :past]):
+    is_same = torch.equal(before[:, :past], after[:, :past])
+    if all(exchange("a changed future", is_same)):
         return 0.0
     if not torch.equal(before, _logits(look(inputs, batch), len(tokens))):
         raise NotMeasured("the same tokens do not give the same logits (PF023)")
