@@ -76,10 +76,17 @@ def test_usage_errors_exit_2() -> None:
         ("no_such_module:f", "no module 'no_such_module'"),
         ("preflight_objects:missing", "has no function 'missing'"),
         ("preflight_objects:wrong", "must return a dict"),
+        ("preflight_objects:at_width", "at_width(width) cannot be called without arguments"),
     ):
         result = runner.invoke(app, ["preflight", name])
         assert result.exit_code == 2, result.output
         assert message in result.output
+
+
+def test_a_function_without_a_width_is_a_usage_error_of_widths() -> None:
+    result = runner.invoke(app, ["preflight", "preflight_objects:good", "--widths", "32,64"])
+    assert result.exit_code == 2, result.output
+    assert "good() cannot be called with the width" in result.output
 
 
 def test_the_docs_list_every_test_as_it_is() -> None:

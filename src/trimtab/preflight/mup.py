@@ -21,7 +21,7 @@ from trimtab.preflight.measure.loader import draw
 from trimtab.preflight.measure.passes import main_loss
 from trimtab.preflight.measure.trace import Trace, rms
 from trimtab.preflight.measure.training import run_steps
-from trimtab.preflight.setups import as_setup
+from trimtab.preflight.setups import as_setup, call_setup
 from trimtab.report.line_chart import Line, Panel, draw_panels
 
 STEPS = 4
@@ -161,7 +161,7 @@ def coordinate_check(
     found: dict[int, dict[str, tuple[float, float]]] = {}
     for width in chosen:
         torch.manual_seed(seed)
-        given = make(width)
+        given = call_setup(make, width)
         if isinstance(given, nn.Module):
             if optimizer is None or loader is None:
                 raise ConfigError("pass optimizer= and loader= where make returns a model")

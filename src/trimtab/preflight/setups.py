@@ -36,6 +36,19 @@ def find_setup(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
+def call_setup(make: Callable[..., Any], *arguments: int) -> Any:
+    """What the function returns; raises ConfigError if it does not take these arguments."""
+    try:
+        inspect.signature(make).bind(*arguments)
+    except TypeError:
+        takes = f"{getattr(make, '__name__', 'the function')}{inspect.signature(make)}"
+        how = "called with the width, as with --widths" if arguments else "called without arguments"
+        raise ConfigError(f"{takes} cannot be {how}") from None
+    except ValueError:  # a callable without a signature
+        pass
+    return make(*arguments)
+
+
 def as_setup(given: Any) -> Setup:
     """What a function returned, as arguments of `trimtab.preflight`."""
     if not isinstance(given, Mapping):

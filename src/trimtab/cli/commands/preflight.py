@@ -64,7 +64,7 @@ def preflight(
         from trimtab.preflight.mup import coordinate_check, parse_widths
         from trimtab.preflight.range_views import coordinates_view, range_view
         from trimtab.preflight.run import preflight as run_preflight
-        from trimtab.preflight.setups import as_setup, find_setup
+        from trimtab.preflight.setups import as_setup, call_setup, find_setup
         from trimtab.preflight.view import preflight_view
 
         make = find_setup(setup)
@@ -76,10 +76,10 @@ def preflight(
             if svg is not None:
                 output.write_page(check.to_svg(), svg)
         elif lr_range:
-            found = lr_range_test(**as_setup(make()))
+            found = lr_range_test(**as_setup(call_setup(make)))
             has_findings, printed, view = False, found.to_dict(), range_view(found)
         else:
-            report = run_preflight(**as_setup(make()), off=off or ())
+            report = run_preflight(**as_setup(call_setup(make)), off=off or ())
             has_findings = bool(report.ids or report.changed)
             printed, view = report.to_dict(), preflight_view(report, is_verbose=verbose)
     if as_json:
