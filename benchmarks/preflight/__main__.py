@@ -25,7 +25,7 @@ MIN_FOUND, MIN_CLEAN = 30, 12
 
 
 def faults() -> None:
-    """Every fault with all tests: is it found by its own, and what else is reported?"""
+    """Every fault with all checks: is it found by its own, and what else is reported?"""
     clean = preflight(**healthy())
     rows, found = [], 0
     for fault in FAULTS:
@@ -35,10 +35,10 @@ def faults() -> None:
         others = [name for name in report.ids if name != fault.id]
         rows.append([fault.id, fault.what, "found" if is_found else "MISSED", ", ".join(others)])
     head = (
-        f"Found by its own test: {found} of {len(FAULTS)} (bar: {MIN_FOUND} faults). The same run "
+        f"Found by its own check: {found} of {len(FAULTS)} (bar: {MIN_FOUND} faults). The same run "
         f"without a fault: {len(clean.ids)} findings."
     )
-    body = table(["test", "planted fault", "result", "also reported"], rows)
+    body = table(["check", "planted fault", "result", "also reported"], rows)
     publish("Preflight: planted faults", "scripts/bench preflight faults", f"{head}\n\n{body}")
 
 
@@ -49,7 +49,7 @@ def architectures() -> None:
         report = preflight(**setup(name))
         errors, warnings = report.count(Level.ERROR), report.count(Level.WARNING)
         clean += not errors and not report.changed
-        seen = {result.test.id: result.seen.what for result in report.results if result.seen}
+        seen = {result.check.id: result.seen.what for result in report.results if result.seen}
         rows.append(
             [
                 name,
@@ -57,7 +57,7 @@ def architectures() -> None:
                 warnings,
                 ", ".join(report.ids),
                 len(report.passed),
-                " ".join(result.test.id for result in report.not_looked),
+                " ".join(result.check.id for result in report.not_looked),
                 seen.get("PF050", "").split(" in ")[0],
                 seen.get("PF021", "").rpartition("by ")[2].split(" ")[0],
                 seen.get("PF011", "").rpartition(": ")[2].split(" ")[0],
@@ -133,7 +133,7 @@ def duration() -> None:
     body = table(
         [
             *("model", "seconds", "bar", "processor seconds of 2 threads"),
-            *("tests that looked", "errors", "objects changed"),
+            *("checks that looked", "errors", "objects changed"),
         ],
         [
             [

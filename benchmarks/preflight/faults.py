@@ -1,4 +1,4 @@
-"""Faults in real small models, each with the id of the test that must find it."""
+"""Faults in real small models, each with the id of the check that must find it."""
 
 import copy
 import math

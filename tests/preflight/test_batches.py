@@ -1,4 +1,4 @@
-"""Batches of any nesting, and the tests that only look at batches."""
+"""Batches of any nesting, and the checks that only look at batches."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from benchmarks.preflight.architectures import text
 from benchmarks.preflight.faults import healthy
 
 from trimtab.check.catalogue import RULES
-from trimtab.preflight.catalogue import TESTS
+from trimtab.preflight.catalogue import CHECKS
 from trimtab.preflight.measure.batches import (
     batch_fingerprint,
     cut,
@@ -24,7 +24,7 @@ class Pair(NamedTuple):
 
 
 def only(name: str) -> set[str]:
-    return {*TESTS, *RULES} - {name}
+    return {*CHECKS, *RULES} - {name}
 
 
 def test_tensors_are_changed_in_any_nesting_and_the_batch_is_kept() -> None:

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app
-from trimtab.preflight.catalogue import TESTS
+from trimtab.preflight.catalogue import CHECKS
 
 runner = CliRunner()
 
@@ -76,14 +76,21 @@ def test_usage_errors_exit_2() -> None:
         ("no_such_module:f", "no module 'no_such_module'"),
         ("preflight_objects:missing", "has no function 'missing'"),
         ("preflight_objects:wrong", "must return a dict"),
+        ("preflight_objects:at_width", "at_width(width) cannot be called without arguments"),
     ):
         result = runner.invoke(app, ["preflight", name])
         assert result.exit_code == 2, result.output
         assert message in result.output
 
 
+def test_a_function_without_a_width_is_a_usage_error_of_widths() -> None:
+    result = runner.invoke(app, ["preflight", "preflight_objects:good", "--widths", "32,64"])
+    assert result.exit_code == 2, result.output
+    assert "good() cannot be called with the width" in result.output
+
+
 def test_the_docs_list_every_test_as_it_is() -> None:
     page = (Path(__file__).parents[2] / "docs" / "preflight.md").read_text(encoding="utf-8")
-    for test in TESTS.values():
-        row = f"| {test.id} | {test.title} | {test.mechanism} | {test.source} | {test.cannot_see} |"
-        assert row in page
+    for check in CHECKS.values():
+        cells = (check.id, check.title, check.mechanism, check.source, check.cannot_see)
+        assert f"| {' | '.join(cells)} |" in page

@@ -1,18 +1,18 @@
-"""Each planted fault is found by its own test, and a healthy run has no finding."""
+"""Each planted fault is found by its own check, and a healthy run has no finding."""
 
 import pytest
 from benchmarks.preflight.faults import FAULTS, Planted, healthy
 
 from trimtab.check.catalogue import RULES
-from trimtab.preflight.catalogue import TESTS
+from trimtab.preflight.catalogue import CHECKS
 from trimtab.preflight.report import PreflightReport
 from trimtab.preflight.run import preflight
 
 
 def run_only(fault: Planted) -> PreflightReport:
-    """A preflight with the one test: the benchmark runs all of them on each fault."""
+    """A preflight with the one check: the benchmark runs all of them on each fault."""
     setup = fault.make()
-    return preflight(**setup, off=({*TESTS, *RULES}) - {fault.id})
+    return preflight(**setup, off=({*CHECKS, *RULES}) - {fault.id})
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[f"{fault.id} {fault.what}" for fault in FAULTS])
@@ -33,4 +33,4 @@ def test_a_healthy_run_has_no_finding() -> None:
 def test_at_least_thirty_faults_are_planted_and_every_test_has_one() -> None:
     assert len(FAULTS) >= 30
     ranks_or_shapes = {"PF052", "PF053", "PF072", "PF075"}  # in test_ranks.py and test_batches.py
-    assert {*TESTS} - {fault.id for fault in FAULTS} == ranks_or_shapes
+    assert {*CHECKS} - {fault.id for fault in FAULTS} == ranks_or_shapes

@@ -1,4 +1,4 @@
-"""Nothing of the user's objects is changed, and an error in one test stops no other."""
+"""Nothing of the user's objects is changed, and an error in one check stops no other."""
 
 import random
 from typing import Any
@@ -173,7 +173,7 @@ def test_an_error_in_the_users_code_is_a_finding_and_the_rest_goes_on() -> None:
     report = preflight(**setup)
     assert "PF001" in report.ids
     assert "KeyError: 'labels'" in next(r.seen.what for r in report.findings if r.seen)
-    passed = {result.test.id for result in report.passed}
+    passed = {result.check.id for result in report.passed}
     assert {"PF003", "PF030", "PF040", "PF070"} <= passed
     assert not report.changed
 
@@ -194,24 +194,24 @@ def test_a_scheduler_that_raises_stops_only_its_own_test() -> None:
     setup["scheduler"] = Broken()
     report = preflight(**setup, off=["PF050"])
     broken = [result for result in report.results if result.is_broken]
-    assert [(r.test.id, r.reason) for r in broken] == [("PF040", "RuntimeError: no more steps")]
-    assert "PF014" in {result.test.id for result in report.passed}
+    assert [(r.check.id, r.reason) for r in broken] == [("PF040", "RuntimeError: no more steps")]
+    assert "PF014" in {result.check.id for result in report.passed}
 
 
 def test_without_a_loader_the_static_tests_run() -> None:
     setup = healthy()
     del setup["loader"]
     report = preflight(**setup)
-    reasons = {result.test.id: result.reason for result in report.not_looked}
+    reasons = {result.check.id: result.reason for result in report.not_looked}
     assert reasons["PF001"] == "no loader was given"
-    assert {"PF003", "PF030", "PF040"} <= {result.test.id for result in report.passed}
+    assert {"PF003", "PF030", "PF040"} <= {result.check.id for result in report.passed}
 
 
 def test_usage_errors_say_what_to_give() -> None:
     setup = healthy()
     with pytest.raises(ConfigError, match="pass the loader itself"):
         preflight(**(setup | {"loader": iter(setup["loader"])}))
-    with pytest.raises(ConfigError, match="no test PF999"):
+    with pytest.raises(ConfigError, match="no check PF999"):
         preflight(**setup, off=["PF999"])
     with pytest.raises(ConfigError, match="steps must be 1 or more"):
         preflight(**(setup | {"steps": 0}))

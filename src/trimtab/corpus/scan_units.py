@@ -9,7 +9,7 @@ from trimtab.core.errors import CorpusError
 from trimtab.corpus.files.flat import FlatFile, FlatReader
 from trimtab.corpus.files.opening import TokenFile, open_file
 from trimtab.corpus.files.rows import RowEncoder, Rows
-from trimtab.corpus.kernel.counts import CHUNK, TokenCounter, Tokens, add_counts, trim
+from trimtab.corpus.kernel.counts import CHUNK, PIECE, TokenCounter, Tokens, add_counts, trim
 from trimtab.corpus.kernel.documents import DocumentReader
 from trimtab.corpus.kernel.repeats import CONTEXT, Run, find_runs, repeated_tokens
 from trimtab.corpus.options import MAX_DOCUMENT, MAX_EXAMPLES, ScanOptions
@@ -59,8 +59,10 @@ def _scan_flat(
     with file.opened() as reader:
         documents = _first_document(file, unit, reader) if _has_documents(file, options) else None
         context = 0 if options.counts_only else CONTEXT
-        for start in range(unit.first, unit.last, CHUNK):
-            stop = min(start + CHUNK, unit.last)
+        # Repeats need long stretches; what is only counted is best read into the cache.
+        step = PIECE if options.counts_only else CHUNK
+        for start in range(unit.first, unit.last, step):
+            stop = min(start + step, unit.last)
             around = reader.read(start - context, stop + context)
             before = min(start, context)
             tokens = around[before : before + stop - start]

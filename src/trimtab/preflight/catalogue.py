@@ -1,12 +1,11 @@
-"""All tests, in the order of their ids: each idea is a file, each test a function in it."""
+"""All checks, in the order of their ids: each idea is a file, each check a function in it."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType, ModuleType
 
 from trimtab.check.catalogue import RULES
 from trimtab.core.errors import ConfigError
-from trimtab.preflight.definition import PreflightTest
-from trimtab.preflight.tests import (
+from trimtab.preflight.checks import (
     causality,
     initialisation,
     loader,
@@ -16,6 +15,7 @@ from trimtab.preflight.tests import (
     schedule,
     signal,
 )
+from trimtab.preflight.definition import PreflightCheck
 
 IDEAS: tuple[ModuleType, ...] = (
     initialisation,
@@ -29,24 +29,23 @@ IDEAS: tuple[ModuleType, ...] = (
 )
 
 
-def _collect() -> Mapping[str, PreflightTest]:
-    tests = [
-        value for idea in IDEAS for value in vars(idea).values() if isinstance(value, PreflightTest)
-    ]
-    return MappingProxyType({test.id: test for test in sorted(tests, key=lambda test: test.id)})
+def _collect() -> Mapping[str, PreflightCheck]:
+    found = [part for idea in IDEAS for part in vars(idea).values()]
+    checks = [part for part in found if isinstance(part, PreflightCheck)]
+    return MappingProxyType({part.id: part for part in sorted(checks, key=lambda part: part.id)})
 
 
-TESTS = _collect()
-"""Every test by its id."""
+CHECKS = _collect()
+"""Every check by its id."""
 
 
 def split_ids(names: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Ids of tests and of rules, in any case; raises ConfigError for one that is neither."""
+    """Ids of checks and of rules, in any case; raises ConfigError for one that is neither."""
     ids = frozenset(name.strip().upper() for name in names)
-    unknown = sorted(ids - TESTS.keys() - RULES.keys())
+    unknown = sorted(ids - CHECKS.keys() - RULES.keys())
     if unknown:
         raise ConfigError(
-            f"no test {', '.join(unknown)}; docs/preflight.md lists the tests, docs/check.md the "
+            f"no check {', '.join(unknown)}; docs/preflight.md lists the checks, docs/check.md the "
             "rules"
         )
-    return ids & TESTS.keys(), ids & RULES.keys()
+    return ids & CHECKS.keys(), ids & RULES.keys()

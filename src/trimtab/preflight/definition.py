@@ -1,8 +1,8 @@
-"""PreflightTest: one thing that can be wrong with the objects of a run.
+"""PreflightCheck: one thing that can be wrong with the objects of a run.
 
-A test is a function whose parameters name its measurements. It runs when all of them can be made:
+A check is a function whose parameters name its measurements. It runs when all of them can be made:
 
-    @preflight_test("PF010", "Activations explode or vanish with depth", ...)
+    @preflight_check("PF010", "Activations explode or vanish with depth", ...)
     def activations(first_pass: Pass) -> Seen:
 """
 
@@ -19,7 +19,7 @@ class NotMeasured(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a test saw, and whether it is a problem."""
+    """What a check saw, and whether it is a problem."""
 
     what: str
     """The numbers of this model, in a sentence."""
@@ -30,7 +30,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreflightTest:
+class PreflightCheck:
     """One thing that can be wrong with the objects of a run."""
 
     id: str
@@ -42,19 +42,19 @@ class PreflightTest:
     source: str
     """Where the thresholds come from."""
     cannot_see: str
-    """What the test does not look at."""
+    """What the check does not look at."""
     run: Callable[..., Seen]
     needs: tuple[str, ...]
     """The measurements that it takes."""
 
 
-def preflight_test(
+def preflight_check(
     id: str, title: str, *, mechanism: str, source: str, cannot_see: str
-) -> Callable[[Callable[..., Seen]], PreflightTest]:
-    """Turn a function into a test; its parameters are the measurements."""
+) -> Callable[[Callable[..., Seen]], PreflightCheck]:
+    """Turn a function into a check; its parameters are the measurements."""
 
-    def make(run: Callable[..., Seen]) -> PreflightTest:
-        return PreflightTest(
+    def make(run: Callable[..., Seen]) -> PreflightCheck:
+        return PreflightCheck(
             id=id,
             title=title,
             mechanism=mechanism,

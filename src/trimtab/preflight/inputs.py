@@ -1,7 +1,7 @@
 """Inputs: the objects that the user gives, checked once."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import torch
@@ -19,56 +19,44 @@ Loss = Callable[[nn.Module, Any], torch.Tensor]
 """Takes the model and a batch as the loader gives it; returns the loss of the user's loop."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Inputs:
-    """What is tested."""
+    """What is checked; made from the arguments of `trimtab.preflight`, whose docs explain them.
+
+    Raises ConfigError for what cannot be checked or put back.
+    """
 
     model: nn.Module
-    optimizers: tuple[Optimizer, ...]
-    schedulers: tuple[Any, ...]
-    loader: Any
-    """None if the user gave none."""
-    loss: Loss
-    steps: int | None
-    """Optimizer updates of the whole run."""
-    clip_norm: float | None
-    is_pretrained: bool
-    """Whether the weights are trained already: rules on a fresh init do not hold then."""
+    optimizer: InitVar[Any]
+    scheduler: InitVar[Any] = None
+    loader: Any = None
+    loss: Loss = None  # type: ignore[assignment]  # model_loss, once it is made
+    steps: int | None = None
+    clip_norm: float | None = None
+    pretrained: bool = False
+    optimizers: tuple[Optimizer, ...] = field(init=False)
+    schedulers: tuple[Any, ...] = field(init=False)
 
-    @classmethod
-    def of(
-        cls,
-        model: nn.Module,
-        optimizer: Any,
-        *,
-        scheduler: Any = None,
-        loader: Any = None,
-        loss: Loss | None = None,
-        steps: int | None = None,
-        clip_norm: float | None = None,
-        pretrained: bool = False,
-    ) -> "Inputs":
-        """The objects as they are; raises ConfigError for what cannot be tested or put back."""
-        if not isinstance(model, nn.Module):
-            raise ConfigError(f"model must be a torch module, got {type(model).__name__}")
-        if steps is not None and steps < 1:
-            raise ConfigError(f"steps must be 1 or more, got {steps}")
+    def __post_init__(self, optimizer: Any, scheduler: Any) -> None:
+        if not isinstance(self.model, nn.Module):
+            raise ConfigError(f"model must be a torch module, got {type(self.model).__name__}")
+        if self.steps is not None and self.steps < 1:
+            raise ConfigError(f"steps must be 1 or more, got {self.steps}")
+        loader = self.loader
         has_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
         if loader is not None and not has_state and iter_is_itself(loader):
             raise ConfigError(
                 "loader is an iterator, so a batch that is drawn is lost to the run; pass the "
                 "loader itself, or one with state_dict and load_state_dict"
             )
-        return cls(
-            model=_unwrapped(model),
-            optimizers=find_optimizers(optimizer),
-            schedulers=as_schedulers(scheduler),
-            loader=loader,
-            loss=loss or model_loss,
-            steps=steps,
-            clip_norm=clip_norm,
-            is_pretrained=pretrained,
-        )
+        made = {
+            "model": _unwrapped(self.model),
+            "loss": self.loss or model_loss,
+            "optimizers": find_optimizers(optimizer),
+            "schedulers": as_schedulers(scheduler),
+        }
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
 
     @property
     def device(self) -> torch.device:

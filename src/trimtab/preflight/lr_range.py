@@ -99,7 +99,7 @@ def lr_range_test(
 
     `others` are further arguments of `trimtab.preflight`. Groups keep the ratio of their rates.
     """
-    inputs = Inputs.of(model, optimizer, loader=loader, loss=loss, **others)
+    inputs = Inputs(model, optimizer, loader=loader, loss=loss, **others)
     kept = KeptState(inputs)
     try:
         batches = [cut(batch, PASS_ROWS, PASS_ELEMENTS) for batch in draw(loader)]

@@ -21,7 +21,7 @@ from trimtab.preflight.measure.loader import draw
 from trimtab.preflight.measure.passes import main_loss
 from trimtab.preflight.measure.trace import Trace, rms
 from trimtab.preflight.measure.training import run_steps
-from trimtab.preflight.setups import as_setup
+from trimtab.preflight.setups import as_setup, call_setup
 from trimtab.report.line_chart import Line, Panel, draw_panels
 
 STEPS = 4
@@ -161,14 +161,12 @@ def coordinate_check(
     found: dict[int, dict[str, tuple[float, float]]] = {}
     for width in chosen:
         torch.manual_seed(seed)
-        given = make(width)
+        given = call_setup(make, width)
         if isinstance(given, nn.Module):
             if optimizer is None or loader is None:
                 raise ConfigError("pass optimizer= and loader= where make returns a model")
             given = {"model": given, "optimizer": optimizer(given), "loader": loader, "loss": loss}
-        setup = as_setup(given)
-        inputs = Inputs.of(setup.pop("model"), setup.pop("optimizer"), **setup)
-        found[width] = _coordinates(inputs, steps)
+        found[width] = _coordinates(Inputs(**as_setup(given)), steps)
     names = [name for name in found[chosen[0]] if all(name in found[w] for w in chosen)]
     if not names:
         raise ConfigError("the models of these widths have no layer in common")

@@ -40,7 +40,7 @@ def read_objects(inputs: Inputs, simulation: Simulation | None) -> ConfigReading
     is_adam = name in ("adam", "adamw", "nadam")
     settings: dict[str, Any] = {
         "steps": inputs.steps,
-        "from_scratch": not inputs.is_pretrained,
+        "from_scratch": not inputs.pretrained,
         "optimizer": name,
         "lr": _number(group.get("initial_lr", group.get("lr"))),
         "beta1": _number(betas[0]),

@@ -1,23 +1,21 @@
-"""PreflightReport: what every test saw, and what was left open."""
+"""PreflightReport: what every check saw, and what was left open."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from trimtab.check.examine import Examination
 from trimtab.check.rule import Level
-from trimtab.preflight.definition import PreflightTest, Seen
+from trimtab.preflight.definition import PreflightCheck, Seen
 from trimtab.report.check_view import objection_to_dict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestResult:
-    """One test, and what became of it."""
+class CheckResult:
+    """One check, and what became of it."""
 
-    __test__ = False  # for pytest: not a class of tests
-
-    test: PreflightTest
+    check: PreflightCheck
     seen: Seen | None
-    """None if the test could not look."""
+    """None if the check could not look."""
     reason: str = ""
     """Why it could not."""
     is_broken: bool = False
@@ -35,37 +33,37 @@ class PreflightReport:
 
     subject: str
     """The model, in a few words."""
-    results: tuple[TestResult, ...]
+    results: tuple[CheckResult, ...]
     """In the order of ids."""
     rules: Examination | None
     """The rules of `trimtab check` on the same objects; None if they could not be read."""
     changed: tuple[str, ...]
     """What could not be put back as it was; empty unless something went wrong."""
     off: tuple[str, ...]
-    """Tests and rules that were switched off."""
+    """Checks and rules that were switched off."""
     seconds: float
 
     @property
-    def findings(self) -> tuple[TestResult, ...]:
-        """The problems that tests found, the worst first."""
+    def findings(self) -> tuple[CheckResult, ...]:
+        """The problems that checks found, the worst first."""
         found = [result for result in self.results if result.level is not None]
-        return tuple(sorted(found, key=lambda r: (-int(r.level or 0), r.test.id)))
+        return tuple(sorted(found, key=lambda r: (-int(r.level or 0), r.check.id)))
 
     @property
-    def passed(self) -> tuple[TestResult, ...]:
-        """Tests that looked and found nothing."""
+    def passed(self) -> tuple[CheckResult, ...]:
+        """Checks that looked and found nothing."""
         return tuple(r for r in self.results if r.seen is not None and r.level is None)
 
     @property
-    def not_looked(self) -> tuple[TestResult, ...]:
-        """Tests that could not look."""
+    def not_looked(self) -> tuple[CheckResult, ...]:
+        """Checks that could not look."""
         return tuple(result for result in self.results if result.seen is None)
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Ids of all findings, of tests and of rules."""
+        """Ids of all findings, of checks and of rules."""
         objections = () if self.rules is None else self.rules.objections
-        return tuple(r.test.id for r in self.findings) + tuple(o.rule.id for o in objections)
+        return tuple(r.check.id for r in self.findings) + tuple(o.rule.id for o in objections)
 
     def count(self, level: Level) -> int:
         """How many findings there are of a level, rules included."""
@@ -81,9 +79,9 @@ class PreflightReport:
                 *(_finding(result) for result in self.findings),
                 *(objection_to_dict(objection) for objection in rules),
             ],
-            "passed": [{"id": r.test.id, "what": r.seen.what} for r in self.passed if r.seen],
+            "passed": [{"id": r.check.id, "what": r.seen.what} for r in self.passed if r.seen],
             "not_looked_at": [
-                {"id": r.test.id, "reason": r.reason, "broken": r.is_broken}
+                {"id": r.check.id, "reason": r.reason, "broken": r.is_broken}
                 for r in self.not_looked
             ],
             "rules_checked": 0 if self.rules is None else self.rules.checked,
@@ -93,15 +91,15 @@ class PreflightReport:
         }
 
 
-def _finding(result: TestResult) -> dict[str, Any]:
-    test, seen = result.test, result.seen or Seen("")
+def _finding(result: CheckResult) -> dict[str, Any]:
+    check, seen = result.check, result.seen or Seen("")
     return {
-        "id": test.id,
+        "id": check.id,
         "level": "" if seen.level is None else seen.level.name.lower(),
-        "title": test.title,
+        "title": check.title,
         "what": seen.what,
-        "why": test.mechanism,
+        "why": check.mechanism,
         "how": seen.fix,
-        "cannot_see": test.cannot_see,
-        "source": test.source,
+        "cannot_see": check.cannot_see,
+        "source": check.source,
     }

@@ -1,4 +1,4 @@
-"""preflight(): run every test on the real objects of a run, and put the objects back."""
+"""preflight(): run every check on the real objects of a run, and put the objects back."""
 
 import time
 from collections.abc import Iterable
@@ -7,13 +7,14 @@ from typing import Any
 from torch import nn
 
 from trimtab.check.examine import Examination, examine
-from trimtab.preflight.catalogue import TESTS, split_ids
-from trimtab.preflight.definition import NotMeasured, PreflightTest
+from trimtab.preflight.catalogue import CHECKS, split_ids
+from trimtab.preflight.definition import NotMeasured, PreflightCheck
 from trimtab.preflight.inputs import Inputs, Loss
 from trimtab.preflight.measure.kept_state import KeptState
 from trimtab.preflight.measure.measurements import Measurements
+from trimtab.preflight.measure.ranks import meet
 from trimtab.preflight.plan import read_objects
-from trimtab.preflight.report import PreflightReport, TestResult
+from trimtab.preflight.report import CheckResult, PreflightReport
 
 
 def preflight(
@@ -28,7 +29,7 @@ def preflight(
     pretrained: bool = False,
     off: Iterable[str] = (),
 ) -> PreflightReport:
-    """Test the real objects of a run before its first step.
+    """Check the real objects of a run before its first step.
 
     Nothing is changed: parameters, buffers, gradients, optimizer, scheduler, random numbers, modes,
     hooks and the position of a loader with state are put back and compared bit by bit. With several
@@ -43,10 +44,10 @@ def preflight(
         steps: Optimizer updates of the whole run.
         clip_norm: The gradient norm at which the loop clips.
         pretrained: Whether the weights are trained already; rules on a fresh init are left out.
-        off: Ids of tests (PF...) and rules (TT...) to leave out.
+        off: Ids of checks (PF...) and rules (TT...) to leave out.
     """
     began = time.monotonic()
-    inputs = Inputs.of(
+    inputs = Inputs(
         model,
         optimizer,
         scheduler=scheduler,
@@ -56,12 +57,16 @@ def preflight(
         clip_norm=clip_norm,
         pretrained=pretrained,
     )
-    tests_off, rules_off = split_ids(off)
+    checks_off, rules_off = split_ids(off)
     kept = KeptState(inputs)
     before = kept.digest()
     measurements = Measurements(inputs, kept)
     try:
-        results = [_run(test, measurements) for test in TESTS.values() if test.id not in tests_off]
+        chosen = [check for check in CHECKS.values() if check.id not in checks_off]
+        results = []
+        for check in chosen:
+            results.append(_run(check, measurements))
+            meet(check.id)
         rules = _run_rules(inputs, measurements, rules_off)
     finally:
         kept.put()
@@ -71,21 +76,21 @@ def preflight(
         results=tuple(results),
         rules=rules,
         changed=tuple(name for name, value in before.items() if after[name] != value),
-        off=tuple(sorted(tests_off | rules_off)),
+        off=tuple(sorted(checks_off | rules_off)),
         seconds=time.monotonic() - began,
     )
 
 
-def _run(test: PreflightTest, measurements: Measurements) -> TestResult:
-    """Run one test; an error in it is its own result."""
+def _run(check: PreflightCheck, measurements: Measurements) -> CheckResult:
+    """Run one check; an error in it is its own result."""
     try:
-        given = {name: getattr(measurements, name) for name in test.needs}
-        return TestResult(test=test, seen=test.run(**given))
+        given = {name: getattr(measurements, name) for name in check.needs}
+        return CheckResult(check=check, seen=check.run(**given))
     except NotMeasured as reason:
-        return TestResult(test=test, seen=None, reason=str(reason))
+        return CheckResult(check=check, seen=None, reason=str(reason))
     except Exception as error:
         reason_text = f"{type(error).__name__}: {error}"
-        return TestResult(test=test, seen=None, reason=reason_text, is_broken=True)
+        return CheckResult(check=check, seen=None, reason=reason_text, is_broken=True)
 
 
 def _run_rules(
@@ -94,11 +99,11 @@ def _run_rules(
     """The rules of `trimtab check` on the settings that the objects have."""
     try:
         simulation = measurements.simulation
-    except Exception:  # its test says why
+    except Exception:  # its check says why
         simulation = None
     try:
         return examine(read_objects(inputs, simulation), off=off)
-    except Exception:  # settings that no plan can hold; the tests stand by themselves
+    except Exception:  # settings that no plan can hold; the checks stand by themselves
         return None
 
 

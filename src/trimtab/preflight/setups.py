@@ -1,14 +1,16 @@
 """Setups: `module:function` of the command, and what such a function returns."""
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from trimtab.core.errors import ConfigError
+from trimtab.preflight.inputs import Inputs
 
-NAMES = ("model", "optimizer", "scheduler", "loader", "loss", "steps", "clip_norm", "pretrained")
+NAMES = tuple(inspect.signature(Inputs).parameters)
 """What a setup may hold: the arguments of `trimtab.preflight`."""
 
 Setup = dict[str, Any]
@@ -34,12 +36,25 @@ def find_setup(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
+def call_setup(make: Callable[..., Any], *arguments: int) -> Any:
+    """What the function returns; raises ConfigError if it does not take these arguments."""
+    try:
+        inspect.signature(make).bind(*arguments)
+    except TypeError:
+        takes = f"{getattr(make, '__name__', 'the function')}{inspect.signature(make)}"
+        how = "called with the width, as with --widths" if arguments else "called without arguments"
+        raise ConfigError(f"{takes} cannot be {how}") from None
+    except ValueError:  # a callable without a signature
+        pass
+    return make(*arguments)
+
+
 def as_setup(given: Any) -> Setup:
     """What a function returned, as arguments of `trimtab.preflight`."""
     if not isinstance(given, Mapping):
         raise ConfigError(
             f"the function returns a {type(given).__name__}; it must return a dict with model, "
-            "optimizer and any of scheduler, loader, loss, steps, clip_norm, pretrained"
+            f"optimizer and any of {', '.join(NAMES[2:])}"
         )
     unknown = sorted(set(given) - set(NAMES))
     if unknown:

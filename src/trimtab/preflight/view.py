@@ -6,7 +6,7 @@ from rich.text import Text
 
 from trimtab.check.rule import Level
 from trimtab.preflight.definition import Seen
-from trimtab.preflight.report import PreflightReport, TestResult
+from trimtab.preflight.report import CheckResult, PreflightReport
 from trimtab.report.check_view import finding_view, objections_view, summary_line
 from trimtab.report.escaping import printable
 
@@ -35,15 +35,15 @@ def preflight_view(report: PreflightReport, *, is_verbose: bool = False) -> Rend
     return Group(*parts)
 
 
-def _finding(result: TestResult) -> Table:
-    test, seen = result.test, result.seen or Seen("")
+def _finding(result: CheckResult) -> Table:
+    check, seen = result.check, result.seen or Seen("")
     return finding_view(
         level=seen.level or Level.ADVICE,
-        title=f"{test.id}  {test.title}",
+        title=f"{check.id}  {check.title}",
         what=seen.what,
-        mechanism=test.mechanism,
+        mechanism=check.mechanism,
         fixes=[Text(printable(seen.fix))],
-        source=test.source,
+        source=check.source,
     )
 
 
@@ -53,17 +53,17 @@ def _table(report: PreflightReport) -> Table:
     table.add_column(overflow="fold")
     for result in report.passed:
         seen = "" if result.seen is None else result.seen.what
-        table.add_row(Text("passed", style="green"), Text(f"{result.test.id}  {printable(seen)}"))
-        blind = f"       does not see: {result.test.cannot_see}"
+        table.add_row(Text("passed", style="green"), Text(f"{result.check.id}  {printable(seen)}"))
+        blind = f"       does not see: {result.check.cannot_see}"
         table.add_row("", Text(blind, style="dim"))
     return table
 
 
 def _not_looked(report: PreflightReport) -> Text:
-    """The tests that could not look, by the reason."""
+    """The checks that could not look, by the reason."""
     groups: dict[str, list[str]] = {}
     for result in report.not_looked:
-        groups.setdefault(result.reason, []).append(result.test.id)
+        groups.setdefault(result.reason, []).append(result.check.id)
     lines = (f"{' '.join(ids)}: {printable(reason)}" for reason, ids in groups.items())
     return Text("not looked at: " + "; ".join(lines), style="dim")
 
@@ -71,5 +71,5 @@ def _not_looked(report: PreflightReport) -> Text:
 def _summary(report: PreflightReport) -> Text:
     looked = len(report.results) - len(report.not_looked)
     rules = 0 if report.rules is None else report.rules.checked
-    rest = f"{looked} tests and {rules} rules ran, {len(report.not_looked)} tests could not look"
+    rest = f"{looked} checks and {rules} rules ran, {len(report.not_looked)} checks could not look"
     return summary_line(report.count, f"{rest}, {report.seconds:.0f} s")

@@ -1,4 +1,4 @@
-"""`trimtab preflight`: test the real objects of a run before its first step."""
+"""`trimtab preflight`: check the real objects of a run before its first step."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,7 @@ def preflight(
     ],
     off: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID", help="Switch a test or rule off by its id; may be repeated."),
+        typer.Option(metavar="ID", help="Switch a check or rule off by its id; may be repeated."),
     ] = None,
     widths: Annotated[
         str | None,
@@ -39,7 +39,7 @@ def preflight(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Test model, optimizer, scheduler and loader before step 1; nothing of them is changed.
+    """Check model, optimizer, scheduler and loader before step 1; nothing of them is changed.
 
     Exit code: 0 nothing found, 1 findings, 2 usage error, 3 torch or the objects are missing.
     """
@@ -64,7 +64,7 @@ def preflight(
         from trimtab.preflight.mup import coordinate_check, parse_widths
         from trimtab.preflight.range_views import coordinates_view, range_view
         from trimtab.preflight.run import preflight as run_preflight
-        from trimtab.preflight.setups import as_setup, find_setup
+        from trimtab.preflight.setups import as_setup, call_setup, find_setup
         from trimtab.preflight.view import preflight_view
 
         make = find_setup(setup)
@@ -76,10 +76,10 @@ def preflight(
             if svg is not None:
                 output.write_page(check.to_svg(), svg)
         elif lr_range:
-            found = lr_range_test(**as_setup(make()))
+            found = lr_range_test(**as_setup(call_setup(make)))
             has_findings, printed, view = False, found.to_dict(), range_view(found)
         else:
-            report = run_preflight(**as_setup(make()), off=off or ())
+            report = run_preflight(**as_setup(call_setup(make)), off=off or ())
             has_findings = bool(report.ids or report.changed)
             printed, view = report.to_dict(), preflight_view(report, is_verbose=verbose)
     if as_json:

@@ -1,4 +1,4 @@
-"""What the tests look at, each measured once.
+"""What the checks look at, each measured once.
 
 measurements.py    Measurements: every measurement by its name, made on first use
 batches.py         batches of any nesting: cut, split, compared
@@ -8,5 +8,6 @@ attention.py       entropy and largest logit of an attention call
 passes.py          forward and backward passes: of a batch, in bf16, split, with a changed future
 training.py        a few real steps, and one batch again and again
 simulation.py      the real scheduler, run to its last step and resumed half-way
+ranks.py           what ranks exchange, so that all of them make the same passes
 loader.py          the first batches, the next epoch, a state round trip; what ranks have
 """

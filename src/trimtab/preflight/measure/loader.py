@@ -7,11 +7,11 @@ from itertools import islice
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from trimtab.preflight.definition import NotMeasured
 from trimtab.preflight.inputs import Inputs
 from trimtab.preflight.measure.batches import batch_fingerprint, cloned
+from trimtab.preflight.measure.ranks import exchange, num_ranks
 from trimtab.restore.rng import get_random_state, set_random_state
 
 NUM_BATCHES = 12
@@ -108,14 +108,13 @@ def round_trip(inputs: Inputs, has_state: bool) -> tuple[list[int], list[int]]:
 
 def gather_ranks(facts: tuple[Sequence[Any], float, int | None] | None) -> RankFacts:
     """Exchange batches, loss and number of targets; every rank comes here, even with nothing."""
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+    if num_ranks() == 1:
         raise NotMeasured("there is one rank only")
     mine = None
     if facts is not None:
         batches, loss, num_targets = facts
         mine = (tuple(batch_fingerprint(batch) for batch in batches), loss, num_targets)
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, mine)
+    found = exchange("what ranks see", mine)
     if None in found:
         raise NotMeasured(f"rank {found.index(None)} has no first step")
     fingerprints, losses, counts = zip(*found, strict=True)

@@ -1,4 +1,4 @@
-"""Measurements: what tests may ask for, by name. Each is made once, on first use, and put back."""
+"""Measurements: what checks may ask for, by name. Each is made once, on first use, and put back."""
 
 import functools
 import math
@@ -15,13 +15,16 @@ from trimtab.preflight.measure import loader as loaders
 from trimtab.preflight.measure import passes, training
 from trimtab.preflight.measure.batches import cut
 from trimtab.preflight.measure.kept_state import KeptState
+from trimtab.preflight.measure.ranks import exchange
 from trimtab.preflight.measure.simulation import Simulation, simulate_schedule
 
-PASS_ROWS, PASS_ELEMENTS = 4, 1024
-"""Rows and tokens of a pass: four micro-batches, and a 50M model in under a second on 2 cores."""
+PASS_ROWS, PASS_ELEMENTS = 4, 512
+"""Rows and tokens of a pass: four micro-batches. With these numbers the passes and steps of a 50M
+model take under 2 minutes on 2 cores (benchmarks/RESULTS.md, "Preflight: time")."""
 
-OVERFIT_ROWS, OVERFIT_ELEMENTS = 2, 256
-"""Rows and tokens of the batch that is trained on again and again."""
+OVERFIT_ROWS, OVERFIT_ELEMENTS = 2, 128
+"""Rows and tokens of the batch that is trained on again and again: few enough that a step of
+AdamW costs as much as the passes."""
 
 MIN_FALL = 0.1
 """Share of the first loss that 30 steps on one batch must take away; else 10 times the rate is
@@ -37,6 +40,8 @@ class Attempt:
 
     result: passes.Pass | None
     error: str
+    failed_ranks: tuple[int, ...]
+    """Ranks without a finite loss, this one included."""
 
 
 def measured(method: Callable[["Measurements"], T]) -> property:
@@ -76,7 +81,7 @@ class Measurements:
     @property
     def fresh_model(self) -> nn.Module:
         """The model, if its weights are those of an init."""
-        if self.inputs.is_pretrained:
+        if self.inputs.pretrained:
             raise NotMeasured("the weights are pretrained")
         return self.inputs.model
 
@@ -93,11 +98,14 @@ class Measurements:
     @measured
     def attempt(self) -> Attempt:
         """A first step, whatever becomes of it."""
-        batch = self.batch
+        batch, result, text = self.batch, None, ""
         try:
-            return Attempt(result=passes.run_pass(self.inputs, batch), error="")
+            result = passes.run_pass(self.inputs, batch)
         except Exception as error:
-            return Attempt(result=None, error=f"{type(error).__name__}: {error}")
+            text = f"{type(error).__name__}: {error}"
+        is_good = exchange("the first step", result is not None and math.isfinite(result.loss))
+        failed = tuple(rank for rank, good in enumerate(is_good) if not good)
+        return Attempt(result=result, error=text, failed_ranks=failed)
 
     @property
     def first_pass(self) -> passes.Pass:
@@ -108,12 +116,14 @@ class Measurements:
         found: passes.Pass = attempt.result
         if not math.isfinite(found.loss):
             raise NotMeasured("the first loss is not finite")
+        if attempt.failed_ranks:
+            raise NotMeasured(f"the first step failed on rank {attempt.failed_ranks[0]}")
         return found
 
     @property
     def fresh_pass(self) -> passes.Pass:
         """The same, of weights as an init makes them."""
-        if self.inputs.is_pretrained:
+        if self.inputs.pretrained:
             raise NotMeasured("the weights are pretrained")
         return self.first_pass
 
@@ -124,16 +134,20 @@ class Measurements:
         return passes.run_pass(self.inputs, self.batch)
 
     @measured
+    def eval_pass(self) -> passes.Look:
+        """A forward pass of the first batch without dropout, shared by what compares with it."""
+        self.first_pass  # noqa: B018
+        return passes.look(self.inputs, self.batch)
+
+    @measured
     def precisions(self) -> passes.Precisions:
         """Loss and logits in fp32 and in bf16."""
-        self.first_pass  # noqa: B018
-        return passes.compare_precision(self.inputs, self.batch)
+        return passes.compare_precision(self.inputs, self.batch, self.eval_pass)
 
     @measured
     def split(self) -> passes.Split:
         """The loss of the batch, whole and in micro-batches."""
-        self.first_pass  # noqa: B018
-        return passes.split_loss(self.inputs, self.batch)
+        return passes.split_loss(self.inputs, self.batch, self.eval_pass[0])
 
     @measured
     def label_shift(self) -> passes.LabelShift:
@@ -145,7 +159,8 @@ class Measurements:
         """How much a past logit changes with a future token."""
         if self.label_shift.places < 1:
             raise NotMeasured("the targets are not later tokens")
-        return passes.future_leak(self.inputs, self.batch, self.label_shift.tokens)
+        tokens = self.label_shift.tokens
+        return passes.future_leak(self.inputs, self.batch, tokens, self.eval_pass)
 
     @measured
     def simulation(self) -> Simulation:
@@ -158,7 +173,7 @@ class Measurements:
         try:
             found: list[list[float]] = self.simulation.peaks(self.inputs)
             return found
-        except Exception:  # whatever a scheduler raises: its own test reports it
+        except Exception:  # whatever a scheduler raises: its own check reports it
             return [
                 [float(g.get("initial_lr", g.get("lr", math.nan))) for g in o.param_groups]
                 for o in self.inputs.optimizers
@@ -178,11 +193,12 @@ class Measurements:
         batch = cut(self.batches[0], OVERFIT_ROWS, OVERFIT_ELEMENTS)
         rates = self.peak_rates
         found = training.overfit(self.inputs, batch, rates, 1.0)
-        if found.fall >= MIN_FALL or math.isnan(found.fall):
+        is_done = found.fall >= MIN_FALL or math.isnan(found.fall)
+        if all(exchange("one batch", is_done)):
             return found
         self._kept.put()
         higher = training.overfit(self.inputs, batch, rates, 10.0)
-        return higher if higher.fall >= MIN_FALL else found
+        return higher if not is_done and higher.fall >= MIN_FALL else found
 
     @measured
     def next_epoch(self) -> loaders.NextEpoch:

@@ -9,6 +9,7 @@ import torch
 
 from trimtab.preflight.inputs import Inputs
 from trimtab.preflight.measure.batches import cloned
+from trimtab.preflight.measure.ranks import exchange
 from trimtab.preflight.measure.trace import Trace
 
 SHORT_STEPS = 10
@@ -54,6 +55,7 @@ def run_steps(
     inputs: Inputs, batches: Sequence[Any], rates: Sequence[Sequence[float]], num_steps: int
 ) -> tuple[list[float], list[float]]:
     """Losses and gradient norms of real steps over the batches, at fixed learning rates."""
+    exchange("steps", None)
     inputs.model.train()
     set_rates(inputs, rates)
     held = {p for o in inputs.optimizers for group in o.param_groups for p in group["params"]}
@@ -72,9 +74,17 @@ def run_steps(
             optimizer.step()
         losses.append(float(loss.detach()))
         norms.append(float(norm))
-        if not math.isfinite(losses[-1]) or losses[-1] < (1 - ENOUGH_FALL) * losses[0]:
+        if step + 1 < num_steps and _is_enough(losses):
             break
     return losses, norms
+
+
+def _is_enough(losses: Sequence[float]) -> bool:
+    """Whether all ranks have learned their batches, or a loss is not finite."""
+    is_finite = math.isfinite(losses[-1])
+    has_learned = is_finite and losses[-1] < (1 - ENOUGH_FALL) * losses[0]
+    seen = exchange("a step", (is_finite, has_learned))
+    return not all(finite for finite, _ in seen) or all(learned for _, learned in seen)
 
 
 def set_rates(inputs: Inputs, rates: Sequence[Sequence[float]]) -> None:
@@ -105,6 +115,7 @@ def short_run(inputs: Inputs, batches: Sequence[Any], rates: Sequence[Sequence[f
         if moved is not None and bool(moved.any()):
             same = (old == now[name].detach())[moved]
             unchanged[name] = float(same.float().mean())
+    exchange("a pass", None)
     trace = Trace(inputs.model)
     with torch.no_grad(), trace:
         inputs.loss(inputs.model, cloned(batches[0]))

@@ -1,11 +1,11 @@
-"""Tests on the loader: repeated batches and rows, ranks, epochs, state."""
+"""Checks on the loader: repeated batches and rows, ranks, epochs, state."""
 
 from collections import Counter
 from itertools import pairwise
 from typing import Any
 
 from trimtab.check.rule import Level
-from trimtab.preflight.definition import NotMeasured, Seen, preflight_test
+from trimtab.preflight.definition import NotMeasured, Seen, preflight_check
 from trimtab.preflight.measure.batches import batch_fingerprint, row_fingerprints
 from trimtab.preflight.measure.loader import NextEpoch, RankFacts
 
@@ -14,7 +14,7 @@ REPEATED_ROWS = 0.1
 report 0.4 to 14 % before)."""
 
 
-@preflight_test(
+@preflight_check(
     "PF070",
     "The loader gives the same batch twice",
     mechanism="The model learns a repeated batch by heart, and the data it replaces is never seen.",
@@ -36,7 +36,7 @@ def same_batch(batches: list[Any]) -> Seen:
     return Seen(f"{len(marks)} batches, all different")
 
 
-@preflight_test(
+@preflight_check(
     "PF071",
     "The loader repeats rows",
     mechanism="Each worker or shard goes over the same data, so that the run sees it several times "
@@ -58,7 +58,7 @@ def same_rows(batches: list[Any]) -> Seen:
     return Seen(what)
 
 
-@preflight_test(
+@preflight_check(
     "PF072",
     "Ranks get the same data",
     mechanism="The gradient is averaged over copies of one batch: N ranks cost N times as much and "
@@ -77,7 +77,7 @@ def rank_data(ranks: RankFacts) -> Seen:
     return Seen(what)
 
 
-@preflight_test(
+@preflight_check(
     "PF073",
     "The next epoch has the same order",
     mechanism="Batches come in the same company again, which costs quality, and a resume at the "
@@ -97,7 +97,7 @@ def epoch_order(next_epoch: NextEpoch) -> Seen:
     return Seen(what, level, "shuffle with a generator that is not seeded anew at each epoch")
 
 
-@preflight_test(
+@preflight_check(
     "PF074",
     "The loader does not return to its saved state",
     mechanism="A resumed run repeats or skips data.",
@@ -113,7 +113,7 @@ def loader_state(round_trip: tuple[list[int], list[int]]) -> Seen:
     return Seen("after its state is loaded the loader gives different batches", Level.ERROR, fix)
 
 
-@preflight_test(
+@preflight_check(
     "PF075",
     "Batches have different shapes",
     mechanism="Each new shape costs a compilation, and a mean of losses weighs short batches more.",

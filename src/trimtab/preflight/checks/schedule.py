@@ -1,17 +1,17 @@
-"""A test on the real scheduler; its curve is judged by the rules of `trimtab check`."""
+"""A check on the real scheduler; its curve is judged by the rules of `trimtab check`."""
 
 import numpy as np
 
 from trimtab.check.number_text import number
 from trimtab.check.rule import Level
-from trimtab.preflight.definition import NotMeasured, Seen, preflight_test
+from trimtab.preflight.definition import NotMeasured, Seen, preflight_check
 from trimtab.preflight.measure.simulation import Simulation
 
 RESUME_RATIO = 1.2
 """F05 of the catalogue: a rate that differs by this factor from one step to the next."""
 
 
-@preflight_test(
+@preflight_check(
     "PF040",
     "The learning rate jumps at a resume",
     mechanism="The scheduler's state does not hold all that its rate depends on, so a resumed run "

@@ -1,9 +1,9 @@
-"""Tests on the loss: one batch can be learned, micro-batches and ranks add up."""
+"""Checks on the loss: one batch can be learned, micro-batches and ranks add up."""
 
 import math
 
 from trimtab.check.rule import Level
-from trimtab.preflight.definition import Seen, preflight_test
+from trimtab.preflight.definition import Seen, preflight_check
 from trimtab.preflight.measure.loader import RankFacts
 from trimtab.preflight.measure.measurements import MIN_FALL
 from trimtab.preflight.measure.passes import Pass, Split
@@ -18,7 +18,7 @@ FEW_TARGETS = 0.01
 10 %."""
 
 
-@preflight_test(
+@preflight_check(
     "PF050",
     "One batch cannot be learned",
     mechanism="A model that cannot fit a few sequences by heart cannot learn a corpus: the "
@@ -41,7 +41,7 @@ def overfits(overfit: Overfit) -> Seen:
     return Seen(what)
 
 
-@preflight_test(
+@preflight_check(
     "PF051",
     "Micro-batches do not add up to the batch",
     mechanism="Loss and gradient depend on how a batch is cut: a sum is taken for a mean, or "
@@ -69,7 +69,7 @@ def accumulation(split: Split) -> Seen:
     )
 
 
-@preflight_test(
+@preflight_check(
     "PF052",
     "Ranks with unequal numbers of targets count alike",
     mechanism="DDP averages gradients over ranks, so the tokens of a rank with few targets weigh "
@@ -92,7 +92,7 @@ def rank_reduction(ranks: RankFacts) -> Seen:
     return Seen(what)
 
 
-@preflight_test(
+@preflight_check(
     "PF053",
     "Next to no target counts",
     mechanism="A batch whose targets are all ignored has a loss of NaN, and one with a few of them "

@@ -1,4 +1,4 @@
-"""Tests on the weights as they are made: the first step, its loss, the std of each weight."""
+"""Checks on the weights as they are made: the first step, its loss, the std of each weight."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from trimtab.check.number_text import number
 from trimtab.check.rule import Level
 from trimtab.live.measure.activations import find_blocks
 from trimtab.live.measure.roles import role_of
-from trimtab.preflight.definition import Seen, listed, preflight_test
+from trimtab.preflight.definition import Seen, listed, preflight_check
 from trimtab.preflight.measure.measurements import Attempt, named_trained
 from trimtab.preflight.measure.passes import Pass
 
@@ -40,10 +40,10 @@ _RESIDUAL = re.compile(r"(?:o_proj|out_proj|c_proj|down_proj|wo|w2|fc2|dense_4h_
 _INDEX = re.compile(r"\.(\d+)\.")
 
 
-@preflight_test(
+@preflight_check(
     "PF001",
     "The first step does not run, or its loss is not finite",
-    mechanism="Nothing can be trained from here; each later test needs this step.",
+    mechanism="Nothing can be trained from here; each later check needs this step.",
     source="follows from the definition of a step",
     cannot_see="batches after the first, and rows and tokens beyond the cut of the first",
 )
@@ -65,7 +65,7 @@ def first_step(attempt: Attempt) -> Seen:
     return Seen(f"first loss {found.loss:.4g}, all gradients finite")
 
 
-@preflight_test(
+@preflight_check(
     "PF002",
     "The first loss is not that of a guess",
     mechanism="A fresh model should give each of V classes the same chance, a loss of ln V; above "
@@ -88,7 +88,7 @@ def first_loss(fresh_pass: Pass) -> Seen:
     return Seen(what)
 
 
-@preflight_test(
+@preflight_check(
     "PF003",
     "The std of a weight fits no rule",
     mechanism="A weight that starts too large saturates what follows it; one that is too small, or "
@@ -126,7 +126,7 @@ def weight_std(fresh_model: nn.Module) -> Seen:
     return Seen(f"{len(weights)} matrices within the range of the rules")
 
 
-@preflight_test(
+@preflight_check(
     "PF004",
     "A layer is initialised unlike its neighbours",
     mechanism="One layer that an init function missed trains at a different speed from all others.",
@@ -160,7 +160,7 @@ def siblings(fresh_model: nn.Module) -> Seen:
     return Seen(f"{len(rows)} kinds of matrices agree over the layers")
 
 
-@preflight_test(
+@preflight_check(
     "PF005",
     "Residual outputs are not scaled with depth",
     mechanism="Each layer adds twice to the residual stream; without a factor of 1/sqrt(2L) its "

@@ -1,4 +1,4 @@
-"""The tests, one file per idea.
+"""The checks, one file per idea.
 
 initialisation.py   the first step runs; first loss, std of weights
 signal.py           activations and gradients by depth, dead units, norms, attention

@@ -1,4 +1,4 @@
-"""Tests on what the optimizers hold, decay and leave out, and on the clip threshold."""
+"""Checks on what the optimizers hold, decay and leave out, and on the clip threshold."""
 
 import re
 import statistics
@@ -9,7 +9,7 @@ from torch import nn
 from trimtab.check.number_text import number
 from trimtab.check.rule import Level
 from trimtab.live.measure.roles import role_of
-from trimtab.preflight.definition import NotMeasured, Seen, listed, preflight_test
+from trimtab.preflight.definition import NotMeasured, Seen, listed, preflight_check
 from trimtab.preflight.inputs import Inputs
 from trimtab.preflight.measure.trace import is_norm
 from trimtab.preflight.measure.training import ShortRun
@@ -22,7 +22,7 @@ larger."""
 _INDEX = re.compile(r"\.\d+\.")
 
 
-@preflight_test(
+@preflight_check(
     "PF030",
     "No optimizer holds a trained parameter",
     mechanism="It gets gradients at every step and never moves.",
@@ -40,7 +40,7 @@ def not_held(inputs: Inputs) -> Seen:
     return Seen(f"all {len(named)} parameters are held or frozen")
 
 
-@preflight_test(
+@preflight_check(
     "PF031",
     "A parameter is held twice",
     mechanism="Each step moves it twice, by two moments that know nothing of each other.",
@@ -58,7 +58,7 @@ def held_twice(inputs: Inputs) -> Seen:
     return Seen(f"{len(counts)} parameters, each held once")
 
 
-@preflight_test(
+@preflight_check(
     "PF032",
     "The optimizer holds tensors that are not the model's",
     mechanism="The optimizer was made before the model was copied, moved or wrapped: it moves the "
@@ -78,7 +78,7 @@ def foreign(inputs: Inputs) -> Seen:
     return Seen(f"all {len(held)} tensors of the optimizer are the model's")
 
 
-@preflight_test(
+@preflight_check(
     "PF033",
     "A parameter looks frozen by mistake",
     mechanism="A frozen parameter is held by an optimizer, or its siblings in other layers are "
@@ -109,7 +109,7 @@ def frozen(inputs: Inputs) -> Seen:
     return Seen(f"{count} of {len(named)} parameters are frozen, none by itself")
 
 
-@preflight_test(
+@preflight_check(
     "PF034",
     "Norms, biases or embeddings are decayed",
     mechanism="A gain has no reason to be near zero, and the row of a rare token shrinks at every "
@@ -151,7 +151,7 @@ def decayed(inputs: Inputs) -> Seen:
     return Seen("no norm, bias or embedding is decayed")
 
 
-@preflight_test(
+@preflight_check(
     "PF035",
     "The clip threshold does not fit the gradients",
     mechanism="A threshold far below the usual norm turns every step into one of fixed length; one "

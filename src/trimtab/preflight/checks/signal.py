@@ -1,4 +1,4 @@
-"""Tests on signals by depth: activations, gradients, dead units, norms, attention."""
+"""Checks on signals by depth: activations, gradients, dead units, norms, attention."""
 
 import math
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from torch import nn
 
 from trimtab.check.rule import Level
 from trimtab.live.measure.activations import find_blocks
-from trimtab.preflight.definition import NotMeasured, Seen, listed, preflight_test
+from trimtab.preflight.definition import NotMeasured, Seen, listed, preflight_check
 from trimtab.preflight.measure.passes import Pass
 from trimtab.preflight.measure.training import ShortRun
 
@@ -38,7 +38,7 @@ LARGE_LOGIT = 100.0
 """Kimi K2 (arXiv 2507.20534) clips attention logits at 100."""
 
 
-@preflight_test(
+@preflight_check(
     "PF010",
     "Activations explode or vanish with depth",
     mechanism="The last layers see numbers that no longer depend on the input, or that no format "
@@ -51,7 +51,7 @@ def activations(fresh_pass: Pass) -> Seen:
     return _by_depth(fresh_pass.trace.block_rms, "block outputs", DEPTH_RATIO, DEPTH_RATIO_BAD)
 
 
-@preflight_test(
+@preflight_check(
     "PF011",
     "Gradients explode or vanish with depth",
     mechanism="Layers with tiny gradients are not trained, or only by Adam's amplified noise; "
@@ -66,7 +66,7 @@ def gradients(fresh_pass: Pass, model: nn.Module) -> Seen:
     )
 
 
-@preflight_test(
+@preflight_check(
     "PF012",
     "Parameters get no gradient",
     mechanism="What gets no gradient is never trained: a detach, a no_grad, a branch whose output "
@@ -96,7 +96,7 @@ def no_gradient(first_pass: Pass, model: nn.Module) -> Seen:
     return Seen(f"all {len(trained)} trained parameters get a gradient")
 
 
-@preflight_test(
+@preflight_check(
     "PF013",
     "Units are dead",
     mechanism="A rectifier that is 0 for every input passes no gradient back and stays 0.",
@@ -115,7 +115,7 @@ def dead_units(first_pass: Pass) -> Seen:
     return Seen(f"dead units: {listed(bad)}", level, "lower the rate, or raise the biases to 0")
 
 
-@preflight_test(
+@preflight_check(
     "PF014",
     "Activations blow up in the first ten steps",
     mechanism="At the peak rate the residual stream grows faster than norms and softmax can "
@@ -140,7 +140,7 @@ def after_ten_steps(short_run: ShortRun, first_pass: Pass) -> Seen:
     return Seen(what)
 
 
-@preflight_test(
+@preflight_check(
     "PF015",
     "A norm gets inputs without variance",
     mechanism="Where the variance is below eps the norm divides by eps: rounding noise becomes the "
@@ -164,7 +164,7 @@ def norm_inputs(first_pass: Pass) -> Seen:
     return Seen(f"variance below eps: {listed(names)}", level, "raise the std of what comes before")
 
 
-@preflight_test(
+@preflight_check(
     "PF016",
     "Attention looks at one token only",
     mechanism="A saturated softmax has no gradient, and the head cannot learn where to look.",
@@ -191,7 +191,7 @@ def attention(first_pass: Pass) -> Seen:
     return Seen(what)
 
 
-@preflight_test(
+@preflight_check(
     "PF017",
     "A query of attention is masked completely",
     mechanism="A softmax over nothing but -inf is NaN; over nothing but large negative numbers it "

@@ -1,14 +1,14 @@
-"""Tests on labels, and on what a position may see."""
+"""Checks on labels, and on what a position may see."""
 
 from trimtab.check.rule import Level
-from trimtab.preflight.definition import Seen, preflight_test
+from trimtab.preflight.definition import Seen, preflight_check
 from trimtab.preflight.measure.passes import LabelShift
 
 LEAK = 1e-3
 """Deviations of the logits. Rounding of fp32 gives 1e-6; a leak through one layer 1e-2 and more."""
 
 
-@preflight_test(
+@preflight_check(
     "PF060",
     "Labels are not shifted by one",
     mechanism="Without a shift the model copies its input and the loss falls to 0; shifted twice, "
@@ -29,7 +29,7 @@ def shifted_once(label_shift: LabelShift) -> Seen:
     )
 
 
-@preflight_test(
+@preflight_check(
     "PF061",
     "A position sees the future",
     mechanism="The model reads off what it should predict: the loss is too good to be true, and "

@@ -1,11 +1,11 @@
-"""Tests on rounding: softmax in low precision, bf16 against fp32, lost updates, same bits."""
+"""Checks on rounding: softmax in low precision, bf16 against fp32, lost updates, same bits."""
 
 import math
 
 import torch
 
 from trimtab.check.rule import Level
-from trimtab.preflight.definition import NotMeasured, Seen, listed, preflight_test
+from trimtab.preflight.definition import NotMeasured, Seen, listed, preflight_check
 from trimtab.preflight.measure.passes import Pass, Precisions
 from trimtab.preflight.measure.training import ShortRun
 
@@ -20,7 +20,7 @@ LOST = 0.5
 an update below 2^-9 of the weight is rounded away."""
 
 
-@preflight_test(
+@preflight_check(
     "PF020",
     "A softmax is taken in low precision",
     mechanism="bf16 has 8 bits: chances below 1/256 of the largest are lost in the sum, and so are "
@@ -43,7 +43,7 @@ def low_softmax(first_pass: Pass) -> Seen:
     return Seen(f"{trace.num_softmaxes} softmaxes, none in low precision")
 
 
-@preflight_test(
+@preflight_check(
     "PF021",
     "The model in bf16 is not the model in fp32",
     mechanism="Some operation of the model does not survive 8 bits: a large sum, a difference of "
@@ -67,7 +67,7 @@ def bf16(precisions: Precisions) -> Seen:
     return Seen(what)
 
 
-@preflight_test(
+@preflight_check(
     "PF022",
     "Updates do not change the weights",
     mechanism="A learning rate of 0, or updates below the rounding of the weight's format: the "
@@ -89,7 +89,7 @@ def lost_updates(short_run: ShortRun) -> Seen:
     return Seen(f"at most {100 * max(lost.values()):.1f} % of a matrix stays as it is")
 
 
-@preflight_test(
+@preflight_check(
     "PF023",
     "The same seed does not give the same bits",
     mechanism="A failure cannot be replayed, and a resumed run is not the run that was saved.",
