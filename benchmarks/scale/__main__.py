@@ -1,8 +1,8 @@
 """Measure long runs and many runs: `scripts/bench scale [FOLDER] [--steps N]`; 8 GB of disk.
 
 Writes a journal of 5,000,000 steps with 200 signals and measures the time and the peak memory of
-each command on it, and of a resume; then a server with 1,000 runs. FOLDER keeps the journals for the
-next time. With fewer steps, or with --only, the result is printed and not published.
+each command on it, and of a resume; then a server with 1,000 runs. FOLDER keeps the journals for
+the next time. With fewer steps, or with --only, the result is printed and not published.
 """
 
 import argparse
