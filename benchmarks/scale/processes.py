@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import IO
 
 MAX_MB = 500
 
@@ -73,12 +74,15 @@ def run_and_read(arguments: Sequence[str]) -> tuple[str, float]:
 
 
 def start(
-    arguments: Sequence[str], *, stdout: object, environment: Mapping[str, str] | None = None
+    arguments: Sequence[str],
+    *,
+    stdout: int | IO[str],
+    environment: Mapping[str, str] | None = None,
 ) -> "subprocess.Popen[bytes]":
     """Start a process whose end `wait` waits for."""
     return subprocess.Popen(
         arguments,
-        stdout=stdout,  # type: ignore[arg-type]
+        stdout=stdout,
         stderr=subprocess.STDOUT if stdout is subprocess.PIPE else None,
         env={**os.environ, **(environment or {})},
     )

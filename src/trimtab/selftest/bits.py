@@ -29,7 +29,7 @@ def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def state_of(run: Training) -> dict[str, torch.Tensor]:
     """A copy of the optimizer state by name."""
-    names = {parameter: name for name, parameter in run.model.named_parameters()}
+    names: dict[torch.Tensor, str] = {p: name for name, p in run.model.named_parameters()}
     return {
         f"{key} of {names[parameter]}": value.detach().cpu().clone()
         for parameter, state in run.optimizer.state.items()
