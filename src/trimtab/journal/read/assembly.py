@@ -53,12 +53,14 @@ def assemble(
     qualities: Mapping[str, Quality] | None = None,
     progress: Progress | None = None,
     find_damage: bool = True,
+    max_bytes: int | None = None,
 ) -> tuple[Block, list[Damage]]:
     """The records of the segments by rising tick, and the damage found while reading.
 
-    Without `find_damage`, columns that stay on disk are not read here.
+    Columns that together are larger than `max_bytes` stay on disk. Without `find_damage` they are
+    not read here.
     """
-    table = _allocate(segments, signals)
+    table = _allocate(segments, signals, MAX_BYTES if max_bytes is None else max_bytes)
     ends = np.cumsum([segment.rows for segment in segments], dtype=np.int64)
     spans = [
         slice(int(end) - segment.rows, int(end))
@@ -85,7 +87,9 @@ def assemble(
     return _block(table, order, _columns(table, order), events, qualities or {}), damage
 
 
-def _allocate(segments: Sequence[Segment], signals: Collection[str] | None) -> _Table:
+def _allocate(
+    segments: Sequence[Segment], signals: Collection[str] | None, max_bytes: int
+) -> _Table:
     rows = sum(segment.rows for segment in segments)
     complete: dict[str, int] = {}
     for segment in segments:
@@ -93,7 +97,7 @@ def _allocate(segments: Sequence[Segment], signals: Collection[str] | None) -> _
             if signals is None or name in signals:
                 complete[name] = complete.get(name, 0) + (segment.rows if everywhere else 0)
     axes = np.empty((len(AXES), rows), dtype=np.int64)
-    if 8 * rows * len(complete) > MAX_BYTES:
+    if 8 * rows * len(complete) > max_bytes:
         return _Table(axes=axes, values=None, present={}, names=list(complete))
     return _Table(
         axes=axes,
