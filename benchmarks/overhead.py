@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 from benchmarks.contenders import PEERS, Contender, Make, Trimtab, make_all
-from benchmarks.operations import Counting
 from benchmarks.results import publish, table
 from trimtab.lab.model.sizes import SIZES
+from trimtab.selftest.operations import Counting
 
 ROUNDS = 110
 BARE_STEPS = 8

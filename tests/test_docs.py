@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from trimtab.selftest.run import CHECKS
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
@@ -78,3 +80,28 @@ def test_the_figures_on_a_corpus_are_those_that_were_measured() -> None:
     titles = re.findall(r"(?m)^## (Corpus: .*)$", text)
     measured = [tables_in(section("benchmarks/RESULTS.md", title)) for title in titles]
     assert sorted(shown) == sorted(line for table in measured for line in table)
+
+
+def test_the_self_test_prints_what_the_page_shows() -> None:
+    shown = re.search(r"\$ trimtab selftest\n(.*?)```", (ROOT / "docs/gpu.md").read_text(), re.S)
+    assert shown
+    *lines, last = shown[1].splitlines()
+    assert [line.split(":")[0].removeprefix("pass  ") for line in lines] == list(CHECKS)
+    assert last.startswith(f"{len(CHECKS)} passed, 0 failed")
+
+
+def test_the_figures_on_scale_are_those_that_were_measured() -> None:
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    results = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+    titles = re.findall(r"(?m)^## (Scale: .*)$", results)
+    measured = [
+        line for title in titles for line in tables_in(section("benchmarks/RESULTS.md", title))
+    ]
+    shown = tables_in(page)
+    assert [line for line in measured if line not in shown] == []
+    own = tables_in(section("docs/scale.md", "What each engine does with the guard's group"))
+    own += tables_in(section("docs/scale.md", "Where another program takes over"))
+    assert [line for line in shown if line not in measured and line not in own] == []
+    paper = re.search(r"On paper, from these rates: (all statistics of 15e12 tokens.*)", results)
+    assert paper
+    assert " ".join(paper[1].split()) in " ".join(page.split())

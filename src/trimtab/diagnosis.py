@@ -7,7 +7,7 @@ The command, the lab and the live guard all make their reports here.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -152,12 +152,19 @@ def read_source(
     format: str | None = None,
     readers: Sequence[LogReader] = (),
     progress: Progress | None = None,
+    signals: Collection[str] | None = None,
 ) -> Source:
-    """Read a log or a run directory; raises LogError or JournalError if it has no loss."""
+    """Read a log or a run directory; raises LogError or JournalError if it has no loss.
+
+    Of a run directory only `signals` are read, if they are given.
+    """
     path = Path(path)
     reading = None if progress is None else partial(progress, "Reading")
     run = RunDirectory.find(path) if format is None else None
-    source = read_run(run, reading) if run else _read_log(path, format, readers, reading)
+    if run:
+        source = read_run(run, reading, signals=signals)
+    else:
+        source = _read_log(path, format, readers, reading)
     if not source.block.column(LOSS).recorded:
         raise NoUsableLoss(f"{path} holds {len(source.block)} records, but no loss")
     return source
@@ -168,12 +175,13 @@ def read_run(
     progress: Callable[[int, int], None] | None = None,
     *,
     find_damage: bool = True,
+    signals: Collection[str] | None = None,
 ) -> Source:
-    """Read a run directory; what its journal has lost is in the notes.
+    """Read a run directory, or only these signals; what its journal has lost is in the notes.
 
     A journal that is larger than memory is read only in part without `find_damage`.
     """
-    reading = read_journal(run, progress=progress, find_damage=find_damage)
+    reading = read_journal(run, signals, progress, find_damage=find_damage)
     notes = [f"{damage.file}: {damage.sentence}" for damage in reading.damage]
     if reading.dropped:
         notes.append(

@@ -79,3 +79,26 @@ def test_reading_while_files_are_sealed_finds_every_one(run: RunDirectory) -> No
         stop.set()
         thread.join()
     assert seen > 50
+
+
+def test_a_long_journal_can_be_followed_in_pieces(run: RunDirectory) -> None:
+    with JournalWriter(run, JournalConfig(segment_records=10)) as writer:
+        for step in range(95):
+            writer.append(step, {"loss": float(step), "late": 1.0} if step > 50 else {"loss": step})
+            if step == 33:
+                writer.event("note", step)
+    whole = Follower(run).poll()
+    pieces = []
+    with Follower(run) as follower:
+        while True:
+            pieces.append(follower.poll(20))
+            if not follower.has_more:
+                break
+            assert len(pieces[-1]) == 20
+    together = Block.concat(pieces)
+    assert together.tick.tolist() == whole.tick.tolist() == list(range(95))
+    assert together.events == whole.events
+    for name in ("loss", "late"):
+        assert together.column(name).present.tolist() == whole.column(name).present.tolist()
+    assert follower.ended == "closed"
+    assert len(follower.poll(20)) == 0

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.operations import READS, Counting
 from tests.live.tiny import Tiny, loss_of, make_model
 
 import trimtab
 from trimtab.live.measure.step_meter import StepMeter
+from trimtab.selftest.operations import READS, Counting
 
 
 def steps(

@@ -17,6 +17,7 @@ from trimtab.cli.commands.preflight import preflight
 from trimtab.cli.commands.probe import probe
 from trimtab.cli.commands.report import report
 from trimtab.cli.commands.run import run
+from trimtab.cli.commands.selftest import selftest
 from trimtab.cli.commands.serve import serve
 from trimtab.cli.commands.ship import ship
 from trimtab.cli.corpus.app import app as corpus
@@ -44,6 +45,7 @@ app.command()(approve)
 app.command()(probe)
 app.command()(decline)
 app.command(cls=CommandWithPlugins)(checkpoints)
+app.command()(selftest)
 app.command()(demo)
 app.add_typer(corpus)
 app.add_typer(lab)

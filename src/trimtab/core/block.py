@@ -60,7 +60,7 @@ class Block:
             for name, column in self.columns.items():
                 if len(column.values) != length or len(column.present) != length:
                     raise ValueError(f"column {name!r} does not have {length} entries")
-        if length > 1 and not (np.diff(self.tick) > 0).all():
+        if not (self.tick[1:] > self.tick[:-1]).all():
             raise ValueError("ticks must rise from record to record")
 
     @classmethod

@@ -92,7 +92,10 @@ class Sink(Protocol):
 
     @property
     def needs_everything(self) -> bool:
-        """Whether each start of the shipper sends the whole journal from its first record."""
+        """Whether each start of the shipper sends the whole journal from its first record.
+
+        A long one comes in several blocks; `poll` is called when all of them were sent.
+        """
         ...
 
     def begin(self, run: ShippedRun, memory: SinkMemory) -> None:

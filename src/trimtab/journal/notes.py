@@ -11,7 +11,7 @@ from trimtab.core.block import Event
 from trimtab.core.errors import JournalError
 from trimtab.journal.directory import RunDirectory
 from trimtab.journal.format.lines import decode, encode
-from trimtab.journal.read.follow import Follower
+from trimtab.journal.read.follow import PIECE_RECORDS, Follower
 
 NOTE = "note"
 MAX_NOTE_CHARS = 10_000
@@ -22,9 +22,14 @@ def add_note(run: RunDirectory, text: str) -> int:
     """Add a note at the current step of the run; returns the step."""
     if len(text) > MAX_NOTE_CHARS:
         raise JournalError(f"a note has at most {MAX_NOTE_CHARS} characters, got {len(text)}")
+    tick = step = 0
     with Follower(run) as follower:
-        block = follower.poll()
-    tick, step = (int(block.tick[-1]) + 1, int(block.step[-1])) if len(block) else (0, 0)
+        while True:
+            block = follower.poll(PIECE_RECORDS)
+            if len(block):
+                tick, step = int(block.tick[-1]) + 1, int(block.step[-1])
+            if not follower.has_more:
+                break
     line = encode({"tick": tick, "step": step, "text": text, "clock": time.time()})
     try:
         descriptor = os.open(run.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -9,7 +9,8 @@ from torch import nn
 
 from trimtab.core.config import Config, Mode
 from trimtab.live.parts import Parts
-from trimtab.live.ranks.rank_group import RankFacts, RankGroup, find_ranks, join_group
+from trimtab.live.ranks.agreement import RankFacts
+from trimtab.live.ranks.rank_group import RankGroup, find_ranks, join_group
 
 
 class StartingRanks:

@@ -26,7 +26,8 @@ from trimtab.live.no_guard import NoGuard
 from trimtab.live.optimizers import parameters_of
 from trimtab.live.parts import Parts
 from trimtab.live.protect.gate_reporter import report_promotion
-from trimtab.live.ranks.rank_group import RankFacts, announce, find_ranks
+from trimtab.live.ranks.agreement import RankFacts
+from trimtab.live.ranks.rank_group import announce, find_ranks
 from trimtab.live.recover.decide.controller import Controller
 from trimtab.live.recover.decide.experimenting import Experimenting
 from trimtab.live.recover.inputs import as_schedulers, as_state, require_schedulers

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from benchmarks.operations import READS, Counting
 from tests.integrations.hf.runs import Sequences, TinyForCausalLM, bits, make_trainer, use_fp16
 from tests.live.tiny import journal_of
 from transformers import EarlyStoppingCallback, TrainerCallback
@@ -18,6 +17,7 @@ import trimtab
 from trimtab.core.config import Config
 from trimtab.integrations.hf import TrimtabCallback, last_good_checkpoint
 from trimtab.integrations.trainers.guard_file import GUARD_FILE
+from trimtab.selftest.operations import READS, Counting
 
 BY_HAND = Config().override({"ladder.enabled": False, "recover.snapshot_every": 4})
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.operations import READS, Counting
 from tests.integrations.lightning.runs import Module, Run, in_settings, watched
 from tests.live.tiny import journal_of
 
 from trimtab.core.config import Config
 from trimtab.core.errors import NonFiniteRun
 from trimtab.integrations.lightning import TrimtabCallback
+from trimtab.selftest.operations import READS, Counting
 
 NAN_STEP = 5
 

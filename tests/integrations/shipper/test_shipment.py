@@ -9,14 +9,17 @@ from tests.integrations.runs import (
     BEGAN,
     KeepingSink,
     append,
+    open_incident,
     ship,
     wait_until,
     write_run,
 )
 
 from trimtab.core.block import Block
+from trimtab.core.config import JournalConfig
 from trimtab.core.ship_config import ShipConfig
 from trimtab.core.sink import RUN_STATUS, Refused, RunStatus
+from trimtab.integrations.shipper import feed
 from trimtab.integrations.shipper.cursor import Cursor, SinkLock
 from trimtab.integrations.shipper.log import ShipLog
 from trimtab.integrations.shipper.shipper import Shipper
@@ -244,3 +247,45 @@ def test_a_stalled_run_is_reported_and_so_is_its_return(tmp_path: Path) -> None:
         wait_until(lambda: len(sink.events) == 2)
     thread.join()
     assert [facts["status"] for _, facts in sink.events] == ["stalled", "running", "ended"]
+
+
+def test_a_long_journal_is_sent_in_pieces_with_the_same_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory(tmp_path)
+    with JournalWriter(run, JournalConfig(segment_records=50)) as journal:
+        for step in range(1000):
+            append(journal, step, param_norm=float(step))
+            if step == 444:
+                open_incident(journal, step)
+    assert ship(run, at_once := KeepingSink())
+    (run.home / "ship" / "keeping.json").unlink()
+    longest = 0
+
+    def on_send(block: Block) -> None:
+        nonlocal longest
+        longest = max(longest, len(block))
+
+    monkeypatch.setattr(feed, "PIECE_RECORDS", 50)
+    in_pieces = KeepingSink(on_send)
+    in_pieces.needs_everything = True  # such a sink gets all that was read at once
+    assert ship(run, in_pieces)
+    assert sorted(in_pieces.points) == sorted(at_once.points)
+    assert in_pieces.events == at_once.events
+    assert in_pieces.finished == [RunStatus.ENDED]
+    assert longest == 50
+
+
+def test_ctrl_c_stops_between_two_batches(tmp_path: Path) -> None:
+    run = write_run(tmp_path, steps=5000)
+    shipper: Shipper
+
+    def on_send(block: Block) -> None:
+        shipper.stop()
+
+    sink = KeepingSink(on_send)
+    shipper = Shipper(run, [sink], ShipConfig(), ShipLog(run, None))
+    assert not shipper.run()
+    assert 0 < len(sink.ticks()) < 5000
+    assert ship(run, rest := KeepingSink())
+    assert sink.ticks() + rest.ticks() == list(range(5000))

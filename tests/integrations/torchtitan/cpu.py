@@ -20,8 +20,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from benchmarks.operations import READS, Counting
 from torch.distributed.fsdp import FSDPModule
+
+from trimtab.selftest.operations import READS, Counting
 
 
 class _Anything(types.ModuleType):

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.operations import READS, Counting
 from tests.live.test_host_reads import steps
 from tests.live.tiny import make_model
 from torch import optim
@@ -14,6 +13,7 @@ from torch import optim
 import trimtab
 from trimtab.core.config import Config, LiveConfig
 from trimtab.live.host.step_note import StepState
+from trimtab.selftest.operations import READS, Counting
 
 STEPS = 32
 """Two turns of the grid on which the baseline is worked out."""

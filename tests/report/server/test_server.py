@@ -13,7 +13,6 @@ import pytest
 from tests.cli.test_commands import write_run
 from tests.synthetic import block_of, falling_loss, troubled_run
 
-from trimtab.core.block import Block
 from trimtab.diagnosis import diagnose
 from trimtab.journal import JournalWriter, RunDirectory
 from trimtab.report.server.access import Access, is_loopback
@@ -185,7 +184,7 @@ class TestLive:
         for client in serving(runs):
             feed = client.hub.feeds[client.id_of("bad")]
             for _ in range(KEPT_MESSAGES + 1):
-                feed._add(Block.empty())
+                feed._send({})
             assert feed.messages_since(feed.version - 1) is not None
             stream = client.stream(f"/run/{client.id_of('bad')}/events?after=1")
             assert next(stream) == {"reload": True}

@@ -40,14 +40,16 @@ def compare(
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab.cli import output
+    from trimtab.core.signals import LOSS
     from trimtab.diagnose.measures.comparison import compare_losses
     from trimtab.diagnosis import read_source
     from trimtab.report.pages.compare_page import Compared, compare_page
 
     paths = [run, *(others or ())]
     with output.reported_errors():
-        sources = [read_source(path) for path in paths]
-        other = read_source(base)
+        signals = (LOSS,) if html is None else None  # the page has charts of all of them
+        sources = [read_source(path, signals=signals) for path in paths]
+        other = read_source(base, signals=signals)
         found = [compare_losses(one.block, other.block, within, until) for one in sources]
     pairs = list(zip(paths, sources, found, strict=True))
     if as_json:

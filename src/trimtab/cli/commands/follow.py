@@ -22,7 +22,7 @@ def follow(
     from rich.live import Live
 
     from trimtab.cli.output import find_run, reported_errors
-    from trimtab.journal import Follower
+    from trimtab.journal import PIECE_RECORDS, Follower
     from trimtab.journal.approval import Proposal
     from trimtab.report.live_view import LiveView
 
@@ -33,7 +33,9 @@ def follow(
     with Follower(directory) as follower, Live(console=console, auto_refresh=False) as live:
         try:
             while True:
-                view.update(follower.poll())
+                view.update(follower.poll(PIECE_RECORDS))
+                if follower.has_more:
+                    continue
                 view.ended = follower.ended
                 view.proposal = Proposal.read(directory)
                 live.update(view.draw(console.width), refresh=True)

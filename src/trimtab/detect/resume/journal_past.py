@@ -54,15 +54,17 @@ class JournalPast:
     def of(cls, block: Block, step: int) -> "JournalPast":
         """What is worth keeping of a journal for a run that resumes at `step`."""
         near = _rows_near(block, step)
-        steps = block.step[near]
+        first, end = (int(near[0]), int(near[-1]) + 1) if len(near) else (0, 0)
+        around, near = block[first:end], near - first  # a whole column would be read
+        steps = around.step[near]
         values: dict[str, dict[int, float]] = {}
         for name in _KEPT:
-            column = block.column(name)
+            column = around.column(name)
             good = column.finite[near]
             values[name] = dict(
                 zip(steps[good].tolist(), column.values[near][good].tolist(), strict=True)
             )
-        positions = block.data_position[near]
+        positions = around.data_position[near]
         known = positions != NO_POSITION
         batches = _first(block, signals.FINGERPRINT, 1)
         return cls(
@@ -200,6 +202,11 @@ def _repeats(batches: Mapping[int, float], step: int) -> set[int]:
 
 def _first(block: Block, name: str, count: int) -> list[float]:
     """The first finite values of a signal."""
-    column = block.column(name)
-    values: list[float] = column.values[column.finite][:count].tolist()
-    return values
+    values: list[float] = []
+    if name in block.columns:
+        for part in block.cut(STEPS_BEFORE):
+            column = part.column(name)
+            values += column.values[column.finite].tolist()
+            if len(values) >= count:
+                break
+    return values[:count]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.core.block import Block, BoolArray
+from trimtab.core.block import Block, BoolArray, IntArray
 from trimtab.core.rollbacks import taken_back
 from trimtab.core.signals import CLOCK, DISCARDED, LOSS
 
@@ -34,15 +34,17 @@ checkpoints of large public runs take minutes, restarts hours."""
 def compute_goodput(block: Block) -> Goodput:
     """The goodput of a run."""
     is_lost = lost_records(block)
-    # Of a step that was done several times the last one counts.
-    _, last = np.unique(block.step[::-1], return_index=True)
+    kept = int(np.count_nonzero(~is_lost))
+    if not (block.step[1:] > block.step[:-1]).all():
+        # Of a step that was done several times the last one counts.
+        _, last = np.unique(block.step[::-1], return_index=True)
+        kept = int(np.count_nonzero(~is_lost[::-1][last]))
     clock = block.column(CLOCK)
     times = clock.values[clock.finite]
     hours = None
     if len(times) > 1:
         gaps = np.diff(times)
         hours = float(gaps[(gaps > 0) & (gaps < PAUSE_SECONDS)].sum() / 3600)
-    kept = int(np.count_nonzero(~is_lost[::-1][last]))
     return Goodput(steps_done=len(block), steps_kept=kept, hours=hours)
 
 
@@ -67,10 +69,20 @@ def _done_with_destroyed_weights(block: Block) -> BoolArray:
     NaN in the weights: what was trained from there on is lost.
     """
     loss = block.column(LOSS)
+    finite = loss.finite
     found = np.zeros(len(block), dtype=bool)
-    for attempt in np.unique(block.attempt):
-        rows = np.flatnonzero((block.attempt == attempt) & loss.present)
-        healthy = np.flatnonzero(loss.finite[rows])
-        start = healthy[-1] + 1 if len(healthy) else 0
-        found[rows[start:]] = len(rows) - start > 1
+    for attempt in _attempts(block):  # masks: a long run has millions of rows
+        vain = (block.attempt == attempt) & loss.present
+        healthy = vain & finite
+        if healthy.any():
+            vain[: len(vain) - int(healthy[::-1].argmax())] = False
+        if np.count_nonzero(vain) > 1:
+            found |= vain
     return found
+
+
+def _attempts(block: Block) -> IntArray:
+    """The numbers of the attempts."""
+    if len(block) and block.attempt.min() == block.attempt.max():
+        return block.attempt[:1]
+    return np.unique(block.attempt)

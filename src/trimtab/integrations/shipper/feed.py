@@ -14,6 +14,10 @@ BATCH_POINTS, BATCH_RECORDS = 1000, 500
 """Points and records in one `send`; the position is saved after each. Source: MLflow takes 1,000
 points in a request."""
 
+PIECE_RECORDS = 16384
+"""Records that are read before they are sent: one file of a journal. A run that is sent for the
+first time after months would not fit into memory as a whole."""
+
 
 class Feed:
     """Follows the journal from its first record and hands out what comes after the cursor."""
@@ -35,16 +39,23 @@ class Feed:
     @property
     def ended(self) -> str | None:
         """How the writer of the journal ended; None while it runs or if it was killed."""
-        return self._follower.ended
+        return None if self.has_more else self._follower.ended
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the journal goes on after what was read."""
+        return self._follower.has_more
 
     @property
     def waiting(self) -> int:
-        """Records that wait to be sent."""
+        """Records that were read and wait to be sent."""
         return len(self._pending) + len(self._batch)
 
     def poll(self) -> None:
-        """Read what is new."""
-        block = self._thinning.update(self._follower.poll())
+        """Read what is new: all of it, or the next piece (`has_more`) once that before is sent."""
+        if self.has_more and self.waiting:
+            return
+        block = self._thinning.update(self._follower.poll(PIECE_RECORDS))
         if len(block):
             clock = float(block.column(signals.CLOCK).values[-1])
             self.last_clock = clock or None
@@ -76,7 +87,7 @@ class Feed:
         A send that needs several requests may never get through where most replies are lost.
         """
         whole, events = self._pending, self._pending.events
-        if self._is_whole:  # all at once, so that such a sink never shows half of a run
+        if self._is_whole:
             self._pending = Block.empty()
             return whole
         if events and (not len(whole) or events[0].tick <= whole.tick[0]):

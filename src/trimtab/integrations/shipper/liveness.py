@@ -102,7 +102,7 @@ class Liveness:
         if was_gone:
             return RunStatus.DIED
         last = feed.last_clock if feed.last_clock is not None else self._began
-        is_late = time.time() - last > self._stall_seconds
+        is_late = not feed.has_more and time.time() - last > self._stall_seconds
         return RunStatus.STALLED if is_late else RunStatus.RUNNING
 
 

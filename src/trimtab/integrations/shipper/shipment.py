@@ -89,7 +89,7 @@ class Shipment:
         try:
             while not stop.is_set():
                 try:
-                    self.is_complete = self._attempt(feed)
+                    self.is_complete = self._attempt(feed, stop)
                     self._report_recovery()
                     if self.is_complete:
                         return
@@ -100,9 +100,11 @@ class Shipment:
                     self._report_problem(error)
                     wait = min(2 * wait, MAX_WAIT if self._over_since is None else MAX_LAST_WAIT)
                 if self._is_time_over():
+                    at_least = "at least " if feed.has_more else ""
                     self._log.warning(
-                        f"{self.sink.name}: {feed.waiting} records were not sent in time; they are "
-                        f"in the journal: trimtab ship {self._run.root} --to {self.sink.name}"
+                        f"{self.sink.name}: {at_least}{feed.waiting} records were not sent in "
+                        f"time; they are in the journal: trimtab ship {self._run.root} --to "
+                        f"{self.sink.name}"
                     )
                     return
                 stop.wait(wait)
@@ -110,24 +112,25 @@ class Shipment:
             feed.close()
             self.sink.close()
 
-    def _attempt(self, feed: Feed) -> bool:
+    def _attempt(self, feed: Feed, stop: threading.Event) -> bool:
         """Send what is new; whether the run is over and everything was sent."""
-        status = self._liveness.status(feed)
-        if status.is_over and self._over_since is None:
-            self._over_since = time.monotonic()
-        elif not status.is_over:
-            self._over_since = None  # it was resumed
+        status = self._look(feed)
         if not self._has_begun:
             self.sink.begin(_describe_run(self._run), self.cursor)
             self._has_begun = True
         while True:
             batch = feed.batch()
-            if not len(batch) and not batch.events:
+            if len(batch) or batch.events:
+                self._record_refusals(self._delivery.deliver(batch))
+                self.cursor.advance(batch)
+                self.cursor.save()
+                feed.sent()
+            elif feed.has_more:
+                status = self._look(feed)  # a long journal is read piece by piece
+            else:
                 break
-            self._record_refusals(self._delivery.deliver(batch))
-            self.cursor.advance(batch)
-            self.cursor.save()
-            feed.sent()
+            if stop.is_set() or self._is_time_over():
+                return False
         if status is not self.cursor.status:
             self._send_status(status, feed)
         self.sink.poll()
@@ -138,6 +141,15 @@ class Shipment:
         self.sink.finish(status)
         self.cursor.save()
         return True
+
+    def _look(self, feed: Feed) -> RunStatus:
+        """Read what is new; how the run stands."""
+        status = self._liveness.status(feed)
+        if status.is_over and self._over_since is None:
+            self._over_since = time.monotonic()
+        elif not status.is_over:
+            self._over_since = None  # it was resumed
+        return status
 
     def _send_status(self, status: RunStatus, feed: Feed) -> None:
         facts = {"status": status.value, "before": self.cursor.status.value, "how": feed.ended}

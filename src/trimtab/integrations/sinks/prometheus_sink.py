@@ -45,6 +45,7 @@ class PrometheusSink:
         """Start from nothing; the server starts with the first records."""
         info = {name: str(run.manifest.get(name, "")) for name in _INFO}
         self._metrics = RunMetrics(run.name, info)
+        self._is_new = False
         self._file = Path(self._folder) / f"trimtab-{run.name}.prom" if self._folder else None
 
     def send(self, block: Block) -> None:
@@ -52,14 +53,18 @@ class PrometheusSink:
         if self._port and self._server is None:  # first, so that a port in use loses nothing
             self._server = _Server((self._host, self._port))
         self._metrics.update(block)
+        self._is_new = True
+
+    def poll(self) -> None:
+        """Show the metrics once everything was sent: half of a run would look like a restart."""
+        if not self._is_new:
+            return
         text = self._metrics.text()
         if self._server is not None:
             self._server.show(text)
         if self._file is not None:
             replace_file(self._file, text)
-
-    def poll(self) -> None:
-        """Nothing is due by the clock."""
+        self._is_new = False
 
     def finish(self, status: RunStatus) -> None:
         """The file of a run that has ended goes; that of one that died stays and gets stale."""

@@ -16,7 +16,7 @@ from trimtab.core.block import Block, BoolArray, Column, Event, FloatArray, IntA
 from trimtab.core.signals import Quality
 from trimtab.core.stored_columns import StoredColumns
 from trimtab.journal.format.damage import Damage, DamageKind
-from trimtab.journal.format.header import AXES
+from trimtab.journal.read.axes import JournalAxes
 from trimtab.journal.read.segment import ColumnTarget, ReadLosses, Segment
 from trimtab.journal.read.segment_columns import SegmentColumns
 
@@ -35,7 +35,7 @@ _THREADS = min(4, os.cpu_count() or 1)
 class _Table:
     """The columns of all segments, while they are being filled."""
 
-    axes: IntArray
+    axes: JournalAxes
     values: FloatArray | None
     """None if the columns stay on disk."""
     present: dict[str, BoolArray]
@@ -53,12 +53,14 @@ def assemble(
     qualities: Mapping[str, Quality] | None = None,
     progress: Progress | None = None,
     find_damage: bool = True,
+    max_bytes: int | None = None,
 ) -> tuple[Block, list[Damage]]:
     """The records of the segments by rising tick, and the damage found while reading.
 
-    Without `find_damage`, columns that stay on disk are not read here.
+    Columns that together are larger than `max_bytes` stay on disk. Without `find_damage` they are
+    not read here.
     """
-    table = _allocate(segments, signals)
+    table = _allocate(segments, signals, MAX_BYTES if max_bytes is None else max_bytes)
     ends = np.cumsum([segment.rows for segment in segments], dtype=np.int64)
     spans = [
         slice(int(end) - segment.rows, int(end))
@@ -85,15 +87,17 @@ def assemble(
     return _block(table, order, _columns(table, order), events, qualities or {}), damage
 
 
-def _allocate(segments: Sequence[Segment], signals: Collection[str] | None) -> _Table:
+def _allocate(
+    segments: Sequence[Segment], signals: Collection[str] | None, max_bytes: int
+) -> _Table:
     rows = sum(segment.rows for segment in segments)
     complete: dict[str, int] = {}
     for segment in segments:
         for name, everywhere in segment.names().items():
             if signals is None or name in signals:
                 complete[name] = complete.get(name, 0) + (segment.rows if everywhere else 0)
-    axes = np.empty((len(AXES), rows), dtype=np.int64)
-    if 8 * rows * len(complete) > MAX_BYTES:
+    axes = JournalAxes(segments)
+    if 8 * rows * len(complete) > max_bytes:
         return _Table(axes=axes, values=None, present={}, names=list(complete))
     return _Table(
         axes=axes,
@@ -106,7 +110,7 @@ def _allocate(segments: Sequence[Segment], signals: Collection[str] | None) -> _
 
 def _fill(table: _Table, segment: Segment, span: slice) -> ReadLosses:
     """Read one segment into its rows; they share no rows, so they can be read in parallel."""
-    axes, has = _axes(table, span), segment.names()
+    axes, has = table.axes.part(span), segment.names()
     if table.values is None:  # only to find damage
         mask = np.empty(segment.rows, dtype=np.bool_)
         scratch = ColumnTarget(np.empty(segment.rows), mask)
@@ -122,15 +126,11 @@ def _fill(table: _Table, segment: Segment, span: slice) -> ReadLosses:
 
 
 def _fill_axes(table: _Table, segment: Segment, span: slice) -> ReadLosses:
-    return segment.read(_axes(table, span), {})
-
-
-def _axes(table: _Table, span: slice) -> dict[str, IntArray]:
-    return {name: table.axes[place, span] for place, name in enumerate(AXES)}
+    return segment.read(table.axes.part(span), {})
 
 
 def _strike_out(table: _Table, start: int, losses: ReadLosses) -> None:
-    rows = table.axes.shape[1]
+    rows = table.axes.rows
     for name, lost in losses.values:
         if table.values is not None:
             span = slice(start + lost.start, start + lost.stop)
@@ -144,7 +144,7 @@ def _strike_out(table: _Table, start: int, losses: ReadLosses) -> None:
 
 def _order(table: _Table, damage: list[Damage]) -> IntArray | None:
     """The rows to take, by rising tick and each tick once; None if that is how they lie."""
-    ticks = table.axes[AXES.index("tick")]
+    ticks = table.axes.tick
     if table.lost is None and (ticks[1:] > ticks[:-1]).all():
         return None
     kept = np.arange(len(ticks)) if table.lost is None else np.flatnonzero(~table.lost)
@@ -187,12 +187,12 @@ def _block(
     events: Sequence[Event],
     qualities: Mapping[str, Quality],
 ) -> Block:
-    step, tick, attempt, position = table.axes if order is None else table.axes[:, order]
+    axes = table.axes.take(order)
     return Block(
-        step=step,
-        tick=tick,
-        attempt=attempt,
-        data_position=position,
+        step=axes["step"],
+        tick=axes["tick"],
+        attempt=axes["attempt"],
+        data_position=axes["position"],
         columns=columns,
         qualities=dict(qualities),
         events=tuple(sorted(events, key=lambda event: event.tick)),

@@ -8,8 +8,9 @@ from trimtab.core.block import Block, IntArray
 from trimtab.core.builder import BlockBuilder, Record
 from trimtab.journal.format.damage import Damage, DamageKind
 from trimtab.journal.format.entries import parse_entry, schema_of
-from trimtab.journal.format.header import AXES
+from trimtab.journal.format.header import AXES, Axis
 from trimtab.journal.format.lines import Entry, decode
+from trimtab.journal.read.axes import find_ranges
 from trimtab.journal.read.segment import ColumnTarget, ReadLosses
 
 
@@ -42,12 +43,13 @@ class LogSegment:
         """Its signals, and whether each was recorded in every row."""
         return {name: bool(column.present.all()) for name, column in self.block.columns.items()}
 
+    def ranges(self) -> dict[str, Axis]:
+        """Its axes that are a range."""
+        return find_ranges(self._axes)
+
     def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, ColumnTarget]) -> ReadLosses:
         """Fill the axes and the requested columns."""
-        block = self.block
-        known = dict(
-            zip(AXES, (block.step, block.tick, block.attempt, block.data_position), strict=True)
-        )
+        known = self._axes
         for axis, out in axes.items():
             out[:] = known[axis]
         for name, target in columns.items():
@@ -56,6 +58,12 @@ class LogSegment:
             if target.present is not None:
                 target.present[:] = column.present
         return ReadLosses()
+
+    @property
+    def _axes(self) -> dict[str, IntArray]:
+        block = self.block
+        axes = (block.step, block.tick, block.attempt, block.data_position)
+        return dict(zip(AXES, axes, strict=True))
 
 
 class LogParser:

@@ -18,6 +18,7 @@ from trimtab.journal.format.header import (
     MASK_CHUNK,
     NUMBER_CHUNK,
     TRAILER_BYTES,
+    Axis,
     Header,
     trailer,
 )
@@ -71,6 +72,10 @@ class SealedSegment:
     def names(self) -> dict[str, bool]:
         """Its signals, and whether each was recorded in every row."""
         return {name: signal.mask is None for name, signal in self.header.signals.items()}
+
+    def ranges(self) -> dict[str, Axis]:
+        """Its axes that are a range, and need not be read."""
+        return {n: axis for n, axis in self.header.axes.items() if axis.checksums is None}
 
     def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, ColumnTarget]) -> ReadLosses:
         """Fill the axes and the requested columns."""

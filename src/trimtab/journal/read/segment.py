@@ -6,6 +6,7 @@ from typing import Protocol
 
 from trimtab.core.block import BoolArray, FloatArray, IntArray
 from trimtab.journal.format.damage import Damage
+from trimtab.journal.format.header import Axis
 from trimtab.journal.format.lines import Entry
 
 
@@ -61,6 +62,10 @@ class Segment(Protocol):
 
     def names(self) -> Mapping[str, bool]:
         """Its signals, and whether each was recorded in every row."""
+        ...
+
+    def ranges(self) -> Mapping[str, Axis]:
+        """Its axes that are a range."""
         ...
 
     def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, ColumnTarget]) -> ReadLosses:

@@ -99,7 +99,8 @@ def short(values: FloatArray) -> list[float]:
 def _attempts(block: Block) -> tuple[tuple[int, int], ...]:
     if not len(block):
         return ()
-    went_back = (np.diff(block.step) < 0) | (np.diff(block.attempt) != 0)
+    step, attempt = block.step, block.attempt
+    went_back = (step[1:] < step[:-1]) | (attempt[1:] != attempt[:-1])
     edges = [0, *(np.flatnonzero(went_back) + 1).tolist(), len(block)]
     return tuple(pairwise(edges))
 

@@ -22,7 +22,7 @@ from trimtab.core.signals import (
     STEP_SECONDS,
     TOKENS_PER_SECOND,
 )
-from trimtab.journal import Follower, RunDirectory
+from trimtab.journal import PIECE_RECORDS, Follower, RunDirectory
 from trimtab.journal.exit_request import ExitRequest
 from trimtab.report.event_text import INCIDENT
 from trimtab.report.pages.charts import PANELS
@@ -83,8 +83,13 @@ class RunFeed:
     def poll(self) -> bool:
         """Read what is new; whether anything is."""
         was_ended, num_damage = self.ended, len(self._follower.damage)
+        num_before, num_events, went_back = self.num_records, 0, False
         try:
-            block = self._follower.poll()
+            block = self._follower.poll(PIECE_RECORDS)
+            while self._follower.has_more:  # a long run, at the start
+                went_back |= self._add(block)
+                num_events += len(block.events)
+                block = self._follower.poll(PIECE_RECORDS)
         except (OSError, ValueError, JournalError) as error:  # shown, and tried again
             changed = self.error != str(error)
             self.error = str(error)
@@ -92,9 +97,11 @@ class RunFeed:
         self.error = None
         if self.ended is not None:
             self.exit = ExitRequest.read(self.directory.home)
-        is_new = bool(len(block) or block.events)
+        went_back |= self._add(block)
+        num_new = self.num_records - num_before
+        is_new = bool(num_new or num_events or block.events)
         if is_new or self.ended != was_ended or len(self._follower.damage) != num_damage:
-            self._add(block)
+            self._send(self._message(block, reload=went_back or num_new > _MAX_ROWS))
             return True
         return False
 
@@ -109,7 +116,8 @@ class RunFeed:
         """Close the journal."""
         self._follower.close()
 
-    def _add(self, block: Block) -> None:
+    def _add(self, block: Block) -> bool:
+        """Add up records and events; whether the run went back in them."""
         self.num_records += len(block)
         discarded = block.column(DISCARDED)
         self.num_lost += int((discarded.values[discarded.present] > 0).sum())
@@ -132,7 +140,9 @@ class RunFeed:
                 if known.any():
                     self.latest[name] = float(column.values[known][-1])
             self._add_losses(block)
-        message = self._message(block, went_back=went_back)
+        return went_back
+
+    def _send(self, message: dict[str, Any]) -> None:
         encoded = json.dumps(message, allow_nan=False).encode()
         with self._lock:
             self.version += 1
@@ -152,7 +162,7 @@ class RunFeed:
             joined = [None if a is None or b is None else max(a, b) for a, b in pairs]
         self._losses = joined
 
-    def _message(self, block: Block, *, went_back: bool) -> dict[str, Any]:
+    def _message(self, block: Block, *, reload: bool) -> dict[str, Any]:
         """The new records as the page of the run draws them."""
         part = block[max(len(block) - _MAX_ROWS, 0) :]
         values: dict[str, list[list[Any]]] = {}
@@ -166,7 +176,7 @@ class RunFeed:
             "tick": self.last_tick,
             "step": self.last_step,
             "records": self.num_records,
-            "reload": went_back or len(part) < len(block),
+            "reload": reload,
             "ended": self.ended,
             "values": values,
             "incidents": [to_jsonable(dict(e.facts)) for e in block.events if e.kind == INCIDENT],

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from trimtab.core.config import Config
 from trimtab.core.errors import ConfigError, JournalError
-from trimtab.diagnosis import make_judge, read_run
+from trimtab.diagnosis import RECORDS_PER_BLOCK, make_judge, read_run
 from trimtab.journal import RunDirectory
 from trimtab.restore.checkpoints.history import RunHistory
 from trimtab.restore.checkpoints.index import CheckpointEntry
@@ -19,7 +19,8 @@ def judge_from_journal(
         return list(entries)
     block = read_run(run).block
     judge = make_judge(_config(run)).judge
-    judge.update(block)
+    for part in block.cut(RECORDS_PER_BLOCK):
+        judge.update(part)
     judge.finish()
     history = RunHistory()
     history.update(block)

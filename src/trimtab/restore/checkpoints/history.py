@@ -5,6 +5,7 @@ does not concern it, and steps after a return to an older state say nothing abou
 """
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from trimtab.core.signals import ADAM_M_NORM, ADAM_V_NORM, PARAM_NORM
 
 STATE_NORMS = (PARAM_NORM, ADAM_M_NORM, ADAM_V_NORM)
 """Norms of what a checkpoint holds: one that is not finite means that it holds such a value."""
+
+_PART_RECORDS = 65536
+"""Records at a time: the norms of a long run do not fit into memory together."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,11 +45,11 @@ class RunHistory:
 
     def update(self, block: Block) -> None:
         """Add the next records; how a run is cut never changes the result."""
-        if not len(block):
-            return
-        starts = np.flatnonzero(np.diff(block.attempt)) + 1
-        for rows in np.split(np.arange(len(block)), starts):
-            self._update_attempt(block[rows[0] : rows[-1] + 1])
+        for part in block.cut(_PART_RECORDS):
+            starts = np.flatnonzero(np.diff(part.attempt)) + 1
+            for first, end in pairwise([0, *starts.tolist(), len(part)]):
+                if first < end:
+                    self._update_attempt(part[first:end])
 
     def __len__(self) -> int:
         return len(self.attempts)

@@ -1,0 +1,111 @@
+"""Measure what can be measured of very many ranks, and compute the rest: `scripts/bench wide`."""
+
+import sys
+
+from benchmarks.collectives import NUM_BLOCKS
+from benchmarks.results import publish, table
+from benchmarks.wide import large, latency
+from benchmarks.wide.fake_world import measure_rank
+from benchmarks.wide.start_up import CLIENTS, STAGES, measure_start_up
+
+WORLDS = (1_024, 16_384, 131_072)
+MAX_STAGED = 16_384
+"""The largest world that is also tried with pipeline stages, which takes minutes more."""
+COMMAND = "scripts/bench wide"
+BARS = {"collectives": 2, "bytes": 256, "read": 500}
+
+
+def main() -> None:
+    """Measure and publish: `wide [WORLD ...]`."""
+    worlds = [int(argument) for argument in sys.argv[1:]] or list(WORLDS)
+    publish("Scale: a wide run", COMMAND, _steps(worlds))
+    publish("Scale: start-up of many ranks", COMMAND, _start_up(worlds))
+    publish("Scale: large models", COMMAND, _large())
+
+
+def _steps(worlds: list[int]) -> str:
+    rows = []
+    for world in worlds:
+        rank = measure_rank(world)
+        paper = latency.tree_latency(world, rank.max_collectives, rank.max_bytes)
+        is_met = rank.max_collectives <= BARS["collectives"] and rank.max_bytes <= BARS["bytes"]
+        rows.append(
+            [
+                f"{world:,}",
+                rank.max_collectives,
+                f"{rank.bytes_per_step:.0f}",
+                rank.max_bytes,
+                f"{rank.peak_mb:.0f} MB",
+                f"{rank.group_seconds:.2f} s, {rank.group_mb:.0f} MB",
+                "yes" if is_met else "NO",
+                f"{1000 * paper.seconds:.2f} ms",
+                f"{100 * paper.share:.3f} %",
+            ]
+        )
+    header = (
+        *("ranks", "max collectives per step", "bytes per step", "max bytes per step"),
+        *("peak memory of a rank", "its process group", "within"),
+        *("on paper: a step", "on paper: share"),
+    )
+    return (
+        f"One rank that protects a model of {NUM_BLOCKS} blocks, in torch's fake process group: it "
+        "allocates like a real one and exchanges nothing. Bar: "
+        f"{BARS['collectives']} collectives and {BARS['bytes']} bytes in any step. The last two "
+        "columns are arithmetic: a binary tree up and down, "
+        f"{1e6 * latency.HOP_SECONDS:.0f} us per hop (assumed), {latency.BYTES_PER_SECOND / 1e9:g} "
+        f"GB/s (assumed), steps of {latency.STEP_SECONDS:g} s (assumed), nothing else meanwhile. "
+        "NCCL was not tried.\n\n" + table(header, rows)
+    )
+
+
+def _start_up(worlds: list[int]) -> str:
+    rows = []
+    for world in worlds:
+        for stages in (1, STAGES) if world <= MAX_STAGED else (1,):
+            found = measure_start_up(world, stages)
+            is_met = found.max_read <= BARS["read"] or stages > 1
+            rows.append(
+                [
+                    f"{world:,}",
+                    stages,
+                    found.max_calls,
+                    f"{found.max_written:,}",
+                    f"{found.max_read:,}",
+                    found.first_calls,
+                    f"{found.seconds:.1f} s",
+                    "yes" if is_met else "NO",
+                ]
+            )
+    header = (
+        *("ranks", "pipeline stages", "max calls of a rank", "max bytes written"),
+        *("max bytes read", "calls of the first rank", "all ranks", "within"),
+    )
+    return (
+        "What the ranks ask of torch's store before the first step, with the real code and a real "
+        f"TCPStore on loopback. {CLIENTS} clients play all ranks in turn, so the time is that of "
+        f"one store on this machine. Bar: a rank reads at most {BARS['read']} bytes where all hold "
+        "the same parameters, however many there are. With pipeline stages it also reads the names "
+        "of the telemetry of all stages.\n\n" + table(header, rows)
+    )
+
+
+def _large() -> str:
+    measured = large.read_measured()
+    header = (
+        *("parameters", "ranks", "state", "one snapshot, per rank"),
+        *(f"{large.num_snapshots()} snapshots, per node of {large.RANKS_PER_NODE}",),
+        *(f"take at {large.LINK_BYTES / 1e9:g} GB/s", "take as measured"),
+    )
+    return (
+        f"Arithmetic. Measured: a snapshot of {measured.parameters / 1e6:.1f}M parameters takes "
+        f"{measured.bytes_per_parameter:.1f} bytes per parameter (weights and AdamW in fp32) and "
+        f'is copied at {measured.bytes_per_second / 1e9:.1f} GB/s by one core (section "Cost of '
+        'snapshots"). Fully sharded over all ranks. '
+        f"{large.LINK_BYTES / 1e9:g} GB/s from a GPU to the host is assumed. A snapshot is taken "
+        "every 10 steps; where the memory is not there, fewer are kept.\n\n"
+        + table(header, list(large.rows(measured)))
+    )
+
+
+if __name__ == "__main__":
+    main()

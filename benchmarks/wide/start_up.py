@@ -1,0 +1,122 @@
+"""What the ranks ask of the store before the first step: real code, a real TCPStore on loopback.
+
+The ranks are played one after the other by a few clients; each writes and reads what a rank does.
+"""
+
+import copy
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch._C._distributed_c10d import TCPStore
+
+from benchmarks.collectives import NUM_BLOCKS
+from trimtab.live.ranks.agreement import Agreement, RankFacts
+
+CLIENTS = 4
+SECONDS = 3600.0
+STAGES = 16
+"""Pipeline stages: as many kinds of ranks, each with parameters and telemetry of its own."""
+
+
+class CountingStore:
+    """Counts what is asked of a store, and the bytes of the values that are read and written."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.calls: Counter[str] = Counter()
+        self.num_read = self.num_written = 0
+
+    def __getattr__(self, name: str) -> Any:
+        original = getattr(self._store, name)
+
+        def call(*given: Any) -> Any:
+            self.calls[name] += 1
+            self.num_written += len(given[1]) if name == "set" else 0
+            found = original(*given)
+            self.num_read += len(found) if isinstance(found, bytes) else 0
+            return found
+
+        return call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartUp:
+    """The cost of one agreement."""
+
+    world: int
+    stages: int
+    max_calls: int
+    """Of any rank but the first."""
+    max_read: int
+    max_written: int
+    first_calls: int
+    seconds: float
+    """Until all ranks have the answer, with one store and a few clients on this machine."""
+
+
+def facts_of(stage: int, stages: int) -> RankFacts:
+    """The facts of a rank that holds all blocks, or those of its stage."""
+    kinds = ("param_norm", "update_norm", "grad_norm", "adam_v_norm", "activation_rms")
+    blocks = range(stage * NUM_BLOCKS // stages, (stage + 1) * NUM_BLOCKS // stages)
+    slots = tuple(f"{kind}/blocks.{block}" for block in blocks for kind in kinds)
+    return RankFacts(num_optimizers=1, settings="protect 2 10", slots=slots, names=f"{stage:0128d}")
+
+
+def measure_start_up(world: int, stages: int = 1) -> StartUp:
+    """Let every rank of a world take part in one agreement."""
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    clients = [
+        TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
+        for _ in range(CLIENTS)
+    ]
+    facts = [facts_of(stage, stages) for stage in range(stages)]
+    original = Agreement(server, 0, range(world))
+    parts: dict[int, tuple[Agreement, CountingStore]] = {}
+    for rank in range(world):
+        store = CountingStore(clients[rank % CLIENTS])
+        part = copy.copy(original)  # its name is a digest of all ranks, which takes milliseconds
+        part._store, part._me = store, rank
+        parts[rank] = (part, store)
+    first, first_store = parts.pop(0)
+    began = time.perf_counter()
+    _each(parts, lambda part, rank: part.write(facts[rank * stages // world]))
+    first.write(facts[0])
+    first.read(facts[0], SECONDS)
+    _each(parts, lambda part, rank: part.read(facts[rank * stages // world], SECONDS))
+    seconds = time.perf_counter() - began
+    stores = [store for _, store in parts.values()]
+    return StartUp(
+        world=world,
+        stages=stages,
+        max_calls=max(store.calls.total() for store in stores),
+        max_read=max(store.num_read for store in stores),
+        max_written=max(store.num_written for store in stores),
+        first_calls=first_store.calls.total(),
+        seconds=seconds,
+    )
+
+
+def _each(
+    parts: dict[int, tuple[Agreement, CountingStore]], do: Callable[[Agreement, int], object]
+) -> None:
+    problems: list[Exception] = []
+
+    def work(ranks: Sequence[int]) -> None:
+        try:
+            for rank in ranks:
+                do(parts[rank][0], rank)
+        except Exception as error:
+            problems.append(error)
+
+    groups = [[rank for rank in parts if rank % CLIENTS == client] for client in range(CLIENTS)]
+    threads = [threading.Thread(target=work, args=(group,)) for group in groups]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if problems:
+        raise problems[0]

@@ -1,0 +1,49 @@
+"""`trimtab selftest`: does the guard keep its promises on this machine?"""
+
+from typing import Annotated
+
+import typer
+
+from trimtab.cli.exit_codes import ExitCode
+
+
+def selftest(
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, cuda, cuda:1, ...", show_default="the GPU if there is one"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check on this machine that a guard changes no bit, reads nothing, and protects.
+
+    Trains a small model on the device for a few seconds per check. Nothing is written outside a
+    temporary folder.
+
+    Exit code: 0 no check failed, 1 some failed, 2 usage error, 3 torch is missing.
+    """
+    # Imported here so that `trimtab --help` does not wait for torch.
+    import json
+
+    from trimtab.cli import output
+    from trimtab.report.escaping import printable
+
+    with output.reported_errors():
+        try:
+            import torch  # noqa: F401
+        except ModuleNotFoundError:
+            from trimtab.core.errors import MissingExtra
+
+            message = 'trimtab selftest needs torch; run: pip install "trimtab[torch]"'
+            raise MissingExtra(message) from None
+        from trimtab.selftest import CheckResult, run_selftest
+
+        def show(result: CheckResult) -> None:
+            if not as_json:
+                typer.echo(printable(result.line()))
+
+        found = run_selftest(device, show)
+    if as_json:
+        typer.echo(json.dumps(found.to_dict(), indent=2))
+    else:
+        typer.echo(printable(found.summary()))
+    raise typer.Exit(ExitCode.CLEAN if found.has_passed else ExitCode.FINDINGS)

@@ -1,0 +1,124 @@
+"""Makes every check on one device; a check that raises has failed, and the others go on."""
+
+import contextlib
+import logging
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from trimtab._version import __version__
+from trimtab.core.errors import ConfigError
+from trimtab.selftest.gate import check_gate
+from trimtab.selftest.host_reads import check_host_reads
+from trimtab.selftest.results import CannotCheck, CheckFailed, CheckResult, Outcome, SelfTest
+from trimtab.selftest.rollback import check_rollback
+from trimtab.selftest.same_bits import check_same_bits
+from trimtab.selftest.two_ranks import check_two_ranks
+
+Check = Callable[[torch.device, Path], str]
+
+CHECKS: dict[str, Check] = {
+    "observe changes no bit, fp32": partial(check_same_bits, autocast=None),
+    "observe changes no bit, bf16": partial(check_same_bits, autocast=torch.bfloat16),
+    "observe changes no bit, fp16 with scaler": partial(check_same_bits, autocast=torch.float16),
+    "observe reads nothing on the host": partial(check_host_reads, mode="observe"),
+    "protect reads nothing on the host": partial(check_host_reads, mode="protect"),
+    "the gate keeps a NaN out": check_gate,
+    "recover returns to the same bits": check_rollback,
+    "two ranks agree": check_two_ranks,
+}
+
+
+def run_selftest(
+    device: str | None = None, on_result: Callable[[CheckResult], None] = lambda result: None
+) -> SelfTest:
+    """Make every check; `on_result` is called after each. Raises ConfigError for a bad device."""
+    chosen = choose_device(device)
+    results = []
+    with _deterministic(), tempfile.TemporaryDirectory(prefix="trimtab-selftest-") as folder:
+        for number, (name, check) in enumerate(CHECKS.items()):
+            results.append(_make(name, check, chosen, Path(folder) / str(number)))
+            on_result(results[-1])
+    return SelfTest(
+        device=str(chosen),
+        device_name=_device_name(chosen),
+        torch=torch.__version__,
+        trimtab=__version__,
+        checks=tuple(results),
+    )
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The device of this name; by default the GPU if there is one."""
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        first = str(error).splitlines()[0]
+        raise ConfigError(f"the device {name!r} cannot be used here: {first}") from error
+    return device
+
+
+def _make(name: str, check: Check, device: torch.device, folder: Path) -> CheckResult:
+    begin = time.monotonic()
+    with _collected_log() as lines:
+        try:
+            outcome, reason = Outcome.PASSED, check(device, folder)
+        except CannotCheck as error:
+            outcome, reason = Outcome.SKIPPED, str(error)
+        except CheckFailed as error:
+            outcome, reason = Outcome.FAILED, str(error)
+        except Exception as error:
+            outcome, reason = Outcome.FAILED, f"{type(error).__name__}: {error}"
+    if lines and outcome is not Outcome.SKIPPED:  # a part of the guard that failed is a failure
+        outcome, reason = Outcome.FAILED, f"{reason}; the guard logged: {lines[0]}"
+    reason = " ".join(reason.split())
+    return CheckResult(name=name, outcome=outcome, reason=reason, seconds=time.monotonic() - begin)
+
+
+@contextlib.contextmanager
+def _collected_log() -> Iterator[list[str]]:
+    """The errors that trimtab logs; nothing of its log is printed, a discarded step is no news."""
+    logger = logging.getLogger("trimtab")
+    lines: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.ERROR:
+                lines.append(record.getMessage().splitlines()[0])
+
+    handler = Keep()
+    propagates = logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagates
+
+
+@contextlib.contextmanager
+def _deterministic() -> Iterator[None]:
+    """Two runs must have the same bits, or nothing could be compared."""
+    # cuBLAS reads it when it starts. Source: torch.use_deterministic_algorithms.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    was = torch.are_deterministic_algorithms_enabled()
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was, warn_only=warned)
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    return platform.machine() or "unknown machine"

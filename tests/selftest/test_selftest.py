@@ -1,0 +1,120 @@
+"""`trimtab selftest` passes here, and fails when what it checks is broken."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from trimtab.cli.main import app
+from trimtab.selftest.run import CHECKS
+
+BREAK = """
+import json
+import torch
+from trimtab.live.measure.step_meter import StepMeter
+from trimtab.live.protect.discard import Discard
+from trimtab.restore.snapshot import Snapshot
+from trimtab.selftest import run
+
+head, rand = StepMeter.head, torch.rand
+
+def reading(self, phase):
+    measured = head(self, phase)
+    measured[0].item()
+    return measured
+
+def drawing(self, phase):
+    rand(1)
+    return head(self, phase)
+
+def raising(self, phase):
+    raise RuntimeError("planted")
+
+nothing = lambda *given, **named: None
+BREAKS = [
+    ("observe changes no bit, fp32", StepMeter, "head", drawing),
+    ("observe changes no bit, bf16", StepMeter, "head", raising),
+    ("observe reads nothing on the host", StepMeter, "head", reading),
+    ("the gate keeps a NaN out", Discard, "via_found_inf", nothing),
+    ("recover returns to the same bits", Snapshot, "_put_optimizer_state", nothing),
+]
+found = {}
+checks = dict(run.CHECKS)
+for name, where, what, broken in BREAKS:
+    original = getattr(where, what)
+    setattr(where, what, broken)
+    run.CHECKS = {name: checks[name]}
+    result = run.run_selftest("cpu")
+    setattr(where, what, original)
+    found[name] = [result.has_passed, result.checks[0].reason]
+print(json.dumps(found))
+"""
+
+BROKEN_RANKS = """
+import trimtab.live.ranks.rank_sync as broken
+broken.RankSync._reduce = lambda self, tensor, how: None
+"""
+
+
+def run_python(code: str, *, path: Path | None = None) -> str:
+    entries = [str(path)] if path else []
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*entries, *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert not done.returncode, done.stderr
+    return done.stdout
+
+
+def test_every_check_passes_here_and_each_has_a_line() -> None:
+    result = CliRunner().invoke(app, ["selftest", "--device", "cpu"])
+    lines = result.output.splitlines()
+    assert result.exit_code == 0, result.output
+    assert [line.split(":")[0] for line in lines[:-1]] == [f"pass  {name}" for name in CHECKS]
+    assert lines[-1].startswith(f"{len(CHECKS)} passed, 0 failed, 0 skipped on cpu")
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_it_fails_when_what_it_checks_is_broken() -> None:
+    found = json.loads(run_python(BREAK))
+    assert {name for name, (has_passed, _) in found.items() if has_passed} == set()
+    assert "weight blocks.0.norm.weight differs" in found["observe changes no bit, fp32"][1]
+    assert "planted" not in found["observe changes no bit, bf16"][1]
+    assert "the guard logged: trimtab: " in found["observe changes no bit, bf16"][1]
+    assert "20 reads" in found["observe reads nothing on the host"][1]
+    assert "a step with a NaN was applied" in found["the gate keeps a NaN out"][1]
+
+
+def test_ranks_that_do_not_meet_are_found(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BROKEN_RANKS)
+    code = (
+        "from trimtab.selftest import run; name = 'two ranks agree'; "
+        "run.CHECKS = {name: run.CHECKS[name]}; print(run.run_selftest('cpu').checks[0].line())"
+    )
+    line = run_python(code, path=tmp_path)
+    assert line.startswith("FAIL  two ranks agree: rank 0 applied step 8")
+
+
+def test_json_and_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(device: torch.device, folder: Path) -> str:
+        raise ValueError("no such\nthing")
+
+    monkeypatch.setattr("trimtab.selftest.run.CHECKS", {"a check": broken})
+    result = CliRunner().invoke(app, ["selftest", "--device", "cpu", "--json"])
+    shown = json.loads(result.output)
+    assert result.exit_code == 1
+    assert (shown["passed"], shown["device"]) == (False, "cpu")
+    (check,) = shown["checks"]
+    assert (check["name"], check["outcome"]) == ("a check", "failed")
+    assert check["reason"] == "ValueError: no such thing"
+
+
+def test_a_device_that_is_not_there_is_a_usage_error() -> None:
+    result = CliRunner().invoke(app, ["selftest", "--device", "abacus"])
+    assert result.exit_code == 2
+    assert "the device 'abacus' cannot be used here" in result.output
