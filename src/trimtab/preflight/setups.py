@@ -25,13 +25,30 @@ def find_setup(name: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name != module_name.partition(".")[0] and error.name != module_name:
             raise  # a package that the user's module needs
-        raise ConfigError(f"no module {module_name!r} here or among the installed ones") from None
+        raise ConfigError(
+            f"no module {module_name!r} here or among the installed ones; run the command in its "
+            "folder, or install it"
+        ) from None
     finally:
         sys.path.pop(0)
     found = getattr(module, function_name, None)
     if not callable(found):
-        raise ConfigError(f"module {module_name!r} has no function {function_name!r}")
+        raise ConfigError(
+            f"module {module_name!r} has no function {function_name!r}; give module:function"
+        )
     return found  # type: ignore[no-any-return]
+
+
+def call_setup(make: Callable[[], Any]) -> Setup:
+    """Call the user's function; raises ConfigError if it fails, with its traceback as the cause."""
+    try:
+        given = make()
+    except Exception as error:
+        raise ConfigError(
+            f"the function raised {type(error).__name__}: {error}; it must work without arguments "
+            "and return a dict: call it by itself to see where it fails"
+        ) from error
+    return as_setup(given)
 
 
 def as_setup(given: Any) -> Setup:
@@ -46,5 +63,5 @@ def as_setup(given: Any) -> Setup:
         raise ConfigError(f"unknown: {', '.join(unknown)}; a setup has {', '.join(NAMES)}")
     missing = [name for name in ("model", "optimizer") if name not in given]
     if missing:
-        raise ConfigError(f"the function returns no {' and no '.join(missing)}")
+        raise ConfigError(f"the function returns no {' and no '.join(missing)}; add it to its dict")
     return dict(given)

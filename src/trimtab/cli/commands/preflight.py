@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from trimtab.cli.exit_codes import ExitCode
+from trimtab.cli.json_output import AsJson, print_json
 
 
 def preflight(
@@ -37,22 +38,20 @@ def preflight(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show what passed, and what it does not see.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Test model, optimizer, scheduler and loader before step 1; nothing of them is changed.
 
     Exit code: 0 nothing found, 1 findings, 2 usage error, 3 torch or the objects are missing.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
-    import json
-
     from rich.console import Console, RenderableType
 
     from trimtab.cli import output
 
     with output.reported_errors():
         if svg is not None and widths is None:
-            raise typer.BadParameter("--svg needs --widths")
+            raise typer.BadParameter("--svg needs --widths, for example --widths 64,128,256")
         try:
             import torch  # noqa: F401
         except ModuleNotFoundError:
@@ -64,7 +63,7 @@ def preflight(
         from trimtab.preflight.mup import coordinate_check, parse_widths
         from trimtab.preflight.range_views import coordinates_view, range_view
         from trimtab.preflight.run import preflight as run_preflight
-        from trimtab.preflight.setups import as_setup, find_setup
+        from trimtab.preflight.setups import call_setup, find_setup
         from trimtab.preflight.view import preflight_view
 
         make = find_setup(setup)
@@ -76,14 +75,14 @@ def preflight(
             if svg is not None:
                 output.write_page(check.to_svg(), svg)
         elif lr_range:
-            found = lr_range_test(**as_setup(make()))
+            found = lr_range_test(**call_setup(make))
             has_findings, printed, view = False, found.to_dict(), range_view(found)
         else:
-            report = run_preflight(**as_setup(make()), off=off or ())
+            report = run_preflight(**call_setup(make), off=off or ())
             has_findings = bool(report.ids or report.changed)
             printed, view = report.to_dict(), preflight_view(report, is_verbose=verbose)
     if as_json:
-        typer.echo(json.dumps(printed, indent=2))
+        print_json("preflight", printed)
     else:
         Console(highlight=False).print(view)
     raise typer.Exit(ExitCode.FINDINGS if has_findings else ExitCode.CLEAN)
