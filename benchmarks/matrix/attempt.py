@@ -30,6 +30,7 @@ print(", ".join(sorted(there - reached - {"trimtab", "pip", "setuptools"})))
 """
 """Prints what is installed and none of the given packages needs; fails for other dependencies."""
 TEST_TOOLS = ("pytest>=8.3", "pytest-timeout>=2.3", "hypothesis>=6.120", "jsonschema>=4.20")
+QUIETLY = ("-p", "no:cacheprovider", "--continue-on-collection-errors")
 SHOWN = ("torch", "numpy", "typer", "rich")
 
 
@@ -89,7 +90,7 @@ def _test(case: Case, environment: Environment, tree: Path) -> str:
     environment.pip("--constraint", str(constraints), *TEST_TOOLS, *case.tools)
     # Plug-ins and torchtitan's tests are slow by mark; their folder is chosen on purpose.
     marks = [] if "torchtitan" in case.tests[0] else ["-m", "not slow"]
-    command = ["python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *marks, *case.tests]
+    command = ["python", "-m", "pytest", "-q", *QUIETLY, *marks, *case.tests]
     printed = environment.run(command, tree)
     closing = printed.strip().splitlines()[-1]
     return re.sub(r" in .*|=", "", closing).strip()
