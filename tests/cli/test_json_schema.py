@@ -6,8 +6,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer
 from jsonschema import Draft202012Validator, ValidationError
@@ -32,7 +32,7 @@ WITHOUT_JSON = {
 }
 
 
-def commands(group: click.Command, name: str = "") -> Iterator[tuple[str, click.Command]]:
+def commands(group: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Every command, by its name on the command line."""
     if not hasattr(group, "commands"):
         yield name.strip(), group

@@ -71,7 +71,7 @@ def test_json_has_its_schema(cache: Path, tmp_path: Path, monkeypatch: pytest.Mo
     options = ("F22", "--steps", 20, "--no-twin", "--out", tmp_path)
     run = printed_json("lab run", *options, env=env)["run"]
     assert printed_json("lab show", run)["truth"]["cause"] == "F22"
-    monkeypatch.setattr(suites, "fast_suite", lambda: [Scenario(kind="F22", steps=20)])
+    monkeypatch.setattr(suites, "fast_suite", lambda: [Scenario(kind="F22", seed=0, steps=20)])
     suite = printed_json("lab suite", "--fast", "--out", tmp_path, env=env)
     assert (suite["runs"], suite["trained"]) == (1, 0)
 

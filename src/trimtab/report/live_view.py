@@ -66,18 +66,17 @@ class LiveView:
     def to_dict(self) -> dict[str, Any]:
         """The current state as JSON values."""
         values = {name: value for name, value in self._latest.items() if name in _SHOWN}
-        return to_jsonable(
-            {
-                "run": self._source,
-                "records": self._num_records,
-                "step": int(self._recent.step[-1]) if len(self._recent) else None,
-                "discarded": self._num_discarded,
-                "values": values,
-                "incidents": [self._incidents[number] for number in sorted(self._incidents)],
-                "proposal": self.proposal,
-                "ended": self.ended,
-            }
-        )
+        incidents = [self._incidents[number] for number in sorted(self._incidents)]
+        return {
+            "run": self._source,
+            "records": self._num_records,
+            "step": int(self._recent.step[-1]) if len(self._recent) else None,
+            "discarded": self._num_discarded,
+            "values": to_jsonable(values),
+            "incidents": to_jsonable(incidents),
+            "proposal": to_jsonable(self.proposal),
+            "ended": self.ended,
+        }
 
     def draw(self, width: int) -> RenderableType:
         """The current state for a terminal of this width."""
