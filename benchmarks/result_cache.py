@@ -29,5 +29,9 @@ class ResultCache:
         outcome: Outcome = json.loads(path.read_text(encoding="utf-8"))
         return outcome
 
+    def forget(self, name: str) -> None:
+        """Measure the outcome of that name again the next time."""
+        self._path(name).unlink(missing_ok=True)
+
     def _path(self, name: str) -> Path:
         return self._folder / f"{name.replace('/', ' ')}.json"

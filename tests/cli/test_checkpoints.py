@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.printed_json import validate
 from tests.restore.damage import damage, files_of
 from torch import nn, optim
 from typer.testing import CliRunner
@@ -73,6 +74,7 @@ def test_a_damaged_checkpoint_is_bad_and_the_exit_code_says_so(tmp_path: Path) -
     assert "A run that resumes loads step-00000120." in text
     code, text = invoke(folder, "--json")
     shown: dict[str, Any] = json.loads(text)
+    validate("checkpoints", shown)
     assert code == 1
     assert shown["resumes_from"] == "step-00000120"
     last = shown["checkpoints"][-1]

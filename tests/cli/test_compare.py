@@ -62,7 +62,7 @@ def test_a_run_directory_and_a_log(tmp_path: Path) -> None:
 def test_json_is_for_machines(tmp_path: Path) -> None:
     run, base = write(tmp_path / "a.csv", shift_from=300), write(tmp_path / "b.csv")
     code, text = compare(run, base, "--json", "--until", 500)
-    printed = json.loads(text)
+    (printed,) = json.loads(text)["comparisons"]
     assert code == 1
     assert printed["within"] is False
     assert printed["parted_at"] == 302
@@ -78,7 +78,7 @@ def test_a_nan_in_one_run_alone(tmp_path: Path) -> None:
     code, text = compare(run, base)
     assert code == 1
     assert "at 1 steps only one of the losses is finite, first at step 300" in text
-    assert json.loads(compare(run, base, "--json")[1])["broken_at"] == 300
+    assert json.loads(compare(run, base, "--json")[1])["comparisons"][0]["broken_at"] == 300
 
 
 def test_an_excursion_is_reported(tmp_path: Path) -> None:
@@ -128,4 +128,4 @@ def test_more_runs_are_compared_with_the_same_base(tmp_path: Path) -> None:
     assert '"label":"c.csv"' in shown
     assert '"first":302' in shown
     code, text = compare(run, base, third, "--json")
-    assert [one["within"] for one in json.loads(text)] == [True, False]
+    assert [one["within"] for one in json.loads(text)["comparisons"]] == [True, False]

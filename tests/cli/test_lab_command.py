@@ -1,5 +1,6 @@
 """`trimtab lab train`, alone and under torchrun."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 pytest.importorskip("torchdata")
 
+from tests.cli.printed_json import validate
 from typer.testing import CliRunner
 
 from trimtab.cli.lab import train as lab
@@ -53,6 +55,8 @@ def test_train_resume_and_report(cache: Path, tmp_path: Path) -> None:
     code, output = _call(cache, run, *again)
     assert code == 0, output
     assert "trained to step 4 from step 4" in output
+    code, output = _call(cache, run, *again, "--json")
+    validate("lab train", json.loads(output))
     code, output = _call(cache, run, *again, "--engine", "fsdp2")
     assert (code, "torchrun --standalone" in output) == (2, True)
 

@@ -10,6 +10,7 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 pytest.importorskip("torchdata")
 
+from tests.cli.printed_json import call as printed_json
 from typer.testing import CliRunner, Result
 
 from trimtab.cli.main import app
@@ -62,6 +63,17 @@ def test_run_trains_the_fault_and_its_twin_and_shows_both(cache: Path, tmp_path:
     again = call(cache, "show", str(tmp_path / "clean-plain-seed1"))
     assert again.exit_code == 0
     assert "a clean run, without any fault" in again.output
+
+
+def test_json_has_its_schema(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {"XDG_CACHE_HOME": str(cache)}
+    assert {kind["name"] for kind in printed_json("lab list")["faults"]} <= set(KINDS)
+    options = ("F22", "--steps", 20, "--no-twin", "--out", tmp_path)
+    run = printed_json("lab run", *options, env=env)["run"]
+    assert printed_json("lab show", run)["truth"]["cause"] == "F22"
+    monkeypatch.setattr(suites, "fast_suite", lambda: [Scenario(kind="F22", seed=0, steps=20)])
+    suite = printed_json("lab suite", "--fast", "--out", tmp_path, env=env)
+    assert (suite["runs"], suite["trained"]) == (1, 0)
 
 
 def test_a_severity_can_be_given(cache: Path, tmp_path: Path) -> None:

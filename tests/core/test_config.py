@@ -29,8 +29,8 @@ def test_a_pyproject_section_is_found(tmp_path: Path) -> None:
         ({"textbok": {}}, "did you mean 'textbook'"),
         ({"textbook": {"zzz": 1}}, "known: window"),
         ({"textbook": 3}, "table of settings"),
-        ({"textbook": {"window": "100"}}, "must be int"),
-        ({"textbook": {"window": True}}, "must be int"),
+        ({"textbook": {"window": "100"}}, "must be a whole number"),
+        ({"textbook": {"window": True}}, "must be a whole number"),
         ({"textbook": {"window": 1}}, "at least 2"),
         ({"journal": {"flush_seconds": 3.0}}, "followers wait"),
     ],
@@ -71,9 +71,9 @@ def test_a_setting_is_changed_by_its_full_name_or_its_last_part(name: str) -> No
         ("window", "names several settings: gate.window, textbook.window"),
         ("treshold_scale", "did you mean 'detect.threshold_scale'"),
         ("detect.spike_sigma", "did you mean 'textbook.spike_sigmas'"),
-        ("qqq", "known: rules, live.lag_steps"),
+        ("qqq", "begin with one of rules, live, gate"),
         ("detect", "no setting 'detect'"),
-        ("threshold_scale", "must be float"),
+        ("threshold_scale", "must be a number"),
     ],
 )
 def test_a_change_that_cannot_be_right_is_an_error(name: str, message: str) -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cli.printed_json import call, validate
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app
@@ -56,6 +57,7 @@ def test_a_finding_exits_1_with_reason_and_fix() -> None:
 def test_json_is_for_machines() -> None:
     result = runner.invoke(app, ["preflight", "preflight_objects:bad", "--json", *FAST])
     printed = json.loads(result.stdout)
+    validate("preflight", printed)
     assert printed["findings"][0]["id"] == "PF030"
     assert printed["changed"] == []
     assert {"PF014", "PF022", "PF035", "PF050"} == set(printed["off"])
@@ -94,3 +96,9 @@ def test_the_docs_list_every_test_as_it_is() -> None:
     for check in CHECKS.values():
         cells = (check.id, check.title, check.mechanism, check.source, check.cannot_see)
         assert f"| {' | '.join(cells)} |" in page
+
+
+def test_the_json_of_the_other_tests_has_its_schema() -> None:
+    widths = call("preflight", "preflight_objects:at_width", "--widths", "32,64,128", code=1)
+    assert not widths["stable"]
+    assert call("preflight", "preflight_objects:good", "--lr-range")["rates"]

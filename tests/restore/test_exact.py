@@ -79,6 +79,7 @@ def test_every_scheduler_returns_exactly_and_twice_to_the_same_snapshot(name: st
     assert_exact(make, back={60: 40, 65: 40})
 
 
+@pytest.mark.skipif(not hasattr(optim, "Muon"), reason="this torch has no Muon")
 def test_two_optimizers_return_exactly() -> None:
     def make() -> Run:
         run = plain_run()

@@ -131,7 +131,7 @@ def _read_flags(text: str, document: _Document) -> ConfigReading:
         return hf.read_hf(
             underscored, source=source, lines=lines, dialect=hf.HF_FLAGS, steps=document.steps
         )
-    raise UnreadablePlan(f"{source} has no known format; known: {KNOWN}")
+    raise UnreadablePlan(f"{source} has no known format; give {KNOWN}")
 
 
 def _read_tree(tree: Mapping[str, Any], document: _Document) -> ConfigReading:
@@ -158,4 +158,4 @@ def _read_tree(tree: Mapping[str, Any], document: _Document) -> ConfigReading:
         )
     if tree.keys() & FIELDS:
         return read_training_table(tree, source=source, lines=lines, syntax=document.syntax)
-    raise UnreadablePlan(f"{source} has no known format; known: {KNOWN}")
+    raise UnreadablePlan(f"{source} has no known format; give {KNOWN}")

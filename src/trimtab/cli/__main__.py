@@ -1,5 +1,5 @@
 """`python -m trimtab.cli`: the command, where its script is not on the path."""
 
-from trimtab.cli.main import app
+from trimtab.cli.main import main
 
-app()
+main()

@@ -1,5 +1,7 @@
 """The `trimtab` command."""
 
+import sys
+import traceback
 from typing import Annotated
 
 import typer
@@ -17,10 +19,12 @@ from trimtab.cli.commands.preflight import preflight
 from trimtab.cli.commands.probe import probe
 from trimtab.cli.commands.report import report
 from trimtab.cli.commands.run import run
+from trimtab.cli.commands.schema import schema
 from trimtab.cli.commands.selftest import selftest
 from trimtab.cli.commands.serve import serve
 from trimtab.cli.commands.ship import ship
 from trimtab.cli.corpus.app import app as corpus
+from trimtab.cli.exit_codes import ExitCode
 from trimtab.cli.lab.app import app as lab
 from trimtab.cli.plugins import CommandWithPlugins
 
@@ -28,7 +32,6 @@ app = typer.Typer(
     name="trimtab",
     help="Keeps PyTorch training runs healthy: finds loss spikes, NaNs and divergence, and why.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,  # a traceback that can be pasted into a bug report
 )
 app.command(cls=CommandWithPlugins)(diagnose)
@@ -47,8 +50,23 @@ app.command()(decline)
 app.command(cls=CommandWithPlugins)(checkpoints)
 app.command()(selftest)
 app.command()(demo)
+app.command()(schema)
 app.add_typer(corpus)
 app.add_typer(lab)
+
+
+def main() -> None:
+    """Run the command; an error that nobody expected has an exit code of its own."""
+    try:
+        app()
+    except Exception:
+        traceback.print_exc()
+        typer.echo(
+            f"trimtab: this is a bug in trimtab {__version__}, not a finding about your run; "
+            "please report it with the lines above",
+            err=True,
+        )
+        sys.exit(ExitCode.BUG)
 
 
 def _print_version(wanted: bool) -> None:

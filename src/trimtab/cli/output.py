@@ -1,11 +1,10 @@
 """What the commands print: the report, the error, where the files are."""
 
-import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -13,6 +12,7 @@ from rich.console import Console
 from trimtab.cli.exit_codes import ExitCode
 from trimtab.cli.progress import progress_bar
 from trimtab.core.errors import ConfigError, JournalError, TrimtabError
+from trimtab.core.jsonable import to_jsonable
 from trimtab.diagnose.measures.discards import compute_discards
 from trimtab.diagnose.measures.goodput import compute_goodput
 from trimtab.journal import RunDirectory
@@ -42,6 +42,8 @@ def reported_errors() -> Iterator[None]:
 def find_run(path: Path) -> RunDirectory:
     """The run directory at a path; raises JournalError if there is none."""
     found = RunDirectory.find(path)
+    if found is None and not path.exists():
+        raise JournalError(f"{path} does not exist; check the path")
     if found is None:
         raise JournalError(
             f"{path} is not a run directory (it has no trimtab/ folder with a journal); "
@@ -82,25 +84,33 @@ def print_goodput(report: RunReport) -> None:
     typer.echo(", ".join(parts))
 
 
-def print_json(report: RunReport) -> None:
-    """Print the report for machines."""
-    sys.stdout.write(json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n")
+def goodput_to_dict(report: RunReport) -> dict[str, Any]:
+    """How much of the run was kept, and what it cost, as JSON values."""
+    goodput = compute_goodput(report.block)
+    cost = None
+    if goodput.hours is not None and report.price_per_hour is not None:
+        cost = goodput.hours * report.price_per_hour
+    return {**to_jsonable(goodput), "share": goodput.share, "cost": cost}
 
 
-def write_files(report: RunReport, folder: Path) -> None:
-    """Write the files of the incidents and print where they are, or why they are not."""
+def write_files(report: RunReport, folder: Path) -> list[Path]:
+    """Write the files of the incidents and print where they are, or why they are not.
+
+    Returns the post-mortems.
+    """
     try:
         with progress_bar() as progress:
             written = write_incidents(report, folder, partial(progress, "Writing"))
     except OSError as error:
         message = f"trimtab: no post-mortem written: {error}; choose another folder with --out"
         typer.echo(printable(message), err=True)
-        return
+        return []
     for postmortem in written[:MAX_NAMED]:
         typer.echo(printable(f"Post-mortem: {postmortem}"), err=True)
     if len(written) > MAX_NAMED:
         rest = len(written) - MAX_NAMED
         typer.echo(printable(f"{rest} more post-mortems in {folder}"), err=True)
+    return written
 
 
 def write_page(text: str, file: Path) -> bool:

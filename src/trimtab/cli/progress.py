@@ -1,12 +1,25 @@
-"""A progress bar that appears only when the work takes longer than two seconds."""
+"""Progress bars: only in a terminal, never in CI, and not for work of under two seconds."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 QUIET_SECONDS = 2.0
+
+
+def shows_progress(console: "Console") -> bool:
+    """Whether a bar may be drawn: in a terminal that a person looks at.
+
+    CI systems set `CI`, and some of them give their jobs a terminal.
+    """
+    is_in_ci = os.environ.get("CI", "").strip().lower() not in {"", "0", "false"}
+    return console.is_terminal and not is_in_ci
 
 
 class Advance(Protocol):
@@ -24,6 +37,7 @@ def progress_bar() -> Iterator[Advance]:
     from rich.progress import Progress
 
     console = Console(file=sys.stderr)
+    is_wanted = shows_progress(console)
     bar = Progress(console=console, transient=True)
     task = bar.add_task("")
     started = time.monotonic()
@@ -35,7 +49,7 @@ def progress_bar() -> Iterator[Advance]:
         if stage != current:
             current = stage
             bar.reset(task, description=stage)
-        if not shown and console.is_terminal and time.monotonic() - started > QUIET_SECONDS:
+        if not shown and is_wanted and time.monotonic() - started > QUIET_SECONDS:
             bar.start()
             shown = True
         bar.update(task, completed=done, total=total)

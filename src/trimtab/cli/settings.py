@@ -56,7 +56,9 @@ def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
     for pair in pairs:
         name, sign, value = (part.strip() for part in pair.partition("="))
         if not sign or not name:
-            raise ConfigError(f"--set takes NAME=VALUE, got {pair!r}")
+            raise ConfigError(
+                f"--set takes NAME=VALUE, got {pair!r}; for example --set threshold_scale=2"
+            )
         try:
             settings[name] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:  # a word without quotes, as on every command line

@@ -329,7 +329,9 @@ class Config(Section):
         try:
             document = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"{path} cannot be read as TOML: {error}") from error
+            raise ConfigError(
+                f"{path} cannot be read as TOML: {error}; give a file as docs/settings.md shows it"
+            ) from error
         settings: object = document
         if "tool" in document:  # a pyproject.toml, in which other tables belong to other tools
             tools = document["tool"]

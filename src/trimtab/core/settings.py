@@ -12,6 +12,9 @@ from typing import Any, Self
 from trimtab.core.errors import ConfigError
 from trimtab.core.jsonable import to_jsonable
 
+MAX_LISTED = 16
+"""More names than this are not listed in an error."""
+
 
 class Section:
     """A frozen dataclass of settings, or of sections of settings."""
@@ -85,13 +88,16 @@ def _dotted(section: type[Section]) -> Iterator[str]:
 
 
 def _hint(name: str, known: Collection[str]) -> str:
-    """The names that a wrong one may have been meant as; all of them if none is close."""
+    """The names that a wrong one may have been meant as, or where to find all of them."""
     lasts = {dotted.split(".")[-1]: dotted for dotted in known}
     last = name.split(".")[-1]
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.7)
     close += [lasts[near] for near in difflib.get_close_matches(last, lasts, n=3, cutoff=0.7)]
     if close:
         return f"did you mean {' or '.join(repr(one) for one in dict.fromkeys(close))}?"
+    if len(known) > MAX_LISTED:
+        sections = ", ".join(dict.fromkeys(dotted.split(".")[0] for dotted in known))
+        return f"settings begin with one of {sections} (docs/settings.md)"
     return f"known: {', '.join(known)}"
 
 
@@ -114,5 +120,10 @@ def _coerce(section: str, setting: "dataclasses.Field[Any]", value: Any) -> Any:
             raise ConfigError(f"{section}.{setting.name} must be one of {known}, got {value!r}")
         return kind(value)
     if isinstance(kind, type) and type(value) is not kind:
-        raise ConfigError(f"{section}.{setting.name} must be {kind.__name__}, got {value!r}")
+        raise ConfigError(f"{section}.{setting.name} must be {_in_words(kind)}, got {value!r}")
     return value
+
+
+def _in_words(kind: type) -> str:
+    words = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
+    return words.get(kind, kind.__name__)

@@ -99,8 +99,10 @@ def load_result(path: Path) -> ScanResult:
                 raise ValueError("it is packed")
         with np.load(path, allow_pickle=False, max_header_size=10_000) as arrays:
             return _from_arrays(arrays)
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, EOFError) as error:
-        raise CorpusError(f"{path} is not a readable result of a scan: {error}") from error
+    except Exception as error:  # numpy and zipfile raise errors of every kind on damaged files
+        raise CorpusError(
+            f"{path} is not a readable result of a scan: {error}; give the --out folder of the scan"
+        ) from error
 
 
 def _from_arrays(arrays: Any) -> ScanResult:

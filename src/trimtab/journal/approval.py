@@ -60,7 +60,9 @@ def answer(run: RunDirectory, *, is_approved: bool) -> Proposal:
     """Answer the open proposal of a run; returns it."""
     proposal = Proposal.read(run)
     if proposal is None:
-        raise JournalError(f"{run.root} has no proposal that waits for an answer")
+        raise JournalError(
+            f"{run.root} has no proposal that waits for an answer; trimtab follow shows what waits"
+        )
     _write(
         run.home / "answer.json",
         {"number": proposal.number, "is_approved": is_approved, "clock": time.time()},

@@ -27,26 +27,36 @@ def find_setup(name: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name != module_name.partition(".")[0] and error.name != module_name:
             raise  # a package that the user's module needs
-        raise ConfigError(f"no module {module_name!r} here or among the installed ones") from None
+        raise ConfigError(
+            f"no module {module_name!r} here or among the installed ones; run the command in its "
+            "folder, or install it"
+        ) from None
     finally:
         sys.path.pop(0)
     found = getattr(module, function_name, None)
     if not callable(found):
-        raise ConfigError(f"module {module_name!r} has no function {function_name!r}")
+        raise ConfigError(
+            f"module {module_name!r} has no function {function_name!r}; give module:function"
+        )
     return found  # type: ignore[no-any-return]
 
 
 def call_setup(make: Callable[..., Any], *arguments: int) -> Any:
-    """What the function returns; raises ConfigError if it does not take these arguments."""
+    """What the function returns; raises ConfigError if it takes other arguments, or fails."""
+    name = getattr(make, "__name__", "the function")
     try:
         inspect.signature(make).bind(*arguments)
     except TypeError:
-        takes = f"{getattr(make, '__name__', 'the function')}{inspect.signature(make)}"
         how = "called with the width, as with --widths" if arguments else "called without arguments"
-        raise ConfigError(f"{takes} cannot be {how}") from None
+        raise ConfigError(f"{name}{inspect.signature(make)} cannot be {how}") from None
     except ValueError:  # a callable without a signature
         pass
-    return make(*arguments)
+    try:
+        return make(*arguments)
+    except Exception as error:
+        raise ConfigError(
+            f"{name} raised {type(error).__name__}: {error}; call it by itself to see where"
+        ) from error
 
 
 def as_setup(given: Any) -> Setup:
@@ -61,5 +71,5 @@ def as_setup(given: Any) -> Setup:
         raise ConfigError(f"unknown: {', '.join(unknown)}; a setup has {', '.join(NAMES)}")
     missing = [name for name in ("model", "optimizer") if name not in given]
     if missing:
-        raise ConfigError(f"the function returns no {' and no '.join(missing)}")
+        raise ConfigError(f"the function returns no {' and no '.join(missing)}; add it to its dict")
     return dict(given)

@@ -76,7 +76,9 @@ def replay(run: str | PathLike[str], incident: int = 1) -> ReplayPlan:
     found = next((one for one in report.incidents if one.incident.number == incident), None)
     if found is None:
         numbers = ", ".join(str(one.incident.number) for one in report.incidents) or "none"
-        raise ConfigError(f"{run} has no incident {incident}; it has: {numbers}")
+        raise ConfigError(
+            f"{run} has no incident {incident}; it has: {numbers}; choose one by its number"
+        )
     return _plan(report, found, RunDirectory.find(Path(run)))
 
 

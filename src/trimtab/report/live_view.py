@@ -11,6 +11,7 @@ from rich.text import Text
 
 from trimtab.core.block import Block
 from trimtab.core.incidents import Transition
+from trimtab.core.jsonable import to_jsonable
 from trimtab.core.signals import (
     CLOCK,
     DISCARDED,
@@ -61,6 +62,21 @@ class LiveView:
         for event in block.events:
             if event.kind == "incident" and isinstance(event.facts.get("number"), int):
                 self._incidents[event.facts["number"]] = dict(event.facts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The current state as JSON values."""
+        values = {name: value for name, value in self._latest.items() if name in _SHOWN}
+        incidents = [self._incidents[number] for number in sorted(self._incidents)]
+        return {
+            "run": self._source,
+            "records": self._num_records,
+            "step": int(self._recent.step[-1]) if len(self._recent) else None,
+            "discarded": self._num_discarded,
+            "values": to_jsonable(values),
+            "incidents": to_jsonable(incidents),
+            "proposal": to_jsonable(self.proposal),
+            "ended": self.ended,
+        }
 
     def draw(self, width: int) -> RenderableType:
         """The current state for a terminal of this width."""

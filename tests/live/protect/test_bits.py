@@ -26,7 +26,7 @@ CASES: dict[str, tuple[Make, Make]] = {
     "Adafactor": (plain(optim.Adafactor),) * 2,
     "Adamax": (plain(optim.Adamax),) * 2,
     "ASGD": (plain(optim.ASGD),) * 2,
-    "Muon": (plain(optim.Muon),) * 2,
+    **({"Muon": (plain(optim.Muon),) * 2} if hasattr(optim, "Muon") else {}),
     "NAdam": (plain(optim.NAdam),) * 2,
     "RAdam": (plain(optim.RAdam),) * 2,
     "RMSprop": (plain(optim.RMSprop, momentum=0.9),) * 2,

@@ -67,6 +67,7 @@ def test_an_average_of_the_weights(tmp_path: Path) -> None:
     assert_exact(make, tmp_path)
 
 
+@pytest.mark.skipif(not hasattr(optim, "Muon"), reason="this torch has no Muon")
 def test_two_optimizers(tmp_path: Path) -> None:
     def make() -> Run:
         run = plain_run()

@@ -28,16 +28,21 @@ _Loader.add_implicit_resolver(
 
 def load_yaml(text: str, source: str) -> tuple[Any, dict[str, int]]:
     """The content of a document, and the dotted path of each key with its line."""
-    loader = _Loader(text)
+    try:
+        return _load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise UnreadablePlan(f"{source} cannot be read as YAML: {reason}") from error
+
+
+def _load(text: str) -> tuple[Any, dict[str, int]]:
+    loader = _Loader(text)  # raises for characters that YAML does not allow
     try:
         node = loader.get_single_node()
         lines: dict[str, int] = {}
         if node is not None:
             _find_lines(node, lines)
         return (None if node is None else loader.construct_document(node)), lines
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise UnreadablePlan(f"{source} cannot be read as YAML: {reason}") from error
     finally:
         loader.dispose()
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from trimtab.cli.exit_codes import ExitCode
+from trimtab.cli.json_output import AsJson, print_json
 from trimtab.cli.settings import ConfigFile
 
 
@@ -32,15 +33,13 @@ def check(
         ),
     ] = None,
     config: ConfigFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a training config: what is wrong, why, and the line that fixes it.
 
     Exit code: 0 nothing found, 1 findings, 2 usage error, 3 no readable config.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
-    import json
-
     from rich.console import Console
 
     from trimtab.check import check_config
@@ -52,7 +51,7 @@ def check(
         rules_off = (*load_config(config, None).check.off, *(off or ()))
         found = check_config(path, off=rules_off, known=parse_settings(known or ()))
     if as_json:
-        typer.echo(json.dumps(check_to_dict(found), indent=2))
+        print_json("check", check_to_dict(found))
     else:
         Console(highlight=False).print(check_view(found))
     raise typer.Exit(ExitCode.FINDINGS if found.objections else ExitCode.CLEAN)

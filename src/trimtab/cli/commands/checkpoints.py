@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trimtab.cli.exit_codes import ExitCode
+from trimtab.cli.json_output import AsJson, print_json
 
 if TYPE_CHECKING:
     from trimtab.journal import RunDirectory
     from trimtab.restore.checkpoints.index import CheckpointEntry
 
+NEXT = "give the run_dir of a run that saves them (docs/checkpoints.md)"
 COLUMNS = ("step", "verdict", "files", "size", "why")
 
 
@@ -19,7 +21,7 @@ def checkpoints(
     verify: Annotated[
         bool, typer.Option(help="Read every file and compare its checksum; may take a while.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List a run's checkpoints: step, verdict, whether the files are as written, size, why.
 
@@ -39,7 +41,7 @@ def checkpoints(
         directory = _find(run)
         index = CheckpointIndex(directory.home)
         if not index.entries:
-            raise RestoreError(f"{run} has no checkpoints")
+            raise RestoreError(f"{run} has no checkpoints yet; {NEXT}")
         entries = [_verify(index.folder, entry) if verify else entry for entry in index.entries]
         entries = judge_from_journal(directory, entries)
     if index.problem:
@@ -47,7 +49,7 @@ def checkpoints(
     index.entries = entries  # in memory alone: the command writes nothing
     best = next(iter(index.candidates()), None)
     if as_json:
-        typer.echo(_as_json(run, entries, best, is_verified=verify))
+        print_json("checkpoints", _as_dict(run, entries, best, is_verified=verify))
     else:
         _print(entries, best, is_verified=verify)
     is_bad = any(entry.verdict is Verdict.BAD for entry in entries)
@@ -63,7 +65,7 @@ def _find(path: Path) -> "RunDirectory":
     for run in (RunDirectory(path), RunDirectory(path.absolute().parent)):
         if (run.home / INDEX).exists() or (run.home / FOLDER).is_dir():
             return run
-    raise RestoreError(f"{path} is not a run directory with checkpoints")
+    raise RestoreError(f"{path} is not a run directory with checkpoints; {NEXT}")
 
 
 def _verify(folder: Path, entry: "CheckpointEntry") -> "CheckpointEntry":
@@ -114,15 +116,13 @@ def _files(entry: "CheckpointEntry", *, is_verified: bool) -> str:
     return "verified" if is_verified else "not verified"
 
 
-def _as_json(
+def _as_dict(
     run: Path,
     entries: "list[CheckpointEntry]",
     best: "CheckpointEntry | None",
     *,
     is_verified: bool,
-) -> str:
-    import json
-
+) -> dict[str, Any]:
     from trimtab.core.jsonable import to_jsonable
 
     rows: list[dict[str, Any]] = [
@@ -136,9 +136,8 @@ def _as_json(
         }
         for entry in entries
     ]
-    shown = {
+    return {
         "run": str(run),
         "checkpoints": rows,
         "resumes_from": None if best is None else best.folder,
     }
-    return json.dumps(shown, indent=1, allow_nan=False)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trimtab.cli.exit_codes import ExitCode
+from trimtab.cli.json_output import AsJson, print_json
 
 if TYPE_CHECKING:
     from trimtab.diagnose.measures.comparison import Comparison
@@ -28,7 +29,7 @@ def compare(
         Path | None,
         typer.Option(help="Also write a page with charts into this file.", show_default="none"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare the loss of RUN with that of BASE, step by step, and find where they part.
 
@@ -54,7 +55,7 @@ def compare(
     pairs = list(zip(paths, sources, found, strict=True))
     if as_json:
         shown = [_as_dict(one, path, base, until, (source, other)) for path, source, one in pairs]
-        _print_json(shown if others else shown[0])
+        print_json("compare", {"comparisons": shown})
     else:
         typer.echo(_heading(base, other) + (", the base" if others else ""))
         for path, source, one in pairs:
@@ -83,12 +84,6 @@ def _as_dict(
         **to_jsonable(found),
         "notes": {"run": sources[0].notes, "base": sources[1].notes},
     }
-
-
-def _print_json(shown: Any) -> None:
-    import json
-
-    typer.echo(json.dumps(shown, indent=1, allow_nan=False))
 
 
 def _heading(path: Path, source: "Source") -> str:

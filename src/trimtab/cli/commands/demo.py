@@ -1,9 +1,11 @@
 """`trimtab demo`: a run that goes wrong twice, alone and with trimtab, in under a minute."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from trimtab.cli.json_output import AsJson, print_json
 
 if TYPE_CHECKING:
     from trimtab.lab.demo import DemoRun
@@ -16,25 +18,30 @@ def demo(
         Path, typer.Option(help="Folder for the run; each run gets a numbered one inside.")
     ] = Path("trimtab-demo"),
     seed: Annotated[int, typer.Option(help="A different seed gives a different run.")] = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Train a small GPT twice, break it twice, and see a run recover by itself.
 
     The first run is only observed, the second one recovers; both have the same seed and faults.
 
     Needs torch, tokenizers and torchdata, which the `lab` extra of trimtab installs.
+
+    Exit code: 0 both runs ended, 2 usage error, 3 the extra is not installed.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
     from rich.console import Console
     from rich.progress import Progress
 
     from trimtab.cli import output
+    from trimtab.cli.progress import shows_progress
     from trimtab.diagnosis import diagnose
 
     with output.reported_errors():
         from trimtab.lab.demo import run_demo
 
         folder = _next_folder(out)
-        with Progress(console=Console(stderr=True), transient=True) as bar:
+        console = Console(stderr=True)
+        with Progress(console=console, transient=True, disable=not shows_progress(console)) as bar:
             task = bar.add_task("Preparing text", total=None)
 
             def advance(done: int, total: int) -> None:
@@ -42,10 +49,13 @@ def demo(
 
             alone, recovered = run_demo(folder, seed=seed, cache_dir=None, advance=advance)
         report = diagnose(recovered.folder)
-    output.print_view(report)
-    output.print_goodput(report)
-    for line in _comparison(alone, recovered):
-        typer.echo(line)
+    if as_json:
+        print_json("demo", as_dict(alone, recovered))
+    else:
+        output.print_view(report)
+        output.print_goodput(report)
+        for line in _comparison(alone, recovered):
+            typer.echo(line)
     with output.reported_errors():
         directory = output.find_run(recovered.folder)
     output.write_files(report, directory.incidents)
@@ -76,6 +86,26 @@ def _comparison(alone: "DemoRun", recovered: "DemoRun") -> list[str]:
         f"without it the {STEPS - FLIP_STEP} steps since step {FLIP_STEP} would be lost, and a "
         f"person would have to restart the run: {STEPS - FLIP_STEP - cost} steps saved",
     ]
+
+
+def as_dict(alone: "DemoRun", recovered: "DemoRun") -> dict[str, Any]:
+    """Both runs as JSON values."""
+    from trimtab.lab.demo import FLIP_STEP, NAN_STEP, STEPS
+
+    def one(run: "DemoRun") -> dict[str, Any]:
+        return {
+            "folder": run.folder,
+            "final_loss": run.final_loss,
+            "steps_repeated": run.steps_repeated,
+            "discarded": run.num_discarded,
+        }
+
+    return {
+        "steps": STEPS,
+        "faults": {"flipped bit": FLIP_STEP, "NaN loss": NAN_STEP},
+        "watched": one(alone),
+        "recovered": one(recovered),
+    }
 
 
 def _next_folder(out: Path) -> Path:

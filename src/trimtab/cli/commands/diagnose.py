@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
+from trimtab.cli.completion import formats
 from trimtab.cli.exit_codes import ExitCode
+from trimtab.cli.json_output import AsJson, print_json
 from trimtab.cli.settings import ConfigFile, RuleSet, Settings, Verbose
 
 
@@ -20,7 +22,12 @@ def diagnose(
     ] = None,
     log_format: Annotated[
         str | None,
-        typer.Option("--format", help="The format of the log.", show_default="by its content"),
+        typer.Option(
+            "--format",
+            help="The format of the log.",
+            show_default="by its content",
+            autocompletion=formats,
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -38,7 +45,7 @@ def diagnose(
         ),
     ] = None,
     verbose: Verbose = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what happened in a run: what, when, which class, likely why, what to do.
 
@@ -62,7 +69,7 @@ def diagnose(
         )
     output.print_failures(report)
     if as_json:
-        output.print_json(report)
+        print_json("diagnose", report.to_dict())
     else:
         output.print_view(report, questions=verbose)
     if out is not None:

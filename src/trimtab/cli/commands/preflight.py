@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from trimtab.cli.exit_codes import ExitCode
+from trimtab.cli.json_output import AsJson, print_json
 
 
 def preflight(
@@ -37,22 +38,20 @@ def preflight(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show what passed, and what it does not see.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check model, optimizer, scheduler and loader before step 1; nothing of them is changed.
 
     Exit code: 0 nothing found, 1 findings, 2 usage error, 3 torch or the objects are missing.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
-    import json
-
     from rich.console import Console, RenderableType
 
     from trimtab.cli import output
 
     with output.reported_errors():
         if svg is not None and widths is None:
-            raise typer.BadParameter("--svg needs --widths")
+            raise typer.BadParameter("--svg needs --widths, for example --widths 64,128,256")
         try:
             import torch  # noqa: F401
         except ModuleNotFoundError:
@@ -83,7 +82,7 @@ def preflight(
             has_findings = bool(report.ids or report.changed)
             printed, view = report.to_dict(), preflight_view(report, is_verbose=verbose)
     if as_json:
-        typer.echo(json.dumps(printed, indent=2))
+        print_json("preflight", printed)
     else:
         Console(highlight=False).print(view)
     raise typer.Exit(ExitCode.FINDINGS if has_findings else ExitCode.CLEAN)

@@ -5,10 +5,13 @@ from typing import Annotated
 
 import typer
 
+from trimtab.cli.json_output import AsJson, print_json
+
 
 def probe(
     run: Annotated[Path, typer.Argument(help="The directory of a run.")],
     incident: Annotated[int, typer.Option(help="The number of the incident.")] = 1,
+    as_json: AsJson = False,
 ) -> None:
     """Show what experiments have found out about an incident, and the next one worth making.
 
@@ -24,6 +27,16 @@ def probe(
 
     with reported_errors():
         plan = replay(find_run(run).root, incident)
+    if as_json:
+        shown = {
+            **{name: getattr(plan, name) for name in ("incident", "step", "last_step", "answers")},
+            **{name: getattr(plan, name) for name in ("proposal", "checkpoint", "first_step")},
+            "run": str(run),
+            "first_position": plan.positions.start,
+            "last_position": plan.positions.stop - 1,
+        }
+        print_json("probe", shown)
+        return
     lines = [f"Incident {plan.incident}, steps {plan.step} to {plan.last_step}"]
     lines += [f"  verified by experiment ({name}): {text}" for name, text in plan.answers.items()]
     if plan.proposal is None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from trimtab.cli.json_output import AsJson, print_json
 from trimtab.cli.settings import ConfigFile, RuleSet, Settings, Verbose
 
 
@@ -20,6 +21,7 @@ def report(
         bool, typer.Option("--open", help="Open the page of the run in the browser.")
     ] = False,
     verbose: Verbose = False,
+    as_json: AsJson = False,
 ) -> None:
     """Judge a run's journal, compute its goodput, and write its page and post-mortems into the run.
 
@@ -43,10 +45,14 @@ def report(
             )
     found = dataclasses.replace(found, price_per_hour=price)
     output.print_failures(found)
-    output.print_view(found, questions=verbose)
-    output.print_goodput(found)
-    output.write_files(found, directory.incidents)
+    if not as_json:
+        output.print_view(found, questions=verbose)
+        output.print_goodput(found)
+    postmortems = output.write_files(found, directory.incidents)
     page = output.write_dashboard(found, directory)
     output.write_lessons(found, directory)
+    if as_json:
+        shown = {"goodput": output.goodput_to_dict(found), "page": page, "postmortems": postmortems}
+        print_json("report", found.to_dict() | shown)
     if open_page and page is not None:
         typer.launch(page.resolve().as_uri())

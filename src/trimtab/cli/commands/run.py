@@ -41,7 +41,7 @@ def run(
         typer.echo(printable(f"trimtab: {sentence}"), err=True)
 
     if shutil.which(command[0]) is None:
-        report(f"the command {command[0]!r} was not found")
+        report(f"the command {command[0]!r} was not found; check its name and PATH")
         raise typer.Exit(ExitCode.USAGE)
     budget = RelaunchBudget(
         without_progress=max_stuck,

@@ -51,7 +51,9 @@ def serve(
         try:
             server = RunServer(host, port, hub, diagnose, token)
         except OSError as error:
-            raise ConfigError(f"cannot listen on {host} port {port}: {error}") from error
+            raise ConfigError(
+                f"cannot listen on {host} port {port}: {error}; choose others with --host, --port"
+            ) from error
     hub.start()
     secret = f"?token={server.access.token}" if server.access.token else ""
     shown = f"[{host}]" if ":" in host else host

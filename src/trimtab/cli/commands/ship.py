@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from trimtab.cli.completion import sinks
+from trimtab.cli.json_output import AsJson, print_json
 from trimtab.cli.settings import ConfigFile, Settings, load_config
 
 
@@ -16,10 +18,12 @@ def ship(
             "--to",
             help="mlflow, wandb, tensorboard, trackio, prometheus, alerts, or a plug-in; may be "
             "given several times.",
+            autocompletion=sinks,
         ),
     ],
     config: ConfigFile = None,
     settings: Settings = None,
+    as_json: AsJson = False,
 ) -> None:
     """Send a run to trackers and alerts, from where the last call stopped.
 
@@ -41,14 +45,25 @@ def ship(
     with reported_errors():
         chosen = load_config(config, settings).ship
         directory = find_run(run)
-        sinks = [find_sink(name) for name in dict.fromkeys(to)]
+        chosen_sinks = [find_sink(name) for name in dict.fromkeys(to)]
     for plugin in shadowed():
         typer.echo(printable(f"trimtab: its own sink is used, not that of {plugin}"), err=True)
-    shipper = Shipper(directory, sinks, chosen, ShipLog(directory, standard_error()))
+    shipper = Shipper(directory, chosen_sinks, chosen, ShipLog(directory, standard_error()))
     signal.signal(signal.SIGINT, lambda *_: shipper.stop())
     signal.signal(signal.SIGTERM, lambda *_: shipper.stop())
     is_complete = shipper.run()
-    for shipment in shipper.shipments:
+    if as_json:
+        sent = [
+            {
+                "sink": shipment.sink.name,
+                "records": shipment.cursor.num_records,
+                "refused": shipment.cursor.num_refused,
+                "link": shipment.cursor.values.get("link"),
+            }
+            for shipment in shipper.shipments
+        ]
+        print_json("ship", {"run": str(run), "complete": is_complete, "sinks": sent})
+    for shipment in () if as_json else shipper.shipments:
         cursor = shipment.cursor
         line = f"{shipment.sink.name}: {cursor.num_records:,} records sent"
         if cursor.num_refused:

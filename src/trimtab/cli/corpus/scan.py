@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from trimtab.cli.json_output import AsJson, print_json
+
 
 def scan(
     paths: Annotated[
@@ -47,6 +49,7 @@ def scan(
     counts_only: Annotated[
         bool, typer.Option(help="Only count tokens: no repeats, no documents.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Scan a corpus and write its statistics; a scan that was killed goes on where it stopped.
 
@@ -55,7 +58,7 @@ def scan(
     # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab import corpus
     from trimtab.cli import output
-    from trimtab.cli.corpus.show import print_summary
+    from trimtab.cli.corpus.show import print_summary, summary_to_dict
     from trimtab.cli.progress import progress_bar
     from trimtab.core.errors import ConfigError
 
@@ -76,6 +79,10 @@ def scan(
         plan = corpus.plan_scan(paths, options, num_shards=shards)
         if shard is not None:
             done = corpus.scan_one(plan, shard, out)
+            if as_json:
+                facts = {"shard": shard, "shards": plan.num_shards, "scanned_now": done}
+                print_json("corpus scan", facts)
+                return
             state = "scanned" if done else "was scanned before"
             typer.echo(f"shard {shard} of {plan.num_shards} {state}", err=True)
             return
@@ -88,4 +95,8 @@ def scan(
             result = corpus.scan(
                 plan, out, runner=runner, on_shard=lambda n, total: progress("Scanning", n, total)
             )
-        print_summary(corpus.summarise(result), None)
+        summary = corpus.summarise(result)
+        if as_json:
+            print_json("corpus scan", summary_to_dict(summary, None))
+        else:
+            print_summary(summary, None)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trimtab.cli.exit_codes import ExitCode
+from trimtab.cli.json_output import AsJson, print_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,15 +23,14 @@ def show(
     tokenizer: Annotated[
         Path | None, typer.Option(help="tokenizer.json, to show tokens as text.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what a scan found: rare tokens, repeats, duplicates, damage, and where.
 
-    Exit code: 0 nothing found, 1 findings (rare tokens alone are none), 3 unreadable result.
+    Exit code: 0 nothing found, 1 findings (rare tokens alone are none), 2 usage error,
+    3 unreadable result.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
-    import json
-
     from trimtab import corpus
     from trimtab.cli import output
 
@@ -38,7 +38,7 @@ def show(
         summary = corpus.load_summary(path, below)
         vocabulary = _vocabulary(tokenizer)
         if as_json:
-            typer.echo(json.dumps(_to_dict(summary, vocabulary), indent=1))
+            print_json("corpus show", summary_to_dict(summary, vocabulary))
         else:
             print_summary(summary, vocabulary)
     raise typer.Exit(ExitCode.FINDINGS if summary.has_findings else ExitCode.CLEAN)
@@ -52,7 +52,7 @@ def print_summary(summary: "Summary", vocabulary: dict[str, int] | None) -> None
     from trimtab.report.escaping import printable
 
     console = Console(highlight=False, soft_wrap=True)
-    facts = _to_dict(summary, vocabulary)
+    facts = summary_to_dict(summary, vocabulary)
     console.print(
         f"{facts['tokens']:,} tokens in {facts['files']:,} files, {facts['documents']:,} documents"
     )
@@ -132,7 +132,8 @@ def _findings(facts: dict[str, Any], vocabulary: dict[str, int] | None) -> list[
     return lines
 
 
-def _to_dict(summary: "Summary", vocabulary: dict[str, int] | None) -> dict[str, Any]:
+def summary_to_dict(summary: "Summary", vocabulary: dict[str, int] | None) -> dict[str, Any]:
+    """What a scan found, as JSON values; with the damaged tokens of a vocabulary."""
     facts = summary.to_dict() | {"counts_only": summary.result.counts_only}
     if vocabulary is not None:
         from trimtab.corpus.text_damage import damaged_tokens

@@ -56,6 +56,8 @@ def practice(
     out on the real run. Then you write a post-mortem and compare it with trimtab's.
 
     Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
+
+    Exit code: 0 done, 2 usage error, 3 the lab cannot do this here.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
     from rich.console import Console
@@ -91,10 +93,12 @@ def _train(exercise: "Exercise", run_dir: Path) -> "Replay":
     from rich.console import Console
     from rich.progress import Progress
 
+    from trimtab.cli.progress import shows_progress
     from trimtab.lab.practice.replay import Replay
 
     shutil.rmtree(run_dir, ignore_errors=True)  # an earlier run of the same exercise is identical
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not shows_progress(console)) as bar:
         task = bar.add_task("Training", total=None)
 
         def on_text(done: int, total: int) -> None:
@@ -122,15 +126,18 @@ def _carry_out_all(chosen: "Answer", exercise: "Exercise", replay: "Replay") -> 
     from rich.console import Console
     from rich.progress import track
 
+    from trimtab.cli.progress import shows_progress
     from trimtab.lab.practice.answers import candidates
     from trimtab.lab.practice.scoring import mark
 
     answers = list(dict.fromkeys([*candidates(exercise), chosen]))
+    console = Console(stderr=True)
     shown = track(
         answers,
         description="Carrying out every answer",
-        console=Console(stderr=True),
+        console=console,
         transient=True,
+        disable=not shows_progress(console),
     )
     return mark({one: replay.carry_out(one) for one in shown}, replay.stakes)
 

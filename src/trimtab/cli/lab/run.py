@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from trimtab.cli.json_output import AsJson
 from trimtab.cli.progress import Advance
 from trimtab.core.config import Mode
 
@@ -34,10 +35,13 @@ def run(
     steps: Annotated[int, typer.Option(help="Length of the run.", min=20)] = 600,
     out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("lab"),
     twin: Annotated[bool, typer.Option(help="Also train the same run without the fault.")] = True,
+    as_json: AsJson = False,
 ) -> None:
     """Train a small model with a fault in it, and show what happened.
 
     Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
+
+    Exit code: 0 trained, 2 usage error, 3 the lab cannot do this here.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
     from trimtab.cli import output
@@ -57,7 +61,7 @@ def run(
             for before, one in zip(range(0, total, steps), scenarios, strict=True):
                 on_step = partial(_advance, advance, before, total)
                 run_dir = run_trial(one, out, on_step=on_step)
-    print_trial(run_dir)
+    print_trial(run_dir, as_json="lab run" if as_json else None)
 
 
 def _advance(advance: Advance, before: int, total: int, done: int) -> None:

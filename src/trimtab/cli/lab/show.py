@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trimtab.cli.json_output import AsJson, print_json
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -14,16 +16,17 @@ _NAME_WIDTH = 14
 
 def show(
     run: Annotated[Path, typer.Argument(help="A run of `lab run` or `lab suite`.")],
+    as_json: AsJson = False,
 ) -> None:
     """Show the curves of a run with the fault marked, its clean twin, and what was done to it.
 
-    Exit code: 0 shown, 3 not a run of the lab.
+    Exit code: 0 shown, 2 usage error, 3 not a run of the lab.
     """
-    print_trial(run)
+    print_trial(run, as_json="lab show" if as_json else None)
 
 
-def print_trial(run: Path) -> None:
-    """Print the curves and the truth of a trial."""
+def print_trial(run: Path, *, as_json: str | None) -> None:
+    """Print the curves and the truth of a trial; as JSON of the command of that name, if given."""
     # Imported here so that `trimtab --help` does not wait for numpy.
     from rich.console import Console
 
@@ -34,6 +37,9 @@ def print_trial(run: Path) -> None:
         from trimtab.lab.scenarios.trial import read_truth
 
         truth = read_truth(run)
+        if as_json is not None:
+            print_json(as_json, {"run": str(run), "truth": truth})
+            return
         console.print(_curves(run, truth, console.width))
     console.print(_summary(truth))
     typer.echo(f"for trimtab's diagnosis: trimtab report {run}", err=True)

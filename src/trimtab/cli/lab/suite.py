@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from trimtab.cli.json_output import AsJson, print_json
+
 
 def suite(
     out: Annotated[
@@ -27,6 +29,7 @@ def suite(
     workers: Annotated[
         int | None, typer.Option(help="Number of processes. Default: one per core.", min=1)
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Build the labelled runs that trimtab is measured on, or a part of them.
 
@@ -34,6 +37,8 @@ def suite(
     twin of each run is built too. --kinds and --seeds choose runs; both are comma-separated lists.
 
     Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
+
+    Exit code: 0 built, 2 usage error, 3 the lab cannot do this here.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
     import time
@@ -42,6 +47,7 @@ def suite(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     from trimtab.cli import output
+    from trimtab.cli.progress import shows_progress
 
     if fast and (kinds is not None or seeds is not None or shape != "small"):
         raise typer.BadParameter(
@@ -49,13 +55,15 @@ def suite(
         )
     wanted_kinds, wanted_seeds = _names(kinds), _seeds(seeds)
     started = time.monotonic()
+    console = Console(stderr=True)
     bar = Progress(
         "{task.description}",
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
+        disable=not shows_progress(console),
     )
     with output.reported_errors():
         from trimtab.lab.scenarios.scenario import Shape
@@ -77,6 +85,10 @@ def suite(
                 ),
             )
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    if as_json:
+        shown = {"folder": out, "runs": built.runs, "trained": built.trained, "bytes": size}
+        print_json("lab suite", shown)
+        return
     minutes = (time.monotonic() - started) / 60
     typer.echo(
         f"{built.runs} runs in {out} ({size / 2**20:.0f} MB), {built.trained} of them trained now "

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trimtab.cli.json_output import AsJson, print_json
+
 if TYPE_CHECKING:
     from trimtab.lab.trainer.train_config import TrainConfig
 
@@ -75,12 +77,15 @@ def train(
     resume: Annotated[
         bool, typer.Option(help="Continue from the newest checkpoint, if there is one.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a GPT on the standard library's source, watched by trimtab.
 
     Under torchrun: torchrun --standalone --nproc_per_node=2 -m trimtab.cli lab train ...
 
     Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
+
+    Exit code: 0 trained, 2 usage error, 3 the lab cannot do this here.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
     from trimtab.cli import output
@@ -104,7 +109,15 @@ def train(
         config = _config(size, dtype, chosen, lr, settings)
         with _progress(steps) as (on_text, on_step):
             outcome = train_model(config, run_dir, resume=resume, on_text=on_text, on_step=on_step)
-    if _is_first_rank():
+    if _is_first_rank() and as_json:
+        shown = {
+            "run": run_dir,
+            "steps": steps,
+            "first_step": outcome.first_step,
+            "held_out_loss": outcome.eval_loss,
+        }
+        print_json("lab train", shown)
+    elif _is_first_rank():
         start = f" from step {outcome.first_step}" if outcome.first_step else ""
         typer.echo(f"trained to step {steps}{start}, held-out loss {outcome.eval_loss:.3f}")
         typer.echo(f"the run is in {run_dir}; for a report: trimtab report {run_dir}", err=True)
@@ -144,6 +157,8 @@ def _progress(
         TimeRemainingColumn,
     )
 
+    from trimtab.cli.progress import shows_progress
+
     console = Console(stderr=True)
     bar = Progress(
         TextColumn("{task.description}"),
@@ -152,7 +167,7 @@ def _progress(
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not (_is_first_rank() and console.is_terminal),
+        disable=not (_is_first_rank() and shows_progress(console)),
     )
     task = bar.add_task("preparing text", total=None)
     last_read = 0.0

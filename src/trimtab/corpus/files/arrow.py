@@ -1,6 +1,8 @@
 """Parquet files, and the Arrow files of HF datasets. Decoding is left to pyarrow, an extra."""
 
 import importlib
+import io
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,7 +66,7 @@ class ArrowFile:
 
     def rows(self, first: int, last: int, encoder: RowEncoder) -> Iterator[Rows]:
         """The rows of the file."""
-        with _readable(self.path), self.path.open("rb") as source:
+        with _readable(self.path), _BoundedFile(self.path) as source:
             place = 0
             for batch in _module("pyarrow").ipc.open_stream(source):
                 batch.validate(full=True)  # offsets of a damaged file lead anywhere
@@ -74,6 +76,18 @@ class ArrowFile:
                     rows = batch.slice(start, _BATCH_ROWS)
                     yield _encode(rows, place, column, encoder)
                     place += len(rows)
+
+
+class _BoundedFile(io.FileIO):
+    """A file that is never asked for more bytes than it has.
+
+    Python allocates what is asked for, and a damaged stream asks for gigabytes.
+    """
+
+    def read(self, size: int | None = -1) -> bytes:
+        """The next bytes, at most all that are left."""
+        left = max(os.fstat(self.fileno()).st_size - self.tell(), 0)
+        return super().read(left if size is None or size < 0 else min(size, left)) or b""
 
 
 def _encode(batch: Any, place: int, column: str, encoder: RowEncoder) -> Rows:
@@ -111,5 +125,7 @@ def _readable(path: Path) -> Iterator[None]:
     invalid = _module("pyarrow").ArrowException
     try:
         yield
+    except MemoryError as error:  # a length in a damaged file
+        raise CorpusError(f"{path} cannot be read: it claims more than fits in memory") from error
     except (invalid, OSError, UnicodeDecodeError) as error:
         raise CorpusError(f"{path} cannot be read: {error}") from error

@@ -143,7 +143,7 @@ def open_npy(path: Path, separator: int | None) -> FlatFile:
                 (2, 0): np.lib.format.read_array_header_2_0,
             }[version]
             shape, by_columns, dtype = read(file, max_header_size=_MAX_NPY_HEADER)
-        except (ValueError, KeyError) as error:
+        except Exception as error:  # numpy's tokenizer raises errors of its own on a damaged header
             raise CorpusError(f"{path} is not a readable .npy file: {error}") from error
         offset = file.tell()
     if dtype.kind not in "iu" or not dtype.isnative or len(shape) not in (1, 2) or by_columns:

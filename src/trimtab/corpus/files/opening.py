@@ -35,7 +35,7 @@ def find_files(paths: Iterable[Path]) -> list[tuple[Path, str]]:
         elif path.is_file():
             found.setdefault(path, path.stem)
         else:
-            raise CorpusError(f"{path} does not exist")
+            raise CorpusError(f"{path} does not exist; check the path")
     return list(found.items())
 
 
@@ -58,4 +58,4 @@ def open_file(path: Path, options: ScanOptions) -> TokenFile:
                 return JsonLinesFile(path=path)
     except OSError as error:
         raise CorpusError(f"{path} cannot be read: {error}") from error
-    raise CorpusError(f"{path} is none of {', '.join(SUFFIXES)}")
+    raise CorpusError(f"{path} is none of {', '.join(SUFFIXES)}; give files of these kinds")

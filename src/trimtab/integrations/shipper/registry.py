@@ -34,7 +34,7 @@ def find_sink(name: str) -> Sink:
                 raise ConfigError(plugin.failure)
             return _make(plugin.object, str(plugin))
     known = ", ".join([*OWN_SINKS, *(plugin.name for plugin in plugins)])
-    raise ConfigError(f"there is no sink {name!r}; known: {known}")
+    raise ConfigError(f"there is no sink {name!r}; choose from {known}")
 
 
 def shadowed() -> list[str]:

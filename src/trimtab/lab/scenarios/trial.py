@@ -87,7 +87,10 @@ def read_truth(run_dir: Path) -> dict[str, Any]:
     try:
         truth: dict[str, Any] = json.loads((run_dir / TRUTH).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise LabError(f"{run_dir} is not a finished run of the lab: {error}") from error
+        raise LabError(
+            f"{run_dir} is not a finished run of the lab: {error}; give a folder that "
+            "`trimtab lab run` or `trimtab lab suite` made"
+        ) from error
     return truth
 
 

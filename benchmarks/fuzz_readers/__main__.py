@@ -1,0 +1,91 @@
+"""Damaged inputs for all readers: `scripts/bench fuzz_readers [INPUTS] [--seed N] [--keep]`.
+
+Nothing but our own errors may come out, no input may take long, and memory may not grow. --keep
+writes a small input for every kind of outcome into `tests/fuzz/inputs`, which CI reads.
+"""
+
+import argparse
+import logging
+import resource
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.fuzz_readers.session import INPUTS as KEPT
+from benchmarks.fuzz_readers.session import LONGEST, Tally, keep, mutate
+from benchmarks.fuzz_readers.targets import Target, all_targets
+from benchmarks.results import publish, table
+from trimtab.readers.registry import FORMATS
+
+INPUTS = 50_000
+BAR = 1_000_000
+MORE_MEMORY = 1 << 30
+"""Bytes that the whole process may grow by."""
+HEADER = ("what is read", "inputs", "read after all", "refused", "other errors, hangs", "slowest")
+
+
+def main() -> None:
+    """Read many damaged inputs, and publish what came out."""
+    parser = argparse.ArgumentParser(prog="scripts/bench fuzz_readers", description=__doc__)
+    parser.add_argument("inputs", type=int, nargs="?", default=INPUTS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--no-publish", action="store_true")
+    arguments = parser.parse_args()
+    warnings.simplefilter("error")  # nobody wants to see what numpy thinks of a log
+    logging.disable(logging.CRITICAL)  # the judge reports a state that it cannot use
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=memory) as name:
+        targets = all_targets(Path(name) / "seeds")
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (_address_space() + MORE_MEMORY, most))
+        tallies = mutate(targets, arguments.inputs, Path(name), arguments.seed)
+    if arguments.keep:
+        print(f"{keep(tallies, KEPT)} inputs kept in {KEPT}")
+    if not arguments.no_publish:
+        report(targets, tallies, arguments.seed)
+    failures = [failure for tally in tallies.values() for failure in tally.failures]
+    for failure in failures[:20]:
+        print(failure)
+    sys.exit(bool(failures))
+
+
+def report(targets: list[Target], tallies: dict[str, Tally], seed: int) -> None:
+    """Publish what came out."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    rows = [_row(name, [tally]) for name, tally in tallies.items()]
+    rows.append(_row("all", list(tallies.values())))
+    total = sum(tally.inputs for tally in tallies.values())
+    kinds = sum(len(tally.interesting) for tally in tallies.values())
+    body = (
+        f"{total:,} inputs (bar {BAR:,}) by a seeded generator, seed {seed}: {len(FORMATS)} log "
+        f"readers, each by itself and by recognition, configs, the journal, the state of a judge, "
+        f"checkpoints and corpora, from {sum(len(target.seeds) for target in targets):,} whole "
+        f"inputs; {kinds:,} kinds of outcome. Bars: 0 other errors and hangs, {LONGEST:.0f} s for "
+        f"the slowest. {usage.ru_utime + usage.ru_stime:.0f} s of CPU time, "
+        f"{usage.ru_maxrss / 1024:.0f} MB at most.\n\n"
+    )
+    publish("Readers: damaged inputs", "scripts/bench fuzz_readers", body + table(HEADER, rows))
+
+
+def _row(name: str, tallies: list[Tally]) -> tuple[str, ...]:
+    refused: Counter[str] = sum((tally.refused for tally in tallies), Counter())
+    named = ", ".join(f"{count:,} {error}" for error, count in sorted(refused.items()))
+    return (
+        name,
+        f"{sum(tally.inputs for tally in tallies):,}",
+        f"{sum(tally.read for tally in tallies):,}",
+        named or "0",
+        f"{sum(len(tally.failures) for tally in tallies):,}",
+        f"{max(tally.slowest for tally in tallies):.2f} s",
+    )
+
+
+def _address_space() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""The support matrix: `scripts/bench matrix FOLDER [--only TEXT...] [--again]`.
+
+Every case gets a new virtual environment with the wheel of this checkout. Outcomes are kept in
+FOLDER: a matrix that was interrupted continues, and --again repeats the cases that failed. Needs a
+package index.
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.matrix.attempt import ROOT, attempt
+from benchmarks.matrix.cases import CASES, Case
+from benchmarks.result_cache import Outcome, ResultCache
+from benchmarks.results import publish, table
+
+HEADER = ("case", "Python", "installed", "tried", "result")
+
+
+def main() -> None:
+    """Try the cases that were not tried yet, and publish all that were."""
+    parser = argparse.ArgumentParser(prog="scripts/bench matrix", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", nargs="*", default=[""], help="cases with such a text in them")
+    parser.add_argument("--again", action="store_true", help="also those that failed before")
+    arguments = parser.parse_args()
+    folder = arguments.folder.resolve()
+    cache = ResultCache(folder / "outcomes")
+    wheel = _build(folder / "dist")
+    for case in CASES:
+        if not any(text in case.name for text in arguments.only):
+            continue
+        if arguments.again and cache.has(case.name) and cache.get(case.name, dict)["problem"]:
+            cache.forget(case.name)
+        cache.get(case.name, lambda case=case: attempt(case, wheel, folder))  # type: ignore[misc]
+    outcomes = {c.name: cache.get(c.name, dict) for c in CASES if cache.has(c.name)}
+    rows = [_row(case, outcomes[case.name]) for case in CASES if case.name in outcomes]
+    good = sum(outcome["did_run"] and not outcome["problem"] for outcome in outcomes.values())
+    body = (
+        f"{wheel.name} in a clean virtual environment each; {good} of {len(CASES)} cases passed, "
+        f"{len(CASES) - len(rows)} were not tried.\n\n{table(HEADER, rows)}"
+    )
+    publish("Support matrix", "scripts/bench matrix", body)
+    sys.exit(good < len(CASES))
+
+
+def _build(folder: Path) -> Path:
+    """The wheel of this checkout."""
+    for old in folder.glob("*.whl"):
+        old.unlink()
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
+    subprocess.run([*command, folder, ROOT], check=True)
+    return next(folder.glob("*.whl"))
+
+
+def _row(case: Case, outcome: Outcome) -> tuple[str, ...]:
+    versions = ", ".join(f"{name} {version}" for name, version in outcome["versions"].items())
+    tried = [*(["import"] if case.imports else []), *(["command"] if case.calls else [])]
+    if case.tests:
+        tried.append("tests")
+    result = outcome["tests"] or "passed"
+    if outcome["problem"]:
+        result = outcome["problem"].replace("|", "/").replace("\n", " ")[:300]
+    return case.name, case.python, versions, ", ".join(tried), result
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""One case: an empty environment, the wheel, and everything that is tried in it."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+from benchmarks.matrix.cases import Case
+from benchmarks.matrix.environments import Environment, Failed, find_interpreter
+
+ROOT = Path(__file__).parents[2]
+CORE = {"numpy", "rich", "typer"}
+STRANGERS = """
+import importlib.metadata as metadata, json, sys
+from pip._vendor.packaging.requirements import Requirement
+from pip._vendor.packaging.utils import canonicalize_name as name_of
+
+def direct(package):
+    wanted = map(Requirement, metadata.requires(package) or ())
+    return {name_of(r.name) for r in wanted if not r.marker or r.marker.evaluate({"extra": ""})}
+
+reached, next_ones = set(), direct("trimtab")
+assert next_ones == set(sys.argv[1:]), next_ones
+while next_ones:
+    reached |= next_ones
+    next_ones = set().union(*map(direct, next_ones)) - reached
+there = {name_of(one.name) for one in metadata.distributions()}
+print(", ".join(sorted(there - reached - {"trimtab", "pip", "setuptools"})))
+"""
+"""Prints what is installed and none of the given packages needs; fails for other dependencies."""
+TEST_TOOLS = ("pytest>=8.3", "pytest-timeout>=2.3", "hypothesis>=6.120", "jsonschema>=4.20")
+QUIETLY = ("-p", "no:cacheprovider", "--continue-on-collection-errors")
+SHOWN = ("torch", "numpy", "typer", "rich")
+
+
+def attempt(case: Case, wheel: Path, folder: Path) -> dict[str, Any]:
+    """What came out: the versions, and the first thing that failed, if any.
+
+    The environment of a case that failed stays, with everything that its programs printed.
+    """
+    outcome: dict[str, Any] = {"did_run": True, "problem": "", "tests": "", "versions": {}}
+    interpreter = find_interpreter(case.python)
+    if interpreter is None:
+        return outcome | {"problem": f"no Python {case.python} on this machine", "did_run": False}
+    tree = _copy_tree(folder / "tree")
+    environment = Environment(folder / "venvs" / case.name.replace(" ", "-"))
+    try:
+        if environment.folder.exists():  # it failed the last time
+            environment.pip("--force-reinstall", "--no-deps", str(wheel))
+        else:
+            environment.create(interpreter)
+            _install(case, wheel, environment)
+        packages = environment.packages()
+        wanted = [case.extra] if case.extra in packages else []
+        outcome["versions"] = {n: packages[n] for n in (*wanted, *SHOWN) if n in packages}
+        outcome["packages"] = len(packages) - 1  # pip itself
+        if case.is_core_alone:
+            found = environment.run(["python", "-c", STRANGERS, *sorted(CORE)], folder).strip()
+            if found:
+                raise Failed(f"installed besides the core dependencies: {found}")
+        for name in case.imports:
+            environment.run(["python", "-c", f"import {name}"], folder)
+        for call in case.calls:
+            environment.run(shlex.split(call.command), tree, codes=call.codes)
+        if case.tests:
+            outcome["tests"] = _test(case, environment, tree)
+    except Failed as error:
+        outcome["problem"] = str(error)
+    else:
+        environment.remove()
+    return outcome
+
+
+def _install(case: Case, wheel: Path, environment: Environment) -> None:
+    pins = list(case.pins)
+    if case.torch is not None:
+        # By itself first: asked for by another package, pip would take the newest build.
+        environment.pip(f"torch=={case.torch}")
+        pins.append(f"torch=={case.torch}")
+    constraints = environment.folder / "constraints.txt"
+    constraints.write_text("\n".join(pins), encoding="utf-8")
+    extra = f"[{case.extra}]" if case.extra else ""
+    environment.pip("--constraint", str(constraints), f"trimtab{extra} @ {wheel.as_uri()}", *pins)
+
+
+def _test(case: Case, environment: Environment, tree: Path) -> str:
+    """The closing line of pytest, over the installed package."""
+    constraints = environment.folder / "constraints.txt"
+    environment.pip("--constraint", str(constraints), *TEST_TOOLS, *case.tools)
+    # Plug-ins and torchtitan's tests are slow by mark; their folder is chosen on purpose.
+    marks = [] if "torchtitan" in case.tests[0] else ["-m", "not slow"]
+    command = ["python", "-m", "pytest", "-q", *QUIETLY, *marks, *case.tests]
+    printed = environment.run(command, tree)
+    closing = printed.strip().splitlines()[-1]
+    return re.sub(r" in .*|=", "", closing).strip()
+
+
+def _copy_tree(tree: Path) -> Path:
+    """The project without its package, so that only the installed one can be imported."""
+    shutil.rmtree(tree, ignore_errors=True)
+    skipped = shutil.ignore_patterns("src", ".git", "__pycache__", "build", "dist", ".*_cache")
+    shutil.copytree(ROOT, tree, ignore=skipped)
+    return tree

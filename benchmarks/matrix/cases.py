@@ -1,0 +1,171 @@
+"""The cases of the support matrix."""
+
+from dataclasses import dataclass
+
+NEWEST_TESTED_TORCH, OLDEST_TORCH = "2.13.0", "2.6.0"
+PYTHONS = ("3.11", "3.12", "3.13")
+
+LOG = "examples/run.csv"
+OLD_RUN = "tests/journal/fixtures/v0.1"
+PURE_TESTS = ("tests/core", "tests/journal", "tests/readers", "tests/cli/test_commands.py")
+LIVE_TESTS = (
+    "tests/live/test_guard.py",
+    "tests/live/test_observe.py",
+    "tests/live/test_gradients.py",
+    "tests/live/test_host_reads.py",
+    "tests/live/test_checkpoints.py",
+    "tests/live/test_ranks.py",
+    "tests/live/protect/test_bits.py",
+    "tests/live/protect/test_discard.py",
+    "tests/live/protect/test_ranks.py",
+    "tests/live/recover/test_exact.py",
+    "tests/restore/test_exact.py",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A command, and the exit codes that are right."""
+
+    command: str
+    codes: tuple[int, ...] = (0,)
+
+
+DIAGNOSE = Call(f"trimtab diagnose {LOG} --json", (1,))
+WRITE_TOKENS = Call(
+    "python -c \"import numpy; numpy.arange(4096, dtype=numpy.uint16).tofile('tokens.bin')\""
+)
+WRITE_TABLE = Call(
+    'python -c "import pyarrow as a, pyarrow.parquet as p; '
+    "p.write_table(a.table({'input_ids': [[1, 2, 3], [4, 5]]}), 'tokens.parquet')\""
+)
+WRITE_YAML = Call(
+    "python -c \"open('axolotl.yaml', 'w').write('base_model: m\\nlearning_rate: 0.5\\n')\""
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One environment: what goes in, and what is tried."""
+
+    name: str
+    python: str = "3.11"
+    extra: str | None = None
+    torch: str | None = None
+    pins: tuple[str, ...] = ()
+    """Exact versions of dependencies."""
+    imports: tuple[str, ...] = ()
+    calls: tuple[Call, ...] = ()
+    tests: tuple[str, ...] = ()
+    """Test files; pytest, hypothesis and pytest-timeout are added for them."""
+    tools: tuple[str, ...] = ()
+    """Further packages that the tests need and the extra does not bring."""
+    is_core_alone: bool = False
+    """Whether nothing but the core dependencies may be installed."""
+
+
+def _extra(extra: str, imports: str, *calls: Call, **others: object) -> Case:
+    fields: dict[str, object] = {"name": f"extra {extra}", "extra": extra, "calls": calls} | others
+    return Case(imports=tuple(imports.split()), **fields)  # type: ignore[arg-type]
+
+
+CORE = tuple(
+    Case(
+        name=f"core, Python {version}",
+        python=version,
+        imports=("trimtab",),
+        calls=(Call("trimtab --version"), DIAGNOSE, Call("trimtab schema")),
+        is_core_alone=True,
+    )
+    for version in PYTHONS
+)
+
+PURE = (
+    *(
+        Case(name=f"tests without torch, Python {version}", python=version, tests=PURE_TESTS)
+        for version in PYTHONS
+    ),
+    Case(
+        name="oldest dependencies",
+        pins=("numpy==1.26.0", "rich==13.7.0", "typer==0.15.0"),
+        tests=PURE_TESTS,
+    ),
+)
+
+EXTRAS = (
+    _extra("yaml", "yaml", WRITE_YAML, Call("trimtab check axolotl.yaml --json", (0, 1))),
+    _extra(
+        "parquet",
+        "pyarrow",
+        Call("trimtab diagnose tests/readers/fixtures/parquet/run.parquet --json", (0, 1)),
+    ),
+    _extra(
+        "corpus",
+        "pyarrow tokenizers trimtab.corpus",
+        WRITE_TABLE,
+        Call("trimtab corpus scan tokens.parquet --out stats"),
+    ),
+    _extra(
+        "ray",
+        "ray",
+        WRITE_TOKENS,
+        Call("trimtab corpus scan tokens.bin --out stats --ray local"),
+    ),
+    _extra("wandb", "wandb", Call(f"trimtab ship {OLD_RUN} --to wandb")),
+    _extra("trackio", "trackio", Call(f"trimtab ship {OLD_RUN} --to trackio")),
+    # Nothing listens at the address: that every message is reported as not sent is what is tried.
+    _extra("apprise", "apprise", Call(f"trimtab ship {OLD_RUN} --to alerts", (0, 1))),
+    _extra("torch", "torch", Call("python examples/plain_loop.py"), torch=NEWEST_TESTED_TORCH),
+    _extra(
+        "lab",
+        "torch tokenizers torchdata trimtab.lab.demo",
+        Call("trimtab lab list"),
+        Call("trimtab demo"),
+        torch=NEWEST_TESTED_TORCH,
+    ),
+    _extra(
+        "hf",
+        "transformers trimtab.integrations.hf",
+        torch=NEWEST_TESTED_TORCH,
+        tests=("tests/integrations/hf/test_callback.py",),
+    ),
+    _extra(
+        "accelerate",
+        "accelerate trimtab.integrations.accelerate",
+        torch=NEWEST_TESTED_TORCH,
+        tests=("tests/integrations/test_accelerate.py",),
+        tools=("transformers",),
+    ),
+    _extra(
+        "lightning",
+        "lightning trimtab.integrations.lightning",
+        torch=NEWEST_TESTED_TORCH,
+        tests=("tests/integrations/lightning/test_callback.py",),
+    ),
+    _extra(
+        "torchtitan",
+        "torchtitan trimtab.integrations.torchtitan",
+        torch=NEWEST_TESTED_TORCH,
+        tests=("tests/integrations/torchtitan",),
+    ),
+)
+
+TORCHES = tuple(
+    Case(
+        name=f"live tests, torch {torch}, Python {python}",
+        python=python,
+        extra="lab",  # some tests train with the model of the lab
+        torch=torch,
+        imports=("torch",),
+        tests=LIVE_TESTS,
+    )
+    for torch, python in (
+        (NEWEST_TESTED_TORCH, "3.11"),
+        (OLDEST_TORCH, "3.11"),
+        (NEWEST_TESTED_TORCH, "3.13"),
+        (NEWEST_TESTED_TORCH, "3.12"),
+        ("2.15.0", "3.11"),
+    )
+)
+
+CASES = (*CORE, *PURE, *EXTRAS, *TORCHES)

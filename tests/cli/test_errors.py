@@ -1,0 +1,101 @@
+"""Usage errors say what is wrong, what was found, and what to do next."""
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from trimtab.cli.main import app
+
+OLD_RUN = Path(__file__).parents[1] / "journal" / "fixtures" / "v0.1"
+
+# command, exit code, what and what was found, what to do next
+ERRORS = [
+    ("diagnose absent", 3, "absent does not exist", "check the path"),
+    ("diagnose junk.txt", 3, "begins with 'hello", "convert it to one of these"),
+    ("diagnose empty.csv", 3, "empty.csv is empty (0 bytes)", "check that the run logged"),
+    ("diagnose no_loss.csv", 3, "columns: 'a', 'b'", "rename it to 'loss'"),
+    ("diagnose folder", 3, "0 files were checked", "give the log file itself"),
+    ("diagnose no_loss.csv --format x", 2, "unknown log format 'x'", "choose from csv"),
+    ("diagnose no_loss.csv --set x=1", 2, "no setting 'x'", "settings begin with one of"),
+    ("diagnose no_loss.csv --set theshold_scale=1", 2, "no setting", "did you mean"),
+    ("diagnose no_loss.csv --set threshold_scale=x", 2, "got 'x'", "must be a number"),
+    ("diagnose no_loss.csv --set x", 2, "got 'x'", "for example --set threshold_scale=2"),
+    ("diagnose no_loss.csv --config absent", 2, "cannot be read as TOML", "give a file as"),
+    ("check absent", 3, "absent is not a file", "give a training config"),
+    ("check junk.txt", 3, "junk.txt has no known format", "give HF TrainingArguments"),
+    ("compare no_loss.csv absent", 3, "no column is known", "rename it"),
+    ("report absent", 3, "absent does not exist", "check the path"),
+    ("report folder", 3, "folder is not a run directory", "use `trimtab diagnose`"),
+    ("follow folder", 3, "folder is not a run directory", "use `trimtab diagnose`"),
+    ("note folder x", 3, "folder is not a run directory", "use `trimtab diagnose`"),
+    (f"approve {OLD_RUN}", 3, "has no proposal", "trimtab follow shows what waits"),
+    (f"probe {OLD_RUN} --incident 9", 2, "no incident 9; it has: 1", "choose one"),
+    ("checkpoints folder", 3, "not a run directory with checkpoints", "give the run_dir"),
+    (f"ship {OLD_RUN} --to x", 2, "there is no sink 'x'", "choose from mlflow"),
+    (f"ship {OLD_RUN} --to mlflow", 2, "MLFLOW_TRACKING_URI must be", "start one with"),
+    ("serve absent", 3, "absent is not a folder", "give a run directory"),
+    ("run -- no-such-command", 2, "'no-such-command' was not found", "check its name"),
+    ("corpus scan absent --out s", 3, "absent does not exist", "check the path"),
+    ("corpus scan junk.txt --out s", 3, "junk.txt is none of", "give files of these kinds"),
+    ("corpus scan junk.txt --out s --shard 1", 2, "--shard needs --shards", "number of jobs"),
+    ("corpus merge folder", 3, "folder holds no shards", "run `trimtab corpus scan` first"),
+    ("corpus show folder", 3, "no merged result", "run `trimtab corpus merge` first"),
+    ("corpus show junk.txt", 3, "not a readable result", "give the --out folder"),
+]
+
+WITH_TORCH = [
+    ("preflight x", 2, "'x' is not module:function", "such as train:setup"),
+    ("preflight absent_module:f", 2, "no module 'absent_module'", "run the command in its folder"),
+    ("preflight json:absent", 2, "'json' has no function 'absent'", "give module:function"),
+    ("preflight json:dumps", 2, "raised TypeError", "call it by itself"),
+    ("preflight json:dumps --svg x.svg", 2, "--svg needs --widths", "for example --widths"),
+]
+
+WITH_LAB = [
+    ("lab run F99", 2, "unknown kind 'F99'", "did you mean F19 or F09?"),
+    ("lab show folder", 3, "not a finished run of the lab", "give a folder that"),
+    ("lab suite --out s --shape x", 2, "got 'x'", "--shape is one of small, deep, broad"),
+    ("lab practice --seed 1 --answer x", 2, "unknown answer 'x'", "choose from: wait"),
+]
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (tmp_path / "junk.txt").write_text("hello\n")
+    (tmp_path / "empty.csv").write_text("")
+    (tmp_path / "no_loss.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "folder").mkdir()
+
+
+def check(command: str, code: int, found: str, next_step: str) -> None:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, command.split())
+    said = re.sub(r"[\s│]+", " ", result.stderr)
+    assert result.exit_code == code, said
+    assert found in said
+    assert next_step in said
+    assert "Traceback" not in said
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(("command", "code", "found", "next_step"), ERRORS)
+def test_an_error_says_what_was_found_and_what_to_do(
+    command: str, code: int, found: str, next_step: str
+) -> None:
+    check(command, code, found, next_step)
+
+
+@pytest.mark.parametrize(("command", "code", "found", "next_step"), WITH_TORCH)
+def test_errors_of_preflight(command: str, code: int, found: str, next_step: str) -> None:
+    pytest.importorskip("torch")
+    check(command, code, found, next_step)
+
+
+@pytest.mark.parametrize(("command", "code", "found", "next_step"), WITH_LAB)
+def test_errors_of_the_lab(command: str, code: int, found: str, next_step: str) -> None:
+    pytest.importorskip("torchdata")
+    pytest.importorskip("tokenizers")
+    check(command, code, found, next_step)

@@ -1,0 +1,54 @@
+"""The page of exit codes is what the code says."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.cli.test_json_schema import COMMANDS
+
+from trimtab.cli.exit_codes import ExitCode
+from trimtab.journal.exit_request import RunExit
+
+PAGE = (Path(__file__).parents[2] / "docs" / "exit-codes.md").read_text()
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of the tables in a text, without their headers."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return [line for line in cells if line[0] not in {"exit code", "command", "---"}]
+
+
+def stated(command: str) -> str:
+    """What the help of a command says about its exit code."""
+    text = " ".join((COMMANDS[command].help or "").split())
+    found = re.search(r"Exit code: (.*?)\.(?: |$)", text)
+    assert found, f"the help of {command} has no exit codes"
+    return found[1]
+
+
+def test_the_codes_on_the_page_are_those_of_the_code() -> None:
+    shown = {(int(code), name) for code, name, _ in rows(PAGE.split("## By command")[0])}
+    ours = {(code.value, code.name) for code in ExitCode}
+    assert shown == ours | {(code.value, code.name) for code in RunExit}
+
+
+def test_every_command_is_on_the_page_as_its_help_says() -> None:
+    shown = dict(rows(PAGE.split("## By command")[1]))
+    wanted = {f"`trimtab {command}`": stated(command) for command in sorted(COMMANDS)}
+    assert shown == wanted, "\n".join(f"| {name} | {text} |" for name, text in wanted.items())
+
+
+def test_an_error_that_nobody_expected_is_no_finding() -> None:
+    script = (
+        "import trimtab.cli.main as m\n"
+        "def broken(*args, **kwargs): raise ZeroDivisionError\n"
+        "m.app = broken\n"
+        "m.main()\n"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == ExitCode.BUG
+    assert "ZeroDivisionError" in done.stderr
+    assert "please report it" in done.stderr

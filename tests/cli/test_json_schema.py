@@ -1,0 +1,148 @@
+"""The published JSON Schema: of every command, and true of what each of them prints."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from jsonschema import Draft202012Validator, ValidationError
+from tests.cli import test_commands, test_live_commands
+from tests.cli.printed_json import call, validate
+from tests.cli.test_approve import propose
+from tests.corpus.token_files import make_documents, write_bin
+from tests.synthetic import block_of, falling_loss, troubled_run
+from typer.testing import CliRunner
+
+from trimtab.cli.main import app
+from trimtab.cli.schema.published import PRINTED_BY
+from trimtab.core.jsonable import to_jsonable
+
+ROOT = Path(__file__).parents[2]
+
+WITHOUT_JSON = {
+    "run": "its output is that of the command that it launches",
+    "serve": "it answers a browser",
+    "schema": "it prints JSON anyway",
+    "lab practice": "it talks with a person",
+}
+
+
+def commands(group: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command, by its name on the command line."""
+    if not hasattr(group, "commands"):
+        yield name.strip(), group
+        return
+    for part, command in group.commands.items():
+        yield from commands(command, f"{name} {part}")
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+def test_every_command_that_prints_results_has_json_and_a_schema() -> None:
+    with_json = {
+        name
+        for name, command in COMMANDS.items()
+        if any("--json" in parameter.opts for parameter in command.params)
+    }
+    assert with_json == set(PRINTED_BY)
+    assert set(COMMANDS) - with_json == set(WITHOUT_JSON)
+
+
+def test_the_page_has_the_schema_that_the_command_prints() -> None:
+    printed = CliRunner().invoke(app, ["schema"]).stdout
+    file = ROOT / "docs" / "trimtab-1.schema.json"
+    assert file.read_text() == printed, "run: trimtab schema > docs/trimtab-1.schema.json"
+    Draft202012Validator.check_schema(json.loads(printed))
+
+
+def test_it_needs_no_torch() -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"
+        "from trimtab.cli.schema.published import published_schema\n"
+        "published_schema()\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_wrong_output_is_refused(tmp_path: Path) -> None:
+    printed = call("diagnose", test_commands.write_csv(troubled_run(), tmp_path / "r.csv"), code=1)
+    printed["incidents"][0]["diagnosis"]["incident"]["onset"]["step"] = "600"
+    with pytest.raises(ValidationError):
+        validate("diagnose", printed)
+
+
+@pytest.mark.parametrize("rules", ["trimtab", "textbook"])
+def test_diagnose(tmp_path: Path, rules: str) -> None:
+    log = test_commands.write_csv(troubled_run(), tmp_path / "run.csv")
+    assert len(call("diagnose", log, "--rules", rules, code=1)["incidents"]) == 2
+
+
+def test_report(tmp_path: Path) -> None:
+    run = test_commands.write_run(troubled_run(), tmp_path / "run")
+    printed = call("report", run, "--price", 10)
+    assert printed["goodput"]["steps_done"] == 1200
+    assert all(Path(path).exists() for path in (printed["page"], *printed["postmortems"]))
+
+
+def test_compare(tmp_path: Path) -> None:
+    healthy = test_commands.write_csv(block_of({"loss": falling_loss(300)}), tmp_path / "a.csv")
+    other = test_commands.write_csv(block_of({"loss": falling_loss(300) + 1}), tmp_path / "b.csv")
+    (found,) = call("compare", healthy, healthy)["comparisons"]
+    assert found["within"]
+    assert len(call("compare", healthy, other, healthy, code=1)["comparisons"]) == 2
+
+
+def test_check(tmp_path: Path) -> None:
+    config = tmp_path / "plan.toml"
+    config.write_text("[training]\noptimizer = 'adamw'\nlr = 0.5\nsteps = 1000\nepsilon = 0.01\n")
+    assert call("check", config, "--set", "checkpoint_steps=100", code=1)["findings"]
+
+
+def test_live_runs(tmp_path: Path) -> None:
+    test_live_commands.write_run(tmp_path)
+    assert call("follow", tmp_path)["ended"] == "closed"
+    assert call("note", tmp_path, "a note")["step"] == 299
+    assert call("probe", tmp_path)["incident"] == 1
+    tracked = {"TENSORBOARD_LOGDIR": str(tmp_path / "events")}
+    program = [sys.executable, "-m", "trimtab.cli", "ship", str(tmp_path), "--to", "tensorboard"]
+    # In a process of its own: it ends its process without asking anyone.
+    sent = subprocess.run(
+        [*program, "--json"], env={**os.environ, **tracked}, capture_output=True, check=True
+    )
+    printed = json.loads(sent.stdout)
+    validate("ship", printed)
+    assert printed["sinks"][0]["records"] == 300
+
+
+@pytest.mark.parametrize("command", ["approve", "decline"])
+def test_answers(tmp_path: Path, command: str) -> None:
+    propose(tmp_path)
+    assert call(command, tmp_path)["approved"] is (command == "approve")
+
+
+def test_corpus(tmp_path: Path) -> None:
+    write_bin(tmp_path / "t.bin", make_documents())
+    options = (tmp_path / "t.bin", "--out", tmp_path / "stats", "--separator", 0)
+    first = call("corpus scan", *options, "--shards", 2, "--shard", 0)
+    assert first["scanned_now"]
+    scanned = call("corpus scan", *options, "--shards", 2)
+    merged = call("corpus merge", tmp_path / "stats")
+    shown = call("corpus show", tmp_path / "stats", code=1)
+    assert scanned["tokens"] == merged["tokens"] == shown["tokens"] > 0
+
+
+def test_demo(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("torchdata")
+    from trimtab.cli.commands.demo import as_dict
+    from trimtab.lab.demo import DemoRun
+
+    run = DemoRun(folder=tmp_path, block=troubled_run())
+    validate("demo", {"schema": "trimtab demo 1", **to_jsonable(as_dict(run, run))})

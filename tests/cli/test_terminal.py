@@ -1,0 +1,58 @@
+"""Colour, completion and silence, in real processes."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LOG = Path(__file__).parents[2] / "examples" / "run.csv"
+COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3\d|4\d|9\d)(?:;\d+)*m")
+
+
+def trimtab(*arguments: str, **variables: str) -> str:
+    """What the command prints, with these environment variables."""
+    unset = {"NO_COLOR", "FORCE_COLOR", "CI", "TTY_COMPATIBLE"}
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    script = "from trimtab.cli.main import app; app(prog_name='trimtab')"
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(
+        command, env={**environment, **variables}, capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def test_no_color_is_respected() -> None:
+    assert COLOUR.search(trimtab("diagnose", str(LOG), FORCE_COLOR="1"))
+    assert not COLOUR.search(trimtab("diagnose", str(LOG), FORCE_COLOR="1", NO_COLOR="1"))
+    assert not COLOUR.search(trimtab("diagnose", str(LOG)))
+
+
+@pytest.mark.parametrize("arguments", [("diagnose", "absent"), ("diagnose", "--absent"), ("x",)])
+def test_errors_respect_it_too(arguments: tuple[str, ...]) -> None:
+    assert not COLOUR.search(trimtab(*arguments, FORCE_COLOR="1", NO_COLOR="1"))
+
+
+def complete(words: str) -> list[str]:
+    """What bash offers for the last of these words."""
+    count = str(len(words.split()) - (not words.endswith(" ")))
+    variables = {"COMP_WORDS": words, "COMP_CWORD": count}
+    return trimtab(_TRIMTAB_COMPLETE="complete_bash", **variables).split()
+
+
+def test_the_shell_completes_commands_options_and_values() -> None:
+    assert complete("trimtab dia") == ["diagnose"]
+    assert {"scan", "merge", "show"} <= set(complete("trimtab corpus "))
+    assert "--json" in complete("trimtab diagnose --js")
+    assert complete("trimtab diagnose x --rules te") == ["textbook"]
+    assert set(complete("trimtab diagnose x --format mega")) == {"megatron", "megatron-golden"}
+    assert complete("trimtab ship x --to ml") == ["mlflow"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_can_be_printed_for_a_shell(shell: str) -> None:
+    printed = trimtab(_TRIMTAB_COMPLETE=f"source_{shell}")
+    assert f"complete_{shell}" in printed
+    assert "trimtab" in printed

@@ -1,0 +1,62 @@
+"""Run directories of earlier versions are read, continued and resumed from."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.cli.printed_json import call
+
+from trimtab.journal import RunDirectory, read_journal
+from trimtab.journal.format.entries import SCHEMA
+from trimtab.journal.write.writer import JournalWriter
+
+HERE = Path(__file__).parent
+RUNS = sorted(path.name for path in HERE.iterdir() if (path / "trimtab").is_dir())
+
+
+@pytest.fixture(params=RUNS)
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    shutil.copytree(HERE / request.param, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_there_is_a_run_of_each_release() -> None:
+    assert {name.split("-")[0] for name in RUNS} == {"0.1"}
+
+
+def test_commands_read_it(run: Path) -> None:
+    printed = call("report", run)
+    assert printed["records"] == 120
+    assert printed["goodput"]["steps_kept"] == 120
+    assert [one["diagnosis"]["incident"]["onset"]["step"] for one in printed["incidents"]] == [90]
+    assert call("follow", run)["ended"] == "closed"
+    assert call("note", run, "read by a later version")["step"] == 119
+    assert call("compare", run, run)["comparisons"][0]["within"]
+    assert call("probe", run)["step"] == 90
+
+
+def test_it_is_not_damaged_and_its_schema_is_known(run: Path) -> None:
+    reading = read_journal(RunDirectory(run))
+    assert reading.damage == ()
+    assert reading.schema <= SCHEMA
+    assert RunDirectory(run).read_manifest()["trimtab"].startswith("0.1.")
+
+
+def test_it_can_be_continued(run: Path) -> None:
+    with JournalWriter(RunDirectory(run)) as journal:
+        journal.append(120, {"loss": 1.0})
+    assert len(read_journal(RunDirectory(run)).block) == 121
+
+
+def test_its_checkpoint_is_verified_and_loaded(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+
+    shutil.copytree(HERE / "0.1-last", tmp_path / "run")
+    model = torch.nn.Linear(4, 2)
+    before = model.weight.detach().clone()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    resumed = Checkpoints(model, optimizer, run_dir=tmp_path / "run", keep=2).resume()
+    assert resumed is not None
+    assert resumed.step == 81
+    assert not torch.equal(model.weight, before)
