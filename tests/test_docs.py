@@ -35,7 +35,7 @@ def test_the_files_to_follow_exist_and_are_counted() -> None:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     broken = [
         f"{page.name}: {target}"
         for page in pages

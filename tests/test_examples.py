@@ -63,3 +63,22 @@ def test_every_example_is_tested_and_short() -> None:
     for path in EXAMPLES.glob("*.py"):
         assert path.name in {"plain_loop.py", "ddp.py", "fsdp2.py"}
         assert len(path.read_text().splitlines()) <= 50
+
+
+def test_a_protected_example_keeps_one_bad_batch_out_of_the_weights(tmp_path: Path) -> None:
+    """What docs/howto/plain-loop.md asks its reader to try, and what it says they will see."""
+    page = (EXAMPLES.parent / "docs" / "howto" / "plain-loop.md").read_text(encoding="utf-8")
+    code = (EXAMPLES / "plain_loop.py").read_text(encoding="utf-8")
+    changed = next(block for block in page.split("```python\n") if "if n == 200" in block)
+    start, end = code.index("    for _ in"), code.index("        loss.backward")
+    code = code[:start] + changed.split("```")[0] + code[end:]
+    code = code.replace('run_dir="runs/plain")', 'run_dir="runs/plain", mode="protect")')
+    (tmp_path / "protected.py").write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "protected.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert "step 200 discarded, loss not finite and grad norm not finite" in done.stderr
+    assert math.isfinite(float(done.stdout.split("last loss ")[1].split(";")[0]))
+    report = CliRunner().invoke(app, ["report", str(tmp_path / "runs" / "plain")])
+    assert "1 step discarded, kept out of the weights: 200" in report.stdout
+    assert "299 of 300 steps kept" in report.stdout

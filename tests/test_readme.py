@@ -116,7 +116,7 @@ def test_every_link_leads_somewhere() -> None:
         ROOT / "README.md",
         ROOT / "CONTRIBUTING.md",
         ROOT / "examples" / "plugin" / "README.md",
-        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
     ]
     for document in documents:
         for target in re.findall(r"\]\(([^)#]+)", document.read_text(encoding="utf-8")):

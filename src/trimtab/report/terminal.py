@@ -48,7 +48,8 @@ def view(report: RunReport, width: int, *, questions: bool = False) -> Renderabl
     parts: list[RenderableType] = [_heading(report, width), *_curves(report, width)]
     discards = compute_discards(report.block)
     if discards is not None and discards.count:
-        line = f"{discards.count:,} steps discarded, kept out of the weights: {discards.where()}"
+        steps = "step" if discards.count == 1 else "steps"
+        line = f"{discards.count:,} {steps} discarded, kept out of the weights: {discards.where()}"
         parts.append(Text(line, style="yellow"))
     parts += [Text(f"note: {printable(note)}", style="dim") for note in report.notes]
     if not report.incidents:

@@ -1,0 +1,59 @@
+"""The tutorial prints what its commands print, and its two configs are one fix apart."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from trimtab.cli.main import app
+
+FOLDER = Path(__file__).parents[1] / "docs" / "tutorial"
+PAGE = (FOLDER / "index.md").read_text(encoding="utf-8")
+SHOWN = re.findall(r"```\n\$ trimtab ([^\n]*)\n(.*?)```", PAGE, re.DOTALL)
+EXIT_CODES = {
+    "diagnose spiked.csv": 1,
+    "check train.toml": 1,
+    "check fixed.toml": 0,
+}
+
+
+def matches(shown: str, printed: str) -> bool:
+    """Whether the lines are those that were printed; a line of three dots stands for any."""
+    parts = [re.escape(part) for part in _lines(shown).split("\n...\n")]
+    return re.fullmatch(r"\n(?:.*\n)*".join(parts), _lines(printed)) is not None
+
+
+def _lines(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.strip("\n").split("\n"))
+
+
+def test_all_commands_are_shown() -> None:
+    assert [command for command, _ in SHOWN] == list(EXIT_CODES)
+
+
+@pytest.mark.parametrize(("command", "shown"), SHOWN, ids=[command for command, _ in SHOWN])
+def test_a_command_prints_what_is_shown(
+    command: str, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(FOLDER)
+    monkeypatch.setenv("COLUMNS", "100")
+    result = CliRunner().invoke(app, command.split())
+    assert matches(shown, result.output), result.output
+    assert result.exit_code == EXIT_CODES[command]
+
+
+def test_the_fix_is_what_the_page_shows() -> None:
+    before, after = (
+        tomllib.loads((FOLDER / name).read_text())["training"]
+        for name in ("train.toml", "fixed.toml")
+    )
+    (lines,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    assert before | tomllib.loads(lines) == after
+
+
+def test_the_dots_stand_for_any_lines_and_nothing_else_does() -> None:
+    assert matches("a\n...\nd\n", "a\nb\nc\nd\n")
+    assert matches("a\n", "a  \n")
+    assert not matches("a\nd\n", "a\nb\nd\n")

@@ -1,0 +1,59 @@
+"""The reference of settings, from the dataclasses of `core/config.py` and their field docs."""
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from trimtab.core.config import Config
+from trimtab.core.settings import Section
+
+
+def settings_text() -> str:
+    """Each section of settings with its fields: name, default, what it does."""
+    return "\n\n".join(_section_text("", Config()))
+
+
+def _section_text(name: str, section: Section) -> Iterator[str]:
+    if name:
+        yield f"### {name}"
+        yield inspect.cleandoc(type(section).__doc__ or "")
+    docs = field_docs(type(section))
+    sections: list[tuple[str, Section]] = []
+    rows: list[str] = []
+    for field in dataclasses.fields(section):  # type: ignore[arg-type]
+        value = getattr(section, field.name)
+        if isinstance(value, Section):
+            sections.append((field.name, value))
+        else:
+            full = f"{name}.{field.name}" if name else field.name
+            rows.append(f"| `{full}` | `{_toml(value)}` | {docs[field.name]} |")
+    if rows:
+        yield "\n".join(
+            ["| setting | default | meaning and source |", "| --- | --- | --- |", *rows]
+        )
+    for inner, value in sections:
+        yield from _section_text(f"{name}.{inner}" if name else inner, value)
+
+
+def field_docs(owner: type) -> dict[str, str]:
+    """The docstring under each field of a class, as one line."""
+    tree: Any = ast.parse(textwrap.dedent(inspect.getsource(owner)))
+    body = tree.body[0].body
+    return {
+        field.target.id: " ".join(ast.literal_eval(text.value).split())
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+
+
+def _toml(value: Any) -> str:
+    """A value as it is written in TOML."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
