@@ -52,6 +52,11 @@ class Experimenting:
         self._waiting = 0
         """Boundaries for which an answer is still waited for."""
 
+    @property
+    def is_enabled(self) -> bool:
+        """Whether experiments are made at all."""
+        return self._config.enabled
+
     def look(self, incident: Incident, view: RunView) -> bool:
         """Order an experiment if one is worth it; whether an answer is waited for."""
         if self._waiting > 0:
