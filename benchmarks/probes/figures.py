@@ -104,7 +104,8 @@ def sequences_line(outcomes: Outcomes) -> str:
         named = {row for _, _, row in facts["rows"]}
         right += named == set(range(len(named))) and len(named) == outcome["truth"].get("rows")
         shares += [(last + 1 - first) / facts["of_tokens"] for first, last in facts["tokens"]]
-    tokens = f"; median share of their tokens named {statistics.median(shares):.2f}"
+    share = statistics.median(shares) if shares else 0.0
+    tokens = f"; median share of their tokens named {share:.2f}"
     return (
         f"Sequences of F02: bisected in {found} of {total} runs, exactly the planted ones in "
         f"{right} (bar: all){tokens if shares else ''}."

@@ -123,6 +123,7 @@ KILLED = textwrap.dedent(
     from trimtab import Checkpoints
 
     folder, kill_at, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    hang = 10.0 if how == "hang" else 0.0
     torch.manual_seed(0)
     torch.set_num_threads(1)
     layers = torch.nn.Linear(8, 16), torch.nn.Dropout(0.1), torch.nn.Linear(16, 1)
@@ -134,7 +135,7 @@ KILLED = textwrap.dedent(
     probed = 0
     with trimtab.watch(model, optimizer, run_dir=folder, mode="recover", checkpoints=points,
                        config=Config().override({"ladder.enabled": False,
-                                                 "live.hang_seconds": 8.0})) as guard:
+                                                 "live.hang_seconds": hang})) as guard:
         for step in guard.steps(data):
             if step.number >= 60:
                 break
@@ -170,33 +171,37 @@ def run_killed(folder: Path, kill_at: int, how: str = "kill") -> int:
     ).returncode
 
 
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> list[torch.Tensor]:
+    """The weights of a run without an experiment."""
+    folder = tmp_path_factory.mktemp("straight") / "run"
+    assert run_killed(folder, -1) == 0
+    weights: list[torch.Tensor] = torch.load(folder / "final.pt")
+    return weights
+
+
 @pytest.mark.parametrize("kills", [[2, 9], pytest.param(range(1, 31), marks=pytest.mark.slow)])
 def test_a_run_killed_in_an_experiment_is_relaunched_as_if_there_had_been_none(
-    kills: Sequence[int], tmp_path: Path
+    kills: Sequence[int], straight: list[torch.Tensor], tmp_path: Path
 ) -> None:
-    straight = tmp_path / "straight"
-    assert run_killed(straight, -1) == 0
-    expected = torch.load(straight / "final.pt")
     for kill_at in kills:
         killed = tmp_path / f"killed-{kill_at}"
         assert run_killed(killed, kill_at) == -signal.SIGKILL
         assert run_killed(killed, 0) == 0
         found = torch.load(killed / "final.pt")
-        assert all(map(torch.equal, found, expected))
+        assert all(map(torch.equal, found, straight))
         report = trimtab.diagnose(killed)
         assert list(report.block.step[-20:]) == list(range(40, 60))
 
 
 def test_a_run_that_hangs_in_an_experiment_is_ended_and_relaunched_as_if_there_had_been_none(
-    tmp_path: Path,
+    straight: list[torch.Tensor], tmp_path: Path
 ) -> None:
-    assert run_killed(tmp_path / "straight", -1) == 0
     hung = tmp_path / "hung"
     assert run_killed(hung, 5, "hang") == RunExit.RELAUNCH
     assert "of an experiment" in (hung / "trimtab" / "hang" / "rank-00000.txt").read_text()
     assert run_killed(hung, 0) == 0
-    expected, found = (torch.load(f / "final.pt") for f in (tmp_path / "straight", hung))
-    assert all(map(torch.equal, found, expected))
+    assert all(map(torch.equal, torch.load(hung / "final.pt"), straight))
 
 
 def test_a_step_that_takes_too_long_is_reported_while_it_does(

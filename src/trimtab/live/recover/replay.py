@@ -184,7 +184,8 @@ class Replay:
         code = 0
         if time.monotonic() - running.started > self._config.max_seconds:
             code = 1
-        if running.num_steps >= self._config.max_steps:
+        is_complete = self._monitor.next_step > running.current.last
+        if running.num_steps >= self._config.max_steps and not is_complete:
             code = 2
         if self._tape.changed is not None:
             code = 3
