@@ -74,9 +74,11 @@ def test_a_rank_that_errs_alike_each_time_is_named_by_exchanged_batches(
 
 def with_a_bad_batch(folder: Path, rank: int) -> None:
     run = build("ddp", rank)
+    data = list(run.loader)
     if rank == 1:
-        inputs, targets = run.loader[40]
-        run.loader[40] = (inputs * 30, targets * -30)
+        inputs, targets = data[40]
+        data[40] = (inputs * 30, targets * -30)
+    run.loader = data
     drive(run, folder, 50, probes={44: ("again", 4)})
 
 

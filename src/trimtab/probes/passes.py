@@ -103,13 +103,13 @@ class Question:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Question":
         """What `dataclasses.asdict` gave, on the way through JSON."""
-        parts = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
-        originals = tuple(Original(**one) for one in fields["originals"])
-        remedy = fields.get("remedy")
+        parts: dict[str, Any] = {**fields, "slots": tuple(fields["slots"])}
+        parts["originals"] = tuple(Original(**one) for one in fields["originals"])
+        remedy = fields["remedy"]
         if remedy is not None:
             lists = {name: tuple(remedy[name]) for name in ("skip", "hold")}
-            remedy = Remedy(**{**remedy, **lists})
-        return cls(**{**parts, "originals": originals, "remedy": remedy})
+            parts["remedy"] = Remedy(**{**remedy, **lists})
+        return cls(**parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
