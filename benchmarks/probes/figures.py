@@ -82,13 +82,16 @@ def hardware_line(outcomes: Outcomes) -> str:
             wrong += bool(says)
     return (
         f"Hardware named in {named} of {total} runs with F13, F13w or F14 and an incident, the "
-        f"right rank in {ranks} (bar: all); in {wrong} of {others} runs with F02 or F12 (bar: 0)."
+        f"right rank in {ranks} (bar: all; F13 and F13w run on one rank, F14 on two); in {wrong} "
+        f"of {others} runs with F02 or F12 (bar: 0)."
     )
 
 
 def sequences_line(outcomes: Outcomes) -> str:
-    """How often the offending sequences of F02 are those that were planted."""
+    """How often the offending sequences of F02 are those that were planted, and how much of the
+    first ones is named: their tokens are all planted."""
     found = right = total = 0
+    shares = []
     for (kind, _), outcome in outcomes.items():
         if kind != "F02" or outcome["with"] is None:
             continue
@@ -97,12 +100,32 @@ def sequences_line(outcomes: Outcomes) -> str:
         if half is None or half["answer"] != "sequences":
             continue
         found += 1
-        named = {row for _, _, row in half["facts"]["rows"]}
+        facts = half["facts"]
+        named = {row for _, _, row in facts["rows"]}
         right += named == set(range(len(named))) and len(named) == outcome["truth"].get("rows")
+        shares += [(last + 1 - first) / facts["of_tokens"] for first, last in facts["tokens"]]
+    share = statistics.median(shares) if shares else 0.0
+    tokens = f"; median share of their tokens named {share:.2f}"
     return (
         f"Sequences of F02: bisected in {found} of {total} runs, exactly the planted ones in "
-        f"{right} (bar: all)."
+        f"{right} (bar: all){tokens if shares else ''}."
     )
+
+
+def healthy_line(outcomes: Outcomes) -> str:
+    """How many healthy runs were left alone."""
+    alone = sum(not outcome["answers"] for outcome in outcomes.values())
+    named = sorted({kind for (kind, _), outcome in outcomes.items() if outcome["answers"]})
+    rest = f"; not {', '.join(named)}" if named else ""
+    return f"Healthy runs without an experiment: {alone} of {len(outcomes)} (bar: all){rest}."
+
+
+def remedies_line(outcomes: Outcomes) -> str:
+    """What trying a remedy on a state that is thrown away has shown."""
+    answers = [a for o in outcomes.values() for a in o["answers"] if a["probe"] == "remedy"]
+    said = [str(answer["answer"]) for answer in answers]
+    parts = ", ".join(f"{word} in {said.count(word)}" for word in ("gone", "not gone", "open"))
+    return f"Remedies tried on a state that is thrown away: {len(said)} ({parts})."
 
 
 def places_line(outcomes: Mapping[tuple[str, str], Mapping[str, Any]]) -> str:

@@ -17,10 +17,14 @@ from trimtab.core.findings import HARMLESS
 from trimtab.core.probe_events import PROBE_ANSWER
 from trimtab.diagnosis import Source, build_report, make_judge, read_run
 from trimtab.journal import RunDirectory
+from trimtab.lab.scenarios.catalogue import CLEAN
 from trimtab.lab.scenarios.scenario import Scenario
 from trimtab.lab.trainer.intervention import Base, Intervention
 from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.lab.trainer.train import train
+
+CLEAN_RANKS = "clean-ranks"
+"""A run without a fault, on two ranks."""
 
 STEPS = 320
 """The onset lies between steps 134 and 198."""
@@ -40,9 +44,11 @@ class _Stopped(Exception):
 
 def measure(kind: str, seed: int, intervention: Intervention | None = None) -> dict[str, Any]:
     """Train one run; what its report says, as JSON values."""
-    scenario = Scenario(kind=kind, seed=seed, steps=STEPS)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "run"
+    base = Base.RANKS if kind == CLEAN_RANKS else Base.PLAIN
+    name = CLEAN if kind == CLEAN_RANKS else kind
+    scenario = Scenario(kind=name, seed=seed, steps=STEPS, base=base)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "run"
         if scenario.required_base is Base.RANKS:
             truths = run_ranks(_on_rank, 2, scenario, folder, timeout=1800)
             truth = {key: value for part in truths for key, value in part.items()}
@@ -69,7 +75,8 @@ def _train(scenario: Scenario, folder: Path, planted: Intervention | None) -> di
     if stop is not None:
         config = dataclasses.replace(config, checkpoint_steps=stop)
     onset = scenario.onset if planted is None else planted.onset
-    end = onset + AFTER.get(scenario.kind, DEFAULT_AFTER)
+    is_fault = intervention is not None and intervention.is_fault
+    end = onset + AFTER.get(scenario.kind, DEFAULT_AFTER) if is_fault else STEPS
 
     def on_step(done: int, loss: Tensor) -> None:
         if done >= end or (done == stop and not is_resumed):

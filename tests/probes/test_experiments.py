@@ -10,8 +10,10 @@ from tests.live.recover.loops import plain_run
 from tests.probes.loops import answers_of, drive
 from tests.restore.loops import FEATURES, Run, batches, same_run
 from torch import nn
+from typer.testing import CliRunner
 
 import trimtab
+from trimtab.cli.main import app
 from trimtab.core.block import Event
 from trimtab.core.causes import Cause
 from trimtab.diagnose.causes.experiments import HARDWARE, experiment_weights, propose
@@ -46,6 +48,42 @@ def test_half_names_the_sequences(tmp_path: Path) -> None:
     answer = ask(with_odd_rows(2, 5), tmp_path, "half")
     assert answer.facts["answer"] == "sequences"
     assert answer.facts["facts"]["rows"] == [[BAD, 0, 2], [BAD, 0, 5]]
+
+
+class Tokens(nn.Module):
+    """The mean of what its tokens stand for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(16, FEATURES)
+        self.head = nn.Linear(FEATURES, 1)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.embed(tokens)
+        loud = hidden * (1 + 400 * (tokens == 15)).unsqueeze(-1)
+        out: torch.Tensor = self.head(loud.mean(1))
+        return out
+
+
+@pytest.mark.parametrize(("first", "last"), [(9, 9), (5, 8), (0, 19)])
+def test_half_names_the_tokens(first: int, last: int, tmp_path: Path) -> None:
+    dice = torch.Generator().manual_seed(3)
+    data = [
+        (torch.randint(15, (8, 20), generator=dice), torch.randn(8, 1, generator=dice) * 0.1)
+        for _ in range(100)
+    ]
+    data[BAD][0][3, first : last + 1] = 15
+    run = plain_run(loader=data)
+    run.model = Tokens()
+    run.optimizers = [torch.optim.AdamW(run.model.parameters(), lr=1e-3)]
+    facts = ask(run, tmp_path, "half").facts
+    assert facts["facts"]["rows"] == [[BAD, 0, 3]], facts["sentence"]
+    [[found_first, found_last]] = facts["facts"]["tokens"]
+    # Of many offending tokens some at the ends may be cut off.
+    cut = (last - first) // 8 + (last > first)
+    assert first <= found_first <= first + cut
+    assert last - cut <= found_last <= last
+    assert f"tokens {found_first} to {found_last}" in facts["sentence"]
 
 
 @pytest.mark.parametrize("experiment", ["earlier", "next", "reference"])
@@ -232,8 +270,17 @@ def test_a_new_user_reads_module_and_operation_in_the_post_mortem(tmp_path: Path
     text = page.read_text()
     assert "Verified by experiment (first-nonfinite" in text
     assert "div gives NaN from finite inputs in the forward pass of 0" in text.replace("\\", "")
+    cause = text.split("## Root cause")[1].split("##")[0].replace("\\", "")
+    assert "an experiment has found which one" in cause
+    assert "forward pass of 0 (Planted)" in cause
     plan = trimtab.replay(tmp_path / "probed")
     assert "first-nonfinite" in plan.answers
     assert BAD in plan.positions
+    shown = CliRunner().invoke(app, ["probe", str(tmp_path / "probed"), "--incident", "1"])
+    assert shown.exit_code == 0
+    assert "verified by experiment (first-nonfinite): div gives NaN" in shown.output
+    assert "trimtab.replay(" in shown.output
+    missing = CliRunner().invoke(app, ["probe", str(tmp_path / "probed"), "--incident", "7"])
+    assert missing.exit_code == 2
     del run.losses[BAD], straight.losses[BAD]  # NaN is not equal to itself
     same_run(straight, run)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.probes.loops import answers_of, assert_unchanged, drive
 from tests.restore.loops import same_run
 
 import trimtab
+from trimtab.journal.exit_request import RunExit
 from trimtab.live.loop.step_loop import StepLoop
 from trimtab.probes import registry
 from trimtab.probes.passes import Experiment, Pass, Question
@@ -114,13 +116,14 @@ def test_a_healthy_run_is_never_experimented_on(tmp_path: Path) -> None:
 
 KILLED = textwrap.dedent(
     """
-    import os, signal, sys
+    import os, signal, sys, time
     import torch
     import trimtab
     from trimtab.core.config import Config
     from trimtab import Checkpoints
 
-    folder, kill_at = sys.argv[1], int(sys.argv[2])
+    folder, kill_at, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    hang = 10.0 if how == "hang" else 0.0
     torch.manual_seed(0)
     torch.set_num_threads(1)
     layers = torch.nn.Linear(8, 16), torch.nn.Dropout(0.1), torch.nn.Linear(16, 1)
@@ -131,12 +134,15 @@ KILLED = textwrap.dedent(
     points.resume()
     probed = 0
     with trimtab.watch(model, optimizer, run_dir=folder, mode="recover", checkpoints=points,
-                       config=Config().override({"ladder.enabled": False})) as guard:
+                       config=Config().override({"ladder.enabled": False,
+                                                 "live.hang_seconds": hang})) as guard:
         for step in guard.steps(data):
             if step.number >= 60:
                 break
             if step.is_probe:
                 probed += 1
+                if probed == kill_at and how == "hang":
+                    time.sleep(600)
                 if probed == kill_at:
                     os.kill(os.getpid(), signal.SIGKILL)
             for batch in step:
@@ -154,29 +160,65 @@ KILLED = textwrap.dedent(
 )
 
 
-def run_killed(folder: Path, kill_at: int) -> int:
+def run_killed(folder: Path, kill_at: int, how: str = "kill") -> int:
     script = folder.parent / "killed.py"
     script.write_text(KILLED)
     return subprocess.run(
-        [sys.executable, str(script), str(folder), str(kill_at)],
+        [sys.executable, str(script), str(folder), str(kill_at), how],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=False,
         capture_output=True,
     ).returncode
 
 
-@pytest.mark.parametrize("kills", [[9], pytest.param(range(1, 31), marks=pytest.mark.slow)])
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> list[torch.Tensor]:
+    """The weights of a run without an experiment."""
+    folder = tmp_path_factory.mktemp("straight") / "run"
+    assert run_killed(folder, -1) == 0
+    weights: list[torch.Tensor] = torch.load(folder / "final.pt")
+    return weights
+
+
+@pytest.mark.parametrize("kills", [[2, 9], pytest.param(range(1, 31), marks=pytest.mark.slow)])
 def test_a_run_killed_in_an_experiment_is_relaunched_as_if_there_had_been_none(
-    kills: Sequence[int], tmp_path: Path
+    kills: Sequence[int], straight: list[torch.Tensor], tmp_path: Path
 ) -> None:
-    straight = tmp_path / "straight"
-    assert run_killed(straight, -1) == 0
-    expected = torch.load(straight / "final.pt")
     for kill_at in kills:
         killed = tmp_path / f"killed-{kill_at}"
         assert run_killed(killed, kill_at) == -signal.SIGKILL
         assert run_killed(killed, 0) == 0
         found = torch.load(killed / "final.pt")
-        assert all(map(torch.equal, found, expected))
+        assert all(map(torch.equal, found, straight))
         report = trimtab.diagnose(killed)
         assert list(report.block.step[-20:]) == list(range(40, 60))
+
+
+def test_a_run_that_hangs_in_an_experiment_is_ended_and_relaunched_as_if_there_had_been_none(
+    straight: list[torch.Tensor], tmp_path: Path
+) -> None:
+    hung = tmp_path / "hung"
+    assert run_killed(hung, 5, "hang") == RunExit.RELAUNCH
+    assert "of an experiment" in (hung / "trimtab" / "hang" / "rank-00000.txt").read_text()
+    assert run_killed(hung, 0) == 0
+    assert all(map(torch.equal, torch.load(hung / "final.pt"), straight))
+
+
+def test_a_step_that_takes_too_long_is_reported_while_it_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def dawdle(guard: Any, step: Any) -> None:
+        if step.is_probe:
+            time.sleep(0.3)
+
+    answers = assert_unchanged(
+        plain_run,
+        tmp_path,
+        {30: ("again", 3)},
+        until=40,
+        on_step=dawdle,
+        settings={"probes.max_seconds": 0.1},
+    )
+    assert "max_seconds" in answers[0].facts["sentence"]
+    assert answers[0].facts["steps"] == 1
+    assert "cannot be interrupted" in caplog.text

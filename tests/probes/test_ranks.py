@@ -50,6 +50,44 @@ def with_a_bad_rank(folder: Path, rank: int) -> Any:
     drive(run, folder, 50, probes={40: ("again", 5)})
 
 
+def with_a_rank_that_errs_alike(factor: float, folder: Path, rank: int) -> None:
+    run = build("ddp", rank)
+    weight = next(run.model.parameters())
+    is_bad = [False]
+    weight.register_hook(lambda gradient: gradient * factor if is_bad[0] else gradient)
+
+    def plant(guard: Any, step: Any) -> None:
+        is_bad[0] = rank == 1 and step.number >= 40
+
+    drive(run, folder, 50, probes={44: ("again", 4)}, on_step=plant)
+
+
+@pytest.mark.parametrize("factor", [100.0, float("nan")])
+def test_a_rank_that_errs_alike_each_time_is_named_by_exchanged_batches(
+    factor: float, tmp_path: Path
+) -> None:
+    run_ranks(partial(with_a_rank_that_errs_alike, factor, tmp_path), 2)
+    [answer] = answers_of(tmp_path)
+    assert answer.facts["answer"] == "device", answer.facts["sentence"]
+    assert answer.facts["facts"]["rank"] == 1
+
+
+def with_a_bad_batch(folder: Path, rank: int) -> None:
+    run = build("ddp", rank)
+    data = list(run.loader)
+    if rank == 1:
+        inputs, targets = data[40]
+        data[40] = (inputs * 30, targets * -30)
+    run.loader = data
+    drive(run, folder, 50, probes={44: ("again", 4)})
+
+
+def test_a_bad_batch_of_one_rank_is_not_its_device(tmp_path: Path) -> None:
+    run_ranks(partial(with_a_bad_batch, tmp_path), 2)
+    [answer] = answers_of(tmp_path)
+    assert answer.facts["answer"] == "same", answer.facts["sentence"]
+
+
 def test_a_rank_that_errs_is_named(tmp_path: Path) -> None:
     run_ranks(partial(with_a_bad_rank, tmp_path), 2)
     [answer] = answers_of(tmp_path)

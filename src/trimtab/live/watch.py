@@ -187,17 +187,19 @@ def watch(
                     probes=settings.probes,
                     settle=None if checkpoints is None else checkpoints.wait,
                 )
+                if checkpoints is not None and checkpoints.has_model:
+                    recovery.replay.load_proven = checkpoints.load_proven
                 answers = Answers(lambda: monitor.recorder, parts.shields.host)
                 recovery.replay.on_answer = answers
                 if parts.recorder is not None and settings.ladder.enabled:
+                    experimenting = Experimenting(parts.recorder, recovery.order, settings.probes)
                     recovery.controller = Controller(
                         parts.recorder,
                         settings.ladder,
                         recovery.order,
                         recovery.snapshots.keep_before,
+                        experimenting,
                     )
-                    experimenting = Experimenting(parts.recorder, recovery.order, settings.probes)
-                    recovery.controller.experimenting = experimenting
                     answers.then = experimenting.on_answer
             guard = Guard(model, monitor, recovery, checkpoints)
             if checkpoints is not None:

@@ -7,10 +7,13 @@ puts everything back (`live/recover/replay.py`): so this package is below `live`
 passes.py           question, pass, result, answer
 registry.py         the experiments by name
 again.py            the same steps twice: hardware, or kernels that are not deterministic
+which_rank.py       the rank that errs, by what each rank itself computed
 first_nonfinite.py  module and operation of the first value that is not finite
 precision.py        fp32: without autocast
-half.py             which sequences, by bisection
+half.py             which sequences and tokens, by bisection
 batch_or_state.py   earlier, next: the batch or the state?
 state_checks.py     restore-check, reference, lower-lr
-rows.py             sequences of a batch, exchanged
+remedy.py           what the run is about to do, tried
+rows.py             sequences and tokens of a batch, exchanged
+plan.py             replay in a fresh process
 """

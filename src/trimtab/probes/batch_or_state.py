@@ -92,7 +92,7 @@ def look(
 class Scale:
     """What is usual before the step in question."""
 
-    def __init__(self, healthy: Sequence[Original]) -> None:
+    def __init__(self, healthy: Sequence[Original | StepResult]) -> None:
         self.loss, self.loss_sigma = robust([one.loss or 0.0 for one in healthy])
         norms = [math.log(max(one.grad_norm or 0.0, 1e-30)) for one in healthy]
         self.norm, self.norm_sigma = robust(norms)

@@ -46,7 +46,8 @@ def first_nonfinite(question: Question) -> Experiment:
             sentence=f"{found['module']} is not finite itself before step {step}",
             facts=found,
         )
-    where = f"in the {found['phase']} pass of {found['module']}"
+    kind = f" ({found['type']})" if found.get("type") else ""
+    where = f"in the {found['phase']} pass of {found['module']}{kind}"
     rank = f" on rank {found['rank']}" if question.world > 1 else ""
     return Answer(
         experiment=question.experiment,
@@ -128,6 +129,7 @@ class NonfiniteFinder(TorchDispatchMode):
             module = self._module_of(node._sequence_nr())
         self._found |= {
             "module": OUTSIDE if module is None else self._names[module] or "the model itself",
+            "type": "" if module is None else type(module).__name__,
             "operation": name if node is None else f"{node.name()} ({name})",
             "phase": "forward" if node is None else "backward",
             "value": "NaN" if gives_nan else "infinity",

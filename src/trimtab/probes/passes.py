@@ -27,6 +27,23 @@ class Original:
     """Data position of its first batch."""
     discarded: bool = False
     """Whether the gate discarded its update."""
+    largest_loss: float | None = None
+    """The largest loss of a rank; None with one rank or if not recorded."""
+    largest_loss_rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """What a run is about to do against an incident."""
+
+    name: str
+    target: int
+    """The step that it returns to."""
+    skip: tuple[int, ...] = ()
+    """Data positions that are passed over."""
+    hold: tuple[str, ...] = ()
+    """Options of optimizers that stay as they were there."""
+    lr_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +65,10 @@ class Question:
     present: int = 0
     """The step that the run is about to do."""
     world: int = 1
+    max_steps: int = 120
+    """Steps that may be done again for it (`probes.max_steps`)."""
+    remedy: Remedy | None = None
+    """What the experiment `remedy` tries."""
 
     @property
     def slot(self) -> int | None:
@@ -82,8 +103,13 @@ class Question:
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Question":
         """What `dataclasses.asdict` gave, on the way through JSON."""
-        originals = tuple(Original(**one) for one in fields["originals"])
-        return cls(**{**fields, "originals": originals, "slots": tuple(fields["slots"])})
+        parts: dict[str, Any] = {**fields, "slots": tuple(fields["slots"])}
+        parts["originals"] = tuple(Original(**one) for one in fields["originals"])
+        remedy = fields["remedy"]
+        if remedy is not None:
+            lists = {name: tuple(remedy[name]) for name in ("skip", "hold")}
+            parts["remedy"] = Remedy(**{**remedy, **lists})
+        return cls(**parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +120,8 @@ class Rows:
     """Rank, micro-batch and row of those that stay."""
     healthy: tuple[int, ...]
     """Data positions of the healthy batches, one for each micro-batch."""
+    span: tuple[int, int] | None = None
+    """First token that stays in these rows, and the one after the last; None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +142,16 @@ class Pass:
     finds_nonfinite: bool = False
     """Whether each operation is looked at for the first value that is not finite."""
     without_autocast: bool = False
+    exchanges_ranks: bool = False
+    """Whether each rank gets the batches of the next rank, and the last one those of the first."""
     lr_factor: float = 1.0
     """Multiplies the learning rate in all steps of the pass."""
+    skip: tuple[int, ...] = ()
+    """Data positions that are passed over in it."""
+    hold: tuple[str, ...] = ()
+    """Options of optimizers that stay as they are at the snapshot."""
+    under_proven: bool = False
+    """Whether the weights are those of the last proven checkpoint, if there is one."""
     compares_weights: bool = False
     """Whether the weights after it are compared with the present ones; `last` is the last step
     that the run has done."""
@@ -131,9 +167,10 @@ class StepResult:
     discarded: bool = False
     was_skipped: bool = False
     """Whether the loop made no update, as with an overflow."""
-    max_grad: float | None = None
-    """The largest gradient of a rank, as it computed it; None with one rank or if not seen."""
-    max_grad_rank: int | None = None
+    largest_loss: float | None = None
+    """The largest loss of a rank."""
+    rank_grads: tuple[float, ...] = ()
+    """The gradient norm of each rank, as it computed it; empty with one rank or if not seen."""
 
     @property
     def is_finite(self) -> bool:
@@ -148,8 +185,12 @@ class Result:
     steps: tuple[StepResult, ...]
     num_rows: tuple[int, int] = (0, 0)
     """Micro-batches of the last step, and rows of each."""
+    num_tokens: int = 0
+    """Tokens of each row; 0 if they have none."""
     nonfinite: tuple[dict[str, Any], ...] = ()
     """For each rank that has seen one: where the first value that is not finite came from."""
+    proven_step: int | None = None
+    """The step of the checkpoint whose weights were used; None if there was none."""
     distances: tuple[dict[str, Any], ...] = ()
     """For each rank: how far its present weights are from those of the replay."""
 

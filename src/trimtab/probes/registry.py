@@ -8,6 +8,7 @@ from trimtab.probes.first_nonfinite import first_nonfinite
 from trimtab.probes.half import half
 from trimtab.probes.passes import Experiment, Question
 from trimtab.probes.precision import fp32
+from trimtab.probes.remedy import remedy
 from trimtab.probes.state_checks import lower_lr, reference, restore_check
 
 EXPERIMENTS: Mapping[str, Callable[[Question], Experiment]] = {
@@ -20,5 +21,6 @@ EXPERIMENTS: Mapping[str, Callable[[Question], Experiment]] = {
     "restore-check": restore_check,
     "reference": reference,
     "lower-lr": lower_lr,
+    "remedy": remedy,
 }
 """Each takes a question, asks for passes and returns an answer."""

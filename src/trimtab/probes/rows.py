@@ -1,4 +1,4 @@
-"""Sequences of a batch, kept or replaced by those of a healthy batch of the same shape."""
+"""Sequences of a batch and their tokens, kept or replaced by those of a healthy batch."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,12 +15,26 @@ def num_rows(batch: Any) -> int:
     return sizes.most_common(1)[0][0] if sizes else 0
 
 
-def keep_rows(batch: Any, healthy: Any, rows: Sequence[int]) -> Any:
+def num_tokens(batch: Any) -> int:
+    """How many tokens each sequence has: the second size of its whole numbers; 0 without any."""
+    rows = num_rows(batch)
+    sizes = Counter(
+        tensor.shape[1]
+        for tensor in tensors_of(batch)
+        if tensor.ndim >= 2 and len(tensor) == rows and not tensor.is_floating_point()
+    )
+    return sizes.most_common(1)[0][0] if sizes else 0
+
+
+def keep_rows(
+    batch: Any, healthy: Any, rows: Sequence[int], span: tuple[int, int] | None = None
+) -> Any:
     """The batch in which all other sequences are those of a healthy batch.
 
+    With a span, of the kept sequences the tokens outside of it are the healthy ones' as well.
     Tensors that do not match in shape, or have no row for each sequence, stay the batch's own.
     """
-    size = num_rows(batch)
+    size, length = num_rows(batch), num_tokens(batch)
     others = tensors_of(healthy)
     mine = tensors_of(batch)
     if len(others) != len(mine):
@@ -34,7 +48,11 @@ def keep_rows(batch: Any, healthy: Any, rows: Sequence[int]) -> Any:
             return tensor
         mixed = other.to(tensor.device, copy=True)
         index = kept.to(tensor.device)
-        mixed[index] = tensor[index]
+        if span is not None and tensor.ndim >= 2 and tensor.shape[1] == length:
+            first, end = span
+            mixed[index, first:end] = tensor[index, first:end]
+        else:
+            mixed[index] = tensor[index]
         return mixed
 
     return map_tensors(batch, mix)

@@ -54,7 +54,7 @@ def postmortem_sections(report: IncidentReport, run: "RunReport") -> dict[str, l
         "Hypotheses, ranked": list(hypotheses_section(report)),
         "Discriminating evidence": list(discriminating_section(report)),
         "The questions asked": list(questions_section(report)),
-        "Root cause": [report.diagnosis.root_cause],
+        "Root cause": [report.diagnosis.root_cause, *_verified(report, run)],
         "Class": list(_class(report)),
         "Action": [f"{report.action.instruction} {report.action.reason}"],
         "What was done": list(_done(report, run)),
@@ -125,9 +125,7 @@ def _evidence(report: IncidentReport, run: "RunReport") -> Iterator[str]:
     yield f"- Run: {escape_markdown(run.facts.link or run.source)}"
     yield f"- Batch range: {_positions(report, run)}"
     yield from batch_section(report, run.facts.ranks)
-    for name, facts in answers_about(report.incident, run.block).items():
-        sentence, steps = escape_markdown(str(facts.get("sentence"))), facts.get("steps")
-        yield f"- Verified by experiment ({escape_markdown(name)}, {steps} steps): {sentence}"
+    yield from _experiments(report, run)
     yield ""
     for note in run.notes:
         yield f"- Note: {escape_markdown(note)}"
@@ -145,6 +143,19 @@ def _evidence(report: IncidentReport, run: "RunReport") -> Iterator[str]:
             cells = (_value(near.column(name), row) for name in names)
             mark = " (onset)" if row == onset - start else ""
             yield f"| {near.step[row]}{mark} | {' | '.join(cells)} |"
+
+
+def _experiments(report: IncidentReport, run: "RunReport") -> Iterator[str]:
+    for name, facts in answers_about(report.incident, run.block).items():
+        sentence, steps = escape_markdown(str(facts.get("sentence"))), facts.get("steps")
+        yield f"- Verified by experiment ({escape_markdown(name)}, {steps} steps): {sentence}"
+
+
+def _verified(report: IncidentReport, run: "RunReport") -> Iterator[str]:
+    """The answers again where the cause is named: a reader looks there first."""
+    answers = list(_experiments(report, run))
+    if answers:
+        yield from ("", *answers)
 
 
 def _findings(report: IncidentReport, run: "RunReport") -> Iterator[str]:

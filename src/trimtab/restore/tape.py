@@ -47,6 +47,7 @@ class Bookmark:
     position: int
     was_rewound: bool
     num_passed: int
+    skipped: frozenset[int]
 
 
 class BatchTape:
@@ -96,6 +97,10 @@ class BatchTape:
     def skip(self, positions: Iterable[int]) -> None:
         """Pass over these positions, now and later."""
         self._skipped |= set(positions)
+
+    def skip_only(self, positions: Iterable[int]) -> None:
+        """Pass over these positions and no others."""
+        self._skipped = set(positions)
 
     def quarantine(self, source: str) -> None:
         """Pass over all batches of a data source from now on."""
@@ -147,13 +152,17 @@ class BatchTape:
     def bookmark(self) -> Bookmark:
         """Where the tape is now."""
         return Bookmark(
-            position=self.position, was_rewound=self._was_rewound, num_passed=self._num_passed
+            position=self.position,
+            was_rewound=self._was_rewound,
+            num_passed=self._num_passed,
+            skipped=frozenset(self._skipped),
         )
 
     def return_to(self, bookmark: Bookmark) -> None:
         """Go on from a bookmark."""
         self.position, self._was_rewound = bookmark.position, bookmark.was_rewound
         self._num_passed = bookmark.num_passed
+        self._skipped = set(bookmark.skipped)
 
     def batch_at(self, position: int) -> Any:
         """The batch at a position, as the loader gave it; None if the tape does not hold it."""

@@ -22,7 +22,13 @@ from trimtab.diagnose.causes.experiments import experiment_weights
 from trimtab.diagnose.causes.explained import Explained
 from trimtab.diagnose.causes.hypotheses import destructive_update, from_finding
 from trimtab.diagnose.causes.ranking import Candidate, Ranking, rank
-from trimtab.diagnose.causes.texts import BY_SYMPTOM, NOTHING_FITS, TEXTS, CauseText
+from trimtab.diagnose.causes.texts import (
+    BY_SYMPTOM,
+    KNOWN_OPERATION,
+    NOTHING_FITS,
+    TEXTS,
+    CauseText,
+)
 from trimtab.diagnose.context import IncidentContext
 from trimtab.diagnose.evidence.check import Outcome
 from trimtab.diagnose.evidence.observations import ALL_OBSERVATIONS
@@ -96,7 +102,7 @@ def _conclude(incident: Incident, ranking: Ranking) -> Conclusion:
         return by_finding(*explained)
     if is_users_alarm(incident) and first.cause is None:
         return by_users_alarm(incident)
-    text = _text(incident, first)
+    text = _text(incident, ranking)
     return Conclusion(
         cause=first.cause,
         root_cause=text.root_cause + _doubt(ranking),
@@ -105,10 +111,18 @@ def _conclude(incident: Incident, ranking: Ranking) -> Conclusion:
     )
 
 
-def _text(incident: Incident, first: Candidate) -> CauseText:
-    if first.cause is not None:
-        return TEXTS[first.cause]
+def _text(incident: Incident, ranking: Ranking) -> CauseText:
+    cause = ranking.first.cause
+    if cause is Cause.LOGIC_NAN and _is_seen(ranking, "operation_not_finite"):
+        return KNOWN_OPERATION
+    if cause is not None:
+        return TEXTS[cause]
     return next((BY_SYMPTOM[s] for s in incident.symptoms if s in BY_SYMPTOM), NOTHING_FITS)
+
+
+def _is_seen(ranking: Ranking, observation: str) -> bool:
+    result = ranking.results.get(observation)
+    return result is not None and result.outcome is Outcome.YES
 
 
 def _doubt(ranking: Ranking) -> str:

@@ -18,6 +18,14 @@ class CauseText:
     lesson: str
 
 
+KNOWN_OPERATION = CauseText(
+    "An operation gave NaN or infinity from finite inputs; an experiment has found which one.",
+    "Fix that operation (log_softmax for log(softmax), a masked mean that survives an empty mask), "
+    "and go back to the last checkpoint without NaN if the weights are hurt.",
+    "A NaN in the loss is one step late: check the gradient before the update is applied.",
+)
+"""F12, where the operation is known."""
+
 TEXTS: Mapping[Cause, CauseText] = {
     Cause.HARD_BATCH: CauseText(
         "One batch was much harder than the others; the model and its state are as before.",

@@ -55,14 +55,18 @@ class HangWatchdog:
                     os._exit(RunExit.RELAUNCH)
                 since = now  # the next report comes after as long again
 
-    def _progress(self) -> tuple[int, int] | None:
-        """A value that changes with every step; None once the guard is closed."""
+    def _progress(self) -> tuple[int, int, int] | None:
+        """A value that changes with every step, also with one that is done again; None once the
+        guard is closed."""
         monitor = self._monitor
-        return None if monitor.sync.is_closed else (monitor.next_step, monitor.slow.num_updates)
+        if monitor.sync.is_closed:
+            return None
+        return monitor.next_step, monitor.slow.num_updates, monitor.num_ended
 
     def _report(self, waited: float) -> None:
         step = self._monitor.next_step
-        reason = f"rank {self._rank} has stood still for {waited:.0f} s at step {step}"
+        what = " of an experiment" if self._monitor.sync.is_muted else ""
+        reason = f"rank {self._rank} has stood still for {waited:.0f} s at step {step}{what}"
         end = "; the run ends and asks for a relaunch" if self._ends_run else ""
         try:
             path = self._write_stacks(reason)

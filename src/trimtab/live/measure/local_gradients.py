@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from trimtab.live.measure.numbers import root
 from trimtab.live.ranks.rank_vote import with_rank
 
 NOT_SEEN = -1.0
@@ -23,6 +24,7 @@ class LocalGradients:
         self._parameters = parameters
         self._squares = torch.full((1,), NOT_SEEN, dtype=torch.float32, device=device)
         self._handles: list[RemovableHandle] = []
+        self._last = self._squares.clone()
 
     @property
     def is_armed(self) -> bool:
@@ -44,12 +46,22 @@ class LocalGradients:
             handle.remove()
         self._handles.clear()
         self._squares.fill_(NOT_SEEN)
+        self._last.fill_(NOT_SEEN)
 
     def pop(self, rank: int) -> torch.Tensor:
         """What this step's gradients add up to, with the rank, in a number that sorts by it."""
         packed = with_rank(self._squares, rank)
+        self._last.copy_(self._squares)
         self._squares.fill_(NOT_SEEN)
         return packed
+
+    def read_last(self) -> float | None:
+        """The norm of the last step's gradients on this rank; None if nothing was seen.
+
+        Reads the device: only in steps that are done again for an experiment.
+        """
+        squares = float(self._last)
+        return None if squares < 0 else root(squares)
 
     @torch.no_grad()
     def _add(self, gradient: torch.Tensor) -> None:

@@ -3,6 +3,7 @@
 Only on the first rank: the others get the question with the order, and need no answer.
 """
 
+import dataclasses
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +14,10 @@ from trimtab.core.block import NO_POSITION
 from trimtab.core.builder import Record
 from trimtab.core.probe_events import PROBE_ANSWER
 from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.recover.order import Order
 from trimtab.live.shield import Shield, log
-from trimtab.probes.passes import Answer, Original, Question
+from trimtab.policy.ladder.situation import Situation
+from trimtab.probes.passes import Answer, Original, Question, Remedy
 
 MAX_ORIGINALS = 400
 """Steps that a question remembers: the oldest snapshot is that old."""
@@ -32,15 +35,33 @@ def make_question(
     )
 
 
+def remedy_question(
+    records: Sequence[Record], name: str, situation: Situation, order: Order
+) -> Question:
+    """Whether what is ordered helps, about the onset of an incident."""
+    tried = Remedy(
+        name=name,
+        target=order.to or 0,
+        skip=order.skip,
+        hold=order.hold,
+        lr_factor=1.0 if order.lr_factor is None else order.lr_factor,
+    )
+    question = make_question(records, "remedy", situation.onset, situation.incident)
+    return dataclasses.replace(question, remedy=tried)
+
+
 def _original(record: Record) -> Original:
     found = record.signals
     norm = found.get(signals.GRAD_NORM, found.get(signals.CLIPPED_GRAD_NORM))
+    rank = found.get(signals.MAX_LOSS_RANK)
     return Original(
         step=record.step,
         loss=found.get(signals.LOSS),
         grad_norm=norm,
         position=record.data_position if record.data_position != NO_POSITION else 0,
         discarded=found.get(signals.DISCARDED) == 1.0,
+        largest_loss=found.get(signals.MAX_RANK_LOSS),
+        largest_loss_rank=None if rank is None else int(rank),
     )
 
 

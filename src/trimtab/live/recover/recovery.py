@@ -6,15 +6,15 @@ a step a restore would change weights that a backward pass still needs, and in a
 optimizer the user's `scheduler.step()` would follow it.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 from trimtab.core.config import RecoverConfig
-from trimtab.core.errors import RestoreError, RunStopped
+from trimtab.core.errors import RunStopped
 from trimtab.core.probes_config import ProbesConfig
 from trimtab.core.rollbacks import RECOVERY
 from trimtab.journal.exit_request import ExitRequest, RunExit
@@ -23,13 +23,13 @@ from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.local_gradients import LocalGradients
 from trimtab.live.optimizers import parameters_of
 from trimtab.live.recover.decide.controller import Controller
-from trimtab.live.recover.decide.run_view import RunView, rate_ratio, settings_now, settings_of
+from trimtab.live.recover.decide.run_view import RunView, view_of
 from trimtab.live.recover.inputs import require_schedulers
 from trimtab.live.recover.order import Order
 from trimtab.live.recover.paired_probe import PairedProbe, no_batch_loss
 from trimtab.live.recover.rank_orders import RankOrders
 from trimtab.live.recover.replay import Replay
-from trimtab.live.recover.returning import return_to
+from trimtab.live.recover.returning import half_way, return_to
 from trimtab.live.recover.rollback_report import report_rollback
 from trimtab.live.recover.snapshots import Snapshots
 from trimtab.live.shield import Shield, log
@@ -88,6 +88,8 @@ class Recovery:
             settle,
         )
         self._orders: list[Order] = []
+        self._tried: Order | None = None
+        """A rollback that was tried at the last boundary and is to be carried out."""
         self.controller: Controller | None = None
         """What decides, on the first rank."""
         self._can_probe = batch_loss is not None
@@ -168,6 +170,8 @@ class Recovery:
             self._look(loop)
         # A rank that was closed still carries out what the others may have seen before they part.
         orders = self._due()
+        if self._tried is not None:
+            orders, self._tried = [*orders, self._tried], None
         while probes := [order for order in orders if order.probe]:
             for order in probes:
                 self._read(order, loop)
@@ -185,7 +189,12 @@ class Recovery:
             if order.hold_at is not None:
                 self._hold(order, order.hold_at)
         rollbacks = [order for order in orders if order.to is not None]
-        if rollbacks:
+        tried = rollbacks[-1].experiment if rollbacks else None
+        if tried is not None and monitor.is_between_steps and not is_closed:
+            # Carried out at the next boundary, on all ranks, whatever the answer is.
+            self._tried = dataclasses.replace(rollbacks[-1], experiment=None)
+            self.replay.start_ordered([tried], loop)
+        elif rollbacks:
             self._roll_back(rollbacks[-1], loop)
         elif monitor.is_between_steps and not self.snapshots.has_given_up and not is_closed:
             is_done = False
@@ -213,18 +222,14 @@ class Recovery:
                 self.controller.look(self._view(loop))
 
     def _view(self, loop: StepLoop) -> RunView:
-        holds, step = self._monitor.holds, self._monitor.next_step
-        ring = self.snapshots.ring
-        return RunView(
-            step=step,
+        return view_of(
+            self.state,
+            self._monitor.holds,
+            self.snapshots.ring,
+            self.tape,
+            step=self._monitor.next_step,
             accumulate=loop.accumulate,
-            next_position=self.tape.position,
-            slots=tuple(slot.step for slot in ring.kept),
-            settings=partial(settings_now, holds, self.state, step),
-            settings_at=lambda: [settings_of(slot) for slot in ring.kept],
-            rate_ratio=partial(rate_ratio, holds, self.state),
             world=self._monitor.sync.ranks.world,
-            source_at=self.tape.source_at,
             can_probe=self._can_probe and not self._probe.has_failed,
         )
 
@@ -295,11 +300,7 @@ class Recovery:
         try:
             self._return_to(slot, order, loop)
         except Exception as error:
-            raise RestoreError(
-                f"the return to step {slot.step} failed half-way ({type(error).__name__}: {error}),"
-                " so weights and optimizer may be of different steps: restart from the last "
-                "checkpoint"
-            ) from error
+            raise half_way(slot, error) from error
         self.on_return(slot.step)
         if self._is_first_rank:
             report_rollback(

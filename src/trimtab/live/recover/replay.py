@@ -12,11 +12,7 @@ the same passes, because an experiment sees only numbers that were added up over
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any
-
-import torch.distributed as dist
 
 from trimtab.core.errors import RestoreError
 from trimtab.core.probes_config import ProbesConfig
@@ -26,22 +22,22 @@ from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.local_gradients import LocalGradients
 from trimtab.live.measure.row_losses import RowLosses
 from trimtab.live.measure.step_meter import UserSignals
-from trimtab.live.recover.replay_step import change_step, distances, rows_in, step_result
-from trimtab.live.recover.returning import return_to
+from trimtab.live.recover.rank_exchange import gather, with_rank_grads
+from trimtab.live.recover.replay_step import change_step, distances, step_result
+from trimtab.live.recover.returning import half_way, return_to
+from trimtab.live.recover.running import Running
 from trimtab.live.recover.snapshots import Snapshots
 from trimtab.live.shield import log
 from trimtab.probes.passes import (
     Answer,
-    Experiment,
-    Pass,
     Question,
     Result,
-    StepResult,
     open_answer,
 )
 from trimtab.probes.registry import EXPERIMENTS
+from trimtab.probes.rows import num_rows, num_tokens
 from trimtab.restore.snapshot import Snapshot
-from trimtab.restore.tape import BatchTape, Bookmark
+from trimtab.restore.tape import BatchTape
 from trimtab.restore.training_state import TrainingState
 
 _STOPPED = {
@@ -51,31 +47,6 @@ _STOPPED = {
     4: "the guard was closed",
 }
 """Why an experiment is given up; the largest number of all ranks counts."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Running:
-    """One experiment, and what must be put back after it."""
-
-    question: Question
-    experiment: Experiment
-    present: Snapshot
-    bookmark: Bookmark
-    user: UserSignals
-    row_losses: RowLosses
-    armed_local: bool
-    started: float = field(default_factory=time.monotonic)
-    current: Pass = field(default_factory=lambda: Pass(first=0, last=-1))
-    results: list[StepResult] = field(default_factory=list)
-    num_rows: tuple[int, int] = (0, 0)
-    num_steps: int = 0
-    at_step: Snapshot = field(default_factory=Snapshot)
-    """The state before the step in question, once a pass has come there."""
-    at_step_bookmark: Bookmark | None = None
-    changes: ExitStack = field(default_factory=ExitStack)
-    """What is different in the present step."""
-    found: dict[str, Any] = field(default_factory=dict)
-    """Where this rank has seen the first value that is not finite."""
 
 
 class Replay:
@@ -99,7 +70,9 @@ class Replay:
         self._local_gradients = local_gradients
         self._settle = settle
         """Waits for a checkpoint that is being written: a replay would change what it reads."""
-        self._running: _Running | None = None
+        self.load_proven: Callable[[int], int | None] | None = None
+        """Loads the weights of the newest proven checkpoint up to a step, and returns its step."""
+        self._running: Running | None = None
         self._accumulate = 1
         self.on_answer: Callable[[Question, Answer, dict[str, Any]], None] = lambda *parts: None
         """Called on every rank with the answer and what it has cost."""
@@ -125,6 +98,7 @@ class Replay:
             accumulate=loop.accumulate,
             present=self._monitor.next_step,
             world=self._monitor.sync.ranks.world,
+            max_steps=self._config.max_steps,
         )
         present = Snapshot()
         problem = self._problem(question, loop)
@@ -146,7 +120,7 @@ class Replay:
             return
         monitor = self._monitor
         self._accumulate = loop.accumulate
-        self._running = _Running(
+        self._running = Running(
             question=question,
             experiment=EXPERIMENTS[question.experiment](question),
             present=present,
@@ -203,14 +177,15 @@ class Replay:
             return "the loop is not between two steps"
         return self._snapshots.find(question.step)[1]
 
-    def _why_stop(self, running: _Running) -> str | None:
+    def _why_stop(self, running: Running) -> str | None:
         sync = self._monitor.sync
         if sync.ranks.has_parted:
             return "a rank has left"
         code = 0
         if time.monotonic() - running.started > self._config.max_seconds:
             code = 1
-        if running.num_steps >= self._config.max_steps:
+        is_complete = self._monitor.next_step > running.current.last
+        if running.num_steps >= self._config.max_steps and not is_complete:
             code = 2
         if self._tape.changed is not None:
             code = 3
@@ -220,7 +195,7 @@ class Replay:
             code = sync.ranks.agree([code])[0]
         return _STOPPED.get(code)
 
-    def _advance(self, running: _Running, result: Result | None) -> None:
+    def _advance(self, running: Running, result: Result | None) -> None:
         """Let the experiment look at a pass, and begin the next one."""
         try:
             if result is None:
@@ -235,9 +210,9 @@ class Replay:
         else:
             self._begin_pass(running)
 
-    def _begin_pass(self, running: _Running) -> None:
+    def _begin_pass(self, running: Running) -> None:
         current = running.current
-        running.results, running.found = [], {}
+        running.results, running.found, running.local_norms = [], {}, {}
         bookmark = running.at_step_bookmark
         if current.starts_at_step and bookmark is not None:
             self._return(running.at_step, bookmark.position)
@@ -249,10 +224,29 @@ class Replay:
             self._finish(running, open_answer(running.question, why))
             return
         self._return(slot, self._snapshots.marks[slot.step].position)
+        if current.under_proven and not self._put_proven(running, slot):
+            return
+        self._tape.skip_only(running.bookmark.skipped | set(current.skip))
+        if current.hold:
+            self._monitor.holds.add(current.hold, slot)
         self._monitor.holds.lower_rate(current.lr_factor, slot.step)
         slot.put_random_state()
 
-    def _serve(self, running: _Running) -> Step | None:
+    def _put_proven(self, running: Running, slot: Snapshot) -> bool:
+        """Put in the weights of the last proven checkpoint, if any; whether the pass can begin."""
+        if self.load_proven is None or slot.step == running.proven.step:
+            if running.proven.step >= 0:
+                self._return(running.proven, self._snapshots.marks[slot.step].position)
+            return True
+        try:
+            running.proven_step = self.load_proven(running.question.step)
+        except RestoreError as error:  # on all ranks
+            self._finish(running, open_answer(running.question, str(error)))
+            return False
+        running.proven.take(self._state, slot.step)
+        return True
+
+    def _serve(self, running: Running) -> Step | None:
         number, current = self._monitor.next_step, running.current
         is_usual = current.lr_factor == 1.0 and running.at_step_bookmark is None
         if number == running.question.step and is_usual:
@@ -263,10 +257,11 @@ class Replay:
             return None
         self._monitor.holds.begin_step(number)
         running.num_steps += 1
+        running.warn_if_late(self._config.max_seconds)
         if number == current.last:
-            running.num_rows = (self._accumulate, rows_in(step.batches[0]))
-            rank = self._monitor.sync.ranks.group.rank
-            change_step(step, current, self._tape, self._state.model, rank, running)
+            running.shape = num_rows(step.batches[0]), num_tokens(step.batches[0])
+            group = self._monitor.sync.ranks.group
+            change_step(step, current, self._tape, self._state.model, group, running)
         return step
 
     def _take(self, note: StepNote, head: dict[str, float], report: dict[str, float]) -> None:
@@ -275,30 +270,30 @@ class Replay:
         if running is None or any(one.step == note.step for one in running.results):
             return  # one more optimizer of the same step
         was_skipped = note.state in (StepState.SKIPPED, StepState.OVERFLOW)
+        norm = None if was_skipped else self._local_gradients.read_last()
+        if norm is not None:
+            running.local_norms[note.step] = norm
         running.results.append(step_result(note.step, head, report, was_skipped=was_skipped))
 
-    def _result(self, running: _Running) -> Result:
+    def _result(self, running: Running) -> Result:
         current = running.current
-        found = self._gather(running.found) if current.finds_nonfinite else []
+        ranks = self._monitor.sync.ranks
+        group, micro = ranks.group, self._accumulate
+        rows, tokens = running.shape
+        if current.rows is not None and ranks.world > 1:
+            rows, tokens = ranks.agree([rows, tokens])  # batches may differ between ranks
+        found = gather(group, running.found) if current.finds_nonfinite else []
         apart = []
         if current.compares_weights:
-            apart = self._gather(distances(self._state, running.present))
+            apart = gather(group, distances(self._state, running.present))
         return Result(
-            steps=tuple(running.results),
-            num_rows=running.num_rows,
+            steps=with_rank_grads(group, running.results, running.local_norms),
+            num_rows=(micro, rows),
+            num_tokens=tokens,
             nonfinite=tuple(part for part in found if part),
+            proven_step=running.proven_step,
             distances=tuple(apart),
         )
-
-    def _gather(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """What each rank has found, with its rank."""
-        group = self._monitor.sync.ranks.group
-        parts = [mine | {"rank": group.rank} if mine else mine]
-        if group.world > 1:
-            parts = [{} for _ in range(group.world)]
-            local = mine | {"rank": group.rank} if mine else mine
-            dist.all_gather_object(parts, local, group=group.handle)
-        return parts
 
     def _return(self, slot: Snapshot, position: int) -> None:
         num_updates = self._monitor.slow.num_updates
@@ -312,13 +307,9 @@ class Replay:
                 num_updates=num_updates,
             )
         except Exception as error:
-            raise RestoreError(
-                f"the return to step {slot.step} failed half-way ({type(error).__name__}: {error}),"
-                " so weights and optimizer may be of different steps: restart from the last "
-                "checkpoint"
-            ) from error
+            raise half_way(slot, error) from error
 
-    def _finish(self, running: _Running, answer: Answer) -> None:
+    def _finish(self, running: Running, answer: Answer) -> None:
         """Put the present back, random numbers last, and report."""
         self._running = None
         monitor, present = self._monitor, running.present
@@ -330,6 +321,7 @@ class Replay:
         self._return(present, running.bookmark.position)
         self._tape.return_to(running.bookmark)
         monitor.facts.user, monitor.facts.row_losses = running.user, running.row_losses
+        monitor.holds.release(monitor.holds.names)  # none was held before
         monitor.holds.lower_rate(1.0, present.step)
         monitor.holds.begin_step(present.step)
         monitor.sync.unmute()

@@ -8,14 +8,15 @@ from torch import nn
 
 from trimtab.core import signals
 from trimtab.live.loop.step_loop import Step
-from trimtab.live.measure.numbers import root
 from trimtab.live.measure.step_meter import read_head
 from trimtab.live.protect.gate_reporter import VOTE
+from trimtab.live.ranks.rank_group import RankGroup
 from trimtab.live.ranks.rank_vote import DISCARD
+from trimtab.live.recover.rank_exchange import exchange_batches
 from trimtab.probes.first_nonfinite import NonfiniteFinder
 from trimtab.probes.passes import Pass, StepResult
 from trimtab.probes.precision import without_autocast
-from trimtab.probes.rows import keep_rows, num_rows
+from trimtab.probes.rows import keep_rows
 from trimtab.restore.shards import detached
 from trimtab.restore.snapshot import Snapshot
 from trimtab.restore.tape import BatchTape
@@ -30,30 +31,27 @@ class Changes(Protocol):
 
 
 def change_step(
-    step: Step, current: Pass, tape: BatchTape, model: nn.Module, rank: int, to: Changes
+    step: Step, current: Pass, tape: BatchTape, model: nn.Module, group: RankGroup, to: Changes
 ) -> None:
     """Make the changes that a pass asks for at its last step."""
-    if current.positions is not None or current.rows is not None:
+    if current.positions is not None or current.rows is not None or current.exchanges_ranks:
         while len(step.batches) < step.size and step.load():
             pass  # fetched as always, for the random numbers that fetching draws
     if current.positions is not None:
         served = [tape.batch_at(position) for position in current.positions]
         step.batches[:] = [batch for batch in served if batch is not None]
     if current.rows is not None:
-        kept = [(micro, row) for owner, micro, row in current.rows.kept if owner == rank]
+        kept = [(micro, row) for owner, micro, row in current.rows.kept if owner == group.rank]
         for micro, batch in enumerate(step.batches):
             healthy = tape.batch_at(current.rows.healthy[micro % len(current.rows.healthy)])
             mine = [row for at, row in kept if at == micro]
-            step.batches[micro] = keep_rows(batch, healthy, mine)
+            step.batches[micro] = keep_rows(batch, healthy, mine, current.rows.span)
+    if current.exchanges_ranks:
+        step.batches[:] = exchange_batches(group, step.batches)
     if current.without_autocast:
         to.changes.enter_context(without_autocast())
     if current.finds_nonfinite:
         to.changes.enter_context(NonfiniteFinder(model, to.found))
-
-
-def rows_in(batch: Any) -> int:
-    """How many sequences a batch has; 0 if that cannot be told."""
-    return num_rows(batch)
 
 
 def step_result(
@@ -61,17 +59,13 @@ def step_result(
 ) -> StepResult:
     """The numbers of a step."""
     found = read_head(head) if head else {}
-    largest = report.get(signals.MAX_RANK_GRAD)
-    rank = report.get(signals.MAX_GRAD_RANK)
-    seen = largest is not None and largest >= 0
     return StepResult(
         step=step,
         loss=found.get(signals.LOSS),
         grad_norm=found.get(signals.GRAD_NORM),
         discarded=report.get(VOTE) == DISCARD,
         was_skipped=was_skipped,
-        max_grad=root(largest) if largest is not None and seen else None,
-        max_grad_rank=int(rank) if rank is not None and seen else None,
+        largest_loss=report.get(signals.MAX_RANK_LOSS),
     )
 
 

@@ -4,10 +4,19 @@ from collections.abc import Iterable
 
 from torch.distributed.fsdp import FSDPModule
 
+from trimtab.core.errors import RestoreError
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.restore.snapshot import Snapshot
 from trimtab.restore.tape import BatchTape
 from trimtab.restore.training_state import TrainingState
+
+
+def half_way(slot: Snapshot, error: Exception) -> RestoreError:
+    """What is raised when a return fails: the run must not go on."""
+    return RestoreError(
+        f"the return to step {slot.step} failed half-way ({type(error).__name__}: {error}), so "
+        "weights and optimizer may be of different steps: restart from the last checkpoint"
+    )
 
 
 def return_to(

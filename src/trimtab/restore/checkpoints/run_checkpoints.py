@@ -31,7 +31,7 @@ from trimtab.restore.checkpoints.content import (
 from trimtab.restore.checkpoints.data_cursor import DataCursor, LoaderPass
 from trimtab.restore.checkpoints.dcp import DcpCheckpointer
 from trimtab.restore.checkpoints.history import RunHistory
-from trimtab.restore.checkpoints.index import CheckpointEntry
+from trimtab.restore.checkpoints.index import CheckpointEntry, Verdict
 from trimtab.restore.checkpoints.manifest import CheckpointFacts
 from trimtab.restore.checkpoints.rank_state import RankState, read_rank_state
 from trimtab.restore.checkpoints.ranks import Ranks
@@ -158,6 +158,23 @@ class Checkpoints:
         if self._ranks.is_first:
             log.info("trimtab: resumes at step %d: %s", entry.step, reason)
         return self.resumed
+
+    @property
+    def has_model(self) -> bool:
+        """Whether checkpoints can be loaded, and not only listed."""
+        return self._state is not None
+
+    def load_proven(self, before: int) -> int | None:
+        """Load weights and optimizer state of the newest proven checkpoint up to a step, for an
+        experiment; returns its step, or None without one. The data position stays."""
+        state = self._require_state()
+        self._store.wait()
+        found = self._ranks.first(lambda: self._store.index.candidates(before))
+        for entry in found:
+            if entry.verdict is Verdict.PROVEN and not self._store.verify(entry):
+                self._store.load(entry, content_of(state))
+                return entry.step
+        return None
 
     def find(self, before: int | None = None) -> Path | None:
         """The folder of the checkpoint that `resume` would load; for a loop that loads itself."""

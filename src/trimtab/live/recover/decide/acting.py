@@ -1,5 +1,6 @@
 """Acting: a decision becomes an order, a remedy to be checked, and events of the journal."""
 
+import dataclasses
 from collections.abc import Callable
 
 from trimtab.core.findings import Symptom
@@ -9,6 +10,7 @@ from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory
 from trimtab.live.recover.decide.run_view import RunView
 from trimtab.live.recover.order import Order
+from trimtab.live.recover.questions import remedy_question
 from trimtab.live.shield import log
 from trimtab.policy.ladder.decide import check_step
 from trimtab.policy.ladder.decision import Decision
@@ -37,6 +39,8 @@ class Acting:
         self._history = history
         self._order = order
         self._config = config
+        self.verifies = False
+        """Whether a rollback is tried on a state that is thrown away before it is carried out."""
         self._rate_limit, self._release_from = 1.0, 0
         """A rate that is held is released when the planned one is at most this many times it, but
         not before this step: what goes by the step comes again first."""
@@ -70,18 +74,20 @@ class Acting:
         self._rate_limit = 1.0 if Symptom.LR_RISING in situation.symptoms else JUMP
         self._release_from = remedy.check_at
         held_at = [part.step for part in chosen.holds if part.step is not None]
-        self._order(
-            Order(
-                to=chosen.target,
-                skip=skip,
-                quarantine=source,
-                hold=tuple(dict.fromkeys(part.option for part in chosen.holds)),
-                hold_at=max(held_at, default=None) if decision.act is Act.HOLD else None,
-                lr_factor=LR_FACTOR if decision.act is Act.LOWER_LR else None,
-                exit_code=decision.exit_code,
-                reason=decision.reason,
-            )
+        order = Order(
+            to=chosen.target,
+            skip=skip,
+            quarantine=source,
+            hold=tuple(dict.fromkeys(part.option for part in chosen.holds)),
+            hold_at=max(held_at, default=None) if decision.act is Act.HOLD else None,
+            lr_factor=LR_FACTOR if decision.act is Act.LOWER_LR else None,
+            exit_code=decision.exit_code,
+            reason=decision.reason,
         )
+        if self.verifies and decision.is_rollback:
+            tried = remedy_question(self._recorder.recent, decision.act.value, situation, order)
+            order = dataclasses.replace(order, experiment=tried)
+        self._order(order)
 
     def release_rate(self, view: RunView) -> None:
         """Hold the rate no longer once the plan is back."""

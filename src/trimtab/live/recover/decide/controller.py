@@ -66,6 +66,7 @@ class Controller:
         config: LadderConfig,
         order: Callable[[Order], None],
         keep_before: Callable[[int | None], None],
+        experimenting: Experimenting | None = None,
     ) -> None:
         self._recorder = recorder
         self._config = config
@@ -89,8 +90,9 @@ class Controller:
         self._canary = Canary(self._probing, config.canary_share, self._confirm, self._on_rise)
         self._new_sources = NewSources()
         self._rank_watch = RankWatch(order)
-        self.experimenting: Experimenting | None = None
+        self.experimenting = experimenting
         """Makes experiments on an incident before anything is decided about it."""
+        self._acting.verifies = experimenting is not None and experimenting.is_enabled
         self._asking = Asking(recorder, config.approve_seconds)
 
     def planned_change(self, step: int) -> None:

@@ -52,6 +52,11 @@ class Experimenting:
         self._waiting = 0
         """Boundaries for which an answer is still waited for."""
 
+    @property
+    def is_enabled(self) -> bool:
+        """Whether experiments are made at all."""
+        return self._config.enabled
+
     def look(self, incident: Incident, view: RunView) -> bool:
         """Order an experiment if one is worth it; whether an answer is waited for."""
         if self._waiting > 0:
@@ -60,13 +65,18 @@ class Experimenting:
         if not self._config.enabled or HARMLESS.issuperset(incident.symptoms):
             return False
         records = self._recorder.recent
-        if not records or records[-1].step <= incident.onset.step or not view.slots:
+        if not records or records[-1].step < incident.onset.step or not view.slots:
             return False
         made = self._made.setdefault(incident.number, _Made())
         if made.steps >= self._config.max_steps_per_incident:
             return False
         step = step_in_question(records, incident.onset.step)
-        if records[-1].step <= step or view.step - step > MAX_AGE or view.slots[0] > step:
+        if records[-1].step < step or view.step - step > MAX_AGE or view.slots[0] > step:
+            return False
+        is_nonfinite = any(r.step == step and not _is_finite(r) for r in records)
+        # One record shows little. But a value that is not finite may be restored at once, and after
+        # that the incident is over.
+        if records[-1].step == step and not is_nonfinite:
             return False
         explained = self._recorder.explain(incident)
         ranking = None if explained is None else explained.diagnosis.ranking
@@ -75,7 +85,7 @@ class Experimenting:
         precision = ranking.results.get("half_precision")
         chosen = propose(
             ranking,
-            is_nonfinite=any(r.step == step and not _is_finite(r) for r in records),
+            is_nonfinite=is_nonfinite,
             is_half_precision=precision is not None and precision.outcome is Outcome.YES,
             made=made.names,
         )

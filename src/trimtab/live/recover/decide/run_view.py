@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from trimtab.live.recover.holds import Holds
 from trimtab.policy.ladder.differences import RATE, SettingsView, plain_options
+from trimtab.restore.ring import SnapshotRing
 from trimtab.restore.snapshot import Snapshot
+from trimtab.restore.tape import BatchTape
 from trimtab.restore.training_state import TrainingState
 
 
@@ -32,6 +35,32 @@ class RunView:
     source_at: Callable[[int], str | None]
     """The data source of the batch at a position, where batches name theirs."""
     can_probe: bool
+
+
+def view_of(
+    state: TrainingState,
+    holds: Holds,
+    ring: SnapshotRing,
+    tape: BatchTape,
+    *,
+    step: int,
+    accumulate: int,
+    world: int,
+    can_probe: bool,
+) -> RunView:
+    """The run as it is now."""
+    return RunView(
+        step=step,
+        accumulate=accumulate,
+        next_position=tape.position,
+        slots=tuple(slot.step for slot in ring.kept),
+        settings=partial(settings_now, holds, state, step),
+        settings_at=lambda: [settings_of(slot) for slot in ring.kept],
+        rate_ratio=partial(rate_ratio, holds, state),
+        world=world,
+        source_at=tape.source_at,
+        can_probe=can_probe,
+    )
 
 
 def settings_now(holds: Holds, state: TrainingState, step: int) -> SettingsView:
