@@ -56,9 +56,9 @@ def under_ddp(rank: int, fault: str) -> tuple[dict[str, Any], bool]:
     """A preflight of a model under DDP, with a loss that waits for the other ranks."""
     setup = healthy()
     rows = [tokens for batch in text() for tokens in batch["input_ids"]]
-    data = [{"input_ids": tokens, "labels": tokens} for tokens in rows]
-    sampler: Any = DistributedSampler(data, rank=0 if fault == "same data" else rank)  # type: ignore[arg-type]
-    setup["loader"] = DataLoader(data, batch_size=8, sampler=sampler)  # type: ignore[arg-type]
+    data: Any = [{"input_ids": tokens, "labels": tokens} for tokens in rows]
+    sampler: Any = DistributedSampler(data, rank=0 if fault == "same data" else rank)
+    setup["loader"] = DataLoader(data, batch_size=8, sampler=sampler)
     model = DistributedDataParallel(setup["model"])
     setup["model"] = model
     if fault != "one rank fails":  # the others would wait for it, as they would in training

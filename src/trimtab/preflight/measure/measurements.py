@@ -98,7 +98,9 @@ class Measurements:
     @measured
     def attempt(self) -> Attempt:
         """A first step, whatever becomes of it."""
-        batch, result, text = self.batch, None, ""
+        batch = self.batch
+        result: passes.Pass | None = None
+        text = ""
         try:
             result = passes.run_pass(self.inputs, batch)
         except Exception as error:
