@@ -46,7 +46,9 @@ def field_docs(owner: type) -> dict[str, str]:
     return {
         field.target.id: " ".join(ast.literal_eval(text.value).split())
         for field, text in pairwise(body)
-        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
     }
 
 

@@ -49,7 +49,8 @@ def over_all_targets(model: nn.Module, batch: Any) -> Tensor:
     count = (targets != -100).sum().float()
     dist.all_reduce(count)
     total = F.cross_entropy(logits.float(), targets, reduction="sum")
-    return total / (count / dist.get_world_size())
+    mean: Tensor = total / (count / dist.get_world_size())
+    return mean
 
 
 def under_ddp(rank: int, fault: str) -> tuple[dict[str, Any], bool]:

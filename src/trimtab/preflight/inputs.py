@@ -19,6 +19,25 @@ Loss = Callable[[nn.Module, Any], torch.Tensor]
 """Takes the model and a batch as the loader gives it; returns the loss of the user's loop."""
 
 
+def model_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    """The loss that the model returns, as models of `transformers` do."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    batch = map_tensors(batch, lambda tensor: tensor.to(device))
+    if isinstance(batch, Mapping):
+        output = model(**batch)
+    elif isinstance(batch, list | tuple):
+        output = model(*batch)
+    else:
+        output = model(batch)
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", output)
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise ConfigError(
+            f"the model returns a {type(output).__name__} without a loss; pass "
+            "loss=function(model, batch)"
+        )
+    return loss
+
+
 @dataclass(frozen=True)
 class Inputs:
     """What is checked; made from the arguments of `trimtab.preflight`, whose docs explain them.
@@ -30,7 +49,7 @@ class Inputs:
     optimizer: InitVar[Any]
     scheduler: InitVar[Any] = None
     loader: Any = None
-    loss: Loss = None  # type: ignore[assignment]  # model_loss, once it is made
+    loss: Loss = model_loss
     steps: int | None = None
     clip_norm: float | None = None
     pretrained: bool = False
@@ -51,7 +70,6 @@ class Inputs:
             )
         made = {
             "model": _unwrapped(self.model),
-            "loss": self.loss or model_loss,
             "optimizers": find_optimizers(optimizer),
             "schedulers": as_schedulers(scheduler),
         }
@@ -80,22 +98,3 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 def iter_is_itself(loader: Any) -> bool:
     """Whether this is an iterator, which can be gone through only once."""
     return hasattr(loader, "__next__")
-
-
-def model_loss(model: nn.Module, batch: Any) -> torch.Tensor:
-    """The loss that the model returns, as models of `transformers` do."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    batch = map_tensors(batch, lambda tensor: tensor.to(device))
-    if isinstance(batch, Mapping):
-        output = model(**batch)
-    elif isinstance(batch, list | tuple):
-        output = model(*batch)
-    else:
-        output = model(batch)
-    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", output)
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        raise ConfigError(
-            f"the model returns a {type(output).__name__} without a loss; pass "
-            "loss=function(model, batch)"
-        )
-    return loss

@@ -13,7 +13,7 @@ from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Severity
 from trimtab.judge import Judge
 from trimtab.preflight.definition import NotMeasured
-from trimtab.preflight.inputs import Inputs, Loss
+from trimtab.preflight.inputs import Inputs, Loss, model_loss
 from trimtab.preflight.measure.batches import cut
 from trimtab.preflight.measure.kept_state import KeptState
 from trimtab.preflight.measure.loader import draw
@@ -99,7 +99,7 @@ def lr_range_test(
 
     `others` are further arguments of `trimtab.preflight`. Groups keep the ratio of their rates.
     """
-    inputs = Inputs(model, optimizer, loader=loader, loss=loss, **others)
+    inputs = Inputs(model, optimizer, loader=loader, loss=loss or model_loss, **others)
     kept = KeptState(inputs)
     try:
         batches = [cut(batch, PASS_ROWS, PASS_ELEMENTS) for batch in draw(loader)]

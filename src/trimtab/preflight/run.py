@@ -9,7 +9,7 @@ from torch import nn
 from trimtab.check.examine import Examination, examine
 from trimtab.preflight.catalogue import CHECKS, split_ids
 from trimtab.preflight.definition import NotMeasured, PreflightCheck
-from trimtab.preflight.inputs import Inputs, Loss
+from trimtab.preflight.inputs import Inputs, Loss, model_loss
 from trimtab.preflight.measure.kept_state import KeptState
 from trimtab.preflight.measure.measurements import Measurements
 from trimtab.preflight.measure.ranks import meet
@@ -52,7 +52,7 @@ def preflight(
         optimizer,
         scheduler=scheduler,
         loader=loader,
-        loss=loss,
+        loss=loss or model_loss,
         steps=steps,
         clip_norm=clip_norm,
         pretrained=pretrained,
