@@ -41,7 +41,7 @@ def flipped_on_a_rank(layout: str, folder: Path, rank: int) -> None:
 
 @pytest.mark.parametrize("layout", ["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])
 def test_all_ranks_try_it_and_carry_it_out(layout: str, tmp_path: Path) -> None:
-    run_ranks(partial(flipped_on_a_rank, layout, tmp_path), 2)
+    run_ranks(partial(flipped_on_a_rank, layout, tmp_path), 2, timeout=300)
     assert acts(tmp_path / "run") == ["restore"]
     said = {event.facts["probe"]: event.facts["answer"] for event in answers_of(tmp_path / "run")}
     assert said["remedy"] == "gone"
