@@ -61,7 +61,7 @@ class HangWatchdog:
         monitor = self._monitor
         if monitor.sync.is_closed:
             return None
-        return monitor.next_step, monitor.slow.num_updates, monitor.num_ended
+        return monitor.next_step, monitor.slow.num_updates, monitor.sync.num_meetings
 
     def _report(self, waited: float) -> None:
         step = self._monitor.next_step

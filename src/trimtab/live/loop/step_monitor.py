@@ -61,8 +61,6 @@ class StepMonitor:
         self.shields = shields
         self.gate = gate
         self.next_step = first_step
-        self.num_ended = 0
-        """Ends of steps of the step loop so far, with those that were done again."""
         self.meter = meter
         self.facts = StepFacts(optimizers, scaler, shields, meter.device)
         self.optimizers = optimizers
@@ -145,7 +143,6 @@ class StepMonitor:
 
     def end_step(self, number: int) -> None:
         """The step loop has come to the end of a step, whether or not an optimizer moved."""
-        self.num_ended += 1
         if self._note.is_recorded_here and not self.sync.is_closed:
             if self._moved:
                 self._close(StepState.APPLIED)

@@ -105,6 +105,8 @@ class StepSync:
         self._unseen: deque[tuple[float, dict[str, float], dict[str, float]]] = deque()
         """What arrived early because this rank was closed: the others see it at later meetings."""
         self._muted: _Muted | None = None
+        self.num_meetings = 0
+        """Updates so far, with those of steps that were done again."""
         self.ranks = RankSync(RankGroup(), device)
         self.connect(first=True)
 
@@ -156,6 +158,7 @@ class StepSync:
         self, note: StepNote, measured: Measured, earlier: Decision | None, *, is_alone: bool
     ) -> Decision | None:
         """Meet for one update; `earlier` is the decision about the step's first optimizer."""
+        self.num_meetings += 1
         ranks, gate = self.ranks, self._gate
         ranks.extra = None if self.orders is None else self.orders.to_send(ranks.group.rank)
         chunks = self._slow.chunks

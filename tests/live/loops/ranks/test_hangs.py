@@ -78,8 +78,7 @@ def test_a_recovering_run_ends_with_75_and_leaves_its_request(tmp_path: Path) ->
 
         monitor = Part(
             next_step=7,
-            num_ended=7,
-            sync=Part(is_closed=False, is_muted=False),
+            sync=Part(is_closed=False, is_muted=False, num_meetings=7),
             slow=Part(num_updates=7),
             recorder=Part(journal=Part(event=lambda *args, **facts: None)),
         )
@@ -99,9 +98,9 @@ def test_a_recovering_run_ends_with_75_and_leaves_its_request(tmp_path: Path) ->
 def test_a_disk_that_cannot_be_written_hides_no_hang(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sync = SimpleNamespace(is_closed=False, is_muted=False)
+    sync = SimpleNamespace(is_closed=False, is_muted=False, num_meetings=3)
     slow = SimpleNamespace(num_updates=3)
-    monitor: Any = SimpleNamespace(next_step=3, num_ended=3, recorder=None, sync=sync, slow=slow)
+    monitor: Any = SimpleNamespace(next_step=3, recorder=None, sync=sync, slow=slow)
     (tmp_path / "trimtab").write_text("a file where the folder should be")
     with caplog.at_level(logging.ERROR):
         HangWatchdog(RunDirectory(tmp_path), 2, 0.1, monitor, ends_run=False)
