@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from trimtab import read_log
 from trimtab.cli.main import app
 
 FOLDER = Path(__file__).parents[1] / "docs" / "tutorial"
@@ -16,6 +17,8 @@ EXIT_CODES = {
     "diagnose spiked.csv": 1,
     "check train.toml": 1,
     "check fixed.toml": 0,
+    "diagnose fixed.csv": 0,
+    "compare spiked.csv fixed.csv": 1,
 }
 
 
@@ -51,6 +54,14 @@ def test_the_fix_is_what_the_page_shows() -> None:
     )
     (lines,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     assert before | tomllib.loads(lines) == after
+
+
+def test_the_last_losses_are_those_of_the_logs() -> None:
+    ends = []
+    for name in ("spiked.csv", "fixed.csv"):
+        block = read_log(FOLDER / name).block
+        ends.append(f"{block.column('loss').values[-50:].mean():.3f}")
+    assert f"the last 50 steps is {ends[0]}, and {ends[1]} after the fix" in " ".join(PAGE.split())
 
 
 def test_the_dots_stand_for_any_lines_and_nothing_else_does() -> None:

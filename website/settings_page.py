@@ -44,7 +44,7 @@ def field_docs(owner: type) -> dict[str, str]:
     tree: Any = ast.parse(textwrap.dedent(inspect.getsource(owner)))
     body = tree.body[0].body
     return {
-        field.target.id: " ".join(ast.literal_eval(text.value).split())
+        ast.unparse(field.target): " ".join(ast.literal_eval(text.value).split())
         for field, text in pairwise(body)
         if isinstance(field, ast.AnnAssign)
         and isinstance(field.target, ast.Name)

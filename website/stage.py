@@ -62,7 +62,9 @@ def _page(root: Path, path: Path) -> tuple[str, set[Path]]:
     parts: list[str] = []
     start = 0
     for code in _CODE.finditer(text):  # what looks like a link inside code is none
-        parts += [_relink(root, path, text[start : code.start()], linked), code[0]]
+        parts.append(_relink(root, path, text[start : code.start()], linked))
+        # In a table GitHub wants \| inside code, and Python's Markdown shows the backslash.
+        parts.append(code[0] if code["fence"] else code[0].replace("\\|", "|"))
         start = code.end()
     parts.append(_relink(root, path, text[start:], linked))
     return "".join(parts), linked

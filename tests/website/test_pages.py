@@ -54,7 +54,7 @@ def test_links_out_of_the_docs_become_pages(tmp_path: Path) -> None:
     (tmp_path / "NEWS.md").write_text("[back](docs/deep/page.md#top)\n")
     (docs / "deep" / "page.md").write_text(
         "# Top\n[a](../../src/part/one.py) [b](../../src/part) [c](../../NEWS.md)\n"
-        "`[no](link.md)`\n\n```\n[no](link.md)\n```\n\n[e](https://example.org/x.md)\n"
+        "`[no](link.md)`\n\n| `a \\| b` |\n\n```\n[no](link.md)\n```\n\n[e](https://example.org/x.md)\n"
     )
     out = tmp_path / "out"
     stage(tmp_path, out)
@@ -62,6 +62,7 @@ def test_links_out_of_the_docs_become_pages(tmp_path: Path) -> None:
     assert "[a](../project/src/part/one.py.md)" in page
     assert "[b](../project/src/part/index.md) [c](../project/NEWS.md)" in page
     assert page.count("[no](link.md)") == 2
+    assert "| `a | b` |" in page
     assert "(https://example.org/x.md)" in page
     assert (out / "project" / "NEWS.md").read_text() == "[back](../deep/page.md#top)\n"
     assert 'TEXT = "```"' in (out / "project" / "src" / "part" / "one.py.md").read_text()
