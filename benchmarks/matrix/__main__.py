@@ -8,6 +8,8 @@ package index.
 import argparse
 import subprocess
 import sys
+import tempfile
+from functools import partial
 from pathlib import Path
 
 from benchmarks.matrix.attempt import ROOT, attempt
@@ -25,16 +27,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[""], help="cases with such a text in them")
     parser.add_argument("--again", action="store_true", help="also those that failed before")
     arguments = parser.parse_args()
-    folder = arguments.folder.resolve()
-    cache = ResultCache(folder / "outcomes")
-    wheel = _build(folder / "dist")
-    for case in CASES:
-        if not any(text in case.name for text in arguments.only):
-            continue
-        if arguments.again and cache.has(case.name) and cache.get(case.name, dict)["problem"]:
-            cache.forget(case.name)
-        cache.get(case.name, lambda case=case: attempt(case, wheel, folder))  # type: ignore[misc]
-    outcomes = {c.name: cache.get(c.name, dict) for c in CASES if cache.has(c.name)}
+    cache = ResultCache(arguments.folder.resolve() / "outcomes")
+    with tempfile.TemporaryDirectory() as built:
+        wheel = _build(Path(built))
+        _try(arguments, cache, wheel)
+    outcomes = {case.name: cache.get(case.name, dict) for case in CASES if cache.has(case.name)}
     rows = [_row(case, outcomes[case.name]) for case in CASES if case.name in outcomes]
     good = sum(outcome["did_run"] and not outcome["problem"] for outcome in outcomes.values())
     body = (
@@ -45,10 +42,18 @@ def main() -> None:
     sys.exit(good < len(CASES))
 
 
+def _try(arguments: argparse.Namespace, cache: ResultCache, wheel: Path) -> None:
+    """Try the chosen cases, each in an environment of its own."""
+    for case in CASES:
+        if not any(text in case.name for text in arguments.only):
+            continue
+        if arguments.again and cache.has(case.name) and cache.get(case.name, dict)["problem"]:
+            cache.forget(case.name)
+        cache.get(case.name, partial(attempt, case, wheel, arguments.folder.resolve()))
+
+
 def _build(folder: Path) -> Path:
     """The wheel of this checkout."""
-    for old in folder.glob("*.whl"):
-        old.unlink()
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
     subprocess.run([*command, folder, ROOT], check=True)
     return next(folder.glob("*.whl"))

@@ -43,8 +43,9 @@ def attempt(case: Case, wheel: Path, folder: Path) -> dict[str, Any]:
     interpreter = find_interpreter(case.python)
     if interpreter is None:
         return outcome | {"problem": f"no Python {case.python} on this machine", "did_run": False}
-    tree = _copy_tree(folder / "tree")
-    environment = Environment(folder / "venvs" / case.name.replace(" ", "-"))
+    name = case.name.replace(" ", "-")
+    tree = _copy_tree(folder / "trees" / name)
+    environment = Environment(folder / "venvs" / name)
     try:
         if environment.folder.exists():  # it failed the last time
             environment.pip("--force-reinstall", "--no-deps", str(wheel))
@@ -69,6 +70,7 @@ def attempt(case: Case, wheel: Path, folder: Path) -> dict[str, Any]:
         outcome["problem"] = str(error)
     else:
         environment.remove()
+        shutil.rmtree(tree)
     return outcome
 
 

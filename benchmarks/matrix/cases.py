@@ -82,12 +82,18 @@ CORE = tuple(
 
 PURE = (
     *(
-        Case(name=f"tests without torch, Python {version}", python=version, tests=PURE_TESTS)
+        Case(
+            name=f"tests without torch, Python {version}",
+            python=version,
+            extra="parquet",
+            tests=PURE_TESTS,
+        )
         for version in PYTHONS
     ),
     Case(
         name="oldest dependencies",
-        pins=("numpy==1.26.0", "rich==13.7.0", "typer==0.15.0"),
+        extra="parquet",
+        pins=("numpy==1.26.0", "rich==13.7.0", "typer==0.15.0", "pyarrow==16.0.0"),
         tests=PURE_TESTS,
     ),
 )

@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app
-from trimtab.cli.schema.published import published_schema
+from trimtab.cli.schema.published import definition_name, published_schema
 from trimtab.cli.schema.version import schema_name
 
 
@@ -21,8 +21,10 @@ def _schema() -> dict[str, Any]:
 def validate(command: str, printed: Mapping[str, Any]) -> None:
     """Raises ValidationError, or AssertionError if it is the output of a different command."""
     assert printed["schema"] == schema_name(command)
-    schema = {**_schema(), "oneOf": [{"$ref": f"#/$defs/{command.replace(' ', '%20')}"}]}
+    # By its own definition first: the errors of `oneOf` are those of all commands.
+    schema = {**_schema(), "oneOf": [{"$ref": f"#/$defs/{definition_name(command)}"}]}
     Draft202012Validator(schema).validate(printed)
+    Draft202012Validator(_schema()).validate(printed)
 
 
 def call(

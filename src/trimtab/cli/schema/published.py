@@ -69,6 +69,11 @@ ADDED: dict[type, dict[str, Any]] = {
 PRINTED_AS: dict[type, Any] = {Cause: runs.CauseName, UserCause: runs.CauseName}
 
 
+def definition_name(command: str) -> str:
+    """The name of a command's definition: without spaces, which a reference cannot hold."""
+    return command.replace(" ", "-")
+
+
 def published_schema() -> Schema:
     """The schema of everything: one definition per command, chosen by the property `schema`."""
     definitions = Definitions(left_out=LEFT_OUT, added=ADDED, printed_as=PRINTED_AS)
@@ -79,11 +84,11 @@ def published_schema() -> Schema:
             "properties": {"schema": {"const": schema_name(command)}},
             "required": ["schema"],
         }
-        commands[command] = {"allOf": [marked, definitions.schema_of(kind)]}
+        commands[definition_name(command)] = {"allOf": [marked, definitions.schema_of(kind)]}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:trimtab:schema:{SCHEMA_VERSION}",
         "title": f"What trimtab prints with --json, version {SCHEMA_VERSION}",
-        "oneOf": [{"$ref": f"#/$defs/{command}"} for command in commands],
+        "oneOf": [{"$ref": f"#/$defs/{name}"} for name in commands],
         "$defs": commands | dict(sorted(definitions.schemas.items())),
     }
