@@ -1,18 +1,22 @@
 """Measure long runs and many runs: `scripts/bench scale [FOLDER] [--steps N]`; 8 GB of disk.
 
 Writes a journal of 5,000,000 steps with 200 signals and measures the time and the peak memory of
-each command on it, and of a resume; then a server with 1,000 runs. FOLDER keeps the journals for
-the next time. With fewer steps, or with --only, the result is printed and not published.
+each command on it, and of a resume; then a server with 1,000 runs. FOLDER keeps the journals and
+what was measured, so that the commands can be measured one by one (--only); delete its `costs`
+folder to measure again. Published once all of 5,000,000 steps is there.
 """
 
 import argparse
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.result_cache import ResultCache
 from benchmarks.results import publish, table
-from benchmarks.scale.commands import measure
+from benchmarks.scale.commands import commands
 from benchmarks.scale.long_run import SIGNALS, open_long_run
 from benchmarks.scale.many_runs import RECORDS, RUNS, WATCHED_SECONDS, measure_fleet
+from benchmarks.scale.processes import Cost
 
 STEPS = 5_000_000
 HEADER = ("what", "seconds", "bar", "peak MB", "bar", "met")
@@ -29,16 +33,25 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.folder or Path(scratch)
         if only != "fleet":
-            costs = measure(open_long_run(folder, steps), steps, only or "")
-            rows = [cost.row() for cost in costs]
-            if only or steps != STEPS:
-                print(table(HEADER, rows))
-            else:
+            rows = _measure(folder, steps, only or "")
+            if rows is not None and steps == STEPS:
                 publish("Scale: a long run", "scripts/bench scale", _long_text(steps, rows))
         if only is None or only == "fleet":
             costs, share = measure_fleet(folder / f"fleet-{RUNS}")
             rows = [cost.row() for cost in costs]
             publish("Scale: many runs", "scripts/bench scale --only fleet", _fleet(rows, share))
+
+
+def _measure(folder: Path, steps: int, only: str) -> list[list[str]] | None:
+    """The table, measured where it is not known; None if some of it is missing."""
+    run = open_long_run(folder, steps)
+    cache = ResultCache(folder / f"costs-{steps}")
+    known = []
+    tries = commands(run, steps)
+    for what, attempt in tries.items():
+        if only in what or cache.has(what):
+            known.append(Cost(**cache.get(what, lambda attempt=attempt: asdict(attempt()))))
+    return [cost.row() for cost in known] if len(known) == len(tries) else None
 
 
 def _long_text(steps: int, rows: list[list[str]]) -> str:

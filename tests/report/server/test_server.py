@@ -15,6 +15,7 @@ from tests.synthetic import block_of, falling_loss, troubled_run
 
 from trimtab.diagnosis import diagnose
 from trimtab.journal import JournalWriter, RunDirectory
+from trimtab.report.server import http_server
 from trimtab.report.server.access import Access, is_loopback
 from trimtab.report.server.http_server import RunServer
 from trimtab.report.server.hub import Hub, find_runs
@@ -25,6 +26,7 @@ class Client:
     """Asks a server, with the headers that a browser sends."""
 
     def __init__(self, server: RunServer) -> None:
+        self.server = server
         self.port = server.access.port
         self.hub = server.hub
 
@@ -188,6 +190,16 @@ class TestLive:
             assert feed.messages_since(feed.version - 1) is not None
             stream = client.stream(f"/run/{client.id_of('bad')}/events?after=1")
             assert next(stream) == {"reload": True}
+
+
+def test_long_runs_do_not_stay_in_memory(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit, kept in ((10**9, 2), (0, 1)):
+        monkeypatch.setattr(http_server, "KEPT_BYTES", limit)
+        for client in serving(runs):
+            server: Any = client.server
+            for id, feed in list(client.hub.feeds.items())[:2]:
+                server.report_of(id, feed)
+            assert len(server._reports) == kept
 
 
 class TestRefusals:

@@ -20,7 +20,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from trimtab.core.block import Block
 from trimtab.core.errors import TrimtabError
+from trimtab.core.stored_columns import CACHE_BYTES, StoredColumns
 from trimtab.report.pages.dashboard import dashboard_page
 from trimtab.report.pages.fleet_page import fleet_page
 from trimtab.report.pages.html_text import tag
@@ -42,7 +44,10 @@ MAX_STREAMS = 512
 BEAT_SECONDS = 15.0
 """A comment is sent after this much silence, so that a browser that left is noticed."""
 
-KEPT_REPORTS = 8
+KEPT_REPORTS, KEPT_BYTES = 8, 2**27
+"""Reports that are kept, and the memory of their records, beyond that of the last one. Chosen: with
+the largest run that is read at once, the server stays below 500 MB."""
+
 FRESH_SECONDS = 30.0
 """A report is used again for this long: to judge a long run takes seconds."""
 
@@ -84,11 +89,19 @@ class RunServer(ThreadingHTTPServer):
                 held[1] == version or time.monotonic() - held[0] < FRESH_SECONDS
             )
             if held is None or not is_fresh:
+                held = None
+                self._forget()
                 held = (time.monotonic(), version, self._judge(feed.directory.root))
             self._reports[id] = held
-            while len(self._reports) > KEPT_REPORTS:
-                del self._reports[next(iter(self._reports))]
             return held[2]
+
+    def _forget(self) -> None:
+        """Make room for one more report."""
+        sizes = {id: _held_bytes(report.block) for id, (*_, report) in self._reports.items()}
+        for id in list(self._reports):
+            if len(self._reports) < KEPT_REPORTS and sum(sizes.values()) <= KEPT_BYTES:
+                break
+            del self._reports[id], sizes[id]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -242,6 +255,13 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {**_HEADERS, **(more or {})}.items():
             self.send_header(name, value)
         self.end_headers()
+
+
+def _held_bytes(block: Block) -> int:
+    """The memory of the records of a report, at most."""
+    if isinstance(block.columns, StoredColumns):
+        return CACHE_BYTES + 32 * len(block)
+    return 9 * len(block) * (len(block.columns) + 4)
 
 
 def _whole_number(query: dict[str, list[str]], name: str, last: str | None) -> int:
