@@ -34,17 +34,6 @@ def test_the_files_to_follow_exist_and_are_counted() -> None:
         assert len(names) == len(set(names)) == files_now(row)
 
 
-def test_links_between_pages_lead_somewhere() -> None:
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    broken = [
-        f"{page.name}: {target}"
-        for page in pages
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-        if not (page.parent / target).exists()
-    ]
-    assert not broken
-
-
 def tables_in(text: str) -> list[str]:
     """The lines of its tables."""
     return [line for line in text.splitlines() if line.startswith("|")]
@@ -105,27 +94,3 @@ def test_the_figures_on_scale_are_those_that_were_measured() -> None:
     paper = re.search(r"On paper, from these rates: (all statistics of 15e12 tokens.*)", results)
     assert paper
     assert " ".join(paper[1].split()) in " ".join(page.split())
-
-
-def anchors_on_github(page: Path) -> set[str]:
-    """The anchors that GitHub gives to the headings of a page."""
-    text = re.sub(r"(?ms)^```.*?^```$", "", page.read_text(encoding="utf-8"))
-    titles = re.findall(r"(?m)^#+ (.*)$", text)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
-def test_anchors_lead_somewhere_on_github_too() -> None:
-    links = [
-        (page, page if not target else page.parent / target, anchor)
-        for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-        for target, anchor in re.findall(
-            r"\]\(([^)#:]*)#([^)]+)\)", page.read_text(encoding="utf-8")
-        )
-    ]
-    assert len(links) > 20
-    broken = [
-        f"{page.name}: {target.name}#{anchor}"
-        for page, target, anchor in links
-        if target.suffix == ".md" and anchor not in anchors_on_github(target)
-    ]
-    assert not broken
