@@ -3,32 +3,17 @@
 import re
 import shlex
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 from benchmarks.matrix.cases import Case
-from benchmarks.matrix.environments import Environment, Failed, find_interpreter
+from benchmarks.matrix.environments import Environment, Failed, Package, find_interpreter
 
 ROOT = Path(__file__).parents[2]
 CORE = {"numpy", "rich", "typer"}
-STRANGERS = """
-import importlib.metadata as metadata, json, sys
-from pip._vendor.packaging.requirements import Requirement
-from pip._vendor.packaging.utils import canonicalize_name as name_of
-
-def direct(package):
-    wanted = map(Requirement, metadata.requires(package) or ())
-    return {name_of(r.name) for r in wanted if not r.marker or r.marker.evaluate({"extra": ""})}
-
-reached, next_ones = set(), direct("trimtab")
-assert next_ones == set(sys.argv[1:]), next_ones
-while next_ones:
-    reached |= next_ones
-    next_ones = set().union(*map(direct, next_ones)) - reached
-there = {name_of(one.name) for one in metadata.distributions()}
-print(", ".join(sorted(there - reached - {"trimtab", "pip", "setuptools"})))
-"""
-"""Prints what is installed and none of the given packages needs; fails for other dependencies."""
 TEST_TOOLS = ("pytest>=8.3", "pytest-timeout>=2.3", "hypothesis>=6.120", "jsonschema>=4.20")
 QUIETLY = ("-p", "no:cacheprovider", "--continue-on-collection-errors")
 SHOWN = ("torch", "numpy", "typer", "rich")
@@ -54,12 +39,12 @@ def attempt(case: Case, wheel: Path, folder: Path) -> dict[str, Any]:
             _install(case, wheel, environment)
         packages = environment.packages()
         wanted = [case.extra] if case.extra in packages else []
-        outcome["versions"] = {n: packages[n] for n in (*wanted, *SHOWN) if n in packages}
-        outcome["packages"] = len(packages) - 1  # pip itself
+        outcome["versions"] = {
+            name: packages[name].version for name in (*wanted, *SHOWN) if name in packages
+        }
+        outcome["packages"] = len(packages)
         if case.is_core_alone:
-            found = environment.run(["python", "-c", STRANGERS, *sorted(CORE)], folder).strip()
-            if found:
-                raise Failed(f"installed besides the core dependencies: {found}")
+            _check_core(packages, case.python)
         for name in case.imports:
             environment.run(["python", "-c", f"import {name}"], folder)
         for call in case.calls:
@@ -72,6 +57,25 @@ def attempt(case: Case, wheel: Path, folder: Path) -> dict[str, Any]:
         environment.remove()
         shutil.rmtree(tree)
     return outcome
+
+
+def _check_core(packages: Mapping[str, Package], python: str) -> None:
+    """Raises Failed if something is installed that the core dependencies do not need."""
+    environment = {"extra": "", "python_version": python, "python_full_version": f"{python}.0"}
+
+    def needed_by(name: str) -> set[str]:
+        wanted = packages[name].requires if name in packages else ()
+        used = [one for one in wanted if one.marker is None or one.marker.evaluate(environment)]
+        return {str(canonicalize_name(one.name)) for one in used}
+
+    reached, following = {"trimtab"}, needed_by("trimtab")
+    if following != CORE:
+        raise Failed(f"trimtab needs {', '.join(sorted(following))}")
+    while following:
+        reached |= following
+        following = set().union(*map(needed_by, following)) - reached
+    if strangers := set(packages) - reached:
+        raise Failed(f"installed besides the core dependencies: {', '.join(sorted(strangers))}")
 
 
 def _install(case: Case, wheel: Path, environment: Environment) -> None:

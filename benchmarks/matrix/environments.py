@@ -8,9 +8,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 INSTALL_SECONDS, RUN_SECONDS = 2400, 2400
 LAST_LINES = 3
+
+
+class Package(NamedTuple):
+    """An installed distribution."""
+
+    version: str
+    requires: tuple[Requirement, ...]
 
 
 class Failed(Exception):
@@ -25,7 +36,7 @@ def find_interpreter(version: str) -> Path | None:
     candidates += sorted(pyenv.glob(f"{version}.*/bin/python"))
     if sys.version_info[:2] == tuple(map(int, version.split("."))):
         candidates.insert(0, Path(sys.executable))
-    script = "import sys, ensurepip; print('%d.%d' % sys.version_info[:2])"
+    script = "import sys; print('%d.%d' % sys.version_info[:2])"
     for candidate in candidates:
         run = subprocess.run([candidate, "-c", script], capture_output=True, text=True, check=False)
         if run.returncode == 0 and run.stdout.strip() == version:
@@ -40,24 +51,37 @@ class Environment:
     folder: Path
 
     def create(self, interpreter: Path) -> None:
-        """Make it, with a current pip."""
+        """Make it, empty: the pip of this process installs into it."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run([interpreter, "-m", "venv", self.folder], check=True, capture_output=True)
-        self.pip("--upgrade", "pip>=25.1")
+        command = [str(interpreter), "-m", "venv", "--without-pip", str(self.folder)]
+        subprocess.run(command, check=True, capture_output=True)
 
     def pip(self, *arguments: str) -> None:
         """Install; raises Failed."""
-        command = ["python", "-m", "pip", "install", "--quiet", *arguments]
-        self.run(command, self.folder, seconds=INSTALL_SECONDS, has_own_home=False)
+        place = ["--python", str(self.folder / "bin" / "python")]
+        command = [sys.executable, "-m", "pip", *place, "install", "--quiet", "--no-compile"]
+        done = subprocess.run(
+            [*command, *arguments],
+            env=_variables(),
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise Failed(f"pip install {' '.join(arguments)}: {_last(done.stderr)}")
 
-    def packages(self) -> dict[str, str]:
-        """The version of each installed distribution."""
+    def packages(self) -> dict[str, Package]:
+        """Each installed distribution."""
         script = (
             "import importlib.metadata as m, json; "
-            "print(json.dumps({d.name.lower(): d.version for d in m.distributions()}))"
+            "print(json.dumps([(d.name, d.version, d.requires or []) for d in m.distributions()]))"
         )
-        packages: dict[str, str] = json.loads(self.run(["python", "-c", script], self.folder))
-        return packages
+        found = json.loads(self.run(["python", "-c", script], self.folder))
+        return {
+            canonicalize_name(name): Package(version, tuple(map(Requirement, requires)))
+            for name, version, requires in found
+        }
 
     def run(
         self,
@@ -65,23 +89,18 @@ class Environment:
         cwd: Path,
         *,
         codes: Sequence[int] = (0,),
-        seconds: int = RUN_SECONDS,
-        has_own_home: bool = True,
     ) -> str:
         """What a program of the environment prints; raises Failed for other exit codes."""
         binaries = self.folder / "bin"
         program = [str(binaries / command[0]), *command[1:]]
-        variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-        variables |= {
+        variables = _variables() | {
             "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
             "VIRTUAL_ENV": str(self.folder),
-            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "HOME": str(self.folder),  # what the tried packages keep there goes with it
             "OMP_NUM_THREADS": "1",
             "WANDB_MODE": "offline",
             "TRIMTAB_ALERT_URLS": "apprise:json://127.0.0.1:9/",
         }
-        if has_own_home:  # what the tried packages keep there goes with the environment
-            variables["HOME"] = str(self.folder)
         try:
             done = subprocess.run(
                 program,
@@ -89,19 +108,27 @@ class Environment:
                 env=variables,
                 capture_output=True,
                 text=True,
-                timeout=seconds,
+                timeout=RUN_SECONDS,
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise Failed(f"{' '.join(command)}: no end after {seconds} s") from error
+            raise Failed(f"{' '.join(command)}: no end after {RUN_SECONDS} s") from error
         with (self.folder / "printed.txt").open("a", encoding="utf-8") as log:
             log.write(f"$ {' '.join(command)}\n{done.stdout}{done.stderr}\n")
         if done.returncode not in codes:
-            lines = (done.stdout + done.stderr).strip().splitlines()
-            last = " / ".join(lines[-LAST_LINES:])
-            raise Failed(f"{' '.join(command)}: exit code {done.returncode}: {last}")
+            said = _last(done.stdout + done.stderr)
+            raise Failed(f"{' '.join(command)}: exit code {done.returncode}: {said}")
         return done.stdout
 
     def remove(self) -> None:
         """Delete it: some take gigabytes."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _variables() -> dict[str, str]:
+    """The environment variables, without those that would add packages of this process."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+def _last(text: str) -> str:
+    return " / ".join(text.strip().splitlines()[-LAST_LINES:])
