@@ -8,8 +8,11 @@ folder to measure again. Published once all of 5,000,000 steps is there.
 
 import argparse
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks.result_cache import ResultCache
 from benchmarks.results import publish, table
@@ -50,8 +53,12 @@ def _measure(folder: Path, steps: int, only: str) -> list[list[str]] | None:
     tries = commands(run, steps)
     for what, attempt in tries.items():
         if only in what or cache.has(what):
-            known.append(Cost(**cache.get(what, lambda attempt=attempt: asdict(attempt()))))
+            known.append(Cost(**cache.get(what, partial(_as_dict, attempt))))
     return [cost.row() for cost in known] if len(known) == len(tries) else None
+
+
+def _as_dict(attempt: Callable[[], Cost]) -> dict[str, Any]:
+    return asdict(attempt())
 
 
 def _long_text(steps: int, rows: list[list[str]]) -> str:
