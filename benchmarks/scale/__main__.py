@@ -8,11 +8,15 @@ folder to measure again. Published once all of 5,000,000 steps is there.
 
 import argparse
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks.result_cache import ResultCache
 from benchmarks.results import publish, table
+from benchmarks.scale import page
 from benchmarks.scale.commands import commands
 from benchmarks.scale.long_run import SIGNALS, open_long_run
 from benchmarks.scale.many_runs import RECORDS, RUNS, WATCHED_SECONDS, measure_fleet
@@ -40,6 +44,7 @@ def main() -> None:
             costs, share = measure_fleet(folder / f"fleet-{RUNS}")
             rows = [cost.row() for cost in costs]
             publish("Scale: many runs", "scripts/bench scale --only fleet", _fleet(rows, share))
+    page.write()
 
 
 def _measure(folder: Path, steps: int, only: str) -> list[list[str]] | None:
@@ -50,8 +55,12 @@ def _measure(folder: Path, steps: int, only: str) -> list[list[str]] | None:
     tries = commands(run, steps)
     for what, attempt in tries.items():
         if only in what or cache.has(what):
-            known.append(Cost(**cache.get(what, lambda attempt=attempt: asdict(attempt()))))
+            known.append(Cost(**cache.get(what, partial(_as_dict, attempt))))
     return [cost.row() for cost in known] if len(known) == len(tries) else None
+
+
+def _as_dict(attempt: Callable[[], Cost]) -> dict[str, Any]:
+    return asdict(attempt())
 
 
 def _long_text(steps: int, rows: list[list[str]]) -> str:

@@ -4,6 +4,7 @@ import sys
 
 from benchmarks.collectives import NUM_BLOCKS
 from benchmarks.results import publish, table
+from benchmarks.scale import page
 from benchmarks.wide import large, latency
 from benchmarks.wide.fake_world import measure_rank
 from benchmarks.wide.start_up import CLIENTS, STAGES, measure_start_up
@@ -21,6 +22,7 @@ def main() -> None:
     publish("Scale: a wide run", COMMAND, _steps(worlds))
     publish("Scale: start-up of many ranks", COMMAND, _start_up(worlds))
     publish("Scale: large models", COMMAND, _large())
+    page.write()
 
 
 def _steps(worlds: list[int]) -> str:

@@ -32,7 +32,7 @@ def main() -> None:
         init_method=f"file://{folder.absolute() / 'rendezvous'}",
         rank=rank,
         world_size=WORLD,
-        timeout=datetime.timedelta(seconds=60),
+        timeout=datetime.timedelta(seconds=120),
     )
     found = _train(rank, device, folder / "run")
     dist.barrier()
