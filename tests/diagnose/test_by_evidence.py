@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from tests.synthetic import Array, add_spike, block_of, diagnosis_of, falling_loss, troubled_run
 
-from trimtab.core.block import Block
+from trimtab.core.block import Block, Event
 from trimtab.core.causes import Cause, Standing
 from trimtab.core.detector import Detector, Row
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass
+from trimtab.core.probe_events import DECISION
 from trimtab.core.signals import Quality
 from trimtab.diagnose.context import RunFacts
 from trimtab.diagnose.diagnosis import Diagnosis
@@ -180,3 +181,28 @@ def test_the_quality_of_values_that_are_not_raw_is_shown() -> None:
         assert diagnosis.ranking is not None
         text = diagnosis.ranking.results["lr_jumped"].observation
         assert ("recorded as smoothed" in text) is not is_raw
+
+
+@pytest.mark.parametrize(
+    ("setting", "cause"),
+    [
+        ("eps", Cause.EPSILON_REGIME),
+        ("betas", Cause.STALE_SECOND_MOMENT),
+        ("weight_decay", Cause.WEIGHT_DECAY),
+        ("requires_grad", Cause.PARAMETERS_NOT_UPDATING),
+        ("lr", Cause.LR_DISCONTINUITY),
+    ],
+)
+def test_a_setting_that_differed_from_the_snapshot_names_the_cause(
+    setting: str, cause: Cause
+) -> None:
+    run = spiked()
+    assert first(run).cause is not cause
+    facts = {"incident": 1, "act": "restore", "hold": [setting]}
+    decision = Event(
+        kind=DECISION, tick=int(run.tick[AT + 4]), step=int(run.step[AT + 4]), facts=facts
+    )
+    found = first(dataclasses.replace(run, events=(decision,)))
+    assert found.cause is cause
+    nothing = dataclasses.replace(decision, facts={**facts, "hold": []})
+    assert first(dataclasses.replace(run, events=(nothing,))).cause is first(run).cause

@@ -1,7 +1,8 @@
 """What the answers of experiments say about causes, and which experiment to make next.
 
 The shares are by construction of each experiment, not fitted: a replay of the same bits cannot come
-from outside of batch, state and code, whatever the lab measures.
+from outside of batch, state and code, whatever the lab measures. So are those of settings that
+differed from a snapshot's: they are compared, not measured.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,6 +17,11 @@ NEARLY_ALWAYS, OFTEN, SELDOM, RARELY, NEARLY_NEVER = 0.97, 0.6, 0.15, 0.05, 0.00
 _EXACT = {"again", "first-nonfinite", "fp32"}
 """Experiments that compare bits, or find the operation itself. A false answer needs state that the
 loop hides from the guard; the others compare with noise, and may be wrong by chance."""
+
+_BY_COMPARISON = {
+    *("epsilon_changed", "betas_changed", "decay_changed", "frozen_by_setting", "rate_changed")
+}
+"""Observations on settings: as exact."""
 
 _BATCHES = {
     Cause.HARD_BATCH: NEARLY_ALWAYS,
@@ -42,6 +48,11 @@ _YES: Mapping[str, Mapping[Cause, float]] = {
         Cause.LOGIC_NAN: SELDOM,
     },
     "batch_at_fault": _BATCHES,
+    "epsilon_changed": {Cause.EPSILON_REGIME: NEARLY_ALWAYS},
+    "betas_changed": {Cause.STALE_SECOND_MOMENT: NEARLY_ALWAYS},
+    "decay_changed": {Cause.WEIGHT_DECAY: NEARLY_ALWAYS},
+    "frozen_by_setting": {Cause.PARAMETERS_NOT_UPDATING: NEARLY_ALWAYS},
+    "rate_changed": {Cause.LR_DISCONTINUITY: NEARLY_ALWAYS, Cause.WRONG_SCHEDULE: NEARLY_ALWAYS},
     "state_at_fault": {
         cause: OFTEN if cause not in _BATCHES else RARELY
         for cause in Cause
@@ -87,7 +98,7 @@ class Proposal:
 def experiment_weights() -> Weights:
     """The fitted weights, with those of the experiments."""
     fitted = lab_weights()
-    exact = {seen for name in _EXACT for seen in OBSERVED_BY[name]}
+    exact = {seen for name in _EXACT for seen in OBSERVED_BY[name]} | _BY_COMPARISON
     shares = {
         name: {
             cause: said.get(cause, NEARLY_NEVER if name in exact else RARELY)

@@ -132,6 +132,10 @@ def _prior(cause: Cause | None) -> float:
     return HARDWARE_PRIOR if cause in _HARDWARE else 1.0
 
 
+_BY_THE_RUN = ("experiment ", "settings ")
+"""How what only a recovering run finds out is called (`SIGNAL_OF`)."""
+
+
 def _decides(
     candidates: list[Candidate], results: Mapping[str, CheckResult], weights: Weights
 ) -> str | None:
@@ -142,7 +146,7 @@ def _decides(
         name: weights.separation(name, first, second)
         for name, result in results.items()
         # A log cannot make an experiment; a run proposes its own (`experiments.py`).
-        if result.outcome is Outcome.NOT_RECORDED and not result.signal.startswith("experiment ")
+        if result.outcome is Outcome.NOT_RECORDED and not result.signal.startswith(_BY_THE_RUN)
     }
     best = max(missing, key=lambda name: missing[name], default=None)
     return best if best is not None and missing[best] >= _MIN_SEPARATION else None

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.findings import Symptom
+from trimtab.core.probe_events import DECISION
 from trimtab.core.signals import (
     ACTIVATION_RMS,
     ADAM_M_NORM,
@@ -29,7 +30,7 @@ from trimtab.core.signals import (
 )
 from trimtab.diagnose.context import IncidentContext
 from trimtab.diagnose.evidence import spike
-from trimtab.diagnose.evidence.answers import answers_about
+from trimtab.diagnose.evidence.answers import NEAR_STEPS, answers_about
 from trimtab.diagnose.evidence.check import (
     CheckResult,
     Outcome,
@@ -147,6 +148,17 @@ def _answer(experiment: str) -> Callable[[IncidentContext], Mapping[str, Any] | 
     return lambda context: answers_about(context.incident, context.block).get(experiment)
 
 
+def _held_settings(context: IncidentContext) -> tuple[str, ...] | None:
+    """What a decision about this incident held at the value of a snapshot; None if nothing."""
+    first, last = context.incident.onset.step, context.incident.last.step + NEAR_STEPS
+    for event in reversed(context.block.events):
+        held = event.facts.get("hold")
+        is_decision = event.kind == DECISION and first <= event.step <= last
+        if is_decision and isinstance(held, list | tuple) and held:
+            return tuple(map(str, held))
+    return None
+
+
 EXPERIMENTS = ("again", "first-nonfinite", "fp32", "half", "earlier", "next")
 """The experiments whose answers are observations, as the parameter `NAME_answer`."""
 
@@ -162,6 +174,7 @@ INPUTS: Mapping[str, Callable[[IncidentContext], Any]] = {
     "onset_row": lambda context: context.onset_row,
     "onset_step": lambda context: context.incident.onset.step,
     "context": lambda context: context,
+    "held_settings": _held_settings,
     **{f"{name.replace('-', '_')}_answer": _answer(name) for name in EXPERIMENTS},
 }
 """Inputs other than single signals, by the name of the parameter."""
@@ -175,6 +188,7 @@ SIGNAL_OF: Mapping[str, str] = {
     "resumed": "events",
     "onset_row": "step",
     "context": LOSS,
+    "held_settings": "settings that differed",
     **{f"{name.replace('-', '_')}_answer": f"experiment {name}" for name in EXPERIMENTS},
 }
 """What such an input is called in a report."""

@@ -4,7 +4,7 @@ loss        loss and gradient norm          data        batches, tokens, resumes
 nonfinite   NaN and infinity: which first
 schedule    learning rate, place in the run  machine    precision, time, ranks
 optimizer   moments and updates             weights     weights, activations, logits
-experiments steps that were done again
+experiments steps that were done again       settings    what differed from the snapshot
 """
 
 from trimtab.diagnose.evidence.observation import Observation
@@ -16,6 +16,7 @@ from trimtab.diagnose.evidence.observations import (
     nonfinite,
     optimizer,
     schedule,
+    settings,
     weights,
 )
 
@@ -30,9 +31,12 @@ OBSERVATIONS: dict[str, Observation] = {
 """Every observation on records, by its id; their weights are fitted in the lab."""
 
 BY_EXPERIMENT: dict[str, Observation] = {
-    item.id: item for item in vars(experiments).values() if isinstance(item, Observation)
+    item.id: item
+    for module in (experiments, settings)
+    for item in vars(module).values()
+    if isinstance(item, Observation)
 }
-"""Every observation by experiment; what they say about causes is by construction."""
+"""Every observation by experiment or comparison; what they say about causes is by construction."""
 
 ALL_OBSERVATIONS = OBSERVATIONS | BY_EXPERIMENT
 """Both, for a ranking and its report."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from trimtab.core.builder import Record
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.ladder_config import LadderConfig
+from trimtab.core.probe_events import DECISION
 from trimtab.journal.exit_request import supervisor_folder
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide import evidence
@@ -341,7 +342,8 @@ class Controller:
             "act": decision.act.value,
             "cost": cost if math.isfinite(cost) else None,
             "reason": decision.reason,
+            "hold": list(dict.fromkeys(part.option for part in decision.chosen.holds)),
         }
-        self._recorder.event("decision", situation.step, facts)
+        self._recorder.event(DECISION, situation.step, facts)
         if decision.act not in (Act.WAIT, Act.PROBE):
             log.warning("trimtab: %s: %s", decision.act.value, decision.reason)
