@@ -1,6 +1,8 @@
 """The tutorial prints what its commands print, and its two configs are one fix apart."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -62,6 +64,20 @@ def test_the_last_losses_are_those_of_the_logs() -> None:
         block = read_log(FOLDER / name).block
         ends.append(f"{block.column('loss').values[-50:].mean():.3f}")
     assert f"the last 50 steps is {ends[0]}, and {ends[1]} after the fix" in " ".join(PAGE.split())
+
+
+def test_the_script_trains_and_its_rate_restarts(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    config = (FOLDER / "train.toml").read_text()
+    short = config.replace("steps = 1200", "steps = 6").replace("steps = 100", "steps = 2")
+    (tmp_path / "train.toml").write_text(short)
+    command = [sys.executable, str(FOLDER / "train.py"), "train.toml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    (tmp_path / "train.csv").write_text(done.stdout)
+    block = read_log(tmp_path / "train.csv").block
+    rates = block.column("lr").values
+    assert (rates[3:] > rates[2:-1]).sum() == 1  # after the warm-up
+    assert block.column("loss").values[0] == pytest.approx(5.71, abs=0.3)  # as in the log
 
 
 def test_the_dots_stand_for_any_lines_and_nothing_else_does() -> None:
