@@ -93,7 +93,7 @@ PURE = (
     Case(
         name="oldest dependencies",
         extra="parquet",
-        pins=("numpy==1.26.0", "rich==13.7.0", "typer==0.15.0", "pyarrow==16.0.0"),
+        pins=("numpy==1.26.0", "rich==13.7.0", "typer==0.16.0", "pyarrow==16.0.0"),
         tests=PURE_TESTS,
     ),
 )
