@@ -34,9 +34,11 @@ def main() -> None:
     outcomes = {case.name: cache.get(case.name, dict) for case in CASES if cache.has(case.name)}
     rows = [_row(case, outcomes[case.name]) for case in CASES if case.name in outcomes]
     good = sum(outcome["did_run"] and not outcome["problem"] for outcome in outcomes.values())
+    rest = [case.name for case in CASES if case.name not in outcomes]
     body = (
         f"{wheel.name} in a clean virtual environment each; {good} of {len(CASES)} cases passed, "
-        f"{len(CASES) - len(rows)} were not tried.\n\n{table(HEADER, rows)}"
+        f"{len(rest)} were not tried{': ' if rest else ''}{'; '.join(rest)}.\n\n"
+        f"{table(HEADER, rows)}"
     )
     publish("Support matrix", "scripts/bench matrix", body)
     sys.exit(good < len(CASES))

@@ -6,7 +6,7 @@ NEWEST_TESTED_TORCH, OLDEST_TORCH = "2.13.0", "2.6.0"
 PYTHONS = ("3.11", "3.12", "3.13")
 
 LOG = "examples/run.csv"
-OLD_RUN = "tests/journal/fixtures/v0.1"
+FINISHED_RUN = "tests/old_runs/0.1-last"  # `ship` would wait for the end of a run that has none
 PURE_TESTS = ("tests/core", "tests/journal", "tests/readers", "tests/cli/test_commands.py")
 LIVE_TESTS = (
     "tests/live/test_guard.py",
@@ -93,7 +93,7 @@ PURE = (
     Case(
         name="oldest dependencies",
         extra="parquet",
-        pins=("numpy==1.26.0", "rich==13.7.0", "typer==0.15.0", "pyarrow==16.0.0"),
+        pins=("numpy==1.26.0", "rich==13.7.0", "typer==0.16.0", "pyarrow==16.0.0"),
         tests=PURE_TESTS,
     ),
 )
@@ -117,10 +117,10 @@ EXTRAS = (
         WRITE_TOKENS,
         Call("trimtab corpus scan tokens.bin --out stats --ray local"),
     ),
-    _extra("wandb", "wandb", Call(f"trimtab ship {OLD_RUN} --to wandb")),
-    _extra("trackio", "trackio", Call(f"trimtab ship {OLD_RUN} --to trackio")),
+    _extra("wandb", "wandb", Call(f"trimtab ship {FINISHED_RUN} --to wandb")),
+    _extra("trackio", "trackio", Call(f"trimtab ship {FINISHED_RUN} --to trackio")),
     # Nothing listens at the address: that every message is reported as not sent is what is tried.
-    _extra("apprise", "apprise", Call(f"trimtab ship {OLD_RUN} --to alerts", (0, 1))),
+    _extra("apprise", "apprise", Call(f"trimtab ship {FINISHED_RUN} --to alerts", (0, 1))),
     _extra("torch", "torch", Call("python examples/plain_loop.py"), torch=NEWEST_TESTED_TORCH),
     _extra(
         "lab",
