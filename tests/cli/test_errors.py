@@ -49,7 +49,7 @@ WITH_TORCH = [
     ("preflight x", 2, "'x' is not module:function", "such as train:setup"),
     ("preflight absent_module:f", 2, "no module 'absent_module'", "run the command in its folder"),
     ("preflight json:absent", 2, "'json' has no function 'absent'", "give module:function"),
-    ("preflight json:dumps", 2, "raised TypeError", "call it by itself"),
+    ("preflight json:dumps", 2, "cannot be called without arguments", "give a function that can"),
     ("preflight json:dumps --svg x.svg", 2, "--svg needs --widths", "for example --widths"),
 ]
 

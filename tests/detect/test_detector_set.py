@@ -86,7 +86,9 @@ def test_a_detector_needs_nothing_but_update() -> None:
 
 
 def test_the_detector_of_the_docs_finds_what_it_says() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "detection.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "detector.md").read_text(
+        encoding="utf-8"
+    )
     names: dict[str, Any] = {}
     exec(page.split("```python\n")[1].split("```")[0], names)
     loss = np.where(np.arange(200) < 150, 3.0, 30.0)

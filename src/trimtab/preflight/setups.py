@@ -48,7 +48,9 @@ def call_setup(make: Callable[..., Any], *arguments: int) -> Any:
         inspect.signature(make).bind(*arguments)
     except TypeError:
         how = "called with the width, as with --widths" if arguments else "called without arguments"
-        raise ConfigError(f"{name}{inspect.signature(make)} cannot be {how}") from None
+        raise ConfigError(
+            f"{name}{inspect.signature(make)} cannot be {how}; give a function that can"
+        ) from None
     except ValueError:  # a callable without a signature
         pass
     try:

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from trimtab.cli.exit_codes import ExitCode
+from trimtab.cli.json_output import AsJson, print_json
 
 
 def selftest(
@@ -12,7 +13,7 @@ def selftest(
         str | None,
         typer.Option(help="cpu, cuda, cuda:1, ...", show_default="the GPU if there is one"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check on this machine that a guard changes no bit, reads nothing, and protects.
 
@@ -22,8 +23,6 @@ def selftest(
     Exit code: 0 no check failed, 1 some failed, 2 usage error, 3 torch is missing.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
-    import json
-
     from trimtab.cli import output
     from trimtab.report.escaping import printable
 
@@ -43,7 +42,7 @@ def selftest(
 
         found = run_selftest(device, show)
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2))
+        print_json("selftest", found.to_dict())
     else:
         typer.echo(printable(found.summary()))
     raise typer.Exit(ExitCode.CLEAN if found.has_passed else ExitCode.FINDINGS)

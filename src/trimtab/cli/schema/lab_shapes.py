@@ -1,4 +1,4 @@
-"""What `corpus`, `lab`, `demo` and the commands about live runs print with `--json`."""
+"""What `corpus`, `lab`, `demo`, `selftest` and the commands about live runs print with `--json`."""
 
 from typing import Any, NotRequired, TypedDict
 
@@ -32,6 +32,26 @@ class AnsweredProposal(TypedDict):
     run: str
     approved: bool
     proposal: Proposal
+
+
+class SelftestCheck(TypedDict):
+    """One promise, checked."""
+
+    name: str
+    outcome: str
+    reason: str
+    seconds: float
+
+
+class Selftest(TypedDict):
+    """`trimtab selftest`: whether the guard keeps its promises on this machine."""
+
+    device: str
+    device_name: str
+    torch: str
+    trimtab: str
+    passed: bool
+    checks: list[SelftestCheck]
 
 
 class ProposedExperiment(TypedDict):

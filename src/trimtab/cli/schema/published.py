@@ -28,6 +28,7 @@ PRINTED_BY: dict[str, Any] = {
     "decline": lab.AnsweredProposal,
     "probe": lab.PlannedReplay,
     "ship": lab.ShippedRun,
+    "selftest": lab.Selftest,
     "demo": lab.Demo,
     "corpus scan": lab.ScannedCorpus | lab.ScannedShard,
     "corpus merge": lab.ScannedCorpus,
