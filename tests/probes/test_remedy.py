@@ -29,7 +29,7 @@ def test_a_remedy_is_tried_and_then_carried_out(
 
 
 def flipped_on_a_rank(layout: str, folder: Path, rank: int) -> None:
-    test_controller.STEPS = 165  # in this process alone; orders take their time between ranks
+    test_controller.STEPS = 195  # in this process alone; orders take their time between ranks
     clean = Loop(wrap=partial(wrap, layout), rank=rank).train(folder / "clean")
     loop = Loop(partial(flip_on_one_rank, rank), partial(wrap, layout), rank)
     loop.train(folder / "run", **{"probes.enabled": True, "probes.max_steps": 40})

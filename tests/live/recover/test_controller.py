@@ -20,8 +20,9 @@ from trimtab.journal.exit_request import ExitRequest
 from trimtab.live.guard import Guard
 from trimtab.policy.ladder.decision_log import recompute
 
-STEPS = 142
-ONSET = 120
+STEPS = 172
+ONSET = 150
+"""Detectors of jumps have their 64 measurements by then, one every second step."""
 BATCHES = batches(400, size=16)
 
 
