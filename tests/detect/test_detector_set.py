@@ -91,13 +91,13 @@ def test_the_detector_of_the_docs_finds_what_it_says() -> None:
     )
     names: dict[str, Any] = {}
     exec(page.split("```python\n")[1].split("```")[0], names)
-    loss = np.where(np.arange(200) < 150, 3.0, 30.0)
+    reward = np.where(np.arange(200) < 150, 3.0, 0.3)
     for size in (1, 200):
-        detectors = detector_set(names["HighLoss"]())
-        findings = [
-            item for piece in block(200, loss=loss).cut(size) for item in detectors.update(piece)
-        ]
-        assert [item.step for item in findings if item.detector == "high-loss"] == [152]
+        detectors = detector_set(names["RewardCollapse"]())
+        pieces = block(200, reward=reward).cut(size)
+        findings = [item for piece in pieces for item in detectors.update(piece)]
+        found = [item.step for item in findings if item.detector == "reward-collapse"]
+        assert found == list(range(150, 200))
         assert not detectors.failures
 
 
