@@ -87,7 +87,7 @@ def test_a_plug_in_that_is_broken_is_a_usage_error(
 
 
 def test_a_name_that_is_none_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="known: mlflow, wandb, tensorboard"):
+    with pytest.raises(ConfigError, match="choose from mlflow, wandb, tensorboard"):
         find_sink("mlflwo")
     assert "alerts" in OWN_SINKS
 
