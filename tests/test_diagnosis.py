@@ -177,7 +177,7 @@ def test_a_plugin_shows_in_the_terminal_the_json_and_the_postmortem(
     assert "at-200 (at200-package 1.2)" in postmortem.read_text()
 
 
-@pytest.mark.parametrize("page", ["extending", "settings"])
+@pytest.mark.parametrize("page", ["howto/detector", "settings"])
 def test_the_code_in_the_docs_runs(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     root = Path(__file__).parents[1]
     monkeypatch.chdir(root / "examples")

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,7 +33,8 @@ def flipped_on_a_rank(layout: str, folder: Path, rank: int) -> None:
     test_controller.STEPS = 195  # in this process alone; orders take their time between ranks
     clean = Loop(wrap=partial(wrap, layout), rank=rank).train(folder / "clean")
     loop = Loop(partial(flip_on_one_rank, rank), partial(wrap, layout), rank)
-    loop.train(folder / "run", **{"probes.enabled": True, "probes.max_steps": 40})
+    settings: dict[str, Any] = {"probes.enabled": True, "probes.max_steps": 80}
+    loop.train(folder / "run", **settings)
     assert loop.losses == clean.losses
     for one, other in zip(clean.model.parameters(), loop.model.parameters(), strict=True):
         mine, theirs = (t.to_local() if hasattr(t, "to_local") else t for t in (one, other))

@@ -54,7 +54,7 @@ def test_no_host_read_and_few_operations_with_adamw(
     extra = (protected.total() - bare.total()) / STEPS
     assert 0 < extra <= 64, protected - bare  # with all that observing needs
     observed = count(tmp_path, optim.AdamW, mode="observe", fused=True)
-    assert 0 < (protected.total() - observed.total()) / STEPS <= 40
+    assert 0 < (protected.total() - observed.total()) / STEPS <= 41
 
 
 def test_one_host_read_with_an_optimizer_that_reads_no_flag(tmp_path: Path) -> None:
