@@ -180,3 +180,12 @@ def test_a_multiple_of_the_loss_of_all_known_batches_is_noted() -> None:
     assert not evidence.multiple_note(trained, [2.0, 9.0, 4.0, 3.0])  # broken weights
     assert not evidence.multiple_note(trained, [math.nan] * 4)
     assert not evidence.multiple_note([], [])
+
+
+def test_the_loss_of_a_discarded_step_says_nothing_about_the_weights() -> None:
+    bad = Record(step=65, tick=65, data_position=130, signals={"loss": math.nan, "discarded": 1.0})
+    fine = Record(step=66, tick=66, data_position=132, signals={"loss": 3.0})
+    assert evidence.loss_excess([*records(USUAL), bad], onset=63) is None
+    found = evidence.loss_excess([*records(USUAL), bad, fine], onset=63)
+    assert found is not None
+    assert abs(found[0]) < 0.2

@@ -131,10 +131,15 @@ def oddity(records: Sequence[Record], onset: int) -> BatchOddity:
 
 
 def loss_excess(records: Sequence[Record], onset: int) -> tuple[float, float] | None:
-    """Mean loss of the last records minus the usual one, and its deviation."""
+    """Mean loss of the last records minus the usual one, and its deviation.
+
+    A step that was discarded has not reached the weights: its loss says nothing about them.
+    """
     usual = usual_loss(records, onset)
     since = [
-        r.signals[signals.LOSS] for r in records if r.step > onset and signals.LOSS in r.signals
+        r.signals[signals.LOSS]
+        for r in records
+        if r.step > onset and signals.LOSS in r.signals and r.signals.get(signals.DISCARDED) != 1.0
     ]
     if usual is None or not since:
         return None
