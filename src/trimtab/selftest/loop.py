@@ -93,7 +93,7 @@ class Training:
         spoil_loss: bool = False,
         after_backward: Callable[[], None] = lambda: None,
     ) -> None:
-        """One step of a plain loop; `guard` is told of the loss if there is one."""
+        """One step of a plain loop; `guard` records the loss if there is one."""
         batch = batch.to(self.device)
         with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
             loss = (self.model(batch).float() - batch.flip(0)).square().mean()
