@@ -8,7 +8,9 @@ from tests.synthetic import Array, block_of, falling_loss, incident_of
 
 from trimtab.core.block import Event
 from trimtab.core.config import TextbookConfig
+from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass, Moment
+from trimtab.core.rollbacks import ROLLBACK
 from trimtab.diagnose.context import IncidentContext, RunFacts
 from trimtab.diagnose.evidence.check import Outcome
 from trimtab.diagnose.evidence.observations import OBSERVATIONS
@@ -210,6 +212,56 @@ def test_bursts_that_come_and_go_are_told_from_one_that_stays() -> None:
 def test_the_number_of_ranks_is_a_fact_of_the_run(ranks: int | None, outcome: Outcome) -> None:
     facts = RunFacts.from_manifest({"world": ranks})
     assert OBSERVATIONS["several_ranks"](context({}, facts)).outcome is outcome
+
+
+def short(values: Array, records: int, *findings: Finding) -> IncidentContext:
+    """The run ends, or was rolled back, some records after the onset."""
+    made = context({"param_norm/norm": values})
+    incident = dataclasses.replace(made.incident, findings=findings)
+    return dataclasses.replace(made, block=made.block[: AT + records], incident=incident)
+
+
+def test_a_growth_is_seen_in_three_records_if_they_move_faster_than_any_before() -> None:
+    look = OBSERVATIONS["gains_grow"]
+    healthy = 9 * np.exp(np.cumsum(1e-4 * np.random.default_rng(4).random(LENGTH)))
+    fast = healthy * growing(1, 0.008)
+    assert look(short(fast, 3)).outcome is YES
+    assert look(short(fast, 2)).outcome is MISSING
+    assert look(short(healthy, 3)).outcome is MISSING
+    assert look(context({"param_norm/norm": healthy})).outcome is NO
+
+
+def test_a_trend_that_began_before_the_onset_is_known_from_its_finding() -> None:
+    norm = 9 * np.exp(0.008 * np.arange(LENGTH))
+    assert OBSERVATIONS["gains_grow"](context({"param_norm/norm": norm})).outcome is NO
+    drift = Finding(
+        detector="norm-trend",
+        symptom=Symptom.NORM_DRIFT,
+        severity=Severity.ALARM,
+        signal="param_norm/norm",
+        step=AT + 1,
+        tick=AT,
+        value=9.0,
+        facts={"growth": 2.0, "least_before": 0.1, "most_before": 0.4},
+    )
+    seen = {
+        id: OBSERVATIONS[id](short(norm, 30, drift)).outcome
+        for id in ("gains_grow", "weights_grow", "attention_grows")
+    }
+    assert seen == {"gains_grow": YES, "weights_grow": YES, "attention_grows": NO}
+    shrinks = dataclasses.replace(drift, facts={**drift.facts, "growth": -2.0})
+    assert OBSERVATIONS["gains_grow"](short(norm, 30, shrinks)).outcome is NO
+
+
+def test_a_rollback_of_trimtab_is_no_resume() -> None:
+    made = context({})
+    attempt = (np.arange(LENGTH) >= AT - 5).astype(np.int64)
+    rollback = Event(kind=ROLLBACK, tick=AT - 5, step=AT - 5, facts={"to": AT - 5})
+    restarted = dataclasses.replace(made.block, attempt=attempt)
+    rolled_back = dataclasses.replace(restarted, events=(rollback,))
+    look = OBSERVATIONS["resumes"]
+    assert look(dataclasses.replace(made, block=restarted)).outcome is YES
+    assert look(dataclasses.replace(made, block=rolled_back)).outcome is NO
 
 
 def test_the_ids_and_statements_of_observations_are_their_own() -> None:

@@ -232,15 +232,45 @@ def ranked(**answers: Outcome) -> Ranking:
     return rank(results, experiment_weights())
 
 
+def proposed_for(
+    ranking: Ranking, *, is_nonfinite: bool = False, is_state_nonfinite: bool = False
+) -> str | None:
+    proposal = propose(
+        ranking,
+        is_nonfinite=is_nonfinite,
+        is_state_nonfinite=is_state_nonfinite,
+        is_half_precision=False,
+        made=(),
+    )
+    return None if proposal is None else proposal.experiment
+
+
 def test_the_experiment_that_separates_the_first_two_causes_is_proposed() -> None:
     ranking = ranked(gradient_huge=Outcome.YES)
-    proposed = propose(ranking, is_nonfinite=False, is_half_precision=False, made=())
-    assert proposed is not None
-    assert proposed.experiment == "again"
+    proposed = proposed_for(ranking)
+    assert proposed == "again"
     assert ranking.first.cause is Cause.BAD_DEVICE
-    nonfinite = propose(ranking, is_nonfinite=True, is_half_precision=False, made=())
-    assert nonfinite is not None
-    assert nonfinite.experiment == "first-nonfinite"
+    assert proposed_for(ranking, is_nonfinite=True) == "first-nonfinite"
+
+
+def test_a_replay_shows_where_weights_that_are_not_finite_come_from() -> None:
+    ranking = ranked(early=Outcome.YES, gradient_fell=Outcome.YES)
+    assert ranking.first.cause not in HARDWARE
+    assert proposed_for(ranking, is_state_nonfinite=True) == "again"
+
+
+def test_a_step_that_is_finite_when_it_is_done_again_speaks_for_the_hardware() -> None:
+    nonfinite = {"loss_nonfinite": Outcome.YES, "state_nonfinite_first": Outcome.NO}
+    before = ranked(**nonfinite, operation_not_finite=Outcome.NO)
+    after = ranked(**nonfinite, operation_not_finite=Outcome.NO, finite_again=Outcome.YES)
+    assert before.first.cause not in HARDWARE
+    assert after.first.cause in HARDWARE
+
+
+def test_an_exact_answer_outweighs_that_something_unknown_may_fit() -> None:
+    against = {"loss_nonfinite": Outcome.YES, "state_nonfinite_first": Outcome.NO}
+    ranking = ranked(**against, gradient_nonfinite_first=Outcome.NO, replay_differs=Outcome.YES)
+    assert ranking.first.cause in HARDWARE
 
 
 def test_an_answer_is_evidence_like_any_other() -> None:

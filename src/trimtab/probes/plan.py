@@ -115,6 +115,7 @@ def _proposal(found: IncidentReport, made: set[str]) -> Proposal | None:
     return propose(
         ranking,
         is_nonfinite=bool(yes & {"loss_nonfinite", "gradient_nonfinite_first"}),
+        is_state_nonfinite="state_nonfinite_first" in yes,
         is_half_precision="half_precision" in yes,
         made=made,
     )

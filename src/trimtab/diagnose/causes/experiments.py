@@ -31,12 +31,11 @@ _BATCHES = {
     Cause.LOGIC_NAN: OFTEN,
 }
 
+HARDWARE = (Cause.BIT_FLIP, Cause.BAD_DEVICE, Cause.REPLICAS_OUT_OF_SYNC)
+
 _YES: Mapping[str, Mapping[Cause, float]] = {
-    "replay_differs": {
-        Cause.BIT_FLIP: NEARLY_ALWAYS,
-        Cause.BAD_DEVICE: NEARLY_ALWAYS,
-        Cause.REPLICAS_OUT_OF_SYNC: NEARLY_ALWAYS,
-    },
+    "replay_differs": dict.fromkeys(HARDWARE, NEARLY_ALWAYS),
+    "finite_again": dict.fromkeys(HARDWARE, NEARLY_ALWAYS),
     "replays_disagree": {Cause.BAD_DEVICE: OFTEN},
     "operation_not_finite": {Cause.LOGIC_NAN: NEARLY_ALWAYS, Cause.FP16_OVERFLOW: NEARLY_ALWAYS},
     "logic_not_finite": {Cause.LOGIC_NAN: NEARLY_ALWAYS},
@@ -61,11 +60,9 @@ _YES: Mapping[str, Mapping[Cause, float]] = {
 }
 """How often the answer is yes, for the causes for which that is not nearly never."""
 
-HARDWARE = (Cause.BIT_FLIP, Cause.BAD_DEVICE, Cause.REPLICAS_OUT_OF_SYNC)
-
 OBSERVED_BY: Mapping[str, tuple[str, ...]] = {
     "again": ("replay_differs", "replays_disagree"),
-    "first-nonfinite": ("operation_not_finite", "logic_not_finite"),
+    "first-nonfinite": ("operation_not_finite", "logic_not_finite", "finite_again"),
     "fp32": ("finite_in_fp32",),
     "half": ("sequences_at_fault",),
     "earlier": ("batch_at_fault",),
@@ -108,23 +105,39 @@ def experiment_weights() -> Weights:
     }
     return Weights(
         shares={**fitted.shares, **shares},
+        unknown=dict.fromkeys(exact, RARELY),
         temperature=fitted.temperature,
         provenance=fitted.provenance,
     )
 
 
 def propose(
-    ranking: Ranking, *, is_nonfinite: bool, is_half_precision: bool, made: Collection[str]
+    ranking: Ranking,
+    *,
+    is_nonfinite: bool,
+    is_state_nonfinite: bool,
+    is_half_precision: bool,
+    made: Collection[str],
 ) -> Proposal | None:
     """The experiment that separates the first two causes best for its cost.
 
-    Where a value is not finite, the operation is worth knowing whatever the cause; where the cause
-    is the batch, its sequences are.
+    Args:
+        ranking: The causes.
+        is_nonfinite: Whether the loss or the gradient norm is not finite: the operation is worth
+            knowing whatever the cause.
+        is_state_nonfinite: Whether weights or moments are not finite: so is whether a replay makes
+            them so.
+        is_half_precision: Whether the same in fp32 says something.
+        made: The experiments that were made.
+
+    Where the cause is the batch, its sequences are worth knowing, too.
     """
     first = ranking.first.cause
     second = ranking.candidates[1].cause if len(ranking.candidates) > 1 else None
     if is_nonfinite and "first-nonfinite" not in made:
         return Proposal(experiment="first-nonfinite", reason="the first operation is not known")
+    if is_state_nonfinite and not is_nonfinite and "again" not in made:
+        return _REPLAY
     weights = experiment_weights()
     gains = {
         name: max(weights.separation(seen, first, second) for seen in observed) / PASSES[name]
@@ -139,7 +152,10 @@ def propose(
         between = " and ".join("something else" if c is None else c.id for c in (first, second))
         return Proposal(experiment=best, reason=f"it separates {between}")
     if first in HARDWARE and "again" not in made:
-        return Proposal(experiment="again", reason="a replay shows whether it is the hardware")
+        return _REPLAY
     if first in (Cause.RARE_TOKENS, Cause.HARD_BATCH) and "half" not in made and not is_nonfinite:
         return Proposal(experiment="half", reason="the sequences are not known")
     return None
+
+
+_REPLAY = Proposal(experiment="again", reason="a replay shows whether it is the hardware")

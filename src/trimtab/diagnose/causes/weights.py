@@ -7,7 +7,7 @@ logarithm of how much more often it is given for that cause than on average over
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -25,6 +25,9 @@ class Weights:
     """By observation and cause: the share of incidents in which the answer is yes, smoothed."""
     temperature: float
     """Scores are divided by it: observations are not independent, so their sum is too certain."""
+    unknown: Mapping[str, float] = field(default_factory=dict)
+    """By observation: the share of yes if nothing known fits; where it is not given, the mean over
+    the causes."""
     provenance: Mapping[str, Any]
     """The command that wrote it, the seeds, the date."""
 
@@ -34,15 +37,12 @@ class Weights:
         return tuple(next(iter(self.shares.values())))
 
     def weight(self, observation: str, cause: Cause | None, *, yes: bool) -> float:
-        """What an answer says about a cause: over 0 speaks for it, under 0 against it.
-
-        Without a cause, that is if nothing known fits, each answer is as likely as on average.
-        """
+        """What an answer says about a cause: over 0 speaks for it, under 0 against it."""
         shares = self.shares.get(observation)
-        if shares is None or cause is None:
+        if shares is None:
             return 0.0
         mean = sum(shares.values()) / len(shares)
-        share = shares[cause]
+        share = self.unknown.get(observation, mean) if cause is None else shares[cause]
         return math.log(share / mean) if yes else math.log((1 - share) / (1 - mean))
 
     def separation(self, observation: str, first: Cause | None, second: Cause | None) -> float:
@@ -51,7 +51,8 @@ class Weights:
         if shares is None:
             return 0.0
         mean = sum(shares.values()) / len(shares)
-        p, q = (mean if cause is None else shares[cause] for cause in (first, second))
+        without = self.unknown.get(observation, mean)
+        p, q = (without if cause is None else shares[cause] for cause in (first, second))
         return (p - q) * (math.log(p / q) - math.log((1 - p) / (1 - q)))
 
     def to_dict(self) -> dict[str, Any]:

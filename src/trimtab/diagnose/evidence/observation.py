@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.core.findings import Symptom
+from trimtab.core.findings import Finding, Symptom
 from trimtab.core.probe_events import DECISION
 from trimtab.core.signals import (
     ACTIVATION_RMS,
@@ -148,6 +148,12 @@ def _answer(experiment: str) -> Callable[[IncidentContext], Mapping[str, Any] | 
     return lambda context: answers_about(context.incident, context.block).get(experiment)
 
 
+def _norm_drifts(context: IncidentContext) -> tuple[Finding, ...]:
+    """The findings of weight norms whose growth has changed."""
+    findings = context.incident.findings
+    return tuple(f for f in findings if f.symptom == Symptom.NORM_DRIFT and "growth" in f.facts)
+
+
 def _held_settings(context: IncidentContext) -> tuple[str, ...] | None:
     """What a decision about this incident held at the value of a snapshot; None if nothing."""
     first, last = context.incident.onset.step, context.incident.last.step + NEAR_STEPS
@@ -164,6 +170,7 @@ EXPERIMENTS = ("again", "first-nonfinite", "fp32", "half", "earlier", "next")
 
 INPUTS: Mapping[str, Callable[[IncidentContext], Any]] = {
     "param_norms": _views(f"{PARAM_NORM}/"),
+    "norm_drifts": _norm_drifts,
     "update_norms": _views(f"{UPDATE_NORM}/"),
     "m_norms": _views(ADAM_M_NORM),
     "v_norms": _views(ADAM_V_NORM),

@@ -13,6 +13,10 @@ their first signal within 8 steps of each other and show their outcome within 64
 MIN_BEFORE = 8
 """With fewer records before the onset, nothing is known about what is usual."""
 
+MIN_MOVING = 3
+"""Records after the onset that can show a growth: two changes in a row are the two largest of 34 by
+chance once in 561 times."""
+
 _NORMAL = 1.4826
 """Turns a median absolute deviation into a standard deviation."""
 
@@ -66,14 +70,25 @@ class SignalView:
         return (float(self.after[0] - self.before[-1]) - usual) / deviation(changes)
 
     def growth(self, records: int) -> tuple[float, float] | None:
-        """The growth per record before and after the onset, as fractions."""
+        """The growth per record before and after the onset, as fractions.
+
+        Fewer records after the onset count only if they move faster than any before it.
+        """
         after = self.after[:records]
-        if len(after) < records or min(self.before.min(), after.min()) <= 0:
+        if len(after) < MIN_MOVING or min(self.before.min(), after.min()) <= 0:
+            return None
+        if len(after) < records and not self._moves_faster(after):
             return None
         # From the older half: a slow change is found late. A jump at the onset is not growth.
         half = len(self.before) // 2
         earlier = float(np.log(self.before[half] / self.before[0])) / half
-        return earlier, float(np.log(after[-1] / after[0])) / (records - 1)
+        return earlier, float(np.log(after[-1] / after[0])) / (len(after) - 1)
+
+    def _moves_faster(self, after: FloatArray) -> bool:
+        """Whether every change after the onset is in one direction, and larger than any before."""
+        changes = np.diff(np.log(after))
+        largest = float(np.abs(np.diff(np.log(self.before))).max())
+        return bool((changes > largest).all() or (changes < -largest).all())
 
 
 def deviation(values: FloatArray) -> float:

@@ -6,6 +6,7 @@ import numpy as np
 
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import IncidentClass
+from trimtab.core.rollbacks import ROLLBACK
 from trimtab.core.signals import (
     FINGERPRINT,
     GRAD_NORM,
@@ -154,9 +155,11 @@ def resumed(context: IncidentContext) -> CheckResult:
     ticks, attempts = context.block.tick[rows], context.block.attempt[rows]
     if not len(ticks):
         return unrecorded("events", "the records before the onset were lost")
-    for event in context.block.events:
-        if event.kind == "resume" and ticks[0] <= event.tick <= ticks[-1]:
+    events = [event for event in context.block.events if ticks[0] <= event.tick <= ticks[-1]]
+    for event in events:
+        if event.kind == "resume":
             return answered("events", True, f"resume at step {event.step}")
-    if attempts[0] != attempts[-1]:
+    # A rollback restores the exact state: what is different after it is not what it restored.
+    if attempts[-1] - attempts[0] > sum(event.kind == ROLLBACK for event in events):
         return answered("step", True, "the step went back shortly before: a restart")
     return answered("events", False, "no resume and no step going back shortly before")

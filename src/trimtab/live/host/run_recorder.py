@@ -16,7 +16,7 @@ from trimtab.core.block import Block, Event
 from trimtab.core.builder import BlockBuilder, Record
 from trimtab.core.config import Config
 from trimtab.core.incidents import Incident, IncidentChange
-from trimtab.core.probe_events import PROBE_ANSWER
+from trimtab.core.probe_events import DECISION, PROBE_ANSWER
 from trimtab.core.rollbacks import ROLLBACK
 from trimtab.core.signals import Quality
 from trimtab.detect.resume.journal_past import JournalPast
@@ -54,6 +54,8 @@ RECENT_RECORDS = 512
 
 MAX_UNRECORDED = 20
 """Updates in a row that no rank has recorded before the log says so."""
+
+EXPLAINING_EVENTS = {PROBE_ANSWER, DECISION, ROLLBACK}  # kept for explanations, like the records
 
 
 class RunRecorder:
@@ -96,7 +98,7 @@ class RunRecorder:
         """What the judge has not seen yet."""
         self._last_judged = 0.0
         self._recent: deque[Record] = deque(maxlen=RECENT_RECORDS)
-        self._answers: list[Event] = []
+        self._explaining: deque[Event] = deque(maxlen=RECENT_RECORDS)
         self._batches = batches or BatchMemory(config.live, run.incidents)
         self._clip_detector = ClipDetector()
         self._has_advised = False
@@ -200,8 +202,8 @@ class RunRecorder:
         self._is_planned = self._is_planned or kind == "planned change"
         event = Event(kind=kind, tick=self._next_tick, step=step, facts=dict(facts))
         self._pending_events.append(event)
-        if kind == PROBE_ANSWER:
-            self._answers.append(event)
+        if kind in EXPLAINING_EVENTS:
+            self._explaining.append(event)
 
     def rolled_back(self, to: int, facts: Mapping[str, Any]) -> None:
         """The run has gone back to a step: what comes now is a new attempt."""
@@ -311,8 +313,9 @@ class RunRecorder:
 
     def explain(self, incident: Incident) -> IncidentReport | None:
         """What the last records say about an incident; None if they are too few."""
+        known = _block(self._recent, self._explaining)
         try:
-            return self._judge.explain(incident, _block(self._recent, self._answers), self._facts)
+            return self._judge.explain(incident, known, self._facts)
         except Exception:  # it began before the records that are kept
             return None
 

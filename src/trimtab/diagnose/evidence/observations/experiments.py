@@ -40,6 +40,12 @@ def logic_not_finite(first_nonfinite_answer: Mapping[str, Any], dtype: str) -> S
     return None if seen is None else Seen(seen.yes and dtype != "fp16", seen.text)
 
 
+@observation("The step is finite when it is done again", source=_SOURCE)
+def finite_again(first_nonfinite_answer: Mapping[str, Any]) -> Seen | None:
+    """Did a value that was not finite come from outside of batch, state and code?"""
+    return _seen(first_nonfinite_answer, ("finite",), ("operation", "weights"))
+
+
 @observation("The step is finite without autocast", source=_SOURCE)
 def finite_in_fp32(fp32_answer: Mapping[str, Any]) -> Seen | None:
     """Does a number leave the range of the low precision?"""

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from trimtab.core.findings import Symptom
+from trimtab.core.findings import Finding, Symptom
 from trimtab.diagnose.evidence.check import number
 from trimtab.diagnose.evidence.observation import Seen, observation
 from trimtab.diagnose.evidence.signal_view import SignalView
@@ -38,21 +38,27 @@ def all_weights_jumped(param_norms: tuple[SignalView, ...]) -> Seen | None:
 
 
 @observation("Weights keep growing faster than before", source=_LAB)
-def weights_grow(param_norms: tuple[SignalView, ...]) -> Seen | None:
+def weights_grow(
+    param_norms: tuple[SignalView, ...], norm_drifts: tuple[Finding, ...]
+) -> Seen | None:
     """Does a group's norm grow faster from the onset on?"""
-    return _growing(param_norms, "")
+    return _growing(param_norms, norm_drifts, "")
 
 
 @observation("Attention weights grow faster than before", source="attention logits grow with them")
-def attention_grows(param_norms: tuple[SignalView, ...]) -> Seen | None:
+def attention_grows(
+    param_norms: tuple[SignalView, ...], norm_drifts: tuple[Finding, ...]
+) -> Seen | None:
     """Is the group that grows fastest the one of the attention?"""
-    return _growing(param_norms, "att")
+    return _growing(param_norms, norm_drifts, "att")
 
 
 @observation("Gains of norms grow faster than before", source="output logits grow with them")
-def gains_grow(param_norms: tuple[SignalView, ...]) -> Seen | None:
+def gains_grow(
+    param_norms: tuple[SignalView, ...], norm_drifts: tuple[Finding, ...]
+) -> Seen | None:
     """Is the group that grows fastest the one of the norms?"""
-    return _growing(param_norms, "/norm")
+    return _growing(param_norms, norm_drifts, "/norm")
 
 
 @observation("Weights shrink", source="decay pulls norms to zero: stability guides")
@@ -66,7 +72,12 @@ def weights_shrink(param_norms: tuple[SignalView, ...]) -> Seen | None:
     return Seen(shrinks, f"{name} changes by {100 * lowest:.2g} % a record")
 
 
-def _growing(norms: tuple[SignalView, ...], part: str) -> Seen | None:
+def _growing(norms: tuple[SignalView, ...], drifts: tuple[Finding, ...], part: str) -> Seen | None:
+    # A slow trend may have begun long before it was found: its detector knows the growth before.
+    for drift in drifts:
+        if drift.facts["growth"] > drift.facts["most_before"]:
+            text = f"{drift.signal} grows faster than in all of the run before"
+            return Seen(part in drift.signal, text)
     found = [(g[1] - g[0], v.name) for v in norms if (g := v.growth(16)) is not None]
     if not found:
         return None

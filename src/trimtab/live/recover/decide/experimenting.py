@@ -7,7 +7,7 @@ from typing import Any
 
 from trimtab.core import signals
 from trimtab.core.builder import Record
-from trimtab.core.findings import HARMLESS
+from trimtab.core.findings import HARMLESS, Symptom
 from trimtab.core.incidents import Incident
 from trimtab.core.probes_config import ProbesConfig
 from trimtab.diagnose.causes.experiments import propose
@@ -76,7 +76,8 @@ class Experimenting:
         is_nonfinite = any(r.step == step and not _is_finite(r) for r in records)
         # One record shows little. But a value that is not finite may be restored at once, and after
         # that the incident is over.
-        if records[-1].step == step and not is_nonfinite:
+        is_state_nonfinite = Symptom.NONFINITE_NORM in incident.symptoms
+        if records[-1].step == step and not (is_nonfinite or is_state_nonfinite):
             return False
         explained = self._recorder.explain(incident)
         ranking = None if explained is None else explained.diagnosis.ranking
@@ -86,6 +87,7 @@ class Experimenting:
         chosen = propose(
             ranking,
             is_nonfinite=is_nonfinite,
+            is_state_nonfinite=is_state_nonfinite,
             is_half_precision=precision is not None and precision.outcome is Outcome.YES,
             made=made.names,
         )
