@@ -27,7 +27,7 @@ KINDS = (
 )
 """The most important ones first."""
 
-SEEDS = (181, 182, 183, 184, 186)
+SEEDS = (311, 312, 313, 314, 315)
 """Not used anywhere else."""
 
 MORE_SEEDS = {"F02": tuple(range(201, 216)), "F14": tuple(range(201, 206))}
@@ -36,9 +36,10 @@ MORE_SEEDS = {"F02": tuple(range(201, 216)), "F14": tuple(range(201, 206))}
 HEALTHY = ((CLEAN, SEEDS), (CLEAN_RANKS, SEEDS[:2]), *((kind, SEEDS[:1]) for kind in HARMLESS))
 """Runs in which no experiment may be started."""
 
-USED_SEEDS = frozenset({180, 185, *range(190, 199)})
+USED_SEEDS = frozenset({*range(180, 188), *range(190, 199)})
 """Rules were changed after runs with these: `again` got more replays, a value that is not finite
-became evidence for F12, exact answers got heavier weights, each rank's own norm names the rank."""
+became evidence for F12, exact answers got heavier weights, each rank's own norm names the rank,
+growth is seen in three records, a replay that is finite names the hardware."""
 
 PLACE_SEED, PLACE_ONSET = 220, 60
 
