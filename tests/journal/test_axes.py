@@ -8,6 +8,7 @@ import pytest
 from trimtab.core.block import Block
 from trimtab.core.config import JournalConfig
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
+from trimtab.journal.read.axes import find_ranges
 
 
 def write(folder: Path, steps: list[int], attempts: list[int], positions: list[int]) -> Block:
@@ -46,3 +47,8 @@ def test_a_run_that_went_back_is_as_it_was(at: int, tmp_path: Path) -> None:
     attempts = [0] * at + [1] * 25
     positions = [*range(at), *range(at + 7, at + 32)]
     assert_read(write(tmp_path, steps, attempts, positions), steps, attempts, positions)
+
+
+def test_numbers_further_apart_than_64_bits_hold_are_no_range() -> None:
+    axes = {"step": np.array([-(2**63), 2**63 - 1]), "tick": np.array([7, 8])}
+    assert list(find_ranges(axes)) == ["tick"]

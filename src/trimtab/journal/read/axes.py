@@ -59,7 +59,8 @@ def find_ranges(axes: Mapping[str, IntArray]) -> dict[str, Axis]:
     for name, values in axes.items():
         if len(values):
             stride = int(values[1]) - int(values[0]) if len(values) > 1 else 0
-            if (values[1:] == values[:-1] + stride).all():
+            fits = abs(stride) < 2**63  # any two numbers of 64 bits may be further apart
+            if fits and (values[1:] == values[:-1] + stride).all():
                 found[name] = Axis(start=int(values[0]), stride=stride)
     return found
 
