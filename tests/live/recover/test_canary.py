@@ -7,6 +7,7 @@ import pytest
 
 from trimtab.core import signals
 from trimtab.core.builder import Record
+from trimtab.core.ladder_config import LadderConfig
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide.canary import CONFIRM_BOUNDARIES, Canary
 from trimtab.live.recover.decide.probing import Probing
@@ -29,7 +30,7 @@ class Run:
         self._probing = Probing(cast(RunRecorder, self), self.orders.append)
         self.canary = Canary(
             self._probing,
-            0.005,
+            LadderConfig().canary_share,
             lambda last, value, view: self.bad.append(view.step),
             lambda last, value, view: self.found.append((last, value, view.step)),
         )

@@ -6,10 +6,13 @@ import pytest
 
 from trimtab.core import signals
 from trimtab.core.builder import Record
+from trimtab.core.config import RecoverConfig
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, Moment
 from trimtab.core.ladder_config import LadderConfig
 from trimtab.live.recover.decide import evidence
+from trimtab.live.recover.decide.canary import CONFIRM_BOUNDARIES
+from trimtab.live.recover.decide.probing import PROBE_AGE
 from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory
 from trimtab.policy.ladder.canary import canary_every
 from trimtab.policy.ladder.situation import Act, Situation
@@ -62,9 +65,11 @@ def test_batches_of_bad_steps_are_not_probed() -> None:
     assert [r.step for r in evidence.probe_steps(run, 9, 8, not_before=4)] == [4, 5, 6, 8]
 
 
-def test_the_canary_takes_two_thirds_of_a_step_within_its_share() -> None:
-    assert canary_every(0.005, boundary=100) == 52
-    assert canary_every(0.005, boundary=2000) == 134
+def test_the_canary_stays_within_its_share_and_its_batches_are_still_kept() -> None:
+    share = LadderConfig().canary_share
+    assert canary_every(share, boundary=100) == 52
+    assert canary_every(share, boundary=2000) == 183
+    assert RecoverConfig().oldest_steps >= PROBE_AGE + 183 + CONFIRM_BOUNDARIES
     assert canary_every(0.0, boundary=2000) is None
 
 
