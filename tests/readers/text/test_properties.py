@@ -6,7 +6,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.readers.text.writers import SAMPLES, Sample
 
@@ -86,12 +86,20 @@ def test_damaged_logs_raise_nothing_else(text: str, format: str | None, block_by
 @settings(max_examples=100, deadline=None)
 @given(damaged(), st.sampled_from([5, 100, 1000]))
 def test_how_a_log_is_cut_never_changes_what_is_read(text: str, block_bytes: int) -> None:
-    # Not yet so where two trainers write into one log: which of two names is the signal is decided
-    # by the first block that has one of them.
-    assume(not ("time " in text and "dt: " in text))
     with suppress(LogError):
         format = _format(text)
         assert same(read_text(text, format, 1 << 20), read_text(text, format, block_bytes))
+
+
+def test_of_two_names_for_a_signal_the_earlier_one_wins_however_the_log_is_cut() -> None:
+    text = (
+        "iter 10: loss 10.8444, time 425.89ms, mfu -100.00%\n"
+        "step    10 | loss: 3.198824 | lr 6.0000e-05 | norm: 0.5524 | dt: 482.48ms | "
+        "tok/sec: 1066815.32ter 20: loss 6.4049, time 478.38ms, mfu -100.00%\n"
+    )
+    whole, cut = (read_text(text, _format(text), size) for size in (1 << 20, 5))
+    assert whole.column("step_seconds").values[0] == 0.42589
+    assert same(whole, cut)
 
 
 @settings(max_examples=100, deadline=None)

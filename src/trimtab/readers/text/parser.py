@@ -208,6 +208,8 @@ class _Parser:
         for kind in self._kinds:
             for layout in kind.layouts:
                 gathered += layout.hand_over()
+        # By first record: of two names for a signal the earlier one wins, however the log is cut.
+        gathered.sort(key=lambda column: int(column[1][0]) if len(column[1]) else 0)
         for name, rows, cells in gathered:
             if len(name) > NAME_CHARS:
                 continue
