@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,18 +179,20 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> list[torch.Tensor]:
     return weights
 
 
-@pytest.mark.parametrize("kills", [[2, 9], pytest.param(range(1, 31), marks=pytest.mark.slow)])
+IN_CI = (2, 9)
+KILLS = [pytest.param(n, marks=() if n in IN_CI else pytest.mark.slow) for n in range(1, 31)]
+
+
+@pytest.mark.parametrize("kill_at", KILLS)
 def test_a_run_killed_in_an_experiment_is_relaunched_as_if_there_had_been_none(
-    kills: Sequence[int], straight: list[torch.Tensor], tmp_path: Path
+    kill_at: int, straight: list[torch.Tensor], tmp_path: Path
 ) -> None:
-    for kill_at in kills:
-        killed = tmp_path / f"killed-{kill_at}"
-        assert run_killed(killed, kill_at) == -signal.SIGKILL
-        assert run_killed(killed, 0) == 0
-        found = torch.load(killed / "final.pt")
-        assert all(map(torch.equal, found, straight))
-        report = trimtab.diagnose(killed)
-        assert list(report.block.step[-20:]) == list(range(40, 60))
+    killed = tmp_path / "run"
+    assert run_killed(killed, kill_at) == -signal.SIGKILL
+    assert run_killed(killed, 0) == 0
+    assert all(map(torch.equal, torch.load(killed / "final.pt"), straight))
+    report = trimtab.diagnose(killed)
+    assert list(report.block.step[-20:]) == list(range(40, 60))
 
 
 def test_a_run_that_hangs_in_an_experiment_is_ended_and_relaunched_as_if_there_had_been_none(
