@@ -99,7 +99,6 @@ class Environment:
             "HOME": str(self.folder),  # what the tried packages keep there goes with it
             "OMP_NUM_THREADS": "1",
             "WANDB_MODE": "offline",
-            "TRIMTAB_ALERT_URLS": "apprise:json://127.0.0.1:9/",
         }
         try:
             done = subprocess.run(
