@@ -11,17 +11,13 @@ from dataclasses import dataclass
 from trimtab.core.causes import Cause
 from trimtab.diagnose.causes.ranking import Ranking
 from trimtab.diagnose.causes.weights import Weights, lab_weights
+from trimtab.diagnose.evidence.observations import BY_COMPARISON
 
 NEARLY_ALWAYS, OFTEN, SELDOM, RARELY, NEARLY_NEVER = 0.97, 0.6, 0.15, 0.05, 0.002
 
 _EXACT = {"again", "first-nonfinite", "fp32"}
 """Experiments that compare bits, or find the operation itself. A false answer needs state that the
 loop hides from the guard; the others compare with noise, and may be wrong by chance."""
-
-_BY_COMPARISON = {
-    *("epsilon_changed", "betas_changed", "decay_changed", "frozen_by_setting", "rate_changed")
-}
-"""Observations on settings: as exact."""
 
 _BATCHES = {
     Cause.HARD_BATCH: NEARLY_ALWAYS,
@@ -95,7 +91,7 @@ class Proposal:
 def experiment_weights() -> Weights:
     """The fitted weights, with those of the experiments."""
     fitted = lab_weights()
-    exact = {seen for name in _EXACT for seen in OBSERVED_BY[name]} | _BY_COMPARISON
+    exact = {seen for name in _EXACT for seen in OBSERVED_BY[name]} | set(BY_COMPARISON)
     shares = {
         name: {
             cause: said.get(cause, NEARLY_NEVER if name in exact else RARELY)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from trimtab.core.causes import Cause
 from trimtab.diagnose.causes.weights import Weights
 from trimtab.diagnose.evidence.check import CheckResult, Outcome
+from trimtab.diagnose.evidence.observations import BY_EXPERIMENT
 
 UNKNOWN_PRIOR = 0.5
 """How probable "nothing known fits" is before anything is seen, next to 1 for a cause. Source: the
@@ -132,10 +133,6 @@ def _prior(cause: Cause | None) -> float:
     return HARDWARE_PRIOR if cause in _HARDWARE else 1.0
 
 
-_BY_THE_RUN = ("experiment ", "settings ")
-"""How what only a recovering run finds out is called (`SIGNAL_OF`)."""
-
-
 def _decides(
     candidates: list[Candidate], results: Mapping[str, CheckResult], weights: Weights
 ) -> str | None:
@@ -146,7 +143,7 @@ def _decides(
         name: weights.separation(name, first, second)
         for name, result in results.items()
         # A log cannot make an experiment; a run proposes its own (`experiments.py`).
-        if result.outcome is Outcome.NOT_RECORDED and not result.signal.startswith(_BY_THE_RUN)
+        if result.outcome is Outcome.NOT_RECORDED and name not in BY_EXPERIMENT
     }
     best = max(missing, key=lambda name: missing[name], default=None)
     return best if best is not None and missing[best] >= _MIN_SEPARATION else None

@@ -7,6 +7,8 @@ optimizer   moments and updates             weights     weights, activations, lo
 experiments steps that were done again       settings    what differed from the snapshot
 """
 
+from types import ModuleType
+
 from trimtab.diagnose.evidence.observation import Observation
 from trimtab.diagnose.evidence.observations import (
     data,
@@ -20,23 +22,18 @@ from trimtab.diagnose.evidence.observations import (
     weights,
 )
 
-_MODULES = (loss, nonfinite, schedule, optimizer, weights, data, machine)
 
-OBSERVATIONS: dict[str, Observation] = {
-    item.id: item
-    for module in _MODULES
-    for item in vars(module).values()
-    if isinstance(item, Observation)
-}
+def _of(*modules: ModuleType) -> dict[str, Observation]:
+    found = (item for module in modules for item in vars(module).values())
+    return {item.id: item for item in found if isinstance(item, Observation)}
+
+
+OBSERVATIONS = _of(loss, nonfinite, schedule, optimizer, weights, data, machine)
 """Every observation on records, by its id; their weights are fitted in the lab."""
 
-BY_EXPERIMENT: dict[str, Observation] = {
-    item.id: item
-    for module in (experiments, settings)
-    for item in vars(module).values()
-    if isinstance(item, Observation)
-}
-"""Every observation by experiment or comparison; what they say about causes is by construction."""
+BY_COMPARISON = _of(settings)
+BY_EXPERIMENT = _of(experiments) | BY_COMPARISON
+"""Those that only a recovering run can make; what they say about causes is by construction."""
 
 ALL_OBSERVATIONS = OBSERVATIONS | BY_EXPERIMENT
 """Both, for a ranking and its report."""

@@ -4,26 +4,42 @@ They only speak for a cause. A rollback that held nothing says little: the setti
 back, or a loader and not the optimizer may be at fault.
 """
 
-from trimtab.diagnose.evidence.observation import Observation, Seen, observation
+from trimtab.diagnose.evidence.observation import Seen, observation
 
 _SOURCE = "settings of the run and of its snapshot: compared, not guessed"
 
 
-def _held(setting: str, statement: str, name: str) -> Observation:
-    def look(held_settings: tuple[str, ...]) -> Seen | None:
-        if setting not in held_settings:
-            return None
-        return Seen(True, f"{setting} differed from the snapshot's, and was held at its value")
-
-    look.__name__ = name
-    look.__doc__ = statement
-    return observation(statement, source=_SOURCE)(look)
+def _held(setting: str, held_settings: tuple[str, ...]) -> Seen | None:
+    if setting not in held_settings:
+        return None
+    return Seen(True, f"{setting} differed from the snapshot's, and was held at its value")
 
 
-epsilon_changed = _held("eps", "Adam's epsilon was changed", "epsilon_changed")
-betas_changed = _held("betas", "Adam's betas were changed", "betas_changed")
-decay_changed = _held("weight_decay", "The weight decay was changed", "decay_changed")
-frozen_by_setting = _held(
-    "requires_grad", "Parameters were excluded from training", "frozen_by_setting"
-)
-rate_changed = _held("lr", "The learning rate was changed out of schedule", "rate_changed")
+@observation("Adam's epsilon was changed", source=_SOURCE)
+def epsilon_changed(held_settings: tuple[str, ...]) -> Seen | None:
+    """Was it held at the snapshot's value?"""
+    return _held("eps", held_settings)
+
+
+@observation("Adam's betas were changed", source=_SOURCE)
+def betas_changed(held_settings: tuple[str, ...]) -> Seen | None:
+    """Were they held at the snapshot's values?"""
+    return _held("betas", held_settings)
+
+
+@observation("The weight decay was changed", source=_SOURCE)
+def decay_changed(held_settings: tuple[str, ...]) -> Seen | None:
+    """Was it held at the snapshot's value?"""
+    return _held("weight_decay", held_settings)
+
+
+@observation("Parameters were excluded from training", source=_SOURCE)
+def frozen_by_setting(held_settings: tuple[str, ...]) -> Seen | None:
+    """Were they included again?"""
+    return _held("requires_grad", held_settings)
+
+
+@observation("The learning rate was changed out of schedule", source=_SOURCE)
+def rate_changed(held_settings: tuple[str, ...]) -> Seen | None:
+    """Was it held at the snapshot's value?"""
+    return _held("lr", held_settings)
