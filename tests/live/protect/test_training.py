@@ -159,7 +159,9 @@ def test_a_level_that_stays_is_let_through_and_reported(
 
 
 @pytest.mark.parametrize("promote", [True, False])
-def test_excess_is_scaled_down_in_the_update_or_by_hand(promote: bool, tmp_path: Path) -> None:
+def test_excess_is_scaled_down_in_the_update_or_by_hand(
+    promote: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     gate = replace(SHORT, promote=promote)
     model = make_model()
     optimizer = optim.SGD(model.parameters(), lr=1.0)
@@ -179,6 +181,7 @@ def test_excess_is_scaled_down_in_the_update_or_by_hand(promote: bool, tmp_path:
     events = [e for e in journal_of(tmp_path).events if e.kind == "gradient scaled down"]
     assert [event.step for event in events] == [35, 38]
     assert float(str(events[0].facts["by"])) == pytest.approx(8.0, rel=1e-4)
+    assert "step 35 applied with its gradient divided by 8" in caplog.text
     assert moved[35] == pytest.approx(moved[34], rel=1e-4)
     # What was clipped below the usual anyway is not scaled down twice.
     assert moved[37:] == pytest.approx([0.5] * 3, rel=1e-4)

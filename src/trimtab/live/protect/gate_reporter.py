@@ -44,7 +44,7 @@ class GateReporter:
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
-        self._in_a_row = 0
+        self._in_a_row = self._scaled_in_a_row = 0
         self._num_reports = 0
         self._is_armed = self._lets_through = False
 
@@ -53,15 +53,17 @@ class GateReporter:
     ) -> dict[str, float]:
         """Report what was decided about a step; returns the signals that go into its record."""
         is_discarded = report[VOTE] == DISCARD
+        is_scaled = not is_discarded and report.get(SCALED_BY, 1.0) > 1.0
         self._in_a_row = self._in_a_row + 1 if is_discarded else 0
+        self._scaled_in_a_row = self._scaled_in_a_row + 1 if is_scaled else 0
         decided = {signals.DISCARDED: float(is_discarded)}
         for name in OF_RANKS:
             if name in report:
                 decided[name] = report[name]
         if is_discarded:
             self._report_discard(step, found, report)
-        elif report.get(SCALED_BY, 1.0) > 1.0:
-            self._sink.event("gradient scaled down", step, {"by": report[SCALED_BY]})
+        elif is_scaled:
+            self._report_scaled(step, found, report)
         if IS_ARMED in report:
             self._report_armed(step, report[IS_ARMED] > 0)
             self._report_level(step, report[LETS_THROUGH] > 0)
@@ -96,25 +98,51 @@ class GateReporter:
         self, step: int, found: Mapping[str, float], report: Mapping[str, float]
     ) -> None:
         reasons = _reasons(found, report)
-        usual = {
-            signals.LOSS: report.get(USUAL_LOSS, math.nan),
-            signals.GRAD_NORM: math.exp(report.get(USUAL_LOG_NORM, math.nan)),
-        }
-        facts: dict[str, object] = {"reasons": reasons}
-        sentence = f"trimtab: step {step} discarded, {' and '.join(reasons)}"
-        for name, value in usual.items():
-            if name in found:
-                facts[name] = found[name]
-                sentence += f"; {name} {found[name]:.6g}"
-            if math.isfinite(value):  # in the first steps it is not known yet
-                facts[f"usual_{name}"] = value
-                sentence += f" (usual {value:.6g})"
+        numbers, sentence = _numbers(found, report)
+        facts: dict[str, object] = {"reasons": reasons, **numbers}
         if signals.MAX_LOSS_RANK in report:
             facts["rank_of_largest_loss"] = int(report[signals.MAX_LOSS_RANK])
         self._sink.event("step discarded", step, facts)
-        if self._in_a_row % LOG_EVERY == 1:
-            more = f"; {self._in_a_row} in a row" if self._in_a_row > 1 else ""
-            log.warning("%s%s", sentence, more)
+        because = " and ".join(reasons)
+        _warn(f"step {step} discarded, {because}{sentence}", self._in_a_row)
+
+    def _report_scaled(
+        self, step: int, found: Mapping[str, float], report: Mapping[str, float]
+    ) -> None:
+        by = report[SCALED_BY]
+        numbers, sentence = _numbers(found, report)
+        self._sink.event("gradient scaled down", step, {"by": by, **numbers})
+        _warn(
+            f"step {step} applied with its gradient divided by {by:.6g}, far larger than "
+            f"usual{sentence}",
+            self._scaled_in_a_row,
+        )
+
+
+def _numbers(
+    found: Mapping[str, float], report: Mapping[str, float]
+) -> tuple[dict[str, object], str]:
+    """Loss and gradient norm with what is usual, as facts and as part of a sentence."""
+    usual = {
+        signals.LOSS: report.get(USUAL_LOSS, math.nan),
+        signals.GRAD_NORM: math.exp(report.get(USUAL_LOG_NORM, math.nan)),
+    }
+    facts: dict[str, object] = {}
+    sentence = ""
+    for name, value in usual.items():
+        if name in found:
+            facts[name] = found[name]
+            sentence += f"; {name} {found[name]:.6g}"
+        if math.isfinite(value):  # in the first steps it is not known yet
+            facts[f"usual_{name}"] = value
+            sentence += f" (usual {value:.6g})"
+    return facts, sentence
+
+
+def _warn(sentence: str, in_a_row: int) -> None:
+    """Log the first of several steps in a row, and one now and then."""
+    if in_a_row % LOG_EVERY == 1:
+        log.warning("trimtab: %s%s", sentence, f"; {in_a_row} in a row" if in_a_row > 1 else "")
 
 
 def report_promotion(sink: EventSink | None, step: int, name: str) -> None:
