@@ -16,7 +16,7 @@ from trimtab.diagnose.evidence.check import Outcome
 from trimtab.diagnose.evidence.observations import OBSERVATIONS
 
 LENGTH, AT = 400, 300
-YES, NO, MISSING = Outcome.YES, Outcome.NO, Outcome.NOT_RECORDED
+YES, NO, MISSING, TOO_FEW = Outcome.YES, Outcome.NO, Outcome.NOT_RECORDED, Outcome.TOO_FEW
 
 
 def context(
@@ -169,7 +169,8 @@ def test_what_is_planted_is_seen_and_what_is_not_is_not(id: str) -> None:
     "id", sorted(set(PLANTED) - {"loss_burst", "loss_level_up", "loss_fell", "loss_creeps_up"})
 )
 def test_without_its_signal_an_observation_says_nothing(id: str) -> None:
-    assert OBSERVATIONS[id](context({})).outcome is MISSING
+    expected = TOO_FEW if id == "batch_repeated" else MISSING  # batches are known by their place
+    assert OBSERVATIONS[id](context({})).outcome is expected
 
 
 def test_a_damaged_learning_rate_is_a_jump_of_finite_size() -> None:
@@ -185,7 +186,7 @@ def test_what_follows_a_nan_is_not_an_observation_of_its_own() -> None:
     norm = steady(1)
     norm[AT:] = np.nan
     seen = {id: look(context({"grad_norm": norm})).outcome for id, look in OBSERVATIONS.items()}
-    assert seen["gradient_huge"] is MISSING
+    assert seen["gradient_huge"] is TOO_FEW
     assert seen["gradient_nonfinite_first"] is YES
 
 
@@ -196,7 +197,7 @@ def test_weights_that_are_nonfinite_before_the_loss_are_seen() -> None:
 
 def test_token_counts_that_begin_anew_at_a_resume_are_not_rare_tokens() -> None:
     signals = {"token_rarity": from_onset(steady(5), 2, 1)}
-    assert OBSERVATIONS["rare_tokens"](context(signals, resumed=True)).outcome is MISSING
+    assert OBSERVATIONS["rare_tokens"](context(signals, resumed=True)).outcome is TOO_FEW
     assert OBSERVATIONS["resumes"](context(signals, resumed=True)).outcome is YES
 
 
@@ -226,8 +227,8 @@ def test_a_growth_is_seen_in_three_records_if_they_move_faster_than_any_before()
     healthy = 9 * np.exp(np.cumsum(1e-4 * np.random.default_rng(4).random(LENGTH)))
     fast = healthy * growing(1, 0.008)
     assert look(short(fast, 3)).outcome is YES
-    assert look(short(fast, 2)).outcome is MISSING
-    assert look(short(healthy, 3)).outcome is MISSING
+    assert look(short(fast, 2)).outcome is TOO_FEW
+    assert look(short(healthy, 3)).outcome is TOO_FEW
     assert look(context({"param_norm/norm": healthy})).outcome is NO
 
 

@@ -140,10 +140,10 @@ def questions_section(report: IncidentReport) -> Iterator[str]:
     yield "| observation | seen | value |"
     yield "| --- | --- | --- |"
     for _, statement, result in answers:
-        if result.outcome is not Outcome.NOT_RECORDED:
+        if result.outcome.is_answer:
             yield f"| {statement} | {result.outcome} | {escape_markdown(result.observation)} |"
-    missing = {result.signal for *_, result in answers if result.outcome is Outcome.NOT_RECORDED}
-    if missing:
-        yield ""
-        names = ", ".join(escape_markdown(signal) for signal in sorted(missing))
-        yield f"Not recorded, or too few records: {names}."
+    for outcome in (Outcome.NOT_RECORDED, Outcome.TOO_FEW):
+        names = sorted({result.signal for *_, result in answers if result.outcome is outcome})
+        if names:
+            yield ""
+            yield f"{outcome.value.capitalize()}: {', '.join(map(escape_markdown, names))}."

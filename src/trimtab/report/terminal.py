@@ -40,7 +40,8 @@ _STYLES = {
     IncidentClass.SILENT: "magenta",
     IncidentClass.RECOVERABLE: "yellow",
 }
-_OUTCOMES = {Outcome.YES: "bold", Outcome.NO: "", Outcome.NOT_RECORDED: "dim italic"}
+_OUTCOMES = {Outcome.YES: "bold", Outcome.NO: ""}
+"""How answers look; what was not answered is dim."""
 
 
 def view(report: RunReport, width: int, *, questions: bool = False) -> RenderableType:
@@ -175,7 +176,7 @@ def _questions(report: IncidentReport) -> Table:
     diagnosis = report.diagnosis
     answers = list(asked(diagnosis))
     if diagnosis.walk is None:
-        made = [item for item in answers if item[2].outcome is not Outcome.NOT_RECORDED]
+        made = [item for item in answers if item[2].outcome.is_answer]
         answers = sorted(made, key=lambda item: item[2].outcome is not Outcome.YES)
     table = Table(box=None, pad_edge=False, show_header=False)
     if diagnosis.walk is not None:
@@ -186,7 +187,7 @@ def _questions(report: IncidentReport) -> Table:
         table.add_row(
             *([] if diagnosis.walk is None else [Text(id, style="cyan")]),
             question,
-            Text(result.outcome.value, style=_OUTCOMES[result.outcome]),
+            Text(result.outcome.value, style=_OUTCOMES.get(result.outcome, "dim italic")),
             Text(printable(result.observation), style="dim"),
         )
     return table

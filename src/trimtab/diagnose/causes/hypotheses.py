@@ -120,7 +120,7 @@ def from_walk(walked: Walk, known: Sequence[Hypothesis]) -> Hypothesis | None:
     if leaf.cause is None:
         return None
     standing = Standing.OPEN
-    if leaf.is_explained and last.result.outcome is not Outcome.NOT_RECORDED:
+    if leaf.is_explained and last.result.outcome.is_answer:
         standing = Standing.SUPPORTED
     statement = leaf.root_cause.removeprefix("Not known: ").rstrip(".")
     results = [answer.result for answer in walked.answers]
@@ -197,5 +197,5 @@ def _judge(suspect: Suspect, context: IncidentContext) -> Hypothesis:
 
 
 def _evidence(result: CheckResult) -> Evidence:
-    favors = None if result.outcome is Outcome.NOT_RECORDED else result.outcome is Outcome.YES
+    favors = result.outcome is Outcome.YES if result.outcome.is_answer else None
     return Evidence(signal=result.signal, observation=result.observation, favors=favors)

@@ -95,7 +95,7 @@ def rank(
     answers = {
         name: result.outcome is Outcome.YES
         for name, result in results.items()
-        if result.outcome is not Outcome.NOT_RECORDED
+        if result.outcome.is_answer
     }
     known = [cause for cause in weights.causes if among is None or cause in among]
     causes: tuple[Cause | None, ...] = (*known, None)

@@ -15,6 +15,12 @@ class Outcome(StrEnum):
     YES = "yes"
     NO = "no"
     NOT_RECORDED = "not recorded"
+    TOO_FEW = "too few records"
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the question was answered."""
+        return self in (Outcome.YES, Outcome.NO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +46,12 @@ def answered(signal: str, answer: bool, observation: str) -> CheckResult:
 def unrecorded(signal: str, observation: str) -> CheckResult:
     """The result of a check whose signal was not recorded."""
     return CheckResult(signal=signal, outcome=Outcome.NOT_RECORDED, observation=observation)
+
+
+def too_few(signal: str) -> CheckResult:
+    """The result of a check whose signal was recorded, but not often enough around the onset."""
+    observation = "too few records to tell"
+    return CheckResult(signal=signal, outcome=Outcome.TOO_FEW, observation=observation)
 
 
 def number(value: float | None) -> str:

@@ -38,6 +38,7 @@ from trimtab.diagnose.evidence.check import (
     caveat,
     first_finding,
     number,
+    too_few,
     unrecorded,
 )
 from trimtab.diagnose.evidence.signal_view import MIN_BEFORE, RECORDS, SignalView
@@ -77,11 +78,12 @@ class Observation:
         for name, value in values.items():
             if value is None:
                 signal = SIGNAL_OF.get(name, name)
-                return unrecorded(signal, f"{signal} not recorded")
+                is_recorded = _is_recorded(context, name)
+                return too_few(signal) if is_recorded else _unrecorded(signal)
         signal = SIGNAL_OF.get(self.inputs[0], self.inputs[0])
         seen = self.function(**values)
         if seen is None:
-            return unrecorded(signal, "too few records to tell")
+            return too_few(signal)
         return answered(signal, seen.yes, seen.text)
 
 
@@ -122,6 +124,17 @@ def view(context: IncidentContext, signal: str) -> SignalView | None:
     if len(values) < MIN_BEFORE or not len(later):
         return None
     return SignalView(signal, values, later)
+
+
+def _is_recorded(context: IncidentContext, name: str) -> bool:
+    """Whether an input has values, though not enough of them around the onset."""
+    prefix = PREFIXES.get(name)
+    names = [name] if prefix is None else [n for n in context.block.columns if n.startswith(prefix)]
+    return any(context.block.column(name).recorded for name in names)
+
+
+def _unrecorded(signal: str) -> CheckResult:
+    return unrecorded(signal, f"{signal} not recorded")
 
 
 def _views(prefix: str) -> Callable[[IncidentContext], tuple[SignalView, ...] | None]:
@@ -168,13 +181,18 @@ def _held_settings(context: IncidentContext) -> tuple[str, ...] | None:
 EXPERIMENTS = ("again", "first-nonfinite", "fp32", "half", "earlier", "next")
 """The experiments whose answers are observations, as the parameter `NAME_answer`."""
 
+PREFIXES: Mapping[str, str] = {
+    "param_norms": f"{PARAM_NORM}/",
+    "update_norms": f"{UPDATE_NORM}/",
+    "m_norms": ADAM_M_NORM,
+    "v_norms": ADAM_V_NORM,
+    "activations": ACTIVATION_RMS,
+}
+"""Inputs of several signals, by how the names of these begin."""
+
 INPUTS: Mapping[str, Callable[[IncidentContext], Any]] = {
-    "param_norms": _views(f"{PARAM_NORM}/"),
+    **{name: _views(prefix) for name, prefix in PREFIXES.items()},
     "norm_drifts": _norm_drifts,
-    "update_norms": _views(f"{UPDATE_NORM}/"),
-    "m_norms": _views(ADAM_M_NORM),
-    "v_norms": _views(ADAM_V_NORM),
-    "activations": _views(ACTIVATION_RMS),
     "resumed": _has_resumed,
     "dtype": _dtype,
     "ranks": lambda context: context.facts.ranks,

@@ -3,13 +3,20 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from trimtab.core.block import NO_POSITION, FloatArray
 from trimtab.core.signals import GRAD_NORM, LOSS, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
 from trimtab.diagnose.context import IncidentContext
+from trimtab.diagnose.evidence.signal_view import deviation
 
 EMA_RECORDS = 50
 """The loss before the onset is an exponential average over 50 records. Source: the post-mortem
 template of the textbook."""
+
+OUTLIER_DEVIATIONS = 8.0
+"""Values this far above the median do not count: they belong to an incident before this one.
+Chosen: far beyond what noise reaches in 50 records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +24,7 @@ class Symptoms:
     """The numbers of an incident; None is "not recorded"."""
 
     loss_before: float | None
-    """Exponential average over the 50 records before the onset."""
+    """Exponential average over the 50 records before the onset, without outliers."""
     loss_peak: float | None
     loss_after_50: float | None
     """50 records after the peak."""
@@ -39,7 +46,7 @@ def measure(context: IncidentContext) -> Symptoms:
     if context.has_onset:
         position = int(context.block.data_position[context.onset_row])
     return Symptoms(
-        loss_before=_average(context.before(LOSS, 10 * EMA_RECORDS)),
+        loss_before=_average(context.before(LOSS, 4 * EMA_RECORDS)),
         loss_peak=context.incident.peak.loss,
         loss_after_50=context.loss_after(50),
         loss_after_500=context.loss_after(500),
@@ -57,7 +64,10 @@ def _average(values: FloatArray) -> float | None:
     """The exponential average at the last of these values."""
     if not len(values):
         return None
-    average = float(values[0])
-    for value in values[1:]:
+    newest = values[-EMA_RECORDS:]
+    limit = np.median(newest) + OUTLIER_DEVIATIONS * deviation(newest)
+    kept = values[values <= limit]
+    average = float(kept[0])
+    for value in kept[1:]:
         average += (float(value) - average) * 2 / (EMA_RECORDS + 1)
     return average if math.isfinite(average) else None

@@ -29,6 +29,6 @@ def state_nonfinite_first(context: IncidentContext) -> Seen | None:
 
 
 def _seen(result: CheckResult) -> Seen | None:
-    if result.outcome is Outcome.NOT_RECORDED:
+    if not result.outcome.is_answer:
         return None
     return Seen(result.outcome is Outcome.YES, result.observation)
