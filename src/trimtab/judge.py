@@ -24,6 +24,7 @@ from trimtab.core.rollbacks import RECOVERY, before_rollback, line_to, pieces, t
 from trimtab.detect.detector_set import DetectorSet
 from trimtab.diagnose.context import IncidentContext, RunFacts
 from trimtab.diagnose.diagnosis import diagnose
+from trimtab.diagnose.evidence.redone import went_well_again
 from trimtab.diagnose.incidents.tracker import IncidentTracker
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.rulesets import RuleSet, rule_set
@@ -130,7 +131,10 @@ class Judge:
         line = line_to(run, incident.onset.tick)
         if incident.rolled_back:
             line = before_rollback(line, incident.last.tick)
-        context = IncidentContext.of(incident, line, facts, self._config.textbook)
+        again = went_well_again(incident, self.incidents, run)
+        context = IncidentContext.of(
+            incident, line, facts, self._config.textbook, went_well_again=again
+        )
         diagnosis = diagnose(context, self.rules.explain)
         action = self.rules.advise(diagnosis, recurs=self._recurs(incident, run))
         return IncidentReport(diagnosis=diagnosis, action=action)

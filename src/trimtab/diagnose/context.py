@@ -52,15 +52,30 @@ class IncidentContext:
     incident: Incident
     facts: RunFacts
     config: TextbookConfig
+    went_well_again: bool | None = None
+    """Whether its steps went well when they were done again without a change; None if that is not
+    known."""
 
     @classmethod
     def of(
-        cls, incident: Incident, run: Block, facts: RunFacts, config: TextbookConfig
+        cls,
+        incident: Incident,
+        run: Block,
+        facts: RunFacts,
+        config: TextbookConfig,
+        *,
+        went_well_again: bool | None = None,
     ) -> "IncidentContext":
         """The context of an incident in a run, which may have lost some of its records."""
         start = max(run.row_of(incident.onset.tick) - RECORDS_BEFORE, 0)
         stop = run.row_of(incident.last.tick) + RECORDS_AFTER
-        return cls(block=run[start:stop], incident=incident, facts=facts, config=config)
+        return cls(
+            block=run[start:stop],
+            incident=incident,
+            facts=facts,
+            config=config,
+            went_well_again=went_well_again,
+        )
 
     @property
     def onset_row(self) -> int:

@@ -29,8 +29,27 @@ _BATCHES = {
 
 HARDWARE = (Cause.BIT_FLIP, Cause.BAD_DEVICE, Cause.REPLICAS_OUT_OF_SYNC)
 
+_WELL_AGAIN = {
+    **dict.fromkeys(HARDWARE, NEARLY_ALWAYS),
+    Cause.BAD_DEVICE: OFTEN,  # it errs again
+    # What code may do to the state once: a rollback takes that back, too.
+    Cause.OPTIMIZER_STATE_LOST: OFTEN,
+    Cause.STALE_SECOND_MOMENT: OFTEN,
+    Cause.WRONG_RESUME: OFTEN,
+    # The same for settings; but they were compared, and none differed.
+    Cause.LR_DISCONTINUITY: SELDOM,
+    Cause.EPSILON_REGIME: SELDOM,
+    Cause.PARAMETERS_NOT_UPDATING: SELDOM,
+    Cause.WEIGHT_DECAY: SELDOM,
+    # The same batch gives the same numbers.
+    Cause.LOGIC_NAN: NEARLY_NEVER,
+    Cause.HARD_BATCH: NEARLY_NEVER,
+    Cause.RARE_TOKENS: NEARLY_NEVER,
+}
+
 _YES: Mapping[str, Mapping[Cause, float]] = {
     "replay_differs": dict.fromkeys(HARDWARE, NEARLY_ALWAYS),
+    "well_again": _WELL_AGAIN,
     "finite_again": dict.fromkeys(HARDWARE, NEARLY_ALWAYS),
     "replays_disagree": {Cause.BAD_DEVICE: OFTEN},
     "operation_not_finite": {Cause.LOGIC_NAN: NEARLY_ALWAYS, Cause.FP16_OVERFLOW: NEARLY_ALWAYS},

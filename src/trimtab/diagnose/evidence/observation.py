@@ -200,6 +200,7 @@ INPUTS: Mapping[str, Callable[[IncidentContext], Any]] = {
     "onset_step": lambda context: context.incident.onset.step,
     "context": lambda context: context,
     "held_settings": _held_settings,
+    "went_well_again": lambda context: context.went_well_again,
     **{f"{name.replace('-', '_')}_answer": _answer(name) for name in EXPERIMENTS},
 }
 """Inputs other than single signals, by the name of the parameter."""
@@ -214,6 +215,7 @@ SIGNAL_OF: Mapping[str, str] = {
     "onset_row": "step",
     "context": LOSS,
     "held_settings": "settings that differed",
+    "went_well_again": "the same steps, done again",
     **{f"{name.replace('-', '_')}_answer": f"experiment {name}" for name in EXPERIMENTS},
 }
 """What such an input is called in a report."""

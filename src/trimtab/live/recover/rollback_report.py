@@ -37,6 +37,7 @@ def report_rollback(
             "skip": as_ranges(order.skip),
             "hold": list(order.hold),
             **({} if order.quarantine is None else {"source": order.quarantine}),
+            **({} if order.lr_factor is None else {"lr_factor": order.lr_factor}),
             "reason": order.reason,
             "steps_lost": lost,
         }

@@ -21,6 +21,16 @@ def replay_differs(again_answer: Mapping[str, Any]) -> Seen | None:
     return _seen(again_answer, ("hardware", "device"), ("same",))
 
 
+@observation(
+    "The same steps go well when the run does them again",
+    source="a rollback that changed nothing: the same batches, settings and random numbers",
+)
+def well_again(went_well_again: bool) -> Seen:
+    """Did it stay away after a rollback without a change?"""
+    text = "it has not come back" if went_well_again else "it has come back"
+    return Seen(went_well_again, f"after the rollback {text}")
+
+
 @observation("The same steps give different numbers each time", source=_SOURCE)
 def replays_disagree(again_answer: Mapping[str, Any]) -> Seen | None:
     """Does a device go on computing different numbers?"""
