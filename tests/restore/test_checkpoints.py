@@ -200,3 +200,15 @@ def save_for_ever(folder: Path, background: bool) -> None:
     while True:
         step += 1
         store.save(facts(step), content(step), background=background)
+
+
+def test_a_failure_of_dcp_is_an_ordinary_exception(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    folder, state = tmp_path / "file" / "step", {"weight": torch.zeros(2)}
+    checkpointer = DcpCheckpointer()
+    with pytest.raises(RestoreError, match="rank 0: NotADirectoryError"):
+        checkpointer.save(folder, state)
+    with pytest.raises(RestoreError, match="rank 0: NotADirectoryError"):
+        checkpointer.save_in_background(folder, state).result()
+    with pytest.raises(RestoreError, match="rank 0"):
+        checkpointer.load(tmp_path / "nothing", state)

@@ -23,7 +23,7 @@ class RandomState:
 
 def get_random_state() -> RandomState:
     """The generators as they are now."""
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    accelerator = _accelerator()
     states: tuple[Tensor, ...] = ()
     if accelerator is not None:
         states = tuple(torch.get_device_module(accelerator).get_rng_state_all())
@@ -42,8 +42,14 @@ def set_random_state(state: RandomState) -> None:
     np.random.set_state(state.numpy)  # noqa: NPY002
     torch.set_rng_state(state.cpu)
     if state.accelerators:
-        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        accelerator = _accelerator()
         torch.get_device_module(accelerator).set_rng_state_all(list(state.accelerators))
+
+
+def _accelerator() -> torch.device | None:
+    """The accelerator that is there, if any."""
+    is_there = torch.accelerator.is_available()
+    return torch.accelerator.current_accelerator() if is_there else None
 
 
 def equal(one: RandomState, other: RandomState) -> bool:

@@ -80,7 +80,7 @@ class TestWhatTorchDoes:
         optimizer: Any = optim.AdamW(model.parameters(), foreach=True)
         give_gradients(model, 0)
         optimizer.found_inf = torch.tensor(1.0)
-        with pytest.raises(AssertionError, match="found_inf"):
+        with pytest.raises(AssertionError):  # older ones say nothing about it
             optimizer.step()
 
     def test_zero_gradients_still_move_the_weights(self) -> None:

@@ -1,13 +1,21 @@
 """The checkpointer for torch's distributed checkpoints (DCP)."""
 
+import inspect
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, async_save, save
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
+
+from trimtab.core.errors import RestoreError
+
+_TAKES_NO_DIST = "no_dist" in inspect.signature(save).parameters  # from torch 2.7 on
 
 
 class DcpCheckpointer:
@@ -18,30 +26,64 @@ class DcpCheckpointer:
 
     def save(self, folder: Path, state: dict[str, Any]) -> None:
         """Write the state: each rank its own shards."""
-        save(state, checkpoint_id=folder, process_group=self._group, no_dist=_alone())
+        with _as_exception():
+            save(state, checkpoint_id=folder, process_group=self._group, **_alone())
 
     def save_in_background(self, folder: Path, state: dict[str, Any]) -> Future[Any]:
         """Copy the state to host memory, and write it in a thread."""
-        response = async_save(
-            state, checkpoint_id=folder, process_group=self._group, no_dist=_alone()
-        )
-        if isinstance(response, AsyncSaveResponse):
-            response.staging_completion.result()
-            return response.upload_completion
-        return response
+        with _as_exception():
+            started = async_save(state, checkpoint_id=folder, process_group=self._group, **_alone())
+            if isinstance(started, Future):
+                return _with_exception(started)
+            started.staging_completion.result()  # newer versions of torch
+            return _with_exception(started.upload_completion)
 
     def load(self, folder: Path, state: dict[str, Any]) -> None:
         """Read into the tensors of the state; a different number of ranks may have written it."""
-        load(state, checkpoint_id=folder, process_group=self._group, no_dist=_alone())
+        with _as_exception():
+            load(state, checkpoint_id=folder, process_group=self._group, **_alone())
 
 
-def _alone() -> bool:
-    """Whether there is no process group.
+@contextmanager
+def _as_exception() -> Iterator[None]:
+    """Raise RestoreError for DCP's own error, which is no Exception: it would pass every handler,
+    and end the run."""
+    try:
+        yield
+    except CheckpointException as error:
+        raise _describe(error) from error
+
+
+def _with_exception(written: Future[Any]) -> Future[Any]:
+    """The same for what happens in the background."""
+    result: Future[Any] = Future()
+
+    def on_end(ended: Future[Any]) -> None:
+        error = ended.exception()
+        if error is None:
+            result.set_result(ended.result())
+        elif isinstance(error, CheckpointException):
+            result.set_exception(_describe(error))
+        else:
+            result.set_exception(error)
+
+    written.add_done_callback(on_end)
+    return result
+
+
+def _describe(error: CheckpointException) -> RestoreError:
+    """The first of the failures of the ranks."""
+    rank, (failure, _) = next(iter(error.failures.items()))
+    return RestoreError(f"rank {rank}: {type(failure).__name__}: {failure}")
+
+
+def _alone() -> dict[str, Any]:
+    """The argument that says whether there is no process group; torch 2.6 finds out by itself.
 
     DCP warns of that although `no_dist` says it, also in its thread: a filter for a while would not
     reach that one.
     """
-    if dist.is_initialized():
-        return False
-    warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-    return True
+    is_alone = not dist.is_initialized()
+    if is_alone:
+        warnings.filterwarnings("ignore", message="torch.distributed is (disabled|unavailable)")
+    return {"no_dist": is_alone} if _TAKES_NO_DIST else {}
