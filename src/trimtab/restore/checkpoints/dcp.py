@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
+from torch.utils._pytree import tree_map_only
 
 from trimtab.core.errors import RestoreError
 
@@ -31,6 +34,8 @@ class DcpCheckpointer:
 
     def save_in_background(self, folder: Path, state: dict[str, Any]) -> Future[Any]:
         """Copy the state to host memory, and write it in a thread."""
+        if not _TAKES_NO_DIST:  # torch 2.6 copies only what is on an accelerator
+            state = tree_map_only(Tensor, torch.clone, state)
         with _as_exception():
             started = async_save(state, checkpoint_id=folder, process_group=self._group, **_alone())
             if isinstance(started, Future):
