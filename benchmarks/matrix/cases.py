@@ -12,6 +12,7 @@ PURE_TESTS = (
     "--ignore=tests/journal/test_kill.py",  # about the disk and the clock: the same on all versions
 )
 LIVE_TESTS = (
+    *("-W", "ignore:Guards may run slower on Python 3.13.0"),  # torch.compile warns of it
     "tests/live/test_guard.py",
     "tests/live/test_observe.py",
     "tests/live/test_gradients.py",
