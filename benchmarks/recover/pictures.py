@@ -42,7 +42,7 @@ def draw(outcomes: Outcomes, cases: Sequence[Case], seeds: Sequence[int]) -> Non
     axes.set_xlabel("final held-out loss minus that of the clean twin, nats (x: lost or stopped)")
     for arm, colour in zip(_ARMS, _COLOURS, strict=True):
         axes.plot([], [], "o", color=colour, label=arm.value)
-    axes.legend(loc="lower right", fontsize=8)
+    axes.legend(loc="lower left", fontsize=8)
     figure.tight_layout()
     figure.savefig(PICTURE, metadata={"Date": None})
     plt.close(figure)
