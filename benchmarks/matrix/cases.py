@@ -161,7 +161,7 @@ EXTRAS = (
     ),
     _extra(
         "torchtitan",
-        "torchtitan",  # our module imports triton by it, which its tests do without
+        "torchtitan",  # to import our module takes triton, which the tests replace by a stub
         torch=NEWEST_TESTED_TORCH,
         tests=("tests/integrations/torchtitan",),
     ),

@@ -19,15 +19,21 @@ class Receiver(BaseHTTPRequestHandler):
         self.end_headers()
 
 
-with HTTPServer(("127.0.0.1", 0), Receiver) as server:
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"apprise:json://127.0.0.1:{server.server_port}/"
-    subprocess.run(
-        ["trimtab", "ship", sys.argv[1], "--to", "alerts"],
-        env={**os.environ, "TRIMTAB_ALERT_URLS": address},
-        timeout=120,
-        check=True,
-    )
-    server.shutdown()
-print(f"{len(received)} messages arrived")
-sys.exit(not received)
+def main() -> None:
+    """Serve, ship, and count."""
+    with HTTPServer(("127.0.0.1", 0), Receiver) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"apprise:json://127.0.0.1:{server.server_port}/"
+        subprocess.run(
+            ["trimtab", "ship", sys.argv[1], "--to", "alerts"],
+            env={**os.environ, "TRIMTAB_ALERT_URLS": address},
+            timeout=120,
+            check=True,
+        )
+        server.shutdown()
+    print(f"{len(received)} messages arrived")
+    sys.exit(not received)
+
+
+if __name__ == "__main__":
+    main()

@@ -30,8 +30,8 @@ STEPS, SLOW_STEPS = 320, 800
 """The onset lies between 42 and 62 % of them: steps 134 to 198, or 336 to 496."""
 
 SLOW = ("F04", "F09", "F10")
-"""Faults that show in slow signals, whose detectors need about 240 steps of the run before they can
-judge (docs/detectors.md)."""
+"""Faults that show in slow signals. The detector of norms compares 15 changes over 8 records each,
+and a recovering run records them at every second step: it cannot judge before step 240."""
 
 AFTER = {"F04": 100, "F09": 120, "F10": 120, "F11": 100}
 DEFAULT_AFTER = 32

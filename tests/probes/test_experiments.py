@@ -16,8 +16,8 @@ import trimtab
 from trimtab.cli.main import app
 from trimtab.core.block import Event
 from trimtab.core.causes import Cause
-from trimtab.diagnose.causes.experiments import HARDWARE, experiment_weights, propose
-from trimtab.diagnose.causes.ranking import Ranking, rank
+from trimtab.diagnose.causes.experiments import experiment_weights, propose
+from trimtab.diagnose.causes.ranking import HARDWARE, Ranking, rank
 from trimtab.diagnose.evidence.check import CheckResult, Outcome
 from trimtab.probes.first_nonfinite import NonfiniteFinder
 from trimtab.probes.precision import without_autocast

@@ -80,7 +80,8 @@ class TestWhatTorchDoes:
         optimizer: Any = optim.AdamW(model.parameters(), foreach=True)
         give_gradients(model, 0)
         optimizer.found_inf = torch.tensor(1.0)
-        with pytest.raises(AssertionError):  # older ones say nothing about it
+        says = None if torch.__version__.startswith("2.6.") else "found_inf"
+        with pytest.raises(AssertionError, match=says):
             optimizer.step()
 
     def test_zero_gradients_still_move_the_weights(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from trimtab.core.causes import Cause
-from trimtab.diagnose.causes.ranking import Ranking
+from trimtab.diagnose.causes.ranking import HARDWARE, Ranking
 from trimtab.diagnose.causes.weights import Weights, lab_weights
 from trimtab.diagnose.evidence.observations import BY_COMPARISON
 
@@ -27,11 +27,9 @@ _BATCHES = {
     Cause.LOGIC_NAN: OFTEN,
 }
 
-HARDWARE = (Cause.BIT_FLIP, Cause.BAD_DEVICE, Cause.REPLICAS_OUT_OF_SYNC)
-
 _WELL_AGAIN = {
     **dict.fromkeys(HARDWARE, NEARLY_ALWAYS),
-    Cause.BAD_DEVICE: OFTEN,  # it errs again
+    Cause.BAD_DEVICE: OFTEN,  # it may fail again
     # What code may do to the state once: a rollback takes that back, too.
     Cause.OPTIMIZER_STATE_LOST: OFTEN,
     Cause.STALE_SECOND_MOMENT: OFTEN,
@@ -107,6 +105,9 @@ class Proposal:
     reason: str
 
 
+_REPLAY = Proposal(experiment="again", reason="a replay shows whether it is the hardware")
+
+
 def experiment_weights() -> Weights:
     """The fitted weights, with those of the experiments."""
     fitted = lab_weights()
@@ -171,6 +172,3 @@ def propose(
     if first in (Cause.RARE_TOKENS, Cause.HARD_BATCH) and "half" not in made and not is_nonfinite:
         return Proposal(experiment="half", reason="the sequences are not known")
     return None
-
-
-_REPLAY = Proposal(experiment="again", reason="a replay shows whether it is the hardware")

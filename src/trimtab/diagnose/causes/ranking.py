@@ -17,7 +17,7 @@ HARDWARE_PRIOR = 0.25
 """The same for corrupted numbers (F13, F14, F15). Source: the Gemini 2.5 report has genuine
 corruption in 6 % of the suspicious steps that were replayed; a quarter is a cautious step there."""
 
-_HARDWARE = {Cause.BIT_FLIP, Cause.BAD_DEVICE, Cause.REPLICAS_OUT_OF_SYNC}
+HARDWARE = (Cause.BIT_FLIP, Cause.BAD_DEVICE, Cause.REPLICAS_OUT_OF_SYNC)
 
 SUPPORT = math.log(1.5)
 """A cause is only named if something that was seen speaks for it with at least this weight. Source:
@@ -130,7 +130,7 @@ def rank(
 def _prior(cause: Cause | None) -> float:
     if cause is None:
         return UNKNOWN_PRIOR
-    return HARDWARE_PRIOR if cause in _HARDWARE else 1.0
+    return HARDWARE_PRIOR if cause in HARDWARE else 1.0
 
 
 def _decides(

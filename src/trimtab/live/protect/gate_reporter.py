@@ -113,8 +113,8 @@ class GateReporter:
         numbers, sentence = _numbers(found, report)
         self._sink.event("gradient scaled down", step, {"by": by, **numbers})
         _warn(
-            f"step {step} applied with its gradient divided by {by:.6g}, far larger than "
-            f"usual{sentence}",
+            f"step {step} applied with its gradient divided by {by:.6g}, because it was far larger "
+            f"than usual{sentence}",
             self._scaled_in_a_row,
         )
 

@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.utils._pytree import tree_map_only
 
 from trimtab.core.errors import RestoreError
+from trimtab.core.plugins import describe_error
 
 _TAKES_NO_DIST = "no_dist" in inspect.signature(save).parameters  # from torch 2.7 on
 
@@ -30,23 +31,25 @@ class DcpCheckpointer:
     def save(self, folder: Path, state: dict[str, Any]) -> None:
         """Write the state: each rank its own shards."""
         with _as_exception():
-            save(state, checkpoint_id=folder, process_group=self._group, **_alone())
+            save(state, checkpoint_id=folder, process_group=self._group, **_no_dist())
 
     def save_in_background(self, folder: Path, state: dict[str, Any]) -> Future[Any]:
         """Copy the state to host memory, and write it in a thread."""
         if not _TAKES_NO_DIST:  # torch 2.6 copies only what is on an accelerator
             state = tree_map_only(Tensor, torch.clone, state)
         with _as_exception():
-            started = async_save(state, checkpoint_id=folder, process_group=self._group, **_alone())
+            started = async_save(
+                state, checkpoint_id=folder, process_group=self._group, **_no_dist()
+            )
             if isinstance(started, Future):
                 return _with_exception(started)
-            started.staging_completion.result()  # newer versions of torch
+            started.staging_completion.result()  # not with torch 2.6
             return _with_exception(started.upload_completion)
 
     def load(self, folder: Path, state: dict[str, Any]) -> None:
         """Read into the tensors of the state; a different number of ranks may have written it."""
         with _as_exception():
-            load(state, checkpoint_id=folder, process_group=self._group, **_alone())
+            load(state, checkpoint_id=folder, process_group=self._group, **_no_dist())
 
 
 @contextmanager
@@ -79,10 +82,10 @@ def _with_exception(written: Future[Any]) -> Future[Any]:
 def _describe(error: CheckpointException) -> RestoreError:
     """The first of the failures of the ranks."""
     rank, (failure, _) = next(iter(error.failures.items()))
-    return RestoreError(f"rank {rank}: {type(failure).__name__}: {failure}")
+    return RestoreError(f"rank {rank}: {describe_error(failure)}")
 
 
-def _alone() -> dict[str, Any]:
+def _no_dist() -> dict[str, Any]:
     """The argument that says whether there is no process group; torch 2.6 finds out by itself.
 
     DCP warns of that although `no_dist` says it, also in its thread: a filter for a while would not
