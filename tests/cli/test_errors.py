@@ -22,7 +22,7 @@ ERRORS = [
     ("diagnose no_loss.csv --set theshold_scale=1", 2, "no setting", "did you mean"),
     ("diagnose no_loss.csv --set threshold_scale=x", 2, "got 'x'", "must be a number"),
     ("diagnose no_loss.csv --set x", 2, "got 'x'", "for example --set threshold_scale=2"),
-    ("diagnose no_loss.csv --config absent", 2, "cannot be read as TOML", "give a file as"),
+    ("diagnose no_loss.csv --config absent", 2, "cannot be read as TOML", "give a file with"),
     ("check absent", 3, "absent is not a file", "give a training config"),
     ("check junk.txt", 3, "junk.txt has no known format", "give HF TrainingArguments"),
     ("compare no_loss.csv absent", 3, "no column is known", "rename it"),

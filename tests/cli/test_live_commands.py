@@ -154,9 +154,9 @@ class TestGoodput:
         write_run(tmp_path)
         result = runner.invoke(app, ["report", str(tmp_path), "--price", "100"])
         assert result.exit_code == 0
-        assert "300 of 300 steps kept (100.0 %), 3.0 hours, cost $299.00" in result.stdout
+        assert "300 of 300 steps kept (100.0 %), 3.0 hours, the run cost $299.00" in result.stdout
         text = next((tmp_path / "trimtab" / "incidents").rglob("postmortem.md")).read_text()
-        assert re.search(r"Cost: \$[\d.]+ at \$100.00 an hour", text)
+        assert re.search(r"Cost of this time: \$[\d.]+ at \$100.00 an hour", text)
 
 
 def test_the_demo_shows_a_run_that_recovers_beside_one_that_does_not(

@@ -7,10 +7,11 @@ import pytest
 from tests.synthetic import block_of, diagnosis_of, falling_loss
 
 from trimtab.core.actions import ActionKind
-from trimtab.core.causes import Cause
+from trimtab.core.causes import Cause, Hypothesis, Standing
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import IncidentClass
 from trimtab.diagnose.diagnosis import Diagnosis
+from trimtab.diagnose.measures.goodput import count_lost
 from trimtab.judge import Judge
 from trimtab.policy.advice import advise
 
@@ -84,7 +85,7 @@ def test_large_gradients_and_updates_alone_are_never_rolled_back_while_the_loss_
     device = dataclasses.replace(spikes, cause=Cause.BAD_DEVICE)
     action = advise(device, recurs=False)
     assert action.kind is ActionKind.WAIT
-    assert "apply the remedy" in action.instruction
+    assert "apply the fix" in action.instruction
 
 
 def test_one_bad_batch_is_skipped_and_rolled_back_only_if_the_loss_stays_up() -> None:
@@ -133,3 +134,47 @@ def test_an_incident_of_the_first_step_does_not_ask_for_an_older_checkpoint() ->
     first = dataclasses.replace(diagnosis.incident, onset=onset)
     action = advise(dataclasses.replace(diagnosis, incident=first), recurs=False)
     assert "continue from the initial weights" in action.instruction
+
+
+@pytest.mark.parametrize("is_protected", [True, False])
+def test_a_nan_that_was_discarded_is_no_reason_to_go_back(is_protected: bool) -> None:
+    loss, norm, discarded = falling_loss(600), np.full(600, 0.5), np.zeros(600)
+    loss[300] = norm[300] = np.nan
+    discarded[300] = float(is_protected)
+    block = block_of({"loss": loss, "grad_norm": norm, "discarded": discarded})
+    judge = Judge()
+    judge.update(block)
+    (incident,) = judge.incidents
+    explained = judge.explain(incident, block)
+    assert explained.action.kind is ActionKind.WAIT
+    assert ("never reached the weights" in explained.action.reason) is is_protected
+    assert count_lost(incident, block) == int(is_protected)
+
+
+@pytest.mark.parametrize(
+    ("cause", "standing", "skips"),
+    [
+        (Cause.LR_DISCONTINUITY, Standing.SUPPORTED, False),
+        (Cause.LR_DISCONTINUITY, Standing.OPEN, True),
+        (Cause.RARE_TOKENS, Standing.SUPPORTED, True),
+    ],
+)
+def test_batches_are_skipped_only_where_that_can_help(
+    cause: Cause, standing: Standing, skips: bool
+) -> None:
+    diagnosis = diagnosis_of(Symptom.LOSS_SPIKE)
+    hypothesis = Hypothesis(cause=cause, statement="", standing=standing, evidence=())
+    incident = dataclasses.replace(
+        diagnosis.incident, incident_class=IncidentClass.DIVERGENT, outlook=None
+    )
+    diagnosis = dataclasses.replace(
+        diagnosis,
+        incident=incident,
+        incident_class=IncidentClass.DIVERGENT,
+        cause=cause,
+        hypotheses=(hypothesis,),
+    )
+    action = advise(diagnosis, recurs=False)
+    assert action.kind is ActionKind.ROLL_BACK
+    assert ("skip" in action.instruction) is skips
+    assert ("Apply the fix" in action.instruction) is not skips

@@ -190,7 +190,7 @@ class TestDiscards:
 
     def test_the_postmortem_names_those_of_the_incident(self) -> None:
         text = spike_postmortem(report_of(self.run()))
-        assert "2 of its steps were discarded and never reached the weights (600 to 601)" in text
+        assert "Discarded, so not in the weights: 2 steps (600 to 601)." in text
         assert "- Steps discarded: 2 (600 to 601)" in text
 
     def test_a_run_that_was_not_protected_says_nothing_of_it(self) -> None:

@@ -45,8 +45,5 @@ def rule_ids(names: Iterable[str]) -> frozenset[str]:
     ids = frozenset(name.strip().upper() for name in names)
     unknown = sorted(ids - RULES.keys())
     if unknown:
-        raise ConfigError(
-            f"no rule {', '.join(unknown)}; rules are {min(RULES)} to {max(RULES)}, "
-            "listed in docs/check.md"
-        )
+        raise ConfigError(f"no rule {', '.join(unknown)}; rules are {min(RULES)} to {max(RULES)}")
     return ids

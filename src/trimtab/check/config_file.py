@@ -23,7 +23,7 @@ LARGEST_FILE = 4_000_000
 KNOWN = (
     "HF TrainingArguments (JSON, YAML, or flags in a script), axolotl (YAML), torchtitan (TOML, "
     "JSON or YAML), Megatron-LM arguments (flags in a script), or a [training] table in TOML, JSON "
-    "or YAML (docs/check.md)"
+    "or YAML"
 )
 
 

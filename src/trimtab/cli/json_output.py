@@ -5,9 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON; `trimtab schema` describes it (docs/json.md).")
-]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; `trimtab schema` describes it.")]
 
 
 def print_json(command: str, values: Mapping[str, Any], *, is_line: bool = False) -> None:

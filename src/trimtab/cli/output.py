@@ -80,7 +80,7 @@ def print_goodput(report: RunReport) -> None:
         short = goodput.hours < 1
         parts.append(f"{60 * goodput.hours:.1f} minutes" if short else f"{goodput.hours:.1f} hours")
         if report.price_per_hour is not None:
-            parts.append(f"cost ${goodput.hours * report.price_per_hour:,.2f}")
+            parts.append(f"the run cost ${goodput.hours * report.price_per_hour:,.2f}")
     typer.echo(", ".join(parts))
 
 

@@ -330,7 +330,8 @@ class Config(Section):
             document = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise ConfigError(
-                f"{path} cannot be read as TOML: {error}; give a file as docs/settings.md shows it"
+                f"{path} cannot be read as TOML: {error}; give a file with lines such as "
+                "`detect.threshold_scale = 1.5`"
             ) from error
         settings: object = document
         if "tool" in document:  # a pyproject.toml, in which other tables belong to other tools

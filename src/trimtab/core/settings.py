@@ -97,7 +97,7 @@ def _hint(name: str, known: Collection[str]) -> str:
         return f"did you mean {' or '.join(repr(one) for one in dict.fromkeys(close))}?"
     if len(known) > MAX_LISTED:
         sections = ", ".join(dict.fromkeys(dotted.split(".")[0] for dotted in known))
-        return f"settings begin with one of {sections} (docs/settings.md)"
+        return f"settings begin with one of {sections} (docs: Settings)"
     return f"known: {', '.join(known)}"
 
 

@@ -59,9 +59,17 @@ class DemoRun:
 
 
 def run_demo(
-    folder: Path, *, seed: int, cache_dir: Path | None, advance: Advance
+    folder: Path,
+    *,
+    seed: int,
+    cache_dir: Path | None,
+    begin: Callable[[Mode], None],
+    advance: Advance,
 ) -> tuple[DemoRun, DemoRun]:
-    """Train the same run with the same two faults twice: only observed, and recovering."""
+    """Train the same run with the same two faults twice: only observed, and recovering.
+
+    `begin` is called before each of them.
+    """
     size = SIZES["0.15M"]
     corpus = prepare_corpus(
         CorpusConfig(vocab_size=size.vocab_size, max_bytes=CORPUS_BYTES), cache_dir=cache_dir
@@ -72,6 +80,7 @@ def run_demo(
         def further(done: int, before: int = place * STEPS) -> None:
             advance(before + done, 2 * STEPS)
 
+        begin(mode)
         run_dir = folder / mode.value
         _train(corpus, run_dir, mode, seed, further)
         runs.append(DemoRun(folder=run_dir, block=read_journal(RunDirectory(run_dir)).block))

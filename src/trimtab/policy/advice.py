@@ -4,10 +4,11 @@ The textbook has one action per class. Trimtab replaces those that depend on mor
 and waits for what does not touch the weights.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 
 from trimtab.core.actions import Action, ActionKind
-from trimtab.core.causes import Cause
+from trimtab.core.causes import Cause, Standing
 from trimtab.core.findings import HARMLESS, NOT_RESTORED, Symptom
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.diagnose.diagnosis import Diagnosis
@@ -21,11 +22,19 @@ PASSING = frozenset(
 )
 """What may happen at one step and be over with it."""
 
+NOT_FINITE = frozenset({Symptom.NONFINITE_LOSS, Symptom.NONFINITE_GRAD_NORM})
+"""What the gate always discards, so it cannot be in the weights of a protected run."""
+
 HARD_FACTS = frozenset(symptom for symptom, traits in TRAITS.items() if traits.is_fact)
 """What is so, whatever the noise of the run. The rest is a signal that left its usual range."""
 
 ONE_BATCH = frozenset({Cause.HARD_BATCH, Cause.RARE_TOKENS})
 """What is over with the batch that brought it, unless the loss stays up."""
+
+SKIPPABLE = frozenset(
+    {*ONE_BATCH, Cause.DUPLICATE_BATCH, Cause.DATA_MIX_SHIFT, Cause.LOGIC_NAN, Cause.FP16_OVERFLOW}
+)
+"""What may stay away if batches are skipped. Other causes go on whichever batches come."""
 
 MILD = frozenset({Symptom.RNG_NOT_RESTORED, Symptom.SCALER_NOT_RESTORED})
 """What a resume may leave out without hurting the weights: a scaler finds its range again."""
@@ -42,7 +51,7 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
     if HARMLESS.issuperset(diagnosis.incident.symptoms):
         return Action(
             kind=ActionKind.WAIT,
-            instruction="Continue, and apply the remedy at the next restart.",
+            instruction="Continue, and apply the fix at the next restart.",
             reason="The weights are not affected; only time is lost.",
         )
     left_out = NOT_RESTORED.intersection(diagnosis.incident.symptoms)
@@ -50,6 +59,12 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
         return _continue_as_it_is() if left_out <= MILD else _load_again(diagnosis.incident)
     if diagnosis.incident.started_again:
         return _if_not_meant(diagnosis.incident)
+    if not recurs and _was_kept_out(diagnosis):
+        return Action(
+            kind=ActionKind.WAIT,
+            instruction="Continue; apply the fix at the next restart if it comes again.",
+            reason="The bad steps were discarded and never reached the weights.",
+        )
     if not recurs and _is_one_signal(diagnosis.incident):
         return _look_at_it(diagnosis.incident)
     if not recurs and _passes(diagnosis):
@@ -107,7 +122,7 @@ def _roll_back_and_skip(diagnosis: Diagnosis) -> Action:
 def _apply_remedy(diagnosis: Diagnosis) -> Action:
     return Action(
         kind=ActionKind.ROLL_BACK,
-        instruction=f"Apply the remedy and continue from {_before(diagnosis.incident)}.",
+        instruction=f"Apply the fix and continue from {_before(diagnosis.incident)}.",
         reason="The cause remains until it is fixed.",
     )
 
@@ -155,7 +170,7 @@ def _after_lingering(diagnosis: Diagnosis) -> Action:
             instruction="Continue, and compare the evaluation loss with the one before.",
             reason=f"The loss took {incident.records} records, but it came back.",
         )
-    return _skip_from(
+    return _go_back(
         diagnosis,
         unless="the data was changed on purpose",
         reason="The loss has stayed on its higher level.",
@@ -163,9 +178,7 @@ def _after_lingering(diagnosis: Diagnosis) -> Action:
 
 
 def _after_divergence(diagnosis: Diagnosis) -> Action:
-    return _skip_from(
-        diagnosis, reason="The weights are lost; every step after the onset is wasted."
-    )
+    return _go_back(diagnosis, reason="The weights are lost; every step after the onset is wasted.")
 
 
 def _after_silence(diagnosis: Diagnosis) -> Action:
@@ -206,13 +219,25 @@ def _passes(diagnosis: Diagnosis) -> bool:
     return is_of_batch and not has_explanation and HARD_FACTS.isdisjoint(incident.symptoms)
 
 
+def _was_kept_out(diagnosis: Diagnosis) -> bool:
+    """Whether it has passed, was only not finite, and each of its steps was discarded."""
+    incident, discarded = diagnosis.incident, diagnosis.cost.discarded
+    has_passed = diagnosis.incident_class in (IncidentClass.RECOVERABLE, IncidentClass.HARD_BATCH)
+    if discarded is None or not has_passed or not NOT_FINITE.issuperset(incident.symptoms):
+        return False
+    return all(
+        any(first <= finding.step <= last for first, last in discarded.stretches)
+        for finding in incident.findings
+    )
+
+
 def _keep_going(diagnosis: Diagnosis) -> Action:
     step = diagnosis.incident.onset.step
     is_of_batch = diagnosis.cause is None or diagnosis.cause in ONE_BATCH
     what = (
         f"look at the batch of step {step}; skip it if the run has to go back"
         if is_of_batch
-        else "apply the remedy at the next restart"
+        else "apply the fix at the next restart"
     )
     return Action(
         kind=ActionKind.WAIT,
@@ -234,7 +259,7 @@ def _load_again(incident: Incident) -> Action:
     step = next(f.step for f in incident.findings if f.symptom in NOT_RESTORED)
     return Action(
         kind=ActionKind.ROLL_BACK,
-        instruction="Stop, apply the remedy and resume from the same checkpoint again.",
+        instruction="Stop, apply the fix and resume from the same checkpoint again.",
         reason=f"The steps since the resume at step {step} start from a state that is not the "
         "saved one.",
     )
@@ -243,7 +268,7 @@ def _load_again(incident: Incident) -> Action:
 def _continue_as_it_is() -> Action:
     return Action(
         kind=ActionKind.WAIT,
-        instruction="Continue, and apply the remedy before the next resume.",
+        instruction="Continue, and apply the fix before the next resume.",
         reason="The weights are the saved ones; the run only cannot be reproduced from here.",
     )
 
@@ -291,6 +316,15 @@ _TRIMTAB: Table = {
     IncidentClass.SILENT: _after_silence,
     None: _while_open,
 }
+
+
+def _go_back(diagnosis: Diagnosis, *, reason: str, unless: str = "") -> Action:
+    """Roll back, and fix the cause if it is likely and not in the data; else skip batches."""
+    first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
+    is_likely = first is not None and first.standing is Standing.SUPPORTED
+    if is_likely and isinstance(diagnosis.cause, Cause) and diagnosis.cause not in SKIPPABLE:
+        return dataclasses.replace(_apply_remedy(diagnosis), reason=reason)
+    return _skip_from(diagnosis, reason=reason, unless=unless)
 
 
 def _skip_from(diagnosis: Diagnosis, *, reason: str, unless: str = "") -> Action:

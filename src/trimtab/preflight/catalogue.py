@@ -45,7 +45,7 @@ def split_ids(names: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
     unknown = sorted(ids - CHECKS.keys() - RULES.keys())
     if unknown:
         raise ConfigError(
-            f"no check {', '.join(unknown)}; docs/preflight.md lists the checks, docs/check.md the "
-            "rules"
+            f"no check {', '.join(unknown)}; checks are {min(CHECKS)} to {max(CHECKS)}, rules of "
+            f"configs {min(RULES)} to {max(RULES)}"
         )
     return ids & CHECKS.keys(), ids & RULES.keys()

@@ -65,5 +65,7 @@ def acts_of(incident: Incident, block: Block) -> Iterator[Event]:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " and ".join(map(_value, value))
     as_number = to_number(value)
     return str(value) if as_number is None else number(as_number)

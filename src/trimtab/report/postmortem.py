@@ -14,7 +14,8 @@ from trimtab.core.signals import (
     UNIQUE_TOKEN_SHARE,
 )
 from trimtab.diagnose.evidence.answers import answers_about
-from trimtab.diagnose.evidence.check import number
+from trimtab.diagnose.evidence.check import counted, number
+from trimtab.diagnose.measures.goodput import count_lost
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.batch_section import batch_section, unusual_tokens_text
 from trimtab.report.escaping import escape_markdown
@@ -82,10 +83,8 @@ def postmortem_summary(report: IncidentReport, run: "RunReport") -> str:
     discarded = report.diagnosis.cost.discarded
     kept_out = ""
     if discarded is not None and discarded.count:
-        kept_out = (
-            f" {discarded.count:,} of its steps were discarded and never reached the weights "
-            f"({discarded.where()})."
-        )
+        steps = counted(discarded.count, "step")
+        kept_out = f" Discarded, so not in the weights: {steps} ({discarded.where()})."
     return (
         f"In {escape_markdown(run.source)} the loss was {number(symptoms.loss_before)} and reached "
         f"{number(symptoms.loss_peak)} at step {incident.peak.step}. The incident began at step "
@@ -251,15 +250,17 @@ def _verification(report: IncidentReport, run: "RunReport") -> Iterator[str]:
 
 def _cost(report: IncidentReport, run: "RunReport") -> Iterator[str]:
     cost, price = report.diagnosis.cost, run.price_per_hour
-    yield f"- Steps: {cost.steps}"
+    yield f"- Steps from the onset to the end: {cost.steps}"
+    yield f"- Steps lost (not applied, or taken back): {count_lost(report.incident, run.block)}"
     if cost.discarded is not None:
         where = f" ({cost.discarded.where()})" if cost.discarded.count else ""
         yield f"- Steps discarded: {cost.discarded.count}{where}"
-    yield f"- Time: {UNKNOWN if cost.seconds is None else f'{cost.seconds / 60:.1f} minutes'}"
+    time = UNKNOWN if cost.seconds is None else f"{cost.seconds / 60:.1f} minutes"
+    yield f"- Time from the onset to the end: {time}"
     yield f"- Tokens: {UNKNOWN if cost.tokens is None else f'{cost.tokens:.3g}'}"
     if price is None:
         yield "- Cost: not known, no price was given (`--price`)"
     elif cost.seconds is None:
         yield "- Cost: not known, the time was not recorded"
     else:
-        yield f"- Cost: ${cost.seconds / 3600 * price:,.2f} at ${price:,.2f} an hour"
+        yield f"- Cost of this time: ${cost.seconds / 3600 * price:,.2f} at ${price:,.2f} an hour"

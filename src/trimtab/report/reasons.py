@@ -34,6 +34,17 @@ def cause_text(diagnosis: Diagnosis) -> str:
     return f"{doubt}{percent(first.probability)}: {diagnosis.root_cause}"
 
 
+def short_cause(diagnosis: Diagnosis) -> str:
+    """The id and title of the cause with how certain it is, for one line."""
+    if diagnosis.cause is None:
+        return "not known"
+    name = f"{diagnosis.cause.id} {diagnosis.cause.title}"
+    first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
+    if first is None or first.cause != diagnosis.cause or first.probability is None:
+        return name
+    return f"{name}, {percent(first.probability)}"
+
+
 def asked(diagnosis: Diagnosis) -> Iterator[tuple[str, str, CheckResult]]:
     """Everything that was asked: its id, the question, and the answer."""
     if diagnosis.walk is not None:

@@ -12,7 +12,7 @@ from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import GRAD_NORM, LOSS
 from trimtab.diagnose.diagnosis import Diagnosis
-from trimtab.diagnose.evidence.check import Outcome, number
+from trimtab.diagnose.evidence.check import Outcome, counted, number
 from trimtab.diagnose.measures.discards import compute_discards
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.batch_section import batch_lines
@@ -32,7 +32,8 @@ MAX_BATCH_LINES = 2
 """Lines about the batches of an incident; the post-mortem has all."""
 
 MAX_WIDTH = 120
-"""Wider tables are harder to read along the line."""
+"""Wider tables are harder to read along the line. In a narrower one the cause gets the room of the
+symptom, which the explanation names."""
 
 _STYLES = {
     IncidentClass.DIVERGENT: "bold red",
@@ -49,8 +50,8 @@ def view(report: RunReport, width: int, *, questions: bool = False) -> Renderabl
     parts: list[RenderableType] = [_heading(report, width), *_curves(report, width)]
     discards = compute_discards(report.block)
     if discards is not None and discards.count:
-        steps = "step" if discards.count == 1 else "steps"
-        line = f"{discards.count:,} {steps} discarded, kept out of the weights: {discards.where()}"
+        steps = counted(discards.count, "step")
+        line = f"{steps} discarded, kept out of the weights: {discards.where()}"
         parts.append(Text(line, style="yellow"))
     parts += [Text(f"note: {printable(note)}", style="dim") for note in report.notes]
     if not report.incidents:
@@ -61,8 +62,12 @@ def view(report: RunReport, width: int, *, questions: bool = False) -> Renderabl
     if len(listed) < len(report.incidents):
         rest = len(report.incidents) - len(listed)
         parts.append(Text(f"{rest} less severe incidents are not listed here.", style="dim"))
-    for incident in report.most_severe(MAX_EXPLAINED):
+    explained = report.most_severe(MAX_EXPLAINED)
+    for incident in explained:
         parts += [Text(), _explanation(incident, report, questions=questions)]
+    if len(explained) < len(report.incidents):
+        line = f"The {len(explained)} most severe are explained; `diagnose --out` explains each."
+        parts += [Text(), Text(line, style="dim")]
     return Group(*parts)
 
 
@@ -97,12 +102,14 @@ def _curves(report: RunReport, width: int) -> list[Text]:
 
 
 def _table(reports: tuple[IncidentReport, ...], width: int) -> Table:
-    """One line per incident; what does not fit is cut, the explanation has it in full."""
+    """One line per incident; what does not fit is cut, except the cause."""
     table = Table(box=None, pad_edge=False, header_style="bold", width=min(width, MAX_WIDTH))
     for name in ("#", "step", "class", "loss", "action"):
         table.add_column(name, justify="right" if name in ("#", "step") else "left", no_wrap=True)
-    table.add_column("symptom", no_wrap=True, overflow="ellipsis", ratio=2)
-    table.add_column("likely cause", no_wrap=True, overflow="ellipsis", ratio=3)
+    with_symptom = width >= MAX_WIDTH
+    if with_symptom:
+        table.add_column("symptom", no_wrap=True, overflow="ellipsis", ratio=2)
+    table.add_column("likely cause", overflow="fold", ratio=3)
     for report in reports:
         diagnosis, incident = report.diagnosis, report.incident
         symptoms, named = diagnosis.symptoms, diagnosis.incident_class
@@ -113,7 +120,7 @@ def _table(reports: tuple[IncidentReport, ...], width: int) -> Table:
             Text(diagnosis.outcome, style=_STYLES.get(named, "") if named else ""),
             f"{number(symptoms.loss_before)} -> {number(symptoms.loss_peak)}",
             report.action.kind.value,
-            Text(printable(str(incident.symptoms[0]))),
+            *([Text(printable(str(incident.symptoms[0])))] if with_symptom else []),
             Text(printable(cause)),
         )
     return table

@@ -19,7 +19,7 @@ from trimtab.core.block import Block
 from trimtab.core.config import JournalConfig
 from trimtab.core.ship_config import ShipConfig
 from trimtab.core.sink import RUN_STATUS, Refused, RunStatus
-from trimtab.integrations.shipper import feed
+from trimtab.integrations.shipper import feed, shipment
 from trimtab.integrations.shipper.cursor import Cursor, SinkLock
 from trimtab.integrations.shipper.log import ShipLog
 from trimtab.integrations.shipper.shipper import Shipper
@@ -252,6 +252,7 @@ def test_a_stalled_run_is_reported_and_so_is_its_return(tmp_path: Path) -> None:
 def test_a_long_journal_is_sent_in_pieces_with_the_same_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(shipment, "POSTMORTEM_SECONDS", 0.0)  # nobody writes one here
     run = RunDirectory(tmp_path)
     with JournalWriter(run, JournalConfig(segment_records=50)) as journal:
         for step in range(1000):

@@ -95,6 +95,7 @@ def test_twins_are_added_once() -> None:
     assert with_twins(iter(runs[1:])) == runs
 
 
+@pytest.mark.slow
 def test_a_suite_is_built_by_two_processes_and_a_second_build_is_identical(tmp_path: Path) -> None:
     cache, one, two = (tmp_path / name for name in ("cache", "one", "two"))
     runs = tiny_suite()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from trimtab.journal import RunDirectory
     from trimtab.restore.checkpoints.index import CheckpointEntry
 
-NEXT = "give the run_dir of a run that saves them (docs/checkpoints.md)"
+NEXT = "give the run_dir of a run with `watch(checkpoints=...)`"
 COLUMNS = ("step", "verdict", "files", "size", "why")
 
 

@@ -44,14 +44,20 @@ def demo(
         with Progress(console=console, transient=True, disable=not shows_progress(console)) as bar:
             task = bar.add_task("Preparing text", total=None)
 
+            def begin(mode: str) -> None:
+                console.print(f"-- mode {mode}, the same faults", style="bold")
+
             def advance(done: int, total: int) -> None:
                 bar.update(task, description="Training", completed=done, total=total)
 
-            alone, recovered = run_demo(folder, seed=seed, cache_dir=None, advance=advance)
+            alone, recovered = run_demo(
+                folder, seed=seed, cache_dir=None, begin=begin, advance=advance
+            )
         report = diagnose(recovered.folder)
     if as_json:
         print_json("demo", as_dict(alone, recovered))
     else:
+        typer.echo("-- the run that recovered")
         output.print_view(report)
         output.print_goodput(report)
         for line in _comparison(alone, recovered):

@@ -20,9 +20,9 @@ class CauseText:
 
 KNOWN_OPERATION = CauseText(
     "An operation gave NaN or infinity from finite inputs; an experiment has found which one.",
-    "Fix that operation (log_softmax for log(softmax), a masked mean that survives an empty mask), "
-    "and go back to the last checkpoint without NaN if the weights are hurt.",
-    "A NaN in the loss is one step late: check the gradient before the update is applied.",
+    "Fix that operation (log_softmax for log(softmax), a masked mean that survives an empty mask). "
+    "If the weights hold NaN, continue from the last checkpoint without it.",
+    "Catch a NaN before the update: check the gradient, the loss shows it one step late.",
 )
 """F12, where the operation is known."""
 
@@ -97,10 +97,10 @@ TEXTS: Mapping[Cause, CauseText] = {
     Cause.LOGIC_NAN: CauseText(
         "An operation gave NaN from finite inputs (log 0, 0/0, a fully masked row); which one is "
         "not recorded.",
-        "Go back to the last checkpoint without NaN, run one batch with a finiteness check after "
-        "each module, and fix the first one that fails (log_softmax for log(softmax), a masked "
-        "mean that survives an empty mask).",
-        "A NaN in the loss is one step late: check the gradient before the update is applied.",
+        "Run one batch with a finiteness check after each module, and fix the first one that fails "
+        "(log_softmax for log(softmax), a masked mean that survives an empty mask). If the weights "
+        "hold NaN, continue from the last checkpoint without it.",
+        "Catch a NaN before the update: check the gradient, the loss shows it one step late.",
     ),
     Cause.BIT_FLIP: CauseText(
         "A weight, a gradient or a moment was corrupted while the data was as usual: a flipped "

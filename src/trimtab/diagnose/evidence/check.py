@@ -61,6 +61,11 @@ def number(value: float | None) -> str:
     return f"{value:.4g}" if math.isfinite(value) else str(value)
 
 
+def counted(count: int, noun: str) -> str:
+    """A count with its noun: `1 step`, `2,000 steps`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def first_finding(
     context: IncidentContext, *symptoms: str, opening: bool = False
 ) -> Finding | None:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.core.block import Block, BoolArray, IntArray
-from trimtab.core.rollbacks import taken_back
+from trimtab.core.incidents import Incident
+from trimtab.core.rollbacks import ROLLBACK, taken_back, target
 from trimtab.core.signals import CLOCK, DISCARDED, LOSS
 
 
@@ -60,6 +61,22 @@ def lost_records(block: Block) -> BoolArray:
                 is_lost[rows[min(following, len(rows) - 1)]] = True
     is_lost |= _done_with_destroyed_weights(block)
     return is_lost | taken_back(block)
+
+
+def count_lost(incident: Incident, block: Block) -> int:
+    """The steps that an incident cost: those that the goodput misses because of it.
+
+    A rollback also takes back the steps between the state it returns to and the onset.
+    """
+    first, end = block.row_of(incident.onset.tick), block.row_of(incident.last.tick) + 1
+    after = (e for e in block.events if e.kind == ROLLBACK and e.tick > incident.onset.tick)
+    rollback = next(after, None) if incident.rolled_back else None
+    if rollback is not None and (to := target(rollback)) is not None:
+        end = block.row_of(rollback.tick)
+        kept = np.flatnonzero(block.step[:first] < to)
+        first = int(kept[-1]) + 1 if len(kept) else 0
+    is_lost = lost_records(block[first : end + 1])  # an event goes with the record after it
+    return int(np.count_nonzero(is_lost[: end - first]))
 
 
 def _done_with_destroyed_weights(block: Block) -> BoolArray:

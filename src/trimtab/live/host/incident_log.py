@@ -16,7 +16,7 @@ from trimtab.journal import RunDirectory
 from trimtab.live.shield import log
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.incident_files import incident_folder_name
-from trimtab.report.reasons import cause_text
+from trimtab.report.reasons import cause_text, short_cause
 
 CALLBACK_SECONDS = 5.0
 """How long closing waits for callbacks that still run."""
@@ -25,10 +25,13 @@ _WORDS = {
     Transition.OPENED: "opened",
     Transition.REOPENED: "came back",
     Transition.WORSENED: "got worse",
-    Transition.CLASSIFIED: "is now known",
+    Transition.CLASSIFIED: "has its class",
     Transition.CLOSED: "is over",
     Transition.ROLLED_BACK: "was rolled back",
 }
+
+_ALARMS = frozenset({Transition.OPENED, Transition.REOPENED, Transition.WORSENED})
+_ENDS = frozenset({Transition.CLOSED, Transition.ROLLED_BACK})
 
 
 class IncidentLog:
@@ -46,8 +49,7 @@ class IncidentLog:
             return
         incident = change.incident
         is_alarm = _is_alarm(incident)
-        is_over = change.transition in (Transition.CLOSED, Transition.ROLLED_BACK)
-        is_loud = is_alarm and not is_over
+        is_loud = is_alarm and change.transition not in _ENDS
         log.log(
             logging.WARNING if is_loud else logging.INFO,
             "trimtab: %s",
@@ -88,21 +90,20 @@ def explanation_facts(incident: Incident, explained: IncidentReport | None) -> d
 
 
 def describe(change: IncidentChange, explained: IncidentReport | None, run: RunDirectory) -> str:
-    """One change of an incident in one line."""
+    """One change of an incident in one line: all that is known at first, then what is new."""
     incident = change.incident
-    kind = incident.incident_class.value if incident.incident_class else "class not known yet"
-    if incident.rolled_back:
-        kind = "what would have become of it is not known"
-    symptoms = ", ".join(incident.symptoms)
-    line = (
-        f"incident {incident.number} {_WORDS[change.transition]} at step {incident.last.step} "
-        f"(since step {incident.onset.step}): {symptoms}; {kind}"
-    )
-    if explained is not None:
-        line += f"; likely cause: {cause_text(explained.diagnosis).rstrip('.')}"
-        line += f"; do: {explained.action.instruction.rstrip('.')}"
-    folder = run.incidents / incident_folder_name(incident)
-    return f"{line}; post-mortem at the end of the run: {folder}"
+    words = [", ".join(incident.symptoms)] if change.transition in _ALARMS else []
+    if incident.incident_class is not None:
+        words.append(incident.incident_class.value)
+    if explained is not None and change.transition not in _ENDS:
+        words.append(f"likely cause: {short_cause(explained.diagnosis)}")
+        words.append(f"do: {explained.action.instruction.rstrip('.')}")
+    if change.transition in _ALARMS:
+        folder = run.incidents / incident_folder_name(incident)
+        words.append(f"post-mortem at the end of the run: {folder}")
+    since = f" (since step {incident.onset.step})" if incident.onset != incident.last else ""
+    head = f"incident {incident.number} {_WORDS[change.transition]} at step {incident.last.step}"
+    return f"{head}{since}{': ' if words else ''}{'; '.join(words)}"
 
 
 def _is_alarm(incident: Incident) -> bool:

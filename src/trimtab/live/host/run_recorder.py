@@ -21,6 +21,7 @@ from trimtab.core.rollbacks import ROLLBACK
 from trimtab.core.signals import Quality
 from trimtab.detect.resume.journal_past import JournalPast
 from trimtab.diagnose.context import RunFacts
+from trimtab.diagnose.evidence.check import counted
 from trimtab.diagnosis import build_report, make_judge, read_run
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.exit_request import announce_run
@@ -106,8 +107,7 @@ class RunRecorder:
         self._has_unrecorded = False
         self.resumed_at: int | None = None
         """The first step, if the run was resumed."""
-        self.num_records = 0
-        self.num_discarded = 0
+        self.num_records = self.num_discarded = 0
         self.journal = JournalWriter(run, config.journal)
         self._health = JournalHealth(self.journal)
         self._next_tick = int(earlier.tick[-1]) + 1 if len(earlier) else 0
@@ -234,9 +234,9 @@ class RunRecorder:
 
     def summary(self) -> str:
         """The run in one line."""
-        words = [f"{self.num_records} records", f"{len(self.incidents)} incidents"]
+        words = [f"{self.num_records} records", counted(len(self.incidents), "incident")]
         if self.num_discarded:
-            words.append(f"{self.num_discarded} steps discarded")
+            words.append(f"{counted(self.num_discarded, 'step')} discarded")
         if self.journal.dropped:
             words.append(f"{self.journal.dropped} records LOST by the journal")
         return f"{', '.join(words)}; {self.run.home}"

@@ -197,13 +197,13 @@ def _look_again(chosen: Option, situation: Situation, config: LadderConfig) -> i
 
 def _reason(chosen: Option, situation: Situation, reading: Reading | None) -> str:
     """The decision in one sentence."""
-    words = [f"{situation.family} since step {situation.onset}"]
+    words = [f"incident ({situation.family}) since step {situation.onset}"]
     if situation.is_stuck:
         words.append(f"{situation.bad_recently} of the last 20 steps did not reach the weights")
     if reading is not None:
         what = "probe" if situation.probe is not None or situation.rise is not None else "loss"
         verdict = "healthy" if reading.is_healthy else "broken" if reading.is_gross else "hurt"
-        words.append(f"{what} {reading.value - reading.mean:+.3f} nat against healthy: {verdict}")
+        words.append(f"{what} {reading.value - reading.mean:+.3f} nat from healthy ({verdict})")
     words += [f"{part.name} {part.before} -> {part.after}" for part in situation.unplanned[:3]]
     if situation.suspect_rank is not None:
         words.append(f"rank {situation.suspect_rank} differs from the others")
@@ -215,7 +215,8 @@ def _reason(chosen: Option, situation: Situation, reading: Reading | None) -> st
         words.append(situation.note)
     if situation.recurrences:
         words.append(f"came back {situation.recurrences} times")
-    return f"{'; '.join(words)}: {chosen.act} costs least ({chosen.cost:.0f} steps)"
+    words.append(f"{chosen.act} has the lowest expected cost, {chosen.cost:.0f} steps")
+    return "; ".join(words)
 
 
 def _order(option: Option) -> tuple[float, int]:

@@ -5,7 +5,7 @@ import numpy as np
 from trimtab.core.findings import Symptom
 from trimtab.core.signals import LOSS_SCALE
 from trimtab.diagnose.context import IncidentContext
-from trimtab.diagnose.evidence.check import number
+from trimtab.diagnose.evidence.check import counted, number
 from trimtab.diagnose.evidence.observation import Seen, observation
 from trimtab.diagnose.evidence.signal_view import SignalView
 
@@ -74,4 +74,4 @@ def waits_for_data(data_seconds: SignalView, step_seconds: SignalView) -> Seen:
 @observation("Several ranks train together", source="one process cannot be out of step with itself")
 def several_ranks(ranks: int) -> Seen:
     """Is there more than one process?"""
-    return Seen(ranks > 1, f"{ranks} ranks")
+    return Seen(ranks > 1, counted(ranks, "rank"))

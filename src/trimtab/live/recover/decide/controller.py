@@ -279,8 +279,8 @@ class Controller:
             helped = not reading.shows_forgetting
             facts = {"act": act, "helped": helped, "value": value}
             self._recorder.event("check", now.step, facts)
-            words = "helped" if helped else "has NOT helped"
-            log.info("trimtab: %s at step %d %s (probe %+.3f)", act, situation.onset, words, value)
+            words = f"{act} at step {situation.onset} {'helped' if helped else 'has NOT helped'}"
+            log.warning("trimtab: %s (probe %+.3f)", words, value)
             if not helped:
                 self._decide_by_reading(dataclasses.replace(situation, probe=value), now)
 
