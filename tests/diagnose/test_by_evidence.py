@@ -206,3 +206,14 @@ def test_a_setting_that_differed_from_the_snapshot_names_the_cause(
     assert found.cause is cause
     nothing = dataclasses.replace(decision, facts={**facts, "hold": []})
     assert first(dataclasses.replace(run, events=(nothing,))).cause is first(run).cause
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_loss_that_comes_back_is_no_factor_in_the_code(comes_back: bool) -> None:
+    loss = falling_loss(2 * LENGTH)
+    loss[AT : AT + 60 if comes_back else None] *= 2.0
+    norm = np.concatenate((noisy(0.5, 0.05), noisy(0.5, 0.05, 1)))
+    norm[AT : AT + 60 if comes_back else None] *= 2.0
+    diagnosis = first(block_of({"loss": loss, "grad_norm": norm}))
+    named = {hypothesis.cause for hypothesis in diagnosis.hypotheses}
+    assert (Cause.LOSS_REDUCTION_BUG in named) is not comes_back

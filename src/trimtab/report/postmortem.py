@@ -22,6 +22,7 @@ from trimtab.report.escaping import escape_markdown
 from trimtab.report.event_text import acts_of, event_text
 from trimtab.report.reasons import (
     discriminating_section,
+    fix_text,
     hypotheses_section,
     questions_section,
 )
@@ -62,7 +63,7 @@ def postmortem_sections(report: IncidentReport, run: "RunReport") -> dict[str, l
         "Class": list(_class(report)),
         "Action": [f"{report.action.instruction} {report.action.reason}"],
         "What was done": list(_done(report, run)),
-        "Smallest remedy": [report.diagnosis.remedy],
+        "Smallest remedy": [fix_text(report.diagnosis)],
         "Verification": list(_verification(report, run)),
         "Cost": list(_cost(report, run)),
         "Lesson": [report.diagnosis.lesson],

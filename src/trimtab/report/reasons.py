@@ -23,26 +23,41 @@ def percent(probability: float) -> str:
     return "under 5 %" if probability < 0.05 else f"about {10 * round(10 * probability)} %"
 
 
-def cause_text(diagnosis: Diagnosis) -> str:
-    """The cause with how certain it is, where that is known."""
+def certainty(diagnosis: Diagnosis) -> float | None:
+    """How probable the named cause is; None if it was not weighed, as in the textbook's tree."""
     first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
     if first is None or first.cause is None or first.cause != diagnosis.cause:
+        return None
+    return first.probability
+
+
+def is_doubtful(diagnosis: Diagnosis) -> bool:
+    """Whether the cause is only the best guess."""
+    is_weighed = certainty(diagnosis) is not None
+    return is_weighed and diagnosis.hypotheses[0].standing is not Standing.SUPPORTED
+
+
+def cause_text(diagnosis: Diagnosis) -> str:
+    """The cause in a sentence, with how certain it is, where that is known."""
+    probability = certainty(diagnosis)
+    if probability is None:
         return diagnosis.root_cause
-    if first.probability is None:  # the textbook's tree gives none
-        return diagnosis.root_cause
-    doubt = "" if first.standing is Standing.SUPPORTED else "not certain, "
-    return f"{doubt}{percent(first.probability)}: {diagnosis.root_cause}"
+    doubt = "not certain, " if is_doubtful(diagnosis) else ""
+    return f"{doubt}{percent(probability)}: {diagnosis.root_cause}"
 
 
 def short_cause(diagnosis: Diagnosis) -> str:
-    """The id and title of the cause with how certain it is, for one line."""
+    """The id and title of the cause, with how certain it is, where that is known."""
     if diagnosis.cause is None:
         return "not known"
-    name = f"{diagnosis.cause.id} {diagnosis.cause.title}"
-    first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
-    if first is None or first.cause != diagnosis.cause or first.probability is None:
-        return name
-    return f"{name}, {percent(first.probability)}"
+    probability = certainty(diagnosis)
+    said = "" if probability is None else f", {percent(probability)}"
+    return f"{diagnosis.cause.id} {diagnosis.cause.title}{said}"
+
+
+def fix_text(diagnosis: Diagnosis) -> str:
+    """The fix, with a condition where the cause is only the best guess."""
+    return f"If it is that: {diagnosis.remedy}" if is_doubtful(diagnosis) else diagnosis.remedy
 
 
 def asked(diagnosis: Diagnosis) -> Iterator[tuple[str, str, CheckResult]]:

@@ -17,7 +17,15 @@ from trimtab.diagnose.measures.discards import compute_discards
 from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.batch_section import batch_lines
 from trimtab.report.escaping import printable
-from trimtab.report.reasons import asked, cause_text, deciding_lines, runner_up
+from trimtab.report.reasons import (
+    asked,
+    cause_text,
+    deciding_lines,
+    fix_text,
+    is_doubtful,
+    runner_up,
+    short_cause,
+)
 from trimtab.report.run_report import RunReport
 from trimtab.report.sparkline import marks, sparkline
 
@@ -113,7 +121,6 @@ def _table(reports: tuple[IncidentReport, ...], width: int) -> Table:
     for report in reports:
         diagnosis, incident = report.diagnosis, report.incident
         symptoms, named = diagnosis.symptoms, diagnosis.incident_class
-        cause = f"{diagnosis.cause.id} {diagnosis.cause.title}" if diagnosis.cause else "not known"
         table.add_row(
             str(incident.number),
             f"{incident.onset.step:,}",
@@ -121,9 +128,16 @@ def _table(reports: tuple[IncidentReport, ...], width: int) -> Table:
             f"{number(symptoms.loss_before)} -> {number(symptoms.loss_peak)}",
             report.action.kind.value,
             *([Text(printable(str(incident.symptoms[0])))] if with_symptom else []),
-            Text(printable(cause)),
+            Text(printable(_cause_cell(diagnosis))),
         )
     return table
+
+
+def _cause_cell(diagnosis: Diagnosis) -> str:
+    """The cause; its probability only where it is doubtful, for the room."""
+    if diagnosis.cause is None or is_doubtful(diagnosis):
+        return short_cause(diagnosis)
+    return f"{diagnosis.cause.id} {diagnosis.cause.title}"
 
 
 def _explanation(report: IncidentReport, run: RunReport, *, questions: bool) -> Group:
@@ -147,7 +161,7 @@ def _explanation(report: IncidentReport, run: RunReport, *, questions: bool) -> 
         ("cause", cause_text(diagnosis)),
         ("or", "" if _has_look_alikes(diagnosis) else runner_up(diagnosis)),
         ("do", report.action.instruction),
-        ("fix", diagnosis.remedy),
+        ("fix", fix_text(diagnosis)),
     ):
         if text:
             lines.add_row(Text(name, style="bold"), Text(printable(text)))

@@ -50,15 +50,19 @@ TIME_CAUSES = frozenset({Cause.LOADER_STALL, Cause.SLOW_RANK})
 RANK_CAUSES = frozenset({Cause.REPLICAS_OUT_OF_SYNC, Cause.SLOW_RANK})
 """What one rank cannot have."""
 
+LASTING_CAUSES = frozenset({Cause.LOSS_REDUCTION_BUG})
+"""What a loss does not come back from by itself: a factor in the code stays."""
+
 
 def explain_by_evidence(context: IncidentContext) -> Explained:
     """Explain one incident by all observations that its records allow."""
     incident = context.incident
     results = {id: look(context) for id, look in ALL_OBSERVATIONS.items()}
     is_alone = results["several_ranks"].outcome is Outcome.NO
-    ranking = rank(
-        results, experiment_weights(), possible_causes(incident.symptoms, is_alone=is_alone)
-    )
+    possible = possible_causes(incident.symptoms, is_alone=is_alone)
+    if _came_back(incident):
+        possible = frozenset(possible) - LASTING_CAUSES
+    ranking = rank(results, experiment_weights(), possible)
     conclusion = _conclude(incident, ranking)
     given = (from_finding(finding) for finding in incident.findings)
     ranked = [_hypothesis(candidate, ranking) for candidate in _listed(ranking)]
@@ -80,6 +84,12 @@ def possible_causes(symptoms: Collection[str], *, is_alone: bool) -> Collection[
     is_of_time = symptoms and TIME_SYMPTOMS.issuperset(symptoms)
     causes = TIME_CAUSES if is_of_time else frozenset(Cause)
     return causes - RANK_CAUSES if is_alone else causes
+
+
+def _came_back(incident: Incident) -> bool:
+    """Whether the loss rose and is where it was before."""
+    has_risen = incident.incident_class in (IncidentClass.RECOVERABLE, IncidentClass.LINGERING)
+    return has_risen and incident.end is not None and incident.new_level is None
 
 
 def _listed(ranking: Ranking) -> Iterable[Candidate]:
