@@ -14,7 +14,7 @@ from torch import Tensor
 from trimtab.core.config import Config, Mode
 from trimtab.core.errors import NonFiniteRun, RunStopped
 from trimtab.core.findings import HARMLESS
-from trimtab.core.probe_events import PROBE_ANSWER
+from trimtab.core.records.probe_events import PROBE_ANSWER
 from trimtab.diagnosis import Source, build_report, make_judge, read_run
 from trimtab.journal import RunDirectory
 from trimtab.lab.scenarios.catalogue import CLEAN

@@ -15,7 +15,7 @@ from tests.integrations.servers import Server, serving
 
 from benchmarks.ship.killing import Outcome, count, expected, write_run
 from benchmarks.ship.servers import MlflowServer, Postgres
-from trimtab.core.ship_config import ShipConfig
+from trimtab.core.config import ShipConfig
 from trimtab.integrations.shipper.log import ShipLog
 from trimtab.integrations.shipper.shipper import Shipper
 from trimtab.integrations.sinks.mlflow_sink import MlflowSink

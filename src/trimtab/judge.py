@@ -18,9 +18,9 @@ from trimtab.core.config import Config
 from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Finding
-from trimtab.core.history import History
 from trimtab.core.incidents import Incident, IncidentChange, Transition
-from trimtab.core.rollbacks import RECOVERY, before_rollback, line_to, pieces, target
+from trimtab.core.records.history import History
+from trimtab.core.records.rollbacks import RECOVERY, before_rollback, line_to, pieces, target
 from trimtab.detect.detector_set import DetectorSet
 from trimtab.diagnose.context import IncidentContext, RunFacts
 from trimtab.diagnose.diagnosis import diagnose

@@ -12,7 +12,7 @@ pytest.importorskip("torchdata")
 from benchmarks.twins import Pair
 
 from trimtab.core.block import Block
-from trimtab.core.builder import BlockBuilder, Record
+from trimtab.core.records.builder import BlockBuilder, Record
 
 STEPS, ONSET = 300, 150
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trimtab.core.block import Event
-from trimtab.core.builder import BlockBuilder, Record
+from trimtab.core.records.builder import BlockBuilder, Record
 
 numbers = st.floats(allow_nan=True, allow_infinity=True)
 signals = st.dictionaries(st.sampled_from(["loss", "grad_norm", "lr", "x/y"]), numbers)

@@ -11,7 +11,7 @@ from trimtab.core.causes import Cause, Standing
 from trimtab.core.detector import Detector, Row
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass
-from trimtab.core.probe_events import DECISION
+from trimtab.core.records.probe_events import DECISION
 from trimtab.core.signals import Quality
 from trimtab.diagnose.context import RunFacts
 from trimtab.diagnose.diagnosis import Diagnosis

@@ -4,7 +4,7 @@ import numpy as np
 from tests.synthetic import add_spike, falling_loss
 
 from trimtab.core.block import Block, Column, Event
-from trimtab.core.rollbacks import RECOVERY, ROLLBACK
+from trimtab.core.records.rollbacks import RECOVERY, ROLLBACK
 from trimtab.diagnose.measures.goodput import compute_goodput, count_lost
 from trimtab.judge import Judge
 

@@ -10,7 +10,7 @@ from trimtab.core.block import Event
 from trimtab.core.config import TextbookConfig
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass, Moment
-from trimtab.core.rollbacks import ROLLBACK
+from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.diagnose.context import IncidentContext, RunFacts
 from trimtab.diagnose.evidence.check import Outcome
 from trimtab.diagnose.evidence.observations import OBSERVATIONS

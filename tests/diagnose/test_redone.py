@@ -12,7 +12,7 @@ from trimtab.core.block import Block, Event
 from trimtab.core.causes import Cause
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, Moment
-from trimtab.core.rollbacks import ROLLBACK
+from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.diagnose.causes.ranking import HARDWARE
 from trimtab.diagnose.evidence.check import Outcome
 from trimtab.diagnose.evidence.redone import REDONE_STEPS, went_well_again

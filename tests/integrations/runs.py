@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.core.block import Block
-from trimtab.core.ship_config import ShipConfig
+from trimtab.core.config import ShipConfig
 from trimtab.core.sink import RunStatus, ShippedRun, Sink, SinkMemory
 from trimtab.integrations.shipper.log import ShipLog
 from trimtab.integrations.shipper.shipper import Shipper

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trimtab.core.config import LadderConfig
 from trimtab.core.findings import Symptom
-from trimtab.core.ladder_config import LadderConfig
 from trimtab.policy.ladder.decide import check_step, decide
 from trimtab.policy.ladder.decision import Decision
 from trimtab.policy.ladder.decision_log import DecisionLog, recompute

@@ -13,7 +13,7 @@ from tests.restore.loops import Run, same_run
 import trimtab
 from trimtab.core.block import Event
 from trimtab.core.config import Config
-from trimtab.core.probe_events import PROBE_ANSWER
+from trimtab.core.records.probe_events import PROBE_ANSWER
 
 
 def drive(

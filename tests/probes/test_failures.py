@@ -36,7 +36,7 @@ def endless(question: Question) -> Experiment:
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {**registry.EXPERIMENTS, "raising": raising, "endless": endless}
-    monkeypatch.setattr("trimtab.live.recover.replay.EXPERIMENTS", known)
+    monkeypatch.setattr("trimtab.live.recover.experiments.replay.EXPERIMENTS", known)
 
 
 @pytest.mark.usefixtures("planted")

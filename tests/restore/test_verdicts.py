@@ -8,9 +8,9 @@ import pytest
 from tests.synthetic import incident_of
 
 from trimtab.core.block import Block
-from trimtab.core.builder import BlockBuilder, Record
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
+from trimtab.core.records.builder import BlockBuilder, Record
 from trimtab.restore.checkpoints.history import RunHistory
 from trimtab.restore.checkpoints.index import CheckpointEntry, Verdict
 from trimtab.restore.checkpoints.manifest import CheckpointFacts

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.core.column import BoolArray, Column, FloatArray, IntArray
+from trimtab.core.records.column import BoolArray, Column, FloatArray, IntArray
+from trimtab.core.records.stored_columns import StoredColumns
 from trimtab.core.signals import Quality
-from trimtab.core.stored_columns import StoredColumns
 
 __all__ = ["NO_POSITION", "Block", "BoolArray", "Column", "Event", "FloatArray", "IntArray"]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from trimtab.core.block import Block, Event, FloatArray
 from trimtab.core.detector import KnownChange, Row
-from trimtab.core.rollbacks import ROLLBACK
+from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.signals import TOKENS
 from trimtab.core.state import Stateful
 

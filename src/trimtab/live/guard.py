@@ -18,8 +18,8 @@ from trimtab.live.loop.step_loop import BatchSource, LoaderSource, Step, StepLoo
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.numbers import Number, OddNumber
 from trimtab.live.measure.step_meter import is_reserved
+from trimtab.live.recover.experiments.questions import make_question
 from trimtab.live.recover.order import Order
-from trimtab.live.recover.questions import make_question
 from trimtab.live.recover.recovery import Recovery
 from trimtab.live.shield import log
 

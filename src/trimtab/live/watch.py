@@ -30,9 +30,9 @@ from trimtab.live.ranks.agreement import RankFacts
 from trimtab.live.ranks.rank_group import announce, find_ranks
 from trimtab.live.recover.decide.controller import Controller
 from trimtab.live.recover.decide.experimenting import Experimenting
+from trimtab.live.recover.experiments.questions import Answers
 from trimtab.live.recover.inputs import as_schedulers, as_state, require_schedulers
 from trimtab.live.recover.quarantine import read_quarantine
-from trimtab.live.recover.questions import Answers
 from trimtab.live.recover.recovery import Recovery
 from trimtab.live.shield import log
 from trimtab.live.starting_ranks import StartingRanks

@@ -8,9 +8,9 @@ from typing import Any
 from torch import nn
 
 from trimtab.core import signals
-from trimtab.core.builder import BlockBuilder, Record
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Severity
+from trimtab.core.records.builder import BlockBuilder, Record
 from trimtab.judge import Judge
 from trimtab.preflight.definition import NotMeasured
 from trimtab.preflight.inputs import Inputs, Loss, model_loss

@@ -2,7 +2,7 @@
 
 An experiment is a generator: it yields the steps that it wants done again (`Pass`), gets what they
 gave (`Result`), and returns an `Answer`. The guard restores, lets the user's loop do the steps, and
-puts everything back (`live/recover/replay.py`): so this package is below `live`.
+puts everything back (`live/recover/experiments/replay.py`): so this package is below `live`.
 
 passes.py           question, pass, result, answer
 registry.py         the experiments by name

@@ -6,7 +6,7 @@ from typing import Any
 from trimtab.core.block import Block, Event
 from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import to_number
-from trimtab.core.rollbacks import ROLLBACK
+from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.diagnose.evidence.check import number
 
 NOTE = "note"

@@ -13,8 +13,7 @@ from tests.integrations.runs import append, open_incident, ship, wait_until
 from tests.integrations.servers import Receiver, serving
 
 from trimtab.core.block import Event
-from trimtab.core.config import Config
-from trimtab.core.ship_config import ShipConfig
+from trimtab.core.config import Config, ShipConfig
 from trimtab.core.sink import RUN_STATUS, RunStatus
 from trimtab.integrations.alerts import IncidentAlerts
 from trimtab.integrations.alerts.alert import AlertState, Level

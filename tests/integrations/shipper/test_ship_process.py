@@ -11,7 +11,7 @@ import pytest
 from tests.integrations.runs import wait_until
 from tests.integrations.servers import Mlflow, Receiver, serving
 
-from trimtab.core.ship_config import ShipConfig
+from trimtab.core.config import ShipConfig
 from trimtab.core.sink import RunStatus
 from trimtab.integrations.shipper.cursor import Cursor
 from trimtab.journal import JournalWriter, RunDirectory, read_journal

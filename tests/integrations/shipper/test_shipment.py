@@ -16,8 +16,7 @@ from tests.integrations.runs import (
 )
 
 from trimtab.core.block import Block
-from trimtab.core.config import JournalConfig
-from trimtab.core.ship_config import ShipConfig
+from trimtab.core.config import JournalConfig, ShipConfig
 from trimtab.core.sink import RUN_STATUS, Refused, RunStatus
 from trimtab.integrations.shipper import feed, shipment
 from trimtab.integrations.shipper.cursor import Cursor, SinkLock

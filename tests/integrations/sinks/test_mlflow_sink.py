@@ -10,8 +10,8 @@ import pytest
 from tests.integrations.runs import append, ship, start_shipper, wait_until, write_run
 from tests.integrations.servers import Mlflow, serving
 
+from trimtab.core.config import ShipConfig
 from trimtab.core.errors import ConfigError
-from trimtab.core.ship_config import ShipConfig
 from trimtab.integrations.shipper.cursor import Cursor
 from trimtab.integrations.sinks.mlflow_sink import MlflowSink
 from trimtab.integrations.transport.http import Reply

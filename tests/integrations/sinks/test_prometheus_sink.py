@@ -19,8 +19,8 @@ import yaml
 from tests.integrations.runs import append, open_incident, ship, wait_until
 
 from trimtab.core.block import Block, Column
+from trimtab.core.config import ShipConfig
 from trimtab.core.errors import ConfigError
-from trimtab.core.ship_config import ShipConfig
 from trimtab.core.sink import RunStatus
 from trimtab.integrations import sinks
 from trimtab.integrations.shipper.log import ShipLog

@@ -40,7 +40,10 @@ def test_observing_keeps_the_bits_and_sees_what_torchtitan_logs(
     flags = ["--training.global_batch_size", str(2 * ranks * accumulate)]
     bare = launch(tmp_path / "bare", None, *flags, ranks=ranks)
     seen = launch(tmp_path / "seen", "observe", *flags, ranks=ranks)
-    assert [one["steps"] for one in bare] == [one["steps"] for one in seen]  # and host reads
+    for alone, watched in zip(bare, seen, strict=True):
+        for one, other in zip(alone["steps"], watched["steps"], strict=True):
+            assert {**one, "reads": 0} == {**other, "reads": 0}  # step, weights and moments
+            assert other["reads"] <= one["reads"]
     losses, norms = logged(tmp_path / "bare")
     block = journal_of(tmp_path / "seen")
     assert block.step.tolist() == [1, 2, 3, 4, 5, 6]
@@ -82,20 +85,26 @@ def test_a_damaged_weight_and_the_way_back_leave_the_bits_of_the_run_that_never_
     assert max(journal_of(tmp_path / "back").attempt) == 1
 
 
-@RANKS
-def test_a_killed_run_goes_on_from_the_last_good_checkpoint(ranks: int, tmp_path: Path) -> None:
-    """Not from those of the attempt that was given up, nor from one that would lose batches."""
+@pytest.mark.parametrize(("ranks", "last_good"), [(1, 16), (2, 21)])
+def test_a_killed_run_goes_on_from_the_last_good_checkpoint(
+    ranks: int, last_good: int, tmp_path: Path
+) -> None:
+    """Not from those of the attempt that was given up, nor from one that would lose batches.
+
+    Two ranks go back three steps later, so the step 16 is still one that is done again.
+    """
     saves = ["--checkpoint.enable", "--checkpoint.interval", "5"]
-    straight = launch(tmp_path / "straight", "recover", *saves, ranks=ranks, steps=20)
-    faults = {"flip": 13, "back_to": 8, "kill": 17}
-    launch(tmp_path / "back", "recover", *saves, ranks=ranks, steps=20, faults=faults)
+    straight = launch(tmp_path / "straight", "recover", *saves, ranks=ranks, steps=25)
+    faults = {"flip": 13, "back_to": 8, "kill": last_good + 1}
+    launch(tmp_path / "back", "recover", *saves, ranks=ranks, steps=25, faults=faults)
     entries = Checkpoints(run_dir=tmp_path / "back").entries
-    assert [(entry.step, entry.facts.attempt) for entry in entries] == [(6, 0), (11, 0), (16, 1)]
-    again = launch(tmp_path / "back", "recover", *saves, ranks=ranks, steps=20)
+    trusted = [(entry.step, entry.facts.attempt) for entry in entries if not entry.in_doubt]
+    assert trusted == [(6, 0), (last_good, 1)]
+    again = launch(tmp_path / "back", "recover", *saves, ranks=ranks, steps=25)
     for one, other in zip(straight, again, strict=True):
         for name in ("weights", "moments"):
             assert one["steps"][-1][name] == other["steps"][-1][name]
-        assert other["steps"][0]["step"] == 16
+        assert other["steps"][0]["step"] == last_good
     block = journal_of(tmp_path / "back")
     last = dict(zip(block.step.tolist(), block.data_position.tolist(), strict=True))
-    assert last == {step: step - 1 for step in range(1, 21)}
+    assert last == {step: step - 1 for step in range(1, 26)}

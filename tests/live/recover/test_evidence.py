@@ -5,11 +5,10 @@ import math
 import pytest
 
 from trimtab.core import signals
-from trimtab.core.builder import Record
-from trimtab.core.config import RecoverConfig
+from trimtab.core.config import LadderConfig, RecoverConfig
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, Moment
-from trimtab.core.ladder_config import LadderConfig
+from trimtab.core.records.builder import Record
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.canary import CONFIRM_BOUNDARIES
 from trimtab.live.recover.decide.probing import PROBE_AGE

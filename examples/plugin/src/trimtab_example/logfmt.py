@@ -7,9 +7,9 @@ import math
 import re
 from pathlib import Path
 
-from trimtab.core.builder import BlockBuilder, Record
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.reader import LogContent
+from trimtab.core.records.builder import BlockBuilder, Record
 
 _PAIR = re.compile(r"([\w.]+)=(\S+)")
 

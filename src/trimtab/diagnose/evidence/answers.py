@@ -5,7 +5,7 @@ from typing import Any
 
 from trimtab.core.block import Block
 from trimtab.core.incidents import Incident
-from trimtab.core.probe_events import PROBE_ANSWER
+from trimtab.core.records.probe_events import PROBE_ANSWER
 
 NEAR_STEPS = 16
 """A question may be about a step shortly before the onset or after the last record of an incident.

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.findings import Finding, Symptom
-from trimtab.core.probe_events import DECISION
+from trimtab.core.records.probe_events import DECISION
 from trimtab.core.signals import (
     ACTIVATION_RMS,
     ADAM_M_NORM,

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from trimtab.core.block import Block
 from trimtab.core.findings import HARMLESS
 from trimtab.core.incidents import Incident
-from trimtab.core.rollbacks import ROLLBACK
+from trimtab.core.records.rollbacks import ROLLBACK
 
 REDONE_STEPS = 16
 """Steps after an incident that must have been done again as well. Chosen: twice the steps by which

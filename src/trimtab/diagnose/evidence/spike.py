@@ -6,7 +6,7 @@ import numpy as np
 
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import IncidentClass
-from trimtab.core.rollbacks import ROLLBACK
+from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.signals import (
     FINGERPRINT,
     GRAD_NORM,

@@ -6,7 +6,7 @@ import numpy as np
 
 from trimtab.core.block import Block, BoolArray, IntArray
 from trimtab.core.incidents import Incident
-from trimtab.core.rollbacks import ROLLBACK, taken_back, target
+from trimtab.core.records.rollbacks import ROLLBACK, taken_back, target
 from trimtab.core.signals import CLOCK, DISCARDED, LOSS
 
 

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from trimtab.core.block import Block, Event
-from trimtab.core.rollbacks import ROLLBACK
+from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.integrations.alerts.alert import Alert, AlertState, Level
 
 DISCARDED = "step discarded"

@@ -5,7 +5,7 @@ from typing import Any
 
 from trimtab.core.block import Event
 from trimtab.core.incidents import IncidentClass, Transition
-from trimtab.core.rollbacks import ROLLBACK
+from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.sink import RUN_STATUS, RunStatus
 from trimtab.integrations.alerts.alert import Alert, AlertState, Level
 from trimtab.integrations.sinks.incident_events import IncidentNews

@@ -11,7 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from trimtab.core.ship_config import ShipConfig
+from trimtab.core.config import ShipConfig
 from trimtab.integrations.shipper.liveness import Owner
 from trimtab.integrations.shipper.log import ShipLog
 from trimtab.integrations.shipper.shipper import Shipper, make_sinks

@@ -5,8 +5,8 @@ import time
 from dataclasses import replace
 
 from trimtab.core.block import Block, Event
+from trimtab.core.config import ShipConfig
 from trimtab.core.errors import JournalError, TrimtabError
-from trimtab.core.ship_config import ShipConfig
 from trimtab.core.sink import RUN_STATUS, RunStatus, ShippedRun, Sink
 from trimtab.integrations.shipper.cursor import Cursor, SinkLock
 from trimtab.integrations.shipper.delivery import Delivery, Refusal

@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Sequence
 
+from trimtab.core.config import ShipConfig
 from trimtab.core.errors import TrimtabError
-from trimtab.core.ship_config import ShipConfig
 from trimtab.core.sink import Sink
 from trimtab.integrations.shipper.liveness import Liveness, Owner, WriterProcess
 from trimtab.integrations.shipper.log import ShipLog, connect_logger

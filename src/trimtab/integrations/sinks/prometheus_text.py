@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from trimtab.core import signals
 from trimtab.core.block import Block
 from trimtab.core.incidents import IncidentClass, Transition
-from trimtab.core.rollbacks import ROLLBACK
+from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.integrations.shipper.thinning import NONFINITE
 from trimtab.integrations.sinks.incident_events import IncidentNews
 

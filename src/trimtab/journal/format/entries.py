@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from typing import Any, TypeGuard
 
 from trimtab.core.block import NO_POSITION
-from trimtab.core.builder import Record
 from trimtab.core.jsonable import to_number
+from trimtab.core.records.builder import Record
 from trimtab.core.signals import Quality
 from trimtab.journal.format.damage import Damage
 from trimtab.journal.format.lines import Entry

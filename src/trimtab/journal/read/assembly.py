@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.core.block import Block, BoolArray, Column, Event, FloatArray, IntArray
+from trimtab.core.records.stored_columns import StoredColumns
 from trimtab.core.signals import Quality
-from trimtab.core.stored_columns import StoredColumns
 from trimtab.journal.format.damage import Damage, DamageKind
 from trimtab.journal.read.axes import JournalAxes
 from trimtab.journal.read.segment import ColumnTarget, ReadLosses, Segment

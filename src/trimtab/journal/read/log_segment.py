@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from trimtab.core.block import Block, IntArray
-from trimtab.core.builder import BlockBuilder, Record
+from trimtab.core.records.builder import BlockBuilder, Record
 from trimtab.journal.format.damage import Damage, DamageKind
 from trimtab.journal.format.entries import parse_entry, schema_of
 from trimtab.journal.format.header import AXES, Axis

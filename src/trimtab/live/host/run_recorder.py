@@ -13,11 +13,11 @@ from typing import Any
 
 from trimtab.core import signals
 from trimtab.core.block import Block, Event
-from trimtab.core.builder import BlockBuilder, Record
 from trimtab.core.config import Config
 from trimtab.core.incidents import Incident, IncidentChange
-from trimtab.core.probe_events import DECISION, PROBE_ANSWER
-from trimtab.core.rollbacks import ROLLBACK
+from trimtab.core.records.builder import BlockBuilder, Record
+from trimtab.core.records.probe_events import DECISION, PROBE_ANSWER
+from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.signals import Quality
 from trimtab.detect.resume.journal_past import JournalPast
 from trimtab.diagnose.context import RunFacts

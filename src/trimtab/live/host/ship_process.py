@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from trimtab.core.config import Config
-from trimtab.core.ship_config import ShipConfig
+from trimtab.core.config import Config, ShipConfig
 from trimtab.core.sink import GUARD_CLOSED
 from trimtab.journal import RunDirectory
 from trimtab.live.shield import log

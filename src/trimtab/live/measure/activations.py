@@ -141,7 +141,7 @@ def first_tensor(output: Any) -> torch.Tensor | None:
     """The floating-point tensor that a block returns, alone or first in a tuple, list or dict."""
     if isinstance(output, Mapping):
         output = next(iter(output.values()), None)
-    elif isinstance(output, tuple | list):
+    elif isinstance(output, (tuple, list)):  # torch 2.6 cannot compile `tuple | list`
         output = output[0] if output else None
     is_usable = isinstance(output, torch.Tensor) and output.is_floating_point()
     return output if is_usable else None

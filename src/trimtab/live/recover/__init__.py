@@ -16,9 +16,6 @@ decide/         what to do, on the first rank
 paired_probe.py known-good batches through the present weights
 traceless.py    forward passes that leave no trace
 quarantine.py   data positions and sources that are passed over, also after a relaunch
-replay.py       steps are done again for an experiment
-running.py      one experiment; replay_step.py: one of its steps
-rank_exchange.py what ranks exchange in an experiment
-questions.py    from the records to the question of an experiment, from its answer to the journal
+experiments/    steps are done again with one thing changed
 rollback_report.py a rollback in the log and the journal
 """

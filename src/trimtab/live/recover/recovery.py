@@ -13,10 +13,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trimtab.core.config import RecoverConfig
+from trimtab.core.config import ProbesConfig, RecoverConfig
 from trimtab.core.errors import RunStopped
-from trimtab.core.probes_config import ProbesConfig
-from trimtab.core.rollbacks import RECOVERY
+from trimtab.core.records.rollbacks import RECOVERY
 from trimtab.journal.exit_request import ExitRequest, RunExit
 from trimtab.live.loop.step_loop import StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
@@ -24,11 +23,11 @@ from trimtab.live.measure.local_gradients import LocalGradients
 from trimtab.live.optimizers import parameters_of
 from trimtab.live.recover.decide.controller import Controller
 from trimtab.live.recover.decide.run_view import RunView, view_of
+from trimtab.live.recover.experiments.replay import Replay
 from trimtab.live.recover.inputs import require_schedulers
 from trimtab.live.recover.order import Order
 from trimtab.live.recover.paired_probe import PairedProbe, no_batch_loss
 from trimtab.live.recover.rank_orders import RankOrders
-from trimtab.live.recover.replay import Replay
 from trimtab.live.recover.returning import half_way, return_to
 from trimtab.live.recover.rollback_report import report_rollback
 from trimtab.live.recover.snapshots import Snapshots

@@ -8,8 +8,8 @@ otherwise            the cheapest option that evidence and budgets permit
 import dataclasses
 from collections.abc import Iterator
 
+from trimtab.core.config import LadderConfig
 from trimtab.core.findings import Symptom
-from trimtab.core.ladder_config import LadderConfig
 from trimtab.policy.ladder.costs import cost, shows_in_loss
 from trimtab.policy.ladder.decision import Decision, Option
 from trimtab.policy.ladder.reading import Reading, reading_of

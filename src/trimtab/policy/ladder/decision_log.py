@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trimtab.core.config import LadderConfig
 from trimtab.core.jsonable import to_jsonable, to_number
-from trimtab.core.ladder_config import LadderConfig
 from trimtab.policy.ladder.decide import decide
 from trimtab.policy.ladder.decision import Decision
 from trimtab.policy.ladder.situation import Act, SettingDifference, Situation

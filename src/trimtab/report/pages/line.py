@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.block import Block, BoolArray, Column, FloatArray, IntArray
-from trimtab.core.rollbacks import taken_back
+from trimtab.core.records.rollbacks import taken_back
 from trimtab.report.pages.decimate import BUCKETS, minmax_rows, stretches
 
 DETAIL_ROWS = 4096

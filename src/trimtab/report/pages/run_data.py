@@ -10,7 +10,7 @@ import numpy as np
 from trimtab.core.block import BoolArray, Column, Event
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_number
-from trimtab.core.rollbacks import ROLLBACK
+from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.signals import DISCARDED, EVAL_LOSS
 from trimtab.diagnose.measures.goodput import lost_records
 from trimtab.policy.incident_report import IncidentReport

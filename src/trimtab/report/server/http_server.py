@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from trimtab.core.block import Block
 from trimtab.core.errors import TrimtabError
-from trimtab.core.stored_columns import CACHE_BYTES, StoredColumns
+from trimtab.core.records.stored_columns import CACHE_BYTES, StoredColumns
 from trimtab.report.pages.dashboard import dashboard_page
 from trimtab.report.pages.fleet_page import fleet_page
 from trimtab.report.pages.html_text import tag

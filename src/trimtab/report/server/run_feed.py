@@ -12,7 +12,7 @@ import numpy as np
 from trimtab.core.block import Block
 from trimtab.core.errors import JournalError
 from trimtab.core.jsonable import to_jsonable
-from trimtab.core.rollbacks import ROLLBACK
+from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.signals import (
     CLOCK,
     DISCARDED,

@@ -3,14 +3,14 @@
 import dataclasses
 from collections.abc import Callable
 
+from trimtab.core.config import LadderConfig
 from trimtab.core.findings import Symptom
-from trimtab.core.ladder_config import LadderConfig
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory
 from trimtab.live.recover.decide.run_view import RunView
+from trimtab.live.recover.experiments.questions import remedy_question
 from trimtab.live.recover.order import Order
-from trimtab.live.recover.questions import remedy_question
 from trimtab.live.shield import log
 from trimtab.policy.ladder.decide import check_step
 from trimtab.policy.ladder.decision import Decision

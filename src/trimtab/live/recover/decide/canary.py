@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trimtab.core.builder import Record
+from trimtab.core.records.builder import Record
 from trimtab.live.recover.decide.probing import Probing
 from trimtab.live.recover.decide.run_view import RunView
 from trimtab.policy.ladder.canary import (

@@ -12,10 +12,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trimtab.core.builder import Record
+from trimtab.core.config import LadderConfig
 from trimtab.core.incidents import Incident, IncidentClass
-from trimtab.core.ladder_config import LadderConfig
-from trimtab.core.probe_events import DECISION
+from trimtab.core.records.builder import Record
+from trimtab.core.records.probe_events import DECISION
 from trimtab.journal.exit_request import supervisor_folder
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide import evidence

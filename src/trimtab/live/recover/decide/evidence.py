@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trimtab.core import signals
-from trimtab.core.builder import Record
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident
+from trimtab.core.records.builder import Record
 from trimtab.policy.symptoms import PASSIVE, traits_of
 
 DATED_DETECTORS = frozenset({"state-jump", "non-finite", "counters"})

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trimtab.core import signals
-from trimtab.core.builder import Record
+from trimtab.core.config import ProbesConfig
 from trimtab.core.findings import HARMLESS, Symptom
 from trimtab.core.incidents import Incident
-from trimtab.core.probes_config import ProbesConfig
+from trimtab.core.records.builder import Record
 from trimtab.diagnose.causes.experiments import propose
 from trimtab.diagnose.evidence.check import Outcome
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide.run_view import RunView
+from trimtab.live.recover.experiments.questions import make_question
 from trimtab.live.recover.order import Order
-from trimtab.live.recover.questions import make_question
 from trimtab.live.shield import log
 from trimtab.probes.batch_or_state import Scale
 from trimtab.probes.passes import Question

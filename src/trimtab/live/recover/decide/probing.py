@@ -7,7 +7,7 @@ ones.
 from collections.abc import Callable, Sequence
 
 from trimtab.core import signals
-from trimtab.core.builder import Record
+from trimtab.core.records.builder import Record
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.run_view import RunView

@@ -7,8 +7,8 @@ odd gradients recur --> all ranks measure their own gradients for some steps
 from collections.abc import Callable, Sequence
 
 from trimtab.core import signals
-from trimtab.core.builder import Record
 from trimtab.core.findings import Symptom
+from trimtab.core.records.builder import Record
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.run_view import RunView
 from trimtab.live.recover.order import Order

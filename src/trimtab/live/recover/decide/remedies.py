@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trimtab.core.ladder_config import LadderConfig
+from trimtab.core.config import LadderConfig
 from trimtab.policy.ladder.situation import ROLLBACKS, Act, Situation
 
 SAME_PLACE_STEPS = 200

@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Sequence
 
-from trimtab.core.builder import Record
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import Incident
+from trimtab.core.records.builder import Record
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.run_view import RunView
 from trimtab.policy.ladder.differences import find_differences

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trimtab.core.settings import Section, require
+from trimtab.core.config.section import Section, require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

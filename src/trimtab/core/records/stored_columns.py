@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.core.column import BoolArray, Column
+from trimtab.core.records.column import BoolArray, Column
 
 CACHE_BYTES = 2**26
 """Bytes of columns that a block keeps. Source: 200 signals of one segment of a journal, twice."""

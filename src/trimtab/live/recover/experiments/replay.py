@@ -14,18 +14,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from trimtab.core.config import ProbesConfig
 from trimtab.core.errors import RestoreError
-from trimtab.core.probes_config import ProbesConfig
 from trimtab.live.host.step_note import StepNote, StepState
 from trimtab.live.loop.step_loop import Step, StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.local_gradients import LocalGradients
 from trimtab.live.measure.row_losses import RowLosses
 from trimtab.live.measure.step_meter import UserSignals
-from trimtab.live.recover.rank_exchange import gather, with_rank_grads
-from trimtab.live.recover.replay_step import change_step, distances, step_result
+from trimtab.live.recover.experiments.rank_exchange import gather, with_rank_grads
+from trimtab.live.recover.experiments.replay_step import change_step, distances, step_result
+from trimtab.live.recover.experiments.running import Running
 from trimtab.live.recover.returning import half_way, return_to
-from trimtab.live.recover.running import Running
 from trimtab.live.recover.snapshots import Snapshots
 from trimtab.live.shield import log
 from trimtab.probes.passes import (

@@ -12,7 +12,7 @@ from trimtab.live.measure.step_meter import read_head
 from trimtab.live.protect.gate_reporter import VOTE
 from trimtab.live.ranks.rank_group import RankGroup
 from trimtab.live.ranks.rank_vote import DISCARD
-from trimtab.live.recover.rank_exchange import exchange_batches
+from trimtab.live.recover.experiments.rank_exchange import exchange_batches
 from trimtab.probes.first_nonfinite import NonfiniteFinder
 from trimtab.probes.passes import Pass, StepResult
 from trimtab.probes.precision import without_autocast

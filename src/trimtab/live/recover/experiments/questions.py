@@ -11,8 +11,8 @@ from typing import Any
 
 from trimtab.core import signals
 from trimtab.core.block import NO_POSITION
-from trimtab.core.builder import Record
-from trimtab.core.probe_events import PROBE_ANSWER
+from trimtab.core.records.builder import Record
+from trimtab.core.records.probe_events import PROBE_ANSWER
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.order import Order
 from trimtab.live.shield import Shield, log
