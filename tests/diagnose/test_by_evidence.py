@@ -217,3 +217,18 @@ def test_a_loss_that_comes_back_is_no_factor_in_the_code(comes_back: bool) -> No
     diagnosis = first(block_of({"loss": loss, "grad_norm": norm}))
     named = {hypothesis.cause for hypothesis in diagnosis.hypotheses}
     assert (Cause.LOSS_REDUCTION_BUG in named) is not comes_back
+
+
+def test_a_factor_is_found_where_odd_gradients_before_it_date_the_onset() -> None:
+    loss, norm = falling_loss(LENGTH), noisy(0.5, 0.05)
+    loss[AT:] *= 5.0
+    norm[AT:] *= 5.0
+    norm[[AT - 10, AT - 7]] = 2.0
+    judge = Judge()
+    run = block_of({"loss": loss, "grad_norm": norm})
+    judge.update(run)
+    judge.finish()
+    incident = judge.incidents[0]
+    assert incident.onset.tick < AT - 1
+    diagnosis = judge.explain(incident, run).diagnosis
+    assert diagnosis.cause is Cause.LOSS_REDUCTION_BUG

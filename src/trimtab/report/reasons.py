@@ -57,7 +57,8 @@ def short_cause(diagnosis: Diagnosis) -> str:
 
 def fix_text(diagnosis: Diagnosis) -> str:
     """The fix, with a condition where the cause is only the best guess."""
-    return f"If it is that: {diagnosis.remedy}" if is_doubtful(diagnosis) else diagnosis.remedy
+    remedy = diagnosis.remedy
+    return f"If so, {remedy[:1].lower()}{remedy[1:]}" if is_doubtful(diagnosis) else remedy
 
 
 def asked(diagnosis: Diagnosis) -> Iterator[tuple[str, str, CheckResult]]:

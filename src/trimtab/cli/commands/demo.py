@@ -45,7 +45,7 @@ def demo(
             task = bar.add_task("Preparing text", total=None)
 
             def begin(mode: str) -> None:
-                console.print(f"-- mode {mode}, the same faults", style="bold")
+                console.print(f"-- mode {mode}", style="bold")
 
             def advance(done: int, total: int) -> None:
                 bar.update(task, description="Training", completed=done, total=total)

@@ -1,5 +1,7 @@
 """Observations on the loss and the gradient norm: what any log has."""
 
+import math
+
 import numpy as np
 
 from trimtab.diagnose.evidence.check import number
@@ -7,6 +9,14 @@ from trimtab.diagnose.evidence.observation import Seen, observation
 from trimtab.diagnose.evidence.signal_view import SignalView, deviation
 
 _LAB = "small models with one fault each (docs/causes.md)"
+
+_USUAL, _MULTIPLIED, _STEADY = 1.2, 1.4, 1.6
+"""Times the usual: less than the first is noise, more than the second is a multiple. A constant
+multiple of a loss varies by less than the third in 8 records; a spike that decays by more."""
+
+_MAX_LEAD = 16
+"""Records between an onset that is dated to an odd gradient and the fault: twice the lead of a
+warning, which may itself follow a warning."""
 
 
 @observation("The loss rises at once and comes back", source="detection thresholds of 6 sigma")
@@ -50,26 +60,41 @@ def loss_fell(loss: SignalView) -> Seen | None:
     return Seen(loss.sigmas(low) < -2.5, f"loss {number(loss.usual)} before, {number(low)} after")
 
 
+def _first_multiplied(signal: SignalView, spread: float = math.inf) -> int:
+    """The record from which on the signal is a multiple of the usual, if it became so at once.
+
+    The onset may be dated to an odd gradient a few records earlier.
+    """
+    ratios = signal.after / signal.usual if signal.usual else signal.after
+    for at in range(1, min(_MAX_LEAD, len(ratios) - 8) + 1):
+        low, high = ratios[at : at + 8].min(), ratios[at : at + 8].max()
+        if ratios[at - 1] < _USUAL and low > _MULTIPLIED and high < spread * low:
+            return at
+    return 0
+
+
 @observation("Loss and gradient norm are multiplied at once", source=_LAB)
 def loss_multiplied(loss: SignalView, grad_norm: SignalView) -> Seen | None:
     """Are all losses and gradient norms from the onset on a multiple of the usual ones?"""
     if len(loss.after) < 8:
         return None
-    low, low_norm = (item.ratio(float(item.after[:8].min())) for item in (loss, grad_norm))
+    at = min(_first_multiplied(loss, _STEADY), len(grad_norm.after) - 1)
+    low, low_norm = (item.ratio(float(item.after[at:][:8].min())) for item in (loss, grad_norm))
     text = f"lowest of 8 records: loss {low:.2g} times, norm {low_norm:.2g} times the usual"
-    return Seen(low > 1.4 and low_norm > 1.4, text)
+    return Seen(low > _MULTIPLIED and low_norm > _MULTIPLIED, text)
 
 
 @observation("The gradient norm is multiplied at once and stays so", source=_LAB)
 def gradient_multiplied(grad_norm: SignalView) -> Seen | None:
     """Is every gradient norm larger by about the same factor?"""
-    first, later = grad_norm.median(0, 8), grad_norm.median(16, 48)
+    at = _first_multiplied(grad_norm)
+    first, later = grad_norm.median(at, at + 8), grad_norm.median(at + 16, at + 48)
     if first is None or later is None or first <= 0:
         return None
-    low = grad_norm.ratio(float(grad_norm.after[:8].min()))
+    low = grad_norm.ratio(float(grad_norm.after[at : at + 8].min()))
     text = f"gradient norm {grad_norm.ratio(first):.2g} times the usual, later "
     text += f"{grad_norm.ratio(later):.2g} times"
-    return Seen(low > 1.4 and 0.7 < later / first < 1.4, text)
+    return Seen(low > _MULTIPLIED and 0.7 < later / first < 1.4, text)
 
 
 @observation("The gradient norm is large for a few records", source="norm over 3 times its median")
