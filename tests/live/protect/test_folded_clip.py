@@ -236,3 +236,23 @@ def test_a_gradient_that_has_a_graph_of_its_own_is_clipped_without_one(tmp_path:
 
 def flat_with_graph(model: nn.Module) -> torch.Tensor:
     return torch.cat([parameter.view(-1) for parameter in model.parameters()])
+
+
+def test_a_norm_that_cannot_be_taken_leaves_the_clip_to_torch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(parameters: Any) -> torch.Tensor:
+        raise RuntimeError("no norm of such tensors")
+
+    monkeypatch.setattr("trimtab.live.protect.folded_clip.total_norm", fail)
+    model = make_model(FP32)
+    optimizer = fused(optim.AdamW, lr=0.1)(list(model.parameters()))
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        for number, size in enumerate(SIZES):
+            give_gradients(model, number, size)
+            guard.record(loss=torch.tensor(1.0))
+            guard.clip_grad_norm_(MAX_NORM)
+            optimizer.step()
+    expected = torchs_own(fused(optim.AdamW, lr=0.1), SIZES, FP32)
+    torch.testing.assert_close(flat(model), flat(expected))
+    assert sum("gate failed in clip" in record.message for record in caplog.records) == 1

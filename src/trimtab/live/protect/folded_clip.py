@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from trimtab.live.measure.gradients import Change, Mark, compare, mark
@@ -67,7 +68,11 @@ class FoldedClip:
     def clip(self, max_norm: float) -> torch.Tensor:
         """Clip to `max_norm`; the norm from before is returned, as torch returns it."""
         self.settle_all()
-        norm = total_norm(self._model.parameters())
+        norm = None
+        with self._shield.guarding("clip"):
+            norm = total_norm(self._model.parameters())
+        if norm is None:  # the gradients are clipped whatever fails here
+            return torch.nn.utils.clip_grad_norm_(self._model.parameters(), max_norm)
         # A DTensor that a norm comes as is whole on every rank.
         whole = local(norm).to(self._device, torch.float32)
         scale = ((whole + _EPSILON) / max_norm).clamp(min=1.0)
@@ -128,7 +133,14 @@ def total_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
     if not grads:
         return torch.zeros((), dtype=torch.float32)
     parts = [real(grad) for grad in grads]
-    norms = torch._foreach_norm(parts, 2.0, dtype=norm_dtype(*parts))
+    dtype = norm_dtype(*parts)
+    narrow = [part for part in parts if part.dtype != dtype]
+    norms: Sequence[torch.Tensor]
+    if any(isinstance(part, DTensor) for part in narrow):
+        # One by one: in torch 2.15 `_foreach_norm` of DTensors takes no dtype.
+        norms = [torch.linalg.vector_norm(part, 2.0, dtype=dtype) for part in parts]
+    else:
+        norms = torch._foreach_norm(parts, 2.0, dtype=dtype if narrow else None)
     together = torch.stack([norm.to(parts[0].device) for norm in norms])
     total: torch.Tensor = torch.linalg.vector_norm(together)
     return total
