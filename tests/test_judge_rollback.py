@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.synthetic import Array, add_spike, falling_loss
+from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block, Column, Event
 from trimtab.core.findings import Severity, Symptom
 from trimtab.core.incidents import Transition
@@ -170,3 +171,21 @@ def test_a_rollback_deeper_than_the_history_is_a_restart() -> None:
     judge = Judge()
     found = [f.symptom for block in run.cut(400) for f in judge.update(block).findings]
     assert not {Symptom.DATA_BACK, Symptom.STATE_LOST, Symptom.REPEATED_BATCH} & set(found)
+
+
+@pytest.mark.parametrize(("is_nan", "recurs"), [(False, True), (True, False)])
+def test_only_an_incident_of_the_same_kind_has_come_back(is_nan: bool, recurs: bool) -> None:
+    first = spiked(700)
+    second = spiked(760) if not is_nan else falling_loss(1200)
+    if is_nan:
+        second[760] = np.nan
+    parts = [
+        (cut(run_of(first, 0), 703), 0, None),
+        (run_of(second, 680), 680, rollback_to(680)),
+    ]
+    run = journal(parts)
+    judge = Judge()
+    judge.update(run)
+    judge.finish()
+    action = judge.explain(judge.incidents[1], run).action
+    assert (action.kind is ActionKind.LOWER_LR) is recurs

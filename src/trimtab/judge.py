@@ -249,6 +249,7 @@ class Judge:
         return any(
             _attempt(other, run) < attempt
             and abs(other.onset.step - incident.onset.step) <= SAME_PLACE_STEPS
+            and not set(other.symptoms).isdisjoint(incident.symptoms)
             for other in self.incidents
         )
 

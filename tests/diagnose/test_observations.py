@@ -13,7 +13,7 @@ from trimtab.core.incidents import IncidentClass, Moment
 from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.diagnose.context import IncidentContext, RunFacts
 from trimtab.diagnose.evidence.check import Outcome
-from trimtab.diagnose.evidence.observations import OBSERVATIONS
+from trimtab.diagnose.evidence.observations import ALL_OBSERVATIONS, OBSERVATIONS
 
 LENGTH, AT = 400, 300
 YES, NO, MISSING, TOO_FEW = Outcome.YES, Outcome.NO, Outcome.NOT_RECORDED, Outcome.TOO_FEW
@@ -269,3 +269,28 @@ def test_the_ids_and_statements_of_observations_are_their_own() -> None:
     statements = [item.statement for item in OBSERVATIONS.values()]
     assert len(set(statements)) == len(statements)
     assert all(item.source for item in OBSERVATIONS.values())
+
+
+@pytest.mark.parametrize(
+    ("size", "rate", "outcome"),
+    [
+        (700.0, 1.0, Outcome.YES),
+        (700.0, 100.0, Outcome.NO),  # the learning rate explains it
+        (100.0, 1.0, Outcome.NO),  # a stale second moment can do it
+    ],
+)
+def test_a_jump_beyond_all_updates_comes_from_outside(
+    size: float, rate: float, outcome: Outcome
+) -> None:
+    norm, update, lr = np.full(LENGTH, 12.0), np.full(LENGTH, 0.2), np.full(LENGTH, 1e-3)
+    norm[AT:] += size
+    lr[AT:] *= rate
+    update[AT:] = np.nan  # the step was discarded
+    signals = {"param_norm/mlp": norm, "update_norm/mlp": update, "lr": lr}
+    assert ALL_OBSERVATIONS["moved_from_outside"](context(signals)).outcome is outcome
+
+
+def test_without_updates_nothing_is_said_about_the_outside() -> None:
+    signals = {"param_norm/mlp": np.full(LENGTH, 12.0), "lr": np.full(LENGTH, 1e-3)}
+    found = ALL_OBSERVATIONS["moved_from_outside"](context(signals))
+    assert not found.outcome.is_answer

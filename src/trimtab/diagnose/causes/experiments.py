@@ -64,6 +64,12 @@ _YES: Mapping[str, Mapping[Cause, float]] = {
     "betas_changed": {Cause.STALE_SECOND_MOMENT: NEARLY_ALWAYS},
     "decay_changed": {Cause.WEIGHT_DECAY: NEARLY_ALWAYS},
     "frozen_by_setting": {Cause.PARAMETERS_NOT_UPDATING: NEARLY_ALWAYS},
+    # Flipped bits of gradients and moments move weights by updates; a load may change no norm.
+    "moved_from_outside": {
+        Cause.BIT_FLIP: SELDOM,
+        Cause.BAD_DEVICE: RARELY,
+        Cause.WRONG_RESUME: RARELY,
+    },
     "rate_changed": {Cause.LR_DISCONTINUITY: NEARLY_ALWAYS, Cause.WRONG_SCHEDULE: NEARLY_ALWAYS},
     "state_at_fault": {
         cause: OFTEN if cause not in _BATCHES else RARELY

@@ -105,8 +105,8 @@ TEXTS: Mapping[Cause, CauseText] = {
     Cause.BIT_FLIP: CauseText(
         "A weight, a gradient or a moment was corrupted while the data was as usual: a flipped "
         "bit, or an overflow in the update.",
-        "Go back to the last checkpoint whose norms are finite; if it happens again on the same "
-        "rank, replace the device.",
+        "If the weights are damaged, continue from the last checkpoint with the usual norms; if it "
+        "happens again on the same rank, replace the device.",
         "Check the norms of weights and moments for finiteness, not only the loss.",
     ),
     Cause.BAD_DEVICE: CauseText(

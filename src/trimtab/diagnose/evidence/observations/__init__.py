@@ -5,6 +5,7 @@ nonfinite   NaN and infinity: which first
 schedule    learning rate, place in the run  machine    precision, time, ranks
 optimizer   moments and updates             weights     weights, activations, logits
 experiments steps that were done again       settings    what differed from the snapshot
+outside     what no update can do to weights
 """
 
 from types import ModuleType
@@ -17,6 +18,7 @@ from trimtab.diagnose.evidence.observations import (
     machine,
     nonfinite,
     optimizer,
+    outside,
     schedule,
     settings,
     weights,
@@ -31,9 +33,9 @@ def _of(*modules: ModuleType) -> dict[str, Observation]:
 OBSERVATIONS = _of(loss, nonfinite, schedule, optimizer, weights, data, machine)
 """Every observation on records, by its id; their weights are fitted in the lab."""
 
-BY_COMPARISON = _of(settings)
+BY_COMPARISON = _of(settings, outside)
 BY_EXPERIMENT = _of(experiments) | BY_COMPARISON
-"""Those that only a recovering run can make; what they say about causes is by construction."""
+"""What they say about causes is by construction; most can only be made in a recovering run."""
 
 ALL_OBSERVATIONS = OBSERVATIONS | BY_EXPERIMENT
 """Both, for a ranking and its report."""
