@@ -360,3 +360,21 @@ def test_no_text_makes_the_readers_fall_over(text: str) -> None:
 def test_no_plan_makes_a_rule_fall_over(changes: dict[str, Any]) -> None:
     with contextlib.suppress(TrimtabError):
         check_config({**HEALTHY, "steps": 50, **changes})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"lr_scheduler": {"total_steps": 800, "decay_ratio": Infinity}}',
+        '{"lr_scheduler": {"total_steps": 800, "decay_ratio": NaN}}',
+        '{"per_device_train_batch_size": 4, "learning_rate": 1e-3, "max_steps": 2000, '
+        '"logging_strategy": "steps", "save_strategy": "steps", "save_steps": NaN}',
+        f'{{"training": {{"steps": {"9" * 400}}}}}',
+        f'{{"lr": {"9" * 400}}}',
+    ],
+)
+def test_numbers_that_no_run_can_use_are_an_error_of_ours(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(text)
+    with pytest.raises(UnreadablePlan):
+        read_config(file)

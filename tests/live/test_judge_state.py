@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.synthetic import troubled_run
 
+from trimtab._version import __version__
 from trimtab.core.config import Config
 from trimtab.journal import RunDirectory
 from trimtab.judge import Judge
@@ -84,3 +86,17 @@ def test_a_file_that_cannot_be_used_costs_only_time(
     assert sum(updates) == 150
     assert second.incidents == first.incidents
     second.journal.close("closed")
+
+
+def test_a_state_that_loads_and_fails_later_costs_only_time(tmp_path: Path) -> None:
+    run, block = RunDirectory(tmp_path), troubled_run()
+    saved, expected, judge = Judge(), Judge(), Judge()
+    saved.update(block[:500])
+    state = saved.state_dict()
+    state["tracker"]["warnings"] = ["not a tick"]
+    run.home.mkdir(parents=True)
+    (run.home / "judge.json").write_text(json.dumps({"version": __version__, "judge": state}))
+    judge_state.JudgeState(run, judge).resume(block)
+    expected.update(block)
+    assert repr(judge.incidents) == repr(expected.incidents)  # NaN is not equal to itself
+    assert judge.incidents

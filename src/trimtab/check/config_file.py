@@ -47,8 +47,12 @@ def read_config(
     `known` holds settings by the names of `TrainingPlan`; they override the
     config. Raises UnreadablePlan for a config of no known format.
     """
-    settings = typed_settings(known or {}, "--set")
-    reading = _read(config, settings.get("steps"))
+    try:
+        settings = typed_settings(known or {}, "--set")
+        reading = _read(config, settings.get("steps"))
+    except (OverflowError, ValueError) as error:  # steps or shares that are infinite or NaN
+        source = config if isinstance(config, str | PathLike) else type(config).__name__
+        raise UnreadablePlan(f"{source} has a number that no run can use: {error}") from error
     return replace(reading, plan=replace(reading.plan, **settings)) if settings else reading
 
 

@@ -32,8 +32,18 @@ class JudgeState:
 
     def resume(self, earlier: Block) -> None:
         """Make the judge know the earlier records of the run."""
+        fresh = self._judge.state_dict()
         first = self._load(earlier)
-        for part in earlier[first:].cut(RECORDS_PER_BLOCK):
+        try:
+            self._judge_all(earlier[first:])
+        except Exception:  # a damaged state may load and fail later
+            if not first:
+                raise
+            self._give_up(fresh)
+            self._judge_all(earlier)
+
+    def _judge_all(self, records: Block) -> None:
+        for part in records.cut(RECORDS_PER_BLOCK):
             self._judge.update(part)
             self.add(len(part))
 
@@ -67,7 +77,10 @@ class JudgeState:
         except FileNotFoundError:
             return 0
         except Exception:  # the journal has everything: the file only saves time
-            log.info("trimtab: %s cannot be used; the whole journal is judged again", self._file)
-            self._judge.load_state_dict(fresh)
+            self._give_up(fresh)
             return 0
         return row + 1
+
+    def _give_up(self, fresh: dict[str, Any]) -> None:
+        log.info("trimtab: %s cannot be used; the whole journal is judged again", self._file)
+        self._judge.load_state_dict(fresh)
