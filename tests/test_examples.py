@@ -39,7 +39,7 @@ def _run(name: str, folder: Path, *launcher: str) -> str:
     [
         ("plain_loop.py", ("-W", "error"), 64),
         ("ddp.py", TORCHRUN, 128),
-        ("fsdp2.py", TORCHRUN, 128),
+        pytest.param("fsdp2.py", TORCHRUN, 128, marks=pytest.mark.slow),
     ],
 )
 def test_an_example_trains_and_its_last_line_leads_on(

@@ -1,5 +1,7 @@
 """Damaged inputs for all readers: `scripts/bench fuzz_readers [INPUTS] [--seed N] [--keep]`.
 
+`--only TEXT...` reads only what has one of these texts in its name, such as config.
+
 Nothing but our own errors may come out, no input may take long, and memory may not grow. --keep
 writes a small input for every kind of outcome into `tests/fuzz/inputs`, which CI reads.
 """
@@ -32,42 +34,54 @@ def main() -> None:
     parser.add_argument("inputs", type=int, nargs="?", default=INPUTS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--only", nargs="*", default=[""], metavar="TEXT")
     parser.add_argument("--no-publish", action="store_true")
     arguments = parser.parse_args()
     warnings.simplefilter("error")  # nobody wants to see what numpy thinks of a log
     logging.disable(logging.CRITICAL)  # the judge reports a state that it cannot use
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     with tempfile.TemporaryDirectory(dir=memory) as name:
-        targets = all_targets(Path(name) / "seeds")
+        targets = [
+            target
+            for target in all_targets(Path(name) / "seeds")
+            if any(text in target.name for text in arguments.only)
+        ]
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (_address_space() + MORE_MEMORY, most))
         tallies = mutate(targets, arguments.inputs, Path(name), arguments.seed)
     if arguments.keep:
         print(f"{keep(tallies, KEPT)} inputs kept in {KEPT}")
     if not arguments.no_publish:
-        report(targets, tallies, arguments.seed)
+        report(targets, tallies, arguments)
     failures = [failure for tally in tallies.values() for failure in tally.failures]
     for failure in failures[:20]:
         print(failure)
     sys.exit(bool(failures))
 
 
-def report(targets: list[Target], tallies: dict[str, Tally], seed: int) -> None:
+def report(targets: list[Target], tallies: dict[str, Tally], chosen: argparse.Namespace) -> None:
     """Publish what came out."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     rows = [_row(name, [tally]) for name, tally in tallies.items()]
     rows.append(_row("all", list(tallies.values())))
     total = sum(tally.inputs for tally in tallies.values())
     kinds = sum(len(tally.interesting) for tally in tallies.values())
+    whole = sum(len(target.seeds) for target in targets)
     body = (
-        f"{total:,} inputs (bar {BAR:,}) by a seeded generator, seed {seed}: {len(FORMATS)} log "
-        f"readers, each by itself and by recognition, configs, the journal, the state of a judge, "
-        f"checkpoints and corpora, from {sum(len(target.seeds) for target in targets):,} whole "
-        f"inputs; {kinds:,} kinds of outcome. Bars: 0 other errors and hangs, {LONGEST:.0f} s for "
-        f"the slowest. {usage.ru_utime + usage.ru_stime:.0f} s of CPU time, "
-        f"{usage.ru_maxrss / 1024:.0f} MB at most.\n\n"
+        f"{total:,} inputs (bar {BAR:,}) by a seeded generator, seed {chosen.seed}: "
+        f"{len(FORMATS)} log readers, each by itself and by recognition, configs, the journal, the "
+        f"state of a judge, checkpoints and corpora, from {whole:,} whole inputs; {kinds:,} kinds "
+        f"of outcome. Bars: 0 other errors and hangs, {LONGEST:.0f} s for the slowest. "
+        f"{usage.ru_utime + usage.ru_stime:.0f} s of CPU time, {usage.ru_maxrss / 1024:.0f} MB at "
+        "most.\n\n"
     )
-    publish("Readers: damaged inputs", "scripts/bench fuzz_readers", body + table(HEADER, rows))
+    title, command = "Readers: damaged inputs", "scripts/bench fuzz_readers"
+    if any(chosen.only):
+        names = ", ".join(target.name for target in targets)
+        title += " of some readers"
+        command += f" {total} --only {' '.join(chosen.only)}"
+        body = f"{total:,} inputs, seed {chosen.seed}: {names}. Bar: 0 other errors and hangs.\n\n"
+    publish(title, command, body + table(HEADER, rows))
 
 
 def _row(name: str, tallies: list[Tally]) -> tuple[str, ...]:

@@ -45,6 +45,7 @@ def test_the_same_seed_gives_the_same_journal_on_two_ranks(
     assert {name for name in one if one[name] != two[name]} == set()
 
 
+@pytest.mark.slow
 def test_a_run_may_change_its_ranks_and_its_engine(tmp_path: Path, cache: Path) -> None:
     settings: dict[str, Any] = {"dtype": Dtype.FP32, "accumulate": 2, "steps": 20}
     train(small(**settings), tmp_path / "alone", cache_dir=cache)
@@ -73,6 +74,7 @@ def _assert_close(found: Path, expected: Path, name: str) -> None:
             assert (mine_state[key] - other_state[key]).norm() < 1e-3 * norm, (name, key)
 
 
+@pytest.mark.slow
 def test_an_fp16_overflow_is_one_decision_of_all_ranks(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
