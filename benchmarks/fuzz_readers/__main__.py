@@ -77,9 +77,9 @@ def report(targets: list[Target], tallies: dict[str, Tally], chosen: argparse.Na
     )
     title, command = "Readers: damaged inputs", "scripts/bench fuzz_readers"
     if any(chosen.only):
-        names = ", ".join(target.name for target in targets)
         title += " of some readers"
-        command += f" {total} --only {' '.join(chosen.only)}"
+        command += f" {total} --seed {chosen.seed} --only {' '.join(chosen.only)}"
+        names = ", ".join(target.name for target in targets)
         body = f"{total:,} inputs, seed {chosen.seed}: {names}. Bar: 0 other errors and hangs.\n\n"
     publish(title, command, body + table(HEADER, rows))
 

@@ -25,7 +25,7 @@ _WORDS = {
     Transition.OPENED: "opened",
     Transition.REOPENED: "came back",
     Transition.WORSENED: "got worse",
-    Transition.CLASSIFIED: "has its class",
+    Transition.CLASSIFIED: "is classified",
     Transition.CLOSED: "is over",
     Transition.ROLLED_BACK: "was rolled back",
 }
