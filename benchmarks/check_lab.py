@@ -18,9 +18,9 @@ from torch import Tensor
 
 from benchmarks.rare_tokens import rare_tail
 from benchmarks.results import publish, table
-from trimtab.check import read_config
-from trimtab.check.catalogue import RULES
-from trimtab.check.plan import NormPlace, Precision, TrainingPlan
+from trimtab.checks import read_config
+from trimtab.checks.catalogue import RULES
+from trimtab.checks.plan import NormPlace, Precision, TrainingPlan
 from trimtab.lab.corpus.data import Batch, DataConfig, WindowDataset
 from trimtab.lab.corpus.shards import Split, TokenCorpus
 from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus

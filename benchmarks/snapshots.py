@@ -20,11 +20,11 @@ import torch
 from benchmarks.contenders import Contender, Trimtab
 from benchmarks.results import publish, table
 from trimtab.lab.model.sizes import SIZES
-from trimtab.restore.checkpoints.content import content_of, put_content
-from trimtab.restore.checkpoints.dcp import DcpCheckpointer
-from trimtab.restore.shards import detached
-from trimtab.restore.snapshot import Snapshot
-from trimtab.restore.training_state import TrainingState
+from trimtab.state.checkpoints.content import content_of, put_content
+from trimtab.state.checkpoints.dcp import DcpCheckpointer
+from trimtab.state.shards import detached
+from trimtab.state.snapshot import Snapshot
+from trimtab.state.training_state import TrainingState
 
 ROUNDS = 5
 STEP_TOKENS = (4, 256)

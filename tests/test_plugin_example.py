@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from tests.synthetic import falling_loss
 from trimtab.cli.main import app
 from trimtab.core.errors import RestoreError
-from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 ROOT = Path(__file__).parents[1]
 PLUGIN = ROOT / "examples" / "plugin"

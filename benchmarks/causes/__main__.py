@@ -16,9 +16,9 @@ from benchmarks.causes import scores
 from benchmarks.causes.cases import Case, Cases, read_cases
 from benchmarks.causes.fitting import fit, leave_one_seed_out
 from benchmarks.results import publish
-from trimtab.diagnose.causes import weights as module
-from trimtab.diagnose.causes.ranking import Ranking, rank
-from trimtab.diagnose.causes.weights import Weights, lab_weights
+from trimtab.explain.causes import weights as module
+from trimtab.explain.causes.ranking import Ranking, rank
+from trimtab.explain.causes.weights import Weights, lab_weights
 
 TUNE_SEEDS = range(31)
 """Seeds over 30 are kept for measurements and are never fitted on."""

@@ -18,11 +18,11 @@ from trimtab.core.config import Config
 from trimtab.core.findings import HARMLESS
 from trimtab.core.incidents import Incident
 from trimtab.core.signals import GRAD_NORM, LOSS
-from trimtab.diagnose.causes.by_evidence import possible_causes
-from trimtab.diagnose.context import IncidentContext, RunFacts
-from trimtab.diagnose.evidence.check import CheckResult, Outcome
-from trimtab.diagnose.evidence.observations import OBSERVATIONS
 from trimtab.diagnosis import make_judge, read_source
+from trimtab.explain.causes.by_evidence import possible_causes
+from trimtab.explain.context import IncidentContext, RunFacts
+from trimtab.explain.evidence.check import CheckResult, Outcome
+from trimtab.explain.evidence.observations import OBSERVATIONS
 
 CACHE = ".cases"
 """A folder beside the runs of a suite."""

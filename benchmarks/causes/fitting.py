@@ -6,11 +6,11 @@ from typing import Any
 
 from benchmarks.causes.cases import Case
 from trimtab.core.causes import Cause
-from trimtab.diagnose.causes.expectations import EXPECTATIONS
-from trimtab.diagnose.causes.ranking import Ranking, rank
-from trimtab.diagnose.causes.weights import Weights
-from trimtab.diagnose.evidence.check import Outcome
-from trimtab.diagnose.evidence.observations import OBSERVATIONS
+from trimtab.explain.causes.expectations import EXPECTATIONS
+from trimtab.explain.causes.ranking import Ranking, rank
+from trimtab.explain.causes.weights import Weights
+from trimtab.explain.evidence.check import Outcome
+from trimtab.explain.evidence.observations import OBSERVATIONS
 
 PRIOR_INCIDENTS = 4.0
 """The expectations count as this many incidents of each cause. Source: 1, 2 and 4 differ by less

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from benchmarks.causes.cases import Case
 from benchmarks.results import table
-from trimtab.diagnose.causes.ranking import Candidate, Ranking
-from trimtab.diagnose.causes.weights import Weights
+from trimtab.explain.causes.ranking import Candidate, Ranking
+from trimtab.explain.causes.weights import Weights
 
 Ranked = Sequence[tuple[Case, Ranking]]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.synthetic import troubled_run
 
 from benchmarks.fuzz_readers import seeds
-from trimtab.check import check_config
+from trimtab.checks import check_config
 from trimtab.core.config import Config
 from trimtab.corpus import ScanOptions, plan_scan, scan
 from trimtab.corpus.storing import load_result
@@ -17,8 +17,8 @@ from trimtab.journal import RunDirectory, read_journal
 from trimtab.judge import Judge
 from trimtab.readers import read_log
 from trimtab.readers.registry import FORMATS
-from trimtab.restore.checkpoints.index import CheckpointIndex
-from trimtab.restore.checkpoints.manifest import find_damage, read_manifest
+from trimtab.state.checkpoints.index import CheckpointIndex
+from trimtab.state.checkpoints.manifest import find_damage, read_manifest
 
 Read = Callable[[Path], Sequence[str]]
 """Reads the input in a file; returns the notes about it."""

@@ -23,7 +23,7 @@ LIVE_TESTS = (
     "tests/live/protect/test_discard.py",
     "tests/live/protect/test_ranks.py",
     "tests/live/recover/test_exact.py",
-    "tests/restore/test_exact.py",
+    "tests/state/test_exact.py",
 )
 
 OLD_TORCH = (

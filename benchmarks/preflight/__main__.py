@@ -13,11 +13,11 @@ from benchmarks.preflight.architectures import NAMES, optimizer_for, scheduler_f
 from benchmarks.preflight.faults import FAULTS, Setup, healthy
 from benchmarks.preflight.widths import make_at_width
 from benchmarks.results import publish, table
-from trimtab.check.rule import Level
-from trimtab.preflight.lr_range import lr_range_test
-from trimtab.preflight.mup import MAX_SLOPE, coordinate_check
-from trimtab.preflight.report import PreflightReport
-from trimtab.preflight.run import preflight
+from trimtab.checks.objects.lr_range import lr_range_test
+from trimtab.checks.objects.mup import MAX_SLOPE, coordinate_check
+from trimtab.checks.objects.report import PreflightReport
+from trimtab.checks.objects.run import preflight
+from trimtab.checks.rule import Level
 
 WIDTHS = (64, 128, 256, 512)
 MAX_SECONDS = 120.0

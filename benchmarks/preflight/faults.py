@@ -307,7 +307,7 @@ FAULTS = (
     Planted("PF073", "a loader that shuffles alike", _set("loader", SameOrder)),
     Planted("PF074", "a loader that forgets its place", _set("loader", Restarting)),
 )
-"""The faults of one process; PF052 and PF072 need ranks (tests/preflight/test_ranks.py)."""
+"""The faults of one process; PF052 and PF072 need ranks (tests/checks/objects/test_ranks.py)."""
 
 
 def _jumping(step: int) -> float:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from trimtab.decide.ladder.decision_log import read_decisions, recompute
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.policy.ladder.decision_log import read_decisions, recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

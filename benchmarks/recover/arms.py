@@ -16,6 +16,7 @@ from trimtab.core import signals
 from trimtab.core.causes import Cause
 from trimtab.core.config import Config, Mode
 from trimtab.core.errors import NonFiniteRun, RunStopped
+from trimtab.decide.ladder.decision_log import recompute
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.journal.exit_request import RunExit
 from trimtab.lab.corpus.data import Batch, Loader
@@ -23,7 +24,6 @@ from trimtab.lab.trainer.checkpoints import Run
 from trimtab.lab.trainer.intervention import Base, Intervention, RunParts
 from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.lab.trainer.train import train
-from trimtab.policy.ladder.decision_log import recompute
 
 BY_HAND_STEPS = 209
 """Steps that a restart by hand loses: the alarm is looked at 200 steps later, and the checkpoint is

@@ -18,9 +18,9 @@ from benchmarks.overhead import SHORT_TOKENS, STEP_TOKENS, Race, percent
 from benchmarks.results import publish, table
 from benchmarks.snapshots import EVERY, WARM_STEPS, Recover
 from trimtab.core.config import LadderConfig
+from trimtab.decide.ladder.canary import CANARY_STEPS, YOUNG_BOUNDARIES, canary_every
 from trimtab.lab.model.sizes import SIZES
 from trimtab.live.recover.paired_probe import PairedProbe
-from trimtab.policy.ladder.canary import CANARY_STEPS, YOUNG_BOUNDARIES, canary_every
 
 ROUNDS = 12
 """Snapshots that are counted; there are 10 steps for each."""

@@ -9,8 +9,8 @@ from trimtab.core.config import JournalConfig
 from trimtab.journal import RunDirectory
 from trimtab.journal.format.files import JournalFiles
 from trimtab.journal.write.sealed_segment import write_segment
-from trimtab.restore.checkpoints.index import CheckpointEntry, CheckpointIndex
-from trimtab.restore.checkpoints.manifest import CheckpointFacts, Manifest, write_manifest
+from trimtab.state.checkpoints.index import CheckpointEntry, CheckpointIndex
+from trimtab.state.checkpoints.manifest import CheckpointFacts, Manifest, write_manifest
 
 SIGNALS = 200
 SPIKE_RECORDS, SPIKE_HEIGHT = 10, 4.0

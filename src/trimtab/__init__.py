@@ -9,27 +9,25 @@ the names that need it.
 """
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from trimtab._version import __version__
 
 if TYPE_CHECKING:
+    from trimtab.checks.objects.run import preflight
     from trimtab.core.block import Block, Column, Event
     from trimtab.core.config import Config
     from trimtab.core.errors import TrimtabError
     from trimtab.core.findings import Finding
     from trimtab.core.incidents import Incident
+    from trimtab.decide.incident_report import IncidentReport
     from trimtab.diagnosis import diagnose
     from trimtab.judge import Judge
     from trimtab.live.watch import watch
-    from trimtab.policy.incident_report import IncidentReport
-    from trimtab.preflight.run import preflight
     from trimtab.probes.plan import replay
     from trimtab.readers import read_log
     from trimtab.report.run_report import RunReport
-    from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+    from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 __all__ = [
     "Block",
@@ -53,37 +51,23 @@ __all__ = [
 
 _HOME = {
     "Block": "trimtab.core.block",
-    "Checkpoints": "trimtab.restore.checkpoints.run_checkpoints",
+    "Checkpoints": "trimtab.state.checkpoints.run_checkpoints",
     "Column": "trimtab.core.block",
     "Config": "trimtab.core.config",
     "Event": "trimtab.core.block",
     "Finding": "trimtab.core.findings",
     "Incident": "trimtab.core.incidents",
-    "IncidentReport": "trimtab.policy.incident_report",
+    "IncidentReport": "trimtab.decide.incident_report",
     "Judge": "trimtab.judge",
     "RunReport": "trimtab.report.run_report",
     "TrimtabError": "trimtab.core.errors",
     "diagnose": "trimtab.diagnosis",
-    "preflight": "trimtab.preflight.run",
+    "preflight": "trimtab.checks.objects.run",
     "read_log": "trimtab.readers",
     "replay": "trimtab.probes.plan",
     "watch": "trimtab.live.watch",
 }
 """The module of each public name."""
-
-
-class _Package(ModuleType):
-    """The package, in which `trimtab.diagnose` is always the function.
-
-    Python sets the folder of the same name as an attribute when it is first imported.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name not in _HOME or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

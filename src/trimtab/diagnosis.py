@@ -23,9 +23,9 @@ from trimtab.core.signals import LOSS, REFERENCE_LOSS
 from trimtab.detect.reference.side_by_side import lay_beside, same_batches
 from trimtab.detect.resume.resume_audit import AUDIT_EVENT
 from trimtab.detect.user_detectors import load_user_detectors
-from trimtab.diagnose.batches.batch_report import BatchReport
-from trimtab.diagnose.batches.examine import MARGIN
-from trimtab.diagnose.context import RunFacts
+from trimtab.explain.batches.batch_report import BatchReport
+from trimtab.explain.batches.examine import MARGIN
+from trimtab.explain.context import RunFacts
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.judge import Judge
 from trimtab.readers import read_log

@@ -21,12 +21,12 @@ from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentChange, Transition
 from trimtab.core.records.history import History
 from trimtab.core.records.rollbacks import RECOVERY, before_rollback, line_to, pieces, target
+from trimtab.decide.incident_report import IncidentReport
 from trimtab.detect.detector_set import DetectorSet
-from trimtab.diagnose.context import IncidentContext, RunFacts
-from trimtab.diagnose.diagnosis import diagnose
-from trimtab.diagnose.evidence.redone import went_well_again
-from trimtab.diagnose.incidents.tracker import IncidentTracker
-from trimtab.policy.incident_report import IncidentReport
+from trimtab.explain.context import IncidentContext, RunFacts
+from trimtab.explain.diagnosis import diagnose
+from trimtab.explain.evidence.redone import went_well_again
+from trimtab.explain.incidents.tracker import IncidentTracker
 from trimtab.rulesets import RuleSet, rule_set
 
 STATE_VERSION = 5

@@ -13,17 +13,17 @@ from trimtab.core.actions import Action
 from trimtab.core.config import Config
 from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError
+from trimtab.decide.advice import advise, advise_by_textbook
 from trimtab.detect.textbook.textbook_detectors import textbook_detectors
 from trimtab.detect.trimtab_detectors import trimtab_detectors
-from trimtab.diagnose.causes.by_evidence import explain_by_evidence
-from trimtab.diagnose.causes.by_tree import by_tree
-from trimtab.diagnose.causes.explained import Explain
-from trimtab.diagnose.diagnosis import Diagnosis
-from trimtab.diagnose.incidents.recovery import Recovery
-from trimtab.diagnose.incidents.textbook_recovery import TextbookRecovery
-from trimtab.diagnose.incidents.trimtab_recovery import TrimtabRecovery
-from trimtab.diagnose.tree.textbook import TEXTBOOK_TREE
-from trimtab.policy.advice import advise, advise_by_textbook
+from trimtab.explain.causes.by_evidence import explain_by_evidence
+from trimtab.explain.causes.by_tree import by_tree
+from trimtab.explain.causes.explained import Explain
+from trimtab.explain.diagnosis import Diagnosis
+from trimtab.explain.incidents.recovery import Recovery
+from trimtab.explain.incidents.textbook_recovery import TextbookRecovery
+from trimtab.explain.incidents.trimtab_recovery import TrimtabRecovery
+from trimtab.explain.tree.textbook import TEXTBOOK_TREE
 
 
 class Advise(Protocol):

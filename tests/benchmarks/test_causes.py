@@ -9,8 +9,8 @@ from benchmarks.causes.cases import Case, read_cases
 from benchmarks.causes.fitting import PRIOR_INCIDENTS, fit, fit_shares, leave_one_seed_out
 
 from trimtab.core.causes import Cause
-from trimtab.diagnose.causes.expectations import TYPICAL
-from trimtab.diagnose.evidence.observations import OBSERVATIONS
+from trimtab.explain.causes.expectations import TYPICAL
+from trimtab.explain.evidence.observations import OBSERVATIONS
 
 FIXTURES = Path(__file__).parents[1] / "journal" / "fixtures"
 

@@ -2,11 +2,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.check.plans import HEALTHY
+from tests.checks.plans import HEALTHY
 from typer.testing import CliRunner
 
-from trimtab.check.catalogue import RULES
-from trimtab.check.formats.training_table import FIELDS
+from trimtab.checks.catalogue import RULES
+from trimtab.checks.formats.training_table import FIELDS
 from trimtab.cli.main import app
 
 runner = CliRunner()

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from tests.cli.printed_json import validate
-from tests.restore.damage import damage, files_of
+from tests.state.damage import damage, files_of
 from torch import nn, optim
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app
 from trimtab.journal import JournalWriter, RunDirectory
-from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 runner = CliRunner(env={"COLUMNS": "140"})
 

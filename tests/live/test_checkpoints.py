@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.ranks import run_ranks
-from tests.restore.loops import FEATURES, batches, seed_all
+from tests.state.loops import FEATURES, batches, seed_all
 from torch import nn, optim
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor

@@ -50,7 +50,7 @@ def test_it_can_be_continued(run: Path) -> None:
 
 def test_its_checkpoint_is_verified_and_loaded(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+    from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
     shutil.copytree(HERE / "0.1-last", tmp_path / "run")
     model = torch.nn.Linear(4, 2)

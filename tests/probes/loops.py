@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tests.live.recover.loops import AnyGuard, train_step
 from tests.live.tiny import journal_of
-from tests.restore.loops import Run, same_run
+from tests.state.loops import Run, same_run
 
 import trimtab
 from trimtab.core.block import Event

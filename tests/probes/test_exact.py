@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.live.recover.loops import plain_run
 from tests.probes.loops import assert_unchanged, random_probes
-from tests.restore.loops import Run
-from tests.restore.test_exact import Noisy
+from tests.state.loops import Run
+from tests.state.test_exact import Noisy
 from torch import optim
 from torch.utils.data import DataLoader
 

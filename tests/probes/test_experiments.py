@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.live.recover.loops import plain_run
 from tests.probes.loops import answers_of, drive
-from tests.restore.loops import FEATURES, Run, batches, same_run
+from tests.state.loops import FEATURES, Run, batches, same_run
 from torch import nn
 from typer.testing import CliRunner
 
@@ -16,9 +16,9 @@ import trimtab
 from trimtab.cli.main import app
 from trimtab.core.block import Event
 from trimtab.core.causes import Cause
-from trimtab.diagnose.causes.experiments import experiment_weights, propose
-from trimtab.diagnose.causes.ranking import HARDWARE, Ranking, rank
-from trimtab.diagnose.evidence.check import CheckResult, Outcome
+from trimtab.explain.causes.experiments import experiment_weights, propose
+from trimtab.explain.causes.ranking import HARDWARE, Ranking, rank
+from trimtab.explain.evidence.check import CheckResult, Outcome
 from trimtab.probes.first_nonfinite import NonfiniteFinder
 from trimtab.probes.precision import without_autocast
 from trimtab.probes.rows import keep_rows, num_rows

@@ -13,14 +13,14 @@ import pytest
 import torch
 from tests.live.recover.loops import plain_run
 from tests.probes.loops import answers_of, assert_unchanged, drive
-from tests.restore.loops import same_run
+from tests.state.loops import same_run
 
 import trimtab
 from trimtab.journal.exit_request import RunExit
 from trimtab.live.loop.step_loop import StepLoop
 from trimtab.probes import registry
 from trimtab.probes.passes import Experiment, Pass, Question
-from trimtab.restore.snapshot import Snapshot
+from trimtab.state.snapshot import Snapshot
 
 
 def raising(question: Question) -> Experiment:

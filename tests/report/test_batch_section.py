@@ -8,10 +8,10 @@ import pytest
 from tests.report.test_reports import report_of
 from tests.synthetic import troubled_run
 
-from trimtab.diagnose.batches.batch_report import BatchReport, MixShift, RowReport
-from trimtab.diagnose.batches.token_counts import Band, TokenShare
-from trimtab.diagnose.measures.repeats import RepeatedBatch
-from trimtab.policy.incident_report import IncidentReport
+from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.batches.batch_report import BatchReport, MixShift, RowReport
+from trimtab.explain.batches.token_counts import Band, TokenShare
+from trimtab.explain.measures.repeats import RepeatedBatch
 from trimtab.report.batch_section import HOW_TO_KEEP, batch_lines, batch_section, share_text
 from trimtab.report.postmortem import write_postmortem
 from trimtab.report.token_figure import draw_tokens, text_histogram

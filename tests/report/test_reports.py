@@ -9,8 +9,8 @@ from rich.console import Console
 from tests.synthetic import add_spike, block_of, falling_loss, troubled_run
 
 from trimtab.core.block import Block
-from trimtab.diagnose.context import RunFacts
-from trimtab.diagnose.measures.discards import compute_discards
+from trimtab.explain.context import RunFacts
+from trimtab.explain.measures.discards import compute_discards
 from trimtab.judge import Judge
 from trimtab.report.escaping import escape_markdown, printable
 from trimtab.report.postmortem import write_postmortem

@@ -18,7 +18,7 @@ import json
 import torch
 from trimtab.live.measure.step_meter import StepMeter
 from trimtab.live.protect.discard import Discard
-from trimtab.restore.snapshot import Snapshot
+from trimtab.state.snapshot import Snapshot
 from trimtab.selftest import run
 
 head, rand = StepMeter.head, torch.rand

@@ -1,6 +1,6 @@
 """Checkpointer: how a run's state is written to a folder and read back. An extension point.
 
-Trimtab comes with one for torch's distributed checkpoints (`trimtab.restore.checkpoints.dcp`). A
+Trimtab comes with one for torch's distributed checkpoints (`trimtab.state.checkpoints.dcp`). A
 different one is any object with these two methods: passed as `Checkpoints(checkpointer=...)`, or
 offered by an installed package as an entry point of the group `trimtab.checkpointers` and chosen
 by its name.

@@ -24,7 +24,7 @@ from trimtab.live.recover.recovery import Recovery
 from trimtab.live.shield import log
 
 if TYPE_CHECKING:
-    from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+    from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 
 class Guard:

@@ -13,7 +13,7 @@ from trimtab.live.loop.step_loop import LoaderSource, Step, StepLoop
 from trimtab.live.shield import Shield
 
 if TYPE_CHECKING:
-    from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+    from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 
 class NoGuard:

@@ -36,13 +36,13 @@ from trimtab.live.recover.quarantine import read_quarantine
 from trimtab.live.recover.recovery import Recovery
 from trimtab.live.shield import log
 from trimtab.live.starting_ranks import StartingRanks
-from trimtab.restore.training_state import TrainingState
+from trimtab.state.training_state import TrainingState
 
 GATE_STATE = "trimtab: gate"
 """The name of the gate among the state that returns with the run."""
 
 if TYPE_CHECKING:
-    from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+    from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 
 def watch(

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.core.errors import ConfigError
-from trimtab.diagnose.causes.experiments import Proposal, propose
-from trimtab.diagnose.evidence.answers import answers_about
-from trimtab.diagnose.evidence.check import Outcome
+from trimtab.decide.incident_report import IncidentReport
 from trimtab.diagnosis import diagnose
+from trimtab.explain.causes.experiments import Proposal, propose
+from trimtab.explain.evidence.answers import answers_about
+from trimtab.explain.evidence.check import Outcome
 from trimtab.journal import RunDirectory
-from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.run_report import RunReport
-from trimtab.restore.checkpoints.index import CheckpointIndex, Verdict
+from trimtab.state.checkpoints.index import CheckpointIndex, Verdict
 
 if TYPE_CHECKING:
     from torch import nn

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from trimtab.restore.tape import map_tensors, tensors_of
+from trimtab.state.tape import map_tensors, tensors_of
 
 
 def num_rows(batch: Any) -> int:

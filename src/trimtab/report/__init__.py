@@ -10,7 +10,6 @@ lessons              LESSONS.md beside the runs
 pages/               HTML: the page of a run, of an incident, of a comparison, of many runs
 server/              `trimtab serve`
 live_view            `trimtab follow`
-check_view           `trimtab check`
 event_text           events in words
 escaping             untrusted text made safe to show
 """

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from trimtab.diagnose.batches.batch_report import BatchReport, MixShift, RowReport
-from trimtab.diagnose.batches.token_counts import BAND_NAMES, Band, TokenShare
-from trimtab.diagnose.evidence.check import number
-from trimtab.diagnose.measures.repeats import RepeatedBatch
-from trimtab.policy.incident_report import IncidentReport
+from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.batches.batch_report import BatchReport, MixShift, RowReport
+from trimtab.explain.batches.token_counts import BAND_NAMES, Band, TokenShare
+from trimtab.explain.evidence.check import number
+from trimtab.explain.measures.repeats import RepeatedBatch
 from trimtab.report.escaping import escape_markdown, printable
 from trimtab.report.token_figure import text_histogram
 

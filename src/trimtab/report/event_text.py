@@ -7,7 +7,7 @@ from trimtab.core.block import Block, Event
 from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import to_number
 from trimtab.core.records.rollbacks import ROLLBACK
-from trimtab.diagnose.evidence.check import number
+from trimtab.explain.evidence.check import number
 
 NOTE = "note"
 INCIDENT = "incident"

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import to_jsonable
-from trimtab.diagnose.batches.batch_report import BatchReport
-from trimtab.policy.incident_report import IncidentReport
+from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.batches.batch_report import BatchReport
 from trimtab.report.batch_section import FIGURE
 from trimtab.report.pages import figures, postmortem_page
 from trimtab.report.postmortem import write_postmortem

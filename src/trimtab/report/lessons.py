@@ -6,8 +6,8 @@ write into the file, stay.
 
 from pathlib import Path
 
+from trimtab.decide.incident_report import IncidentReport
 from trimtab.journal.atomic_file import replace_file
-from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.escaping import escape_markdown
 from trimtab.report.run_report import RunReport
 

@@ -22,7 +22,7 @@ from trimtab.core.signals import (
     TOKENS_PER_SECOND,
     UPDATE_NORM,
 )
-from trimtab.diagnose.evidence.check import number
+from trimtab.explain.evidence.check import number
 from trimtab.journal.approval import Proposal
 from trimtab.report.escaping import printable
 from trimtab.report.sparkline import marks, sparkline

@@ -13,10 +13,10 @@ from trimtab.core.signals import (
     TOKEN_RARITY,
     UNIQUE_TOKEN_SHARE,
 )
-from trimtab.diagnose.evidence.answers import answers_about
-from trimtab.diagnose.evidence.check import counted, number
-from trimtab.diagnose.measures.goodput import count_lost
-from trimtab.policy.incident_report import IncidentReport
+from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.evidence.answers import answers_about
+from trimtab.explain.evidence.check import counted, number
+from trimtab.explain.measures.goodput import count_lost
 from trimtab.report.batch_section import batch_section, unusual_tokens_text
 from trimtab.report.escaping import escape_markdown
 from trimtab.report.event_text import acts_of, event_text

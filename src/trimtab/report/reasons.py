@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from trimtab.core.causes import Standing
-from trimtab.diagnose.causes.by_evidence import would_decide
-from trimtab.diagnose.diagnosis import Diagnosis
-from trimtab.diagnose.evidence.check import CheckResult, Outcome
-from trimtab.diagnose.evidence.observations import ALL_OBSERVATIONS
-from trimtab.policy.incident_report import IncidentReport
+from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.causes.by_evidence import would_decide
+from trimtab.explain.diagnosis import Diagnosis
+from trimtab.explain.evidence.check import CheckResult, Outcome
+from trimtab.explain.evidence.observations import ALL_OBSERVATIONS
 from trimtab.report.escaping import escape_markdown
 
 MIN_RUNNER_UP = 0.1

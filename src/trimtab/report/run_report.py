@@ -11,9 +11,9 @@ from trimtab.core.findings import Finding
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.signals import Quality
-from trimtab.diagnose.context import RunFacts
-from trimtab.diagnose.measures.discards import compute_discards
-from trimtab.policy.incident_report import IncidentReport
+from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.context import RunFacts
+from trimtab.explain.measures.discards import compute_discards
 from trimtab.report.postmortem import write_postmortem
 
 _LEAST_TO_MOST_SEVERE = [

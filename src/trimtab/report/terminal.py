@@ -11,10 +11,10 @@ from rich.text import Text
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import GRAD_NORM, LOSS
-from trimtab.diagnose.diagnosis import Diagnosis
-from trimtab.diagnose.evidence.check import Outcome, counted, number
-from trimtab.diagnose.measures.discards import compute_discards
-from trimtab.policy.incident_report import IncidentReport
+from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.diagnosis import Diagnosis
+from trimtab.explain.evidence.check import Outcome, counted, number
+from trimtab.explain.measures.discards import compute_discards
 from trimtab.report.batch_section import batch_lines
 from trimtab.report.escaping import printable
 from trimtab.report.reasons import (

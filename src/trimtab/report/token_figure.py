@@ -5,8 +5,8 @@ Two groups of bars: the tokens that are named, and all tokens by how frequent th
 
 from collections.abc import Iterator
 
-from trimtab.diagnose.batches.batch_report import BatchReport, MixShift
-from trimtab.diagnose.batches.token_counts import TokenShare
+from trimtab.explain.batches.batch_report import BatchReport, MixShift
+from trimtab.explain.batches.token_counts import TokenShare
 from trimtab.report.escaping import printable
 from trimtab.report.svg import svg_document, svg_text
 

@@ -13,8 +13,8 @@ from tests.live.tiny import batches, journal_of
 from torch.utils.data import DataLoader
 
 from trimtab.integrations.lightning import last_good_checkpoint
-from trimtab.restore.checkpoints.index import Verdict
-from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+from trimtab.state.checkpoints.index import Verdict
+from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # of torchdata
 

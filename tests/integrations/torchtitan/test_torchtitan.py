@@ -13,7 +13,7 @@ import pytest
 from tests.integrations.torchtitan.launching import launch
 from tests.live.tiny import journal_of
 
-from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 pytestmark = [
     pytest.mark.slow,

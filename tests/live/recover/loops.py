@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.restore.loops import Run, TinyModel, batches, same_run, seed_all
+from tests.state.loops import Run, TinyModel, batches, same_run, seed_all
 from torch import nn, optim
 
 import trimtab

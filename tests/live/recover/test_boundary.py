@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 from tests.live.recover.loops import assert_exact, drive, plain_run, train_step
-from tests.restore.loops import Run, batches, same_run
+from tests.state.loops import Run, batches, same_run
 from torch import nn, optim
 
 import trimtab
 from trimtab.core.config import Config
 from trimtab.core.errors import ConfigError, RestoreError
 from trimtab.live.guard import Guard
-from trimtab.restore.snapshot import Snapshot
+from trimtab.state.snapshot import Snapshot
 
 Log = pytest.LogCaptureFixture
 

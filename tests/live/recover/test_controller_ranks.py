@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trimtab.core import signals
 from trimtab.core.errors import RunStopped
+from trimtab.decide.ladder.decision_log import recompute
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.policy.ladder.decision_log import recompute
 
 
 def wrap(layout: str, model: nn.Module) -> nn.Module:

@@ -9,12 +9,12 @@ from trimtab.core.config import LadderConfig, RecoverConfig
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, Moment
 from trimtab.core.records.builder import Record
+from trimtab.decide.ladder.canary import canary_every
+from trimtab.decide.ladder.situation import Act, Situation
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.canary import CONFIRM_BOUNDARIES
 from trimtab.live.recover.decide.probing import PROBE_AGE
 from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory
-from trimtab.policy.ladder.canary import canary_every
-from trimtab.policy.ladder.situation import Act, Situation
 
 
 def records(losses: list[float], **more: float) -> list[Record]:

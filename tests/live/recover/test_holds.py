@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.live.recover.loops import drive, plain_run
 from tests.live.tiny import journal_of
-from tests.restore.loops import Run
+from tests.state.loops import Run
 from torch import optim
 
 from trimtab.core.errors import ConfigError

@@ -12,14 +12,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.ranks import run_ranks
-from tests.restore.loops import TinyModel, batches, seed_all
+from tests.state.loops import TinyModel, batches, seed_all
 from torch import nn, optim
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from trimtab.live.measure.activations import Activations
 from trimtab.live.recover.paired_probe import PairedProbe
-from trimtab.restore.rng import equal, get_random_state
+from trimtab.state.rng import equal, get_random_state
 
 CPU = torch.device("cpu")
 

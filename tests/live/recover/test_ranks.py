@@ -9,7 +9,7 @@ import torch
 from tests.live.recover.loops import drive, real
 from tests.live.tiny import journal_of
 from tests.ranks import run_ranks
-from tests.restore.loops import FEATURES, Run, batches, seed_all
+from tests.state.loops import FEATURES, Run, batches, seed_all
 from torch import nn, optim
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel

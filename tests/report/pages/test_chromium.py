@@ -21,7 +21,7 @@ from tests.report.server.test_server import serving
 from tests.report.test_reports import report_of
 from tests.synthetic import block_of, falling_loss, troubled_run
 
-from trimtab.diagnose.measures.comparison import compare_losses
+from trimtab.explain.measures.comparison import compare_losses
 from trimtab.journal import JournalWriter, RunDirectory, add_note
 from trimtab.report.incident_files import write_incidents
 from trimtab.report.pages.compare_page import Compared, compare_page

@@ -42,10 +42,10 @@ def check(
     # Imported here so that `trimtab --help` does not wait for numpy.
     from rich.console import Console
 
-    from trimtab.check import check_config
+    from trimtab.checks import check_config
+    from trimtab.checks.view import check_to_dict, check_view
     from trimtab.cli import output
     from trimtab.cli.settings import load_config, parse_settings
-    from trimtab.report.check_view import check_to_dict, check_view
 
     with output.reported_errors():
         rules_off = (*load_config(config, None).check.off, *(off or ()))

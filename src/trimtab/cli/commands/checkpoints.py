@@ -10,7 +10,7 @@ from trimtab.cli.json_output import AsJson, print_json
 
 if TYPE_CHECKING:
     from trimtab.journal import RunDirectory
-    from trimtab.restore.checkpoints.index import CheckpointEntry
+    from trimtab.state.checkpoints.index import CheckpointEntry
 
 NEXT = "give the run_dir of a run with `watch(checkpoints=...)`"
 COLUMNS = ("step", "verdict", "files", "size", "why")
@@ -34,8 +34,8 @@ def checkpoints(
     from trimtab.cli import output
     from trimtab.core.errors import RestoreError
     from trimtab.report.escaping import printable
-    from trimtab.restore.checkpoints.from_journal import judge_from_journal
-    from trimtab.restore.checkpoints.index import CheckpointIndex, Verdict
+    from trimtab.state.checkpoints.from_journal import judge_from_journal
+    from trimtab.state.checkpoints.index import CheckpointIndex, Verdict
 
     with output.reported_errors():
         directory = _find(run)
@@ -60,7 +60,7 @@ def _find(path: Path) -> "RunDirectory":
     """The run directory at a path; one without a journal may have checkpoints too."""
     from trimtab.core.errors import RestoreError
     from trimtab.journal import RunDirectory
-    from trimtab.restore.checkpoints.index import FOLDER, INDEX
+    from trimtab.state.checkpoints.index import FOLDER, INDEX
 
     for run in (RunDirectory(path), RunDirectory(path.absolute().parent)):
         if (run.home / INDEX).exists() or (run.home / FOLDER).is_dir():
@@ -72,7 +72,7 @@ def _verify(folder: Path, entry: "CheckpointEntry") -> "CheckpointEntry":
     import dataclasses
 
     from trimtab.core.errors import RestoreError
-    from trimtab.restore.checkpoints.manifest import find_damage, read_manifest
+    from trimtab.state.checkpoints.manifest import find_damage, read_manifest
 
     try:
         manifest = read_manifest(folder / entry.folder)

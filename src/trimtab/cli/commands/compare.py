@@ -9,8 +9,8 @@ from trimtab.cli.exit_codes import ExitCode
 from trimtab.cli.json_output import AsJson, print_json
 
 if TYPE_CHECKING:
-    from trimtab.diagnose.measures.comparison import Comparison
     from trimtab.diagnosis import Source
+    from trimtab.explain.measures.comparison import Comparison
 
 
 def compare(
@@ -42,8 +42,8 @@ def compare(
     # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab.cli import output
     from trimtab.core.signals import LOSS
-    from trimtab.diagnose.measures.comparison import compare_losses
     from trimtab.diagnosis import read_source
+    from trimtab.explain.measures.comparison import compare_losses
     from trimtab.report.pages.compare_page import Compared, compare_page
 
     paths = [run, *(others or ())]

@@ -59,12 +59,12 @@ def preflight(
 
             message = 'trimtab preflight needs torch; run: pip install "trimtab[torch]"'
             raise MissingExtra(message) from None
-        from trimtab.preflight.lr_range import lr_range_test
-        from trimtab.preflight.mup import coordinate_check, parse_widths
-        from trimtab.preflight.range_views import coordinates_view, range_view
-        from trimtab.preflight.run import preflight as run_preflight
-        from trimtab.preflight.setups import as_setup, call_setup, find_setup
-        from trimtab.preflight.view import preflight_view
+        from trimtab.checks.objects.lr_range import lr_range_test
+        from trimtab.checks.objects.mup import coordinate_check, parse_widths
+        from trimtab.checks.objects.range_views import coordinates_view, range_view
+        from trimtab.checks.objects.run import preflight as run_preflight
+        from trimtab.checks.objects.setups import as_setup, call_setup, find_setup
+        from trimtab.checks.objects.view import preflight_view
 
         make = find_setup(setup)
         view: RenderableType

@@ -8,12 +8,12 @@ from trimtab.cli.schema.json_type import Definitions, Schema
 from trimtab.cli.schema.version import SCHEMA_VERSION, schema_name
 from trimtab.core.causes import Cause, UserCause
 from trimtab.core.findings import Finding
-from trimtab.diagnose.batches.batch_report import RowReport
-from trimtab.diagnose.causes.ranking import Candidate
-from trimtab.diagnose.measures.comparison import Comparison
-from trimtab.diagnose.tree.walk import Walk
-from trimtab.restore.checkpoints.index import Verdict
-from trimtab.restore.checkpoints.manifest import CheckpointFacts
+from trimtab.explain.batches.batch_report import RowReport
+from trimtab.explain.causes.ranking import Candidate
+from trimtab.explain.measures.comparison import Comparison
+from trimtab.explain.tree.walk import Walk
+from trimtab.state.checkpoints.index import Verdict
+from trimtab.state.checkpoints.manifest import CheckpointFacts
 
 PRINTED_BY: dict[str, Any] = {
     "diagnose": runs.DiagnosedRun,

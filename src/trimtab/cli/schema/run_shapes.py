@@ -6,13 +6,13 @@ TypedDicts here.
 
 from typing import Any, NotRequired, TypedDict
 
-from trimtab.check.examine import FixLine
-from trimtab.check.rollback import RollbackCost
-from trimtab.diagnose.context import RunFacts
-from trimtab.diagnose.measures.comparison import Comparison
-from trimtab.diagnose.measures.discards import Discards
-from trimtab.policy.incident_report import IncidentReport
-from trimtab.restore.checkpoints.manifest import CheckpointFacts
+from trimtab.checks.examine import FixLine
+from trimtab.checks.rollback import RollbackCost
+from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.context import RunFacts
+from trimtab.explain.measures.comparison import Comparison
+from trimtab.explain.measures.discards import Discards
+from trimtab.state.checkpoints.manifest import CheckpointFacts
 
 
 class CauseName(TypedDict):

@@ -35,7 +35,7 @@ from trimtab.live.guard import Guard
 from trimtab.live.loop.step_iterator import StepIterator
 from trimtab.live.shield import Shield, log
 from trimtab.live.watch import watch
-from trimtab.restore.training_state import HasState
+from trimtab.state.training_state import HasState
 
 COUNTERS = "trimtab: trainer"
 """The name of the trainer's counters among the state that returns with the run."""

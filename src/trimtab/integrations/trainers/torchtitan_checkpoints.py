@@ -12,7 +12,7 @@ from trimtab.integrations.trainers.adapter import TrainerAdapter
 from trimtab.integrations.trainers.guard_file import DataMark, load_guard_file, write_guard_file
 from trimtab.live.guard import Guard
 from trimtab.live.shield import log
-from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 
 class TitanCheckpoints:

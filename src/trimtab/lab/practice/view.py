@@ -21,7 +21,7 @@ from trimtab.core.signals import (
     UNIQUE_TOKEN_SHARE,
     UPDATE_NORM,
 )
-from trimtab.diagnose.evidence.check import number
+from trimtab.explain.evidence.check import number
 from trimtab.lab.practice.exercise import Exercise, Origin
 from trimtab.lab.practice.scoring import Mark, Stakes
 from trimtab.lab.practice.write_up import Line

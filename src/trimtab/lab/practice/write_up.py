@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from trimtab.core.actions import ActionKind
 from trimtab.core.causes import Cause
 from trimtab.core.incidents import IncidentClass
+from trimtab.decide.incident_report import IncidentReport
 from trimtab.lab.practice.exercise import Exercise
 from trimtab.lab.practice.scoring import Mark
-from trimtab.policy.incident_report import IncidentReport
 
 NEAR_STEPS = 5
 """Onsets within this many steps agree: a curve cannot be read more precisely by eye."""

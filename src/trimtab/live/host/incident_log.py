@@ -12,9 +12,9 @@ from typing import Any
 
 from trimtab.core.findings import Severity
 from trimtab.core.incidents import Incident, IncidentChange, Transition
+from trimtab.decide.incident_report import IncidentReport
 from trimtab.journal import RunDirectory
 from trimtab.live.shield import log
-from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.incident_files import incident_folder_name
 from trimtab.report.reasons import cause_text, short_cause
 

@@ -19,10 +19,11 @@ from trimtab.core.records.builder import BlockBuilder, Record
 from trimtab.core.records.probe_events import DECISION, PROBE_ANSWER
 from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.signals import Quality
+from trimtab.decide.incident_report import IncidentReport
 from trimtab.detect.resume.journal_past import JournalPast
-from trimtab.diagnose.context import RunFacts
-from trimtab.diagnose.evidence.check import counted
 from trimtab.diagnosis import build_report, make_judge, read_run
+from trimtab.explain.context import RunFacts
+from trimtab.explain.evidence.check import counted
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.exit_request import announce_run
 from trimtab.live.host.batch_memory import BatchMemory
@@ -35,9 +36,8 @@ from trimtab.live.host.resume_report import report_audit
 from trimtab.live.host.ship_process import ShipProcess
 from trimtab.live.host.step_note import StepNote
 from trimtab.live.shield import Shield, log
-from trimtab.policy.incident_report import IncidentReport
 from trimtab.report.incident_files import write_incidents
-from trimtab.restore.checkpoints.history import RunHistory
+from trimtab.state.checkpoints.history import RunHistory
 
 POST_CLIP_ADVICE = (
     "the gradient norm was only seen after your own clipping, so it cannot show how large the "

@@ -14,7 +14,7 @@ from trimtab.live.shield import Shield, log
 
 if TYPE_CHECKING:
     from trimtab.live.host.run_recorder import RunRecorder
-    from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+    from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 
 class CheckpointBoundary:

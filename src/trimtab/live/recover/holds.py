@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from trimtab.core.errors import ConfigError
-from trimtab.restore.snapshot import Snapshot
+from trimtab.state.snapshot import Snapshot
 
 REQUIRES_GRAD = "requires_grad"
 """The one name that is no option of an optimizer: which parameters are trained."""

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from trimtab.core.config import RecoverConfig
-from trimtab.restore.ring import MIN_SLOTS
-from trimtab.restore.shards import detached
-from trimtab.restore.training_state import TrainingState
+from trimtab.state.ring import MIN_SLOTS
+from trimtab.state.shards import detached
+from trimtab.state.training_state import TrainingState
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUPS = (

@@ -32,9 +32,9 @@ from trimtab.live.recover.returning import half_way, return_to
 from trimtab.live.recover.rollback_report import report_rollback
 from trimtab.live.recover.snapshots import Snapshots
 from trimtab.live.shield import Shield, log
-from trimtab.restore.snapshot import Snapshot
-from trimtab.restore.tape import BatchTape
-from trimtab.restore.training_state import TrainingState
+from trimtab.state.snapshot import Snapshot
+from trimtab.state.tape import BatchTape
+from trimtab.state.training_state import TrainingState
 
 STEPPED_ASIDE = "trimtab does not watch the run any more"
 

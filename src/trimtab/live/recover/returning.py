@@ -6,9 +6,9 @@ from torch.distributed.fsdp import FSDPModule
 
 from trimtab.core.errors import RestoreError
 from trimtab.live.loop.step_monitor import StepMonitor
-from trimtab.restore.snapshot import Snapshot
-from trimtab.restore.tape import BatchTape
-from trimtab.restore.training_state import TrainingState
+from trimtab.state.snapshot import Snapshot
+from trimtab.state.tape import BatchTape
+from trimtab.state.training_state import TrainingState
 
 
 def half_way(slot: Snapshot, error: Exception) -> RestoreError:

@@ -13,11 +13,11 @@ from trimtab.live.recover.boundary import BoundaryMark
 from trimtab.live.recover.memory import Plan, free_memory, plan_slots, ranks_here, slot_bytes
 from trimtab.live.recover.rank_orders import RankOrders
 from trimtab.live.shield import log
-from trimtab.restore.host_copy import ReplicaGroup
-from trimtab.restore.ring import MIN_SLOTS, SnapshotRing
-from trimtab.restore.snapshot import Snapshot
-from trimtab.restore.tape import BatchTape
-from trimtab.restore.training_state import TrainingState
+from trimtab.state.host_copy import ReplicaGroup
+from trimtab.state.ring import MIN_SLOTS, SnapshotRing
+from trimtab.state.snapshot import Snapshot
+from trimtab.state.tape import BatchTape
+from trimtab.state.training_state import TrainingState
 
 _SUM_BITS = 38
 """Of a checksum that ranks compare: two digits on the way to the host, and a sign."""

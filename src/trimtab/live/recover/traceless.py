@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from trimtab.restore.rng import get_random_state, set_random_state
+from trimtab.state.rng import get_random_state, set_random_state
 
 
 @contextmanager

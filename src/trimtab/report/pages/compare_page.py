@@ -8,8 +8,8 @@ import numpy as np
 
 from trimtab.core import signals
 from trimtab.core.block import Block, Column
-from trimtab.diagnose.evidence.check import number
-from trimtab.diagnose.measures.comparison import Comparison, trailing_differences
+from trimtab.explain.evidence.check import number
+from trimtab.explain.measures.comparison import Comparison, trailing_differences
 from trimtab.report.pages.charts import make_chart
 from trimtab.report.pages.html_text import Text, facts_list, table, tag
 from trimtab.report.pages.line import RunLines

@@ -6,10 +6,10 @@ Text is in the HTML, escaped; the scripts only draw the charts, from the JSON be
 from collections.abc import Mapping
 from typing import Any
 
-from trimtab.diagnose.evidence.check import number
-from trimtab.diagnose.measures.discards import compute_discards
-from trimtab.diagnose.measures.goodput import compute_goodput
-from trimtab.policy.incident_report import IncidentReport
+from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.evidence.check import number
+from trimtab.explain.measures.discards import compute_discards
+from trimtab.explain.measures.goodput import compute_goodput
 from trimtab.report.event_text import event_text, is_quiet
 from trimtab.report.pages.html_text import Html, Text, facts_list, html, join, table, tag
 from trimtab.report.pages.page import render_page

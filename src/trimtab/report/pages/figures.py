@@ -10,8 +10,8 @@ import numpy as np
 
 from trimtab.core import signals
 from trimtab.core.block import Block, Column, IntArray
-from trimtab.diagnose.evidence.check import number
-from trimtab.policy.incident_report import IncidentReport
+from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.evidence.check import number
 from trimtab.report.pages.axis import LOG_RATIO, percentiles
 from trimtab.report.pages.decimate import minmax_rows
 from trimtab.report.svg import svg_document, svg_text

@@ -1,6 +1,6 @@
 """The post-mortem of one incident as a page: figures first, then what the Markdown has."""
 
-from trimtab.policy.incident_report import IncidentReport
+from trimtab.decide.incident_report import IncidentReport
 from trimtab.report.pages.figures import draw_incident
 from trimtab.report.pages.html_text import Html, html, join, tag
 from trimtab.report.pages.markdown import inline, to_html

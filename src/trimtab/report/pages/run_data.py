@@ -12,8 +12,8 @@ from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_number
 from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.signals import DISCARDED, EVAL_LOSS
-from trimtab.diagnose.measures.goodput import lost_records
-from trimtab.policy.incident_report import IncidentReport
+from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.measures.goodput import lost_records
 from trimtab.report.event_text import event_text, is_quiet
 from trimtab.report.pages.charts import make_chart, make_charts
 from trimtab.report.pages.decimate import stretches

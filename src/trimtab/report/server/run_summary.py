@@ -6,7 +6,7 @@ from typing import Any
 
 from trimtab.core.incidents import IncidentClass, Transition
 from trimtab.core.signals import CLOCK, LOSS, STEP_SECONDS, TOKENS_PER_SECOND
-from trimtab.diagnose.evidence.check import number
+from trimtab.explain.evidence.check import number
 from trimtab.report.server.run_feed import RunFeed
 
 SILENT_SECONDS = 120.0

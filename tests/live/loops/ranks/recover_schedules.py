@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 import trimtab
 from trimtab.core.errors import RestoreError
 from trimtab.live.recover.order import Order, ProbeStep
-from trimtab.restore.snapshot import Snapshot
+from trimtab.state.snapshot import Snapshot
 
 WORLD = 4
 STEPS = 40

@@ -25,7 +25,7 @@ from trimtab.integrations.trainers.hf.epochs import EpochBatches
 from trimtab.integrations.trainers.hf.step_numbers import count_tokens, undivided_loss
 from trimtab.live.guard import Guard
 from trimtab.live.shield import log
-from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 
 class TrimtabCallback(TrainerCallback):  # type: ignore[misc]

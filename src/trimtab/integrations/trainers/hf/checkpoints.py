@@ -5,7 +5,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 
 def last_good_checkpoint(run_dir: str | Path) -> str | None:

@@ -28,7 +28,7 @@ from trimtab.integrations.trainers.lightning.counters import LoopCounters
 from trimtab.integrations.trainers.lightning.data import Fetched, GuardedFetcher
 from trimtab.live.guard import Guard
 from trimtab.live.shield import log
-from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 EVALUATION = "val_loss"
 """The name of the evaluation loss in Lightning's own examples."""

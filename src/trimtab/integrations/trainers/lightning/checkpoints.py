@@ -10,7 +10,7 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from trimtab.integrations.trainers.adapter import TrainerAdapter
 from trimtab.journal import RunDirectory
 from trimtab.live.shield import log
-from trimtab.restore.checkpoints.run_checkpoints import Checkpoints
+from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 LINKS = "lightning"
 """The folder in that of the run where a file is linked to, until it is registered."""

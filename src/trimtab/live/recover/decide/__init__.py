@@ -12,5 +12,5 @@ rank_watch.py   the rank that computes wrongly
 remedies.py     what was done before, and the budgets
 run_view.py     what may be asked about the run
 
-What to do is decided by `trimtab.policy.ladder`, which is pure.
+What to do is decided by `trimtab.decide.ladder`, which is pure.
 """

@@ -5,6 +5,10 @@ from collections.abc import Callable
 
 from trimtab.core.config import LadderConfig
 from trimtab.core.findings import Symptom
+from trimtab.decide.ladder.decide import check_step
+from trimtab.decide.ladder.decision import Decision
+from trimtab.decide.ladder.differences import JUMP, RATE
+from trimtab.decide.ladder.situation import SKIPPING, Act, Situation
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory
@@ -12,10 +16,6 @@ from trimtab.live.recover.decide.run_view import RunView
 from trimtab.live.recover.experiments.questions import remedy_question
 from trimtab.live.recover.order import Order
 from trimtab.live.shield import log
-from trimtab.policy.ladder.decide import check_step
-from trimtab.policy.ladder.decision import Decision
-from trimtab.policy.ladder.differences import JUMP, RATE
-from trimtab.policy.ladder.situation import SKIPPING, Act, Situation
 
 LR_FACTOR = 0.5
 """Of a learning rate that is lowered. Source: textbook, "2 to 3x"; the smaller change."""

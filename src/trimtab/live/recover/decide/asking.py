@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trimtab.decide.ladder.decision import Decision
 from trimtab.journal.approval import Proposal, answer_to, withdraw
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide.run_view import RunView
 from trimtab.live.shield import log
-from trimtab.policy.ladder.decision import Decision
 
 DEFAULT = "the run continues without it"
 """What happens without an answer: a false alarm must not cost a run that is unattended."""

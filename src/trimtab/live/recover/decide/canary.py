@@ -16,15 +16,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trimtab.core.records.builder import Record
-from trimtab.live.recover.decide.probing import Probing
-from trimtab.live.recover.decide.run_view import RunView
-from trimtab.policy.ladder.canary import (
+from trimtab.decide.ladder.canary import (
     WATCH_EVERY,
     WATCH_READINGS,
     canary_every,
     watch_pause,
 )
-from trimtab.policy.ladder.reading import MIN_READINGS
+from trimtab.decide.ladder.reading import MIN_READINGS
+from trimtab.live.recover.decide.probing import Probing
+from trimtab.live.recover.decide.run_view import RunView
 
 RISE, BELIEVED_RISE = 0.02, 0.05
 """Nats by which known batches are worse than at the last good reading: enough to read again, and

@@ -16,6 +16,12 @@ from trimtab.core.config import LadderConfig
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.records.builder import Record
 from trimtab.core.records.probe_events import DECISION
+from trimtab.decide.ladder.decide import BAD_IN_A_ROW, decide
+from trimtab.decide.ladder.decision import Decision
+from trimtab.decide.ladder.decision_log import DecisionLog, read_decisions
+from trimtab.decide.ladder.origins import FACT
+from trimtab.decide.ladder.situation import STUCK, Act, Situation
+from trimtab.decide.ladder.suspects import suspect_source
 from trimtab.journal.exit_request import supervisor_folder
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide import evidence
@@ -32,12 +38,6 @@ from trimtab.live.recover.decide.situations import situation_of
 from trimtab.live.recover.order import Order
 from trimtab.live.recover.paired_probe import ProbeReading
 from trimtab.live.shield import log
-from trimtab.policy.ladder.decide import BAD_IN_A_ROW, decide
-from trimtab.policy.ladder.decision import Decision
-from trimtab.policy.ladder.decision_log import DecisionLog, read_decisions
-from trimtab.policy.ladder.origins import FACT
-from trimtab.policy.ladder.situation import STUCK, Act, Situation
-from trimtab.policy.ladder.suspects import suspect_source
 
 DATING_BOUNDARIES = 8
 """Boundaries that detectors have to date harm which the canary has found: they know where it began,

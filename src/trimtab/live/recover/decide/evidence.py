@@ -9,7 +9,7 @@ from trimtab.core import signals
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident
 from trimtab.core.records.builder import Record
-from trimtab.policy.symptoms import PASSIVE, traits_of
+from trimtab.decide.symptoms import PASSIVE, traits_of
 
 DATED_DETECTORS = frozenset({"state-jump", "non-finite", "counters"})
 """Their findings are at the step of the fault."""

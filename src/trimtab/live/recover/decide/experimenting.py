@@ -10,8 +10,8 @@ from trimtab.core.config import ProbesConfig
 from trimtab.core.findings import HARMLESS, Symptom
 from trimtab.core.incidents import Incident
 from trimtab.core.records.builder import Record
-from trimtab.diagnose.causes.experiments import propose
-from trimtab.diagnose.evidence.check import Outcome
+from trimtab.explain.causes.experiments import propose
+from trimtab.explain.evidence.check import Outcome
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide.run_view import RunView
 from trimtab.live.recover.experiments.questions import make_question

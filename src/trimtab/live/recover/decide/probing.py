@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 
 from trimtab.core import signals
 from trimtab.core.records.builder import Record
+from trimtab.decide.ladder.reading import Reading, scale_of
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.run_view import RunView
 from trimtab.live.recover.order import Order, ProbeStep
 from trimtab.live.recover.paired_probe import ProbeReading
-from trimtab.policy.ladder.reading import Reading, scale_of
 
 PROBE_STEPS = 8
 """Steps whose batches are probed after an alarm. Source: with 8, healthy readings of the lab lie

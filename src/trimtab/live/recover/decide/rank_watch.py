@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from trimtab.core import signals
 from trimtab.core.findings import Symptom
 from trimtab.core.records.builder import Record
+from trimtab.decide.ladder.origins import FACT
+from trimtab.decide.ladder.situation import Situation
+from trimtab.decide.ladder.suspects import suspect_rank
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.run_view import RunView
 from trimtab.live.recover.order import Order
 from trimtab.live.shield import log
-from trimtab.policy.ladder.origins import FACT
-from trimtab.policy.ladder.situation import Situation
-from trimtab.policy.ladder.suspects import suspect_rank
 
 RECENT_STEPS, MIN_ODD = 100, 3
 """Odd steps among the last ones before the ranks are looked at. Chosen: a run with single hard

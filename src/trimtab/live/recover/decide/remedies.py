@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from trimtab.core.config import LadderConfig
-from trimtab.policy.ladder.situation import ROLLBACKS, Act, Situation
+from trimtab.decide.ladder.situation import ROLLBACKS, Act, Situation
 
 SAME_PLACE_STEPS = 200
 """Trouble of the same family within this many steps of a remedy's onset has come back. Source: the

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from trimtab.decide.ladder.differences import RATE, SettingsView, plain_options
 from trimtab.live.recover.holds import Holds
-from trimtab.policy.ladder.differences import RATE, SettingsView, plain_options
-from trimtab.restore.ring import SnapshotRing
-from trimtab.restore.snapshot import Snapshot
-from trimtab.restore.tape import BatchTape
-from trimtab.restore.training_state import TrainingState
+from trimtab.state.ring import SnapshotRing
+from trimtab.state.snapshot import Snapshot
+from trimtab.state.tape import BatchTape
+from trimtab.state.training_state import TrainingState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

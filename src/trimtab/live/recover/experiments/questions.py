@@ -13,10 +13,10 @@ from trimtab.core import signals
 from trimtab.core.block import NO_POSITION
 from trimtab.core.records.builder import Record
 from trimtab.core.records.probe_events import PROBE_ANSWER
+from trimtab.decide.ladder.situation import Situation
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.order import Order
 from trimtab.live.shield import Shield, log
-from trimtab.policy.ladder.situation import Situation
 from trimtab.probes.passes import Answer, Original, Question, Remedy
 
 MAX_ORIGINALS = 400

@@ -36,9 +36,9 @@ from trimtab.probes.passes import (
 )
 from trimtab.probes.registry import EXPERIMENTS
 from trimtab.probes.rows import num_rows, num_tokens
-from trimtab.restore.snapshot import Snapshot
-from trimtab.restore.tape import BatchTape
-from trimtab.restore.training_state import TrainingState
+from trimtab.state.snapshot import Snapshot
+from trimtab.state.tape import BatchTape
+from trimtab.state.training_state import TrainingState
 
 _STOPPED = {
     1: "it took longer than probes.max_seconds",

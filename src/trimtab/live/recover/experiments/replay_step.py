@@ -17,10 +17,10 @@ from trimtab.probes.first_nonfinite import NonfiniteFinder
 from trimtab.probes.passes import Pass, StepResult
 from trimtab.probes.precision import without_autocast
 from trimtab.probes.rows import keep_rows
-from trimtab.restore.shards import detached
-from trimtab.restore.snapshot import Snapshot
-from trimtab.restore.tape import BatchTape
-from trimtab.restore.training_state import TrainingState
+from trimtab.state.shards import detached
+from trimtab.state.snapshot import Snapshot
+from trimtab.state.tape import BatchTape
+from trimtab.state.training_state import TrainingState
 
 
 class Changes(Protocol):

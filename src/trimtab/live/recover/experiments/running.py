@@ -10,8 +10,8 @@ from trimtab.live.measure.row_losses import RowLosses
 from trimtab.live.measure.step_meter import UserSignals
 from trimtab.live.shield import log
 from trimtab.probes.passes import Experiment, Pass, Question, StepResult
-from trimtab.restore.snapshot import Snapshot
-from trimtab.restore.tape import Bookmark
+from trimtab.state.snapshot import Snapshot
+from trimtab.state.tape import Bookmark
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,0 +1,278 @@
+"""HF TrainingArguments: the JSON of `to_json_string`, an instance, or flags in a launch script.
+
+What is not in it has the default of transformers 5.22, because that is what will run.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trimtab.checks.config_reading import ConfigReading, Dialect, Spelling
+from trimtab.checks.curve import Shape
+from trimtab.checks.formats.values import Values
+from trimtab.checks.plan import LossScaling, Precision, TrainingPlan
+
+MARKS = frozenset(
+    {
+        "per_device_train_batch_size",
+        "lr_scheduler_type",
+        "logging_nan_inf_filter",
+        "max_grad_norm",
+        "num_train_epochs",
+        "save_total_limit",
+        "warmup_ratio",
+    }
+)
+"""Names that no other format has."""
+
+DEFAULTS: Mapping[str, Any] = {
+    "optim": "adamw_torch",
+    "learning_rate": 5e-5,
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "adam_epsilon": 1e-8,
+    "weight_decay": 0.0,
+    "max_grad_norm": 1.0,
+    "max_steps": -1,
+    "lr_scheduler_type": "linear",
+    "warmup_steps": 0,
+    "warmup_ratio": 0.0,
+    "gradient_accumulation_steps": 1,
+    "bf16": False,
+    "fp16": False,
+    "logging_strategy": "steps",
+    "logging_steps": 500,
+    "logging_nan_inf_filter": True,
+    "save_strategy": "steps",
+    "save_steps": 500,
+    "save_only_model": False,
+    "ignore_data_skip": False,
+    "average_tokens_across_devices": True,
+}
+
+_SHAPES = {
+    "linear": Shape.LINEAR,
+    "polynomial": Shape.LINEAR,
+    "cosine": Shape.COSINE,
+    "cosine_with_min_lr": Shape.COSINE,
+    "cosine_warmup_with_min_lr": Shape.COSINE,
+    "cosine_with_restarts": Shape.COSINE_RESTARTS,
+    "constant": Shape.CONSTANT,
+    "constant_with_warmup": Shape.CONSTANT,
+    "inverse_sqrt": Shape.INVERSE_SQRT,
+}
+
+_PAIR = re.compile(r"([a-z_]+)\W+([\w.+-]+)")
+
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "lr": ("learning_rate",),
+    "beta1": ("adam_beta1",),
+    "beta2": ("adam_beta2",),
+    "epsilon": ("adam_epsilon",),
+    "weight_decay": ("weight_decay",),
+    "clip_norm": ("max_grad_norm",),
+    "steps": ("max_steps",),
+    "schedule": ("lr_scheduler_type",),
+    "warmup_steps": ("warmup_steps", "warmup_ratio"),
+    "cycles": ("lr_scheduler_kwargs",),
+    "final_lr": ("lr_scheduler_kwargs",),
+    "token_weighted_loss": ("average_tokens_across_devices",),
+    "compute": ("fp16", "bf16"),
+    "log_steps": ("logging_steps", "logging_strategy"),
+    "nan_filter": ("logging_nan_inf_filter",),
+    "checkpoint_steps": ("save_steps", "save_strategy"),
+    "keep_checkpoints": ("save_total_limit",),
+    "saves_optimizer": ("save_only_model",),
+    "restores_data": ("ignore_data_skip",),
+    "eval_steps": ("eval_strategy", "evaluation_strategy"),
+}
+"""Field of the plan to the arguments that set it; the line of the first one found is shown."""
+
+
+def read_hf(
+    given: Mapping[str, Any],
+    *,
+    source: str,
+    lines: Mapping[str, int] | None = None,
+    dialect: Dialect | None = None,
+    defaults: Mapping[str, Any] = DEFAULTS,
+    steps: int | None = None,
+) -> ConfigReading:
+    """The plan in a set of training arguments; `steps` is used if they set no limit."""
+    values = Values(given, source, defaults)
+    limit = values.whole("max_steps")
+    if limit is not None and limit > 0:
+        steps = limit
+    plan = TrainingPlan(
+        steps=steps,
+        from_scratch=False if "model_name_or_path" in values else None,
+        micro_batches=values.whole("gradient_accumulation_steps"),
+        optimizer=_optimizer(values),
+        decoupled_decay=True,
+        decay_norms=False,
+        lr=values.number("learning_rate"),
+        beta1=values.number("adam_beta1"),
+        beta2=values.number("adam_beta2"),
+        epsilon=values.number("adam_epsilon"),
+        weight_decay=values.number("weight_decay"),
+        clip_norm=values.number("max_grad_norm"),
+        token_weighted_loss=values.truth("average_tokens_across_devices"),
+        **_schedule(values, steps),
+        **_precision(values),
+        checkpoint_steps=_cadence(values, "save_strategy", "save_steps", steps),
+        keep_checkpoints=values.whole("save_total_limit") or 0,
+        saves_optimizer=not values.truth("save_only_model"),
+        restores_data=not values.truth("ignore_data_skip"),
+        log_steps=_cadence(values, "logging_strategy", "logging_steps", steps),
+        nan_filter=values.truth("logging_nan_inf_filter"),
+        eval_steps=_evaluation(values),
+        seeded=True,
+    )
+    return ConfigReading(
+        source=source,
+        dialect=dialect or HF_JSON,
+        plan=plan,
+        lines=_lines(lines or {}),
+        notes=_notes(values, steps),
+    )
+
+
+def _optimizer(values: Values) -> str:
+    name = values.text("optim") or ""
+    for family in ("adamw", "adafactor", "lion", "sgd", "adagrad", "rmsprop"):
+        if family in name:
+            return family
+    return name
+
+
+def _schedule(values: Values, steps: int | None) -> dict[str, Any]:
+    name = values.text("lr_scheduler_type") or ""
+    extra = values.raw("lr_scheduler_kwargs")
+    if isinstance(extra, str):  # on a command line, where its quotes are gone
+        extra = dict(_PAIR.findall(extra))
+    more = Values(extra if isinstance(extra, Mapping) else {}, "lr_scheduler_kwargs")
+    if name == "constant":  # the one schedule that ignores the warm-up
+        return {"schedule": Shape.CONSTANT, "warmup_steps": 0}
+    lr = values.number("learning_rate") or 0.0
+    floor = more.number("min_lr")
+    if floor is None:
+        floor = lr * (more.number("min_lr_rate") or more.number("min_lr_ratio") or 0.0)
+    found: dict[str, Any] = {
+        "schedule": _SHAPES.get(name),
+        "warmup_steps": _warmup(values, steps),
+        "decay_end": steps,
+        "final_lr": floor,
+        "cycles": more.number("num_cycles"),
+    }
+    if name == "warmup_stable_decay" and steps is not None:
+        decay = more.whole("num_decay_steps")
+        found["schedule"] = Shape.LINEAR if more.text("decay_type") == "linear" else Shape.COSINE
+        found["decay_start"] = steps - decay if decay is not None else None
+    return found
+
+
+def _warmup(values: Values, steps: int | None) -> int | None:
+    count = values.number("warmup_steps") or 0.0
+    if count >= 1:
+        return int(count)
+    share = count or values.number("warmup_ratio") or 0.0
+    if share == 0:
+        return 0
+    return None if steps is None else max(round(share * steps), 1)
+
+
+def _precision(values: Values) -> dict[str, Any]:
+    if values.truth("bf16"):
+        return {"compute": Precision.BF16}
+    if values.truth("fp16"):  # the Trainer always scales the loss then
+        return {"compute": Precision.FP16, "loss_scaling": LossScaling.DYNAMIC}
+    return {}
+
+
+def _cadence(values: Values, strategy: str, count: str, steps: int | None) -> int | None:
+    kind, every = values.text(strategy), values.number(count)
+    if kind == "no":
+        return 0
+    if kind != "steps" or every is None:
+        return None
+    if every >= 1:
+        return int(every)
+    return None if steps is None else max(round(every * steps), 1)
+
+
+def _evaluation(values: Values) -> int | None:
+    kind = values.text("eval_strategy") or values.text("evaluation_strategy") or "no"
+    if kind == "no":
+        return 0
+    return values.whole("eval_steps") or values.whole("logging_steps") if kind == "steps" else 1
+
+
+def _lines(lines: Mapping[str, int]) -> dict[str, int]:
+    return {
+        field: lines[next(key for key in keys if key in lines)]
+        for field, keys in KEYS.items()
+        if any(key in lines for key in keys)
+    }
+
+
+def _notes(values: Values, steps: int | None) -> tuple[str, ...]:
+    notes = []
+    if steps is None:
+        notes.append("the number of steps depends on the data; give it by --set steps=N")
+    if values.raw("deepspeed"):
+        notes.append("a DeepSpeed config may override these arguments; it was not read")
+    return tuple(notes)
+
+
+def spellings(write: Callable[[str, Any], str], between: str = " ") -> Mapping[str, Spelling]:
+    """How each field is written, by a function that writes one argument."""
+
+    plain = (
+        "lr",
+        "beta1",
+        "beta2",
+        "epsilon",
+        "weight_decay",
+        "clip_norm",
+        "steps",
+        "warmup_steps",
+    )
+    same = (*plain, "keep_checkpoints", "token_weighted_loss", "nan_filter")
+
+    def both(pairs: Mapping[str, Any]) -> str:
+        return between.join(write(key, value) for key, value in pairs.items())
+
+    def single(field: str) -> Spelling:
+        return lambda value: write(KEYS[field][0], value)
+
+    return {
+        **{field: single(field) for field in same},
+        "schedule": lambda value: write("lr_scheduler_type", "cosine"),
+        "cycles": lambda value: write("lr_scheduler_kwargs", {"num_cycles": value}),
+        "final_lr": lambda value: both(
+            {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": value}}
+        ),
+        "compute": lambda value: both({"bf16": True, "fp16": False}),
+        "log_steps": lambda value: both({"logging_strategy": "steps", "logging_steps": value}),
+        "checkpoint_steps": lambda value: both({"save_strategy": "steps", "save_steps": value}),
+        "eval_steps": lambda value: both({"eval_strategy": "steps", "eval_steps": value}),
+        "saves_optimizer": lambda value: write("save_only_model", not value),
+        "restores_data": lambda value: write("ignore_data_skip", not value),
+    }
+
+
+def _flag(key: str, value: Any) -> str:
+    text = str(value) if isinstance(value, bool | str) else json.dumps(value)
+    return f"--{key} '{text}'" if isinstance(value, dict) else f"--{key} {text}"
+
+
+HF_JSON = Dialect(
+    name="HF TrainingArguments",
+    spellings=spellings(lambda key, value: f'"{key}": {json.dumps(value)},'),
+)
+HF_YAML = Dialect(
+    name="HF TrainingArguments",
+    spellings=spellings(lambda key, value: f"{key}: {json.dumps(value)}", ", "),
+)
+HF_FLAGS = Dialect(name="HF arguments in a script", spellings=spellings(_flag))

@@ -1,0 +1,129 @@
+"""Checks on the loader: repeated batches and rows, ranks, epochs, state."""
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+from trimtab.checks.objects.definition import NotMeasured, Seen, preflight_check
+from trimtab.checks.objects.measure.batches import batch_fingerprint, row_fingerprints
+from trimtab.checks.objects.measure.loader import NextEpoch, RankFacts
+from trimtab.checks.rule import Level
+
+REPEATED_ROWS = 0.1
+"""Share of rows. Corpora have duplicates; deduplicated ones have under 1 % of them (Lee et al. 2022
+report 0.4 to 14 % before)."""
+
+
+@preflight_check(
+    "PF070",
+    "The loader gives the same batch twice",
+    mechanism="The model learns a repeated batch by heart, and the data it replaces is never seen.",
+    source="F03 of the catalogue",
+    cannot_see="batches after the first 12",
+)
+def same_batch(batches: list[Any]) -> Seen:
+    """Compare the first batches."""
+    marks = [batch_fingerprint(batch) for batch in batches]
+    if len(marks) < 2:
+        raise NotMeasured("the loader gives a single batch")
+    for at, mark in enumerate(marks):
+        if mark in marks[:at]:
+            return Seen(
+                f"batch {at} is batch {marks.index(mark)} again",
+                Level.ERROR,
+                "look for a sampler that is seeded anew, or an iterator made anew, at each step",
+            )
+    return Seen(f"{len(marks)} batches, all different")
+
+
+@preflight_check(
+    "PF071",
+    "The loader repeats rows",
+    mechanism="Each worker or shard goes over the same data, so that the run sees it several times "
+    "and the rest never.",
+    source="torch: an IterableDataset must be split over workers by hand; Lee et al. 2022",
+    cannot_see="batches after the first 12, and rows that are nearly the same",
+)
+def same_rows(batches: list[Any]) -> Seen:
+    """Count rows that came before."""
+    counts = Counter(mark for batch in batches for mark in row_fingerprints(batch))
+    total = sum(counts.values())
+    if total < 2:
+        raise NotMeasured("the batches have no common first dimension")
+    repeated = total - len(counts)
+    what = f"{repeated} of {total} rows came before"
+    if repeated > REPEATED_ROWS * total:
+        fix = "split the dataset over workers with get_worker_info()"
+        return Seen(what, Level.WARNING, fix)
+    return Seen(what)
+
+
+@preflight_check(
+    "PF072",
+    "Ranks get the same data",
+    mechanism="The gradient is averaged over copies of one batch: N ranks cost N times as much and "
+    "learn what one would.",
+    source="F03 of the catalogue; torch's DistributedSampler",
+    cannot_see="batches after the first 12; ranks that share data on purpose (tensor parallel)",
+)
+def rank_data(ranks: RankFacts) -> Seen:
+    """Compare the first batches of all ranks."""
+    counts = Counter(mark for marks in ranks.fingerprints for mark in set(marks))
+    shared = sum(count > 1 for count in counts.values())
+    what = f"{shared} of {len(counts)} batches are seen by more than one of "
+    what += f"{len(ranks.fingerprints)} ranks"
+    if shared:
+        return Seen(what, Level.ERROR, "use DistributedSampler, or a seed that includes the rank")
+    return Seen(what)
+
+
+@preflight_check(
+    "PF073",
+    "The next epoch has the same order",
+    mechanism="Batches come in the same company again, which costs quality, and a resume at the "
+    "wrong epoch goes unnoticed.",
+    source="torch: DistributedSampler repeats its order unless set_epoch is called",
+    cannot_see="whether the training loop calls set_epoch",
+)
+def epoch_order(next_epoch: NextEpoch) -> Seen:
+    """Compare the first batches of two epochs."""
+    what = f"an epoch has {next_epoch.num_batches} batches"
+    if not next_epoch.is_same:
+        return Seen(f"{what}; the next one begins with different ones")
+    what += "; the next one begins with the same ones"
+    if next_epoch.changes_by_set_epoch:
+        return Seen(f"{what} until set_epoch is called", Level.ADVICE, "call sampler.set_epoch")
+    level = Level.ADVICE if next_epoch.is_sequential else Level.WARNING
+    return Seen(what, level, "shuffle with a generator that is not seeded anew at each epoch")
+
+
+@preflight_check(
+    "PF074",
+    "The loader does not return to its saved state",
+    mechanism="A resumed run repeats or skips data.",
+    source="F18 of the catalogue",
+    cannot_see="loaders without state_dict; random numbers of worker processes",
+)
+def loader_state(round_trip: tuple[list[int], list[int]]) -> Seen:
+    """Compare the batches after a save with those after a load."""
+    wanted, found = round_trip
+    if wanted == found:
+        return Seen("after its state is loaded the loader goes on with the same batches")
+    fix = "save the position, the epoch and the sampler's generator in state_dict"
+    return Seen("after its state is loaded the loader gives different batches", Level.ERROR, fix)
+
+
+@preflight_check(
+    "PF075",
+    "Batches have different shapes",
+    mechanism="Each new shape costs a compilation, and a mean of losses weighs short batches more.",
+    source="torch.compile recompiles for new shapes",
+    cannot_see="batches after the first 12",
+)
+def shapes(batches: list[Any]) -> Seen:
+    """Compare the first dimensions of neighbouring batches."""
+    sizes = [len(list(row_fingerprints(batch))) for batch in batches]
+    if any(one != other for one, other in pairwise(sizes[:-1])):
+        what = f"between {min(sizes)} and {max(sizes)} rows in a batch"
+        return Seen(what, Level.ADVICE, "fill batches to one size")
+    return Seen(f"{sizes[0]} rows in each batch")

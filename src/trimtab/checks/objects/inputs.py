@@ -1,0 +1,100 @@
+"""Inputs: the objects that the user gives, checked once."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import InitVar, dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from trimtab.checks.objects.measure.batches import map_tensors
+from trimtab.core.errors import ConfigError
+from trimtab.live.optimizers import find_optimizers
+from trimtab.live.recover.inputs import as_schedulers
+
+Loss = Callable[[nn.Module, Any], torch.Tensor]
+"""Takes the model and a batch as the loader gives it; returns the loss of the user's loop."""
+
+
+def model_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    """The loss that the model returns, as models of `transformers` do."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    batch = map_tensors(batch, lambda tensor: tensor.to(device))
+    if isinstance(batch, Mapping):
+        output = model(**batch)
+    elif isinstance(batch, list | tuple):
+        output = model(*batch)
+    else:
+        output = model(batch)
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", output)
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise ConfigError(
+            f"the model returns a {type(output).__name__} without a loss; pass "
+            "loss=function(model, batch)"
+        )
+    return loss
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What is checked; made from the arguments of `trimtab.preflight`, whose docs explain them.
+
+    Raises ConfigError for what cannot be checked or put back.
+    """
+
+    model: nn.Module
+    optimizer: InitVar[Any]
+    scheduler: InitVar[Any] = None
+    loader: Any = None
+    loss: Loss = model_loss
+    steps: int | None = None
+    clip_norm: float | None = None
+    pretrained: bool = False
+    optimizers: tuple[Optimizer, ...] = field(init=False)
+    schedulers: tuple[Any, ...] = field(init=False)
+
+    def __post_init__(self, optimizer: Any, scheduler: Any) -> None:
+        if not isinstance(self.model, nn.Module):
+            raise ConfigError(f"model must be a torch module, got {type(self.model).__name__}")
+        if self.steps is not None and self.steps < 1:
+            raise ConfigError(f"steps must be 1 or more, got {self.steps}")
+        loader = self.loader
+        has_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+        if loader is not None and not has_state and iter_is_itself(loader):
+            raise ConfigError(
+                "loader is an iterator, so a batch that is drawn is lost to the run; pass the "
+                "loader itself, or one with state_dict and load_state_dict"
+            )
+        made = {
+            "model": _unwrapped(self.model),
+            "optimizers": find_optimizers(optimizer),
+            "schedulers": as_schedulers(scheduler),
+        }
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next((p.device for p in self.model.parameters()), torch.device("cpu"))
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The module inside a wrapper; it has the same parameters.
+
+    A compiled graph hides its operations. Under DDP, ranks whose passes differ would wait forever.
+    """
+    model = getattr(model, "_orig_mod", model)
+    if isinstance(model, DistributedDataParallel):
+        model = model.module
+    if any(isinstance(module, FSDPModule) for module in model.modules()):
+        raise ConfigError("a sharded model cannot be tested; call preflight before fully_shard")
+    return model
+
+
+def iter_is_itself(loader: Any) -> bool:
+    """Whether this is an iterator, which can be gone through only once."""
+    return hasattr(loader, "__next__")

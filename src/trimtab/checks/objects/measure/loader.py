@@ -1,0 +1,121 @@
+"""What a loader gives: its first batches, the next epoch, a state round trip; what ranks have."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+
+from trimtab.checks.objects.definition import NotMeasured
+from trimtab.checks.objects.inputs import Inputs
+from trimtab.checks.objects.measure.batches import batch_fingerprint, cloned
+from trimtab.checks.objects.measure.ranks import exchange, num_ranks
+from trimtab.state.rng import get_random_state, set_random_state
+
+NUM_BATCHES = 12
+"""Batches that are drawn: the steps of the short run, and a few to compare."""
+
+BEFORE_SAVE, AFTER_SAVE = 3, 2
+"""Batches that are drawn before and after the loader's state is saved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextEpoch:
+    """The first batches of two epochs."""
+
+    is_same: bool
+    is_sequential: bool
+    """Whether the loader has no sampler that shuffles."""
+    changes_by_set_epoch: bool | None
+    """None if no sampler has `set_epoch`."""
+    num_batches: int
+    """Batches of an epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFacts:
+    """What each rank sees, in the order of ranks."""
+
+    fingerprints: tuple[tuple[int, ...], ...]
+    """Of the first batches."""
+    losses: tuple[float, ...]
+    num_targets: tuple[int | None, ...]
+
+
+def draw(loader: Any) -> list[Any]:
+    """The first batches, copied: a loader may fill the same memory again."""
+    if loader is None:
+        raise NotMeasured("no loader was given")
+    batches = [cloned(batch) for batch in islice(iter(loader), NUM_BATCHES)]
+    if not batches:
+        raise NotMeasured("the loader gives no batch")
+    return batches
+
+
+def next_epoch(inputs: Inputs) -> NextEpoch:
+    """Begin two epochs one after the other."""
+    loader = inputs.loader
+    length = _length(loader)
+    if isinstance(loader, list | tuple):
+        raise NotMeasured("the loader is a list of batches")
+    if length < 2:
+        raise NotMeasured("an epoch is a single batch")
+    if inputs.steps is not None and inputs.steps <= length:
+        raise NotMeasured(f"the run ends within the first epoch of {length} batches")
+    sampler: Any = getattr(loader, "sampler", None)
+    first, second = _first(loader), _first(loader)
+    changes = None
+    if hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(getattr(sampler, "epoch", 0) + 1)
+        changes = _first(loader) != second
+    return NextEpoch(
+        is_same=first == second,
+        is_sequential=isinstance(sampler, torch.utils.data.SequentialSampler),
+        changes_by_set_epoch=changes,
+        num_batches=length,
+    )
+
+
+def _length(loader: Any) -> int:
+    try:
+        return len(loader)
+    except TypeError:
+        raise NotMeasured("the loader has no length, so its epochs are not known") from None
+
+
+def _first(loader: Any) -> list[int]:
+    return [batch_fingerprint(batch) for batch in islice(iter(loader), 2)]
+
+
+def round_trip(inputs: Inputs, has_state: bool) -> tuple[list[int], list[int]]:
+    """The batches after a save, as they came and as they come after the state is loaded."""
+    loader = inputs.loader
+    if not has_state:
+        raise NotMeasured("the loader has no state_dict and load_state_dict")
+    iterator = iter(loader)
+    if len(list(islice(iterator, BEFORE_SAVE))) < BEFORE_SAVE:
+        raise NotMeasured(f"the loader gives fewer than {BEFORE_SAVE} batches")
+    saved, random = copy.deepcopy(loader.state_dict()), get_random_state()
+    wanted = [batch_fingerprint(batch) for batch in islice(iterator, AFTER_SAVE)]
+    del iterator
+    loader.load_state_dict(saved)
+    iterator = iter(loader)
+    set_random_state(random)
+    return wanted, [batch_fingerprint(batch) for batch in islice(iterator, AFTER_SAVE)]
+
+
+def gather_ranks(facts: tuple[Sequence[Any], float, int | None] | None) -> RankFacts:
+    """Exchange batches, loss and number of targets; every rank comes here, even with nothing."""
+    if num_ranks() == 1:
+        raise NotMeasured("there is one rank only")
+    mine = None
+    if facts is not None:
+        batches, loss, num_targets = facts
+        mine = (tuple(batch_fingerprint(batch) for batch in batches), loss, num_targets)
+    found = exchange("what ranks see", mine)
+    if None in found:
+        raise NotMeasured(f"rank {found.index(None)} has no first step")
+    fingerprints, losses, counts = zip(*found, strict=True)
+    return RankFacts(fingerprints=fingerprints, losses=losses, num_targets=counts)

@@ -1,0 +1,245 @@
+"""Forward and backward passes of one batch, and what they say when something is changed."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from trimtab.checks.objects.definition import NotMeasured
+from trimtab.checks.objects.inputs import Inputs
+from trimtab.checks.objects.measure.batches import (
+    cloned,
+    cut_rows,
+    map_tensors,
+    num_rows,
+    tensors_in,
+)
+from trimtab.checks.objects.measure.ranks import exchange
+from trimtab.checks.objects.measure.trace import LOW, LossCall, Trace, rms
+
+MICRO_BATCHES = 4
+"""Parts into which a batch is split: 1x4 against 4x1."""
+
+MIN_TARGETS, MIN_SHARE, MIN_LEAD = 8, 0.9, 0.2
+"""Targets that must agree with the tokens at one shift, and by how much more than at the next best:
+text repeats itself, so that some of them agree at every shift."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """A forward and backward pass."""
+
+    loss: float
+    trace: Trace
+    gradients: Mapping[str, torch.Tensor | None]
+    """By parameter; None if it got none."""
+
+    @property
+    def num_classes(self) -> int:
+        """The size of the vocabulary, or the number of classes."""
+        return main_loss(self.trace).num_classes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """The loss of a batch, whole and in micro-batches."""
+
+    whole: float
+    parts: tuple[float, ...]
+    num_targets: tuple[int, ...]
+    """Targets that count in each part; empty if not known."""
+
+    @property
+    def mean(self) -> float:
+        """What a loop computes that divides each loss by the number of micro-batches."""
+        return sum(self.parts) / len(self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precisions:
+    """One batch in fp32 and in bf16."""
+
+    full: float
+    """The loss in fp32."""
+    low: float
+    """The loss in bf16."""
+    logits_apart: float | None
+    """Difference of the logits, in their deviations; None if they are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelShift:
+    """How many places the targets are ahead of the tokens: 1 for next-token prediction."""
+
+    places: int
+    tokens: torch.Tensor
+
+
+def main_loss(trace: Trace) -> LossCall:
+    """The loss call with the most classes: the main one beside auxiliary ones."""
+    if not trace.losses:
+        raise NotMeasured("the loss calls neither cross_entropy nor nll_loss")
+    return max(trace.losses, key=lambda call: call.num_classes)
+
+
+def run_pass(inputs: Inputs, batch: Any) -> Pass:
+    """One forward and backward pass in training mode; gradients are left on the parameters."""
+    model = inputs.model
+    exchange("a pass", None)
+    model.train()
+    for parameter in model.parameters():
+        parameter.grad = None
+    trace = Trace(model)
+    with torch.enable_grad():
+        with trace:
+            loss = inputs.loss(model, cloned(batch))
+        loss.backward()
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
+    return Pass(loss=float(loss.detach()), trace=trace, gradients=gradients)
+
+
+Look = tuple[float, Trace]
+"""Loss and trace of a forward pass without dropout and gradients."""
+
+
+def look(inputs: Inputs, batch: Any, model: nn.Module | None = None) -> Look:
+    """Loss and trace of a forward pass without dropout and gradients."""
+    model = inputs.model if model is None else model
+    exchange("a pass", None)
+    model.eval()
+    trace = Trace(model)
+    with torch.no_grad(), trace:
+        loss = inputs.loss(model, cloned(batch))
+    return float(loss), trace
+
+
+def compare_precision(inputs: Inputs, batch: Any, seen: Look) -> Precisions:
+    """The batch in fp32 and in bf16: by autocast, or by a copy of a model that is in bf16
+    itself. `seen` is the batch as the model computes it."""
+    dtypes = {p.dtype for p in inputs.model.parameters() if p.is_floating_point()}
+    if dtypes & set(LOW):
+        low, low_trace = seen
+        full, trace = look(inputs, batch, copy.deepcopy(inputs.model).float())
+    else:
+        full, trace = seen
+        with torch.autocast(inputs.device.type, torch.bfloat16):
+            low, low_trace = look(inputs, batch)
+    apart = None
+    if trace.losses and low_trace.losses:
+        logits, others = (main_loss(t).logits.float() for t in (trace, low_trace))
+        apart = rms(logits - others) / max(float(logits.std()), 1e-12)
+    return Precisions(full=full, low=low, logits_apart=apart)
+
+
+def split_loss(inputs: Inputs, batch: Any, whole: float) -> Split:
+    """The loss of the batch as one, which is known, and as several micro-batches."""
+    rows = num_rows(batch)
+    parts = next((n for n in (MICRO_BATCHES, 3, 2) if rows and rows % n == 0), 0)
+    if not parts:
+        raise NotMeasured(f"a batch of {rows} rows cannot be split evenly")
+    if len(set(exchange("micro-batches", parts))) > 1:
+        raise NotMeasured("the batches of the ranks have different numbers of rows")
+    size = rows // parts
+    found = [look(inputs, cut_rows(batch, at, at + size)) for at in range(0, rows, size)]
+    counts = [trace.losses[-1].num_targets for _, trace in found if trace.losses]
+    return Split(
+        whole=whole,
+        parts=tuple(loss for loss, _ in found),
+        num_targets=tuple(counts) if len(counts) == parts else (),
+    )
+
+
+def label_shift(trace: Trace) -> LabelShift:
+    """How far the targets are ahead of the tokens.
+
+    A model with an encoder embeds several batches of tokens; the decoder's are those that fit.
+    """
+    call = main_loss(trace)
+    found: list[LabelShift] = []
+    reason = NotMeasured("no embedding of (rows, length) tokens is called")
+    for tokens in trace.tokens:
+        is_text = tokens.dim() == 2 and tokens.shape[1] > 1
+        if is_text and not bool((tokens[0].diff() == 1).all()):  # not positions
+            try:
+                found.append(LabelShift(_shift(call, tokens), tokens))
+            except NotMeasured as error:
+                reason = error
+    if not found:
+        raise reason
+    return next((shift for shift in found if shift.places == 1), found[0])
+
+
+def _shift(call: LossCall, tokens: torch.Tensor) -> int:
+    targets = call.targets.reshape(-1)
+    rows, length = tokens.shape
+    if call.targets.is_floating_point() or len(targets) % rows:
+        raise NotMeasured("the targets are not one per token")
+    targets = targets.view(rows, -1).to(tokens.device)
+    counts = targets != call.ignore_index
+    shares = []
+    for shift in range(4):
+        width = min(targets.shape[1], length - shift)
+        valid = counts[:, :width]
+        if width < 2 or int(valid.sum()) < MIN_TARGETS:
+            break
+        same = (targets[:, :width] == tokens[:, shift : shift + width]) & valid
+        shares.append(float(same.sum() / valid.sum()))
+    ranked = sorted(range(len(shares)), key=shares.__getitem__, reverse=True)
+    if len(ranked) < 2 or shares[ranked[0]] < MIN_SHARE:
+        raise NotMeasured("the targets are not the tokens of the batch, at any shift")
+    if shares[ranked[0]] - shares[ranked[1]] < MIN_LEAD:
+        raise NotMeasured("the tokens of the batch repeat, so every shift fits")
+    return ranked[0]
+
+
+def future_leak(inputs: Inputs, batch: Any, tokens: torch.Tensor, seen: Look) -> float:
+    """The largest change of a past logit when future tokens change, in deviations of the logits.
+
+    `seen` is the batch as it is.
+    """
+    tokens = tokens.cpu()
+    half = tokens.shape[1] // 2
+    leaves = [leaf for leaf in tensors_in(batch) if _begins_with(leaf, tokens)]
+    if not leaves or half < 1:
+        raise NotMeasured("the tokens that the model embeds are not a tensor of the batch")
+    high = int(max(int(leaf.max()) for leaf in leaves)) + 1
+
+    def change(leaf: torch.Tensor) -> torch.Tensor:
+        if not any(leaf is known for known in leaves):
+            return leaf
+        changed = leaf.clone()
+        changed[:, half:] = (changed[:, half:] + 1) % high
+        return changed
+
+    before = _logits(seen, len(tokens))
+    after = _logits(look(inputs, map_tensors(batch, change)), len(tokens))
+    past = min(half, before.shape[1])
+    is_same = torch.equal(before[:, :past], after[:, :past])
+    if all(exchange("a changed future", is_same)):
+        return 0.0
+    if not torch.equal(before, _logits(look(inputs, batch), len(tokens))):
+        raise NotMeasured("the same tokens do not give the same logits (PF023)")
+    apart = (before[:, :past].float() - after[:, :past].float()).abs().max()
+    return float(apart / before.float().std().clamp(min=1e-12))
+
+
+def _begins_with(leaf: torch.Tensor, tokens: torch.Tensor) -> bool:
+    if leaf.dim() != 2 or leaf.is_floating_point() or len(leaf) != len(tokens):
+        return False
+    length = tokens.shape[1]
+    return leaf.shape[1] >= length and torch.equal(leaf[:, :length].cpu(), tokens)
+
+
+def _logits(seen: Look, rows: int) -> torch.Tensor:
+    """The logits as (rows, length, classes)."""
+    _, trace = seen
+    given = getattr(trace.output, "logits", None)
+    logits = given if isinstance(given, torch.Tensor) else main_loss(trace).logits
+    if logits.dim() == 2 and len(logits) % rows == 0:
+        logits = logits.view(rows, -1, logits.shape[1])
+    if logits.dim() != 3 or len(logits) != rows:
+        raise NotMeasured("the logits are not one row per token")
+    return logits.detach()

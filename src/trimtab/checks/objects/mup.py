@@ -1,0 +1,224 @@
+"""Coordinate check: how what a few steps change in each layer depends on the width.
+
+Under muP the change of a layer's output is the same at every width, so a learning rate that was
+tuned on a narrow model fits a wide one. In the standard parametrisation it grows with the width.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from trimtab.checks.objects.inputs import Inputs, Loss
+from trimtab.checks.objects.measure.batches import cloned, cut
+from trimtab.checks.objects.measure.kept_state import KeptState
+from trimtab.checks.objects.measure.loader import draw
+from trimtab.checks.objects.measure.passes import main_loss
+from trimtab.checks.objects.measure.trace import Trace, rms
+from trimtab.checks.objects.measure.training import run_steps
+from trimtab.checks.objects.setups import as_setup, call_setup
+from trimtab.core.errors import ConfigError
+from trimtab.report.line_chart import Line, Panel, draw_panels
+
+STEPS = 4
+"""Steps of training before the check. Source: microsoft/mup checks the first 3 to 4 steps."""
+
+MAX_SLOPE = 0.25
+"""Power of the width by which a change may grow or shrink. Theory: 0 under muP, and 0.5 to 1 in the
+standard parametrisation with Adam (Yang et al. 2022, Tensor Programs V). Half of the smaller
+one."""
+
+ROWS, ELEMENTS = 4, 512
+"""Rows and tokens of the batch that is used at every width."""
+
+LOGITS = "logits"
+
+MakeOptimizer = Callable[[nn.Module], Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCoordinates:
+    """One layer over the widths."""
+
+    name: str
+    at_init: tuple[float, ...]
+    """Root mean square of its output, by width."""
+    change: tuple[float, ...]
+    """Root mean square of what the steps changed in it."""
+    slope: float
+    """Power of the width with which the change grows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinateCheck:
+    """The result: one row per layer."""
+
+    widths: tuple[int, ...]
+    steps: int
+    layers: tuple[LayerCoordinates, ...]
+
+    @property
+    def worst(self) -> LayerCoordinates:
+        """The layer that depends most on the width."""
+        return max(self.layers, key=lambda layer: _size(layer.slope))
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether no layer's change depends on the width."""
+        return _size(self.worst.slope) <= MAX_SLOPE
+
+    @property
+    def advice(self) -> str:
+        """What to do about the learning rate at other widths."""
+        if self.is_stable:
+            return (
+                "changes do not depend on the width: a learning rate tuned at one of these widths "
+                "can be used at the others"
+            )
+        worst, ratio = self.worst, self.widths[-1] / self.widths[0]
+        if not math.isfinite(worst.slope):
+            return (
+                f"{worst.name} does not change or is not finite: lower the rate, then check again"
+            )
+        verb = "grow" if worst.slope > 0 else "shrink"
+        return (
+            f"changes {verb} with width^{abs(worst.slope):.2f} in {worst.name}: the same rate "
+            f"changes it {ratio**worst.slope:.3g} times as much at width {self.widths[-1]} as at "
+            f"width {self.widths[0]}. With Adam, divide the rate of hidden matrices, their init "
+            "variance and the logits by the ratio of the widths (muP)"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as JSON values."""
+        return {
+            "widths": list(self.widths),
+            "steps": self.steps,
+            "stable": self.is_stable,
+            "advice": self.advice,
+            "layers": [
+                {
+                    "name": layer.name,
+                    "at_init": list(layer.at_init),
+                    "change": list(layer.change),
+                    "slope": layer.slope if math.isfinite(layer.slope) else None,
+                }
+                for layer in self.layers
+            ],
+        }
+
+    def to_svg(self) -> str:
+        """The picture: size at init and change after the steps, against the width."""
+        panels = [
+            Panel(
+                title=title,
+                lines=[
+                    Line(
+                        label=layer.name,
+                        x=self.widths,
+                        y=getattr(layer, field),
+                        is_marked=field == "change" and _size(layer.slope) > MAX_SLOPE,
+                    )
+                    for layer in self.layers
+                ],
+            )
+            for field, title in (
+                ("at_init", "output at init, RMS"),
+                ("change", f"change after {self.steps} steps, RMS"),
+            )
+        ]
+        verdict = "stable" if self.is_stable else f"width^{self.worst.slope:.2f}"
+        return draw_panels(f"Coordinate check over the width: {verdict}", "width", panels)
+
+
+def coordinate_check(
+    make: Callable[[int], Any],
+    widths: Sequence[int],
+    *,
+    optimizer: MakeOptimizer | None = None,
+    loader: Any = None,
+    loss: Loss | None = None,
+    steps: int = STEPS,
+    seed: int = 0,
+) -> CoordinateCheck:
+    """Train a model of each width for a few steps and compare what changes in its layers.
+
+    Args:
+        make: Takes a width; returns the model, or a dict as `trimtab preflight` takes it.
+        widths: Two or more widths.
+        optimizer: Makes the optimizer of a model, where `make` returns a model.
+        loader: Batches, where `make` returns a model; every width sees the first one.
+        loss: Takes the model and a batch, where `make` returns a model.
+        steps: Steps of training.
+        seed: Set before each model is made.
+    """
+    chosen = sorted(set(widths))
+    if len(chosen) < 2 or chosen[0] < 1:
+        raise ConfigError(f"two or more widths are needed, got {list(widths)}")
+    found: dict[int, dict[str, tuple[float, float]]] = {}
+    for width in chosen:
+        torch.manual_seed(seed)
+        given = call_setup(make, width)
+        if isinstance(given, nn.Module):
+            if optimizer is None or loader is None:
+                raise ConfigError("pass optimizer= and loader= where make returns a model")
+            given = {"model": given, "optimizer": optimizer(given), "loader": loader, "loss": loss}
+        found[width] = _coordinates(Inputs(**as_setup(given)), steps)
+    names = [name for name in found[chosen[0]] if all(name in found[w] for w in chosen)]
+    if not names:
+        raise ConfigError("the models of these widths have no layer in common")
+    layers = [_layer(name, chosen, [found[width][name] for width in chosen]) for name in names]
+    return CoordinateCheck(widths=tuple(chosen), steps=steps, layers=tuple(layers))
+
+
+def parse_widths(text: str) -> list[int]:
+    """Widths from "64,128,256"; raises ConfigError if that is not what it is."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(
+            f"widths must be whole numbers such as 64,128,256, got {text!r}"
+        ) from None
+
+
+def _coordinates(inputs: Inputs, steps: int) -> dict[str, tuple[float, float]]:
+    """For each layer its size at init and the size of its change, of one batch."""
+    kept = KeptState(inputs)
+    try:
+        batch = cut(draw(inputs.loader)[0], ROWS, ELEMENTS)
+        rates = [[float(g["lr"]) for g in o.param_groups] for o in inputs.optimizers]
+        before = _outputs(inputs, batch)
+        for _ in range(steps):
+            run_steps(inputs, [batch], rates, 1)
+        after = _outputs(inputs, batch)
+    finally:
+        kept.put()
+    return {name: (rms(old), rms(after[name] - old)) for name, old in before.items()}
+
+
+def _outputs(inputs: Inputs, batch: Any) -> Mapping[str, torch.Tensor]:
+    inputs.model.eval()
+    trace = Trace(inputs.model, keeps_outputs=True)
+    with torch.no_grad(), trace:
+        inputs.loss(inputs.model, cloned(batch))
+    outputs = dict(trace.outputs)
+    if trace.losses:
+        outputs[LOGITS] = main_loss(trace).logits.float()
+    return outputs
+
+
+def _layer(
+    name: str, widths: Sequence[int], sizes: Sequence[tuple[float, float]]
+) -> LayerCoordinates:
+    at_init, change = zip(*sizes, strict=True)
+    slope = math.nan
+    if all(math.isfinite(size) and size > 0 for size in change):
+        slope = float(np.polyfit(np.log(widths), np.log(change), 1)[0])
+    return LayerCoordinates(name=name, at_init=at_init, change=change, slope=slope)
+
+
+def _size(slope: float) -> float:
+    return abs(slope) if math.isfinite(slope) else math.inf

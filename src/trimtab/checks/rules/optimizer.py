@@ -1,0 +1,255 @@
+"""Rules on the optimizer: moments, epsilon, clipping, the height of the learning rate."""
+
+from trimtab.checks.number_text import amount, number
+from trimtab.checks.rule import ADAM, Change, Fault, Level, Shown, rule
+
+LONGEST_MEMORY_TOKENS = 400e6
+"""Tokens that a second moment of published runs averages over at most: 320M (Llama 3 405B, 0.95 at
+16M tokens a step). 0.999 at half a million tokens a step is 500M."""
+
+SHORTEST_MEMORY_TOKENS = 100e3
+"""Below this, one long document is the whole average; published runs have 2.6M or more (MLPerf)."""
+
+SAFE_BETA2 = 0.95
+
+CLIP_THAT_NEVER_CLIPS = 10.0
+"""Times the usual threshold of 1. In 30 public logs the median norm before clipping lies between
+0.1 and 5, so this lets pass what is many times a healthy gradient (measured)."""
+
+SWAMPING_EPSILON = 1e-4
+"""In the lab 1e-4 and 1e-2 end 0.2 to 0.4 nats above 1e-15 (0.5M parameters, 150 steps)."""
+
+LARGE_EPSILON = 1e-6
+"""RoBERTa's. Above it, the gradients of early layers of large models are no longer large against
+it; OLMo 2 went from 1e-5 to 1e-8 and gained."""
+
+PUBLISHED_LR_AT_135M = 3e-3
+"""SmolLM 135M: the highest published AdamW rate at its size. Falling with the cube root of the
+size, the line passes by 8e-4 at 8B (MLPerf) and stays above all other published runs."""
+
+LR_MARGIN = 3.0
+"""How far above that line a rate must be to be called too high."""
+
+
+def _memory(beta2: float) -> float:
+    """Steps that a running mean remembers."""
+    return 1.0 / (1.0 - beta2)
+
+
+@rule(
+    "TT001",
+    Level.WARNING,
+    "The second moment remembers too much",
+    mechanism="A gradient that is suddenly large meets a second moment made of old small ones, "
+    "which follows too slowly to damp the step and the steps after it.",
+    source="GPT-3, Llama and OLMo chose 0.95; Megatron-LM issue 1582 (0.999 spikes, 0.95 does "
+    "not); Marek et al. 2025 (the memory counts in tokens)",
+    only=ADAM,
+)
+def long_memory(beta2: float, batch_tokens: int) -> Fault | None:
+    """Look at the second moment's memory in tokens."""
+    if not 0 < beta2 < 1:
+        return None
+    tokens = _memory(beta2) * batch_tokens
+    if tokens <= LONGEST_MEMORY_TOKENS:
+        return None
+    return Fault(
+        f"beta2 {number(beta2)} averages over {amount(_memory(beta2))} steps, at "
+        f"{amount(batch_tokens)} tokens a step that is {amount(tokens)} tokens; published runs "
+        f"stay under {amount(LONGEST_MEMORY_TOKENS)}",
+        (Change("beta2", SAFE_BETA2),),
+    )
+
+
+@rule(
+    "TT002",
+    Level.WARNING,
+    "Gradients are not clipped",
+    mechanism="Nothing bounds what one bad batch does to the weights and to the moments, which "
+    "carry it on for as long as they remember.",
+    source="PaLM, Llama 2 and OLMo clip at 1.0",
+)
+def no_clipping(
+    clip_norm: float, adam: bool | None = None, beta2: float | None = None
+) -> Fault | None:
+    """Look whether clipping is off."""
+    if clip_norm > 0:
+        return None
+    what = "clipping is off"
+    if adam and beta2 is not None and 0.98 < beta2 < 1:
+        what += (
+            f", and beta2 {number(beta2)} carries a bad gradient for {amount(_memory(beta2))} steps"
+        )
+    return Fault(what, (Change("clip_norm", 1.0),))
+
+
+@rule(
+    "TT003",
+    Level.ADVICE,
+    "The clip threshold is too high to clip anything",
+    mechanism="A healthy gradient norm lies far below it, so a bad batch may be many times worse "
+    "than normal before it is held back.",
+    source="measured: in 30 public logs the median norm is 0.1 to 5; published runs clip at 1.0",
+)
+def loose_clipping(clip_norm: float) -> Fault | None:
+    """Look whether the threshold is out of reach."""
+    if clip_norm <= CLIP_THAT_NEVER_CLIPS:
+        return None
+    return Fault(
+        f"clipping at {number(clip_norm)} lets a gradient pass that is {number(clip_norm)} times "
+        "the usual threshold",
+        (Change("clip_norm", 1.0),),
+    )
+
+
+@rule(
+    "TT004",
+    Level.ERROR,
+    "Adam's epsilon swamps the second moment",
+    mechanism="Where the root of the second moment is small against epsilon, the step is the "
+    "gradient times lr / epsilon, and layers with small gradients hardly move.",
+    source="small-scale proxies (arXiv 2309.14322); Molybog et al. 2023",
+    only=ADAM,
+    shown=Shown.LAB,
+)
+def huge_epsilon(epsilon: float) -> Fault | None:
+    """Look for an epsilon that makes Adam a different optimizer."""
+    if epsilon < SWAMPING_EPSILON:
+        return None
+    return Fault(
+        f"epsilon {number(epsilon)} is larger than most entries of sqrt(v)",
+        (Change("epsilon", 1e-8),),
+    )
+
+
+@rule(
+    "TT005",
+    Level.ADVICE,
+    "Adam's epsilon is larger than it needs to be",
+    mechanism="In large models the gradients of the early layers come near epsilon, and their "
+    "updates shrink while all others go on.",
+    source="OLMo 2: 1e-5 to 1e-8 let gradient norms settle sooner; Llama 2 trained with 1e-5",
+    only=ADAM,
+)
+def large_epsilon(epsilon: float) -> Fault | None:
+    """Look for an epsilon in the range that only large models feel."""
+    if not LARGE_EPSILON < epsilon < SWAMPING_EPSILON:
+        return None
+    return Fault(f"epsilon is {number(epsilon)}", (Change("epsilon", 1e-8),))
+
+
+@rule(
+    "TT011",
+    Level.ERROR,
+    "A setting of the optimizer cannot be right",
+    mechanism="Outside of its range the update is no longer that of the optimizer: it grows "
+    "without bound, stalls or reverses.",
+    source="the definition of Adam",
+)
+def impossible_values(
+    lr: float,
+    beta1: float | None = None,
+    beta2: float | None = None,
+    epsilon: float | None = None,
+    weight_decay: float | None = None,
+) -> Fault | None:
+    """Look for values outside of their range."""
+    wrong: dict[str, tuple[float, float]] = {}
+    if lr <= 0:
+        wrong["lr"] = (lr, 3e-4)
+    if beta1 is not None and not 0 <= beta1 < 1:
+        wrong["beta1"] = (beta1, 0.9)
+    if beta2 is not None and not 0 <= beta2 < 1:
+        wrong["beta2"] = (beta2, SAFE_BETA2)
+    if epsilon is not None and epsilon < 0:
+        wrong["epsilon"] = (epsilon, 1e-8)
+    if weight_decay is not None and weight_decay < 0:
+        wrong["weight_decay"] = (weight_decay, 0.1)
+    if not wrong:
+        return None
+    what = ", ".join(f"{name} is {number(value)}" for name, (value, _) in wrong.items())
+    return Fault(what, tuple(Change(name, usual) for name, (_, usual) in wrong.items()))
+
+
+@rule(
+    "TT012",
+    Level.WARNING,
+    "The peak learning rate is far above that of any published run of this size",
+    mechanism="Steps overshoot, attention logits grow until heads look at one token only, and the "
+    "loss settles near the entropy of single tokens without a spike to see.",
+    source="highest published AdamW rates: 3e-3 at 135M (SmolLM), 8e-4 at 8B (MLPerf)",
+    only={**ADAM, "mup": False},  # under muP the rate is that of the base width
+    shown=Shown.LAB,
+)
+def high_rate(lr: float, model_size: float) -> Fault | None:
+    """Compare the rate with the highest one that was published for the size."""
+    published = PUBLISHED_LR_AT_135M * (model_size / 135e6) ** (-1 / 3)
+    if lr <= LR_MARGIN * published:
+        return None
+    return Fault(
+        f"lr {number(lr)} at {amount(model_size)} parameters; the highest published rates lie near "
+        f"{number(published)}",
+        (Change("lr", float(f"{published:.0e}")),),
+    )
+
+
+@rule(
+    "TT013",
+    Level.WARNING,
+    "The betas look swapped",
+    mechanism="With a first moment that remembers longer than the second, old gradients are "
+    "divided by the size of new ones, and steps grow when gradients shrink.",
+    source="Adam's own condition beta1 < sqrt(beta2); Kingma and Ba 2015",
+    only=ADAM,
+)
+def swapped_betas(beta1: float, beta2: float) -> Fault | None:
+    """Look for a first moment slower than the second."""
+    if not 0 <= beta2 < beta1 < 1:
+        return None
+    return Fault(
+        f"beta1 {number(beta1)} is above beta2 {number(beta2)}",
+        (Change("beta1", 0.9), Change("beta2", SAFE_BETA2)),
+    )
+
+
+@rule(
+    "TT014",
+    Level.ADVICE,
+    "The second moment remembers too little for so small a batch",
+    mechanism="Its average covers so few tokens that it follows the noise of single sequences, "
+    "and the step size jumps with it.",
+    source="Marek et al. 2025: hold the half-life in tokens; nanoGPT takes 0.99 at 16k tokens a "
+    "step",
+    only=ADAM,
+)
+def short_memory(beta2: float, batch_tokens: int) -> Fault | None:
+    """Look at the second moment's memory in tokens."""
+    if not 0 < beta2 <= 0.99:
+        return None
+    tokens = _memory(beta2) * batch_tokens
+    if tokens >= SHORTEST_MEMORY_TOKENS:
+        return None
+    return Fault(
+        f"beta2 {number(beta2)} averages over {amount(tokens)} tokens only "
+        f"({amount(batch_tokens)} a step)",
+        (Change("beta2", 0.99),),
+    )
+
+
+@rule(
+    "TT015",
+    Level.WARNING,
+    "Micro-batches count alike, however many tokens they have",
+    mechanism="A mean of micro-batch means gives the tokens of short or masked micro-batches more "
+    "weight, so loss and gradient depend on how the batch was cut.",
+    source="transformers issues 34191 and 35204",
+)
+def mean_of_means(token_weighted_loss: bool, micro_batches: int | None = None) -> Fault | None:
+    """Look how the loss is averaged."""
+    if token_weighted_loss:
+        return None
+    parts = f"{micro_batches} micro-batches" if micro_batches else "micro-batches and ranks"
+    return Fault(
+        f"the loss is a mean over {parts}, not over tokens",
+        (Change("token_weighted_loss", True),),
+    )

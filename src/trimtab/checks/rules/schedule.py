@@ -1,0 +1,237 @@
+"""Rules on the learning rate over time, on the simulated curve of the whole run."""
+
+import numpy as np
+
+from trimtab.checks.curve import Curve, Points, Shape
+from trimtab.checks.number_text import number
+from trimtab.checks.rule import Change, Fault, Level, Shown, rule
+
+RISE = 0.05
+"""Share of the peak that a rate may rise in its decay: more than rounding, less than any plan."""
+
+JUMP = 0.1
+"""Share of the peak that a rate may gain in one step; F05 of the catalogue is a factor of 1.2."""
+
+RESUME_RATIO = 1.2
+"""F05 of the catalogue: a rate that differs by this factor from one step to the next."""
+
+EARLY_END, LATE_END = 0.9, 1.25
+"""Share of the run at which a decay may end: BLOOM ended at 0.909 on purpose, and Chinchilla saw a
+clear loss from 1.25 on."""
+
+DEAD_SHARE = 0.01
+"""Share of the run that may pass at a rate of next to nothing."""
+
+
+def _jump(curve: Curve) -> int | None:
+    """The first point after the warm-up that is far above the one before it."""
+    rates = curve.after_warmup
+    if len(rates) < 2:
+        return None
+    gains = np.diff(rates)
+    at = int(np.argmax(gains > JUMP * curve.peak))
+    return curve.warmup + at + 1 if gains[at] > JUMP * curve.peak else None
+
+
+@rule(
+    "TT020",
+    Level.ERROR,
+    "The learning rate rises again in its decay",
+    mechanism="What the low rate had settled is shaken loose again, and the run ends at a rate at "
+    "which it cannot converge (a cosine of a whole period, or one turned upside down).",
+    source="F24 of the catalogue; stability guides: a cosine implemented upside down",
+)
+def rising_in_decay(
+    curve: Curve,
+    steps: int,
+    lr: float | None = None,
+    final_lr: float | None = None,
+    decay_end: int | None = None,
+    lr_points: Points | None = None,
+) -> Fault | None:
+    """Look for a rate that comes back up."""
+    if curve.still_rising or _jump(curve) is not None or curve.lr.min() < 0:
+        return None
+    if lr is not None and final_lr is not None and final_lr > lr:
+        return None  # TT021 reports it better
+    rates = curve.after_warmup
+    rise = rates - np.minimum.accumulate(rates)
+    if rise.max() <= RISE * curve.peak:
+        return None
+    top = int(np.argmax(rise))
+    bottom = int(np.argmin(rates[: top + 1]))
+    first, last = (int(curve.step[curve.warmup + place]) for place in (bottom, top))
+    what = (
+        f"from step {first:,} to {last:,} the rate rises from {number(rates[bottom])} to "
+        f"{number(rates[top])}"
+    )
+    if lr_points is not None:
+        return Fault(what, how=f"lower the points after step {first:,}")
+    if decay_end is not None and decay_end < steps:  # the formula continues past its end
+        return Fault(what, (Change("decay_end", steps),))
+    return Fault(what, (Change("cycles", 0.5),))
+
+
+@rule(
+    "TT021",
+    Level.ERROR,
+    "The final learning rate is above the peak",
+    mechanism="The decay interpolates towards a floor that lies higher than its start, so the "
+    "rate grows until the end of the run.",
+    source="F24 of the catalogue; Megatron-LM refuses such a pair",
+    shown=Shown.LAB,
+)
+def floor_above_peak(lr: float, final_lr: float) -> Fault | None:
+    """Look for a floor that is a ceiling."""
+    if not final_lr > lr > 0:
+        return None
+    return Fault(
+        f"the decay leads from {number(lr)} up to {number(final_lr)}",
+        (Change("final_lr", lr / 10),),
+    )
+
+
+@rule(
+    "TT022",
+    Level.WARNING,
+    "The learning rate jumps up",
+    mechanism="Weights that have settled at a low rate get steps many times larger from one "
+    "moment to the next, while the second moment still remembers the small gradients.",
+    source="F05 of the catalogue; post-mortem guides name restarts and misaligned warm-ups",
+)
+def rate_jumps(curve: Curve, lr_points: Points | None = None) -> Fault | None:
+    """Look for a jump between two steps."""
+    at = _jump(curve)
+    if at is None or curve.lr.min() < 0:
+        return None
+    step = int(curve.step[at])
+    what = (
+        f"at step {step:,} the rate goes from {number(curve.lr[at - 1])} to "
+        f"{number(curve.lr[at])} in one step"
+    )
+    if lr_points is not None:
+        return Fault(what, how=f"lower the points from step {step:,} on")
+    return Fault(what, (Change("schedule", Shape.COSINE), Change("cycles", 0.5)))
+
+
+@rule(
+    "TT027",
+    Level.WARNING,
+    "The decay ends long before the run",
+    mechanism="The rest of the run is paid for at the lowest rate, where it learns least.",
+    source="nanoGPT and Chinchilla: the decay should end with the run; BLOOM stopped 9 % early",
+    only={"holds_after_decay": True},
+)
+def early_end(schedule: Shape, steps: int, decay_end: int) -> Fault | None:
+    """Look for a decay that is over too soon."""
+    if schedule is Shape.CONSTANT or not 0 < decay_end < EARLY_END * steps:
+        return None
+    return Fault(
+        f"the decay ends at step {decay_end:,}, the run at {steps:,}: "
+        f"{steps - decay_end:,} steps at the floor",
+        (Change("decay_end", steps),),
+    )
+
+
+@rule(
+    "TT028",
+    Level.WARNING,
+    "The run ends long before the decay",
+    mechanism="The rate is still high at the last step, and what the low end of the decay would "
+    "have gained is never collected.",
+    source="Chinchilla (Hoffmann et al. 2022): a decay over 25 % longer than the run costs loss",
+)
+def late_end(
+    schedule: Shape, steps: int, decay_end: int, curve: Curve | None = None
+) -> Fault | None:
+    """Look for a decay that is cut off."""
+    if schedule in (Shape.CONSTANT, Shape.INVERSE_SQRT) or decay_end <= LATE_END * steps:
+        return None
+    what = f"the decay ends at step {decay_end:,}, the run at {steps:,}"
+    if curve is not None:
+        what += f", with the rate at {100 * float(curve.lr[-1]) / curve.peak:.0f} % of its peak"
+    return Fault(what, (Change("decay_end", steps),))
+
+
+@rule(
+    "TT029",
+    Level.ERROR,
+    "The learning rate is zero for a part of the run",
+    mechanism="At a rate of zero nothing is learned, and the hardware is paid all the same.",
+    source="follows from the schedule",
+    shown=Shown.LAB,
+)
+def dead_steps(curve: Curve, final_lr: float, steps: int) -> Fault | None:
+    """Look for steps without a rate."""
+    if curve.lr.min() < 0:
+        return None
+    dead = curve.lr <= 1e-6 * curve.peak
+    if dead.mean() <= DEAD_SHARE:
+        return None
+    first = int(curve.step[int(np.argmax(dead))])
+    return Fault(
+        f"from step {first:,} on the rate is {number(final_lr)}: "
+        f"{100 * dead.mean():.0f} % of the run",
+        (Change("decay_end", steps),),
+    )
+
+
+@rule(
+    "TT030",
+    Level.ERROR,
+    "The learning rate becomes negative",
+    mechanism="The formula of the decay continues past its end, and a negative rate climbs the "
+    "loss.",
+    source="measured: torchtitan 0.3.0 with total_steps below training.steps",
+    shown=Shown.LAB,
+)
+def negative_rate(curve: Curve, steps: int) -> Fault | None:
+    """Look for a rate below zero."""
+    below = curve.lr < -1e-9 * curve.peak
+    if not below.any():
+        return None
+    first = int(curve.step[int(np.argmax(below))])
+    return Fault(
+        f"from step {first:,} on the rate is below zero, at the end {number(curve.lr[-1])}",
+        (Change("decay_end", steps),),
+    )
+
+
+@rule(
+    "TT031",
+    Level.ERROR,
+    "The schedule resumes at a different step than the run",
+    mechanism="The first update after the resume is made at a rate that the weights and moments "
+    "of the checkpoint have never seen.",
+    source="F05 of the catalogue; verl issue 7953 (schedule saved, not restored)",
+    only={"resumed": True},
+)
+def resume_offset(curve: Curve, resume_step: int, schedule_step: int) -> Fault | None:
+    """Compare the rate of the schedule with that of the step."""
+    wanted, found = curve.at(resume_step), curve.at(schedule_step)
+    low, high = sorted((wanted, found))
+    if high <= RESUME_RATIO * max(low, 0.0):
+        return None
+    return Fault(
+        f"the run goes on at step {resume_step:,} with {number(wanted)}, its schedule at step "
+        f"{schedule_step:,} with {number(found)}",
+        (Change("schedule_step", resume_step),),
+    )
+
+
+@rule(
+    "TT032",
+    Level.ADVICE,
+    "The learning rate never comes down",
+    mechanism="The noise of the last steps stays in the weights; a decay takes it out.",
+    source="Hu et al. 2024 (MiniCPM): a tenth of the run in decay is enough",
+    only={"from_scratch": True},
+)
+def never_decays(schedule: Shape, steps: int) -> Fault | None:
+    """Look for a constant rate."""
+    if schedule is not Shape.CONSTANT:
+        return None
+    return Fault(
+        f"the rate is constant over all {steps:,} steps",
+        (Change("schedule", Shape.COSINE),),
+    )

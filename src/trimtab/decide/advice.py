@@ -1,0 +1,338 @@
+"""Advice: the action for each class of incident, in two columns of one table.
+
+The textbook has one action per class. Trimtab replaces those that depend on more than the class,
+and waits for what does not touch the weights.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+from trimtab.core.actions import Action, ActionKind
+from trimtab.core.causes import Cause, Standing
+from trimtab.core.findings import HARMLESS, NOT_RESTORED, Symptom
+from trimtab.core.incidents import Incident, IncidentClass
+from trimtab.decide.symptoms import PASSIVE, TRAITS, family_of
+from trimtab.explain.diagnosis import Diagnosis
+
+SURE = 0.8
+"""An outlook this certain is worth acting on; under it waiting costs less than a wrong rollback."""
+
+PASSING = frozenset(
+    {Symptom.GRADIENT_SPIKE, Symptom.UPDATE_SPIKE, Symptom.NONFINITE_GRAD_NORM, Symptom.OVERFLOWS}
+)
+"""What may happen at one step and be over with it."""
+
+NOT_FINITE = frozenset({Symptom.NONFINITE_LOSS, Symptom.NONFINITE_GRAD_NORM})
+"""What the gate always discards, so it cannot be in the weights of a protected run."""
+
+HARD_FACTS = frozenset(symptom for symptom, traits in TRAITS.items() if traits.is_fact)
+"""What is so, whatever the noise of the run. The rest is a signal that left its usual range."""
+
+ONE_BATCH = frozenset({Cause.HARD_BATCH, Cause.RARE_TOKENS})
+"""What is over with the batch that brought it, unless the loss stays up."""
+
+SKIPPABLE = frozenset(
+    {*ONE_BATCH, Cause.DUPLICATE_BATCH, Cause.DATA_MIX_SHIFT, Cause.LOGIC_NAN, Cause.FP16_OVERFLOW}
+)
+"""What may stay away if batches are skipped. Other causes go on whichever batches come."""
+
+MILD = frozenset({Symptom.RNG_NOT_RESTORED, Symptom.SCALER_NOT_RESTORED})
+"""What a resume may leave out without hurting the weights: a scaler finds its range again."""
+
+Choose = Callable[[Diagnosis], Action]
+Table = Mapping[IncidentClass | None, Choose]
+"""The class None is that of an incident that is too young to have one."""
+
+
+def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
+    """Trimtab's action; `recurs` if the incident came at the same place before a restart."""
+    if diagnosis.incident.rolled_back:
+        return _rolled_back(diagnosis.incident)
+    if HARMLESS.issuperset(diagnosis.incident.symptoms):
+        return Action(
+            kind=ActionKind.WAIT,
+            instruction="Continue, and apply the fix at the next restart.",
+            reason="The weights are not affected; only time is lost.",
+        )
+    left_out = NOT_RESTORED.intersection(diagnosis.incident.symptoms)
+    if left_out:
+        return _continue_as_it_is() if left_out <= MILD else _load_again(diagnosis.incident)
+    if diagnosis.incident.started_again:
+        return _if_not_meant(diagnosis.incident)
+    if not recurs and _was_kept_out(diagnosis):
+        return Action(
+            kind=ActionKind.WAIT,
+            instruction="Continue; apply the fix at the next restart if it comes again.",
+            reason="The bad steps were discarded and never reached the weights.",
+        )
+    if not recurs and _is_one_signal(diagnosis.incident):
+        return _look_at_it(diagnosis.incident)
+    if not recurs and _passes(diagnosis):
+        return _keep_going(diagnosis)
+    return _choose(_TRIMTAB, diagnosis, recurs=recurs)
+
+
+def advise_by_textbook(diagnosis: Diagnosis, *, recurs: bool) -> Action:
+    """The textbook's action; `recurs` if the incident came at the same place before a restart."""
+    if diagnosis.incident.rolled_back:
+        return _rolled_back(diagnosis.incident)
+    return _choose(_TEXTBOOK, diagnosis, recurs=recurs)
+
+
+def _rolled_back(incident: Incident) -> Action:
+    return Action(
+        kind=ActionKind.WAIT,
+        instruction=f"Continue, and see whether it comes again at step {incident.onset.step}.",
+        reason="The run has gone back to before it.",
+    )
+
+
+def _choose(table: Table, diagnosis: Diagnosis, *, recurs: bool) -> Action:
+    if recurs:
+        return Action(
+            kind=ActionKind.LOWER_LR,
+            instruction="Lower the learning rate by a factor of 2 to 3 and continue from "
+            f"{_before(diagnosis.incident)}.",
+            reason="It came back at the same place after a restart.",
+        )
+    return table[diagnosis.incident_class](diagnosis)
+
+
+def _before(incident: Incident) -> str:
+    """The state that the incident has not touched."""
+    step = incident.onset.step
+    return f"a checkpoint older than step {step}" if step > 1 else "the initial weights"
+
+
+def _look_again(diagnosis: Diagnosis) -> Action:
+    return Action(
+        kind=ActionKind.WAIT,
+        instruction="Continue, and look again 200 steps later.",
+        reason="The loss came back by itself.",
+    )
+
+
+def _roll_back_and_skip(diagnosis: Diagnosis) -> Action:
+    return _skip_from(
+        diagnosis,
+        reason="The optimizer's state holds what happened; skipping alone does not help.",
+    )
+
+
+def _apply_remedy(diagnosis: Diagnosis) -> Action:
+    return Action(
+        kind=ActionKind.ROLL_BACK,
+        instruction=f"Apply the fix and continue from {_before(diagnosis.incident)}.",
+        reason="The cause remains until it is fixed.",
+    )
+
+
+def _stop_if_flat(diagnosis: Diagnosis) -> Action:
+    return Action(
+        kind=ActionKind.STOP,
+        instruction="Stop the run if the evaluation loss is flat too.",
+        reason="The model no longer learns.",
+    )
+
+
+def _wait_for_50(diagnosis: Diagnosis) -> Action:
+    return Action(
+        kind=ActionKind.WAIT,
+        instruction="Look again after 50 more records.",
+        reason="It is too early to say.",
+    )
+
+
+_TEXTBOOK: Table = {
+    IncidentClass.HARD_BATCH: _look_again,
+    IncidentClass.RECOVERABLE: _look_again,
+    IncidentClass.LINGERING: _roll_back_and_skip,
+    IncidentClass.DIVERGENT: _roll_back_and_skip,
+    IncidentClass.SILENT: _apply_remedy,
+    IncidentClass.PLATEAU: _stop_if_flat,
+    None: _wait_for_50,
+}
+
+
+def _go_on(diagnosis: Diagnosis) -> Action:
+    return Action(
+        kind=ActionKind.WAIT,
+        instruction="Continue; nothing needs to be done.",
+        reason="One batch was hard and the next ones were not.",
+    )
+
+
+def _after_lingering(diagnosis: Diagnosis) -> Action:
+    incident = diagnosis.incident
+    if incident.end is not None and incident.new_level is None:
+        return Action(
+            kind=ActionKind.WAIT,
+            instruction="Continue, and compare the evaluation loss with the one before.",
+            reason=f"The loss took {incident.records} records, but it came back.",
+        )
+    return _go_back(
+        diagnosis,
+        unless="the data was changed on purpose",
+        reason="The loss has stayed on its higher level.",
+    )
+
+
+def _after_divergence(diagnosis: Diagnosis) -> Action:
+    return _go_back(diagnosis, reason="The weights are lost; every step after the onset is wasted.")
+
+
+def _after_silence(diagnosis: Diagnosis) -> Action:
+    incident = diagnosis.incident
+    if incident.end is not None and PASSING.issuperset(incident.symptoms):
+        return Action(
+            kind=ActionKind.WAIT,
+            instruction="Continue, and look again 200 steps later.",
+            reason="It passed, and the loss did not follow.",
+        )
+    if diagnosis.cause is None and not _has_known_symptom(incident):
+        return Action(
+            kind=ActionKind.WAIT,
+            instruction="Continue, and look at what the detector reported.",
+            reason="The loss did not follow, and no cause is known.",
+        )
+    return _apply_remedy(diagnosis)
+
+
+def _is_one_signal(incident: Incident) -> bool:
+    """Whether one signal left its usual range, and neither the loss nor another one did."""
+    if incident.incident_class is not IncidentClass.SILENT:
+        return False
+    if any(finding.explanation for finding in incident.findings):
+        return False
+    signals = {finding.signal for finding in incident.findings}
+    return len(signals) == 1 and HARD_FACTS.isdisjoint(incident.symptoms)
+
+
+def _passes(diagnosis: Diagnosis) -> bool:
+    """Whether it is over with its batch, or of gradients alone, and the loss is unharmed."""
+    incident = diagnosis.incident
+    if incident.incident_class is not IncidentClass.SILENT:
+        return False
+    is_passive = family_of(incident.symptoms) in PASSIVE and _has_known_symptom(incident)
+    is_of_batch = is_passive or diagnosis.cause in ONE_BATCH
+    has_explanation = any(finding.explanation for finding in incident.findings)
+    return is_of_batch and not has_explanation and HARD_FACTS.isdisjoint(incident.symptoms)
+
+
+def _was_kept_out(diagnosis: Diagnosis) -> bool:
+    """Whether it has passed, was only not finite, and each of its steps was discarded."""
+    incident, discarded = diagnosis.incident, diagnosis.cost.discarded
+    has_passed = diagnosis.incident_class in (IncidentClass.RECOVERABLE, IncidentClass.HARD_BATCH)
+    if discarded is None or not has_passed or not NOT_FINITE.issuperset(incident.symptoms):
+        return False
+    return all(
+        any(first <= finding.step <= last for first, last in discarded.stretches)
+        for finding in incident.findings
+    )
+
+
+def _keep_going(diagnosis: Diagnosis) -> Action:
+    step = diagnosis.incident.onset.step
+    is_of_batch = diagnosis.cause is None or diagnosis.cause in ONE_BATCH
+    what = (
+        f"look at the batch of step {step}; skip it if the run has to go back"
+        if is_of_batch
+        else "apply the fix at the next restart"
+    )
+    return Action(
+        kind=ActionKind.WAIT,
+        instruction=f"Continue, and {what}. Roll back only if the loss rises and stays up.",
+        reason="Gradients or updates were large, and the loss did not follow.",
+    )
+
+
+def _look_at_it(incident: Incident) -> Action:
+    return Action(
+        kind=ActionKind.WAIT,
+        instruction=f"Continue, and look at {incident.findings[0].signal}; act if another signal "
+        "or the loss follows.",
+        reason="One signal alone left its usual range, and the loss did not follow.",
+    )
+
+
+def _load_again(incident: Incident) -> Action:
+    step = next(f.step for f in incident.findings if f.symptom in NOT_RESTORED)
+    return Action(
+        kind=ActionKind.ROLL_BACK,
+        instruction="Stop, apply the fix and resume from the same checkpoint again.",
+        reason=f"The steps since the resume at step {step} start from a state that is not the "
+        "saved one.",
+    )
+
+
+def _continue_as_it_is() -> Action:
+    return Action(
+        kind=ActionKind.WAIT,
+        instruction="Continue, and apply the fix before the next resume.",
+        reason="The weights are the saved ones; the run only cannot be reproduced from here.",
+    )
+
+
+def _if_not_meant(incident: Incident) -> Action:
+    return Action(
+        kind=ActionKind.WAIT,
+        instruction="Continue if the restart was meant; if not, continue from "
+        f"{_before(incident)}.",
+        reason="The loss went back to where the run began and falls as it did then: the run was "
+        "started again.",
+    )
+
+
+def _has_known_symptom(incident: Incident) -> bool:
+    return any(isinstance(symptom, Symptom) for symptom in incident.symptoms)
+
+
+def _while_open(diagnosis: Diagnosis) -> Action:
+    """Nothing is certain yet: the outlook decides whether to prepare a rollback."""
+    incident = diagnosis.incident
+    outlook = incident.outlook
+    if outlook is None:
+        return Action(
+            kind=ActionKind.WAIT,
+            instruction="Look again when there are more records.",
+            reason="It is too early to say.",
+        )
+    reason = f"Outlook: {outlook.incident_class}, {100 * outlook.certainty:.0f} % certain."
+    if outlook.incident_class is not IncidentClass.RECOVERABLE and outlook.certainty >= SURE:
+        return Action(
+            kind=ActionKind.ROLL_BACK,
+            instruction=f"Prepare {_before(incident)}; roll back if the loss is not back in 100 "
+            "steps.",
+            reason=reason,
+        )
+    return Action(kind=ActionKind.WAIT, instruction="Wait for the next outlook.", reason=reason)
+
+
+_TRIMTAB: Table = {
+    **_TEXTBOOK,
+    IncidentClass.HARD_BATCH: _go_on,
+    IncidentClass.LINGERING: _after_lingering,
+    IncidentClass.DIVERGENT: _after_divergence,
+    IncidentClass.SILENT: _after_silence,
+    None: _while_open,
+}
+
+
+def _go_back(diagnosis: Diagnosis, *, reason: str, unless: str = "") -> Action:
+    """Roll back, and fix the cause if it is likely and not in the data; else skip batches."""
+    first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
+    is_likely = first is not None and first.standing is Standing.SUPPORTED
+    if is_likely and isinstance(diagnosis.cause, Cause) and diagnosis.cause not in SKIPPABLE:
+        return dataclasses.replace(_apply_remedy(diagnosis), reason=reason)
+    return _skip_from(diagnosis, reason=reason, unless=unless)
+
+
+def _skip_from(diagnosis: Diagnosis, *, reason: str, unless: str = "") -> Action:
+    """Roll back to before the onset and skip the batches of the incident."""
+    condition = f", unless {unless}" if unless else ""
+    return Action(
+        kind=ActionKind.ROLL_BACK,
+        instruction=f"Roll back to {_before(diagnosis.incident)} and skip 5 to 20 batches from "
+        f"there{condition}.",
+        reason=reason,
+    )

@@ -1,0 +1,25 @@
+"""The cause by a decision tree: one walk to one leaf."""
+
+from trimtab.explain.causes import hypotheses
+from trimtab.explain.causes.conclusion import conclude_from_walk
+from trimtab.explain.causes.explained import Explain, Explained
+from trimtab.explain.context import IncidentContext
+from trimtab.explain.tree.walk import Tree, walk
+
+
+def by_tree(tree: Tree) -> Explain:
+    """Explain incidents by the questions of a tree."""
+
+    def explain(context: IncidentContext) -> Explained:
+        incident = context.incident
+        walked = walk(context, tree)
+        suspected = hypotheses.from_suspects(context)
+        conclusion = conclude_from_walk(incident, walked, suspected)
+        return Explained(
+            conclusion=conclusion,
+            hypotheses=hypotheses.collect(incident, walked, suspected, conclusion.cause),
+            incident_class=walked.leaf.incident_class,
+            walk=walked,
+        )
+
+    return explain

@@ -1,0 +1,149 @@
+"""Ranking: the causes of an incident by their probability, from what was observed."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from trimtab.core.causes import Cause
+from trimtab.explain.causes.weights import Weights
+from trimtab.explain.evidence.check import CheckResult, Outcome
+from trimtab.explain.evidence.observations import BY_EXPERIMENT
+
+UNKNOWN_PRIOR = 0.5
+"""How probable "nothing known fits" is before anything is seen, next to 1 for a cause. Source: the
+lab has no fault that is not in the catalogue."""
+
+HARDWARE_PRIOR = 0.25
+"""The same for corrupted numbers (F13, F14, F15). Source: the Gemini 2.5 report has genuine
+corruption in 6 % of the suspicious steps that were replayed; a quarter is a cautious step there."""
+
+HARDWARE = (Cause.BIT_FLIP, Cause.BAD_DEVICE, Cause.REPLICAS_OUT_OF_SYNC)
+
+SUPPORT = math.log(1.5)
+"""A cause is only named if something that was seen speaks for it with at least this weight. Source:
+lighter weights come and go with the runs that are fitted on."""
+
+ALIKE = 0.5
+"""Causes with at least this share of the first one's probability cannot be told apart from it.
+Source: odds under 3 are "worth no more than a mention" (Kass and Raftery, 1995); 2 is stricter."""
+
+_MIN_SEPARATION = 0.5
+"""An observation that is expected to move two causes by less does not decide between them. Source:
+half a nat does not turn odds of 2 around."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One cause with its probability."""
+
+    cause: Cause | None
+    """None is something else: nothing known, or nothing that was recorded."""
+    probability: float
+    weights: Mapping[str, float]
+    """What each observation says about it: over 0 for it, under 0 against it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """The candidates for the cause of an incident, the most probable first."""
+
+    candidates: tuple[Candidate, ...]
+    results: Mapping[str, CheckResult]
+    """What was seen, by the id of the observation."""
+    decides: str | None
+    """The observation that was not made and would decide best between the first two candidates;
+    None if none would."""
+
+    @property
+    def first(self) -> Candidate:
+        """The most probable candidate."""
+        return self.candidates[0]
+
+    @property
+    def alike(self) -> tuple[Candidate, ...]:
+        """The candidates that cannot be told apart from the first, and the first itself."""
+        if self.first.cause is None:
+            return (self.first,)
+        least = ALIKE * self.first.probability
+        return tuple(item for item in self.candidates if item.cause and item.probability >= least)
+
+    def deciding(self, count: int) -> tuple[str, ...]:
+        """What was seen and speaks most for the first candidate, above all against the second."""
+        other = self.candidates[1].weights if len(self.candidates) > 1 else {}
+        gains = {
+            name: 2 * weight - other.get(name, 0.0)
+            for name, weight in self.first.weights.items()
+            if weight > 0 and self.results[name].outcome is Outcome.YES
+        }
+        return tuple(sorted(gains, key=lambda name: -gains[name])[:count])
+
+
+def rank(
+    results: Mapping[str, CheckResult], weights: Weights, among: Collection[Cause] | None = None
+) -> Ranking:
+    """The causes that something speaks for, the most probable first, then "something else".
+
+    Args:
+        results: What was seen, by the id of the observation.
+        weights: What each answer says about each cause.
+        among: The causes that are possible; all of them if None.
+
+    The score of a cause is the sum of the weights of all answers; what was not recorded says
+    nothing. Causes that nothing speaks for are not named: their probability is part of "something
+    else", which comes first only where what was seen is less like any cause than like their mean.
+    """
+    answers = {
+        name: result.outcome is Outcome.YES
+        for name, result in results.items()
+        if result.outcome.is_answer
+    }
+    known = [cause for cause in weights.causes if among is None or cause in among]
+    causes: tuple[Cause | None, ...] = (*known, None)
+    said = {
+        cause: {name: weights.weight(name, cause, yes=yes) for name, yes in answers.items()}
+        for cause in causes
+    }
+    scores = {
+        cause: math.log(_prior(cause)) + sum(said[cause].values()) / weights.temperature
+        for cause in causes
+    }
+    top = max(scores.values())
+    odds = {cause: math.exp(score - top) for cause, score in scores.items()}
+    total = sum(odds.values())
+    supported = [
+        Candidate(cause=cause, probability=odds[cause] / total, weights=said[cause])
+        for cause in known
+        if any(yes and said[cause][name] >= SUPPORT for name, yes in answers.items())
+    ]
+    supported.sort(key=lambda candidate: -candidate.probability)
+    rest = 1 - sum(candidate.probability for candidate in supported)
+    other = Candidate(cause=None, probability=rest, weights=said[None])
+    is_unlike_all = not supported or odds[None] / total > supported[0].probability
+    candidates = [other, *supported] if is_unlike_all else [*supported, other]
+    return Ranking(
+        candidates=tuple(candidates),
+        results=results,
+        decides=_decides(candidates, results, weights),
+    )
+
+
+def _prior(cause: Cause | None) -> float:
+    if cause is None:
+        return UNKNOWN_PRIOR
+    return HARDWARE_PRIOR if cause in HARDWARE else 1.0
+
+
+def _decides(
+    candidates: list[Candidate], results: Mapping[str, CheckResult], weights: Weights
+) -> str | None:
+    if len(candidates) < 2:
+        return None
+    first, second = candidates[0].cause, candidates[1].cause
+    missing = {
+        name: weights.separation(name, first, second)
+        for name, result in results.items()
+        # A log cannot make an experiment; a run proposes its own (`experiments.py`).
+        if result.outcome is Outcome.NOT_RECORDED and name not in BY_EXPERIMENT
+    }
+    best = max(missing, key=lambda name: missing[name], default=None)
+    return best if best is not None and missing[best] >= _MIN_SEPARATION else None

@@ -1,0 +1,224 @@
+"""Course: how the loss went since the onset of an incident, compared with its baseline.
+
+The excess is how far a loss lies above the trend, in units of the trend's scale (trend.py).
+"""
+
+import dataclasses
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from typing import Any
+
+from trimtab.core.incidents import Moment
+from trimtab.detect.tools.expectation import JUMP_SIGMA, TINY, median
+from trimtab.explain.incidents.trend import Trend
+
+RECOVERY_STEPS, RECOVERY_RECORDS = 100, 2
+"""A spike that is back within 100 steps, or 2 records of a thinned log, recovered; one that takes
+longer lingers. Source: the rule by which the public runs were labelled."""
+
+STRIDE_RECORDS = 17
+"""Records before the onset that show how many steps lie between two."""
+
+THINNED = 2.0
+"""A log is thinned if it has this many steps or more from record to record."""
+
+NEAR_RECORDS, NEAR_SCALES = 5, 1.0
+"""The loss is near when the median of 5 records is within 1 scale. Source: the borders of the
+labelled spikes were set by the median of 5."""
+
+NEAR_SCALES_SINGLE = 2.5
+"""The same for a log that is so thin that a single record has to do."""
+
+CONFIRM_RECORDS, CONFIRM_SCALES = 32, 0.5
+"""It is back when the median of 32 records from there on is within 0.5 scales. Half a sigma is the
+textbook's limit. Equal results: 24 to 40 records, 0.3 to 0.5 scales."""
+
+BACK_SHARE = 0.02
+"""A loss within this share of its old level is back, however calm it was. Source: the rule by which
+the ends of the labelled spikes were set."""
+
+MOVED_RECORDS, MOVED_SCALES = 16, 1.0
+"""The loss has left its trend when the mean of 16 records is over 1 scale. The trend is off by 0.3
+after 100 steps, a mean of 16 by 0.25: that is 2.5 deviations."""
+
+USUAL_SCALES, HIGH_SCALES = 3.0, 5.0
+"""A loss over the first is unusual; a single one over the second has left its trend. Source: after
+a hard batch the next two are within 3 sigma; 5 is what the lab counts as a move."""
+
+TAIL_RECORDS = 150
+"""Records that show whether a loss that stays away falls, stays or rises: the last third of them
+against the first."""
+
+FAR_NATS, FAR_SCALES = 1.0, 5.0
+"""A loss that has risen by both and does not fall is divergent. Source: published diagnoses."""
+
+BAD_RECORDS = 3
+"""This many non-finite losses in a row have come to stay."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Course:
+    """The losses of an incident, from its onset on."""
+
+    trend: Trend | None
+    """What the loss would have been; None if too few losses came before."""
+    tail_records: int
+    """How many of the latest records are kept."""
+    stride: float = 1.0
+    """Steps from record to record before the onset."""
+    tail: deque[Moment] = field(init=False)
+    """The latest records with a finite loss."""
+    excess: deque[float] = field(init=False)
+    """How far these lie above the trend."""
+    records: int = 0
+    num_high: int = 0
+    """Unusually high losses."""
+    bad_records: int = 0
+    """Non-finite losses in a row, up to the last."""
+    was_lost: bool = False
+    """Whether non-finite losses had come to stay."""
+    returned: Moment | None = None
+    """Where the loss came back, as far as has been seen; not yet confirmed."""
+    returned_after: int = 0
+    """Records from the onset to there."""
+
+    def __post_init__(self) -> None:
+        self.tail = deque(maxlen=self.tail_records)
+        self.excess = deque(maxlen=self.tail_records)
+
+    def see(self, moment: Moment) -> None:
+        """Add a record that has a loss."""
+        self.records += 1
+        if moment.loss is None or not math.isfinite(moment.loss):
+            self.bad_records += 1
+            self.was_lost |= self.bad_records >= BAD_RECORDS
+            self.returned = None
+            return
+        self.bad_records = 0
+        self._keep([moment])
+        self.num_high += bool(self.excess) and self.excess[-1] > USUAL_SCALES
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the latest loss is finite."""
+        return self.records > 0 and self.bad_records == 0
+
+    @property
+    def is_thinned(self) -> bool:
+        """Whether the log skips steps between records."""
+        return self.stride >= THINNED
+
+    @property
+    def recovery_records(self) -> int:
+        """Records that a recovery may take."""
+        return max(RECOVERY_RECORDS, math.ceil(RECOVERY_STEPS / self.stride))
+
+    @property
+    def near_records(self) -> int:
+        """Records whose median says whether the loss is near."""
+        return NEAR_RECORDS if self.recovery_records >= 4 * NEAR_RECORDS else 1
+
+    def has_moved(self) -> bool:
+        """Whether the loss has just left its trend by more than its noise."""
+        if not self.is_finite or not self.excess:
+            return False
+        if self.excess[-1] > HIGH_SCALES:
+            return True
+        recent = _latest(self.excess, MOVED_RECORDS)
+        return len(recent) == MOVED_RECORDS and sum(recent) / MOVED_RECORDS > MOVED_SCALES
+
+    def is_back(self, waiting: int) -> bool:
+        """Whether the loss is where it would have been, and has stayed there.
+
+        Args:
+            waiting: Records since the alarm; those before it do not count.
+        """
+        if not self.is_finite:
+            return False
+        if self.trend is None:
+            self.set_returned(self.tail[-1])
+            return True  # too few losses came before: any finite loss counts as back
+        if self.returned is None:
+            if not self._is_near(waiting):
+                return False
+            self.set_returned(self.tail[-1])
+        if self.is_thinned:
+            return True
+        if self.records - self.returned_after < CONFIRM_RECORDS:
+            return False
+        limit = max(CONFIRM_SCALES, BACK_SHARE * abs(self.trend.level) / self.trend.scale)
+        if median(_latest(self.excess, CONFIRM_RECORDS)) > limit:
+            self.returned = None
+        return self.returned is not None
+
+    def set_returned(self, moment: Moment) -> None:
+        """Note that the loss came back at this record."""
+        self.returned, self.returned_after = moment, self.records
+
+    def runs_away(self) -> bool:
+        """Whether the loss is lost: non-finite, rising, or far above and not falling."""
+        if not self.is_finite:
+            return True
+        third = len(self.tail) // 3
+        if self.trend is None or third < 3:
+            return False
+        losses = [moment.loss for moment in self.tail if moment.loss is not None]
+        before, recent = sum(losses[:third]) / third, sum(losses[-third:]) / third
+        height, rise = recent - self.trend.ceiling, recent - before
+        jumps = JUMP_SIGMA * median([abs(after - loss) for loss, after in pairwise(losses)])
+        scale = max(self.trend.scale, jumps)
+        clear = 2 * scale * math.sqrt(2 / third)  # two standard errors between two means
+        is_rising = rise > max(scale, clear, BACK_SHARE * abs(self.trend.level))
+        return is_rising or (height > max(FAR_NATS, FAR_SCALES * scale) and rise > -clear)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole state as JSON values."""
+        return {
+            **{name: getattr(self, name) for name in _PLAIN},
+            "trend": dataclasses.asdict(self.trend) if self.trend else None,
+            "tail": [[moment.step, moment.tick, moment.loss] for moment in self.tail],
+            "returned": dataclasses.asdict(self.returned) if self.returned else None,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Course":
+        """The course that `state_dict` described."""
+        loaded = cls(
+            **{name: state[name] for name in _PLAIN},
+            trend=Trend(**state["trend"]) if state["trend"] else None,
+            returned=Moment(**state["returned"]) if state["returned"] else None,
+        )
+        loaded._keep(Moment(step=step, tick=tick, loss=loss) for step, tick, loss in state["tail"])
+        return loaded
+
+    def _keep(self, moments: Iterable[Moment]) -> None:
+        for moment in moments:
+            self.tail.append(moment)
+            if self.trend is not None and moment.loss is not None:
+                above = moment.loss - self.trend.at(moment.step)
+                self.excess.append(above / (self.trend.scale or TINY))
+
+    def _is_near(self, waiting: int) -> bool:
+        count = self.near_records
+        if min(waiting, len(self.excess)) < count:
+            return False
+        limit = NEAR_SCALES if count > 1 else NEAR_SCALES_SINGLE
+        return median(_latest(self.excess, count)) <= limit
+
+
+_SPECIAL = {"trend", "tail", "excess", "returned"}
+_PLAIN = tuple(f.name for f in dataclasses.fields(Course) if f.name not in _SPECIAL)
+"""Saved as they are, so that a new field cannot be forgotten."""
+
+
+def stride_of(before: Sequence[Moment]) -> float:
+    """Steps from record to record, by the latest records."""
+    moves = [after.step - m.step for m, after in pairwise(before[-STRIDE_RECORDS:])]
+    return max(median(moves), 1.0) if moves else 1.0
+
+
+def _latest(values: Sequence[float], count: int) -> list[float]:
+    return list(islice(reversed(values), count))

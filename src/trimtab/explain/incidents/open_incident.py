@@ -1,0 +1,162 @@
+"""OpenIncident: what is known so far about one incident."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trimtab.core.findings import Finding
+from trimtab.core.incidents import (
+    Incident,
+    IncidentChange,
+    IncidentClass,
+    Moment,
+    Outlook,
+    Transition,
+)
+from trimtab.explain.incidents.course import Course
+from trimtab.explain.incidents.run_start import MAX_RECORDS
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenIncident:
+    """The working state of an incident; `snapshot` is its public form."""
+
+    number: int
+    onset: Moment
+    peak: Moment
+    last: Moment
+    course: Course
+    findings: list[Finding] = field(default_factory=list)
+    num_findings: int = 0
+    is_loud: bool = False
+    """Whether an alarm was about the loss itself."""
+    waiting: int = 0
+    """Records since the incident was opened or reopened."""
+    calm: int = 0
+    """Records since the latest alarm."""
+    missing: int = 0
+    """Records without a loss since the latest one that had one."""
+    num_reopened: int = 0
+    incident_class: IncidentClass | None = None
+    outlook: Outlook | None = None
+    new_level: float | None = None
+    started_again: bool = False
+    rolled_back: bool = False
+    end: Moment | None = None
+    since_peak: list[float] = field(default_factory=list)
+    """The finite losses from the peak on, as many as a restart is recognised by."""
+
+    @classmethod
+    def begin(
+        cls, number: int, onset: Moment, course: Course, alarms: Sequence[Finding], *, is_loud: bool
+    ) -> "OpenIncident":
+        """Open an incident on these alarms."""
+        opened = cls(number=number, onset=onset, peak=onset, last=onset, course=course)
+        opened.join(alarms, is_loud=is_loud)
+        if not opened.is_loud:
+            opened.incident_class = IncidentClass.SILENT
+        return opened
+
+    def join(self, alarms: Sequence[Finding], *, is_loud: bool) -> bool:
+        """Add further alarms; return whether one of them has a symptom not seen here before."""
+        if not alarms:
+            return False
+        self.num_findings += len(alarms)
+        self.calm, self.course.returned = 0, None
+        known = {finding.symptom for finding in self.findings}
+        new = [alarm for alarm in alarms if alarm.symptom not in known]
+        self.findings += new
+        self.is_loud = self.is_loud or is_loud
+        if self.is_loud and self.is_silent:
+            self.incident_class = None  # no longer silent: the loss decides
+        return bool(new)
+
+    def reopen(
+        self, alarms: Sequence[Finding], kept: IncidentClass | None, *, is_loud: bool
+    ) -> None:
+        """Continue an incident that had been closed, with the class that it keeps."""
+        self.end, self.new_level, self.outlook = None, None, None
+        self.waiting, self.missing = 0, 0
+        self.num_reopened += 1
+        self.incident_class = kept
+        self.join(alarms, is_loud=is_loud)
+
+    def see(self, moment: Moment, *, is_waiting: bool = True) -> None:
+        """Add a record that has a loss; `is_waiting` unless it came before the alarm."""
+        self.last = moment
+        self.missing = 0
+        self.calm += is_waiting
+        self.waiting += is_waiting
+        self.course.see(moment)
+        if _badness(moment) > _badness(self.peak):
+            self.peak = moment
+            self.since_peak = []
+        if moment.loss is not None and len(self.since_peak) <= MAX_RECORDS:
+            self.since_peak.append(moment.loss)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the loss has not been affected so far."""
+        return self.incident_class is IncidentClass.SILENT
+
+    @property
+    def records(self) -> int:
+        """Records from the onset to the end, or to the latest one."""
+        if self.end is not None and self.course.returned is not None:
+            return self.course.returned_after  # the later ones only confirmed it
+        return self.course.records
+
+    @property
+    def baseline_mean(self) -> float | None:
+        """Usual loss before the onset."""
+        return self.course.trend.level if self.course.trend else None
+
+    @property
+    def baseline_deviation(self) -> float | None:
+        """Usual deviation of the loss before the onset."""
+        return self.course.trend.scale if self.course.trend else None
+
+    def change(self, transition: Transition, tick: int) -> IncidentChange:
+        """A transition, with the incident as it now stands."""
+        return IncidentChange(transition=transition, tick=tick, incident=self.snapshot())
+
+    def snapshot(self) -> Incident:
+        """The incident as it now stands."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(Incident)}
+        return Incident(**{**fields, "findings": tuple(self.findings)})
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole state as JSON values."""
+        return {
+            "incident": dataclasses.asdict(self.snapshot()),
+            "course": self.course.state_dict(),
+            **{name: getattr(self, name) for name in _PRIVATE},
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "OpenIncident":
+        """The incident that `state_dict` described."""
+        incident = Incident.from_state(state["incident"])
+        shared = {f.name for f in dataclasses.fields(cls)} & _PUBLIC
+        return cls(
+            **{name: getattr(incident, name) for name in shared - {"findings"}},
+            findings=list(incident.findings),
+            course=Course.from_state(state["course"]),
+            **{name: state[name] for name in _PRIVATE},
+        )
+
+
+_PUBLIC = {f.name for f in dataclasses.fields(Incident)}
+_PRIVATE = tuple(
+    f.name for f in dataclasses.fields(OpenIncident) if f.name not in {*_PUBLIC, "course"}
+)
+"""What the public form does not have: saved as it is, so that a new field cannot be forgotten."""
+
+
+def _badness(moment: Moment) -> float:
+    """A number that orders losses from good to bad: non-finite is worse than any finite."""
+    if moment.loss is None:
+        return -math.inf
+    return moment.loss if math.isfinite(moment.loss) else math.inf

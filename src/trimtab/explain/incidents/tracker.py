@@ -1,0 +1,259 @@
+"""IncidentTracker: the incident state machine. What differs between rule sets is in Recovery.
+
+             alarm                  the loss is back
+    quiet ----------> open --------------------------------> closed: hard batch, recoverable,
+                       |  ^                                  or lingering if it took long
+       8, 32 records:  |  |  alarm soon after                  |
+       outlook         |  +------------------------------------+
+                       v  not back in time
+                     classified: divergent if non-finite or rising, else lingering
+                       v  settled
+                     closed: a finite level becomes the new normal
+
+An incident that opened without the loss is silent until an alarm, or the loss itself, says
+otherwise. Only records with a loss count. While an incident is open nothing enters the history.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from trimtab.core.block import Block
+from trimtab.core.findings import HARMLESS, NOT_RESTORED, Finding, Severity
+from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Moment, Transition
+from trimtab.core.signals import LOSS
+from trimtab.explain.incidents.open_incident import OpenIncident
+from trimtab.explain.incidents.recovery import Recovery
+from trimtab.explain.incidents.run_start import RunStart
+
+
+class IncidentTracker:
+    """Groups findings into incidents, record by record."""
+
+    def __init__(self, recovery: Recovery) -> None:
+        self._recovery = recovery
+        self._recent: deque[Moment] = deque(maxlen=recovery.history_records)
+        """The history: the latest quiet records with a loss."""
+        self._warnings: deque[int] = deque(maxlen=recovery.lead_records)
+        """Ticks of the latest warnings."""
+        self._open: OpenIncident | None = None
+        self._closed: OpenIncident | None = None
+        """The latest closed one, for as long as it can be reopened."""
+        self._since_closed = 0
+        self.num_incidents = 0
+        """Incidents so far; the next one has the number after it."""
+        self._start = RunStart()
+
+    def update(self, block: Block, findings: Sequence[Finding]) -> list[IncidentChange]:
+        """Process the next records and the findings among them; return what changed."""
+        alarms: dict[int, list[Finding]] = {}
+        warnings: dict[int, int] = {}
+        for finding in findings:
+            if finding.severity is Severity.ALARM:
+                alarms.setdefault(block.row_of(finding.tick), []).append(finding)
+            # A slow step says nothing about the next loss.
+            elif finding.severity is Severity.WARN and finding.symptom not in HARMLESS:
+                warnings[block.row_of(finding.tick)] = finding.tick
+        stops = sorted({*alarms, *warnings})
+        changes: list[IncidentChange] = []
+        row = 0
+        while row < len(block):
+            if self._open is None:
+                # Nothing can happen before the next finding: skip to it.
+                following = bisect_left(stops, row)
+                until = stops[following] if following < len(stops) else len(block)
+                self._remember(block, row, until)
+                row = until
+            if row < len(block):
+                if row in warnings:
+                    self._warnings.append(warnings[row])
+                changes += self._step(_moment(block, row), alarms.get(row, []))
+                row += 1
+        return changes
+
+    def finish(self) -> list[IncidentChange]:
+        """Classify what is open at the end of the log, as far as the records allow."""
+        incident = self._open
+        if incident is None:
+            return []
+        return self._classify(incident, self._recovery.class_at_end(incident))
+
+    @property
+    def open_incident(self) -> Incident | None:
+        """The incident that is open now."""
+        return self._open.snapshot() if self._open else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The whole state as JSON values."""
+        return {
+            "recent": [[moment.step, moment.tick, moment.loss] for moment in self._recent],
+            "warnings": list(self._warnings),
+            "open": self._open.state_dict() if self._open else None,
+            "closed": self._closed.state_dict() if self._closed else None,
+            "since_closed": self._since_closed,
+            "count": self.num_incidents,
+            "start": self._start.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` saved."""
+        moments = (Moment(step=step, tick=tick, loss=loss) for step, tick, loss in state["recent"])
+        self._recent = deque(moments, maxlen=self._recent.maxlen)
+        self._warnings = deque(state["warnings"], maxlen=self._warnings.maxlen)
+        self._open, self._closed = (
+            OpenIncident.from_state(state[part]) if state[part] else None
+            for part in ("open", "closed")
+        )
+        self._since_closed = int(state["since_closed"])
+        self.num_incidents = int(state["count"])
+        self._start.load_state_dict(state["start"])
+
+    def _remember(self, block: Block, first: int, last: int) -> None:
+        """Add quiet records to the history."""
+        if last - first == 1:  # a live step
+            self._remember_one(_moment(block, first))
+            return
+        rows = first + np.flatnonzero(block.column(LOSS).present[first:last])
+        self._since_closed += len(rows)
+        if not self._start.is_known:  # only in the first records of a run
+            for row in rows.tolist():
+                self._start.see(_moment(block, row))
+        kept = rows[-self._recovery.history_records :].tolist()
+        self._recent.extend(_moment(block, row) for row in kept)
+
+    def _remember_one(self, moment: Moment) -> None:
+        if moment.loss is not None:
+            self._recent.append(moment)
+            self._since_closed += 1
+            if not self._start.is_known:
+                self._start.see(moment)
+
+    def _step(self, moment: Moment, alarms: list[Finding]) -> list[IncidentChange]:
+        """Process a record that has a finding, or that comes while an incident is open."""
+        changes = []
+        incident = self._open
+        closed = self._closed
+        if incident is None and alarms and closed and self._recovery.is_echo(closed, alarms):
+            closed.num_findings += len(alarms)
+            alarms = []
+        if incident is None and not alarms:
+            self._remember_one(moment)
+            return []
+        if incident is None:
+            incident, transition = self._begin(moment, alarms)
+            changes.append(incident.change(transition, moment.tick))
+        elif incident.join(alarms, is_loud=self._is_loud(alarms)):
+            changes.append(incident.change(Transition.WORSENED, moment.tick))
+        if moment.loss is None:
+            incident.missing += 1
+            if self._recovery.is_out_of_losses(incident):
+                changes += self._close(incident, incident.incident_class or IncidentClass.SILENT)
+            return changes
+        self._see(incident, moment)
+        if_over = self._recovery.class_if_over(incident, is_calm=not alarms)
+        if if_over is not None:
+            return changes + self._close(incident, if_over)
+        return changes + self._go_on(incident)
+
+    def _go_on(self, incident: OpenIncident) -> list[IncidentChange]:
+        """Look ahead, classify or close an incident whose loss is not back."""
+        changes = []
+        tick = incident.last.tick
+        outlook = self._recovery.outlook(incident)
+        if outlook is not None:
+            incident.outlook = outlook
+            changes.append(incident.change(Transition.FORECAST, tick))
+        changes += self._classify(incident, self._recovery.class_if_due(incident))
+        settled = self._recovery.class_if_settled(incident)
+        if settled is None:
+            return changes
+        normal = self._recovery.new_normal(incident)
+        if normal:
+            # An incident cannot alarm for ever: its level becomes the new normal.
+            incident.course.returned = None
+            self._recent.clear()
+            self._recent.extend(normal)
+            incident.new_level = self._recovery.new_level(normal)
+        if incident.new_level is not None:
+            changes.append(incident.change(Transition.REBASELINED, tick))
+        return changes + self._close(incident, settled)
+
+    def _begin(self, moment: Moment, alarms: list[Finding]) -> tuple[OpenIncident, Transition]:
+        """Open a new incident, or reopen the latest one if it has only just been closed."""
+        closed, is_loud = self._closed, self._is_loud(alarms)
+        if closed and self._recovery.may_reopen(closed, self._since_closed):
+            closed.reopen(alarms, self._recovery.class_if_reopened(closed), is_loud=is_loud)
+            self._open, self._closed = closed, None
+            return closed, Transition.REOPENED
+        self.num_incidents += 1
+        before = list(self._recent)
+        first = self._first_sign(moment, alarms, before)
+        before, led_up = before[:first], before[first:]
+        incident = OpenIncident.begin(
+            self.num_incidents,
+            led_up[0] if led_up else moment,
+            self._recovery.start(before),
+            alarms,
+            is_loud=is_loud,
+        )
+        for earlier in led_up:
+            self._see(incident, earlier, is_waiting=False)
+        self._recent.clear()
+        self._recent.extend(before)
+        self._open, self._closed = incident, None
+        return incident, Transition.OPENED
+
+    def _see(self, incident: OpenIncident, moment: Moment, *, is_waiting: bool = True) -> None:
+        incident.see(moment, is_waiting=is_waiting)
+        if self._start.is_repeated_by(incident.since_peak):
+            incident.started_again = True
+        self._recovery.follow(incident)
+
+    def _is_loud(self, alarms: Sequence[Finding]) -> bool:
+        return any(self._recovery.shows_in_loss(alarm) for alarm in alarms)
+
+    def _first_sign(
+        self, moment: Moment, alarms: Sequence[Finding], before: Sequence[Moment]
+    ) -> int:
+        """The index among the records before at which the incident began."""
+        lead = self._recovery.lead_records
+        ticks = [earlier.tick for earlier in before]
+        onsets = [alarm.onset_tick for alarm in alarms if alarm.onset_tick is not None]
+        place = bisect_left(ticks, min(onsets, default=moment.tick))
+        if any(alarm.symptom in NOT_RESTORED for alarm in alarms):
+            return place  # it began with the resume
+        for warning in reversed(self._warnings):
+            earlier = bisect_left(ticks, warning)
+            if place - lead <= earlier < place:
+                place = earlier
+        return place
+
+    def _classify(
+        self, incident: OpenIncident, incident_class: IncidentClass | None
+    ) -> list[IncidentChange]:
+        if incident_class is None or incident_class is incident.incident_class:
+            return []
+        incident.incident_class = incident_class
+        return [incident.change(Transition.CLASSIFIED, incident.last.tick)]
+
+    def _close(self, incident: OpenIncident, incident_class: IncidentClass) -> list[IncidentChange]:
+        changes = self._classify(incident, incident_class)
+        returned = incident.course.returned
+        incident.end = returned or incident.last
+        if returned is not None:  # the losses after it were usual again
+            self._recent.extend(m for m in incident.course.tail if m.tick > returned.tick)
+        self._open, self._closed, self._since_closed = None, incident, 0
+        changes.append(incident.change(Transition.CLOSED, incident.last.tick))
+        return changes
+
+
+def _moment(block: Block, row: int) -> Moment:
+    """The record of a row, as far as an incident needs it."""
+    column = block.columns.get(LOSS)
+    loss = None
+    if column is not None and column.present.item(row):
+        loss = column.values.item(row)
+    return Moment(step=block.step.item(row), tick=block.tick.item(row), loss=loss)

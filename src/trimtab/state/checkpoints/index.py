@@ -1,0 +1,149 @@
+"""checkpoints.json: the checkpoints of a run and the verdict on each."""
+
+import dataclasses
+import shutil
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from trimtab.core.errors import RestoreError
+from trimtab.journal.atomic_file import replace_file
+from trimtab.state.checkpoints.manifest import (
+    MANIFEST,
+    CheckpointFacts,
+    from_checked_json,
+    read_manifest,
+    to_checked_json,
+)
+
+INDEX = "checkpoints.json"
+FOLDER = "checkpoints"
+"""The folder, beside the index, that holds one folder per checkpoint."""
+
+
+class Verdict(StrEnum):
+    """What is known of a checkpoint."""
+
+    UNPROVEN = "unproven"
+    PROVEN = "proven"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointEntry:
+    """One checkpoint of a run."""
+
+    folder: str
+    """Its name in the folder of checkpoints."""
+    facts: CheckpointFacts
+    verdict: Verdict = Verdict.UNPROVEN
+    reason: str = "saved, not yet trained on from"
+    """Why the verdict is what it is, in one sentence."""
+    in_doubt: bool = False
+    """Whether an incident that is not over may reach back to it, or the run went back to before it:
+    used only if there is no other."""
+    given_up_for: int | None = None
+    """The step before it that the run has gone back to; known before its records are."""
+    damage: str = ""
+    """What is wrong with its files, in one sentence; empty if nothing is known to be."""
+
+    @property
+    def step(self) -> int:
+        """The step that comes next from it."""
+        return self.facts.step
+
+
+class CheckpointIndex:
+    """The entries in the order of saving; every change is on disk before the call returns."""
+
+    def __init__(self, home: Path) -> None:
+        self._path = home / INDEX
+        self.folder = home / FOLDER
+        self.entries: list[CheckpointEntry] = []
+        self.problem = ""
+        """Why the file could not be read and was rebuilt from the folders, if it was."""
+        self.read()
+
+    def read(self) -> None:
+        """Read the file again, and find complete checkpoints that it does not list.
+
+        A run that was killed may have left one that was not listed yet, or no longer.
+        """
+        try:
+            self.entries = _read(self._path) if self._path.exists() else []
+        except RestoreError as error:
+            self.entries, self.problem = [], str(error)
+        known = {entry.folder for entry in self.entries}
+        for path in self.folder.glob(f"*/{MANIFEST}"):
+            if path.parent.name not in known and path.parent.suffix != ".partial":
+                try:
+                    facts = read_manifest(path.parent).facts
+                except RestoreError:
+                    continue  # it cannot be what it claims to be
+                self.entries.append(CheckpointEntry(folder=path.parent.name, facts=facts))
+        self.entries.sort(key=lambda entry: entry.facts.serial)
+
+    @property
+    def next_serial(self) -> int:
+        """The serial number of the next checkpoint."""
+        return max((entry.facts.serial for entry in self.entries), default=-1) + 1
+
+    def add(self, entry: CheckpointEntry) -> None:
+        """Add a checkpoint, the newest."""
+        self._write([*self.entries, entry])
+
+    def remove(self, entry: CheckpointEntry) -> None:
+        """Forget a checkpoint, then delete it: the index never lists what is half deleted."""
+        self._write([other for other in self.entries if other.folder != entry.folder])
+        folder = self.folder / entry.folder
+        (folder / MANIFEST).unlink(missing_ok=True)  # first: without it nothing takes it for whole
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def update(self, entries: list[CheckpointEntry]) -> None:
+        """Replace entries of the same folders."""
+        changed = {entry.folder: entry for entry in entries}
+        present = [changed.get(entry.folder, entry) for entry in self.entries]
+        if present != self.entries:
+            self._write(present)
+
+    def candidates(self, before: int | None = None) -> list[CheckpointEntry]:
+        """What a restore may use, best first: the newest; those in doubt after all others."""
+        usable = [
+            entry
+            for entry in reversed(self.entries)
+            if entry.verdict is not Verdict.BAD and (before is None or entry.step <= before)
+        ]
+        return sorted(usable, key=lambda entry: entry.in_doubt)
+
+    def spare(self, keep: int) -> list[CheckpointEntry]:
+        """What retention may delete: all but the newest `keep` that are not bad, and three more.
+
+        The last proven one. The oldest after it that may become proven next: with short intervals
+        each would be deleted before it is old enough. The newest one even if it is bad: to look at.
+        """
+        good = [entry for entry in self.entries if entry.verdict is not Verdict.BAD]
+        places = [n for n, entry in enumerate(good) if entry.verdict is Verdict.PROVEN]
+        last_proven = places[-1] if places else -1
+        next_proven = [entry for entry in good[last_proven + 1 :] if not entry.in_doubt][:1]
+        proven = good[last_proven : last_proven + 1] if places else []
+        needed = (*good[-keep:], *proven, *next_proven, *self.entries[-1:])
+        kept = {entry.folder for entry in needed}
+        return [entry for entry in self.entries if entry.folder not in kept]
+
+    def _write(self, entries: list[CheckpointEntry]) -> None:
+        content = {"version": 1, "checkpoints": [dataclasses.asdict(entry) for entry in entries]}
+        replace_file(self._path, to_checked_json(content))
+        self.entries = entries
+
+
+def _read(path: Path) -> list[CheckpointEntry]:
+    try:
+        return [_entry(part) for part in from_checked_json(path.read_bytes())["checkpoints"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RestoreError(f"{path} cannot be read: {error}") from error
+
+
+def _entry(part: dict[str, Any]) -> CheckpointEntry:
+    facts = CheckpointFacts(**part["facts"])
+    return CheckpointEntry(**{**part, "facts": facts, "verdict": Verdict(part["verdict"])})

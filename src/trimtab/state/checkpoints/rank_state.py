@@ -1,0 +1,89 @@
+"""RankState: what one rank saves for itself, beside what the checkpointer writes."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from trimtab.state.checkpoints.data_cursor import Mark
+from trimtab.state.checkpoints.index import CheckpointEntry
+from trimtab.state.checkpoints.plain_values import from_plain, to_plain
+from trimtab.state.checkpoints.store import CheckpointStore
+from trimtab.state.rng import RandomState
+
+log = logging.getLogger("trimtab")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """What one rank saves for itself, beside what the checkpointer writes."""
+
+    mark: Mark | None
+    """A place in the data at or before `position`; None if the cursor was not used."""
+    position: int
+    """Of the next batch."""
+    random: RandomState | None = None
+    guard: dict[str, Any] = field(default_factory=dict)
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    """The buffers that `state_dict` leaves out."""
+
+    def put_buffers(self, live: Mapping[str, Tensor]) -> None:
+        """Copy the buffers into the live ones, where they still fit."""
+        for name, saved in self.buffers.items():
+            if name in live and live[name].shape == saved.shape:
+                live[name].copy_(saved)
+
+    def to_plain(self) -> dict[str, Any]:
+        """As it is saved; a loader whose state is not made of plain values is left out."""
+        try:
+            return dict(to_plain(self))
+        except TypeError as error:
+            log.warning(
+                "trimtab: the state of the loader is not saved (%s): a resume draws batches again",
+                error,
+            )
+            mark = None if self.mark is None else replace(self.mark, loader=None)
+            return dict(to_plain(replace(self, mark=mark)))
+
+    @classmethod
+    def from_plain(cls, saved: Any) -> "RankState | None":
+        """What was saved; None if it is not that of a rank."""
+        try:
+            values = from_plain(saved)
+            mark, random = values["mark"], values["random"]
+            if mark is not None:
+                mark = Mark(**{**mark, "random_at_start": RandomState(**mark["random_at_start"])})
+            return cls(
+                **{
+                    **values,
+                    "mark": mark,
+                    "random": None if random is None else RandomState(**random),
+                }
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def for_different_rank(self) -> "RankState":
+        """What a rank can use that did not write it: not the loader, nor the random numbers."""
+        mark = None if self.mark is None else self.mark.without_loader()
+        return RankState(mark=mark, position=self.position, guard=self.guard)
+
+
+def read_rank_state(store: CheckpointStore, entry: CheckpointEntry) -> RankState:
+    """What this rank has saved in a verified checkpoint, or what it can use of the first one's."""
+    rank, world = store.ranks.rank, store.ranks.world
+    found = RankState.from_plain(store.read_of_rank(entry, rank))
+    if found is not None and entry.facts.world == world:
+        return found
+    log.warning(
+        "trimtab: the checkpoint was saved by %d ranks and not %d: the state of the loader and the "
+        "random numbers are not restored",
+        entry.facts.world,
+        world,
+    )
+    first = RankState.from_plain(store.read_of_rank(entry, 0))
+    if first is not None:
+        return first.for_different_rank()
+    return RankState(mark=None, position=entry.facts.data_position)

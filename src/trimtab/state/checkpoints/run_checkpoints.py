@@ -1,0 +1,283 @@
+"""Checkpoints: what the user holds to save a run and to resume it.
+
+checkpoints = trimtab.Checkpoints(model, optimizer, run_dir="runs/x1", scheduler=scheduler)
+checkpoints.resume()
+with trimtab.watch(model, optimizer, run_dir="runs/x1", checkpoints=checkpoints) as guard:
+    for step in guard.steps(loader):
+        ...
+        if step.number % 500 == 499:
+            guard.checkpoint()
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from trimtab.core.checkpointer import Checkpointer, find_checkpointer
+from trimtab.core.errors import ConfigError, RestoreError
+from trimtab.core.incidents import Incident
+from trimtab.journal import RunDirectory
+from trimtab.state.checkpoints.content import (
+    buffers_left_out,
+    content_of,
+    find_nonfinite,
+    put_content,
+)
+from trimtab.state.checkpoints.data_cursor import DataCursor, LoaderPass
+from trimtab.state.checkpoints.dcp import DcpCheckpointer
+from trimtab.state.checkpoints.history import RunHistory
+from trimtab.state.checkpoints.index import CheckpointEntry, Verdict
+from trimtab.state.checkpoints.manifest import CheckpointFacts
+from trimtab.state.checkpoints.rank_state import RankState, read_rank_state
+from trimtab.state.checkpoints.ranks import Ranks
+from trimtab.state.checkpoints.selection import Selection
+from trimtab.state.checkpoints.store import CheckpointStore, report_failure
+from trimtab.state.checkpoints.verdicts import mark_given_up
+from trimtab.state.rng import get_random_state, set_random_state
+from trimtab.state.training_state import HasState, TrainingState
+
+log = logging.getLogger("trimtab")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """Where a run goes on."""
+
+    step: int = 0
+    """The number of the next step; 0 for a run that begins."""
+    data_position: int = 0
+    """The position of the next batch, over all epochs."""
+    epoch: int = 0
+    """Passes over the loader that were complete."""
+    folder: Path | None = None
+    """The checkpoint that was loaded; None for a run that begins."""
+    reason: str = "the run has no checkpoint"
+    """Why this one, and why not a newer one."""
+
+
+class Checkpoints:
+    """The checkpoints of a run. Make it, and call every method, on all ranks at the same time."""
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        optimizer: Optimizer | Sequence[Optimizer] = (),
+        *,
+        run_dir: str | Path,
+        scheduler: HasState | Sequence[HasState] = (),
+        scaler: Any = None,
+        state: Mapping[str, HasState] | None = None,
+        checkpointer: Checkpointer | str | None = None,
+        background: bool = False,
+        keep: int = 3,
+        process_group: Any = None,
+    ) -> None:
+        """Find the checkpoints of a run; nothing is written until one is saved.
+
+        Args:
+            model: The model that is trained, wrapped or not; none if the loop saves by itself and
+                only `add` and `find` are used.
+            optimizer: A torch optimizer, or several.
+            run_dir: The folder of the run, as for `trimtab.watch`.
+            scheduler: A learning rate scheduler, or several.
+            scaler: The GradScaler of an fp16 run.
+            state: What else the run needs, by name: anything with state_dict and load_state_dict.
+            checkpointer: How files are written: your own object, the name of an installed one, or
+                torch's distributed checkpoints.
+            background: Whether a save is written while training goes on.
+            keep: How many checkpoints stay, besides the last proven one and its successor.
+            process_group: The ranks that train the model, if not all do.
+        """
+        if keep < 1:
+            raise ConfigError(f"keep must be at least 1, got {keep}")
+        run = RunDirectory(Path(run_dir).absolute())
+        self._ranks = Ranks(process_group)
+        if isinstance(checkpointer, str):
+            checkpointer = find_checkpointer(checkpointer)
+        files = checkpointer or DcpCheckpointer(self._ranks.checkpointer_group)
+        self._store = CheckpointStore(run.home, files, self._ranks, keep)
+        self._selection = Selection(self._store, run)
+        self._background = background
+        self._state: TrainingState | None = None
+        if model is not None:
+            self._state = TrainingState(
+                model,
+                [optimizer] if isinstance(optimizer, Optimizer) else optimizer,
+                schedulers=scheduler if isinstance(scheduler, Sequence) else [scheduler],
+                scaler=scaler,
+                state=state,
+            )
+        self.cursor = DataCursor()
+        """Where the run is in its data."""
+        self.resumed = Resumed()
+        """Where the run goes on."""
+        self.guard_state: dict[str, Any] = {}
+        """What the guard had learnt when the checkpoint was saved."""
+        self._attempt: Callable[[], int] = lambda: 0
+        self._judge_now: Callable[[], None] = lambda: None
+
+    @property
+    def is_first_rank(self) -> bool:
+        """Whether this rank writes what all ranks share."""
+        return self._ranks.is_first
+
+    @property
+    def entries(self) -> tuple[CheckpointEntry, ...]:
+        """The checkpoints in the order of saving, on the first rank."""
+        self._store.wait()
+        return tuple(self._store.index.entries)
+
+    def resume(self, step: int | None = None, *, before: int | None = None) -> Resumed:
+        """Load the newest checkpoint that is verified and not bad, and log which and why.
+
+        A run without checkpoints begins at step 0. `step` asks for the checkpoint of that step,
+        whatever its verdict; its files must be undamaged. `before` asks for one that is not newer
+        than that step, such as the onset of an incident.
+        """
+        found = self._selection.find(step, before)
+        if found is None:
+            if self._ranks.is_first:
+                log.info("trimtab: begins at step 0: %s", self.resumed.reason)
+            return self.resumed
+        entry, reason = found
+        of_rank = self._load(entry)
+        self.cursor.return_to(of_rank.mark, of_rank.position, of_rank.random)
+        self.guard_state = of_rank.guard
+        self.resumed = Resumed(
+            step=entry.step,
+            data_position=self.cursor.position,
+            epoch=self.cursor.epoch,
+            folder=self._store.path(entry),
+            reason=reason,
+        )
+        if self._ranks.is_first:
+            log.info("trimtab: resumes at step %d: %s", entry.step, reason)
+        return self.resumed
+
+    @property
+    def has_model(self) -> bool:
+        """Whether checkpoints can be loaded, and not only listed."""
+        return self._state is not None
+
+    def load_proven(self, before: int) -> int | None:
+        """Load weights and optimizer state of the newest proven checkpoint up to a step, for an
+        experiment; returns its step, or None without one. The data position stays."""
+        state = self._require_state()
+        self._store.wait()
+        found = self._ranks.first(lambda: self._store.index.candidates(before))
+        for entry in found:
+            if entry.verdict is Verdict.PROVEN and not self._store.verify(entry):
+                self._store.load(entry, content_of(state))
+                return entry.step
+        return None
+
+    def find(self, before: int | None = None) -> Path | None:
+        """The folder of the checkpoint that `resume` would load; for a loop that loads itself."""
+        found = self._selection.find(None, before)
+        return None if found is None else self._store.path(found[0])
+
+    def batches(self, loader: Iterable[Any]) -> LoaderPass:
+        """One pass over a loader; after `resume`, what is left of the pass that was interrupted.
+
+        `guard.steps` does this by itself.
+        """
+        return LoaderPass(self.cursor, loader)
+
+    def save(
+        self,
+        step: int,
+        *,
+        data_position: int | None = None,
+        guard_state: dict[str, Any] | None = None,
+    ) -> None:
+        """Save the state between two steps; `step` is the number of the next one.
+
+        A save that fails is logged and does not stop the run. With a guard, call
+        `guard.checkpoint()` instead: it knows the step, and what the gate has learnt.
+        """
+        state = self._require_state()
+        self._store.wait()
+        self._judge_now()
+        mark, position = self.cursor.mark(data_position)
+        try:
+            fault = next(filter(None, self._ranks.all(lambda: find_nonfinite(state))), "")
+            content = content_of(state)
+            of_rank = RankState(
+                mark=mark,
+                position=position,
+                random=get_random_state(),
+                guard=guard_state or {},
+                buffers=buffers_left_out(state, content),
+            )
+            facts = self._facts(step, position, fault)
+            if fault and self._ranks.is_first:
+                log.warning("trimtab: the checkpoint of step %d is bad: %s", step, fault)
+            self._store.save(facts, content, of_rank.to_plain(), background=self._background)
+        except Exception as error:  # a run is worth more than one of its checkpoints
+            if self._ranks.is_first:
+                report_failure(step, error)
+
+    def add(self, folder: str | Path, step: int) -> None:
+        """Take over a checkpoint that your loop has saved: verdicts, and links to its files.
+
+        The links keep it when your loop deletes it, for as long as trimtab's retention does.
+        """
+        self._store.wait()
+        self._judge_now()
+        try:
+            facts = self._facts(step, self.cursor.position, "")
+            self._store.adopt(facts, Path(folder))
+        except RestoreError as error:
+            if self._ranks.is_first:
+                report_failure(step, error)
+
+    def attach(self, *, attempt: Callable[[], int], judge: Callable[[], None]) -> None:
+        """Connect a guard: the present attempt, and what to call before a save to judge."""
+        self._attempt, self._judge_now = attempt, judge
+
+    def judge(self, history: RunHistory, incidents: Sequence[Incident]) -> None:
+        """Set the verdicts by the run so far; on the first rank."""
+        self._store.wait()
+        self._selection.judge(history, incidents)
+
+    def went_back(self, step: int) -> None:
+        """The run has gone back to a step, by a snapshot; on the first rank."""
+        index = self._store.index
+        given_up = [entry for entry in index.entries if entry.step > step]
+        index.update([mark_given_up(entry, step) for entry in given_up])
+
+    def wait(self) -> None:
+        """Wait for a save in the background: before a rollback, and before the process ends."""
+        self._store.wait()
+
+    def _facts(self, step: int, position: int, fault: str) -> CheckpointFacts:
+        return CheckpointFacts(
+            step=step,
+            data_position=position,
+            attempt=self._attempt(),
+            world=self._ranks.world,
+            num_bytes=0,
+            fault=fault,
+        )
+
+    def _load(self, entry: CheckpointEntry) -> RankState:
+        """Load a verified checkpoint into the live objects; random numbers last."""
+        state = self._require_state()
+        content = content_of(state)
+        self._store.load(entry, content)
+        put_content(state, content)
+        of_rank = read_rank_state(self._store, entry)
+        of_rank.put_buffers(buffers_left_out(state, content))
+        if of_rank.random is not None:
+            set_random_state(of_rank.random)
+        return of_rank
+
+    def _require_state(self) -> TrainingState:
+        if self._state is None:
+            raise ConfigError("these Checkpoints have no model; pass the model and the optimizer")
+        return self._state

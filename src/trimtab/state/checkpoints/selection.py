@@ -1,0 +1,80 @@
+"""Selection: which checkpoint a run returns to, and why that one."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from trimtab.core.errors import RestoreError
+from trimtab.core.incidents import Incident
+from trimtab.core.plugins import describe_error
+from trimtab.journal import RunDirectory
+from trimtab.state.checkpoints.from_journal import judge_from_journal
+from trimtab.state.checkpoints.history import RunHistory
+from trimtab.state.checkpoints.index import INDEX, CheckpointEntry
+from trimtab.state.checkpoints.store import CheckpointStore
+from trimtab.state.checkpoints.verdicts import judge_checkpoints
+
+log = logging.getLogger("trimtab")
+
+
+class Selection:
+    """Judges the checkpoints of a run and finds the newest good one."""
+
+    def __init__(self, store: CheckpointStore, run: RunDirectory) -> None:
+        self._store = store
+        self._run = run
+        self._is_judged = False
+        """Whether the verdicts are those of the present run."""
+
+    def judge(self, history: RunHistory, incidents: Sequence[Incident]) -> None:
+        """Set the verdicts by the run so far; on the first rank."""
+        self._is_judged = True
+        index = self._store.index
+        index.update(judge_checkpoints(index.entries, history, incidents))
+
+    def find(
+        self, step: int | None = None, before: int | None = None
+    ) -> tuple[CheckpointEntry, str] | None:
+        """The checkpoint to load, verified, and why this one; None for a run without any."""
+        self._store.wait()
+        ranks, index = self._store.ranks, self._store.index
+        if not self._is_judged:
+            self._is_judged = True
+            ranks.first(self._judge_journal)
+        entries, candidates = ranks.first(lambda: (index.entries, index.candidates(before)))
+        if not entries:
+            return None
+        if step is not None:
+            candidates = [entry for entry in reversed(entries) if entry.step == step]
+        left_out = {entry.folder: entry.reason for entry in entries if entry not in candidates}
+        for entry in candidates:
+            damage = self._store.verify(entry)
+            if not damage:
+                return entry, _why(entry, entries, left_out)
+            left_out[entry.folder] = damage[0]
+        listed = "; ".join(f"{name}: {why}" for name, why in left_out.items())
+        wanted = "" if step is None else f" of step {step}"
+        raise RestoreError(
+            f"no checkpoint{wanted} can be loaded ({listed}); call resume(step=...) to load one "
+            "that is bad, or move the folder of the run away to begin again"
+        )
+
+    def _judge_journal(self) -> None:
+        """Read the index again and judge it: the last run may have been killed before it did."""
+        index = self._store.index
+        index.read()
+        if index.problem:
+            log.warning("trimtab: %s; the list was made again from the folders", index.problem)
+        try:
+            index.update(judge_from_journal(self._run, index.entries))
+        except Exception as error:  # verified files are worth more than the latest verdicts
+            log.warning("trimtab: the verdicts are those of %s: %s", INDEX, describe_error(error))
+
+
+def _why(
+    chosen: CheckpointEntry, entries: Sequence[CheckpointEntry], left_out: Mapping[str, str]
+) -> str:
+    """Which checkpoint, and why not the newer ones, in one line."""
+    why = f"{chosen.folder} is verified and {chosen.verdict} ({chosen.reason})"
+    newer = entries[entries.index(chosen) + 1 :]
+    skipped = [f"{e.folder} left out: {left_out.get(e.folder, e.reason)}" for e in newer]
+    return "; ".join([why, *reversed(skipped)])

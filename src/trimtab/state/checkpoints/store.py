@@ -1,0 +1,254 @@
+"""CheckpointStore: saves that are complete or invisible, loads that verify first.
+
+save      step-00000400.partial/ -> files, checksums, manifest -> rename -> index -> retention
+adopt     the same with links to files that the training loop wrote
+load      verify all files, then open
+
+Every method is called on all ranks. A save in the background counts only once it is complete.
+"""
+
+import dataclasses
+import io
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trimtab.core.checkpointer import BackgroundCheckpointer, Checkpointer
+from trimtab.core.errors import RestoreError
+from trimtab.state.checkpoints import manifest as manifests
+from trimtab.state.checkpoints.index import CheckpointEntry, CheckpointIndex, Verdict
+from trimtab.state.checkpoints.links import link_files
+from trimtab.state.checkpoints.manifest import CheckpointFacts, Manifest
+from trimtab.state.checkpoints.ranks import Ranks
+
+PARTIAL = ".partial"
+
+log = logging.getLogger("trimtab")
+
+
+class CheckpointStore:
+    """The checkpoints of one run, in its `trimtab/` folder."""
+
+    def __init__(
+        self, home: Path, checkpointer: Checkpointer, ranks: Ranks | None = None, keep: int = 3
+    ) -> None:
+        self._checkpointer = checkpointer
+        self.ranks = ranks or Ranks()
+        self.index = CheckpointIndex(home)
+        self._keep = keep
+        self._background: threading.Thread | None = None
+
+    def save(
+        self,
+        facts: CheckpointFacts,
+        state: dict[str, Any],
+        of_rank: Any = None,
+        *,
+        background: bool = False,
+    ) -> None:
+        """Save a checkpoint; raises RestoreError, on all ranks, if it fails on one.
+
+        `of_rank` is what only this rank needs. In the background a failure is logged.
+        """
+        self.wait()
+        partial = self.ranks.first(lambda: self._make_partial(facts.step))
+        data = _to_bytes(of_rank)
+        if background and isinstance(self._checkpointer, BackgroundCheckpointer):
+            written = _start(self._checkpointer, partial, state)
+            self._background = threading.Thread(
+                target=self._finish, args=(written, partial, facts, data), name="trimtab-checkpoint"
+            )
+            self._background.start()
+            return
+
+        def write() -> None:
+            self._checkpointer.save(partial, state)
+            self._rank_file(partial, self.ranks.rank).write_bytes(data)
+
+        try:
+            self.ranks.all(write)
+            self._commit(partial, facts)
+        except RestoreError:
+            self._abandon(partial)
+            raise
+
+    def adopt(self, facts: CheckpointFacts, source: Path) -> None:
+        """Take over a checkpoint that the training loop has written; its files are not copied."""
+        self.wait()
+        partial = self.ranks.first(lambda: self._make_partial(facts.step))
+        try:
+            problem = self.ranks.first(lambda: link_files(source, partial))
+            if problem:
+                facts = dataclasses.replace(facts, source=str(source.absolute()))
+                if self.ranks.is_first:
+                    log.warning(
+                        "trimtab: %s; if the training loop deletes this checkpoint, it is gone, "
+                        "proven or not",
+                        problem,
+                    )
+            self._commit(partial, facts)
+        except RestoreError:
+            self._abandon(partial)
+            raise
+
+    def wait(self) -> None:
+        """Wait until a save in the background is complete or has failed."""
+        if self._background is not None:
+            self._background.join()
+            self._background = None
+
+    def verify(self, entry: CheckpointEntry) -> list[str]:
+        """What is wrong with a checkpoint's files, on all ranks; a damaged one becomes bad."""
+
+        def verify_share() -> list[str]:
+            folder = self.index.folder / entry.folder
+            try:
+                manifest = manifests.read_manifest(folder)
+            except RestoreError as error:
+                return [str(error)]
+            if manifest.facts != entry.facts:
+                return [f"{folder} has the manifest of a different checkpoint"]
+            names = self.ranks.share(sorted(manifest.files))
+            return manifests.find_damage(folder, manifest, names)
+
+        damage = [sentence for part in self.ranks.all(verify_share) for sentence in part]
+        if damage and self.ranks.is_first:
+            bad = dataclasses.replace(
+                entry, verdict=Verdict.BAD, reason=damage[0], damage=damage[0], in_doubt=False
+            )
+            self.index.update([bad])
+        return damage
+
+    def load(self, entry: CheckpointEntry, state: dict[str, Any]) -> None:
+        """Read a checkpoint into the tensors of `state`; verify it first."""
+        self.ranks.all(lambda: self._checkpointer.load(self.path(entry), state))
+
+    def read_of_rank(self, entry: CheckpointEntry, rank: int) -> Any:
+        """What a rank has saved for itself, once verified; None if there was no such rank."""
+        path = self._rank_file(self.path(entry), rank)
+        if rank >= entry.facts.world or not path.exists():
+            return None
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+    def path(self, entry: CheckpointEntry) -> Path:
+        """The folder with the files of a checkpoint."""
+        source = entry.facts.source
+        return Path(source) if source else self.index.folder / entry.folder
+
+    def _make_partial(self, step: int) -> Path:
+        """A new folder to write to; removes what a save or a deletion that was killed has left."""
+        self.index.folder.mkdir(parents=True, exist_ok=True)
+        known = {entry.folder for entry in self.index.entries}
+        for path in self.index.folder.glob("step-*"):
+            if path.suffix == PARTIAL or (
+                path.name not in known and not (path / manifests.MANIFEST).exists()
+            ):
+                shutil.rmtree(path, ignore_errors=True)
+        partial = self.index.folder / f"step-{step:08d}{PARTIAL}"
+        partial.mkdir()
+        return partial
+
+    def _finish(
+        self, written: "Future[Any]", partial: Path, facts: CheckpointFacts, data: bytes
+    ) -> None:
+        """The part of a save that runs in the background."""
+
+        def complete() -> None:
+            written.result()
+            self._rank_file(partial, self.ranks.rank).write_bytes(data)
+
+        try:
+            self.ranks.all(complete)
+            self._commit(partial, facts)
+        except Exception as error:
+            report_failure(facts.step, error)
+            self._abandon(partial)
+
+    def _commit(self, partial: Path, facts: CheckpointFacts) -> None:
+        """Checksums by all ranks; then the first one makes the checkpoint visible."""
+        where = Path(facts.source) if facts.source else partial
+        names = self.ranks.first(lambda: manifests.list_files(where))
+        parts = self.ranks.all(lambda: manifests.describe_files(where, self.ranks.share(names)))
+        files = {name: entry for part in parts for name, entry in part.items()}
+
+        def publish() -> None:
+            num_bytes = sum(file.size for file in files.values())
+            whole = dataclasses.replace(facts, num_bytes=num_bytes, serial=self.index.next_serial)
+            manifests.write_manifest(partial, Manifest(facts=whole, files=files))
+            _flush(partial)
+            final = self._free_name(facts.step)
+            partial.rename(final)
+            _flush_folder(final.parent)
+            is_bad = bool(whole.fault)
+            entry = CheckpointEntry(folder=final.name, facts=whole)
+            if is_bad:
+                entry = dataclasses.replace(entry, verdict=Verdict.BAD, reason=whole.fault)
+            self.index.add(entry)
+            for spare in self.index.spare(self._keep):
+                self.index.remove(spare)
+
+        self.ranks.first(publish)
+
+    def _abandon(self, partial: Path) -> None:
+        if self.ranks.is_first:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def _free_name(self, step: int) -> Path:
+        """A folder of its own: a step of an attempt that was given up may have been saved too."""
+        name = f"step-{step:08d}"
+        number = 1
+        while (self.index.folder / name).exists():
+            number += 1
+            name = f"step-{step:08d}-{number}"
+        return self.index.folder / name
+
+    def _rank_file(self, folder: Path, rank: int) -> Path:
+        return folder / f"trimtab-rank-{rank:05d}.pt"
+
+
+def report_failure(step: int, error: Exception) -> None:
+    """Log a save that failed: the run goes on, and older checkpoints stay."""
+    log.error("trimtab: the checkpoint of step %d could not be saved: %s", step, error)
+
+
+def _start(checkpointer: BackgroundCheckpointer, folder: Path, state: Any) -> "Future[Any]":
+    """Start a save; one that fails at once is a future that has failed."""
+    try:
+        return checkpointer.save_in_background(folder, state)
+    except Exception as error:
+        failed: Future[Any] = Future()
+        failed.set_exception(error)
+        return failed
+
+
+def _to_bytes(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def _flush(folder: Path) -> None:
+    """Make sure that the files are on disk before the folder gets its name."""
+    for path in _files(folder):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    _flush_folder(folder)
+
+
+def _flush_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _files(folder: Path) -> Iterable[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,217 @@
+"""Copies of nested containers of tensors: to host memory, and back into the same tensors.
+
+A copy keeps the structure (dicts, lists, tuples) and replaces each tensor by a `HostTensor`. Taking
+a copy again reuses its buffers. Putting it back writes into the existing tensors and containers:
+DDP buckets, compiled graphs, fused optimizer state and user code keep references to them.
+"""
+
+import copy
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from trimtab.state.shards import detached
+
+_PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTensor:
+    """One tensor in host memory, or the place of one that a different rank keeps."""
+
+    like: torch.Tensor
+    """Shape, strides and dtype, on the meta device."""
+    data: torch.Tensor | None
+    """The values; None if a different rank keeps them."""
+    owner: int | None
+    """The rank of the replica group that keeps the values; None if every rank keeps its own."""
+    device: torch.device
+    """Where the tensor was, to make it again if it has been lost."""
+    template: DTensor | None
+    """For a shard: a tensor with the same mesh and placements, without its values."""
+
+    def matches(self, tensor: torch.Tensor) -> bool:
+        """Whether the values fit into a (local) tensor."""
+        return tensor.shape == self.like.shape and tensor.dtype == self.like.dtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaGroup:
+    """Ranks that hold the same values, so that each needs to keep only its share of a copy."""
+
+    group: dist.ProcessGroup
+    rank: int
+    size: int
+
+    @classmethod
+    def of(cls, group: dist.ProcessGroup) -> "ReplicaGroup":
+        """The group as this rank sees it."""
+        return cls(group=group, rank=dist.get_rank(group), size=dist.get_world_size(group))
+
+
+class CopyToHost:
+    """Copies one state to the host; reuses the buffers of an earlier copy of the same structure."""
+
+    def __init__(self, replicas: ReplicaGroup | None = None) -> None:
+        self._replicas = replicas
+        self._bytes = [0] * (replicas.size if replicas else 1)
+        """Bytes that each rank keeps of what is shared."""
+        self._targets: list[torch.Tensor] = []
+        self._sources: list[torch.Tensor] = []
+
+    def copy(self, value: Any, reuse: Any = None, *, shared: bool = False) -> Any:
+        """The structure of `value` with host tensors; their values arrive with `finish`.
+
+        `shared` values are equal on all ranks of the replica group: each rank keeps a part of them.
+        """
+        if isinstance(value, torch.Tensor):
+            return self._copy_tensor(value, reuse, shared=shared)
+        if isinstance(value, Mapping):
+            kept = reuse if isinstance(reuse, Mapping) else {}
+            return {k: self.copy(v, kept.get(k), shared=shared) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            fits = isinstance(reuse, list | tuple) and len(reuse) == len(value)
+            old = reuse if fits else [None] * len(value)
+            parts = [self.copy(v, o, shared=shared) for v, o in zip(value, old, strict=True)]
+            return parts if isinstance(value, list) else _tuple_like(value, parts)
+        return value if isinstance(value, _PLAIN) else copy.deepcopy(value)
+
+    def finish(self) -> int:
+        """Copy the values; return the number of bytes that this rank keeps."""
+        copy_all(self._targets, self._sources)
+        return sum(target.nbytes for target in self._targets)
+
+    def _copy_tensor(self, tensor: torch.Tensor, reuse: Any, *, shared: bool) -> HostTensor:
+        local = detached(tensor)
+        owner = self._next_owner(local.nbytes) if shared and self._replicas else None
+        mine = owner is None or (self._replicas is not None and owner == self._replicas.rank)
+        fits = isinstance(reuse, HostTensor) and reuse.matches(local) and reuse.owner == owner
+        if fits:
+            host: HostTensor = reuse
+        else:
+            host = HostTensor(
+                like=torch.empty_like(local, device="meta", requires_grad=False),
+                data=torch.empty_like(local, device="cpu", requires_grad=False) if mine else None,
+                owner=owner,
+                device=local.device,
+                template=_template(tensor),
+            )
+        if host.data is not None:
+            self._targets.append(host.data)
+            self._sources.append(local)
+        return host
+
+    def _next_owner(self, num_bytes: int) -> int:
+        """The rank that keeps least so far; every rank comes to the same result."""
+        owner = self._bytes.index(min(self._bytes))
+        self._bytes[owner] += num_bytes
+        return owner
+
+
+class CopyToLive:
+    """Puts a copy back into the tensors and containers that it was taken from."""
+
+    def __init__(self, replicas: ReplicaGroup | None = None) -> None:
+        self._replicas = replicas
+        self._targets: list[torch.Tensor] = []
+        self._sources: list[torch.Tensor] = []
+        self._broadcasts: list[tuple[torch.Tensor, int]] = []
+
+    def put(self, saved: Any, live: Any) -> Any:
+        """What belongs in the place of `live`: the same object wherever it can be kept.
+
+        Entries that did not exist when the copy was taken are removed; lost ones are made again.
+        """
+        if isinstance(saved, HostTensor):
+            return self._put_tensor(saved, live)
+        if isinstance(saved, Mapping):
+            target: MutableMapping[Any, Any] = live if isinstance(live, MutableMapping) else {}
+            for key in [key for key in target if key not in saved]:
+                del target[key]
+            for key, value in saved.items():
+                target[key] = self.put(value, target.get(key))
+            return target
+        if isinstance(saved, list | tuple):
+            fits = isinstance(live, list | tuple) and len(live) == len(saved)
+            old = live if fits else [None] * len(saved)
+            parts = [self.put(value, part) for value, part in zip(saved, old, strict=True)]
+            if isinstance(saved, tuple):
+                return _tuple_like(saved, parts)
+            if isinstance(live, list):
+                live[:] = parts
+                return live
+            return parts
+        return saved if isinstance(saved, _PLAIN) else copy.deepcopy(saved)
+
+    def finish(self) -> None:
+        """Copy the values, and exchange what the ranks of the replica group keep for each other."""
+        copy_all(self._targets, self._sources)
+        if self._replicas is None:
+            return
+        for tensor, owner in self._broadcasts:
+            dense = tensor.contiguous()
+            source = dist.get_global_rank(self._replicas.group, owner)
+            dist.broadcast(dense, src=source, group=self._replicas.group)
+            if dense is not tensor:
+                tensor.copy_(dense)
+
+    def _put_tensor(self, saved: HostTensor, live: Any) -> torch.Tensor:
+        fits = isinstance(live, torch.Tensor) and saved.matches(detached(live))
+        tensor: torch.Tensor = live if fits else _make_again(saved)
+        local = detached(tensor)
+        if saved.data is not None:
+            self._targets.append(local)
+            self._sources.append(saved.data)
+        if saved.owner is not None:
+            self._broadcasts.append((local, saved.owner))
+        return tensor
+
+
+@torch.no_grad()
+def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    """Copy many tensors at once, grouped so that each group takes one kernel."""
+    groups: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    for target, source in zip(targets, sources, strict=True):
+        key = (target.dtype, target.device, source.device)
+        into, out_of = groups.setdefault(key, ([], []))
+        into.append(target)
+        out_of.append(source)
+    for into, out_of in groups.values():
+        torch._foreach_copy_(into, out_of)
+
+
+def _template(tensor: torch.Tensor) -> DTensor | None:
+    if not isinstance(tensor, DTensor):
+        return None
+    empty = torch.empty_like(tensor.to_local(), device="meta", requires_grad=False)
+    return DTensor.from_local(
+        empty,
+        tensor.device_mesh,
+        tensor.placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
+
+
+def _make_again(saved: HostTensor) -> torch.Tensor:
+    """A tensor for values whose own tensor has been lost."""
+    local = torch.empty_like(saved.like, device=saved.device)
+    if saved.template is None:
+        return local
+    return DTensor.from_local(
+        local,
+        saved.template.device_mesh,
+        saved.template.placements,
+        run_check=False,
+        shape=saved.template.shape,
+        stride=saved.template.stride(),
+    )
+
+
+def _tuple_like(like: Any, parts: list[Any]) -> Any:
+    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)

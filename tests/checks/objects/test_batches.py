@@ -1,0 +1,66 @@
+"""Batches of any nesting, and the checks that only look at batches."""
+
+from typing import NamedTuple
+
+import torch
+from benchmarks.preflight.architectures import text
+from benchmarks.preflight.faults import healthy
+
+from trimtab.checks.catalogue import RULES
+from trimtab.checks.objects.catalogue import CHECKS
+from trimtab.checks.objects.measure.batches import (
+    batch_fingerprint,
+    cut,
+    map_tensors,
+    num_rows,
+    row_fingerprints,
+)
+from trimtab.checks.objects.run import preflight
+
+
+class Pair(NamedTuple):
+    one: torch.Tensor
+    other: torch.Tensor
+
+
+def only(name: str) -> set[str]:
+    return {*CHECKS, *RULES} - {name}
+
+
+def test_tensors_are_changed_in_any_nesting_and_the_batch_is_kept() -> None:
+    batch = {"a": Pair(torch.ones(2), torch.zeros(2)), "b": [torch.ones(2), "text"], "c": 3}
+    doubled = map_tensors(batch, lambda tensor: 2 * tensor)
+    assert doubled["a"].one.tolist() == [2, 2]
+    assert doubled["b"][1] == "text"
+    assert doubled["c"] == 3
+    assert batch["b"][0].tolist() == [1, 1]  # type: ignore[index]
+
+
+def test_text_is_cut_in_rows_and_length_and_images_in_rows_only() -> None:
+    words = {"ids": torch.zeros(8, 100, dtype=torch.long)}
+    assert cut(words, 4, 200)["ids"].shape == (4, 50)
+    image = (torch.zeros(8, 3, 4, 4), torch.zeros(8, dtype=torch.long))
+    assert [tuple(part.shape) for part in cut(image, 2, 16)] == [(2, 3, 4, 4), (2,)]
+    assert num_rows((torch.zeros(2), torch.zeros(3))) == 0
+
+
+def test_fingerprints_are_equal_for_equal_batches_and_rows() -> None:
+    one, other = text()[:2]
+    assert batch_fingerprint(one) == batch_fingerprint(text()[0]) != batch_fingerprint(other)
+    rows = list(row_fingerprints({"ids": torch.tensor([[1, 2], [3, 4], [1, 2]])}))
+    assert rows[0] == rows[2] != rows[1]
+
+
+def test_a_batch_with_ignored_targets_only_is_found() -> None:
+    setup = healthy()
+    for batch in setup["loader"]:
+        batch["labels"][:, 2:] = -100
+        batch["labels"][1:] = -100
+    report = preflight(**setup, off=only("PF053"))
+    assert report.ids == ("PF053",)
+
+
+def test_batches_of_different_sizes_are_found() -> None:
+    setup = healthy()
+    setup["loader"][2] = {name: part[:3] for name, part in setup["loader"][2].items()}
+    assert preflight(**setup, off=only("PF075")).ids == ("PF075",)

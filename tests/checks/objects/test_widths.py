@@ -1,0 +1,91 @@
+"""The coordinate check and the range test on the lab's GPT, with muP and without."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from benchmarks.preflight.widths import make_at_width
+
+from trimtab.checks.objects.lr_range import LrRange, lr_range_test
+from trimtab.checks.objects.mup import CoordinateCheck, coordinate_check, parse_widths
+from trimtab.core.errors import ConfigError
+from trimtab.report.line_chart import Line, Panel, draw_panels
+
+
+@pytest.fixture(scope="module")
+def checks() -> dict[bool, CoordinateCheck]:
+    return {
+        is_mup: coordinate_check(make_at_width(is_mup=is_mup), [64, 128, 192, 256])
+        for is_mup in (True, False)
+    }
+
+
+def test_a_correct_parametrisation_is_stable_and_a_wrong_one_is_not(
+    checks: dict[bool, CoordinateCheck],
+) -> None:
+    assert checks[True].is_stable
+    assert "can be used at the others" in checks[True].advice
+    assert not checks[False].is_stable
+    assert checks[False].worst.slope > 0.5
+    assert "divide the rate of hidden matrices" in checks[False].advice
+
+
+def test_the_picture_marks_the_layers_that_depend_on_the_width(
+    checks: dict[bool, CoordinateCheck],
+) -> None:
+    assert 'stroke="var(--alarm)"' in checks[False].to_svg()
+    assert 'stroke="var(--alarm)"' not in checks[True].to_svg()
+    assert checks[True].to_dict()["widths"] == [64, 128, 192, 256]
+
+
+def test_a_factory_of_models_needs_an_optimizer_and_a_loader() -> None:
+    setup = make_at_width(is_mup=True)
+    with pytest.raises(ConfigError, match="pass optimizer= and loader="):
+        coordinate_check(lambda width: setup(width)["model"], [64, 128])
+    given = setup(64)
+    check = coordinate_check(
+        lambda width: setup(width)["model"],
+        [64, 128],
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1e-3),
+        loader=given["loader"],
+        loss=given["loss"],
+        steps=1,
+    )
+    assert [layer.name for layer in check.layers][-1] == "logits"
+
+
+def test_widths_are_whole_numbers_and_more_than_one() -> None:
+    assert parse_widths("64,128") == [64, 128]
+    with pytest.raises(ConfigError, match="whole numbers"):
+        parse_widths("64,wide")
+    with pytest.raises(ConfigError, match="two or more"):
+        coordinate_check(make_at_width(is_mup=True), [64])
+
+
+def test_the_range_test_stops_at_an_alarm_and_advises_a_lower_rate() -> None:
+    setup = make_at_width(is_mup=False)(64)
+    before = [p.detach().clone() for p in setup["model"].parameters()]
+    found = lr_range_test(**setup, lowest=1e-4, num_steps=60)
+    assert found.highest is not None
+    assert "no alarm" not in found.stop
+    assert found.advised is not None
+    assert 1e-4 < found.advised < 0.1
+    assert all(map(torch.equal, before, setup["model"].parameters()))
+
+
+def test_a_loss_that_is_not_finite_never_counts_as_low() -> None:
+    found = LrRange(
+        rates=(1e-3, 1e-2, 1e-1), losses=(2.0, 1.0, math.nan), stop="non-finite loss", highest=1e-1
+    )
+    assert found.turning == 1e-2
+    assert found.to_dict()["losses"][-1] is None
+
+
+def test_labels_of_a_chart_are_escaped_and_do_not_overlap() -> None:
+    lines = [Line(label=f"<b>{i}", x=[1, 2], y=[1.0, 1.0]) for i in range(4)]
+    svg = draw_panels("title", "width", [Panel(title="panel", lines=lines)])
+    assert "<b>" not in svg
+    heights = [float(part.split('"')[0]) for part in svg.split(' y="')[1:]]
+    labels = heights[-4:]
+    assert all(later - now >= 14.9 for now, later in pairwise(labels))

@@ -1,0 +1,74 @@
+"""Published runs must pass without an error, and each warning on them is defended in the docs."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tests.checks.published import PUBLISHED
+
+from trimtab.checks import check_config
+from trimtab.checks.rule import Level
+
+ROOT = Path(__file__).parents[2]
+MANIFEST = ROOT.parent / "shared" / "data" / "runs" / "manifest.json"
+
+
+def warnings_of(run: str) -> set[str]:
+    found = check_config(PUBLISHED[run][1])
+    return {o.rule.id for o in found.objections if o.rule.level is Level.WARNING}
+
+
+def defended() -> dict[str, set[str]]:
+    """The rows of the docs' table: run, rule, why."""
+    text = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
+    section = text.split("## Warnings on published runs")[1].split("\n## ")[0]
+    rows: dict[str, set[str]] = {}
+    for run, rule in re.findall(
+        r"^\| ([^|]+?) \| (TT\d{3}) \| [^|]{20,} \|$", section, re.MULTILINE
+    ):
+        rows.setdefault(run, set()).add(rule)
+    return rows
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(PUBLISHED) >= 15
+    assert all(source and settings for source, settings in PUBLISHED.values())
+
+
+@pytest.mark.parametrize("run", PUBLISHED)
+def test_a_published_run_raises_no_error(run: str) -> None:
+    found = check_config(PUBLISHED[run][1])
+    assert not [o.what for o in found.objections if o.rule.level is Level.ERROR]
+
+
+def test_every_warning_is_defended_and_every_defence_is_needed() -> None:
+    raised = {run: warnings_of(run) for run in PUBLISHED}
+    assert {run: rules for run, rules in raised.items() if rules} == defended()
+
+
+@pytest.mark.skipif(not MANIFEST.exists(), reason="the public runs are not here")
+@pytest.mark.parametrize(
+    ("run", "entry"),
+    [
+        ("MLPerf 5.1 Llama 3.1 8B, Cisco", "mlperf51_cisco_llama31_8b_n16_r1"),
+        ("MLPerf 5.1 Llama 3.1 8B, NVIDIA", "mlperf51_nvidia_llama31_8b_ngpu8_r0"),
+        ("MLPerf 5.1 Flux.1, Oracle", "mlperf51_oracle_flux1_n2_r9"),
+    ],
+)
+def test_the_mlperf_settings_are_those_of_the_logs(run: str, entry: str) -> None:
+    logged = json.loads(MANIFEST.read_text())[entry]["hparams"]
+    ours = PUBLISHED[run][1]
+    names = {
+        "lr": "opt_base_learning_rate",
+        "beta2": "opt_adamw_beta_2",
+        "epsilon": "opt_adamw_epsilon",
+        "weight_decay": "opt_adamw_weight_decay",
+        "clip_norm": "opt_gradient_clip_norm",
+        "final_lr": "opt_end_learning_rate",
+        "warmup_steps": "opt_learning_rate_warmup_steps",
+        "batch_size": "global_batch_size",
+        "seq_len": "max_sequence_length",
+    }
+    for field, name in names.items():
+        assert ours.get(field) == logged.get(name), field

@@ -1,0 +1,106 @@
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.checks.plans import HEALTHY, PLANTED
+
+from trimtab.checks import check_config
+from trimtab.checks.catalogue import RULES
+from trimtab.checks.formats.training_table import FIELDS
+from trimtab.checks.rule import Level
+
+ROOT = Path(__file__).parents[2]
+
+
+def spoilt(changes: dict[str, Any]) -> dict[str, Any]:
+    return {**HEALTHY, **changes}
+
+
+def test_the_healthy_plan_is_healthy_and_every_rule_that_concerns_it_looks() -> None:
+    found = check_config(HEALTHY)
+    assert not found.objections
+    assert not found.unchecked
+
+
+def test_every_rule_has_a_planted_fault() -> None:
+    assert {rule_id for rule_id, _ in PLANTED} == set(RULES)
+    assert len(PLANTED) >= 40
+
+
+@pytest.mark.parametrize(("rule_id", "changes"), PLANTED)
+def test_a_planted_fault_is_found_by_its_rule_and_by_no_other_of_weight(
+    rule_id: str, changes: dict[str, Any]
+) -> None:
+    found = check_config(spoilt(changes))
+    assert rule_id in {objection.rule.id for objection in found.objections}
+    grave = {o.rule.id for o in found.objections if o.rule.level >= Level.WARNING}
+    assert grave <= {rule_id}
+
+
+@pytest.mark.parametrize(("rule_id", "changes"), PLANTED)
+def test_the_fix_mends_it(rule_id: str, changes: dict[str, Any]) -> None:
+    found = check_config(spoilt(changes))
+    objection = next(o for o in found.objections if o.rule.id == rule_id)
+    fault = objection.rule.run(found.reading.plan)
+    assert fault is not None
+    assert fault.fix or fault.how, "a rule without a fix is a complaint"
+    mended = {**spoilt(changes), **{change.field: change.value for change in fault.fix}}
+    if fault.how:  # what to do with a table of points is told in words
+        del mended["lr_points"]
+    left = [o for o in check_config(mended).objections if o.rule.level >= Level.WARNING]
+    assert not left
+    assert rule_id not in {o.rule.id for o in check_config(mended).objections}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_a_rule_says_what_why_and_by_whom(rule: Any) -> None:
+    assert re.fullmatch(r"TT\d{3}", rule.id)
+    assert not rule.title.endswith(".")
+    assert rule.mechanism.endswith(".")
+    assert ". " not in rule.mechanism, "one sentence"
+    assert rule.source
+    known = FIELDS | {"adam", "batch_tokens", "model_size", "large", "mixture", "curve"}
+    assert set(rule.needs + rule.uses) <= known
+
+
+def test_a_rule_that_knows_too_little_says_what_it_needs() -> None:
+    found = check_config({"lr": 3e-4, "optimizer": "adamw"})
+    needs = {skipped.rule.id: skipped.needs for skipped in found.unchecked}
+    assert needs["TT001"] == ("beta2", "batch_size", "seq_len")
+    assert "TT048" in needs  # nobody said that it is not fp8
+    assert "TT031" not in needs  # a run that is not resumed has no resume to be wrong
+
+
+def test_a_rule_that_does_not_concern_the_plan_is_not_listed() -> None:
+    found = check_config({"compute": "bf16", "optimizer": "sgd", "parameters": 1e8})
+    listed = {skipped.rule.id for skipped in found.unchecked}
+    assert not listed & {"TT001", "TT040", "TT048", "TT064"}
+
+
+@pytest.mark.parametrize(("rule_id", "changes"), PLANTED)
+def test_a_rule_that_is_off_is_silent(rule_id: str, changes: dict[str, Any]) -> None:
+    found = check_config(spoilt(changes), off=[rule_id.lower()])
+    assert rule_id not in {objection.rule.id for objection in found.objections}
+    assert found.off == (rule_id,)
+
+
+def test_the_worst_comes_first() -> None:
+    found = check_config(spoilt({"epsilon": 1e-2, "clip_norm": 0.0, "weight_decay": 0.0}))
+    levels = [objection.rule.level for objection in found.objections]
+    assert levels == [Level.ERROR, Level.WARNING, Level.ADVICE]
+
+
+def test_what_the_config_does_not_say_can_be_reported() -> None:
+    bare = {"lr": 3e-3, "optimizer": "adamw"}
+    assert "TT012" not in {o.rule.id for o in check_config(bare).objections}
+    told = check_config(bare, known={"parameters": 7e9})
+    assert "TT012" in {o.rule.id for o in told.objections}
+
+
+def test_a_rollback_is_reckoned_in_steps_hours_and_money() -> None:
+    cost = check_config(spoilt({"detection_steps": 90})).rollback
+    assert cost is not None
+    assert (cost.steps, cost.seconds) == (1000 + 90 + 10, 2200.0)
+    assert cost.dollars == pytest.approx(2200 / 3600 * 1000)
+    assert str(cost) == "1,100 steps = 37 min = $611"

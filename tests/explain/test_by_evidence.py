@@ -1,0 +1,234 @@
+"""Trimtab's rules name the cause that the evidence speaks for, and show why."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from tests.synthetic import Array, add_spike, block_of, diagnosis_of, falling_loss, troubled_run
+
+from trimtab.core.block import Block, Event
+from trimtab.core.causes import Cause, Standing
+from trimtab.core.detector import Detector, Row
+from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.incidents import IncidentClass
+from trimtab.core.records.probe_events import DECISION
+from trimtab.core.signals import Quality
+from trimtab.explain.context import RunFacts
+from trimtab.explain.diagnosis import Diagnosis
+from trimtab.judge import Judge
+
+LENGTH, AT = 600, 300
+
+
+def noisy(level: float, share: float, seed: int = 0) -> Array:
+    return level * (1 + share * np.random.default_rng(seed).normal(size=LENGTH))
+
+
+def first(run: Block, facts: RunFacts | None = None) -> Diagnosis:
+    judge = Judge()
+    judge.update(run)
+    judge.finish()
+    return judge.explain(judge.incidents[0], run, facts).diagnosis
+
+
+def spiked(**signals: Array) -> Block:
+    loss = falling_loss(LENGTH)
+    loss[AT] += 3.0
+    norm = noisy(0.5, 0.05)
+    norm[AT] = 1.0
+    return block_of({"loss": loss, "grad_norm": norm, **signals})
+
+
+def test_a_spike_of_rare_tokens_is_told_from_a_hard_batch_by_the_tokens() -> None:
+    usual = {"token_rarity": noisy(5.3, 0.01, 1), "unique_token_share": noisy(0.5, 0.02, 2)}
+    assert first(spiked(**usual)).cause is Cause.HARD_BATCH
+    usual["token_rarity"][AT] = 11.0
+    assert first(spiked(**usual)).cause is Cause.RARE_TOKENS
+
+
+def test_a_run_of_one_rank_has_no_cause_between_ranks() -> None:
+    weights = noisy(40.0, 1e-4, 3)
+    weights[AT:] *= 1.5
+    run = spiked(**{"param_norm/mlp": weights, "param_norm/attention": weights * 2})
+    between = {Cause.REPLICAS_OUT_OF_SYNC, Cause.SLOW_RANK}
+    for world, expected in ((1, set()), (8, between)):
+        diagnosis = first(run, RunFacts.from_manifest({"world": world}))
+        assert diagnosis.ranking is not None
+        named = {candidate.cause for candidate in diagnosis.ranking.candidates}
+        assert named & between <= expected
+        assert (Cause.REPLICAS_OUT_OF_SYNC in named) == (world > 1)
+
+
+def test_without_the_tokens_both_are_named_with_the_signal_that_would_decide() -> None:
+    diagnosis = first(spiked())
+    assert diagnosis.ranking is not None
+    alike = {candidate.cause for candidate in diagnosis.ranking.alike}
+    assert Cause.HARD_BATCH in alike
+    assert "would decide" in diagnosis.root_cause or len(alike) == 1
+
+
+@pytest.mark.parametrize(
+    ("symptom", "cause"),
+    [
+        (Symptom.LR_JUMP, Cause.LR_DISCONTINUITY),
+        (Symptom.LR_RISING, Cause.WRONG_SCHEDULE),
+        (Symptom.FROZEN, Cause.PARAMETERS_NOT_UPDATING),
+        (Symptom.STALL, Cause.LOADER_STALL),
+        (Symptom.SLOW, Cause.SLOW_RANK),
+        (Symptom.WENT_BACK, Cause.WRONG_RESUME),
+        (Symptom.OVERFLOWS, Cause.FP16_OVERFLOW),
+    ],
+)
+def test_a_finding_of_a_detector_is_evidence_where_nothing_else_is_recorded(
+    symptom: Symptom, cause: Cause
+) -> None:
+    assert diagnosis_of(symptom).cause is cause
+
+
+@pytest.mark.parametrize("symptom", [Symptom.STALL, Symptom.SLOW])
+def test_slow_steps_alone_name_no_cause_in_the_data(symptom: Symptom) -> None:
+    steps = noisy(0.5, 0.05)
+    steps[AT:] *= 3
+    share = noisy(0.5, 0.02, 2)
+    share[AT + 8 :] *= 0.8
+    rarity = noisy(5.3, 0.01, 1)
+    rarity[AT + 8 :] += 0.5
+    signals = {"loss": falling_loss(LENGTH), "step_seconds": steps}
+    run = block_of({**signals, "unique_token_share": share, "token_rarity": rarity})
+    alarm = Finding(
+        detector="throughput",
+        symptom=symptom,
+        severity=Severity.ALARM,
+        signal="step_seconds",
+        step=int(run.step[AT]),
+        tick=int(run.tick[AT]),
+        value=1.5,
+    )
+    judge = Judge(detectors=[Says(alarm)])
+    judge.update(run[: AT + 8])
+    (incident,) = judge.incidents
+    diagnosis = judge.explain(incident, run, RunFacts(ranks=1)).diagnosis
+    assert set(incident.symptoms) == {symptom}
+    named = {item.cause for item in diagnosis.hypotheses if item.cause is not None}
+    assert named <= {Cause.LOADER_STALL, Cause.SLOW_RANK}
+
+
+class Says(Detector):
+    """One finding, at its record."""
+
+    name = "says"
+
+    def __init__(self, finding: Finding) -> None:
+        self._finding = finding
+
+    def update(self, row: Row) -> list[Finding]:
+        return [self._finding] if row.tick == self._finding.tick else []
+
+
+def test_what_happened_is_said_where_no_cause_is_known() -> None:
+    assert "no longer recorded" in diagnosis_of(Symptom.MISSING_LOSS).root_cause
+    left = diagnosis_of(Symptom.REFERENCE_GAP)
+    assert left.cause is None
+    assert "left its reference" in left.root_cause
+
+
+def test_a_run_that_learns_nothing_is_on_a_plateau() -> None:
+    assert diagnosis_of(Symptom.NO_LEARNING).incident_class is IncidentClass.PLATEAU
+
+
+def test_the_hypotheses_are_the_ranking_with_weights() -> None:
+    diagnosis = first(spiked(lr=np.where(np.arange(LENGTH) < AT - 1, 1e-3, 2e-2)))
+    assert diagnosis.cause is Cause.LR_DISCONTINUITY
+    named = diagnosis.hypotheses[0]
+    assert named.cause is diagnosis.cause
+    assert named.standing is Standing.SUPPORTED
+    shares = [item.probability for item in diagnosis.hypotheses if item.cause]
+    assert shares == sorted(shares, key=lambda share: -(share or 0))
+    weights = [item.weight or 0 for item in named.evidence]
+    assert weights == sorted(weights, key=lambda weight: -abs(weight))
+    assert any(item.signal == "lr" and item.favors for item in named.evidence)
+
+
+def test_a_nan_that_stays_is_first_of_all_a_destructive_update() -> None:
+    run = troubled_run()
+    judge = Judge()
+    judge.update(run)
+    judge.finish()
+    diagnosis = judge.explain(judge.incidents[-1], run).diagnosis
+    assert "a destructive update wrote NaN" in diagnosis.hypotheses[0].statement
+    assert diagnosis.cause in (Cause.LOGIC_NAN, Cause.FP16_OVERFLOW)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cause"), [("fp32", Cause.LOGIC_NAN), ("fp16", Cause.FP16_OVERFLOW)]
+)
+def test_the_dtype_tells_an_overflow_from_a_logic_nan(dtype: str, cause: Cause) -> None:
+    loss, norm = falling_loss(LENGTH), noisy(0.5, 0.05)
+    loss[AT:] = np.nan
+    norm[AT:] = np.nan
+    signals = {"loss": loss, "grad_norm": norm}
+    if dtype == "fp16":
+        signals["loss_scale"] = np.where(np.arange(LENGTH) < AT, 65536.0, 1.0)
+    assert first(block_of(signals), RunFacts(dtype=dtype)).cause is cause
+
+
+def test_the_quality_of_values_that_are_not_raw_is_shown() -> None:
+    rate = np.where(np.arange(LENGTH) < AT - 1, 1e-3, 2e-2)
+    raw = block_of({"loss": add_spike(falling_loss(LENGTH), AT, height=5.0), "lr": rate})
+    smoothed = dataclasses.replace(raw, qualities={"lr": Quality.SMOOTHED})
+    for run, is_raw in ((raw, True), (smoothed, False)):
+        diagnosis = first(run)
+        assert diagnosis.ranking is not None
+        text = diagnosis.ranking.results["lr_jumped"].observation
+        assert ("recorded as smoothed" in text) is not is_raw
+
+
+@pytest.mark.parametrize(
+    ("setting", "cause"),
+    [
+        ("eps", Cause.EPSILON_REGIME),
+        ("betas", Cause.STALE_SECOND_MOMENT),
+        ("weight_decay", Cause.WEIGHT_DECAY),
+        ("requires_grad", Cause.PARAMETERS_NOT_UPDATING),
+        ("lr", Cause.LR_DISCONTINUITY),
+    ],
+)
+def test_a_setting_that_differed_from_the_snapshot_names_the_cause(
+    setting: str, cause: Cause
+) -> None:
+    run = spiked()
+    assert first(run).cause is not cause
+    facts = {"incident": 1, "act": "restore", "hold": [setting]}
+    decision = Event(
+        kind=DECISION, tick=int(run.tick[AT + 4]), step=int(run.step[AT + 4]), facts=facts
+    )
+    found = first(dataclasses.replace(run, events=(decision,)))
+    assert found.cause is cause
+    nothing = dataclasses.replace(decision, facts={**facts, "hold": []})
+    assert first(dataclasses.replace(run, events=(nothing,))).cause is first(run).cause
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_loss_that_comes_back_is_no_factor_in_the_code(comes_back: bool) -> None:
+    loss = falling_loss(2 * LENGTH)
+    loss[AT : AT + 60 if comes_back else None] *= 2.0
+    norm = np.concatenate((noisy(0.5, 0.05), noisy(0.5, 0.05, 1)))
+    norm[AT : AT + 60 if comes_back else None] *= 2.0
+    diagnosis = first(block_of({"loss": loss, "grad_norm": norm}))
+    named = {hypothesis.cause for hypothesis in diagnosis.hypotheses}
+    assert (Cause.LOSS_REDUCTION_BUG in named) is not comes_back
+
+
+def test_a_factor_is_found_where_odd_gradients_before_it_date_the_onset() -> None:
+    loss, norm = falling_loss(LENGTH), noisy(0.5, 0.05)
+    loss[AT:] *= 5.0
+    norm[AT:] *= 5.0
+    norm[[AT - 10, AT - 7]] = 2.0
+    judge = Judge()
+    run = block_of({"loss": loss, "grad_norm": norm})
+    judge.update(run)
+    judge.finish()
+    incident = judge.incidents[0]
+    assert incident.onset.tick < AT - 1
+    diagnosis = judge.explain(incident, run).diagnosis
+    assert diagnosis.cause is Cause.LOSS_REDUCTION_BUG

@@ -1,0 +1,152 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trimtab.core.block import Block, Column
+from trimtab.core.errors import LogError
+from trimtab.explain.measures.comparison import Comparison, compare_losses
+
+
+def block(losses: list[float], steps: list[int] | None = None) -> Block:
+    step = np.arange(len(losses)) if steps is None else np.array(steps)
+    return Block.from_columns({"loss": Column.complete(np.array(losses))}, step=step)
+
+
+def compare(ours: list[float], theirs: list[float], within: float = 0.05) -> Comparison:
+    return compare_losses(block(ours), block(theirs), within, None)
+
+
+CURVE = [4.0 - step / 500 for step in range(600)]
+
+
+def test_a_run_is_within_itself() -> None:
+    found = compare(CURVE, CURVE, within=0.0)
+    assert found.is_within
+    assert (found.mean, found.worst, found.num_beyond, found.parted_at) == (0.0, 0.0, 0, None)
+    assert (found.first_step, found.last_step, found.num_common) == (0, 599, 600)
+
+
+def test_the_window_is_a_tenth_of_the_records_up_to_fifty() -> None:
+    for number, window in ((1, 1), (19, 1), (20, 2), (500, 50), (600, 50)):
+        assert compare(CURVE[:number], CURVE[:number]).window == window
+
+
+def test_a_constant_difference_is_measured_exactly() -> None:
+    found = compare([loss + 0.25 for loss in CURVE], CURVE)
+    assert found.mean == pytest.approx(0.25)
+    assert found.worst == pytest.approx(0.25)
+    assert found.difference_at_end == pytest.approx(0.25)
+    assert found.parted_at == 49
+    assert not found.is_within
+
+
+def test_where_two_runs_separate() -> None:
+    apart = [loss - (1.0 if step >= 400 else 0.0) for step, loss in enumerate(CURVE)]
+    found = compare(apart, CURVE)
+    # Of a step of 1.0, three records in fifty are beyond 0.05.
+    assert found.parted_at == 402
+    assert found.difference_at_end == pytest.approx(-1.0)
+    assert not found.is_within
+
+
+def test_runs_that_separate_at_the_very_end_are_seen_although_the_mean_is_small() -> None:
+    apart = [loss + (3.0 if step >= 597 else 0.0) for step, loss in enumerate(CURVE)]
+    found = compare(apart, CURVE)
+    assert found.mean is not None
+    assert found.mean < 0.01
+    assert found.parted_at == 597
+    assert not found.is_within
+
+
+def test_an_excursion_that_comes_back_is_reported_and_averages_out() -> None:
+    spiked = [loss + (0.5 if 300 <= step < 305 else 0.0) for step, loss in enumerate(CURVE)]
+    found = compare(spiked, CURVE, within=0.04)
+    assert found.is_within
+    assert found.parted_at is None
+    assert found.num_beyond == 46
+    assert found.worst == pytest.approx(0.05)
+    assert not compare(spiked, CURVE, within=0.001).is_within
+
+
+def test_independent_noise_is_smoothed() -> None:
+    noise = np.random.default_rng(1).normal(0, 0.1, (2, 600))
+    ours, theirs = (np.array(CURVE) + noise).tolist()
+    found = compare(ours, theirs)
+    assert found.is_within
+    assert found.mean is not None
+    assert found.mean < 0.02
+
+
+def test_a_loss_that_is_finite_in_only_one_run_is_never_within() -> None:
+    for bad in (math.nan, math.inf, -math.inf):
+        broken = [bad if step == 300 else loss for step, loss in enumerate(CURVE)]
+        for found in (compare(broken, CURVE), compare(CURVE, broken)):
+            assert not found.is_within
+            assert (found.num_broken, found.broken_at) == (1, 300)
+            assert (found.num_finite, found.num_common) == (599, 600)
+            assert found.mean == 0.0
+
+
+def test_where_neither_is_finite_nothing_is_compared() -> None:
+    broken = [math.nan if step == 300 else loss for step, loss in enumerate(CURVE)]
+    found = compare(broken, [math.inf if math.isnan(loss) else loss for loss in broken])
+    assert found.is_within
+    assert found.num_finite == 599
+    with pytest.raises(LogError, match="neither loss is finite at any common step"):
+        compare([math.nan] * 3, [math.inf] * 3)
+
+
+def test_a_run_that_is_nan_throughout() -> None:
+    found = compare([math.nan] * 600, CURVE)
+    assert not found.is_within
+    assert (found.mean, found.worst, found.worst_step) == (None, None, None)
+    assert found.num_broken == 600
+
+
+def test_until_is_the_last_step_that_counts() -> None:
+    apart = [loss + (1.0 if step > 400 else 0.0) for step, loss in enumerate(CURVE)]
+    assert compare_losses(block(apart), block(CURVE), 0.05, 400).is_within
+    assert not compare_losses(block(apart), block(CURVE), 0.05, 410).is_within
+
+
+def test_of_a_step_that_was_done_twice_the_last_time_counts() -> None:
+    restarted = block([1.0, 9.0, 9.0, 2.0, 3.0], [0, 1, 2, 1, 2])
+    found = compare_losses(restarted, block([1.0, 2.0, 3.0]), 0.0, None)
+    assert found.is_within
+    assert found.num_common == 3
+
+
+def test_logs_of_different_strides_share_some_steps() -> None:
+    thinned = block(CURVE[::10], list(range(0, 600, 10)))
+    found = compare_losses(block(CURVE), thinned, 0.0, None)
+    assert found.is_within
+    assert found.num_common == 60
+
+
+def test_no_common_step() -> None:
+    with pytest.raises(LogError, match=r"in common: .* at steps 0 to 4, .* 9 to 9"):
+        compare_losses(block([1.0, 1.0], [0, 4]), block([1.0], [9]), 0.05, None)
+    with pytest.raises(LogError, match="in common up to step 3"):
+        compare_losses(block([1.0], [5]), block([1.0], [5]), 0.05, 3)
+
+
+floats = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@given(st.lists(st.tuples(floats, floats), min_size=1, max_size=60), st.floats(0, 10))
+def test_swapping_the_runs_changes_nothing_but_the_sign(
+    pairs: list[tuple[float, float]], within: float
+) -> None:
+    ours, theirs = [list(side) for side in zip(*pairs, strict=True)]
+    try:
+        one = compare(ours, theirs, within)
+    except LogError:
+        assert not np.isfinite([*ours, *theirs]).any()
+        return
+    other = compare(theirs, ours, within)
+    assert one.is_within == other.is_within
+    assert (one.mean, one.worst, one.parted_at) == (other.mean, other.worst, other.parted_at)
+    assert one.mean is None or (one.worst is not None and one.mean <= one.worst * (1 + 1e-9))

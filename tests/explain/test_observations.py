@@ -1,0 +1,296 @@
+"""Observations are pure functions of the signals that they name."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from tests.synthetic import Array, block_of, falling_loss, incident_of
+
+from trimtab.core.block import Event
+from trimtab.core.config import TextbookConfig
+from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.incidents import IncidentClass, Moment
+from trimtab.core.records.rollbacks import ROLLBACK
+from trimtab.explain.context import IncidentContext, RunFacts
+from trimtab.explain.evidence.check import Outcome
+from trimtab.explain.evidence.observations import ALL_OBSERVATIONS, OBSERVATIONS
+
+LENGTH, AT = 400, 300
+YES, NO, MISSING, TOO_FEW = Outcome.YES, Outcome.NO, Outcome.NOT_RECORDED, Outcome.TOO_FEW
+
+
+def context(
+    signals: dict[str, Array], facts: RunFacts | None = None, *, resumed: bool = False
+) -> IncidentContext:
+    block = block_of({"loss": falling_loss(LENGTH), **signals})
+    if resumed:
+        event = Event(kind="resume", tick=AT, step=AT + 1)
+        block = dataclasses.replace(block, events=(event,))
+    moment = Moment(step=AT + 1, tick=AT, loss=2.0)
+    incident = incident_of(
+        moment,
+        last=Moment(step=LENGTH, tick=LENGTH - 1, loss=2.0),
+        records=LENGTH - AT,
+        incident_class=IncidentClass.SILENT,
+    )
+    return IncidentContext.of(incident, block, facts or RunFacts(), TextbookConfig())
+
+
+def steady(level: float, share: float = 0.01) -> Array:
+    return level * (1 + share * np.random.default_rng(3).normal(size=LENGTH))
+
+
+def from_onset(values: Array, factor: float, records: int | None = None) -> Array:
+    changed = values.copy()
+    changed[AT : None if records is None else AT + records] *= factor
+    return changed
+
+
+def growing(level: float, rate: float) -> Array:
+    """Grows by a fraction per record from the onset on."""
+    return level * np.exp(rate * np.maximum(np.arange(LENGTH) - AT, 0))
+
+
+PLANTED: dict[str, tuple[dict[str, Array], dict[str, Array]]] = {
+    "loss_burst": ({"loss": from_onset(steady(2), 1.5, 1)}, {"loss": from_onset(steady(2), 1.5)}),
+    "loss_level_up": (
+        {"loss": from_onset(steady(2), 1.2)},
+        {"loss": from_onset(steady(2), 1.2, 1)},
+    ),
+    "loss_fell": ({"loss": from_onset(steady(2), 0.5)}, {"loss": steady(2)}),
+    "loss_creeps_up": ({"loss": steady(2) * growing(1, 0.01)}, {"loss": from_onset(steady(2), 2)}),
+    "gradient_burst": (
+        {"grad_norm": from_onset(steady(1), 8, 2)},
+        {"grad_norm": from_onset(steady(1), 8)},
+    ),
+    "gradient_multiplied": (
+        {"grad_norm": from_onset(steady(1), 8)},
+        {"grad_norm": from_onset(steady(1), 8, 2)},
+    ),
+    "gradient_huge": ({"grad_norm": from_onset(steady(1), 500, 1)}, {"grad_norm": steady(1)}),
+    "gradient_grows": ({"grad_norm": growing(1, 0.02)}, {"grad_norm": steady(1)}),
+    "gradient_fell": ({"grad_norm": from_onset(steady(1), 0.7)}, {"grad_norm": steady(1)}),
+    "lr_jumped": ({"lr": from_onset(steady(1e-3, 0), 3)}, {"lr": growing(1e-3, -0.001)}),
+    "lr_turned_up": (
+        {"lr": 1e-3 + 1e-6 * np.abs(np.arange(LENGTH) - AT)},
+        {"lr": np.linspace(1e-3, 1e-4, LENGTH)},
+    ),
+    "v_fell": ({"adam_v_norm": from_onset(steady(1), 0.1)}, {"adam_v_norm": steady(1)}),
+    "v_rose": ({"adam_v_norm": from_onset(steady(1), 5)}, {"adam_v_norm": steady(1)}),
+    "m_fell": ({"adam_m_norm": from_onset(steady(1), 0.1)}, {"adam_m_norm": steady(1)}),
+    "v_fell_in_part": (
+        {"adam_v_norm/a": from_onset(steady(1), 0.1), "adam_v_norm/b": steady(1)},
+        {f"adam_v_norm/{name}": from_onset(steady(1), 0.1) for name in "ab"},
+    ),
+    "count_back": (
+        {"adam_step": np.where(np.arange(LENGTH) < AT, np.arange(LENGTH), 1.0)},
+        {"adam_step": np.arange(float(LENGTH))},
+    ),
+    "updates_grew": ({"update_per_lr": from_onset(steady(1), 4)}, {"update_per_lr": steady(1)}),
+    "updates_shrank": ({"update_per_lr": from_onset(steady(1), 0.3)}, {"update_per_lr": steady(1)}),
+    "gradient_over_v": ({"grad_to_v_rms": from_onset(steady(1), 5)}, {"grad_to_v_rms": steady(1)}),
+    "gradient_under_v": (
+        {"grad_to_v_rms": from_onset(steady(1), 0.2)},
+        {"grad_to_v_rms": steady(1)},
+    ),
+    "group_frozen": (
+        {"update_norm/a": from_onset(steady(1), 0), "update_norm/b": steady(1)},
+        {"update_norm/a": steady(1), "update_norm/b": steady(1)},
+    ),
+    "one_direction": (
+        {"grad_momentum_cosine": from_onset(steady(0.4), 2)},
+        {"grad_momentum_cosine": steady(0.4)},
+    ),
+    "weights_jumped": (
+        {"param_norm/a": from_onset(steady(9, 1e-5), 1.2)},
+        {"param_norm/a": growing(9, 0.01)},
+    ),
+    "weights_grow": (
+        {"param_norm/a": growing(9, 0.01)},
+        {"param_norm/a": from_onset(steady(9, 1e-5), 1.2)},
+    ),
+    "attention_grows": (
+        {"param_norm/attention": growing(9, 0.01)},
+        {"param_norm/attention": steady(9, 1e-5), "param_norm/mlp": growing(9, 0.01)},
+    ),
+    "gains_grow": (
+        {"param_norm/norm": growing(9, 0.01)},
+        {"param_norm/norm": steady(9, 1e-5), "param_norm/mlp": growing(9, 0.01)},
+    ),
+    "weights_shrink": ({"param_norm/a": growing(9, -0.01)}, {"param_norm/a": growing(9, 0.01)}),
+    "activations_jumped": (
+        {"activation_rms/0": from_onset(steady(1), 0.5)},
+        {"activation_rms/0": growing(1, 0.01)},
+    ),
+    "activations_grow": ({"activation_rms/0": growing(1, 0.02)}, {"activation_rms/0": steady(1)}),
+    "activations_shrink": (
+        {"activation_rms/0": growing(1, -0.02)},
+        {"activation_rms/0": steady(1)},
+    ),
+    "attention_logits_grow": (
+        {"max_attention_logit": growing(8, 0.03)},
+        {"max_attention_logit": steady(8)},
+    ),
+    "log_z_grows": ({"max_log_z": growing(6, 0.01)}, {"max_log_z": steady(6)}),
+    "batch_repeated": (
+        {"fingerprint": np.minimum(np.arange(LENGTH), AT)},
+        {"fingerprint": np.arange(float(LENGTH))},
+    ),
+    "batches_come_again": (
+        {
+            "fingerprint": np.where(
+                np.arange(LENGTH) < AT, np.arange(LENGTH), np.arange(LENGTH) - 200
+            )
+        },
+        {"fingerprint": np.arange(float(LENGTH))},
+    ),
+    "rare_tokens": ({"token_rarity": from_onset(steady(5), 2, 1)}, {"token_rarity": steady(5)}),
+    "few_distinct_tokens": (
+        {"unique_token_share": from_onset(steady(0.5), 0.1, 1)},
+        {"unique_token_share": steady(0.5)},
+    ),
+    "text_changed": (
+        {"token_rarity": from_onset(steady(5), 1.1), "unique_token_share": steady(0.5)},
+        {"token_rarity": from_onset(steady(5), 1.1, 1), "unique_token_share": steady(0.5)},
+    ),
+    "tokens_changed": ({"tokens": from_onset(steady(256, 0), 0.5)}, {"tokens": steady(256, 0)}),
+}
+"""By observation: signals in which it is made, and others in which it is not."""
+
+
+@pytest.mark.parametrize("id", PLANTED)
+def test_what_is_planted_is_seen_and_what_is_not_is_not(id: str) -> None:
+    planted, healthy = PLANTED[id]
+    assert OBSERVATIONS[id](context(planted)).outcome is YES
+    assert OBSERVATIONS[id](context(healthy)).outcome is NO
+
+
+@pytest.mark.parametrize(
+    "id", sorted(set(PLANTED) - {"loss_burst", "loss_level_up", "loss_fell", "loss_creeps_up"})
+)
+def test_without_its_signal_an_observation_says_nothing(id: str) -> None:
+    expected = TOO_FEW if id == "batch_repeated" else MISSING  # batches are known by their place
+    assert OBSERVATIONS[id](context({})).outcome is expected
+
+
+def test_a_damaged_learning_rate_is_a_jump_of_finite_size() -> None:
+    for damaged in (1e300, -1e300, 0.0):
+        seen = OBSERVATIONS["lr_jumped"](context({"lr": from_onset(steady(1.0), damaged)}))
+        assert seen.outcome is YES
+        assert "inf" not in seen.observation
+    tiny_then_huge = np.where(np.arange(LENGTH) < AT, -1e300, 1e300)
+    assert OBSERVATIONS["lr_jumped"](context({"lr": tiny_then_huge})).outcome is YES
+
+
+def test_what_follows_a_nan_is_not_an_observation_of_its_own() -> None:
+    norm = steady(1)
+    norm[AT:] = np.nan
+    seen = {id: look(context({"grad_norm": norm})).outcome for id, look in OBSERVATIONS.items()}
+    assert seen["gradient_huge"] is TOO_FEW
+    assert seen["gradient_nonfinite_first"] is YES
+
+
+def test_weights_that_are_nonfinite_before_the_loss_are_seen() -> None:
+    norm = from_onset(steady(9), np.inf)
+    assert OBSERVATIONS["state_nonfinite_first"](context({"param_norm": norm})).outcome is YES
+
+
+def test_token_counts_that_begin_anew_at_a_resume_are_not_rare_tokens() -> None:
+    signals = {"token_rarity": from_onset(steady(5), 2, 1)}
+    assert OBSERVATIONS["rare_tokens"](context(signals, resumed=True)).outcome is TOO_FEW
+    assert OBSERVATIONS["resumes"](context(signals, resumed=True)).outcome is YES
+
+
+def test_bursts_that_come_and_go_are_told_from_one_that_stays() -> None:
+    norm = steady(1)
+    norm[AT : AT + 60 : 10] *= 50
+    look = OBSERVATIONS["gradient_intermittent"]
+    assert look(context({"grad_norm": norm})).outcome is YES
+    assert look(context({"grad_norm": from_onset(steady(1), 50)})).outcome is NO
+
+
+@pytest.mark.parametrize(("ranks", "outcome"), [(None, MISSING), (1, NO), (8, YES)])
+def test_the_number_of_ranks_is_a_fact_of_the_run(ranks: int | None, outcome: Outcome) -> None:
+    facts = RunFacts.from_manifest({"world": ranks})
+    assert OBSERVATIONS["several_ranks"](context({}, facts)).outcome is outcome
+
+
+def short(values: Array, records: int, *findings: Finding) -> IncidentContext:
+    """The run ends, or was rolled back, some records after the onset."""
+    made = context({"param_norm/norm": values})
+    incident = dataclasses.replace(made.incident, findings=findings)
+    return dataclasses.replace(made, block=made.block[: AT + records], incident=incident)
+
+
+def test_a_growth_is_seen_in_three_records_if_they_move_faster_than_any_before() -> None:
+    look = OBSERVATIONS["gains_grow"]
+    healthy = 9 * np.exp(np.cumsum(1e-4 * np.random.default_rng(4).random(LENGTH)))
+    fast = healthy * growing(1, 0.008)
+    assert look(short(fast, 3)).outcome is YES
+    assert look(short(fast, 2)).outcome is TOO_FEW
+    assert look(short(healthy, 3)).outcome is TOO_FEW
+    assert look(context({"param_norm/norm": healthy})).outcome is NO
+
+
+def test_a_trend_that_began_before_the_onset_is_known_from_its_finding() -> None:
+    norm = 9 * np.exp(0.008 * np.arange(LENGTH))
+    assert OBSERVATIONS["gains_grow"](context({"param_norm/norm": norm})).outcome is NO
+    drift = Finding(
+        detector="norm-trend",
+        symptom=Symptom.NORM_DRIFT,
+        severity=Severity.ALARM,
+        signal="param_norm/norm",
+        step=AT + 1,
+        tick=AT,
+        value=9.0,
+        facts={"growth": 2.0, "least_before": 0.1, "most_before": 0.4},
+    )
+    seen = {
+        id: OBSERVATIONS[id](short(norm, 30, drift)).outcome
+        for id in ("gains_grow", "weights_grow", "attention_grows")
+    }
+    assert seen == {"gains_grow": YES, "weights_grow": YES, "attention_grows": NO}
+    shrinks = dataclasses.replace(drift, facts={**drift.facts, "growth": -2.0})
+    assert OBSERVATIONS["gains_grow"](short(norm, 30, shrinks)).outcome is NO
+
+
+def test_a_rollback_of_trimtab_is_no_resume() -> None:
+    made = context({})
+    attempt = (np.arange(LENGTH) >= AT - 5).astype(np.int64)
+    rollback = Event(kind=ROLLBACK, tick=AT - 5, step=AT - 5, facts={"to": AT - 5})
+    restarted = dataclasses.replace(made.block, attempt=attempt)
+    rolled_back = dataclasses.replace(restarted, events=(rollback,))
+    look = OBSERVATIONS["resumes"]
+    assert look(dataclasses.replace(made, block=restarted)).outcome is YES
+    assert look(dataclasses.replace(made, block=rolled_back)).outcome is NO
+
+
+def test_the_ids_and_statements_of_observations_are_their_own() -> None:
+    statements = [item.statement for item in OBSERVATIONS.values()]
+    assert len(set(statements)) == len(statements)
+    assert all(item.source for item in OBSERVATIONS.values())
+
+
+@pytest.mark.parametrize(
+    ("size", "rate", "outcome"),
+    [
+        (700.0, 1.0, Outcome.YES),
+        (700.0, 100.0, Outcome.NO),  # the learning rate explains it
+        (100.0, 1.0, Outcome.NO),  # a stale second moment can do it
+    ],
+)
+def test_a_jump_beyond_all_updates_comes_from_outside(
+    size: float, rate: float, outcome: Outcome
+) -> None:
+    norm, update, lr = np.full(LENGTH, 12.0), np.full(LENGTH, 0.2), np.full(LENGTH, 1e-3)
+    norm[AT:] += size
+    lr[AT:] *= rate
+    update[AT:] = np.nan  # the step was discarded
+    signals = {"param_norm/mlp": norm, "update_norm/mlp": update, "lr": lr}
+    assert ALL_OBSERVATIONS["moved_from_outside"](context(signals)).outcome is outcome
+
+
+def test_without_updates_nothing_is_said_about_the_outside() -> None:
+    signals = {"param_norm/mlp": np.full(LENGTH, 12.0), "lr": np.full(LENGTH, 1e-3)}
+    found = ALL_OBSERVATIONS["moved_from_outside"](context(signals))
+    assert not found.outcome.is_answer
