@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tests.journal.disks import CannotMount, Costs, disk_that_can_hang, hanging
-from tests.journal.following import follow_a_writer
-from tests.journal.killing import kill_writers
+from tests.kit.disks import CannotMount, Costs, disk_that_can_hang, hanging
+from tests.kit.following import follow_a_writer
+from tests.kit.killed_writers import kill_writers
 
 from benchmarks.results import publish, table
 from trimtab.core.block import Block, Column

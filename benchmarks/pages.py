@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from tests.chromium import chromium, count_line_pixels
+from tests.kit.chromium import chromium, count_line_pixels
 
 from benchmarks.journal import Figure
 from benchmarks.results import publish, table

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from tests.live.resumes import RIGHT, STEPS_AFTER, WRONG, Outcome, Script, Setup, is_named, resume
+from tests.kit.resumes import RIGHT, STEPS_AFTER, WRONG, Outcome, Script, Setup, is_named, resume
 
 from benchmarks.results import publish, table
 from trimtab.live.measure.state_facts import random_facts, state_facts

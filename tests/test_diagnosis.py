@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import trimtab
 from tests.cli.test_commands import write_csv, write_run
-from tests.plugins import install_plugin
-from tests.synthetic import troubled_run
+from tests.kit.plugins import install_plugin
+from tests.kit.synthetic import troubled_run
 from trimtab.cli.main import app
 from trimtab.core.config import Config
 from trimtab.core.detector import Detector, Row

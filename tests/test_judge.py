@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.synthetic import troubled_run
+from tests.kit.synthetic import troubled_run
 from trimtab.core.block import Block, Column
 from trimtab.core.causes import Cause, Standing
 from trimtab.core.config import Config, DetectConfig, Rules, TextbookConfig

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.synthetic import Array, add_spike, falling_loss
+from tests.kit.synthetic import Array, add_spike, falling_loss
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block, Column, Event
 from trimtab.core.findings import Severity, Symptom

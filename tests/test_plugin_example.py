@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tests.synthetic import falling_loss
+from tests.kit.synthetic import falling_loss
 from trimtab.cli.main import app
 from trimtab.core.errors import RestoreError
 from trimtab.state.checkpoints.run_checkpoints import Checkpoints

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import numpy as np
-from tests.corpus.token_files import (
+from tests.kit.synthetic import troubled_run
+from tests.kit.text_logs.writers import SAMPLES
+from tests.kit.token_files import (
     as_rows,
     make_documents,
     write_bin,
@@ -12,8 +14,6 @@ from tests.corpus.token_files import (
     write_llmc,
     write_megatron,
 )
-from tests.readers.text.writers import SAMPLES
-from tests.synthetic import troubled_run
 
 from benchmarks.fuzz_readers.damage import LARGEST
 from trimtab._version import __version__

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.synthetic import troubled_run
+from tests.kit.synthetic import troubled_run
 
 from benchmarks.fuzz_readers import seeds
 from trimtab.checks import check_config

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from tests.live.loops.ranks.launch import run_ranks
-from tests.live.loops.ranks.recover_schedules import (
+from tests.kit.launch import run_ranks
+from tests.kit.recover_schedules import (
     WORLD,
     Schedule,
     follow_all,

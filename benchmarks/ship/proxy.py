@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integrations.servers import Server, serving
+from tests.kit.servers import Server, serving
 
 from benchmarks.ship.killing import Outcome, count, expected, write_run
 from benchmarks.ship.servers import MlflowServer, Postgres

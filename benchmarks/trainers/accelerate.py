@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from tests.integrations.hf.runs import TinyForCausalLM, use_fp16
+from tests.kit.hf import TinyForCausalLM, use_fp16
 from torch.utils.data import DataLoader
 
 from benchmarks.trainers.hf import as_rank, data_of

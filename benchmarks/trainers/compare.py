@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.ranks import run_ranks
+from tests.kit.ranks import run_ranks
 
 from benchmarks.trainers.setting import NAN_STEP, STEPS, Outcome, Plan, Setting, Train
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.integrations.hf.runs import MARKED, Sequences, make_trainer, read_in_order, use_fp16
+from tests.kit.hf import MARKED, Sequences, make_sft, make_trainer, read_in_order, use_fp16
 from transformers import TrainerCallback
 
 from benchmarks.trainers.setting import (
@@ -31,8 +31,6 @@ def train_trainer(rank: int, folder: Path, setting: Setting, plan: Plan) -> Outc
 
 def train_sft(rank: int, folder: Path, setting: Setting, plan: Plan) -> Outcome:
     """A run of TRL's SFTTrainer."""
-    from tests.integrations.hf.test_trl import make_sft
-
     as_rank(rank, setting.ranks)
     callback = _callback(plan)
     torch.manual_seed(0)

@@ -5,7 +5,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from tests.integrations.lightning.runs import Module, Run, join_ranks, watched
+from tests.kit.lightning import Module, Run, join_ranks, watched
 
 from benchmarks.trainers.setting import (
     BACK_AT,

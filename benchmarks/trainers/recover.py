@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.live.tiny import journal_of
+from tests.kit.tiny import journal_of
 
 from benchmarks.results import publish, table
 from benchmarks.trainers.installed import TRAINERS

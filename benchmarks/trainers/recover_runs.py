@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from tests.live.tiny import loss_of, make_model
+from tests.kit.tiny import loss_of, make_model
 
 from benchmarks.trainers.chains import HELD_OUT, Rows, sequences
 from benchmarks.trainers.recover_job import (
@@ -28,7 +28,7 @@ def spoiled(loss: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
 
 def train_hf(job: Job) -> Result:
     """The Hugging Face Trainer."""
-    from tests.integrations.hf.runs import MARKED, TinyForCausalLM, make_trainer
+    from tests.kit.hf import MARKED, TinyForCausalLM, make_trainer
     from transformers import TrainerCallback
 
     from trimtab.integrations.hf import TrimtabCallback, last_good_checkpoint
@@ -121,7 +121,7 @@ def train_lightning(job: Job) -> Result:
     """The Lightning Trainer, with a loader that can be resumed."""
     import lightning as L
     from lightning.pytorch.callbacks import ModelCheckpoint
-    from tests.integrations.lightning.runs import Module, Run, watched
+    from tests.kit.lightning import Module, Run, watched
     from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 
     from trimtab.integrations.lightning import last_good_checkpoint

@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from tests.integrations.torchtitan.launching import launch
+from tests.kit.torchtitan.launching import launch
 
 from benchmarks.trainers.setting import (
     BACK_AT,

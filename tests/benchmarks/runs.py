@@ -2,7 +2,7 @@
 
 import numpy as np
 from benchmarks.real_runs import Label, RealRun
-from tests.synthetic import block_of, falling_loss
+from tests.kit.synthetic import block_of, falling_loss
 
 from trimtab.core.block import Block
 

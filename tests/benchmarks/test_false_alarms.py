@@ -13,7 +13,7 @@ from benchmarks.detect.false_alarms import (
 )
 from benchmarks.real_runs import Label, RealRun
 from tests.benchmarks.test_suite import write_run
-from tests.synthetic import block_of, falling_loss
+from tests.kit.synthetic import block_of, falling_loss
 
 
 def eventful(rows: int, start: int, end: int) -> RealRun:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from benchmarks.detect import paired
 from benchmarks.real_runs import RealRun
-from tests.synthetic import block_of, falling_loss
+from tests.kit.synthetic import block_of, falling_loss
 
 
 def run(name: str, seed: int) -> RealRun:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from benchmarks.true_class import true_class
 from benchmarks.twins import Pair
-from tests.synthetic import block_of
+from tests.kit.synthetic import block_of
 
 from trimtab.core.incidents import IncidentClass
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 from tests.cli.test_live_commands import write_run
-from tests.synthetic import block_of
+from tests.kit.synthetic import block_of
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app

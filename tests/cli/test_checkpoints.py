@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.printed_json import validate
-from tests.state.damage import damage, files_of
+from tests.kit.damage import damage, files_of
+from tests.kit.printed_json import validate
 from torch import nn, optim
 from typer.testing import CliRunner
 

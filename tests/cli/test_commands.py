@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.synthetic import block_of, falling_loss, troubled_run
+from tests.kit.synthetic import block_of, falling_loss, troubled_run
 from typer.testing import CliRunner
 
 from trimtab._version import __version__

@@ -12,10 +12,10 @@ import pytest
 import typer
 from jsonschema import Draft202012Validator, ValidationError
 from tests.cli import test_commands, test_live_commands
-from tests.cli.printed_json import call, validate
 from tests.cli.test_approve import propose
-from tests.corpus.token_files import make_documents, write_bin
-from tests.synthetic import block_of, falling_loss, troubled_run
+from tests.kit.printed_json import call, validate
+from tests.kit.synthetic import block_of, falling_loss, troubled_run
+from tests.kit.token_files import make_documents, write_bin
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 pytest.importorskip("torchdata")
 
-from tests.cli.printed_json import validate
+from tests.kit.printed_json import validate
 from typer.testing import CliRunner
 
 from trimtab.cli.lab import train as lab

@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 pytest.importorskip("torchdata")
 
-from tests.cli.printed_json import call as printed_json
+from tests.kit.printed_json import call as printed_json
 from typer.testing import CliRunner, Result
 
 from trimtab.cli.main import app

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from tests.synthetic import add_spike, block_of, falling_loss
+from tests.kit.synthetic import add_spike, block_of, falling_loss
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app

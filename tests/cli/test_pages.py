@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.test_commands import write_csv, write_run
-from tests.synthetic import troubled_run
+from tests.kit.synthetic import troubled_run
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app

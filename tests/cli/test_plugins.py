@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.plugins import install_plugin
+from tests.kit.plugins import install_plugin
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app

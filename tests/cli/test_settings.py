@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.cli.test_commands import write_csv, write_run
-from tests.synthetic import block_of, falling_loss
+from tests.kit.synthetic import block_of, falling_loss
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from tests.plugins import install_plugin
+from tests.kit.plugins import install_plugin
 
 from trimtab.core.checkpointer import find_checkpointer
 from trimtab.core.errors import ConfigError

@@ -2,7 +2,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.plugins import install_plugin
+from tests.kit.plugins import install_plugin
 
 from trimtab.core.plugins import load_plugins
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.corpus.token_files import make_documents, write_bin, write_jsonl
+from tests.kit.token_files import make_documents, write_bin, write_jsonl
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app

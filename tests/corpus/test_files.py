@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.corpus.token_files import (
+from tests.kit.token_files import (
     as_rows,
     flat,
     make_documents,

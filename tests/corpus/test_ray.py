@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("ray")
 
 from benchmarks.corpus.ray_cluster import ray_cluster
-from tests.corpus.token_files import make_documents, write_bin
+from tests.kit.token_files import make_documents, write_bin
 
 from trimtab.corpus import ScanOptions, plan_scan, run_ray, scan, summarise
 

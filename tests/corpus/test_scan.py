@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.corpus.token_files import make_documents, write_bin, write_megatron
+from tests.kit.token_files import make_documents, write_bin, write_megatron
 
 from trimtab.core.errors import CorpusError
 from trimtab.corpus import (

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from tests.synthetic import add_spike, block_of
+from tests.kit.synthetic import add_spike, block_of
 
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block

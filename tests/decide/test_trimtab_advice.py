@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tests.synthetic import block_of, diagnosis_of, falling_loss
+from tests.kit.synthetic import block_of, diagnosis_of, falling_loss
 
 from trimtab.core.actions import ActionKind
 from trimtab.core.causes import Cause, Hypothesis, Standing

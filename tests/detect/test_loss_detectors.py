@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.synthetic import block_of, falling_loss
+from tests.kit.synthetic import block_of, falling_loss
 
 from trimtab.core.block import Block, Column
 from trimtab.core.config import Config, DetectConfig

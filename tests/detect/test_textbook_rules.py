@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from tests.synthetic import block_of
+from tests.kit.synthetic import block_of
 
 from trimtab.core.block import Block, Column
 from trimtab.core.config import TextbookConfig

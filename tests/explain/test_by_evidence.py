@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tests.synthetic import Array, add_spike, block_of, diagnosis_of, falling_loss, troubled_run
+from tests.kit.synthetic import Array, add_spike, block_of, diagnosis_of, falling_loss, troubled_run
 
 from trimtab.core.block import Block, Event
 from trimtab.core.causes import Cause, Standing

@@ -1,7 +1,7 @@
 """What an incident cost: the steps that are gone are those that the goodput misses."""
 
 import numpy as np
-from tests.synthetic import add_spike, falling_loss
+from tests.kit.synthetic import add_spike, falling_loss
 
 from trimtab.core.block import Block, Column, Event
 from trimtab.core.records.rollbacks import RECOVERY, ROLLBACK

@@ -3,7 +3,7 @@
 import dataclasses
 
 import numpy as np
-from tests.synthetic import falling_loss
+from tests.kit.synthetic import falling_loss
 
 from trimtab.core.block import Block, Column, Event
 from trimtab.explain.measures.goodput import compute_goodput

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tests.synthetic import Array, block_of, falling_loss, incident_of
+from tests.kit.synthetic import Array, block_of, falling_loss, incident_of
 
 from trimtab.core.block import Event
 from trimtab.core.config import TextbookConfig

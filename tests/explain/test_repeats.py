@@ -1,7 +1,7 @@
 """A batch that was served several times is named; what is served again by plan is not."""
 
 import numpy as np
-from tests.synthetic import incident_of
+from tests.kit.synthetic import incident_of
 
 from trimtab.core.block import Block, Column
 from trimtab.core.config import TextbookConfig

@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from tests.synthetic import add_spike, block_of, falling_loss
+from tests.kit.synthetic import add_spike, block_of, falling_loss
 
 from trimtab.core.block import Block
 from trimtab.core.config import Config

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.synthetic import block_of
+from tests.kit.synthetic import block_of
 
 from trimtab.core.block import Block, Column
 from trimtab.core.findings import Finding, Severity, Symptom

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from tests.synthetic import block_of, falling_loss
+from tests.kit.synthetic import block_of, falling_loss
 
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block, Column

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from tests.integrations.hf.runs import use_fp16
 from tests.integrations.test_adapter import bits
-from tests.live.tiny import journal_of, loss_of, make_model
+from tests.kit.hf import use_fp16
+from tests.kit.tiny import journal_of, loss_of, make_model
 from torch.utils.data import DataLoader
 
 from trimtab.core.config import Config

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.state.loops import TinyModel, batches, seed_all
+from tests.kit.runs import TinyModel, batches, seed_all
 from torch import nn, optim
 
 from trimtab.core.config import Config

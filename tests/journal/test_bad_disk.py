@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.journal.comparing import wait_until
-from tests.journal.disks import CannotMount, Costs, disk_that_can_hang, hanging, small_disk
+from tests.kit.disks import CannotMount, Costs, disk_that_can_hang, hanging, small_disk
+from tests.kit.journal_rows import wait_until
 
 from trimtab.core.config import JournalConfig
 from trimtab.journal import JournalReading, JournalWriter, RunDirectory, read_journal

@@ -4,8 +4,8 @@ import threading
 import time
 
 import pytest
-from tests.journal.comparing import rows_of, wait_until
-from tests.journal.following import follow_a_writer
+from tests.kit.following import follow_a_writer
+from tests.kit.journal_rows import rows_of, wait_until
 
 from trimtab.core.block import Block
 from trimtab.core.config import JournalConfig

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.journal.comparing import rows_of
-from tests.journal.killing import kill_writers, signals_at
+from tests.kit.journal_rows import rows_of
+from tests.kit.killed_writers import kill_writers, signals_at
 
 from trimtab.core.config import JournalConfig
 from trimtab.journal import JournalWriter, RunDirectory, read_journal

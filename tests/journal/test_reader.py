@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.journal.comparing import rows_of
+from tests.kit.journal_rows import rows_of
 
 from trimtab.core.block import Block
 from trimtab.core.config import JournalConfig

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.journal.comparing import row, rows_of
+from tests.kit.journal_rows import row, rows_of
 
 from trimtab.journal.format.lines import encode
 from trimtab.journal.write.record_layouts import PackedRows, RecordLayout, RecordLayouts

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.journal.comparing import Row, nothing_hides_in_gaps, row, rows_of, wait_until
+from tests.kit.journal_rows import Row, nothing_hides_in_gaps, row, rows_of, wait_until
 
 from trimtab.core.block import Block, Event
 from trimtab.core.config import JournalConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.journal.comparing import row, rows_of, wait_until
+from tests.kit.journal_rows import row, rows_of, wait_until
 
 from trimtab.core.config import JournalConfig
 from trimtab.core.errors import JournalError

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.kit.ranks import run_ranks
+from tests.kit.synthetic import incident_of
+from tests.kit.tiny import journal_of, make_model
 from tests.live.test_do_no_harm import planted
-from tests.live.tiny import journal_of, make_model
-from tests.ranks import run_ranks
-from tests.synthetic import incident_of
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel

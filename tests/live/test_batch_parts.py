@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.live.tiny import make_model
+from tests.kit.tiny import make_model
 
 import trimtab
 from trimtab.live.measure.batch_facts import MAX_KEPT_TOKENS, BatchFacts

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from tests.ranks import run_ranks
-from tests.state.loops import FEATURES, batches, seed_all
+from tests.kit.ranks import run_ranks
+from tests.kit.runs import FEATURES, batches, seed_all
 from torch import nn, optim
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor

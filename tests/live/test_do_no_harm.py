@@ -9,7 +9,8 @@ from unittest import mock
 
 import pytest
 import torch
-from tests.live.tiny import (
+from tests.kit.ranks import run_ranks
+from tests.kit.tiny import (
     Outcome,
     Setup,
     adamw,
@@ -19,7 +20,6 @@ from tests.live.tiny import (
     make_model,
     train,
 )
-from tests.ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 import trimtab

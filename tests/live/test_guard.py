@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.live.tiny import (
+from tests.kit.tiny import (
     Setup,
     adamw,
     batches,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.tiny import Tiny, loss_of, make_model
+from tests.kit.tiny import Tiny, loss_of, make_model
 
 import trimtab
 from trimtab.live.measure.step_meter import StepMeter

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.tiny import batches, loss_of, make_model
+from tests.kit.tiny import batches, loss_of, make_model
 
 import trimtab
 from trimtab.core.incidents import Incident

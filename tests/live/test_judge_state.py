@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.synthetic import troubled_run
+from tests.kit.synthetic import troubled_run
 
 from trimtab._version import __version__
 from trimtab.core.config import Config

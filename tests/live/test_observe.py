@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.live.tiny import (
+from tests.kit.tiny import (
     Setup,
     adamw,
     assert_same_bits,
@@ -125,7 +125,7 @@ def test_who_clips_by_himself_gets_post_clip_quality_and_one_sentence(
 
 
 def test_a_norm_that_is_given_is_taken(tmp_path: Path) -> None:
-    from tests.live.tiny import batches, loss_of
+    from tests.kit.tiny import batches, loss_of
 
     import trimtab
 
@@ -145,7 +145,7 @@ def test_a_norm_that_is_given_is_taken(tmp_path: Path) -> None:
 
 
 def test_without_clipping_the_norm_is_ours(tmp_path: Path) -> None:
-    from tests.live.tiny import batches, loss_of
+    from tests.kit.tiny import batches, loss_of
 
     import trimtab
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.live.tiny import make_model, muon_and_adamw
+from tests.kit.tiny import make_model, muon_and_adamw
 from torch import nn
 
 from trimtab.core import signals

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from tests.live.tiny import Setup, adamw, assert_same_bits, batches, journal_of, train
-from tests.ranks import run_ranks
+from tests.kit.ranks import run_ranks
+from tests.kit.tiny import Setup, adamw, assert_same_bits, batches, journal_of, train
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard

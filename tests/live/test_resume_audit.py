@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tests.live.tiny import batches, journal_of, loss_of, make_model
-from tests.ranks import run_ranks
+from tests.kit.ranks import run_ranks
+from tests.kit.tiny import batches, journal_of, loss_of, make_model
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 pytest.importorskip("torchdata")
-from tests.live.resumes import RIGHT, WRONG, Script, Setup, is_named, resume
+from tests.kit.resumes import RIGHT, WRONG, Script, Setup, is_named, resume
 
 import trimtab
 from trimtab.core.findings import Symptom

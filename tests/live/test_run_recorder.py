@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.plugins import install_plugin
+from tests.kit.plugins import install_plugin
 
 from trimtab.core.config import Config
 from trimtab.journal import RunDirectory, read_journal

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.live.tiny import journal_of
+from tests.kit.tiny import journal_of
 from torch import nn
 
 import trimtab

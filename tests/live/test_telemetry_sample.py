@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.recover.loops import drive, plain_run
-from tests.live.tiny import journal_of
+from tests.kit.recovering import drive, plain_run
+from tests.kit.tiny import journal_of
 from torch import nn, optim
 from torch.utils._python_dispatch import TorchDispatchMode
 

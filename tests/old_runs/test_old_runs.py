@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.cli.printed_json import call
+from tests.kit.printed_json import call
 
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.journal.format.entries import SCHEMA

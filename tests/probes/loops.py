@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.live.recover.loops import AnyGuard, train_step
-from tests.live.tiny import journal_of
-from tests.state.loops import Run, same_run
+from tests.kit.recovering import AnyGuard, train_step
+from tests.kit.runs import Run, same_run
+from tests.kit.tiny import journal_of
 
 import trimtab
 from trimtab.core.block import Event

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.live.recover.loops import plain_run
+from tests.kit.recovering import plain_run
+from tests.kit.runs import Run
 from tests.probes.loops import assert_unchanged, random_probes
-from tests.state.loops import Run
 from tests.state.test_exact import Noisy
 from torch import optim
 from torch.utils.data import DataLoader

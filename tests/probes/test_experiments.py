@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.recover.loops import plain_run
+from tests.kit.recovering import plain_run
+from tests.kit.runs import FEATURES, Run, batches, same_run
 from tests.probes.loops import answers_of, drive
-from tests.state.loops import FEATURES, Run, batches, same_run
 from torch import nn
 from typer.testing import CliRunner
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.recover.loops import plain_run
+from tests.kit.recovering import plain_run
+from tests.kit.runs import same_run
 from tests.probes.loops import answers_of, assert_unchanged, drive
-from tests.state.loops import same_run
 
 import trimtab
 from trimtab.journal.exit_request import RunExit

@@ -2,9 +2,9 @@ import gzip
 import json
 
 import pytest
+from tests.kit.text_logs.writers import SAMPLES
 from tests.readers.shapes import Write, values
 from tests.readers.text.test_samples import assert_same
-from tests.readers.text.writers import SAMPLES
 from tests.readers.trackers.test_hf_state import STATE
 
 from trimtab.core.errors import UnreadableLog

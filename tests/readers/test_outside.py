@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.plugins import install_plugin
+from tests.kit.plugins import install_plugin
 from tests.readers.shapes import Write, values
 
 from trimtab.core.block import Block, Column

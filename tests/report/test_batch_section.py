@@ -5,8 +5,8 @@ import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
+from tests.kit.synthetic import troubled_run
 from tests.report.test_reports import report_of
-from tests.synthetic import troubled_run
 
 from trimtab.decide.incident_report import IncidentReport
 from trimtab.explain.batches.batch_report import BatchReport, MixShift, RowReport

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from rich.console import Console
-from tests.synthetic import add_spike, block_of, falling_loss, troubled_run
+from tests.kit.synthetic import add_spike, block_of, falling_loss, troubled_run
 
 from trimtab.core.block import Block
 from trimtab.explain.context import RunFacts

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.state.damage import damage, files_of
+from tests.kit.damage import damage, files_of
 from torch import nn
 
 from trimtab.core.errors import RestoreError

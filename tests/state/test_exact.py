@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.state.loops import FEATURES, Run, TinyModel, batches, same_run, seed_all, tied_run
+from tests.kit.runs import FEATURES, Run, TinyModel, batches, same_run, seed_all, tied_run
 from torch import nn, optim
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, Dataset

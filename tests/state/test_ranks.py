@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tests.ranks import run_ranks
-from tests.state.loops import FEATURES, batches, seed_all
+from tests.kit.ranks import run_ranks
+from tests.kit.runs import FEATURES, batches, seed_all
 from torch import nn, optim
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard

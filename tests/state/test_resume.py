@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.state.damage import damage, files_of
-from tests.state.loops import FEATURES, TinyModel, assert_same, batches, seed_all
+from tests.kit.damage import damage, files_of
+from tests.kit.runs import FEATURES, TinyModel, assert_same, batches, seed_all
 from tests.state.test_exact import OPTIMIZERS, SCHEDULERS
 from torch import nn, optim
 from torch.utils.data import DataLoader, Dataset

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.synthetic import incident_of
+from tests.kit.synthetic import incident_of
 
 from trimtab.core.block import Block
 from trimtab.core.findings import Finding, Severity, Symptom

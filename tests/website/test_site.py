@@ -12,7 +12,7 @@ from threading import Thread
 from urllib.parse import unquote
 
 import pytest
-from tests.chromium import CHROMIUM, chromium
+from tests.kit.chromium import CHROMIUM, chromium
 
 LOADED = {"img", "script", "iframe", "source", "video", "audio", "embed", "object", "input"}
 """Elements that load what `src` or `data` names. `link` loads too, unless it is a pointer."""

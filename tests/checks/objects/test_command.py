@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.printed_json import call, validate
+from tests.kit.printed_json import call, validate
 from typer.testing import CliRunner
 
 from trimtab.checks.objects.catalogue import CHECKS

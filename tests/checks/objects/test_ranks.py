@@ -8,7 +8,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from benchmarks.preflight.architectures import text
 from benchmarks.preflight.faults import healthy
-from tests.ranks import run_ranks
+from tests.kit.ranks import run_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler

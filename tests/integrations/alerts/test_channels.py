@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integrations.servers import Receiver, serving
+from tests.kit.servers import Receiver, serving
 
 from trimtab.core.errors import ConfigError
 from trimtab.core.sink import Refused

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.integrations.hf.runs import Sequences, bits, make_trainer
+from tests.kit.hf import Sequences, bits, make_trainer
 from tests.live.recover.test_controller import acts, events
 from transformers import TrainerCallback
 

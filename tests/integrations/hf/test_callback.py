@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tests.integrations.hf.runs import Sequences, TinyForCausalLM, bits, make_trainer, use_fp16
-from tests.live.tiny import journal_of
+from tests.kit.hf import Sequences, TinyForCausalLM, bits, make_trainer, use_fp16
+from tests.kit.tiny import journal_of
 from transformers import EarlyStoppingCallback, TrainerCallback
 
 import trimtab

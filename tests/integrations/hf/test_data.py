@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.integrations.hf.runs import Sequences, bits, make_trainer
 from tests.integrations.hf.test_callback import BY_HAND, At, go_back, stop
+from tests.kit.hf import Sequences, bits, make_trainer
 from torch.utils.data import IterableDataset
 
 from trimtab.integrations.hf import TrimtabCallback, last_good_checkpoint

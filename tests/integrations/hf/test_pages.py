@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.integrations.hf.runs import Sequences, TinyForCausalLM
 from tests.integrations.lightning.test_pages import examples
-from tests.live.tiny import journal_of
+from tests.kit.hf import Sequences, TinyForCausalLM
+from tests.kit.tiny import journal_of
 from torch.utils.data import DataLoader
 from transformers import TrainingArguments
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.integrations.hf.runs import Sequences, bits, make_trainer
 from tests.integrations.hf.test_callback import BY_HAND, At, bits_of_state, go_back, logged
-from tests.live.tiny import journal_of
-from tests.ranks import run_ranks
+from tests.kit.hf import Sequences, bits, make_trainer
+from tests.kit.ranks import run_ranks
+from tests.kit.tiny import journal_of
 
 from trimtab.integrations.hf import TrimtabCallback
 

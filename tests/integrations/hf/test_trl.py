@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import transformers
-from tests.integrations.hf.runs import SMALL_RUN, Sequences, TinyForCausalLM, bits
 from tests.integrations.hf.test_callback import BY_HAND, At, go_back, logged
-from tests.live.tiny import journal_of
+from tests.kit.hf import bits, make_sft
+from tests.kit.tiny import journal_of
 
 from trimtab.integrations.hf import TrimtabCallback
 
@@ -18,44 +18,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:UserWarning"),
     pytest.mark.slow,  # importing TRL takes longer than the tests
 ]
-
-
-def make_sft(
-    folder: Path, callback: Any, *, data: Sequences | None = None, **arguments: Any
-) -> Any:
-    import datasets
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from trl import SFTConfig, SFTTrainer
-
-    datasets.disable_progress_bars()
-    words = {"<pad>": 0, "<eos>": 1, **{f"w{number}": number for number in range(2, 64)}}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    rows = [
-        {"input_ids": item["input_ids"][item["attention_mask"] == 1].tolist()}
-        for item in (data or Sequences(96)).items
-    ]
-    settings: dict[str, Any] = {
-        "output_dir": str(folder),
-        **SMALL_RUN,
-        "max_steps": 14,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "optim": "adamw_torch_fused",
-        "max_length": 32,
-        **arguments,
-    }
-    trainer = SFTTrainer(
-        model=transformers.LlamaForCausalLM(TinyForCausalLM().config),
-        args=SFTConfig(**settings),
-        train_dataset=datasets.Dataset.from_list(rows),
-        processing_class=transformers.PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>"
-        ),
-        callbacks=[] if callback is None else [callback],
-    )
-    trainer.remove_callback(transformers.PrinterCallback)
-    return trainer
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from tests.integrations.lightning.runs import BEGINS_AGAIN, Module, Run, watched
 from tests.integrations.lightning.test_recover import MANUAL
-from tests.live.tiny import batches, journal_of, loss_of
+from tests.kit.lightning import BEGINS_AGAIN, Module, Run, watched
+from tests.kit.tiny import batches, journal_of, loss_of
 from torch.utils.data import DataLoader
 
 from trimtab.core.config import Config

@@ -8,8 +8,8 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from tests.integrations.lightning.runs import Module, Run, watched
-from tests.live.tiny import assert_same_bits, batches, journal_of
+from tests.kit.lightning import Module, Run, watched
+from tests.kit.tiny import assert_same_bits, batches, journal_of
 from torch.utils.data import DataLoader
 
 from trimtab.integrations.lightning import TrimtabCallback

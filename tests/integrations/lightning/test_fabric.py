@@ -7,7 +7,7 @@ import lightning as L
 import pytest
 import torch
 from lightning.fabric.plugins.precision import MixedPrecision
-from tests.live.tiny import Outcome, assert_same_bits, batches, journal_of, loss_of, make_model
+from tests.kit.tiny import Outcome, assert_same_bits, batches, journal_of, loss_of, make_model
 from torch.utils.data import DataLoader
 
 import trimtab

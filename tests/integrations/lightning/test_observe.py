@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import numpy as np
-from tests.integrations.lightning.runs import Run, in_settings, watched
-from tests.live.tiny import assert_same_bits, journal_of
+from tests.kit.lightning import Run, in_settings, watched
+from tests.kit.tiny import assert_same_bits, journal_of
 
 
 @in_settings()

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.integrations.lightning.runs import Module
-from tests.live.tiny import batches, journal_of, loss_of, make_model
+from tests.kit.lightning import Module
+from tests.kit.tiny import batches, journal_of, loss_of, make_model
 from torch.utils.data import DataLoader
 
 PAGES = Path(__file__).parents[3] / "docs" / "integrations"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.integrations.lightning.runs import Module, Run, in_settings, watched
-from tests.live.tiny import journal_of
+from tests.kit.lightning import Module, Run, in_settings, watched
+from tests.kit.tiny import journal_of
 
 from trimtab.core.config import Config
 from trimtab.core.errors import NonFiniteRun

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import strategies
-from tests.integrations.lightning.runs import Module, Run, in_settings, join_ranks, watched
 from tests.integrations.lightning.test_recover import MANUAL, Flips
-from tests.live.tiny import Outcome, assert_same_bits, journal_of
-from tests.ranks import run_ranks
+from tests.kit.lightning import Module, Run, in_settings, join_ranks, watched
+from tests.kit.ranks import run_ranks
+from tests.kit.tiny import Outcome, assert_same_bits, journal_of
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 

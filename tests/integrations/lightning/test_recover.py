@@ -8,8 +8,8 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.loggers.logger import Logger
-from tests.integrations.lightning.runs import Module, Run, in_settings, watched
-from tests.live.tiny import assert_same_bits, batches, journal_of
+from tests.kit.lightning import Module, Run, in_settings, watched
+from tests.kit.tiny import assert_same_bits, batches, journal_of
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 

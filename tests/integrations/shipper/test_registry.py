@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from tests.integrations.runs import append, ship, write_run
-from tests.integrations.servers import Mlflow, serving
-from tests.plugins import install_plugin
+from tests.kit.plugins import install_plugin
+from tests.kit.servers import Mlflow, serving
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app

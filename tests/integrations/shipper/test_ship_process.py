@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.integrations.runs import wait_until
-from tests.integrations.servers import Mlflow, Receiver, serving
+from tests.kit.servers import Mlflow, Receiver, serving
 
 from trimtab.core.config import ShipConfig
 from trimtab.core.sink import RunStatus

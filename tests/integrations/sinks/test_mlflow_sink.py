@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.integrations.runs import append, ship, start_shipper, wait_until, write_run
-from tests.integrations.servers import Mlflow, serving
+from tests.kit.servers import Mlflow, serving
 
 from trimtab.core.config import ShipConfig
 from trimtab.core.errors import ConfigError

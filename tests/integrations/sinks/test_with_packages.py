@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.integrations.alerts.test_channels import an_alert
 from tests.integrations.runs import append, open_incident, ship, wait_until
-from tests.integrations.servers import Receiver, serving
+from tests.kit.servers import Receiver, serving
 
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, Moment

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.integrations.torchtitan.launching import launch
-from tests.live.tiny import journal_of
+from tests.kit.tiny import journal_of
+from tests.kit.torchtitan.launching import launch
 
 from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 

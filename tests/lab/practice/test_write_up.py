@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.kit.synthetic import troubled_run
 from tests.report.test_reports import report_of
-from tests.synthetic import troubled_run
 
 from trimtab.core.actions import ActionKind
 from trimtab.lab.practice.answers import Answer

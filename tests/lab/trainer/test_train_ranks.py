@@ -12,8 +12,8 @@ pytest.importorskip("torchdata")
 
 import numpy as np
 import torch
+from tests.kit.ranks import run_ranks
 from tests.lab.training import journal, per_step, run_until, small, timeless, weights
-from tests.ranks import run_ranks
 
 from trimtab.core.errors import ConfigError
 from trimtab.lab.trainer.train import train

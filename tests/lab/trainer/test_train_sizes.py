@@ -11,8 +11,8 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 pytest.importorskip("torchdata")
 
+from tests.kit.ranks import run_ranks
 from tests.lab.training import journal
-from tests.ranks import run_ranks
 
 from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
 from trimtab.lab.model.sizes import SIZES

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.loops.loop import adamw, train, warnings_of
-from tests.live.tiny import VOCABULARY, WIDTH, Tiny, TinyBlock, journal_of, make_model
+from tests.kit.tiny import VOCABULARY, WIDTH, Tiny, TinyBlock, journal_of, make_model
+from tests.kit.user_loop import adamw, train, warnings_of
 from torch import nn
 
 import trimtab

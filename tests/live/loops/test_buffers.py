@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.loops.loop import NAN, is_finite, warnings_of
+from tests.kit.user_loop import NAN, is_finite, warnings_of
 from torch import nn
 
 import trimtab

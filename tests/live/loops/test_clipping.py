@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.loops.loop import (
+from tests.kit.tiny import batches, loss_of, make_model
+from tests.kit.user_loop import (
     NAN,
     adamw,
     are_equal,
@@ -17,7 +18,6 @@ from tests.live.loops.loop import (
     sgd,
     weights,
 )
-from tests.live.tiny import batches, loss_of, make_model
 from torch import nn
 from torch.nn import functional as F
 

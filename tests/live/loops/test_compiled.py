@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch._dynamo
-from tests.live.loops.loop import is_finite, losses, poison
-from tests.live.tiny import batches, loss_of, make_model
+from tests.kit.tiny import batches, loss_of, make_model
+from tests.kit.user_loop import is_finite, losses, poison
 from torch._dynamo.utils import counters
 
 import trimtab

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.loops.loop import adamw, are_equal, losses, train, weights
-from tests.live.tiny import batches, loss_of, make_model
+from tests.kit.tiny import batches, loss_of, make_model
+from tests.kit.user_loop import adamw, are_equal, losses, train, weights
 from torch.optim.swa_utils import AveragedModel
 
 import trimtab

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.loops.loop import (
+from tests.kit.launch import in_child
+from tests.kit.tiny import batches, loss_of, make_model
+from tests.kit.user_loop import (
     adamw,
     column,
     discarded_steps,
@@ -17,8 +19,6 @@ from tests.live.loops.loop import (
     warnings_of,
     weights,
 )
-from tests.live.loops.ranks.launch import in_child
-from tests.live.tiny import batches, loss_of, make_model
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad, vmap

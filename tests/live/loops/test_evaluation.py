@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.live.loops.loop import adamw, column, discarded_steps, losses
-from tests.live.tiny import batches, loss_of, make_model
+from tests.kit.tiny import batches, loss_of, make_model
+from tests.kit.user_loop import adamw, column, discarded_steps, losses
 
 import trimtab
 

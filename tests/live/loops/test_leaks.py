@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 
 import torch
-from tests.live.loops.loop import adamw, live_tensors
-from tests.live.tiny import batches, loss_of, make_model
+from tests.kit.tiny import batches, loss_of, make_model
+from tests.kit.user_loop import adamw, live_tensors
 from torch import nn
 
 import trimtab

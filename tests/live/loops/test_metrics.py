@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.live.loops.loop import (
+from tests.kit.tiny import batches, journal_of, loss_of, make_model
+from tests.kit.user_loop import (
     adamw,
     column,
     discarded_steps,
@@ -18,7 +19,6 @@ from tests.live.loops.loop import (
     train,
     warnings_of,
 )
-from tests.live.tiny import batches, journal_of, loss_of, make_model
 
 import trimtab
 

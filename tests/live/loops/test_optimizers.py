@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.loops.foreign_optimizers import ADAM_LIKE, NOT_A_NO_OP, KeepsMomentsInFp32
-from tests.live.loops.loop import (
+from tests.kit.tiny import journal_of, make_model
+from tests.kit.user_loop import (
     are_equal,
     is_finite,
     losses,
@@ -19,7 +19,7 @@ from tests.live.loops.loop import (
     wide_model,
     without_bad_steps,
 )
-from tests.live.tiny import journal_of, make_model
+from tests.live.loops.foreign_optimizers import ADAM_LIKE, NOT_A_NO_OP, KeepsMomentsInFp32
 
 import trimtab
 from trimtab.core.errors import TrimtabError

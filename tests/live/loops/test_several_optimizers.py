@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.live.loops.loop import (
+from tests.kit.tiny import batches, journal_of, loss_of, make_model, muon_and_adamw
+from tests.kit.user_loop import (
     NAN,
     column,
     event_kinds,
@@ -15,7 +16,6 @@ from tests.live.loops.loop import (
     poison,
     warnings_of,
 )
-from tests.live.tiny import batches, journal_of, loss_of, make_model, muon_and_adamw
 from torch import nn
 from torch.nn import functional as F
 

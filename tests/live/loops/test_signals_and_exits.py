@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.loops.loop import (
+from tests.kit.tiny import make_model
+from tests.kit.user_loop import (
     adamw,
     are_equal,
     discarded_steps,
@@ -23,7 +24,6 @@ from tests.live.loops.loop import (
     train,
     weights,
 )
-from tests.live.tiny import make_model
 
 import trimtab
 from trimtab.core.errors import TrimtabError

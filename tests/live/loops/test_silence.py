@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.kit.launch import in_child, log_of_trimtab
+from tests.kit.tiny import batches, loss_of, make_model
+from tests.kit.user_loop import adamw, losses, train, warnings_of
 from tests.live.loops.foreign_optimizers import SharpnessAware
-from tests.live.loops.loop import adamw, losses, train, warnings_of
-from tests.live.loops.ranks.launch import in_child, log_of_trimtab
-from tests.live.tiny import batches, loss_of, make_model
 from torch import nn
 
 import trimtab

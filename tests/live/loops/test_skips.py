@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.live.loops.loop import NAN, adamw, are_equal, discarded_steps, losses, weights
-from tests.live.tiny import batches, journal_of, loss_of, make_model
+from tests.kit.tiny import batches, journal_of, loss_of, make_model
+from tests.kit.user_loop import NAN, adamw, are_equal, discarded_steps, losses, weights
 
 import trimtab
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.loops.loop import losses
+from tests.kit.user_loop import losses
 from torch import nn
 
 import trimtab

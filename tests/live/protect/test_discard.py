@@ -366,7 +366,7 @@ class TestGradScaler:
 
     @pytest.mark.parametrize("unscales", [True, False])
     def test_norms_are_divided_by_the_scale(self, unscales: bool, tmp_path: Path) -> None:
-        from tests.live.tiny import journal_of
+        from tests.kit.tiny import journal_of
 
         model, *_ = self.run(fused(optim.AdamW), tmp_path, {3}, unscales=unscales)
         norms = journal_of(tmp_path).column("grad_norm").values

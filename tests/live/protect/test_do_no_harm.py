@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.kit.tiny import Outcome, Setup, adamw, assert_same_bits, journal_of, train
 from tests.live.protect.made_up import NAN, fused, give_gradients, make_model, plain
 from tests.live.test_do_no_harm import FAILS_AT, failures, planted, train_with
-from tests.live.tiny import Outcome, Setup, adamw, assert_same_bits, journal_of, train
 from torch import optim
 
 import trimtab

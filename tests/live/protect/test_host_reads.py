@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from tests.kit.tiny import make_model
 from tests.live.test_host_reads import steps
-from tests.live.tiny import make_model
 from torch import optim
 
 import trimtab

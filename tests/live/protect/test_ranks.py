@@ -12,14 +12,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from benchmarks.collectives import MAX_BYTES, MAX_COLLECTIVES, traffic
+from tests.kit.ranks import run_ranks
+from tests.kit.threads import run_threads
+from tests.kit.tiny import batches, journal_of, loss_of
+from tests.kit.tiny import make_model as make_tiny
 from tests.live.protect.made_up import FAULTS, NAN, break_step, give_gradients, make_model
 from tests.live.protect.test_do_no_harm import ELSEWHERE, IN_THE_GATE, IN_THE_NUMBERS
 from tests.live.test_do_no_harm import planted
 from tests.live.test_ranks import ENGINES
-from tests.live.tiny import batches, journal_of, loss_of
-from tests.live.tiny import make_model as make_tiny
-from tests.ranks import run_ranks
-from tests.threads import run_threads
 from torch import nn, optim
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard

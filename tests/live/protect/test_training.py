@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.kit.tiny import Setup, adamw, assert_same_bits, batches, journal_of, loss_of, train
+from tests.kit.tiny import make_model as make_tiny
 from tests.live.protect.made_up import NAN, fused, give_gradients, make_model
 from tests.live.protect.made_up import train as train_made_up
 from tests.live.test_observe import per_block, per_block_inductor, whole, whole_inductor
-from tests.live.tiny import Setup, adamw, assert_same_bits, batches, journal_of, loss_of, train
-from tests.live.tiny import make_model as make_tiny
 from torch import optim
 from torch._dynamo.utils import counters
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.recover.loops import assert_exact, drive, plain_run, train_step
-from tests.state.loops import Run, batches, same_run
+from tests.kit.recovering import assert_exact, drive, plain_run, train_step
+from tests.kit.runs import Run, batches, same_run
 from torch import nn, optim
 
 import trimtab

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tests.kit.ranks import run_ranks
 from tests.live.recover.test_controller import ONSET, Loop, acts, events
-from tests.ranks import run_ranks
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.recover.loops import assert_exact, drive, plain_run, train_step
-from tests.state.loops import Run, TinyModel, batches, same_run, tied_run
+from tests.kit.recovering import assert_exact, drive, plain_run, train_step
+from tests.kit.runs import Run, TinyModel, batches, same_run, tied_run
 from tests.state.test_exact import OPTIMIZERS, SCHEDULERS, Noisy
 from torch import optim
 from torch.utils.data import DataLoader

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.recover.loops import drive, plain_run
-from tests.live.tiny import journal_of
-from tests.state.loops import Run
+from tests.kit.recovering import drive, plain_run
+from tests.kit.runs import Run
+from tests.kit.tiny import journal_of
 from torch import optim
 
 from trimtab.core.errors import ConfigError

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.live.recover.loops import drive, plain_run, real
-from tests.live.tiny import batches as token_batches
-from tests.live.tiny import journal_of, loss_of, make_model
+from tests.kit.recovering import drive, plain_run, real
+from tests.kit.tiny import batches as token_batches
+from tests.kit.tiny import journal_of, loss_of, make_model
 
 import trimtab
 from trimtab.core import signals

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from tests.ranks import run_ranks
-from tests.state.loops import TinyModel, batches, seed_all
+from tests.kit.ranks import run_ranks
+from tests.kit.runs import TinyModel, batches, seed_all
 from torch import nn, optim
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.recover.loops import drive, real
-from tests.live.tiny import journal_of
-from tests.ranks import run_ranks
-from tests.state.loops import FEATURES, Run, batches, seed_all
+from tests.kit.ranks import run_ranks
+from tests.kit.recovering import drive, real
+from tests.kit.runs import FEATURES, Run, batches, seed_all
+from tests.kit.tiny import journal_of
 from torch import nn, optim
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel

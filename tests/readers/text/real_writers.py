@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
-from tests.readers.text.story import Moment, story
+from tests.kit.text_logs.story import Moment, story
 
 FIXTURES = Path(__file__).parent / "fixtures"
 TOTAL = 5000

@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.readers.text.writers import SAMPLES, Sample
+from tests.kit.text_logs.writers import SAMPLES, Sample
 
 from trimtab.core.block import Block
 from trimtab.core.errors import LogError

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from tests.kit.text_logs.story import Ink
+from tests.kit.text_logs.writers import SAMPLES, Sample
 from tests.readers.shapes import Write
-from tests.readers.text.story import Ink
-from tests.readers.text.writers import SAMPLES, Sample
 
 from trimtab.core.block import Block
 from trimtab.readers import log_file, read_log

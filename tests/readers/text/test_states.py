@@ -7,10 +7,10 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from tests.kit.text_logs.story import Ink
+from tests.kit.text_logs.writers import SAMPLES, Sample
 from tests.readers.shapes import Write
-from tests.readers.text.story import Ink
 from tests.readers.text.test_samples import assert_same, every_sample
-from tests.readers.text.writers import SAMPLES, Sample
 
 from trimtab.core.errors import LogError, UnreadableLog
 from trimtab.readers import read_log

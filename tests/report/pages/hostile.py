@@ -5,8 +5,8 @@ import math
 from pathlib import Path
 
 import numpy as np
+from tests.kit.synthetic import troubled_run
 from tests.report.test_reports import report_of
-from tests.synthetic import troubled_run
 
 from trimtab.core.block import Column, Event
 from trimtab.explain.batches.batch_report import BatchReport, RowReport

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.synthetic import block_of
+from tests.kit.synthetic import block_of
 
 from trimtab.core.block import Block, Column, Event
 from trimtab.report.pages.axis import choose_axis, shared_axis

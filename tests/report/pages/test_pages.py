@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.kit.synthetic import block_of, falling_loss, troubled_run
 from tests.report.pages.hostile import PAYLOADS, hostile_report
 from tests.report.test_reports import report_of
-from tests.synthetic import block_of, falling_loss, troubled_run
 
 from trimtab.core.block import Block, Column
 from trimtab.core.incidents import Moment

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.cli.test_commands import write_run
-from tests.synthetic import block_of, falling_loss, troubled_run
+from tests.kit.synthetic import block_of, falling_loss, troubled_run
 
 from trimtab.diagnosis import diagnose
 from trimtab.journal import JournalWriter, RunDirectory

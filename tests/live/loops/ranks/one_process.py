@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from tests.live.tiny import loss_of, make_model
+from tests.kit.tiny import loss_of, make_model
 
 
 def norms_of_one_process(data: list[torch.Tensor]) -> list[float]:

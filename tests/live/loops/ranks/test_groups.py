@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tests.live.loops.loop import adamw, column, losses
-from tests.live.loops.ranks.launch import digest, meet, run_ranks, take_step
-from tests.live.tiny import batches, make_model
+from tests.kit.launch import digest, meet, run_ranks, take_step
+from tests.kit.tiny import batches, make_model
+from tests.kit.user_loop import adamw, column, losses
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.nn.parallel import DistributedDataParallel
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.live.loops.loop import adamw
-from tests.live.loops.ranks.launch import run_ranks, take_step
-from tests.live.tiny import batches, make_model
+from tests.kit.launch import run_ranks, take_step
+from tests.kit.tiny import batches, make_model
+from tests.kit.user_loop import adamw
 from torch.nn.parallel import DistributedDataParallel
 
 import trimtab

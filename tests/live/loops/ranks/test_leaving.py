@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tests.live.loops.loop import adamw, losses
-from tests.live.loops.ranks.launch import digest, log_of_trimtab, run_ranks, take_step
-from tests.live.tiny import batches, journal_of, loss_of, make_model
+from tests.kit.launch import digest, log_of_trimtab, run_ranks, take_step
+from tests.kit.tiny import batches, journal_of, loss_of, make_model
+from tests.kit.user_loop import adamw, losses
 from torch.nn.parallel import DistributedDataParallel
 
 import trimtab

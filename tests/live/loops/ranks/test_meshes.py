@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tests.live.loops.loop import NAN, column, discarded_steps
-from tests.live.loops.ranks.launch import run_ranks
+from tests.kit.launch import run_ranks
+from tests.kit.tiny import batches, journal_of, loss_of
+from tests.kit.user_loop import NAN, column, discarded_steps
 from tests.live.loops.ranks.one_process import norms_of_one_process, plain_model
-from tests.live.tiny import batches, journal_of, loss_of
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import (

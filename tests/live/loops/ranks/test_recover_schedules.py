@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.live.loops.ranks.launch import run_ranks
-from tests.live.loops.ranks.recover_schedules import (
+from tests.kit.launch import run_ranks
+from tests.kit.recover_schedules import (
     DEADLINE_SECONDS,
     WORLD,
     follow,

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tests.live.loops.loop import adamw
-from tests.live.loops.ranks.launch import digest, run_ranks
-from tests.live.tiny import batches, journal_of, loss_of, make_model
+from tests.kit.launch import digest, run_ranks
+from tests.kit.tiny import batches, journal_of, loss_of, make_model
+from tests.kit.user_loop import adamw
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.nn.parallel import DistributedDataParallel
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tests.live.loops.loop import NAN, adamw, column, discarded_steps
-from tests.live.loops.ranks.launch import log_of_trimtab, run_ranks
+from tests.kit.launch import log_of_trimtab, run_ranks
+from tests.kit.tiny import batches, journal_of, loss_of
+from tests.kit.user_loop import NAN, adamw, column, discarded_steps
 from tests.live.loops.ranks.one_process import norms_of_one_process, plain_model
-from tests.live.tiny import batches, journal_of, loss_of
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel

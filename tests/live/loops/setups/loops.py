@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from tests.kit.tiny import VOCABULARY, batches, loss_of, make_model
 from tests.live.loops.setups.models import (
     Recurrent,
     Routed,
@@ -22,7 +23,6 @@ from tests.live.loops.setups.models import (
 )
 from tests.live.loops.setups.optimizers import of
 from tests.live.loops.setups.trial import STEPS, Factor, Learned, Loop, SetUp, learned, state_of
-from tests.live.tiny import VOCABULARY, batches, loss_of, make_model
 from torch import nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tests.live.tiny import VOCABULARY, WIDTH, make_model
+from tests.kit.tiny import VOCABULARY, WIDTH, make_model
 from torch import nn
 from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint

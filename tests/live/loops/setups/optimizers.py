@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from tests.kit.tiny import make_model, muon_and_adamw
+from tests.kit.user_loop import wide_batches, wide_model
 from tests.live.loops.foreign_optimizers import CountsByInteger, CountsInTheGroup
-from tests.live.loops.loop import wide_batches, wide_model
 from tests.live.loops.setups.trial import STEPS, Loop, SetUp
-from tests.live.tiny import make_model, muon_and_adamw
 
 
 def of(kind: Callable[..., Any], **options: Any) -> Callable[[Any], Any]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from tests.kit.tiny import batches, loss_of
 from tests.live.loops.ranks.one_process import plain_model
 from tests.live.loops.setups.trial import STEPS, Factor, Learned, SetUp, learned
-from tests.live.tiny import batches, loss_of
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (

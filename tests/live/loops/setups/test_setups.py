@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.live.loops.ranks.launch import log_of_trimtab, run_ranks
+from tests.kit.launch import log_of_trimtab, run_ranks
 from tests.live.loops.setups.loops import loop_setups
 from tests.live.loops.setups.optimizers import optimizer_setups, swept
 from tests.live.loops.setups.parallel import parallel_setups

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from tests.kit.tiny import VOCABULARY, batches, loss_of, make_model
 from tests.live.loops.setups.trial import STEPS, Factor, Learned, SetUp, learned
-from tests.live.tiny import VOCABULARY, batches, loss_of, make_model
 
 
 def hugging_face(watch: Any, factor: Factor) -> Learned:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from tests.live.tiny import batches, loss_of, make_model
+from tests.kit.tiny import batches, loss_of, make_model
 from torch import nn
 
 STEPS = 12

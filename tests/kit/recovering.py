@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.state.loops import Run, TinyModel, batches, same_run, seed_all
 from torch import nn, optim
 
 import trimtab
+from tests.kit.runs import Run, TinyModel, batches, same_run, seed_all
 from trimtab.core.config import Config
 from trimtab.core.findings import HARMLESS
 from trimtab.core.incidents import Incident

@@ -1,6 +1,6 @@
 """torchtitan's own entry point on the CPU: what it needs there, and a small config.
 
-    python -m tests.integrations.torchtitan.cpu RESULT.json FAULTS.json [flags of torchtitan]
+    python -m tests.kit.torchtitan.cpu RESULT.json FAULTS.json [flags of torchtitan]
 
 torchtitan is made for CUDA. Each patch stands for one failure of 0.3.0 on the CPU with torch 2.13.
 """

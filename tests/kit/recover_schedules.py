@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from tests.live.loops.loop import adamw
-from tests.live.loops.ranks.launch import digest, run_ranks
-from tests.live.tiny import batches, journal_of, loss_of, make_model
 from torch.nn.parallel import DistributedDataParallel
 
 import trimtab
+from tests.kit.launch import digest, run_ranks
+from tests.kit.tiny import batches, journal_of, loss_of, make_model
+from tests.kit.user_loop import adamw
 from trimtab.core.errors import RestoreError
 from trimtab.live.recover.order import Order, ProbeStep
 from trimtab.state.snapshot import Snapshot

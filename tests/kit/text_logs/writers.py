@@ -8,7 +8,7 @@ import json
 import math
 from dataclasses import dataclass, field
 
-from tests.readers.text.story import Ink, Moment, Writer, story
+from tests.kit.text_logs.story import Ink, Moment, Writer, story
 
 from trimtab.core.signals import Quality
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from tests.live.tiny import Tiny, batches, loss_of
 from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 
 import trimtab
+from tests.kit.tiny import Tiny, batches, loss_of
 from trimtab.core.findings import HARMLESS, NOT_RESTORED, Symptom
 from trimtab.core.incidents import Incident
 from trimtab.detect.resume.resume_audit import AUDIT_EVENT

@@ -10,9 +10,9 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.plugins.precision import MixedPrecision
-from tests.live.tiny import Outcome, batches, loss_of, make_model
 from torch.utils.data import DataLoader
 
+from tests.kit.tiny import Outcome, batches, loss_of, make_model
 from trimtab.integrations.lightning import TrimtabCallback
 
 NO_NAN = -1

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.live.tiny import batches, journal_of, loss_of, make_model
 from torch import nn
 
 import trimtab
+from tests.kit.tiny import batches, journal_of, loss_of, make_model
 from trimtab.core.config import Config
 
 NAN = float("nan")

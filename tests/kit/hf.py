@@ -114,6 +114,45 @@ def make_trainer(
     return trainer
 
 
+def make_sft(
+    folder: Path, callback: Any, *, data: Sequences | None = None, **arguments: Any
+) -> Any:
+    """An SFTTrainer of TRL on the same model; the packages are imported here, as TRL takes long."""
+    import datasets
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from trl import SFTConfig, SFTTrainer
+
+    datasets.disable_progress_bars()
+    words = {"<pad>": 0, "<eos>": 1, **{f"w{number}": number for number in range(2, 64)}}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    rows = [
+        {"input_ids": item["input_ids"][item["attention_mask"] == 1].tolist()}
+        for item in (data or Sequences(96)).items
+    ]
+    settings: dict[str, Any] = {
+        "output_dir": str(folder),
+        **SMALL_RUN,
+        "max_steps": 14,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "optim": "adamw_torch_fused",
+        "max_length": 32,
+        **arguments,
+    }
+    trainer = SFTTrainer(
+        model=transformers.LlamaForCausalLM(TinyForCausalLM().config),
+        args=SFTConfig(**settings),
+        train_dataset=datasets.Dataset.from_list(rows),
+        processing_class=transformers.PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>"
+        ),
+        callbacks=[] if callback is None else [callback],
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
+    return trainer
+
+
 def read_in_order(trainer: Any) -> None:
     """Let a Trainer read its data as it is."""
     trainer._get_train_sampler = lambda *unused: torch.utils.data.SequentialSampler(

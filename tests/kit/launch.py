@@ -1,7 +1,7 @@
 """Real ranks for other people's loops: a rank that hangs fails its test in seconds.
 
-Unlike the ranks of tests/ranks.py, these are only tried again if one of them was aborted (gloo does
-that now and then); a hang is the very thing that is looked for.
+Unlike the ranks of `tests.kit.ranks`, these are only tried again if one of them was aborted (gloo
+does that now and then); a hang is the very thing that is looked for.
 """
 
 import datetime
@@ -25,8 +25,9 @@ import torch._dynamo  # imported before the fork: every child would pay for it o
 import torch.distributed as dist
 import torch.distributed.checkpoint
 import torch.distributed.fsdp
-from tests.live.loops.loop import without_paths
-from tests.live.tiny import loss_of
+
+from tests.kit.tiny import loss_of
+from tests.kit.user_loop import without_paths
 
 DEADLINE_SECONDS = 40.0
 """For all ranks together; this machine may be busy."""

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from tests.journal.comparing import row, rows_of
-
+from tests.kit.journal_rows import row, rows_of
 from trimtab.core.config import JournalConfig
 from trimtab.journal import DamageKind, JournalReading, JournalWriter, RunDirectory, read_journal
 

@@ -28,7 +28,7 @@ def launch(
         settings = {"ladder.enabled": False, "recover.snapshot_every": 5}
         options = {"run_dir": str(folder), "mode": mode, "settings": settings}
         arguments += ["--override.imports", f"{TARGET}={json.dumps(options)}"]
-    command = [sys.executable, "-m", "tests.integrations.torchtitan.cpu"]
+    command = [sys.executable, "-m", "tests.kit.torchtitan.cpu"]
     command += [str(folder / "result"), json.dumps(faults or {}), *arguments]
     with socket.socket() as free:
         free.bind(("localhost", 0))
