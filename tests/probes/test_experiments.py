@@ -21,7 +21,8 @@ from trimtab.explain.causes.ranking import HARDWARE, Ranking, rank
 from trimtab.explain.evidence.check import CheckResult, Outcome
 from trimtab.probes.first_nonfinite import NonfiniteFinder
 from trimtab.probes.precision import without_autocast
-from trimtab.probes.rows import keep_rows, num_rows
+from trimtab.probes.rows import keep_rows
+from trimtab.state.batches import num_rows
 
 BAD = 40
 """The step with the fault."""

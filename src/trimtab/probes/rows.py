@@ -6,13 +6,7 @@ from typing import Any
 
 import torch
 
-from trimtab.state.tape import map_tensors, tensors_of
-
-
-def num_rows(batch: Any) -> int:
-    """How many sequences a batch has: the first size that most of its tensors share."""
-    sizes = Counter(len(tensor) for tensor in tensors_of(batch) if tensor.ndim)
-    return sizes.most_common(1)[0][0] if sizes else 0
+from trimtab.state.batches import map_tensors, num_rows, tensors_in
 
 
 def num_tokens(batch: Any) -> int:
@@ -20,7 +14,7 @@ def num_tokens(batch: Any) -> int:
     rows = num_rows(batch)
     sizes = Counter(
         tensor.shape[1]
-        for tensor in tensors_of(batch)
+        for tensor in tensors_in(batch)
         if tensor.ndim >= 2 and len(tensor) == rows and not tensor.is_floating_point()
     )
     return sizes.most_common(1)[0][0] if sizes else 0
@@ -35,8 +29,8 @@ def keep_rows(
     Tensors that do not match in shape, or have no row for each sequence, stay the batch's own.
     """
     size, length = num_rows(batch), num_tokens(batch)
-    others = tensors_of(healthy)
-    mine = tensors_of(batch)
+    others = tensors_in(healthy)
+    mine = tensors_in(batch)
     if len(others) != len(mine):
         return batch
     partner = iter(others)

@@ -7,6 +7,7 @@ ring.py              which snapshots are kept: geometric ages, and what a rollba
 shards.py            the part of a tensor that a rank holds
 rng.py               random number generators of Python, numpy and torch
 source.py            the data source that a batch names
+batches.py           batches of any nesting: their tensors, mapped, listed and counted
 tape.py              the batches since the oldest snapshot, served again after a rollback
 checkpoints/         state on disk: verified, judged, resumed from
 """

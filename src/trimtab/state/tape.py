@@ -4,17 +4,14 @@ The state of a loader would not do: random numbers drawn in worker processes can
 and a restored loader starts its workers and its prefetching again. A tape works for any iterable.
 """
 
-import copy
-import dataclasses
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from trimtab.core.errors import RestoreError, RunStopped
 from trimtab.journal.exit_request import RunExit
+from trimtab.state.batches import clone, copy_containers, tensors_in
 from trimtab.state.rng import RandomState, equal, get_random_state, set_random_state
 from trimtab.state.source import source_of
 
@@ -135,7 +132,7 @@ class BatchTape:
             if entry.position not in self._skipped:
                 # The containers are copied: users move tensors to the device in place. Where
                 # tensors are written to as well, they are copied too.
-                change = copy_containers if self.changed is None else _clone
+                change = copy_containers if self.changed is None else clone
                 return entry.position, change(entry.batch)
 
     def rewind(self, position: int, skip: Iterable[int] = ()) -> None:
@@ -167,7 +164,7 @@ class BatchTape:
     def batch_at(self, position: int) -> Any:
         """The batch at a position, as the loader gave it; None if the tape does not hold it."""
         entry = self._entry_at(position)
-        return None if entry is None else _clone(entry.batch)
+        return None if entry is None else clone(entry.batch)
 
     def forget_before(self, position: int) -> None:
         """Drop the batches that no snapshot needs any more."""
@@ -183,7 +180,7 @@ class BatchTape:
     @property
     def num_bytes(self) -> int:
         """Memory of the tensors on the tape."""
-        return sum(t.nbytes for entry in self._taped for t in tensors_of(entry.batch))
+        return sum(t.nbytes for entry in self._taped for t in tensors_in(entry.batch))
 
     def __len__(self) -> int:
         return len(self._taped)
@@ -229,7 +226,7 @@ class BatchTape:
             return None
         after = get_random_state()
         # Tensors from workers are shared memory: each would hold a file descriptor open.
-        kept = _clone(batch) if self._from_workers else copy_containers(batch)
+        kept = clone(batch) if self._from_workers else copy_containers(batch)
         entry = TapedBatch(
             position=self._fetched,
             batch=kept,
@@ -246,44 +243,5 @@ class BatchTape:
         return entry
 
 
-def copy_containers(batch: Any) -> Any:
-    """The batch in new containers, with the same tensors."""
-    return map_tensors(batch, lambda tensor: tensor)
-
-
-def _clone(batch: Any) -> Any:
-    return map_tensors(batch, torch.Tensor.clone)
-
-
-def tensors_of(batch: Any) -> list[torch.Tensor]:
-    """The tensors of a batch, in their order."""
-    found: list[torch.Tensor] = []
-    map_tensors(batch, found.append)
-    return found
-
-
 def _versions(batch: Any) -> tuple[int, ...]:
-    return tuple(t._version for t in tensors_of(batch) if not t.is_inference())
-
-
-def map_tensors(batch: Any, change: Any) -> Any:
-    """The batch in new containers, with each tensor changed."""
-    if isinstance(batch, torch.Tensor):
-        return change(batch)
-    if isinstance(batch, Mapping):
-        parts = {key: map_tensors(value, change) for key, value in batch.items()}
-        try:
-            return type(batch)(parts)  # type: ignore[call-arg]
-        except TypeError:
-            return parts
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(map_tensors(value, change) for value in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(map_tensors(value, change) for value in batch)
-    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        changed = copy.copy(batch)
-        for field in dataclasses.fields(batch):
-            # Not by assignment: the class may be frozen.
-            object.__setattr__(changed, field.name, map_tensors(getattr(batch, field.name), change))
-        return changed
-    return batch
+    return tuple(t._version for t in tensors_in(batch) if not t.is_inference())

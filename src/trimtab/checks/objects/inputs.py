@@ -10,10 +10,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from trimtab.checks.objects.measure.batches import map_tensors
 from trimtab.core.errors import ConfigError
 from trimtab.live.optimizers import find_optimizers
 from trimtab.live.recover.inputs import as_schedulers
+from trimtab.state.batches import map_tensors
 
 Loss = Callable[[nn.Module, Any], torch.Tensor]
 """Takes the model and a batch as the loader gives it; returns the loss of the user's loop."""

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from trimtab.checks.objects.inputs import Inputs, Loss
-from trimtab.checks.objects.measure.batches import cloned, cut
+from trimtab.checks.objects.measure.batches import cut
 from trimtab.checks.objects.measure.kept_state import KeptState
 from trimtab.checks.objects.measure.loader import draw
 from trimtab.checks.objects.measure.passes import main_loss
@@ -23,6 +23,7 @@ from trimtab.checks.objects.measure.training import run_steps
 from trimtab.checks.objects.setups import as_setup, call_setup
 from trimtab.core.errors import ConfigError
 from trimtab.report.line_chart import Line, Panel, draw_panels
+from trimtab.state.batches import clone
 
 STEPS = 4
 """Steps of training before the check. Source: microsoft/mup checks the first 3 to 4 steps."""
@@ -203,7 +204,7 @@ def _outputs(inputs: Inputs, batch: Any) -> Mapping[str, torch.Tensor]:
     inputs.model.eval()
     trace = Trace(inputs.model, keeps_outputs=True)
     with torch.no_grad(), trace:
-        inputs.loss(inputs.model, cloned(batch))
+        inputs.loss(inputs.model, clone(batch))
     outputs = dict(trace.outputs)
     if trace.losses:
         outputs[LOGITS] = main_loss(trace).logits.float()

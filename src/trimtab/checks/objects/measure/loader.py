@@ -10,8 +10,9 @@ import torch
 
 from trimtab.checks.objects.definition import NotMeasured
 from trimtab.checks.objects.inputs import Inputs
-from trimtab.checks.objects.measure.batches import batch_fingerprint, cloned
+from trimtab.checks.objects.measure.batches import batch_fingerprint
 from trimtab.checks.objects.measure.ranks import exchange, num_ranks
+from trimtab.state.batches import clone
 from trimtab.state.rng import get_random_state, set_random_state
 
 NUM_BATCHES = 12
@@ -48,7 +49,7 @@ def draw(loader: Any) -> list[Any]:
     """The first batches, copied: a loader may fill the same memory again."""
     if loader is None:
         raise NotMeasured("no loader was given")
-    batches = [cloned(batch) for batch in islice(iter(loader), NUM_BATCHES)]
+    batches = [clone(batch) for batch in islice(iter(loader), NUM_BATCHES)]
     if not batches:
         raise NotMeasured("the loader gives no batch")
     return batches

@@ -10,15 +10,10 @@ from torch import nn
 
 from trimtab.checks.objects.definition import NotMeasured
 from trimtab.checks.objects.inputs import Inputs
-from trimtab.checks.objects.measure.batches import (
-    cloned,
-    cut_rows,
-    map_tensors,
-    num_rows,
-    tensors_in,
-)
+from trimtab.checks.objects.measure.batches import cut_rows
 from trimtab.checks.objects.measure.ranks import exchange
 from trimtab.checks.objects.measure.trace import LOW, LossCall, Trace, rms
+from trimtab.state.batches import clone, map_tensors, num_rows, tensors_in
 
 MICRO_BATCHES = 4
 """Parts into which a batch is split: 1x4 against 4x1."""
@@ -95,7 +90,7 @@ def run_pass(inputs: Inputs, batch: Any) -> Pass:
     trace = Trace(model)
     with torch.enable_grad():
         with trace:
-            loss = inputs.loss(model, cloned(batch))
+            loss = inputs.loss(model, clone(batch))
         loss.backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
     return Pass(loss=float(loss.detach()), trace=trace, gradients=gradients)
@@ -112,7 +107,7 @@ def look(inputs: Inputs, batch: Any, model: nn.Module | None = None) -> Look:
     model.eval()
     trace = Trace(model)
     with torch.no_grad(), trace:
-        loss = inputs.loss(model, cloned(batch))
+        loss = inputs.loss(model, clone(batch))
     return float(loss), trace
 
 
@@ -136,7 +131,7 @@ def compare_precision(inputs: Inputs, batch: Any, seen: Look) -> Precisions:
 
 def split_loss(inputs: Inputs, batch: Any, whole: float) -> Split:
     """The loss of the batch as one, which is known, and as several micro-batches."""
-    rows = num_rows(batch)
+    rows = num_rows(batch, of_all=True)
     parts = next((n for n in (MICRO_BATCHES, 3, 2) if rows and rows % n == 0), 0)
     if not parts:
         raise NotMeasured(f"a batch of {rows} rows cannot be split evenly")

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from trimtab.checks.objects.inputs import Inputs
-from trimtab.checks.objects.measure.batches import cloned
 from trimtab.checks.objects.measure.ranks import exchange
 from trimtab.checks.objects.measure.trace import Trace
+from trimtab.state.batches import clone
 
 SHORT_STEPS = 10
 """Steps after which activations are looked at again."""
@@ -65,7 +65,7 @@ def run_steps(
         for optimizer in inputs.optimizers:
             optimizer.zero_grad(set_to_none=True)
         with torch.enable_grad():
-            loss = inputs.loss(inputs.model, cloned(batches[step % len(batches)]))
+            loss = inputs.loss(inputs.model, clone(batches[step % len(batches)]))
             loss.backward()
         trained = [p for p in held if p.grad is not None]
         limit = inputs.clip_norm or math.inf
@@ -118,7 +118,7 @@ def short_run(inputs: Inputs, batches: Sequence[Any], rates: Sequence[Sequence[f
     exchange("a pass", None)
     trace = Trace(inputs.model)
     with torch.no_grad(), trace:
-        inputs.loss(inputs.model, cloned(batches[0]))
+        inputs.loss(inputs.model, clone(batches[0]))
     return ShortRun(losses=tuple(losses), norms=tuple(norms), trace=trace, unchanged=unchanged)
 
 

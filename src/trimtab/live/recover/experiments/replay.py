@@ -35,7 +35,8 @@ from trimtab.probes.passes import (
     open_answer,
 )
 from trimtab.probes.registry import EXPERIMENTS
-from trimtab.probes.rows import num_rows, num_tokens
+from trimtab.probes.rows import num_tokens
+from trimtab.state.batches import num_rows
 from trimtab.state.snapshot import Snapshot
 from trimtab.state.tape import BatchTape
 from trimtab.state.training_state import TrainingState
