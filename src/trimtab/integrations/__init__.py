@@ -6,7 +6,8 @@ accelerate.py   `watch` for a loop with an Accelerator
 lightning.py    `TrimtabCallback` for the Lightning Trainer
 torchtitan.py   `watched`, an override for torchtitan
 sinks/          trackers and Prometheus: one file each
-alerts/         messages to people: webhook, chat, pager, e-mail, a command
+alerts/         messages to people: a webhook, a command, every service of apprise
+incident_news.py  what the journal says about an incident, for sinks and alerts
 shipper/        the process that follows a journal and feeds sinks and alerts
 transport/      requests with a hard deadline, and no secret in any message
 

@@ -16,12 +16,9 @@ from trimtab.core.block import Event
 from trimtab.core.config import Config, ShipConfig
 from trimtab.core.sink import RUN_STATUS, RunStatus
 from trimtab.integrations.alerts import IncidentAlerts
-from trimtab.integrations.alerts.alert import AlertState, Level
-from trimtab.integrations.alerts.alert_sink import AlertSink
-from trimtab.integrations.alerts.channels import read_channels
-from trimtab.integrations.alerts.from_events import status_alerts
-from trimtab.integrations.alerts.outbox import Outbox
-from trimtab.integrations.alerts.policy import AlertPolicy
+from trimtab.integrations.alerts.alert import AlertState, Level, RunAlerts
+from trimtab.integrations.alerts.alert_sink import AlertPolicy, AlertSink
+from trimtab.integrations.alerts.channels import Outbox, read_channels
 from trimtab.integrations.shipper.log import ShipLog
 from trimtab.integrations.shipper.shipper import Shipper
 from trimtab.integrations.transport.secrets import SECRETS
@@ -110,8 +107,8 @@ def test_a_channel_that_fails_does_not_hold_the_other_and_no_secret_is_written(
     caplog: pytest.LogCaptureFixture,
     behaviour: str,
 ) -> None:
-    monkeypatch.setattr("trimtab.integrations.alerts.outbox.FIRST_WAIT", 0.1)
-    monkeypatch.setattr("trimtab.integrations.alerts.outbox.SEND_SECONDS", 0.5)
+    monkeypatch.setattr("trimtab.integrations.alerts.channels.FIRST_WAIT", 0.1)
+    monkeypatch.setattr("trimtab.integrations.alerts.channels.SEND_SECONDS", 0.5)
     run = RunDirectory(tmp_path)
     with JournalWriter(run) as journal:
         append(journal, 0)
@@ -119,7 +116,7 @@ def test_a_channel_that_fails_does_not_hold_the_other_and_no_secret_is_written(
         open_incident(journal, 40, transition="closed")
     with serving(bad := Receiver(behaviour)), serving(good := Receiver()):
         bad.elsewhere = f"{good.url}/stolen"
-        addresses = f"slack+{bad.url}/services/{TOKEN} webhook+{good.url}/{TOKEN}"
+        addresses = f"webhook+{bad.url}/services/{TOKEN} webhook+{good.url}/{TOKEN}"
         monkeypatch.setenv("TRIMTAB_ALERT_URLS", addresses)
         shipper = Shipper(run, [AlertSink()], ShipConfig(), ShipLog(run, None))
         thread = threading.Thread(target=shipper.run)
@@ -130,8 +127,8 @@ def test_a_channel_that_fails_does_not_hold_the_other_and_no_secret_is_written(
         assert shipper.shipments[0].is_complete
     assert [path for path, _ in good.posted] == [f"/{TOKEN}"] * 2
     log = (run.home / "ship" / "ship.log").read_text()
-    assert log.count("slack cannot be reached") == 1
-    assert "slack can be reached again" in log
+    assert log.count("webhook (address 1) cannot be reached") == 1
+    assert "webhook (address 1) can be reached again" in log
     subprocess.run([sys.executable, "-m", "trimtab.cli", "report", str(tmp_path)], check=False)
     assert (run.home / "dashboard.html").exists()
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
@@ -201,7 +198,7 @@ def test_a_change_of_status_is_an_alert(
 ) -> None:
     facts = {"before": RunStatus(before), "status": RunStatus(now), "how": how}
     event = Event(kind=RUN_STATUS, tick=5, step=4, facts=facts)
-    alerts = status_alerts("x1", event)
+    alerts = RunAlerts("x1", "", {}).from_event(event)
     assert [(alert.matter, alert.state.value) for alert in alerts] == expected
 
 
@@ -210,7 +207,7 @@ def test_on_incident_alerts_from_the_training_process(
 ) -> None:
     """A real judge finds a spike; the journal has what an alert needs."""
     with serving(receiver := Receiver()):
-        addresses = f"webhook+{receiver.url}/{TOKEN} slack+http://127.0.0.1:9/{TOKEN}"
+        addresses = f"webhook+{receiver.url}/{TOKEN} webhook+http://127.0.0.1:9/{TOKEN}"
         monkeypatch.setenv("TRIMTAB_ALERT_URLS", addresses)
         recorder = RunRecorder(
             RunDirectory(tmp_path), Config(), {}, first_step=0, on_incident=IncidentAlerts("x1")
@@ -224,7 +221,10 @@ def test_on_incident_alerts_from_the_training_process(
     states = [state for state, _ in titles(receiver)]
     assert states[0] == "open"
     assert states[-1] == "closed"
-    assert len([text for text in caplog.messages if "slack cannot be reached" in text]) == 1
+    assert (
+        len([text for text in caplog.messages if "webhook (address 2) cannot be reached" in text])
+        == 1
+    )
     assert TOKEN not in caplog.text
     events = read_journal(RunDirectory(tmp_path)).block.events
     (opened, *_) = [event.facts for event in events if event.kind == "incident"]

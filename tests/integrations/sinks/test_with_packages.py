@@ -155,11 +155,15 @@ def test_apprise_sends_an_alert_and_a_missing_service_is_an_error() -> None:
     with serving(receiver := Receiver()):
         url = receiver.url.replace("http://", "apprise:json://")
         (channel,) = read_channels({"TRIMTAB_ALERT_URLS": f"{url}/a"})
-        channel.send(an_alert(), 20)
+        channel.send(an_alert(text="@everyone, <!channel>: Class: divergent."), 20)
         receiver.behaviour = "500"
-        with pytest.raises(ConnectionError):
+        with pytest.raises(ConnectionError, match=r"apprise could not send it: .*500"):
             channel.send(an_alert(), 20)
-    assert receiver.posted[0][1]["title"] == "x1: incident 3: loss spike at step 900"
+    sent = receiver.posted[0][1]
+    assert sent["title"] == "x1: incident 3: loss spike at step 900"
+    # Nobody is mentioned by text from a run.
+    assert sent["message"].startswith("@\u200beveryone, <!\u200bchannel>: Class: divergent.\n")
+    assert sent["message"].endswith("https://tracker/run")
     from trimtab.core.errors import ConfigError
 
     with pytest.raises(ConfigError, match="does not know the service"):

@@ -4,20 +4,12 @@
                                                    +--> AlertPolicy --> Channel --> people
     on_incident -> IncidentAlerts (in training) ---'    which, when     how, where
 
-alert.py          Alert: what a message says
-from_events.py    the alerts of incidents, actions, proposals, a stalled or dead run
-discards.py       ten discarded steps in a row
-policy.py         at most one message per incident and 10 minutes, a digest when many open at once
-channels.py       the addresses of `TRIMTAB_ALERT_URLS`
-outbox.py         what one channel has not sent yet
-formats.py        the body for each service, as pure functions
-http_channel.py   webhook, Slack, Discord, ntfy, PagerDuty
-mail_channel.py   e-mail
-local_channels.py a command; apprise
-alert_sink.py     the sink `alerts`
-on_incident.py    alerts from the training process itself, by `on_incident`
+alert.py        Alert, and the alerts of incidents, discarded steps, actions, a stalled or dead run
+alert_sink.py   at most one message per incident and 10 minutes, a digest when many open at once;
+                the sink `alerts`, and alerts from the training process itself
+channels.py     webhook, command, apprise, and what one of them has not sent yet
 """
 
-from trimtab.integrations.alerts.on_incident import IncidentAlerts, wandb_alerts
+from trimtab.integrations.alerts.alert_sink import IncidentAlerts, wandb_alerts
 
 __all__ = ["IncidentAlerts", "wandb_alerts"]

@@ -1,9 +1,32 @@
-"""Alert: what a message to people says."""
+"""Alert: a message to people, and the alerts that follow from the events of a run."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from trimtab.core.block import Block, Event
+from trimtab.core.incidents import IncidentClass, Transition
+from trimtab.core.jsonable import to_jsonable
+from trimtab.core.records.rollbacks import ROLLBACK
+from trimtab.core.sink import RUN_STATUS, RunStatus
+from trimtab.integrations.incident_news import IncidentNews
+
+DISCARDED = "step discarded"
+"""The event of a step that the gate kept from the weights."""
+
+ALERT_AFTER = 10
+"""Discarded steps in a row. Source: a bad batch is one step, and a protected run ends by itself
+only after 100 (`live.max_nonfinite_steps`)."""
+
+_BAD = (IncidentClass.DIVERGENT, IncidentClass.LINGERING)
+_TITLES = {
+    Transition.REOPENED: "came back",
+    Transition.WORSENED: "got worse",
+    Transition.CLOSED: "is over",
+    Transition.ROLLED_BACK: "was rolled back",
+}
 
 
 class AlertState(StrEnum):
@@ -23,7 +46,7 @@ class Level(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Higher is worse."""
+        """Return a number for comparing levels; higher is worse."""
         return list(Level).index(self)
 
 
@@ -32,25 +55,191 @@ class Alert:
     """One message about one matter; the key stays the same for its whole life."""
 
     run: str
+    """The name of the run directory."""
     matter: str
-    """What it is about within the run: "incident-3", "died", "stalled"."""
+    """The subject within the run: "incident-3", "died", "stalled"."""
     state: AlertState
     level: Level
     title: str
     """One line, without the name of the run."""
     text: str = ""
+    """More lines: class, likely cause, what to do."""
     step: int = 0
     clock: float = 0.0
     """Unix time in seconds."""
     facts: Mapping[str, Any] = field(default_factory=dict)
+    """For programs: {"class": "divergent", "onset": 900}."""
     link: str = ""
+    """The run in a tracker, or empty."""
 
     @property
     def key(self) -> str:
-        """The same for all messages about one matter, so that services can join them."""
+        """Return what all messages about one matter share, so that services can join them."""
         return f"trimtab/{self.run}/{self.matter}"
 
     @property
     def headline(self) -> str:
-        """One line with the name of the run."""
+        """Return the title with the name of the run."""
         return f"{self.run}: {self.title}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything for a program of the user, as a webhook and a command get it."""
+        return {
+            "version": 1,  # counts up if a field changes its meaning
+            "key": self.key,
+            "state": self.state.value,
+            "level": self.level.value,
+            "title": self.headline,
+            "text": self.text,
+            "run": self.run,
+            "step": self.step,
+            "time": self.clock,
+            "facts": to_jsonable(self.facts),
+            "link": self.link,
+        }
+
+
+class RunAlerts:
+    """Turns the events of one run into alerts.
+
+    Its state is plain JSON that is kept up to date in place, so that a restart continues with it:
+    the number of steps that were discarded in a row, and the last of them.
+    """
+
+    def __init__(self, run: str, link: str, state: dict[str, Any]) -> None:
+        self._run, self._link = run, link
+        self._discards = state
+        state.setdefault("count", 0)
+        state.setdefault("last", -1)
+
+    def from_event(self, event: Event) -> list[Alert]:
+        """Return the alerts of one event of the journal, or of a change of the run's status."""
+        step, facts = event.step, event.facts
+        action = facts.get("action", "an action")
+        if event.kind == RUN_STATUS:
+            return self._from_status(event)
+        if event.kind == DISCARDED:
+            return self._from_discard(event)
+        if event.kind == ROLLBACK:
+            matter, title = f"rollback-{event.tick}", f"rolled back to step {step}"
+            return [*self._end_discards(step), self._alert(step, matter, Level.WARNING, title)]
+        if event.kind == "proposal":
+            title = f"waits for approval: {action}"
+            text = "Answer with `trimtab approve` or `trimtab decline`."
+            return [self._alert(step, "proposal", Level.ERROR, title, text=text)]
+        if event.kind == "answer":
+            title, closed = f"{facts.get('answer', 'answered')}: {action}", AlertState.CLOSED
+            return [self._alert(step, "proposal", Level.INFO, title, state=closed)]
+        if event.kind == "trimtab failed":
+            part = facts.get("part", "unknown")
+            title = f"a part of trimtab failed: {part}; training goes on"
+            return [self._alert(step, f"failure-{event.tick}", Level.WARNING, title)]
+        news = IncidentNews.from_event(event)
+        return [] if news is None else self.from_incident(news)
+
+    def from_records(self, block: Block) -> list[Alert]:
+        """Return the alert that steps are applied again, if these records show it.
+
+        The event of a step follows its record, so the newest step may still be discarded.
+        """
+        if len(block) and int(block.step[-1]) > self._discards["last"] + 1:
+            return self._end_discards(int(block.step[-1]))
+        return []
+
+    def from_incident(self, news: IncidentNews) -> list[Alert]:
+        """Return the alert of a change of an incident; none if people need not know of it."""
+        if not news.is_alarm or news.transition in (Transition.FORECAST, Transition.REBASELINED):
+            return []
+        kind = news.incident_class.value if news.incident_class else "class not known yet"
+        symptoms = ", ".join(news.symptoms) or "no symptom"
+        state, level = AlertState.OPEN, Level.WARNING
+        if news.is_over:
+            state, level = AlertState.CLOSED, Level.INFO
+        else:
+            if news.transition in (Transition.CLASSIFIED, Transition.WORSENED):
+                state = AlertState.CHANGED
+            if news.incident_class in _BAD:
+                level = Level.ERROR
+        words = f" {_TITLES[news.transition]}" if news.transition in _TITLES else ""
+        lines = [f"Class: {kind}."]
+        if news.cause:
+            lines.append(f"Likely cause: {news.cause}")
+        if news.action and not news.is_over:
+            lines.append(f"Do: {news.action}")
+        title = f"incident {news.number}{words}: {symptoms} at step {news.onset}"
+        facts = {"class": kind, "symptoms": symptoms, "onset": news.onset, "cause": news.cause}
+        return [
+            self._alert(
+                news.step,
+                f"incident-{news.number}",
+                level,
+                title,
+                state=state,
+                text="\n".join(lines),
+                facts=facts,
+            )
+        ]
+
+    def _from_status(self, event: Event) -> list[Alert]:
+        """Return the alerts of a change of the run's status, the closed matter first."""
+        now, before = RunStatus(event.facts["status"]), RunStatus(event.facts["before"])
+        step, alerts = event.step, []
+        if before in (RunStatus.DIED, RunStatus.STALLED) and now is not RunStatus.DIED:
+            title = "the run goes on" if now is RunStatus.RUNNING else f"the run has {now.value}"
+            closed = AlertState.CLOSED
+            alerts.append(self._alert(step, before.value, Level.INFO, title, state=closed))
+        how, title = event.facts.get("how"), ""
+        if now is RunStatus.DIED:
+            title = (
+                f"the run died after step {event.step}: its process is gone and has not ended it"
+            )
+        elif now is RunStatus.STALLED:
+            title = f"the run has stalled after step {event.step}"
+        elif now is RunStatus.ENDED and isinstance(how, str) and how.startswith("raised "):
+            title = f"the run ended after step {event.step}: {how}"
+        if title:
+            alerts.append(self._alert(step, now.value, Level.ERROR, title))
+        return alerts
+
+    def _from_discard(self, event: Event) -> list[Alert]:
+        """A run whose steps are all discarded does not train any more."""
+        state = self._discards
+        alerts = [] if event.step == state["last"] + 1 else self._end_discards(event.step)
+        state |= {"count": state["count"] + 1, "last": event.step}
+        if state["count"] == ALERT_AFTER:
+            title = f"{ALERT_AFTER} steps in a row were discarded: the run does not train any more"
+            text = " and ".join(map(str, event.facts.get("reasons", ())))
+            alerts.append(self._alert(event.step, "discards", Level.ERROR, title, text=text))
+        return alerts
+
+    def _end_discards(self, step: int) -> list[Alert]:
+        was_reported = self._discards["count"] >= ALERT_AFTER
+        self._discards["count"] = 0
+        if not was_reported:
+            return []
+        title, closed = "steps are applied again", AlertState.CLOSED
+        return [self._alert(step, "discards", Level.INFO, title, state=closed)]
+
+    def _alert(
+        self,
+        step: int,
+        matter: str,
+        level: Level,
+        title: str,
+        *,
+        state: AlertState = AlertState.OPEN,
+        text: str = "",
+        facts: Mapping[str, Any] | None = None,
+    ) -> Alert:
+        return Alert(
+            run=self._run,
+            matter=matter,
+            state=state,
+            level=level,
+            title=title,
+            text=text,
+            step=step,
+            clock=time.time(),
+            facts=facts or {},
+            link=self._link,
+        )

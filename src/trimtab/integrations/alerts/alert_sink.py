@@ -1,24 +1,94 @@
-"""The sink `alerts`: messages to people, from the shipper."""
+"""Which alerts are sent and when: by the sink `alerts`, or from the training process itself."""
 
+import dataclasses
 import logging
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
-from trimtab.core.block import Block, Event
+from trimtab.core.block import Block
+from trimtab.core.incidents import Incident
 from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
-from trimtab.integrations.alerts.alert import Alert
-from trimtab.integrations.alerts.channels import read_channels
-from trimtab.integrations.alerts.discards import DiscardRow
-from trimtab.integrations.alerts.from_events import event_alert, incident_alert, status_alerts
-from trimtab.integrations.alerts.outbox import Outbox
-from trimtab.integrations.alerts.policy import AlertPolicy
-from trimtab.integrations.sinks.incident_events import IncidentNews
+from trimtab.integrations.alerts.alert import Alert, AlertState, Level, RunAlerts
+from trimtab.integrations.alerts.channels import SEND_SECONDS, Outbox, read_channels
+from trimtab.integrations.incident_news import IncidentNews
+from trimtab.integrations.transport.secrets import SECRETS
+
+REPEAT_SECONDS = 600.0
+"""From one message about a matter to the next, unless it got worse or is over. Source: the shortest
+time in which a person on call can look at a run and answer."""
+
+DIGEST_COUNT, DIGEST_SECONDS = 5, 60.0
+"""More matters than this opened within this many seconds are one message. Source: a run whose
+weights are destroyed opens an incident every few steps."""
+
+WANDB_TITLE_CHARS = 64
 
 log = logging.getLogger("trimtab.ship")
 
 
+class AlertPolicy:
+    """Decides alert by alert what is sent: too many messages in an hour are not read.
+
+    Its state is plain JSON that is kept up to date in place, so that a restart repeats nothing.
+    """
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self._open: dict[str, dict[str, Any]] = state.setdefault("open", {})
+        """By key: the level and the time of its last message; `is_sent` is False if none was."""
+        self._opened: list[float] = state.setdefault("opened", [])
+        self._held: list[str] = state.setdefault("held", [])
+        """Headlines that wait for the digest."""
+
+    def update(self, alert: Alert, now: float) -> list[Alert]:
+        """Return the messages to send for an alert."""
+        if alert.state is AlertState.CLOSED:
+            # The end of what was only in a digest, or never reported, is no message.
+            known = self._open.pop(alert.key, None)
+            return [alert] if known is not None and known["is_sent"] else []
+        known = self._open.get(alert.key)
+        if known is None:
+            return self._first(alert, now)
+        is_worse = alert.level.rank > Level(known["level"]).rank
+        is_due = now - known["time"] >= REPEAT_SECONDS
+        if not is_worse and not (is_due and alert.state is AlertState.CHANGED):
+            return []
+        known |= {"level": alert.level.value, "time": now, "is_sent": True}
+        return [dataclasses.replace(alert, state=AlertState.CHANGED)]
+
+    def digest(self, run: str, now: float, *, is_last: bool = False) -> list[Alert]:
+        """Return the message about everything that was held back, once its time has come."""
+        if not self._held:
+            return []
+        if not is_last and self._opened and now - self._opened[-1] < DIGEST_SECONDS:
+            return []
+        held = list(self._held)
+        self._held.clear()
+        return [
+            Alert(
+                run=run,
+                matter=f"digest-{round(now)}",
+                state=AlertState.OPEN,
+                level=Level.ERROR,
+                title=f"{len(held)} more incidents opened in a short time",
+                text="\n".join(held[:20]),
+                clock=now,
+            )
+        ]
+
+    def _first(self, alert: Alert, now: float) -> list[Alert]:
+        self._opened[:] = [time for time in self._opened if now - time < DIGEST_SECONDS] + [now]
+        is_sent = len(self._opened) <= DIGEST_COUNT
+        self._open[alert.key] = {"level": alert.level.value, "time": now, "is_sent": is_sent}
+        if is_sent:
+            return [dataclasses.replace(alert, state=AlertState.OPEN)]
+        self._held.append(alert.title)
+        return []
+
+
 class AlertSink:
-    """Turns events into alerts and sends those that people should see."""
+    """The sink `alerts`: turns events into alerts and sends those that people should read."""
 
     name = "alerts"
     needs_everything = False
@@ -29,27 +99,26 @@ class AlertSink:
     def begin(self, run: ShippedRun, memory: SinkMemory) -> None:
         """Continue with what was open, and with what was not sent."""
         self._run, self._memory = run, memory
+        link = str(run.manifest.get("link") or "")
+        self._alerts = RunAlerts(run.name, link, memory.values.setdefault("discards", {}))
         self._policy = AlertPolicy(memory.values.setdefault("policy", {}))
-        self._link = str(run.manifest.get("link") or "")
-        row = memory.values.setdefault("discards", {})
-        self._discards = DiscardRow(row, run.name, self._link)
         waiting: dict[str, list[dict[str, Any]]] = memory.values.setdefault("waiting", {})
         self._outboxes = [
-            Outbox(channel, waiting.setdefault(f"{place} {channel.kind}", []), log.warning)
-            for place, channel in enumerate(self._channels, 1)
+            Outbox(channel, waiting.setdefault(channel.name, []), log.warning)
+            for channel in self._channels
         ]
 
     def send(self, block: Block) -> None:
-        """Alert about the events; of the records only the steps are looked at."""
+        """Alert about the events; of the records only the steps matter."""
         now = time.time()
-        alerts = [alert for event in block.events for alert in self._alerts(event)]
-        for alert in [*alerts, *self._discards.end_of(block)]:
-            self._put(self._policy.update(alert, now))
+        alerts = [alert for event in block.events for alert in self._alerts.from_event(event)]
+        for alert in [*alerts, *self._alerts.from_records(block)]:
+            self._queue(self._policy.update(alert, now))
         self.poll()
 
     def poll(self) -> None:
         """Send what is due: a digest, or a message that could not be sent before."""
-        self._put(self._policy.digest(self._run.name, time.time()))
+        self._queue(self._policy.digest(self._run.name, time.time()))
         # Saved before and after: a message is sent twice only if the shipper dies between the two.
         has_changed = False
         for outbox in self._outboxes:
@@ -59,25 +128,77 @@ class AlertSink:
 
     def finish(self, status: RunStatus) -> None:
         """Send what still waits; raises if that is not possible yet."""
-        self._put(self._policy.digest(self._run.name, time.time(), is_last=True))
+        self._queue(self._policy.digest(self._run.name, time.time(), is_last=True))
         for outbox in self._outboxes:
             outbox.flush(is_last=True)
         if not all(outbox.is_empty for outbox in self._outboxes):
             raise ConnectionError("some messages could not be sent yet")
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing: nothing stays open."""
 
-    def _alerts(self, event: Event) -> list[Alert]:
-        run, link = self._run.name, self._link
-        found = [*status_alerts(run, event, link), *self._discards.update(event)]
-        news = IncidentNews.from_event(event)
-        one = event_alert(run, event, link) if news is None else incident_alert(run, news, link)
-        return [*found, *([one] if one is not None else [])]
-
-    def _put(self, alerts: list[Alert]) -> None:
+    def _queue(self, alerts: list[Alert]) -> None:
         for alert in alerts:
             for outbox in self._outboxes:
                 outbox.add(alert)
         if alerts:
             self._memory.save()
+
+
+class IncidentAlerts:
+    """Sends incidents from the training process: `watch(..., on_incident=IncidentAlerts("x1"))`.
+
+    To the addresses in `TRIMTAB_ALERT_URLS`. `on_incident` runs in a thread of its own, and each
+    message has a hard deadline, so training never waits. The shipper (`ship=["alerts"]`) can do
+    more: it also reports a run that died or stalled.
+    """
+
+    def __init__(self, run: str, link: str = "") -> None:
+        """Read the addresses; raises ConfigError if there are none."""
+        self._run = run
+        self._alerts = RunAlerts(run, link, {})
+        self._channels = read_channels()
+        self._policy = AlertPolicy({})
+        self._failed: set[str] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, incident: Incident) -> None:
+        """Send what people should read; a failure is logged once per channel."""
+        with self._lock:
+            now = time.time()
+            for alert in self._alerts.from_incident(IncidentNews.from_incident(incident)):
+                messages = [*self._policy.update(alert, now), *self._policy.digest(self._run, now)]
+                for message in messages:
+                    self._send(message)
+
+    def _send(self, message: Alert) -> None:
+        for channel in self._channels:
+            try:
+                channel.send(message, SEND_SECONDS)
+            except Exception as error:
+                if channel.name not in self._failed:
+                    self._failed.add(channel.name)
+                    logging.getLogger("trimtab").warning(
+                        "trimtab: %s cannot be reached: %s", channel.name, SECRETS.describe(error)
+                    )
+
+
+def wandb_alerts(wandb_run: Any) -> Callable[[Incident], None]:
+    """Return a callback that alerts in your own W&B run: `on_incident=wandb_alerts(wandb.run)`.
+
+    Only alerts: metrics of a second writer would cost you points of your own.
+    """
+    levels = {Level.INFO: "INFO", Level.WARNING: "WARN", Level.ERROR: "ERROR"}
+    alerts = RunAlerts(str(wandb_run.name or "run"), "", {})
+    policy = AlertPolicy({})
+
+    def send(incident: Incident) -> None:
+        for alert in alerts.from_incident(IncidentNews.from_incident(incident)):
+            for message in policy.update(alert, time.time()):
+                wandb_run.alert(
+                    title=message.title[:WANDB_TITLE_CHARS],
+                    text=f"{message.title}\n{message.text}",
+                    level=levels[message.level],
+                )
+
+    return send

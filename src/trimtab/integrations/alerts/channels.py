@@ -1,30 +1,31 @@
-"""The addresses of `TRIMTAB_ALERT_URLS`, separated by white space.
+"""Channels: how alerts reach people, by the addresses in `TRIMTAB_ALERT_URLS`.
 
-    webhook+https://host/path      everything as JSON
-    slack+https://hooks.slack...   Slack, Mattermost
-    discord+https://discord.com/api/webhooks/...
-    ntfy+https://ntfy.sh/topic
-    pagerduty://INTEGRATION_KEY
-    smtp://host/?from=a@x&to=b@x   also smtps://
-    command:/path/to/program       no shell; the webhook's JSON as its input
-    apprise:URL                    any service of apprise (pip install 'trimtab[apprise]')
+    webhook+https://host/path   the alert as JSON, to a program of yours
+    command:/path/to/program    no shell, no arguments; the same JSON as its input
+    apprise:URL                 Slack, Discord, ntfy, PagerDuty, e-mail and every other service of
+                                apprise, by its own URL (pip install 'trimtab[apprise]')
 
-An address is a password, so it comes from the environment only, and is in no file, log or error.
+Addresses are separated by white space. An address is a password, so it comes from the environment
+only, and is in no file, log or error.
 """
 
+import contextlib
+import dataclasses
+import json
+import logging
 import os
-from collections.abc import Mapping
-from typing import Protocol
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
-from trimtab.core.errors import ConfigError
-from trimtab.integrations.alerts.alert import Alert
-from trimtab.integrations.alerts.http_channel import (
-    ntfy_channel,
-    pagerduty_channel,
-    plain_channel,
-)
-from trimtab.integrations.alerts.local_channels import AppriseChannel, CommandChannel
-from trimtab.integrations.alerts.mail_channel import MailChannel
+from trimtab.core.errors import ConfigError, MissingExtra
+from trimtab.core.sink import Refused
+from trimtab.integrations.alerts.alert import Alert, AlertState, Level
+from trimtab.integrations.transport.deadline import call_within
+from trimtab.integrations.transport.http import post_json
 from trimtab.integrations.transport.secrets import SECRETS
 
 VARIABLE = "TRIMTAB_ALERT_URLS"
@@ -32,13 +33,32 @@ VARIABLE = "TRIMTAB_ALERT_URLS"
 SEND_SECONDS = 10.0
 """The hard deadline of one message. Source: chat services answer within a second or two."""
 
+FIRST_WAIT, MAX_WAIT = 2.0, 60.0
+"""Seconds before a message is tried again: doubled from the first to the longest."""
+
+MAX_AGE = 3600.0
+"""Seconds after which a message that could not be sent is dropped: people know by other ways."""
+
+MAX_MESSAGES = 50
+"""Messages that wait for one channel; the oldest is dropped."""
+
+_APPRISE_URLS = {
+    "slack": "https://hooks.slack.com/services/A/B/C",
+    "discord": "https://discord.com/api/webhooks/ID/TOKEN",
+    "ntfy": "ntfys://SERVER/TOPIC",
+    "pagerduty": "pagerduty://INTEGRATION_KEY@API_KEY",
+    "smtp": "mailtos://USER:PASSWORD@HOST?from=A@X.ORG&to=B@X.ORG",
+    "smtps": "mailtos://USER:PASSWORD@HOST?from=A@X.ORG&to=B@X.ORG",
+}
+"""What to write for the addresses that trimtab 0.2 had for these services."""
+
 
 class Channel(Protocol):
     """One way to reach people."""
 
     @property
-    def kind(self) -> str:
-        """The service, for messages about the channel."""
+    def name(self) -> str:
+        """Return what messages about the channel call it: "webhook (address 1)"."""
         ...
 
     def send(self, alert: Alert, seconds: float) -> None:
@@ -47,12 +67,12 @@ class Channel(Protocol):
 
 
 def read_channels(environment: Mapping[str, str] = os.environ) -> list[Channel]:
-    """The channels that the environment names; raises ConfigError."""
+    """Return the channels that the environment names; raises ConfigError."""
     addresses = environment.get(VARIABLE, "").split()
     if not addresses:
         raise ConfigError(
             f"alerts need addresses in the environment variable {VARIABLE}, such as "
-            "slack+https://... or ntfy+https://..."
+            "webhook+https://host/path or apprise:https://hooks.slack.com/services/..."
         )
     return [_channel(address, place) for place, address in enumerate(addresses, 1)]
 
@@ -63,20 +83,194 @@ def _channel(address: str, place: int) -> Channel:
     kind, _, protocol = scheme.partition("+")
     url = f"{protocol}:{rest}"
     SECRETS.add(url if protocol else rest)
-    is_web = protocol in ("http", "https")
-    if kind in ("webhook", "slack", "discord") and is_web:
-        return plain_channel(kind, url)
-    if kind == "ntfy" and is_web:
-        return ntfy_channel(url)
-    if kind == "pagerduty":
-        return pagerduty_channel(address)
-    if scheme in ("smtp", "smtps"):
-        return MailChannel(address)
+    if kind == "webhook" and protocol in ("http", "https"):
+        return WebhookChannel(f"webhook (address {place})", url)
     if scheme == "command":
-        return CommandChannel(rest)
+        return CommandChannel(f"command (address {place})", rest)
     if scheme == "apprise":
-        return AppriseChannel(rest)
+        return AppriseChannel(f"apprise (address {place})", rest)
+    if kind in _APPRISE_URLS:
+        raise ConfigError(
+            f"address {place} of {VARIABLE} begins with {kind}, which apprise sends to now: "
+            f"pip install 'trimtab[apprise]' and write apprise:{_APPRISE_URLS[kind]}"
+        )
     raise ConfigError(
-        f"address {place} of {VARIABLE} has no known beginning; known: webhook+https, slack+https, "
-        "discord+https, ntfy+https, pagerduty, smtp, smtps, command, apprise"
+        f"address {place} of {VARIABLE} has no known beginning; known: webhook+https:, command:, "
+        "apprise:"
     )
+
+
+class WebhookChannel:
+    """Posts each alert as JSON."""
+
+    def __init__(self, name: str, url: str) -> None:
+        self.name = name
+        self._url = url
+
+    def send(self, alert: Alert, seconds: float) -> None:
+        """Send; raises unless it was accepted."""
+        post_json(self._url, alert.to_dict(), seconds).require_success()
+
+
+class CommandChannel:
+    """Runs one program for each alert: no shell, no arguments, the webhook's JSON as its input."""
+
+    def __init__(self, name: str, path: str) -> None:
+        if not os.access(path, os.X_OK):
+            raise ConfigError(
+                "command: takes the path of a program that can be executed; wrap what needs "
+                "arguments in a script"
+            )
+        self.name = name
+        self._path = path
+
+    def send(self, alert: Alert, seconds: float) -> None:
+        """Run it; raises unless it ends with 0 in time, and kills it if it does not."""
+        process = subprocess.Popen(  # noqa: S603 - the user's own program, and no shell
+            [self._path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            process.communicate(json.dumps(alert.to_dict()).encode(), timeout=seconds)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # and what it has started
+            process.wait()
+            raise TimeoutError(f"the command did not end within {seconds:g} s") from None
+        if process.returncode != 0:
+            raise ConnectionError(f"the command ended with code {process.returncode}")
+
+
+class AppriseChannel:
+    """Sends to any service of apprise: `apprise:` and its own URL."""
+
+    def __init__(self, name: str, url: str) -> None:
+        self.name = name
+        try:
+            import apprise
+        except ImportError as error:
+            raise MissingExtra(
+                "addresses that start with apprise: need it; pip install 'trimtab[apprise]'"
+            ) from error
+        logging.getLogger("apprise").addFilter(_APPRISE_LOG)
+        self._types: Any = {
+            Level.INFO: apprise.NotifyType.INFO,
+            Level.WARNING: apprise.NotifyType.WARNING,
+            Level.ERROR: apprise.NotifyType.FAILURE,
+        }
+        self._client: Any = apprise.Apprise()
+        if not self._client.add(url):
+            raise ConfigError("apprise does not know the service of an address")
+
+    def send(self, alert: Alert, seconds: float) -> None:
+        """Send; raises unless the service accepted it."""
+        _APPRISE_LOG.reason = ""
+        body = "\n".join(part for part in (alert.text or alert.title, alert.link) if part)
+        is_sent = call_within(
+            seconds,
+            lambda connections: self._client.notify(
+                title=_without_mentions(alert.headline),
+                body=_without_mentions(body),
+                notify_type=self._types[alert.level],
+            ),
+        )
+        if not is_sent:
+            reason = _APPRISE_LOG.reason
+            raise ConnectionError("apprise could not send it" + (f": {reason}" if reason else ""))
+
+
+class _AppriseLog(logging.Filter):
+    """Hides secrets in what apprise logs, and keeps its last warning.
+
+    apprise repeats keys of a wrong address there, and says nowhere else why a message failed.
+    """
+
+    reason = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = SECRETS.hide(record.getMessage()), ()
+        if record.levelno >= logging.WARNING:
+            self.reason = record.msg
+        return True
+
+
+_APPRISE_LOG = _AppriseLog()
+
+
+def _without_mentions(text: str) -> str:
+    # Text from a run is untrusted: an invisible space keeps `@everyone` and `<!channel>`, which
+    # apprise passes on to chat services, from waking people up.
+    return re.sub(r"[@!](?=\S)", "\\g<0>\u200b", text)
+
+
+class Outbox:
+    """Sends the messages of one channel in order, and keeps what could not be sent.
+
+    Each channel has its own, so that one that fails does not hold back the others.
+    """
+
+    def __init__(
+        self, channel: Channel, waiting: list[dict[str, Any]], report: Callable[[str], None]
+    ) -> None:
+        """`waiting` is kept up to date in place: it is saved with the position of the sink."""
+        self._channel = channel
+        self._waiting = waiting
+        self._report = report
+        self._next_try = 0.0
+        self._wait = FIRST_WAIT
+        self._is_failing = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether everything was sent."""
+        return not self._waiting
+
+    def add(self, alert: Alert) -> None:
+        """Queue a message; drops the oldest if too many wait."""
+        self._waiting.append(dataclasses.asdict(alert))
+        if len(self._waiting) > MAX_MESSAGES:
+            del self._waiting[0]
+            self._report(f"{self._channel.name}: too many messages wait; the oldest is dropped")
+
+    def flush(self, *, is_last: bool = False) -> bool:
+        """Send what waits, unless it is too early to try again; return whether anything changed."""
+        if not self._waiting or (time.monotonic() < self._next_try and not is_last):
+            return False
+        has_changed = False
+        while self._waiting:
+            alert = _restored(self._waiting[0])
+            try:
+                self._channel.send(alert, SEND_SECONDS)
+            except Refused as error:
+                self._report(f"{self._channel.name} refused a message: {SECRETS.describe(error)}")
+            except Exception as error:
+                if time.time() - alert.clock < MAX_AGE:
+                    self._fail(error)
+                    return has_changed
+                self._report(
+                    f"{self._channel.name}: a message of an hour ago is dropped: {alert.title}"
+                )
+            else:
+                self._succeed()
+            del self._waiting[0]
+            has_changed = True
+        return has_changed
+
+    def _succeed(self) -> None:
+        if self._is_failing:
+            self._report(f"{self._channel.name} can be reached again")
+        self._is_failing, self._wait = False, FIRST_WAIT
+
+    def _fail(self, error: Exception) -> None:
+        if not self._is_failing:
+            self._report(f"{self._channel.name} cannot be reached: {SECRETS.describe(error)}")
+        self._is_failing = True
+        self._next_try = time.monotonic() + self._wait
+        self._wait = min(2 * self._wait, MAX_WAIT)
+
+
+def _restored(values: dict[str, Any]) -> Alert:
+    return Alert(**values | {"state": AlertState(values["state"]), "level": Level(values["level"])})

@@ -20,7 +20,7 @@ from typing import Any
 from trimtab.core.block import Block
 from trimtab.core.signals import CLOCK
 from trimtab.core.sink import RUN_STATUS, Refused, RunStatus, ShippedRun, SinkMemory
-from trimtab.integrations.sinks.incident_events import IncidentNews
+from trimtab.integrations.incident_news import IncidentNews
 from trimtab.integrations.sinks.mlflow_rest import (
     MAX_METRICS,
     MAX_PARAMS,

@@ -11,8 +11,8 @@ from trimtab.core import signals
 from trimtab.core.block import Block
 from trimtab.core.incidents import IncidentClass, Transition
 from trimtab.core.records.rollbacks import ROLLBACK
+from trimtab.integrations.incident_news import IncidentNews
 from trimtab.integrations.shipper.thinning import NONFINITE
-from trimtab.integrations.sinks.incident_events import IncidentNews
 
 _GAUGES = {
     signals.LOSS: ("trimtab_loss", "Training loss of the last step."),

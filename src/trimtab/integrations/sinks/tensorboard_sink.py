@@ -10,8 +10,8 @@ from pathlib import Path
 
 from trimtab.core.block import Block, Event
 from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
+from trimtab.integrations.incident_news import IncidentNews
 from trimtab.integrations.sinks.event_file import scalars_event, text_event, version_event
-from trimtab.integrations.sinks.incident_events import IncidentNews
 from trimtab.integrations.sinks.rows import PREFIX, tracker_rows
 from trimtab.report.escaping import escape_markdown
 

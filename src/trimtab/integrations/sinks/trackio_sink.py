@@ -11,7 +11,7 @@ from typing import Any
 from trimtab.core.block import Block
 from trimtab.core.errors import MissingExtra
 from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
-from trimtab.integrations.sinks.incident_events import IncidentNews
+from trimtab.integrations.incident_news import IncidentNews
 from trimtab.integrations.sinks.rows import PREFIX, tracker_rows
 
 FLUSH_SECONDS = 0.6

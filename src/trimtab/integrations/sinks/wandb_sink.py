@@ -12,7 +12,7 @@ from typing import Any
 from trimtab.core.block import Block
 from trimtab.core.errors import MissingExtra
 from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
-from trimtab.integrations.sinks.incident_events import IncidentNews
+from trimtab.integrations.incident_news import IncidentNews
 from trimtab.integrations.sinks.rows import PREFIX, tracker_rows
 
 STEP = f"{PREFIX}step"

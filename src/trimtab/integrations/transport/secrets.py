@@ -24,8 +24,9 @@ class Secrets:
             pieces |= {parts.path, parts.query, parts.username or "", parts.password or ""}
             pieces |= set(re.split(r"[/&=?]", f"{parts.path}/{parts.query}"))
             pieces |= {parts.netloc.rpartition("@")[0]}
-            if parts.scheme == "pagerduty":  # the key is where other addresses have the host
-                pieces |= {parts.netloc}
+            if not parts.scheme.endswith(("http", "https")):
+                # apprise has keys where other addresses have the host: `pagerduty://KEY@KEY`
+                pieces |= {parts.netloc, *re.split("[@:]", parts.netloc)}
         pieces |= {unquote(piece) for piece in pieces}
         self._values |= {piece for piece in pieces if len(piece) >= _MIN_LENGTH}
 
