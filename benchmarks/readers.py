@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.results import publish, table
 from trimtab.readers import read_log
-from trimtab.readers.blocks import to_block
+from trimtab.readers.blocks import to_run
 from trimtab.readers.registry import FORMATS
 
 os.environ["POLARS_MAX_THREADS"] = "1"
@@ -154,8 +154,8 @@ def _split_by_polars(path: Path, separator: str) -> Any:
 def _read_pipe(
     pipe: Path, results: "multiprocessing.SimpleQueue[tuple[int, float, float]]"
 ) -> None:
-    found = FORMATS["megatron"].read(pipe, lambda done, total: None)
-    block = to_block(found, pipe).block
+    found = FORMATS["megatron"].load(pipe, lambda done, total: None)
+    block = to_run(found, pipe, "megatron").block
     usage = resource.getrusage(resource.RUSAGE_SELF)
     results.put((len(block), usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime))
 

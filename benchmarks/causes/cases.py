@@ -17,10 +17,11 @@ from trimtab.core.causes import Cause
 from trimtab.core.config import Config
 from trimtab.core.findings import HARMLESS
 from trimtab.core.incidents import Incident
+from trimtab.core.run import RunFacts
 from trimtab.core.signals import GRAD_NORM, LOSS
-from trimtab.diagnosis import make_judge, read_source
+from trimtab.diagnosis import make_judge, read_run
 from trimtab.explain.causes.by_evidence import possible_causes
-from trimtab.explain.context import IncidentContext, RunFacts
+from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.check import CheckResult, Outcome
 from trimtab.explain.evidence.observations import OBSERVATIONS
 
@@ -120,7 +121,7 @@ def _parts(path: Path, truth: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _observe(folder: Path, truth: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    source = read_source(folder)
+    source = read_run(folder)
     judge = make_judge(Config()).judge
     judge.update(source.block)
     judge.finish()

@@ -15,8 +15,9 @@ from trimtab.core.config import Config, Mode
 from trimtab.core.errors import NonFiniteRun, RunStopped
 from trimtab.core.findings import HARMLESS
 from trimtab.core.records.probe_events import PROBE_ANSWER
-from trimtab.diagnosis import Source, build_report, make_judge, read_run
-from trimtab.journal import RunDirectory
+from trimtab.core.run import Run
+from trimtab.diagnosis import build_report, make_judge
+from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.scenarios.catalogue import CLEAN
 from trimtab.lab.scenarios.scenario import Scenario
 from trimtab.lab.trainer.intervention import Base, Intervention
@@ -106,27 +107,27 @@ def _train(scenario: Scenario, folder: Path, planted: Intervention | None) -> di
 
 def read(folder: Path, onset: int) -> dict[str, Any]:
     """The cause of the first incident at or after the onset, with and without the answers."""
-    source = read_run(RunDirectory(folder))
-    answers = [event for event in source.block.events if event.kind == PROBE_ANSWER]
-    events = tuple(event for event in source.block.events if event.kind != PROBE_ANSWER)
-    without = dataclasses.replace(source, block=dataclasses.replace(source.block, events=events))
+    run = read_journal(RunDirectory(folder))
+    answers = [event for event in run.block.events if event.kind == PROBE_ANSWER]
+    events = tuple(event for event in run.block.events if event.kind != PROBE_ANSWER)
+    without = dataclasses.replace(run, block=dataclasses.replace(run.block, events=events))
     return {
-        "with": cause_of(source, folder, onset),
+        "with": cause_of(run, folder, onset),
         "without": cause_of(without, folder, onset),
         "answers": [{name: event.facts.get(name) for name in _KEPT} for event in answers],
-        "step_seconds": _median_step(source),
+        "step_seconds": _median_step(run),
     }
 
 
 _KEPT = ("probe", "about", "answer", "sentence", "facts", "steps", "seconds")
 
 
-def cause_of(source: Source, folder: Path, onset: int) -> str | None:
+def cause_of(run: Run, folder: Path, onset: int) -> str | None:
     """The cause that is named first; None without an incident, "" without a cause."""
     made = make_judge(Config())
-    made.judge.update(source.block)
+    made.judge.update(run.block)
     made.judge.finish()
-    report = build_report(made, source, name=str(folder))
+    report = build_report(made, run, name=str(folder))
     for one in report.incidents:
         incident = one.incident
         if incident.onset.step < onset - _SLACK_STEPS:
@@ -137,7 +138,7 @@ def cause_of(source: Source, folder: Path, onset: int) -> str | None:
     return None
 
 
-def _median_step(source: Source) -> float:
-    column = source.block.column("step_seconds")
+def _median_step(run: Run) -> float:
+    column = run.block.column("step_seconds")
     values = torch.from_numpy(column.values[column.finite].copy())
     return float(values.median()) if len(values) else float("nan")

@@ -1,7 +1,7 @@
 """Diagnose a run: read it, judge it, explain every incident.
 
-    path --> read_source --> Source --> Judge --> incidents --> build_report --> RunReport
-             (readers, journal)       (detectors)             (causes, actions)
+    path --> read_run --> Run --> Judge --> incidents --> build_report --> RunReport
+             (readers, journal)   (detectors)             (causes, actions)
 
 The command, the lab and the live guard all make their reports here.
 """
@@ -13,20 +13,18 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 
-from trimtab.core.block import Block
 from trimtab.core.config import Config
 from trimtab.core.detector import Detector
-from trimtab.core.errors import ConfigError, JournalError, NoUsableLoss
+from trimtab.core.errors import ConfigError, NoUsableLoss
 from trimtab.core.incidents import Incident
-from trimtab.core.reader import LogReader
+from trimtab.core.reader import Reader
+from trimtab.core.run import Run
 from trimtab.core.signals import LOSS, REFERENCE_LOSS
 from trimtab.detect.reference.side_by_side import lay_beside, same_batches
-from trimtab.detect.resume.resume_audit import AUDIT_EVENT
 from trimtab.detect.user_detectors import load_user_detectors
 from trimtab.explain.batches.batch_report import BatchReport
 from trimtab.explain.batches.examine import MARGIN
-from trimtab.explain.context import RunFacts
-from trimtab.journal import RunDirectory, read_journal
+from trimtab.journal import JournalRun, RunDirectory, read_journal
 from trimtab.judge import Judge
 from trimtab.readers import read_log
 from trimtab.report.incident_files import read_batches
@@ -39,20 +37,6 @@ RECORDS_PER_BLOCK = 65536
 Progress = Callable[[str, int, int], None]
 """Called with what is being done ("Reading", "Judging", "Explaining"), how much is done, and how
 much there is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """A run as it was read, before it is judged."""
-
-    block: Block
-    format: str
-    facts: RunFacts
-    notes: tuple[str, ...] = ()
-    failures: tuple[str, ...] = ()
-    """The notes about readers of users that failed and were left out."""
-    batches: tuple[BatchReport, ...] = ()
-    """What the run kept of the batches around its incidents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +58,7 @@ def diagnose(
     reference: str | PathLike[str] | None = None,
     format: str | None = None,
     detectors: Sequence[Detector] = (),
-    readers: Sequence[LogReader] = (),
+    readers: Sequence[Reader] = (),
     progress: Progress | None = None,
 ) -> RunReport:
     """Say what happened in a run: which incidents, of which class, why, and what to do.
@@ -93,18 +77,18 @@ def diagnose(
     that cannot be right.
     """
     config = config or Config()
-    source = read_source(path, format=format, readers=readers, progress=progress)
+    run = read_run(path, format=format, readers=readers, progress=progress)
     if reference is not None:
-        source = _add_reference(source, read_source(reference, readers=readers), str(reference))
+        run = _add_reference(run, read_run(reference, readers=readers), str(reference))
     made = make_judge(config, rules, detectors)
     done = 0
-    for block in source.block.cut(RECORDS_PER_BLOCK):
+    for block in run.block.cut(RECORDS_PER_BLOCK):
         made.judge.update(block)
         done += len(block)
         if progress is not None:
-            progress("Judging", done, len(source.block))
+            progress("Judging", done, len(run.block))
     made.judge.finish()
-    return build_report(made, source, name=str(path), progress=progress)
+    return build_report(made, run, name=str(path), progress=progress)
 
 
 def make_judge(
@@ -120,14 +104,26 @@ def make_judge(
 
 
 def build_report(
-    made: MadeJudge, source: Source, *, name: str, progress: Progress | None = None
+    made: MadeJudge,
+    run: Run,
+    *,
+    name: str,
+    batches: Sequence[BatchReport] = (),
+    progress: Progress | None = None,
 ) -> RunReport:
-    """Explain every incident of a judge that has seen the whole run."""
+    """Explain every incident of a judge that has seen the whole run.
+
+    `batches` are reports on batches besides those in the run directory.
+    """
     judge = made.judge
+    unread: list[str] = []
+    if isinstance(run, JournalRun):
+        kept, unread = read_batches(run.directory.incidents)
+        batches = (*kept, *batches)
     incidents = []
     for incident in judge.incidents:
-        explained = judge.explain(incident, source.block, source.facts)
-        batch = _batch_of(incident, source.batches)
+        explained = judge.explain(incident, run.block, run.facts)
+        batch = _batch_of(incident, batches)
         if batch is not None and explained.diagnosis.repeated_batch is not None:
             batch = dataclasses.replace(batch, shift=None)  # one batch has its own mix of tokens
         incidents.append(dataclasses.replace(explained, batch=batch))
@@ -135,74 +131,39 @@ def build_report(
             progress("Explaining", len(incidents), len(judge.incidents))
     return RunReport(
         source=name,
-        format=source.format,
+        format=run.format,
         rules=judge.rules.name,
         incidents=tuple(incidents),
-        block=source.block,
-        facts=source.facts,
-        notes=(*source.notes, *made.failures, *judge.failures),
-        failures=(*source.failures, *made.failures, *judge.failures),
+        block=run.block,
+        facts=run.facts,
+        notes=(*run.notes, *unread, *made.failures, *judge.failures),
+        failures=(*run.failures, *made.failures, *judge.failures),
         packages=made.packages,
     )
 
 
-def read_source(
+def read_run(
     path: str | PathLike[str],
     *,
     format: str | None = None,
-    readers: Sequence[LogReader] = (),
+    readers: Sequence[Reader] = (),
     progress: Progress | None = None,
     signals: Collection[str] | None = None,
-) -> Source:
+) -> Run:
     """Read a log or a run directory; raises LogError or JournalError if it has no loss.
 
     Of a run directory only `signals` are read, if they are given.
     """
-    path = Path(path)
     reading = None if progress is None else partial(progress, "Reading")
-    run = RunDirectory.find(path) if format is None else None
-    if run:
-        source = read_run(run, reading, signals=signals)
+    directory = RunDirectory.find(Path(path)) if format is None else None
+    run: Run
+    if directory:
+        run = read_journal(directory, signals, reading)
     else:
-        source = _read_log(path, format, readers, reading)
-    if not source.block.column(LOSS).recorded:
-        raise NoUsableLoss(f"{path} holds {len(source.block)} records, but no loss")
-    return source
-
-
-def read_run(
-    run: RunDirectory,
-    progress: Callable[[int, int], None] | None = None,
-    *,
-    find_damage: bool = True,
-    signals: Collection[str] | None = None,
-) -> Source:
-    """Read a run directory, or only these signals; what its journal has lost is in the notes.
-
-    A journal that is larger than memory is read only in part without `find_damage`.
-    """
-    reading = read_journal(run, signals, progress, find_damage=find_damage)
-    notes = [f"{damage.file}: {damage.sentence}" for damage in reading.damage]
-    if reading.dropped:
-        notes.append(
-            f"{reading.dropped:,} records are missing: the disk was too slow or full, and the "
-            "writer dropped them"
-        )
-    for event in reading.block.events:
-        if event.kind == AUDIT_EVENT and isinstance(found := event.facts.get("findings"), list):
-            notes += [f"resume at step {event.step}: {sentence}" for sentence in found]
-    try:
-        manifest = run.read_manifest()
-        link = manifest.get("link") or run.tracker_link()
-        facts = RunFacts.from_manifest({**manifest, "link": link})
-    except JournalError as error:  # the records are worth judging without it
-        facts = RunFacts()
-        notes.append(str(error))
-    batches, failed = read_batches(run.incidents)
-    notes += failed
-    return Source(
-        block=reading.block, format="journal", facts=facts, notes=tuple(notes), batches=batches
-    )
+        run = read_log(path, format=format, readers=readers, progress=reading)
+    if not run.block.column(LOSS).recorded:
+        raise NoUsableLoss(f"{path} holds {len(run.block)} records, but no loss")
+    return run
 
 
 def _batch_of(incident: Incident, batches: Sequence[BatchReport]) -> BatchReport | None:
@@ -217,25 +178,9 @@ def _batch_of(incident: Incident, batches: Sequence[BatchReport]) -> BatchReport
     return next((b for b in near[::-1] if abs(b.onset_tick - incident.onset.tick) == nearest), None)
 
 
-def _read_log(
-    path: Path,
-    format: str | None,
-    readers: Sequence[LogReader],
-    progress: Callable[[int, int], None] | None,
-) -> Source:
-    reading = read_log(path, format=format, readers=readers, progress=progress)
-    return Source(
-        block=reading.block,
-        format=reading.format,
-        facts=RunFacts(),
-        notes=reading.notes,
-        failures=reading.failures,
-    )
-
-
-def _add_reference(source: Source, reference: Source, name: str) -> Source:
-    """The source with what the reference recorded at the same batches."""
-    block = lay_beside(source.block, reference.block)
+def _add_reference(run: Run, reference: Run, name: str) -> Run:
+    """Return the run with what the reference recorded at the same batches."""
+    block = lay_beside(run.block, reference.block)
     count = int((block.column(REFERENCE_LOSS).present & same_batches(block)).sum())
     if not count:
         raise ConfigError(
@@ -243,4 +188,4 @@ def _add_reference(source: Source, reference: Source, name: str) -> Source:
             "the same order"
         )
     note = f"compared with {name} at {count:,} of {len(block):,} records"
-    return dataclasses.replace(source, block=block, notes=(*source.notes, note))
+    return dataclasses.replace(run, block=block, notes=(*run.notes, note))

@@ -21,9 +21,10 @@ from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentChange, Transition
 from trimtab.core.records.history import History
 from trimtab.core.records.rollbacks import RECOVERY, before_rollback, line_to, pieces, target
+from trimtab.core.run import RunFacts
 from trimtab.decide.incident_report import IncidentReport
 from trimtab.detect.detector_set import DetectorSet
-from trimtab.explain.context import IncidentContext, RunFacts
+from trimtab.explain.context import IncidentContext
 from trimtab.explain.diagnosis import diagnose
 from trimtab.explain.evidence.redone import went_well_again
 from trimtab.explain.incidents.tracker import IncidentTracker

@@ -78,5 +78,5 @@ def test_a_lab_run_is_judged_once_and_then_read_from_the_cache(
     (run / "truth.json").write_text(json.dumps(truth), encoding="utf-8")
     read = read_cases([tmp_path])
     assert len(read.cases) + len(read.missed) == 1
-    monkeypatch.setattr("benchmarks.causes.cases.read_source", None)  # would raise if called
+    monkeypatch.setattr("benchmarks.causes.cases.read_run", None)  # would raise if called
     assert read_cases([tmp_path]) == read

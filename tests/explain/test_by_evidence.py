@@ -12,8 +12,8 @@ from trimtab.core.detector import Detector, Row
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.records.probe_events import DECISION
+from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
-from trimtab.explain.context import RunFacts
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.judge import Judge
 

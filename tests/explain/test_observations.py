@@ -11,7 +11,8 @@ from trimtab.core.config import TextbookConfig
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass, Moment
 from trimtab.core.records.rollbacks import ROLLBACK
-from trimtab.explain.context import IncidentContext, RunFacts
+from trimtab.core.run import RunFacts
+from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.check import Outcome
 from trimtab.explain.evidence.observations import ALL_OBSERVATIONS, OBSERVATIONS
 

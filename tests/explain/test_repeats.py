@@ -6,8 +6,9 @@ from tests.kit.synthetic import incident_of
 from trimtab.core.block import Block, Column
 from trimtab.core.config import TextbookConfig
 from trimtab.core.incidents import Moment
+from trimtab.core.run import RunFacts
 from trimtab.core.signals import FINGERPRINT, LOSS
-from trimtab.explain.context import IncidentContext, RunFacts
+from trimtab.explain.context import IncidentContext
 from trimtab.explain.measures.repeats import RepeatedBatch, repeated_batch
 
 ONSET, LAST = 50, 70

@@ -9,9 +9,9 @@ from tests.kit.synthetic import Array, add_spike, block_of, falling_loss, troubl
 from trimtab.core.block import Block, Event
 from trimtab.core.causes import Cause, Standing
 from trimtab.core.incidents import IncidentClass
+from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
 from trimtab.decide.incident_report import IncidentReport
-from trimtab.explain.context import RunFacts
 from trimtab.explain.evidence.check import Outcome
 from trimtab.explain.tree import textbook as leaves
 from trimtab.explain.tree.textbook import TEXTBOOK_TREE

@@ -14,8 +14,8 @@ from trimtab.core.detector import Detector, Row
 from trimtab.core.findings import Explanation, Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_jsonable
+from trimtab.core.run import RunFacts
 from trimtab.decide.incident_report import IncidentReport
-from trimtab.explain.context import RunFacts
 from trimtab.judge import Judge
 from trimtab.rulesets import RULE_SETS, TEXTBOOK, TRIMTAB
 

@@ -10,7 +10,7 @@ from tests.kit.disks import CannotMount, Costs, disk_that_can_hang, hanging, sma
 from tests.kit.journal_rows import wait_until
 
 from trimtab.core.config import JournalConfig
-from trimtab.journal import JournalReading, JournalWriter, RunDirectory, read_journal
+from trimtab.journal import JournalRun, JournalWriter, RunDirectory, read_journal
 
 CONFIG = JournalConfig(queue_records=500, segment_records=200, close_seconds=30)
 SIGNALS = {f"signal {number}": 1 / (number + 3) for number in range(20)}
@@ -46,7 +46,7 @@ def assert_cheap(costs: Costs) -> None:
     assert summary["max"] < 200, f"that is no noise, that is waiting: {summary}"
 
 
-def assert_accounted_for(reading: JournalReading, writer: JournalWriter, appended: int) -> None:
+def assert_accounted_for(reading: JournalRun, writer: JournalWriter, appended: int) -> None:
     assert reading.damage == ()
     assert reading.dropped == writer.dropped > 0
     assert len(reading.block) + reading.dropped == appended

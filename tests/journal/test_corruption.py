@@ -21,7 +21,7 @@ from tests.journal.damaging import (
 )
 
 from trimtab.core.block import Block
-from trimtab.journal import Damage, Follower, JournalReading, RunDirectory, read_journal
+from trimtab.journal import Damage, Follower, JournalRun, RunDirectory, read_journal
 
 WOUNDS = (
     "bit flip",
@@ -75,7 +75,7 @@ def test_damage_is_reported_and_costs_only_itself(
             assert_true(truth, follower.poll())
 
 
-def check(truth: Truth, reading: JournalReading, original: Path, hurt: Wound, context: str) -> None:
+def check(truth: Truth, reading: JournalRun, original: Path, hurt: Wound, context: str) -> None:
     block = reading.block
     assert_true(truth, block)
     rows_read = np.zeros(RECORDS, dtype=np.bool_)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from trimtab.core.jsonable import to_jsonable
-from trimtab.journal import Follower, JournalReading, JournalWriter, RunDirectory, read_journal
+from trimtab.journal import Follower, JournalRun, JournalWriter, RunDirectory, read_journal
 
 OLD = Path(__file__).parent / "fixtures" / "v0.1"
 TRUTH = json.loads((OLD / "truth.json").read_text())
@@ -24,7 +24,7 @@ def old(tmp_path: Path) -> RunDirectory:
     return RunDirectory(tmp_path)
 
 
-def assert_as_then(reading: JournalReading) -> None:
+def assert_as_then(reading: JournalRun) -> None:
     block = reading.block
     for axis in ("step", "tick", "attempt", "data_position"):
         assert getattr(block, axis).tolist() == TRUTH[axis]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.kit.journal_rows import row, rows_of
 from trimtab.core.config import JournalConfig
-from trimtab.journal import DamageKind, JournalReading, JournalWriter, RunDirectory, read_journal
+from trimtab.journal import DamageKind, JournalRun, JournalWriter, RunDirectory, read_journal
 
 _PLACES = 100_000
 """Records of which a child notes the time; it is killed long before it has written so many."""
@@ -32,7 +32,7 @@ class Killing:
     """Records of these that are not in the journal."""
     oldest_lost: float
     """Seconds between the append of the oldest lost record and the kill; 0 if none is lost."""
-    reading: JournalReading
+    reading: JournalRun
 
 
 def signals_at(tick: int) -> dict[str, float]:

@@ -18,8 +18,7 @@ import trimtab
 from tests.kit.tiny import Tiny, batches, loss_of
 from trimtab.core.findings import HARMLESS, NOT_RESTORED, Symptom
 from trimtab.core.incidents import Incident
-from trimtab.detect.resume.resume_audit import AUDIT_EVENT
-from trimtab.journal import RunDirectory, read_journal
+from trimtab.journal import AUDIT_EVENT, RunDirectory, read_journal
 from trimtab.state.rng import get_random_state, set_random_state
 
 SAVE_EVERY, STEPS_AFTER = 20, 20

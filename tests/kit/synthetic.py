@@ -10,8 +10,9 @@ from trimtab.core.block import Block, Column, Event
 from trimtab.core.config import TextbookConfig
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
+from trimtab.core.run import RunFacts
 from trimtab.explain.causes.by_evidence import explain_by_evidence
-from trimtab.explain.context import IncidentContext, RunFacts
+from trimtab.explain.context import IncidentContext
 from trimtab.explain.diagnosis import Diagnosis, diagnose
 
 Array = NDArray[np.float64]

@@ -21,7 +21,7 @@ from tests.kit.resumes import RIGHT, WRONG, Script, Setup, is_named, resume
 import trimtab
 from trimtab.core.findings import Symptom
 from trimtab.detect.resume.facts import STATE_SAVED
-from trimtab.detect.resume.resume_audit import AUDIT_EVENT
+from trimtab.journal import AUDIT_EVENT
 
 
 @pytest.mark.parametrize("kind", WRONG)

@@ -10,13 +10,14 @@ from tests.readers.shapes import Write, values
 from trimtab.core.block import Block, Column
 from trimtab.core.errors import ConfigError, NoUsableLoss, UnreadableLog
 from trimtab.core.plugins import READERS
-from trimtab.core.reader import LogContent, LogReader
-from trimtab.readers import LogReading, log_formats, read_log
+from trimtab.core.reader import Reader
+from trimtab.core.run import Run
+from trimtab.readers import log_formats, read_log
 
 ACME = """
 import numpy as np
 from trimtab.core.block import Block, Column
-from trimtab.core.reader import LogContent
+from trimtab.core.run import Run
 
 class AcmeReader:
     name = "acme"
@@ -32,7 +33,7 @@ class AcmeReader:
         block = Block.from_columns(
             {"loss": Column.complete(np.array(losses))}, step=np.arange(len(losses))
         )
-        return LogContent(block=block, notes=("Read by Acme.",), names={"loss": "L"})
+        return Run(block=block, notes=("Read by Acme.",), names={"loss": "L"})
 """
 LOG = "L=3.0\nL=2.5\n"
 CSV = "step,loss\n1,2\n"
@@ -51,11 +52,11 @@ class Fixed:
     def recognises(self, path: Path, head: bytes) -> bool:
         return self.only in path.name
 
-    def read(self, path: Path) -> LogContent:
+    def read(self, path: Path) -> Run:
         if self.error:
             raise self.error
         column = Column.complete(np.array([7.0]))
-        return LogContent(block=Block.from_columns({self.signal: column}, step=np.array([1])))
+        return Run(block=Block.from_columns({self.signal: column}, step=np.array([1])))
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def test_the_example_of_the_docs_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     names: dict[str, object] = {}
     exec(example.replace("trimtab.read_log(", "reading = trimtab.read_log("), names)
     reading = names["reading"]
-    assert isinstance(reading, LogReading)
+    assert isinstance(reading, Run)
     assert (reading.format, values(reading.block, "loss")) == ("acme", [3.0, 2.5])
 
 
@@ -153,7 +154,7 @@ class TestBroken:
 class TestPassed:
     def test_a_reader_that_is_passed_comes_first(self, write: Write) -> None:
         reader = Fixed()
-        assert isinstance(reader, LogReader)
+        assert isinstance(reader, Reader)
         assert read_log(write(CSV), readers=[reader]).format == "fixed"
         assert read_log(write(CSV), readers=[Fixed(only="x")]).format == "csv"
 

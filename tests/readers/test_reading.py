@@ -7,12 +7,13 @@ from tests.readers.shapes import Write
 
 from trimtab import readers
 from trimtab.core.errors import LogError, NoUsableLoss, UnreadableLog
-from trimtab.readers import LogReading, log_file, read_log
+from trimtab.core.run import Run
+from trimtab.readers import log_file, read_log
 from trimtab.readers.registry import FORMATS
 
 
 def test_public_names() -> None:
-    assert readers.__all__ == ["LogReading", "log_formats", "read_log"]
+    assert readers.__all__ == ["log_formats", "read_log"]
     assert all(name == format.name for name, format in FORMATS.items())
 
 
@@ -31,7 +32,7 @@ def test_the_suffix_decides_where_the_content_does_not(write: Write) -> None:
 
 def test_the_format_can_be_given(write: Write) -> None:
     path = write('starting up\n{"step": 1, "loss": 2}\n', "log.txt")
-    assert isinstance(read_log(str(path), format="jsonl"), LogReading)
+    assert isinstance(read_log(str(path), format="jsonl"), Run)
     with pytest.raises(LogError):
         read_log(path, format="csv")
 

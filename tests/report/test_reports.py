@@ -9,7 +9,7 @@ from rich.console import Console
 from tests.kit.synthetic import add_spike, block_of, falling_loss, troubled_run
 
 from trimtab.core.block import Block
-from trimtab.explain.context import RunFacts
+from trimtab.core.run import RunFacts
 from trimtab.explain.measures.discards import compute_discards
 from trimtab.judge import Judge
 from trimtab.report.escaping import escape_markdown, printable

@@ -1,41 +1,14 @@
 """IncidentContext: one incident with the records around it, for the checks to look at."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from trimtab.core.block import Block, Column, FloatArray
 from trimtab.core.config import TextbookConfig
 from trimtab.core.incidents import Incident
+from trimtab.core.run import RunFacts
 from trimtab.core.signals import LOSS, Quality
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
-    """What is known about a run besides its records; None is "not recorded"."""
-
-    dtype: str | None = None
-    """Precision regime: fp32, bf16, fp16 or fp8."""
-    seed: int | None = None
-    ranks: int | None = None
-    """How many processes train together."""
-    link: str | None = None
-    """Where the run can be looked at."""
-
-    @classmethod
-    def from_manifest(cls, manifest: Mapping[str, Any]) -> "RunFacts":
-        """The facts in a run's manifest; a field of the wrong type is left out."""
-        names = ("dtype", "seed", "world", "link")
-        dtype, seed, ranks, link = (manifest.get(name) for name in names)
-        return cls(
-            dtype=dtype if isinstance(dtype, str) else None,
-            seed=seed if isinstance(seed, int) else None,
-            ranks=ranks if isinstance(ranks, int) else None,
-            link=link if isinstance(link, str) else None,
-        )
-
 
 RECORDS_BEFORE = 4096
 RECORDS_AFTER = 1024

@@ -27,16 +27,17 @@ from trimtab.journal.format.damage import Damage, DamageKind
 from trimtab.journal.notes import add_note
 from trimtab.journal.read.entry_summary import UNKNOWN_EVENT
 from trimtab.journal.read.follow import PIECE_RECORDS, Follower
-from trimtab.journal.read.reader import JournalReading, read_journal
+from trimtab.journal.read.reader import AUDIT_EVENT, JournalRun, read_journal
 from trimtab.journal.write.writer import JournalWriter
 
 __all__ = [
+    "AUDIT_EVENT",
     "PIECE_RECORDS",
     "UNKNOWN_EVENT",
     "Damage",
     "DamageKind",
     "Follower",
-    "JournalReading",
+    "JournalRun",
     "JournalWriter",
     "RunDirectory",
     "add_note",

@@ -9,6 +9,6 @@
 """
 
 from trimtab.readers.outside import log_formats
-from trimtab.readers.reading import LogReading, read_log
+from trimtab.readers.reading import read_log
 
-__all__ = ["LogReading", "log_formats", "read_log"]
+__all__ = ["log_formats", "read_log"]

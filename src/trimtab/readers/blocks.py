@@ -1,13 +1,12 @@
-"""A table as a block: canonical names, integer steps, attempts, and notes on what was done."""
+"""A table as a run: canonical names, integer steps, attempts, and notes on what was done."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from trimtab.core.block import NO_POSITION, Block, BoolArray, Column, IntArray
 from trimtab.core.errors import NoUsableLoss
+from trimtab.core.run import Run
 from trimtab.core.signals import LOSS, Quality
 from trimtab.readers.aliases import DATA_POSITION, STEP, Naming, name_columns
 from trimtab.readers.quoting import listed, quoted
@@ -26,18 +25,8 @@ _LARGEST = 2.0**62
 _LARGEST_EXACT = 2.0**53
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedBlock:
-    """A block, where its signals came from, and notes."""
-
-    block: Block
-    names: Mapping[str, str]
-    """Signal or axis to the name that it has in the log."""
-    notes: tuple[str, ...]
-
-
-def to_block(table: Table, path: Path) -> NamedBlock:
-    """The records of a table; raises NoUsableLoss if there is no loss in it."""
+def to_run(table: Table, path: Path, format: str) -> Run:
+    """Return the run that a table holds; raises NoUsableLoss if there is no loss in it."""
     recorded = table.recorded
     empty = [name for name in table.names if name not in recorded]
     naming = name_columns(list(recorded), empty=empty, meanings=table.meanings)
@@ -69,7 +58,7 @@ def to_block(table: Table, path: Path) -> NamedBlock:
     )
     kept = {*_AXES, *columns}
     names = {name: column for name, column in foreign.items() if name in kept}
-    return NamedBlock(block=block, names=names, notes=tuple(notes))
+    return Run(block=block, format=format, path=path, names=names, notes=tuple(notes))
 
 
 def _affordable(table: Table, naming: Naming, notes: list[str]) -> list[str]:

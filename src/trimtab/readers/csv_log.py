@@ -254,7 +254,7 @@ CSV = Format(
     name="csv",
     description="CSV or TSV with a header line",
     suffixes=(".csv", ".tsv"),
-    recognises=recognises,
-    read=read,
+    matches=recognises,
+    load=read,
 )
 """The format."""

@@ -1,15 +1,22 @@
-"""What defines a log format: one file per format, with one `Format` in it.
+"""Format: one of trimtab's own log formats, as a `Reader` (`core/reader.py`).
 
-A new format takes that file and one line in a registry: `text/__init__.py`,
-`trackers/__init__.py` or `registry.py`.
+A new format takes one value of it, listed in `text/__init__.py`, `trackers/__init__.py` or
+`registry.py`.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trimtab.core.errors import UnreadableLog
+from trimtab.core.run import Run
+from trimtab.readers.blocks import to_run
 from trimtab.readers.log_file import Progress
 from trimtab.readers.table import Table
+
+
+def no_progress(done: int, total: int) -> None:
+    """Report nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,14 +29,30 @@ class Format:
     """What a file of this format is, in a few words."""
     suffixes: tuple[str, ...]
     """Tried only if no format is recognised by its content."""
-    recognises: Callable[[bytes], bool]
+    matches: Callable[[bytes], bool]
     """Whether a file that begins with these bytes is of this format."""
-    read: Callable[[Path, Progress], Table]
+    load: Callable[[Path, Progress], Table]
     """Read the file; raises UnreadableLog if it has no rows, and passes OSError on."""
     binary: bool = False
     """Whether it begins with bytes that no text and no other format begins with."""
     logs_among: Callable[[Sequence[Path]], Sequence[Path]] | None = None
     """Which of the files under a folder, or the folders around them, are logs of this format, the
     one to read first; None if such logs are only given by name."""
-    read_run: Callable[[Path, str, Progress], Table] | None = None
+    load_run: Callable[[Path, str, Progress], Table] | None = None
     """Read one run of a file that holds several, by its name or id."""
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """Return whether a file that begins with these bytes is of this format."""
+        return self.matches(head)
+
+    def read(self, path: Path, run: str | None = None, progress: Progress = no_progress) -> Run:
+        """Read the file, or one of the runs in it; raises LogError if there is nothing to judge."""
+        if run is None:
+            table = self.load(path, progress)
+        elif self.load_run is not None:
+            table = self.load_run(path, run, progress)
+        else:
+            raise UnreadableLog(
+                f"{path} ({self.description}) holds one run; leave out {'#' + run!r}"
+            )
+        return to_run(table, path, self.name)

@@ -68,7 +68,7 @@ JSON = Format(
     name="json",
     description="a JSON array, one object per record",
     suffixes=(),
-    recognises=recognises,
-    read=read,
+    matches=recognises,
+    load=read,
 )
 """The format."""

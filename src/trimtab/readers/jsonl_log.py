@@ -75,7 +75,7 @@ JSONL = Format(
     name="jsonl",
     description="JSON lines, one object per line",
     suffixes=(".jsonl", ".ndjson", ".json"),
-    recognises=recognises,
-    read=read,
+    matches=recognises,
+    load=read,
 )
 """The format."""

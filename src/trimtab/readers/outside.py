@@ -4,23 +4,16 @@ Whatever such a reader raises becomes a note, and the reader is left out.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 from trimtab.core.errors import ConfigError, LogError, NoUsableLoss, UnreadableLog
 from trimtab.core.plugins import READERS, Plugin, describe_error, load_plugins
-from trimtab.core.reader import LogContent, LogReader
+from trimtab.core.reader import Reader
+from trimtab.core.run import Run
 from trimtab.core.signals import LOSS
 from trimtab.readers.registry import FORMATS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutsideReading:
-    """A log as one of these readers read it."""
-
-    format: str
-    content: LogContent
 
 
 class OutsideReaders:
@@ -30,20 +23,20 @@ class OutsideReaders:
     never runs their code.
     """
 
-    def __init__(self, given: Sequence[LogReader]) -> None:
+    def __init__(self, given: Sequence[Reader]) -> None:
         for reader in given:
-            if not isinstance(reader, LogReader):
+            if not isinstance(reader, Reader):
                 raise ConfigError(
                     f"{reader!r} is not a log reader; it needs name, description, recognises and "
-                    "read (trimtab.core.reader.LogReader)"
+                    "read (trimtab.core.reader.Reader)"
                 )
         self.given = tuple(given)
         self.notes: list[str] = []
 
     @cached_property
-    def installed(self) -> tuple[LogReader, ...]:
+    def installed(self) -> tuple[Reader, ...]:
         """The plug-ins that loaded; one whose name is taken is left out."""
-        readers: list[LogReader] = []
+        readers: list[Reader] = []
         for plugin in load_plugins(READERS):
             reader = self._to_reader(plugin)
             if reader is None:
@@ -54,7 +47,7 @@ class OutsideReaders:
                 readers.append(reader)
         return tuple(readers)
 
-    def named(self, format: str) -> LogReader | None:
+    def named(self, format: str) -> Reader | None:
         """The reader of a format: one that was passed, else a plug-in."""
         for reader in self.given:
             if reader.name == format:
@@ -63,24 +56,22 @@ class OutsideReaders:
             return None
         return next((reader for reader in self.installed if reader.name == format), None)
 
-    def try_all(
-        self, readers: Sequence[LogReader], path: Path, head: bytes
-    ) -> OutsideReading | None:
-        """The log as read by the first reader that recognises it and does not fail."""
+    def try_all(self, readers: Sequence[Reader], path: Path, head: bytes) -> Run | None:
+        """Read the log with the first reader that recognises it and does not fail."""
         for reader in readers:
             try:
                 if reader.recognises(path, head):
-                    return OutsideReading(format=reader.name, content=_checked(reader, path))
+                    return self._read(reader, path)
             except Exception as error:
                 self.notes.append(
                     f"The reader {reader.name!r} failed and is left out: {describe_error(error)}."
                 )
         return None
 
-    def read(self, reader: LogReader, path: Path) -> OutsideReading:
-        """The log as read by one reader, asked for by name."""
+    def read(self, reader: Reader, path: Path) -> Run:
+        """Read the log with one reader, asked for by name."""
         try:
-            return OutsideReading(format=reader.name, content=_checked(reader, path))
+            return self._read(reader, path)
         except (LogError, OSError):
             raise
         except Exception as error:
@@ -89,7 +80,19 @@ class OutsideReaders:
                 "to its author, or leave out the format"
             ) from error
 
-    def _to_reader(self, plugin: Plugin) -> LogReader | None:
+    def _read(self, reader: Reader, path: Path) -> Run:
+        run = reader.read(path)
+        if not isinstance(run, Run):
+            raise TypeError(f"read returned {type(run).__name__}, not trimtab.core.run.Run")
+        if not run.block.column(LOSS).recorded:
+            found = ", ".join(run.block.columns) or "none"
+            raise NoUsableLoss(
+                f"{path}: the reader {reader.name!r} found no training loss (signals: {found}); "
+                f"it has to be named {LOSS!r}"
+            )
+        return replace(run, format=reader.name, path=run.path or path)
+
+    def _to_reader(self, plugin: Plugin) -> Reader | None:
         if plugin.failure is not None:
             self.notes.append(plugin.failure)
             return None
@@ -97,7 +100,7 @@ class OutsideReaders:
         try:
             if isinstance(reader, type):
                 reader = reader()
-            if isinstance(reader, LogReader):
+            if isinstance(reader, Reader):
                 return reader
         except Exception as error:
             self._leave_out(plugin, describe_error(error))
@@ -112,21 +115,8 @@ class OutsideReaders:
         )
 
 
-def log_formats(readers: Sequence[LogReader] = ()) -> list[str]:
+def log_formats(readers: Sequence[Reader] = ()) -> list[str]:
     """The names of all log formats: trimtab's, those of these readers and those of plug-ins."""
     outside = OutsideReaders(readers)
     others = [reader.name for reader in (*outside.given, *outside.installed)]
     return sorted({*FORMATS, *others})
-
-
-def _checked(reader: LogReader, path: Path) -> LogContent:
-    content = reader.read(path)
-    if not isinstance(content, LogContent):
-        raise TypeError(f"read returned {type(content).__name__}, not LogContent")
-    if not content.block.column(LOSS).recorded:
-        found = ", ".join(content.block.columns) or "none"
-        raise NoUsableLoss(
-            f"{path}: the reader {reader.name!r} found no training loss (signals: {found}); "
-            f"it has to be named {LOSS!r}"
-        )
-    return content

@@ -1,47 +1,30 @@
 """Read a log of any known format. Nothing in a log is ever executed or unpickled."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
-from trimtab.core.block import Block
 from trimtab.core.errors import ConfigError, LogError, UnreadableLog
-from trimtab.core.reader import LogReader
-from trimtab.readers.blocks import to_block
+from trimtab.core.reader import Reader
+from trimtab.core.run import Run
 from trimtab.readers.folders import Choice, choose_log, no_log_in
+from trimtab.readers.formats import no_progress
 from trimtab.readers.log_file import Progress
-from trimtab.readers.outside import OutsideReaders, OutsideReading, log_formats
+from trimtab.readers.outside import OutsideReaders, log_formats
 from trimtab.readers.recognise import by_content, by_suffix, load_head
 from trimtab.readers.registry import FORMATS
-from trimtab.readers.table import Table
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogReading:
-    """A log as it was read."""
-
-    block: Block
-    path: Path
-    format: str
-    """The name of the format, trimtab's or a plug-in's."""
-    names: Mapping[str, str]
-    """Signal or axis to the name that it has in the log."""
-    notes: tuple[str, ...]
-    """Everything that was left out, repaired, chosen or guessed, in plain sentences."""
-    failures: tuple[str, ...] = ()
-    """One sentence for each reader of a user that failed and was left out; also in `notes`."""
 
 
 def read_log(
     path: str | PathLike[str],
     *,
     format: str | None = None,
-    readers: Sequence[LogReader] = (),
+    readers: Sequence[Reader] = (),
     progress: Progress | None = None,
-) -> LogReading:
-    """Read a training log into one block.
+) -> Run:
+    """Read a training log.
 
     The format is the one given by name, else the first that recognises the log: `readers`,
     trimtab's own formats, then installed plug-ins (entry points of the group `trimtab.readers`).
@@ -54,7 +37,7 @@ def read_log(
     outside = OutsideReaders(readers)
     try:
         file, run = _split_run(Path(path))
-        log = _Log(file, run, b"" if file.is_dir() else load_head(file), progress or _no_progress)
+        log = _Log(file, run, b"" if file.is_dir() else load_head(file), progress or no_progress)
         return _read_as(format, log, outside) if format else _read_recognised(log, outside)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -72,7 +55,7 @@ class _Log:
     progress: Progress
 
 
-def _read_as(format: str, log: _Log, outside: OutsideReaders) -> LogReading:
+def _read_as(format: str, log: _Log, outside: OutsideReaders) -> Run:
     reader = outside.named(format)
     if reader is not None:
         return _from_outside(outside.read(reader, log.path), log, outside)
@@ -87,7 +70,7 @@ def _read_as(format: str, log: _Log, outside: OutsideReaders) -> LogReading:
     return _read(choice, log)
 
 
-def _read_recognised(log: _Log, outside: OutsideReaders) -> LogReading:
+def _read_recognised(log: _Log, outside: OutsideReaders) -> Run:
     found = outside.try_all(outside.given, log.path, log.head)
     choice = _choose(log) if found is None else None
     if found is None and choice is None:
@@ -117,44 +100,18 @@ def _choose_by_suffix(log: _Log, outside: OutsideReaders) -> Choice:
     return Choice(path=log.path, format=by_suffix(log.path, log.head, others))
 
 
-def _read(choice: Choice, log: _Log, failures: Sequence[str] = ()) -> LogReading:
-    named = to_block(_read_table(choice, log), choice.path)
-    return LogReading(
-        block=named.block,
-        path=choice.path,
-        format=choice.format.name,
-        names=named.names,
-        notes=(*failures, *choice.notes, *named.notes),
-        failures=tuple(failures),
-    )
+def _read(choice: Choice, log: _Log, failures: Sequence[str] = ()) -> Run:
+    run = choice.format.read(choice.path, log.run, log.progress)
+    return replace(run, notes=(*failures, *choice.notes, *run.notes), failures=tuple(failures))
 
 
-def _read_table(choice: Choice, log: _Log) -> Table:
-    format = choice.format
-    if log.run is None:
-        return format.read(choice.path, log.progress)
-    if format.read_run is None:
-        raise UnreadableLog(
-            f"{choice.path} ({format.description}) holds one run; leave out {'#' + log.run!r}"
-        )
-    return format.read_run(choice.path, log.run, log.progress)
-
-
-def _from_outside(found: OutsideReading, log: _Log, outside: OutsideReaders) -> LogReading:
+def _from_outside(run: Run, log: _Log, outside: OutsideReaders) -> Run:
     if log.run is not None:
         raise UnreadableLog(
-            f"{log.path} is read by {found.format!r}, which reads one run per file; "
+            f"{log.path} is read by {run.format!r}, which reads one run per file; "
             f"leave out {'#' + log.run!r}"
         )
-    content = found.content
-    return LogReading(
-        block=content.block,
-        path=log.path,
-        format=found.format,
-        names=content.names,
-        notes=(*outside.notes, *content.notes),
-        failures=tuple(outside.notes),
-    )
+    return replace(run, notes=(*outside.notes, *run.notes), failures=tuple(outside.notes))
 
 
 def _split_run(path: Path) -> tuple[Path, str | None]:
@@ -164,7 +121,3 @@ def _split_run(path: Path) -> tuple[Path, str | None]:
         if not path.exists() and Path(text[:index]).is_file():
             return Path(text[:index]), text[index + 1 :]
     return path, None
-
-
-def _no_progress(done: int, total: int) -> None:
-    """Report nothing."""

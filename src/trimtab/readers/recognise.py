@@ -41,7 +41,7 @@ def load_head(path: Path) -> bytes:
         raise UnreadableLog(f"{path} {size}; check that the run logged anything")
     if is_gzip:
         for format in FORMATS.values():
-            if format.binary and format.recognises(head):
+            if format.binary and format.matches(head):
                 raise UnreadableLog(
                     f"{path} is gzip data around {format.description}; unpack it first (gunzip)"
                 )
@@ -52,7 +52,7 @@ def by_content(path: Path, head: bytes) -> Format | None:
     """The format that the first bytes show; of binary formats, also one that the suffix shows."""
     binary = [format for format in FORMATS.values() if format.binary]
     for format in binary:
-        if format.recognises(head):
+        if format.matches(head):
             return format
     for format in binary:
         if path.suffix.lower() in format.suffixes:  # a file whose first bytes are damaged
@@ -60,7 +60,7 @@ def by_content(path: Path, head: bytes) -> Format | None:
     if _describe_foreign(head):
         return None
     head = head.replace(b"\0", b"")
-    return next((format for format in FORMATS.values() if format.recognises(head)), None)
+    return next((format for format in FORMATS.values() if format.matches(head)), None)
 
 
 def by_suffix(path: Path, head: bytes, others: Sequence[str] = ()) -> Format:

@@ -10,9 +10,9 @@ from trimtab.core.causes import AnyCause
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_jsonable
+from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
 from trimtab.decide.incident_report import IncidentReport
-from trimtab.explain.context import RunFacts
 from trimtab.explain.measures.discards import compute_discards
 from trimtab.report.postmortem import write_postmortem
 

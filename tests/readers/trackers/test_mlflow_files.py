@@ -29,6 +29,7 @@ def test_the_newest_run_of_a_store() -> None:
     assert reading.names["loss"] == "train/loss"
     assert "It is the newest of 2 such logs" in reading.notes[1]
     newest = reading.path
+    assert newest is not None
     assert_reads_back(read_log(newest).block, ROWS)
     (other,) = [run for run in (STORE / "0").iterdir() if run != newest]
     assert_reads_back(read_log(other).block, FIRST[:3])

@@ -6,15 +6,16 @@ from tests.readers.shapes import values
 
 from trimtab.core.block import Block
 from trimtab.core.errors import NoUsableLoss
-from trimtab.readers.blocks import NamedBlock, to_block
+from trimtab.core.run import Run
+from trimtab.readers.blocks import to_run
 from trimtab.readers.trackers.points import Points
 
 
-def named(*entries: tuple[str, int, float], times: list[float] | None = None) -> NamedBlock:
+def named(*entries: tuple[str, int, float], times: list[float] | None = None) -> Run:
     points = Points()
     for place, (name, step, value) in enumerate(entries):
         points.add(name, step, value, times[place] if times else 0.0)
-    return to_block(points.to_table(by_time=times is not None), Path("log"))
+    return to_run(points.to_table(by_time=times is not None), Path("log"), "points")
 
 
 def block(*entries: tuple[str, int, float]) -> Block:

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 from trimtab.core.errors import UnreadableLog
-from trimtab.core.reader import LogContent
 from trimtab.core.records.builder import BlockBuilder, Record
+from trimtab.core.run import Run
 
 _PAIR = re.compile(r"([\w.]+)=(\S+)")
 
@@ -27,7 +27,7 @@ class LogfmtReader:
         names = [pair[1] for word in words if (pair := _PAIR.fullmatch(word))]
         return len(names) == len(words) and "step" in names
 
-    def read(self, path: Path) -> LogContent:
+    def read(self, path: Path) -> Run:
         """Read the log; raise `UnreadableLog` if it has no records."""
         builder = BlockBuilder()
         skipped = 0
@@ -41,7 +41,7 @@ class LogfmtReader:
         if not len(builder):
             raise UnreadableLog(f"{path} has no line with a step and a value")
         notes = (f"Lines without a step and a value, left out: {skipped}.",) if skipped else ()
-        return LogContent(block=builder.build(), notes=notes)
+        return Run(block=builder.build(), notes=notes)
 
 
 def _numbers(line: str) -> dict[str, float]:

@@ -9,7 +9,7 @@ from trimtab.cli.exit_codes import ExitCode
 from trimtab.cli.json_output import AsJson, print_json
 
 if TYPE_CHECKING:
-    from trimtab.diagnosis import Source
+    from trimtab.core.run import Run
     from trimtab.explain.measures.comparison import Comparison
 
 
@@ -42,15 +42,15 @@ def compare(
     # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab.cli import output
     from trimtab.core.signals import LOSS
-    from trimtab.diagnosis import read_source
+    from trimtab.diagnosis import read_run
     from trimtab.explain.measures.comparison import compare_losses
     from trimtab.report.pages.compare_page import Compared, compare_page
 
     paths = [run, *(others or ())]
     with output.reported_errors():
         signals = (LOSS,) if html is None else None  # the page has charts of all of them
-        sources = [read_source(path, signals=signals) for path in paths]
-        other = read_source(base, signals=signals)
+        sources = [read_run(path, signals=signals) for path in paths]
+        other = read_run(base, signals=signals)
         found = [compare_losses(one.block, other.block, within, until) for one in sources]
     pairs = list(zip(paths, sources, found, strict=True))
     if as_json:
@@ -72,7 +72,7 @@ def compare(
 
 
 def _as_dict(
-    found: "Comparison", run: Path, base: Path, until: int | None, sources: "tuple[Source, Source]"
+    found: "Comparison", run: Path, base: Path, until: int | None, sources: "tuple[Run, Run]"
 ) -> dict[str, Any]:
     from trimtab.core.jsonable import to_jsonable
 
@@ -86,7 +86,7 @@ def _as_dict(
     }
 
 
-def _heading(path: Path, source: "Source") -> str:
+def _heading(path: Path, source: "Run") -> str:
     from trimtab.core.signals import LOSS
     from trimtab.report.escaping import printable
 
@@ -97,7 +97,7 @@ def _heading(path: Path, source: "Source") -> str:
     )
 
 
-def _lines(found: "Comparison", until: int | None, sources: "tuple[Source, Source]") -> list[str]:
+def _lines(found: "Comparison", until: int | None, sources: "tuple[Run, Run]") -> list[str]:
     from trimtab.core.signals import LOSS
 
     lines = [

@@ -8,8 +8,8 @@ from typing import Any, NotRequired, TypedDict
 
 from trimtab.checks.examine import FixLine
 from trimtab.checks.rollback import RollbackCost
+from trimtab.core.run import RunFacts
 from trimtab.decide.incident_report import IncidentReport
-from trimtab.explain.context import RunFacts
 from trimtab.explain.measures.comparison import Comparison
 from trimtab.explain.measures.discards import Discards
 from trimtab.state.checkpoints.manifest import CheckpointFacts

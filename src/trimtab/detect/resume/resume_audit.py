@@ -18,9 +18,6 @@ from trimtab.detect.resume import facts
 from trimtab.detect.resume.comparison import Difference
 from trimtab.detect.tools.rows import Seen
 
-AUDIT_EVENT = "resume audit"
-"""Kind of the event that has the findings as sentences, and what was compared."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Thing:

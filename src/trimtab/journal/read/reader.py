@@ -1,4 +1,4 @@
-"""Reads a journal: all its segments into one block, and everything that is wrong with them.
+"""Reads a journal: all its segments into one run, and everything that is wrong with them.
 
 A journal can be read while it is written. A segment that is sealed meanwhile is found under its new
 name; damage costs what was damaged and nothing else.
@@ -10,19 +10,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.core.block import Block, IntArray
+from trimtab.core.block import Event, IntArray
+from trimtab.core.errors import JournalError
+from trimtab.core.run import Run, RunFacts
 from trimtab.journal.directory import RunDirectory
 from trimtab.journal.format.damage import Damage, DamageKind
 from trimtab.journal.notes import read_notes
 from trimtab.journal.read.assembly import Progress, assemble
 from trimtab.journal.read.open_segments import open_segments
 
+JOURNAL = "journal"
+"""The format of a run that was read from its journal."""
+
+AUDIT_EVENT = "resume audit"
+"""The event of a resume audit; its fact "findings" is a list of sentences."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JournalReading:
-    """What a journal holds, and what it has lost."""
+class JournalRun(Run):
+    """A run as its journal holds it, and what the journal has lost."""
 
-    block: Block
+    directory: RunDirectory
     damage: tuple[Damage, ...]
     dropped: int
     """Records that the writer reported as dropped."""
@@ -38,8 +46,8 @@ def read_journal(
     progress: Progress | None = None,
     *,
     find_damage: bool = True,
-) -> JournalReading:
-    """Everything in a run's journal, or only these signals.
+) -> JournalRun:
+    """Read a run from its journal, or only these signals; what is damaged or lost is noted.
 
     The columns of a journal that does not fit into memory stay in its files. Each value is still
     read once, to report what is damaged, unless `find_damage` is false.
@@ -55,13 +63,44 @@ def read_journal(
         find_damage=find_damage,
     )
     lost = _lost_ticks(block.tick, summary.drops)
-    return JournalReading(
+    all_damage = (*summary.damage, *damage, *lost)
+    notes = [*_notes(all_damage, summary.dropped), *_audit_notes(block.events)]
+    try:
+        manifest = run.read_manifest()
+        facts = RunFacts.from_manifest(
+            {**manifest, "link": manifest.get("link") or run.tracker_link()}
+        )
+    except JournalError as error:  # the records are worth judging without it
+        facts = RunFacts()
+        notes.append(str(error))
+    return JournalRun(
         block=block,
-        damage=(*summary.damage, *damage, *lost),
+        format=JOURNAL,
+        path=run.root,
+        facts=facts,
+        notes=tuple(notes),
+        directory=run,
+        damage=all_damage,
         dropped=summary.dropped,
         ended=summary.ended,
         schema=summary.schema,
     )
+
+
+def _notes(damage: Iterable[Damage], dropped: int) -> Iterator[str]:
+    for one in damage:
+        yield f"{one.file}: {one.sentence}"
+    if dropped:
+        yield (
+            f"{dropped:,} records are missing: the disk was too slow or full, and the writer "
+            "dropped them"
+        )
+
+
+def _audit_notes(events: Iterable[Event]) -> Iterator[str]:
+    for event in events:
+        if event.kind == AUDIT_EVENT and isinstance(found := event.facts.get("findings"), list):
+            yield from (f"resume at step {event.step}: {sentence}" for sentence in found)
 
 
 def _lost_ticks(ticks: IntArray, drops: Iterable[tuple[int, int]]) -> Iterator[Damage]:

@@ -18,11 +18,11 @@ from trimtab.core.incidents import Incident, IncidentChange
 from trimtab.core.records.builder import BlockBuilder, Record
 from trimtab.core.records.probe_events import DECISION, PROBE_ANSWER
 from trimtab.core.records.rollbacks import ROLLBACK
+from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
 from trimtab.decide.incident_report import IncidentReport
 from trimtab.detect.resume.journal_past import JournalPast
-from trimtab.diagnosis import build_report, make_judge, read_run
-from trimtab.explain.context import RunFacts
+from trimtab.diagnosis import build_report, make_judge
 from trimtab.explain.evidence.check import counted
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.exit_request import announce_run
@@ -322,13 +322,10 @@ class RunRecorder:
     def _write_postmortems(self) -> None:
         if not self._judge.incidents:
             return
-        source = read_run(self.run, find_damage=False)
-        source = dataclasses.replace(
-            source,
-            notes=(*source.notes, *self._health.remarks()),
-            batches=(*source.batches, *self._batches.reports(self._judge.incidents)),
-        )
-        report = build_report(self._made, source, name=str(self.run.root))
+        run = read_journal(self.run, find_damage=False)
+        run = dataclasses.replace(run, notes=(*run.notes, *self._health.remarks()))
+        batches = self._batches.reports(self._judge.incidents)
+        report = build_report(self._made, run, name=str(self.run.root), batches=batches)
         write_incidents(report, self.run.incidents)
 
 

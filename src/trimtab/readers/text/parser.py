@@ -57,8 +57,8 @@ def text_format(grammar: Grammar) -> Format:
         name=grammar.name,
         description=description,
         suffixes=(),
-        recognises=recognises,
-        read=read,
+        matches=recognises,
+        load=read,
     )
 
 

@@ -87,7 +87,7 @@ GOLDEN = Format(
     name="megatron-golden",
     description="golden values of Megatron-LM",
     suffixes=(),
-    recognises=recognises,
-    read=read,
+    matches=recognises,
+    load=read,
 )
 """The format."""

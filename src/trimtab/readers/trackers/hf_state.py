@@ -67,8 +67,8 @@ HF = Format(
     name="hf",
     description="trainer_state.json of HF's Trainer",
     suffixes=(),
-    recognises=recognises,
-    read=read,
+    matches=recognises,
+    load=read,
     logs_among=states_among,
 )
 """The format."""

@@ -25,8 +25,8 @@ LIGHTNING = Format(
     name="lightning",
     description="metrics.csv of Lightning's CSVLogger",
     suffixes=(),
-    recognises=lambda head: False,  # a file that is given by its name is plain CSV
-    read=csv_log.read,
+    matches=lambda head: False,  # a file that is given by its name is plain CSV
+    load=csv_log.read,
     logs_among=metrics_among,
 )
 """The format."""

@@ -97,8 +97,8 @@ MLFLOW = Format(
     name="mlflow",
     description="run folders of MLflow",
     suffixes=(),
-    recognises=lambda head: False,
-    read=read,
+    matches=lambda head: False,
+    load=read,
     logs_among=runs_among,
 )
 """The format."""

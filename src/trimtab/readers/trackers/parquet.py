@@ -20,7 +20,7 @@ from trimtab.readers.log_file import Progress
 from trimtab.readers.table import MAX_COLUMNS, Table
 from trimtab.readers.trackers.call_steps import CALL_STEP, prefer_steps_beside_loss
 from trimtab.readers.trackers.hf_losses import is_by_hf, restore_hf_losses
-from trimtab.readers.trackers.runs import Run, choose_run, note_choice
+from trimtab.readers.trackers.runs import StoredRun, choose_run, note_choice
 
 _MARK = b"PAR1"
 
@@ -92,11 +92,11 @@ def _add(table: Table, batch: Any, rows: BoolArray, renamed: Mapping[str, str]) 
         table.add(renamed.get(name, name), index[present], values[present])
 
 
-def _runs(file: Any) -> tuple[list[Run], list[str]]:
+def _runs(file: Any) -> tuple[list[StoredRun], list[str]]:
     """The runs, the one with the last row first, and the run of each row."""
     names = [name for name in _RUN_COLUMNS if name in file.schema_arrow.names]
     if not names:
-        return [Run(id="", name="")], []
+        return [StoredRun(id="", name="")], []
     owners: list[str] = []
     found: dict[str, str] = {}
     for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=names):
@@ -105,7 +105,7 @@ def _runs(file: Any) -> tuple[list[Run], list[str]]:
             owners.append(str(run))
             found.pop(str(run), None)
             found[str(run)] = str(name)
-    return [Run(id=run, name=found[run]) for run in reversed(found)], owners
+    return [StoredRun(id=run, name=found[run]) for run in reversed(found)], owners
 
 
 @contextmanager
@@ -168,10 +168,10 @@ PARQUET = Format(
     name="parquet",
     description="Parquet with a column for each metric",
     suffixes=(".parquet",),
-    recognises=recognises,
-    read=read,
+    matches=recognises,
+    load=read,
     binary=True,
     logs_among=files_among,
-    read_run=read_run,
+    load_run=read_run,
 )
 """The format."""

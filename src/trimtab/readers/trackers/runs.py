@@ -10,14 +10,14 @@ from trimtab.readers.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class StoredRun:
     """A run in a file."""
 
     id: str
     name: str
 
 
-def choose_run(path: Path, runs: Sequence[Run], wanted: str | None) -> Run:
+def choose_run(path: Path, runs: Sequence[StoredRun], wanted: str | None) -> StoredRun:
     """The run with the wanted name or id, else the first; raises UnreadableLog if there is none."""
     if not runs:
         raise UnreadableLog(f"{path} holds no run; check that anything was logged to it")
@@ -30,7 +30,7 @@ def choose_run(path: Path, runs: Sequence[Run], wanted: str | None) -> Run:
     raise UnreadableLog(f"{path} has no run {quoted(wanted)}; its runs: {names}")
 
 
-def note_choice(table: Table, run: Run, runs: Sequence[Run]) -> None:
+def note_choice(table: Table, run: StoredRun, runs: Sequence[StoredRun]) -> None:
     """Say which run was read, if there are others."""
     others = [printable(other.name or other.id) for other in runs if other != run]
     if others:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from trimtab.core.config import Config
 from trimtab.core.errors import ConfigError, JournalError
-from trimtab.diagnosis import RECORDS_PER_BLOCK, make_judge, read_run
-from trimtab.journal import RunDirectory
+from trimtab.diagnosis import RECORDS_PER_BLOCK, make_judge
+from trimtab.journal import RunDirectory, read_journal
 from trimtab.state.checkpoints.history import RunHistory
 from trimtab.state.checkpoints.index import CheckpointEntry
 from trimtab.state.checkpoints.verdicts import judge_checkpoints
@@ -17,7 +17,7 @@ def judge_from_journal(
     """The entries with the verdicts that follow from what the run has journalled."""
     if not run.exists():
         return list(entries)
-    block = read_run(run).block
+    block = read_journal(run).block
     judge = make_judge(_config(run)).judge
     for part in block.cut(RECORDS_PER_BLOCK):
         judge.update(part)

@@ -11,7 +11,7 @@ from trimtab.readers.table import Table
 from trimtab.readers.trackers.databases.database import Database
 from trimtab.readers.trackers.hf_losses import is_by_hf, restore_hf_losses
 from trimtab.readers.trackers.points import Points
-from trimtab.readers.trackers.runs import Run, choose_run, note_choice
+from trimtab.readers.trackers.runs import StoredRun, choose_run, note_choice
 
 COLUMNS = frozenset({"run_uuid", "key", "value", "timestamp", "step", "is_nan"})
 """What the table of metrics has."""
@@ -40,7 +40,7 @@ def read(database: Database, path: Path, wanted: str | None) -> Table:
     return table
 
 
-def _runs(database: Database) -> list[Run]:
+def _runs(database: Database) -> list[StoredRun]:
     """The runs with metrics, the newest first, deleted ones last."""
     logged = {run for (run,) in database.sound_rows("SELECT run_uuid FROM metrics")}
     found = [
@@ -50,7 +50,7 @@ def _runs(database: Database) -> list[Run]:
         )
         if run in logged
     ]
-    return [Run(id=run, name=name) for _, _, run, name in sorted(found)]
+    return [StoredRun(id=run, name=name) for _, _, run, name in sorted(found)]
 
 
 def _value(value: float) -> float:

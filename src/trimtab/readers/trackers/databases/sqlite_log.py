@@ -69,10 +69,10 @@ SQLITE = Format(
     name="sqlite",
     description="SQLite databases of MLflow and trackio",
     suffixes=(),
-    recognises=recognises,
-    read=read,
+    matches=recognises,
+    load=read,
     binary=True,
     logs_among=databases_among,
-    read_run=read_run,
+    load_run=read_run,
 )
 """The format."""

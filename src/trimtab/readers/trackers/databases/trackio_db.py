@@ -11,7 +11,7 @@ from trimtab.readers.table import Table
 from trimtab.readers.trackers.call_steps import CALL_STEP, prefer_steps_beside_loss
 from trimtab.readers.trackers.databases.database import Database
 from trimtab.readers.trackers.hf_losses import is_by_hf, restore_hf_losses
-from trimtab.readers.trackers.runs import Run, choose_run, note_choice
+from trimtab.readers.trackers.runs import StoredRun, choose_run, note_choice
 
 COLUMNS = frozenset({"id", "timestamp", "run_name", "step", "metrics"})
 """What the table of metrics has."""
@@ -55,13 +55,13 @@ def read(database: Database, path: Path, wanted: str | None) -> Table:
     return table
 
 
-def _runs(database: Database, query: str) -> list[Run]:
+def _runs(database: Database, query: str) -> list[StoredRun]:
     """The runs, the one that was logged to last first."""
     rows = [row for row in database.sound_rows(query) if isinstance(row[2], int)]
     rows.sort(key=lambda row: -row[2])
     runs = {str(run): str(name) for run, name, _ in reversed(rows)}
     newest_first = dict.fromkeys(str(run) for run, _, _ in rows)
-    return [Run(id=run, name=runs[run]) for run in newest_first]
+    return [StoredRun(id=run, name=runs[run]) for run in newest_first]
 
 
 def _number(value: object) -> float | None:

@@ -123,8 +123,8 @@ TENSORBOARD = Format(
     name="tensorboard",
     description="TensorBoard event files",
     suffixes=(),
-    recognises=recognises,
-    read=read,
+    matches=recognises,
+    load=read,
     binary=True,
     logs_among=runs_among,
 )

@@ -18,7 +18,7 @@ from trimtab.readers.log_file import Progress
 from trimtab.readers.quoting import quoted
 from trimtab.readers.table import Table
 from trimtab.readers.trackers.hf_losses import is_by_hf, restore_hf_losses
-from trimtab.readers.trackers.runs import Run, choose_run, note_choice
+from trimtab.readers.trackers.runs import StoredRun, choose_run, note_choice
 
 _MIN, _MAX = "__MIN", "__MAX"
 _HF_PREFIX = "train/"
@@ -43,7 +43,7 @@ def recognises(head: bytes) -> bool:
 def _read(path: Path, run: str | None, progress: Progress) -> Table:
     whole = csv_log.read(path, progress)
     names = dict.fromkeys(name.rpartition(" - ")[0] for name in whole.names if " - " in name)
-    runs = [Run(id=name, name=name) for name in names or ("",)]
+    runs = [StoredRun(id=name, name=name) for name in names or ("",)]
     chosen = choose_run(path, runs, run)
     table = _only(whole, names, chosen.name)
     note_choice(table, chosen, runs)
@@ -92,8 +92,8 @@ WANDB_CSV = Format(
     name="wandb-csv",
     description="CSV exported from a chart of W&B",
     suffixes=(),
-    recognises=recognises,
-    read=read,
-    read_run=read_run,
+    matches=recognises,
+    load=read,
+    load_run=read_run,
 )
 """The format."""

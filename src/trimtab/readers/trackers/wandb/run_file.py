@@ -120,8 +120,8 @@ WANDB = Format(
     name="wandb",
     description="W&B run files (.wandb)",
     suffixes=(".wandb",),
-    recognises=recognises,
-    read=read,
+    matches=recognises,
+    load=read,
     binary=True,
     logs_among=runs_among,
 )

@@ -1,0 +1,60 @@
+"""Run: a training run as it was read, from a journal or from a log of any format.
+
+Readers (`core/reader.py`) and the journal return it; judging, comparing and reporting start from
+it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trimtab.core.block import Block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What is known about a run besides its records; None is "not recorded"."""
+
+    dtype: str | None = None
+    """Precision regime: fp32, bf16, fp16 or fp8."""
+    seed: int | None = None
+    ranks: int | None = None
+    """How many processes train together."""
+    link: str | None = None
+    """Address of the run's page in a tracker."""
+
+    @classmethod
+    def from_manifest(cls, manifest: Mapping[str, Any]) -> "RunFacts":
+        """Return the facts in a run's manifest; a field of the wrong type is left out."""
+        names = ("dtype", "seed", "world", "link")
+        dtype, seed, ranks, link = (manifest.get(name) for name in names)
+        return cls(
+            dtype=dtype if isinstance(dtype, str) else None,
+            seed=seed if isinstance(seed, int) else None,
+            ranks=ranks if isinstance(ranks, int) else None,
+            link=link if isinstance(link, str) else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The records of a run, and what is known about them.
+
+    A reader has to give only the block.
+    """
+
+    block: Block
+    """The records, under trimtab's signal names (`core/signals.py`)."""
+    format: str = ""
+    """The name of the format, such as "megatron" or "journal"; of a reader's run, the reader's
+    name."""
+    path: Path | None = None
+    """The file or folder that was read: of a folder of logs, the log that was chosen."""
+    facts: RunFacts = field(default_factory=RunFacts)
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Signal or axis to its name in the log, such as `{"loss": "lm loss"}`."""
+    notes: tuple[str, ...] = ()
+    """Everything that was left out, repaired, chosen or guessed, in plain sentences."""
+    failures: tuple[str, ...] = ()
+    """One sentence for each reader of a user that failed and was left out; also in `notes`."""
