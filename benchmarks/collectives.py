@@ -10,18 +10,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
+from tests.kit.traffic import MAX_BYTES, MAX_COLLECTIVES, NUM_BLOCKS, traffic
 from torch import nn
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
-import trimtab
 from benchmarks.results import publish, table
 from trimtab.core.config import GateConfig
 from trimtab.lab.trainer.local_ranks import run_ranks
@@ -34,100 +30,7 @@ from trimtab.live.shield import Shield
 REAL_WORLDS = (2, 4, 8, 16)
 FAKE_WORLDS = (64, 16_384)
 ROUNDS, WARM_ROUNDS = 200, 20
-MAX_COLLECTIVES, MAX_BYTES, MAX_RATIO = 2, 256, 1.3
-NUM_BLOCKS = 80
-"""As deep as the largest open models: telemetry grows with the depth."""
-
-
-class Block(nn.Module):
-    """A block with the module names by which trimtab groups transformer parameters."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(4)
-        self.attention = nn.Linear(4, 4)
-        self.mlp = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The three modules in sequence."""
-        changed: torch.Tensor = self.mlp(self.attention(self.norm(x)))
-        return changed
-
-
-class Traffic:
-    """Counts the collectives of each step and their bytes."""
-
-    def __init__(self) -> None:
-        self.steps: list[list[int]] = []
-        """For each step, the bytes of each collective."""
-
-    @contextmanager
-    def counting(self) -> Iterator[None]:
-        """Count every all_reduce; any other collective raises."""
-        original = dist.all_reduce
-
-        def count(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            self.steps[-1].append(tensor.numel() * tensor.element_size())
-            return original(tensor, *args, **kwargs)
-
-        def unexpected(*args: Any, **kwargs: Any) -> Any:
-            raise AssertionError("a collective that is not counted here")
-
-        others = ("all_gather", "broadcast", "all_gather_object", "barrier", "reduce_scatter")
-        with mock.patch.object(dist, "all_reduce", count):
-            patches = [mock.patch.object(dist, name, unexpected) for name in others]
-            for patch in patches:
-                patch.start()
-            try:
-                yield
-            finally:
-                for patch in patches:
-                    patch.stop()
-
-    @property
-    def max_collectives(self) -> int:
-        """The maximum over all steps."""
-        return max(len(step) for step in self.steps)
-
-    @property
-    def max_bytes(self) -> int:
-        """The maximum over all steps; some steps also carry telemetry."""
-        return max(map(sum, self.steps))
-
-    @property
-    def bytes_per_step(self) -> float:
-        """The average."""
-        return sum(map(sum, self.steps)) / len(self.steps)
-
-
-def traffic(world: int, run_dir: Path, *, num_blocks: int = NUM_BLOCKS, steps: int = 40) -> Traffic:
-    """The traffic of protected steps in a fake process group of this size."""
-    dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
-    try:
-        blocks = nn.ModuleList(Block() for _ in range(num_blocks))
-        ends = {"embedding": nn.Linear(4, 4), "head": nn.Linear(4, 4)}
-        model = nn.ModuleDict({"layers": blocks, **ends})
-        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-        counted = Traffic()
-        with (
-            trimtab.watch(model, optimizer, run_dir=run_dir, mode="protect") as guard,
-            counted.counting(),
-        ):
-            for _ in range(steps):
-                counted.steps.append([])
-                x = ends["embedding"](torch.ones(2, 4))
-                for block in blocks:
-                    x = block(x)
-                x = ends["head"](x)
-                loss = x.square().mean()
-                guard.record(loss=loss, tokens=8)
-                loss.backward()
-                guard.clip_grad_norm_(1.0)
-                optimizer.step()
-                optimizer.zero_grad()
-        return counted
-    finally:
-        dist.destroy_process_group()
+MAX_RATIO = 1.3
 
 
 def _times(rank: int) -> dict[str, list[float]]:

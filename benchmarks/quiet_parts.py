@@ -8,12 +8,12 @@ detector, and farther from the events: scripts/bench detect false_alarms.
 """
 
 import numpy as np
+from tests.kit.public_runs import SPLITS, real_runs
 
 from benchmarks.detect.false_alarms import quiet_records
 from benchmarks.detect.figures import rate_of
 from benchmarks.detect.measure import nonfinite_counts
 from benchmarks.detect.ours import our_contenders
-from benchmarks.real_runs import SPLITS, real_runs
 from benchmarks.results import publish, table
 from benchmarks.scoring import score
 

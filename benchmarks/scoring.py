@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-from benchmarks.real_runs import Label, RealRun
+from tests.kit.public_runs import Label, RealRun
 
 QUIET_RECORDS = 3
 TROUBLE = ("spike", "divergence", "nan")

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.real_runs import SPLITS, Label, RealRun, real_runs
+from tests.kit.public_runs import SPLITS, Label, RealRun, real_runs
+
 from benchmarks.results import publish, table
 from benchmarks.scoring import Score, score
 from trimtab.core.findings import Severity

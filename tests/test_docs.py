@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-from benchmarks.scale import page
-
 from trimtab.selftest.run import CHECKS
 
 ROOT = Path(__file__).parents[1]
@@ -69,7 +67,3 @@ def test_the_self_test_prints_what_the_page_shows() -> None:
     *lines, last = shown[1].splitlines()
     assert [line.split(":")[0].removeprefix("pass  ") for line in lines] == list(CHECKS)
     assert last.startswith(f"{len(CHECKS)} passed, 0 failed")
-
-
-def test_the_figures_on_scale_are_those_that_were_measured() -> None:
-    assert page.PAGE.read_text(encoding="utf-8") == page.rendered()

@@ -1,6 +1,7 @@
 """The project as a whole: public names, layers, what an import costs."""
 
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -76,3 +77,19 @@ def test_a_planted_upward_import_breaks_the_contract(tmp_path: Path) -> None:
 def test_no_utils() -> None:
     names = {path.stem for path in (ROOT / "src").rglob("*.py")}
     assert not names & {"utils", "util", "common", "misc", "helpers"}
+
+
+def test_tests_and_benchmarks_share_only_the_kit() -> None:
+    imports = re.compile(r"^\s*(?:from|import) ((?:tests|benchmarks)[\w.]*)", re.M)
+    for folder, forbidden in (
+        ("tests/kit", r"benchmarks|tests(?!\.kit)"),
+        ("tests", r"benchmarks"),
+        ("benchmarks", r"tests(?!\.kit)"),
+    ):
+        wrong = [
+            f"{path.relative_to(ROOT)}: {name}"
+            for path in sorted((ROOT / folder).rglob("*.py"))
+            for name in imports.findall(path.read_text(encoding="utf-8"))
+            if re.match(forbidden, name)
+        ]
+        assert not wrong, f"what both need belongs to tests/kit: {wrong}"

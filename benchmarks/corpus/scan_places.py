@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.kit.ray_cluster import ray_cluster
 
-from benchmarks.corpus.ray_cluster import ray_cluster
 from benchmarks.corpus.scan_speed import SEPARATOR, write_tokens
 from trimtab.corpus import (
     Runner,

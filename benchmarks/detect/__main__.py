@@ -13,6 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.kit.public_runs import RUNS, SPLITS, real_runs
+
 from benchmarks.detect import cost
 from benchmarks.detect.bars import bar_table
 from benchmarks.detect.class_tables import class_section
@@ -30,7 +32,6 @@ from benchmarks.detect.suite import LabRun, read_suite
 from benchmarks.detect.suite_bars import bar_tables, examine
 from benchmarks.detect.suite_scores import measure_suite, suite_tables
 from benchmarks.detect.tables import contender_table, dominance_table, fault_table, real_table
-from benchmarks.real_runs import RUNS, SPLITS, real_runs
 from benchmarks.results import publish
 
 COMMAND = "scripts/bench detect"

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from tests.kit.public_runs import RealRun
 
 from benchmarks.detect.suite import LabRun
-from benchmarks.real_runs import RealRun
 from benchmarks.scoring import counted, zone
 from benchmarks.true_class import true_class
 from benchmarks.twins import Pair

@@ -20,12 +20,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from tests.kit.public_runs import RealRun
 
 from benchmarks.detect.bad_batches import SHARE, STEPS_AFTER, bad_steps, follows_bad_batch
 from benchmarks.detect.figures import rate_of
 from benchmarks.detect.intervals import share_of
 from benchmarks.detect.suite import read_suite
-from benchmarks.real_runs import RealRun
 from benchmarks.results import table
 from benchmarks.scoring import episodes, excused
 from trimtab.core.actions import ActionKind

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from tests.kit.public_runs import RealRun
 
 from benchmarks.detect.contenders import Fork
 from benchmarks.detect.injections import LONGEST, SHAPES, fork_at
-from benchmarks.real_runs import RealRun
 from trimtab.core.block import Block
 from trimtab.core.signals import GRAD_NORM
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from tests.kit.public_runs import RealRun
 
 from benchmarks.detect.contenders import Contender, Fork
 from benchmarks.detect.material import Sitting
-from benchmarks.real_runs import RealRun
 from benchmarks.scoring import QUIET_RECORDS, Score, chance_recall, onset_rows, score
 from trimtab.core.block import Block, BoolArray
 from trimtab.core.signals import LOSS

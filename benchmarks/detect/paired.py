@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from tests.kit.public_runs import RealRun
 
-from benchmarks.real_runs import RealRun
 from benchmarks.results import table
 from benchmarks.scoring import episodes
 from trimtab.core.block import Block, Column

@@ -4,9 +4,9 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
+from tests.kit.public_runs import RealRun
 
 from benchmarks.detect.measure import Result
-from benchmarks.real_runs import RealRun
 from benchmarks.results import table
 from trimtab.core.block import FloatArray
 from trimtab.core.signals import LOSS

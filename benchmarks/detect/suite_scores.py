@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from tests.kit.public_runs import SPLITS
 
 from benchmarks.detect.contenders import Contender
 from benchmarks.detect.figures import Recall, rate_of, recall_of
 from benchmarks.detect.measure import ForkResult, nonfinite_counts
 from benchmarks.detect.suite import LabRun
-from benchmarks.real_runs import SPLITS
 from benchmarks.results import table
 from benchmarks.scoring import episodes, onset_rows
 

@@ -1,6 +1,5 @@
 """What the gate does to training runs that are healthy, and to those that are not.
 
-replay     the rule over a recorded stream of loss and gradient norm
 real       public runs, and the spike of BLOOM-176B put onto them
 session    one small training run, with the gate or without it
 kinds/     healthy runs that are unlike pretraining

@@ -5,9 +5,10 @@ import tempfile
 from pathlib import Path
 
 import torch
+from tests.kit.gate_rule import healthy_runs
+from tests.kit.public_runs import RUNS
 
 from benchmarks.gate import damage, healthy, page, real
-from benchmarks.real_runs import RUNS
 from benchmarks.result_cache import ResultCache
 from benchmarks.results import publish
 
@@ -18,7 +19,7 @@ def main() -> None:
     """All three sections."""
     torch.set_num_threads(1)
     if RUNS.exists():
-        publish("The gate on real runs", COMMAND, real.report(real.healthy_runs()))
+        publish("The gate on real runs", COMMAND, real.report(healthy_runs()))
     publish("The gate on damaged weights", COMMAND, damage.report())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(sys.argv[1] if len(sys.argv) > 1 else name)

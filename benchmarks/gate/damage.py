@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from tests.kit.gate_rule import Outcome, make_rule, run_rule
 from torch import nn
 
 from benchmarks.gate.kinds.sequences import LanguageModel, loss_on, markov, windows
-from benchmarks.gate.replay import Outcome, make_rule, run_rule
 from benchmarks.gate.session import Session, adamw
 from benchmarks.results import table
 

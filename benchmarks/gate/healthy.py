@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from tests.kit.gate_rule import make_rule
 
 from benchmarks.gate.kinds.registry import KINDS, Kind, halves
-from benchmarks.gate.replay import make_rule
 from benchmarks.gate.session import Session
 from benchmarks.result_cache import ResultCache
 from benchmarks.results import table

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from tests.kit.gate_rule import Outcome, decide
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from benchmarks.gate.replay import Outcome, decide
 from trimtab.live.protect.rule import Rule
 
 

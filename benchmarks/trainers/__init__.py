@@ -9,8 +9,5 @@ compare.py       one setting: without trimtab, observed, protected, gone back
 installed.py     the trainers of this environment, and their versions
 table.py         `scripts/bench trainers table`: every setting, in several environments
 recover.py       `scripts/bench trainers recover`: faults, skips and kills in small real runs
-recover_job.py   what goes wrong in such a run
-recover_runs.py  the same run in each trainer
-recover_worker.py  runs them, under torchrun
-chains.py        data that a tiny model can learn
+recover_worker.py  runs them, under torchrun (the runs are those of tests/kit/trainer_jobs)
 """

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.kit.tiny import journal_of
+from tests.kit.trainer_jobs.job import BAD, STEPS, lost_and_repeated
 
 from benchmarks.results import publish, table
 from benchmarks.trainers.installed import TRAINERS
-from benchmarks.trainers.recover_job import BAD, STEPS
 
 BAR = 0.02
 """The final loss may differ by this many nats from that of the clean twin."""
@@ -108,17 +107,6 @@ def results(folder: Path) -> list[dict[str, Any]]:
     """What the ranks of a run have left."""
     found = sorted(folder.glob("result.*"))
     return [json.loads(path.read_text(encoding="utf-8")) for path in found]
-
-
-def lost_and_repeated(run: Path) -> tuple[set[int], int]:
-    """Data positions that the run as it is at its end was not trained on, and repeated ones.
-
-    Each step counts as it was done last: rollbacks and relaunches go back in the journal.
-    """
-    block = journal_of(run)
-    last = dict(zip(block.step.tolist(), block.data_position.tolist(), strict=True))
-    positions = [last[step] for step in sorted(last)]
-    return set(range(max(positions) + 1)) - set(positions), len(positions) - len(set(positions))
 
 
 def _job(folder: Path, trainer: str, seed: int, fault: str) -> dict[str, Any]:

@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 import torch
-
-from benchmarks.trainers.recover_job import Job
-from benchmarks.trainers.recover_runs import RUNS
+from tests.kit.trainer_jobs.job import Job
+from tests.kit.trainer_jobs.runs import RUNS
 
 
 def main() -> None:

@@ -2,7 +2,8 @@
 
 import sys
 
-from benchmarks.collectives import NUM_BLOCKS
+from tests.kit.traffic import NUM_BLOCKS
+
 from benchmarks.results import publish, table
 from benchmarks.scale import page
 from benchmarks.wide import large, latency

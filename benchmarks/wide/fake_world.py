@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from tests.kit.traffic import NUM_BLOCKS, traffic
 from torch.testing._internal.distributed.fake_pg import FakeStore
-
-from benchmarks.collectives import NUM_BLOCKS, traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

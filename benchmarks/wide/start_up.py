@@ -6,41 +6,18 @@ The ranks are played one after the other by a few clients; each writes and reads
 import copy
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from tests.kit.traffic import NUM_BLOCKS, CountingStore
 from torch._C._distributed_c10d import TCPStore
 
-from benchmarks.collectives import NUM_BLOCKS
 from trimtab.live.ranks.agreement import Agreement, RankFacts
 
 CLIENTS = 4
 SECONDS = 3600.0
 STAGES = 16
 """Pipeline stages: as many kinds of ranks, each with parameters and telemetry of its own."""
-
-
-class CountingStore:
-    """Counts what is asked of a store, and the bytes of the values that are read and written."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self.calls: Counter[str] = Counter()
-        self.num_read = self.num_written = 0
-
-    def __getattr__(self, name: str) -> Any:
-        original = getattr(self._store, name)
-
-        def call(*given: Any) -> Any:
-            self.calls[name] += 1
-            self.num_written += len(given[1]) if name == "set" else 0
-            found = original(*given)
-            self.num_read += len(found) if isinstance(found, bytes) else 0
-            return found
-
-        return call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("ray")
 
-from benchmarks.corpus.ray_cluster import ray_cluster
+from tests.kit.ray_cluster import ray_cluster
 from tests.kit.token_files import make_documents, write_bin
 
 from trimtab.corpus import ScanOptions, plan_scan, run_ray, scan, summarise

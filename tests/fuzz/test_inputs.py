@@ -16,9 +16,9 @@ pytest.importorskip("torch")  # the state of a judge is read by a live run
 pytest.importorskip("pyarrow")
 pytest.importorskip("yaml")
 
-from benchmarks.fuzz_readers.damage import damage
-from benchmarks.fuzz_readers.session import INPUTS, Tally, file_name, kept, try_one
-from benchmarks.fuzz_readers.targets import Target, all_targets
+from tests.kit.fuzz.damage import damage
+from tests.kit.fuzz.session import INPUTS, Tally, file_name, kept, try_one
+from tests.kit.fuzz.targets import Target, all_targets
 
 FRESH = 12
 """New inputs for each target; the benchmark reads a million."""

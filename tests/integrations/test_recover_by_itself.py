@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import pytest
-from benchmarks.trainers.recover import lost_and_repeated
-from benchmarks.trainers.recover_job import BAD, Job
-from benchmarks.trainers.recover_runs import RUNS
+from tests.kit.trainer_jobs.job import BAD, Job, lost_and_repeated
+from tests.kit.trainer_jobs.runs import RUNS
 from tests.live.recover.test_controller import acts
 
 pytestmark = [

@@ -4,7 +4,7 @@ import threading
 from typing import Any
 
 import pytest
-from benchmarks.wide.start_up import CountingStore
+from tests.kit.traffic import CountingStore
 from torch._C._distributed_c10d import HashStore
 
 from trimtab.core.errors import ConfigError

@@ -1,8 +1,8 @@
 """Batches cut to a size that can be afforded, and the checks that only look at batches."""
 
 import torch
-from benchmarks.preflight.architectures import text
-from benchmarks.preflight.faults import healthy
+from tests.kit.preflight.architectures import text
+from tests.kit.preflight.faults import healthy
 
 from trimtab.checks.catalogue import RULES
 from trimtab.checks.objects.catalogue import CHECKS

@@ -13,8 +13,8 @@ from trimtab.cli.main import app
 runner = CliRunner()
 
 MODULE = """
-from benchmarks.preflight.faults import FAULTS, healthy
-from benchmarks.preflight.widths import make_at_width
+from tests.kit.preflight.faults import FAULTS, healthy
+from tests.kit.preflight.widths import make_at_width
 
 def good():
     return healthy()

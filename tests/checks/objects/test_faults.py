@@ -1,7 +1,7 @@
 """Each planted fault is found by its own check, and a healthy run has no finding."""
 
 import pytest
-from benchmarks.preflight.faults import FAULTS, Planted, healthy
+from tests.kit.preflight.faults import FAULTS, Planted, healthy
 
 from trimtab.checks.catalogue import RULES
 from trimtab.checks.objects.catalogue import CHECKS

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from benchmarks.preflight.architectures import text
-from benchmarks.preflight.faults import healthy
+from tests.kit.preflight.architectures import text
+from tests.kit.preflight.faults import healthy
 from tests.kit.ranks import run_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel

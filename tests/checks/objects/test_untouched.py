@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from benchmarks.preflight.faults import Tokens, healthy
+from tests.kit.preflight.faults import Tokens, healthy
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 

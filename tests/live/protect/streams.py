@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from benchmarks.gate.replay import Outcome
+from tests.kit.gate_rule import Outcome
 
 from trimtab.core.config import GateConfig
 from trimtab.live.protect.baseline import (

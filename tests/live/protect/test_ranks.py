@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from benchmarks.collectives import MAX_BYTES, MAX_COLLECTIVES, traffic
 from tests.kit.ranks import run_ranks
 from tests.kit.threads import run_threads
 from tests.kit.tiny import batches, journal_of, loss_of
 from tests.kit.tiny import make_model as make_tiny
+from tests.kit.traffic import MAX_BYTES, MAX_COLLECTIVES, traffic
 from tests.live.protect.made_up import FAULTS, NAN, break_step, give_gradients, make_model
 from tests.live.protect.test_do_no_harm import ELSEWHERE, IN_THE_GATE, IN_THE_NUMBERS
 from tests.live.test_do_no_harm import planted

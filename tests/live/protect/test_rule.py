@@ -5,11 +5,18 @@ import math
 import numpy as np
 import pytest
 import torch
-from benchmarks.gate.real import healthy_runs, spikes, steps_of, with_bloom
-from benchmarks.gate.replay import Outcome, make_rule, run_rule
-from benchmarks.real_runs import RUNS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kit.gate_rule import (
+    Outcome,
+    healthy_runs,
+    make_rule,
+    run_rule,
+    spikes,
+    steps_of,
+    with_bloom,
+)
+from tests.kit.public_runs import RUNS
 from tests.live.protect.streams import HostRule, healthy
 
 from trimtab.core.config import GateConfig

@@ -1,7 +1,7 @@
 """Labelled runs made for tests of the scoreboard."""
 
 import numpy as np
-from benchmarks.real_runs import Label, RealRun
+from tests.kit.public_runs import Label, RealRun
 from tests.kit.synthetic import block_of, falling_loss
 
 from trimtab.core.block import Block

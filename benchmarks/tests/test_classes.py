@@ -8,7 +8,7 @@ from benchmarks.detect.classes import Judged, lab_classed, real_classed
 from benchmarks.detect.intervals import share_of
 from benchmarks.detect.suite import LabRun
 from benchmarks.detect.suite_bars import bar_tables, examine
-from tests.benchmarks.runs import event, labelled, quiet_block
+from benchmarks.tests.runs import event, labelled, quiet_block
 from tests.kit.synthetic import block_of
 
 from trimtab.core.incidents import IncidentClass

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.trainers.chains import batches
+from tests.kit.tiny import journal_of
+from tests.kit.trainer_jobs.chains import batches
 
 STEPS, SAVE_EVERY, BATCH = 200, 20, 16
 ONSET, STRETCH, NOTICED, KILLED_AT = 105, 6, 113, 150
@@ -71,6 +72,17 @@ class Disturb:
         if job.is_killed and job.is_first_launch and number == KILLED_AT and is_last_rank:
             job.mark_of_kill.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lost_and_repeated(run: Path) -> tuple[set[int], int]:
+    """Return the data positions that the final run was not trained on, and the repeated ones.
+
+    Each step counts as it was done last: rollbacks and relaunches go back in the journal.
+    """
+    block = journal_of(run)
+    last = dict(zip(block.step.tolist(), block.data_position.tolist(), strict=True))
+    positions = [last[step] for step in sorted(last)]
+    return set(range(max(positions) + 1)) - set(positions), len(positions) - len(set(positions))
 
 
 def digest(model: torch.nn.Module, optimizer: Any) -> str:

@@ -1,7 +1,7 @@
 """Strict scoring: what counts as found, as false, as luck."""
 
 from benchmarks.scoring import chance_recall, onset_rows, score
-from tests.benchmarks.runs import event, labelled, quiet_block
+from benchmarks.tests.runs import event, labelled, quiet_block
 
 
 def test_only_an_alarm_after_quiet_is_new() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from benchmarks.detect.injections import BLOOM_PEAK, SHAPES, bloom, fork_at
 from benchmarks.detect.material import FIRST_ROW, LOSS_ONLY, WITH_NORM, sittings
-from tests.benchmarks.runs import labelled, quiet_block
+from benchmarks.tests.runs import labelled, quiet_block
 
 from trimtab.core.block import Block, Column
 

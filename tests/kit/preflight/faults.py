@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from tests.kit.preflight.architectures import STEPS, optimizer_for, scheduler_for, text
+from tests.kit.preflight.small_gpt import Options, SmallGpt, next_token_loss
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
-
-from benchmarks.preflight.architectures import STEPS, optimizer_for, scheduler_for, text
-from benchmarks.preflight.small_gpt import Options, SmallGpt, next_token_loss
 
 Setup = dict[str, Any]
 

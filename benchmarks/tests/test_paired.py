@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from benchmarks.detect import paired
-from benchmarks.real_runs import RealRun
+from tests.kit.public_runs import RealRun
 from tests.kit.synthetic import block_of, falling_loss
 
 

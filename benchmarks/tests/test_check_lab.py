@@ -9,7 +9,7 @@ from benchmarks.check_lab import MIN_BETTER, SEEDS, TRIALS, Trial, fault_and_fix
 from trimtab.checks.catalogue import RULES
 from trimtab.checks.rule import Shown
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "RESULTS.md"
+RESULTS = Path(__file__).parents[1] / "RESULTS.md"
 
 
 def trials_won() -> dict[str, int]:

@@ -11,7 +11,7 @@ from benchmarks.detect.ours import our_contenders
 from benchmarks.detect.peers import peer_contenders
 from benchmarks.detect.peers.packages import Absent, hard_series
 from benchmarks.detect.peers.trailing import trailing
-from tests.benchmarks.runs import quiet_block
+from benchmarks.tests.runs import quiet_block
 
 from trimtab.core.block import Block
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from tests.kit.fuzz import seeds
 from tests.kit.synthetic import troubled_run
-
-from benchmarks.fuzz_readers import seeds
 from trimtab.checks import check_config
 from trimtab.core.config import Config
 from trimtab.corpus import ScanOptions, plan_scan, scan

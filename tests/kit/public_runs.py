@@ -8,7 +8,7 @@ from pathlib import Path
 from trimtab.core.block import Block
 from trimtab.readers import read_log
 
-RUNS = Path(__file__).resolve().parents[2] / "shared" / "data" / "runs"
+RUNS = Path(__file__).resolve().parents[3] / "shared" / "data" / "runs"
 SPLITS = ("tune", "held-out")
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from tests.kit.preflight.architectures import VOCAB
 from torch import Tensor, nn
-
-from benchmarks.preflight.architectures import VOCAB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from benchmarks.detect.intervals import poisson_interval
 from benchmarks.detect.material import LOSS_ONLY, WITH_NORM, Sitting, sittings
 from benchmarks.detect.measure import Result, fork_result, measure, nonfinite_counts
 from benchmarks.detect.pictures import false_episodes
-from tests.benchmarks.runs import event, labelled, quiet_block
+from benchmarks.tests.runs import event, labelled, quiet_block
 
 from trimtab.core.block import Block, BoolArray
 

@@ -12,7 +12,7 @@ from trimtab.core.causes import Cause
 from trimtab.explain.causes.expectations import TYPICAL
 from trimtab.explain.evidence.observations import OBSERVATIONS
 
-FIXTURES = Path(__file__).parents[1] / "journal" / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "tests" / "journal" / "fixtures"
 
 
 def case(seed: int, cause: Cause, *yes: str) -> Case:

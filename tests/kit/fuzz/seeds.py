@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import numpy as np
+
+from tests.kit.fuzz.damage import LARGEST
 from tests.kit.synthetic import troubled_run
 from tests.kit.text_logs.writers import SAMPLES
 from tests.kit.token_files import (
@@ -14,14 +16,12 @@ from tests.kit.token_files import (
     write_llmc,
     write_megatron,
 )
-
-from benchmarks.fuzz_readers.damage import LARGEST
 from trimtab._version import __version__
 from trimtab.core.config import Config
 from trimtab.corpus import ScanOptions, plan_scan, scan
 from trimtab.judge import Judge
 
-TESTS = Path(__file__).parents[2] / "tests"
+TESTS = Path(__file__).parents[2]
 RECORDS = slice(540, 660)
 """The records around a spike."""
 OLD = TESTS / "old_runs" / "0.1-last" / "trimtab"
@@ -45,7 +45,7 @@ def configs() -> list[bytes]:
     toml = b'[training]\noptimizer = "adamw"\nlr = 0.5\nsteps = 1000\nepsilon = 1e-8\n'
     yaml = b"base_model: m\nlearning_rate: 0.5\nnum_epochs: 3\nwarmup_ratio: 0.1\n"
     hf = json.dumps({"learning_rate": 0.5, "output_dir": "x", "max_steps": 100, "fp16": True})
-    files = [path.read_bytes()[:LARGEST] for path in (TESTS / "check" / "data").iterdir()]
+    files = [path.read_bytes()[:LARGEST] for path in (TESTS / "checks" / "data").iterdir()]
     return [shell, toml, yaml, hf.encode(), *files]
 
 

@@ -11,8 +11,8 @@ from benchmarks.detect.false_alarms import (
     measure_false_alarms,
     quiet_records,
 )
-from benchmarks.real_runs import Label, RealRun
-from tests.benchmarks.test_suite import write_run
+from benchmarks.tests.test_suite import write_run
+from tests.kit.public_runs import Label, RealRun
 from tests.kit.synthetic import block_of, falling_loss
 
 

@@ -3,10 +3,10 @@
 from typing import Any
 
 import torch
-from tests.kit.tiny import loss_of, make_model
 
-from benchmarks.trainers.chains import HELD_OUT, Rows, sequences
-from benchmarks.trainers.recover_job import (
+from tests.kit.tiny import loss_of, make_model
+from tests.kit.trainer_jobs.chains import HELD_OUT, Rows, sequences
+from tests.kit.trainer_jobs.job import (
     BATCH,
     SAVE_EVERY,
     STEPS,
@@ -28,9 +28,9 @@ def spoiled(loss: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
 
 def train_hf(job: Job) -> Result:
     """The Hugging Face Trainer."""
-    from tests.kit.hf import MARKED, TinyForCausalLM, make_trainer
     from transformers import TrainerCallback
 
+    from tests.kit.hf import MARKED, TinyForCausalLM, make_trainer
     from trimtab.integrations.hf import TrimtabCallback, last_good_checkpoint
 
     data = [Job(**_fields(job) | {"rank": rank}).data(MARKED) for rank in range(job.ranks)]
@@ -121,9 +121,9 @@ def train_lightning(job: Job) -> Result:
     """The Lightning Trainer, with a loader that can be resumed."""
     import lightning as L
     from lightning.pytorch.callbacks import ModelCheckpoint
-    from tests.kit.lightning import Module, Run, watched
     from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 
+    from tests.kit.lightning import Module, Run, watched
     from trimtab.integrations.lightning import last_good_checkpoint
 
     class Learns(Module):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from benchmarks.fuzz_readers.damage import damage
-from benchmarks.fuzz_readers.targets import Target
+from tests.kit.fuzz.damage import damage
+from tests.kit.fuzz.targets import Target
 from trimtab.core.errors import TrimtabError
 
 LONGEST = 10.0
@@ -21,7 +21,7 @@ LARGEST_KEPT = 1024
 """Bytes of an input that is kept as interesting."""
 
 
-INPUTS = Path(__file__).parents[2] / "tests" / "fuzz" / "inputs"
+INPUTS = Path(__file__).parents[2] / "fuzz" / "inputs"
 """The inputs that are kept."""
 
 

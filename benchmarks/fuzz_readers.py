@@ -15,9 +15,10 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.fuzz_readers.session import INPUTS as KEPT
-from benchmarks.fuzz_readers.session import LONGEST, Tally, keep, mutate
-from benchmarks.fuzz_readers.targets import Target, all_targets
+from tests.kit.fuzz.session import INPUTS as KEPT
+from tests.kit.fuzz.session import LONGEST, Tally, keep, mutate
+from tests.kit.fuzz.targets import Target, all_targets
+
 from benchmarks.results import publish, table
 from trimtab.readers.registry import FORMATS
 

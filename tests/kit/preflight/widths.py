@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from tests.kit.preflight.architectures import VOCAB, text
 
-from benchmarks.preflight.architectures import VOCAB, text
 from trimtab.lab.model.gpt import Gpt
 from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer
 from trimtab.lab.model.sizes import ModelConfig

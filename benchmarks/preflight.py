@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 
 import torch
+from tests.kit.preflight.architectures import NAMES, optimizer_for, scheduler_for, setup
+from tests.kit.preflight.faults import FAULTS, Setup, healthy
+from tests.kit.preflight.widths import make_at_width
 
-from benchmarks.preflight.architectures import NAMES, optimizer_for, scheduler_for, setup
-from benchmarks.preflight.faults import FAULTS, Setup, healthy
-from benchmarks.preflight.widths import make_at_width
 from benchmarks.results import publish, table
 from trimtab.checks.objects.lr_range import lr_range_test
 from trimtab.checks.objects.mup import MAX_SLOPE, coordinate_check

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from benchmarks.trainers.compare import compare
-from benchmarks.trainers.recover import lost_and_repeated
 from benchmarks.trainers.setting import Outcome, Plan, Setting
 from benchmarks.trainers.table import body
+from tests.kit.trainer_jobs.job import lost_and_repeated
 
 from trimtab.journal import JournalWriter, RunDirectory
 

@@ -1,1 +1,0 @@
-"""What preflight finds and does not find: 30 planted faults, 12 healthy architectures, its time."""
