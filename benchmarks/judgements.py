@@ -59,9 +59,8 @@ def _judge(run: Path, rules: str) -> Any:
 
 
 def _reduced(incident: dict[str, Any]) -> dict[str, Any]:
-    diagnosis = incident["diagnosis"]
-    seen = diagnosis["incident"]
-    cause = diagnosis["cause"]
+    seen = incident["incident"]
+    cause = incident["cause"]
     return {
         "onset": seen["onset"],
         "peak": seen["peak"],

@@ -85,7 +85,7 @@ def test_a_log_is_diagnosed_in_one_call(log: Path) -> None:
     assert (report.source, report.format, report.rules) == (str(log), "csv", "trimtab")
     assert onsets(report) == [600, 900]
     assert report.signals["loss"].label == "raw"
-    assert report.to_dict()["incidents"][0]["diagnosis"]["cause"]["id"] == "F02"
+    assert report.to_dict()["incidents"][0]["cause"]["id"] == "F02"
     assert "# Incident 2: non-finite loss at step 900, divergent" in report.to_markdown()
     assert list(dict.fromkeys(stages)) == ["Reading", "Judging", "Explaining"]
 
@@ -171,7 +171,7 @@ def test_a_plugin_shows_in_the_terminal_the_json_and_the_postmortem(
     assert "by at-200 (at200-package 1.2)" in shown
     printed = json.loads(runner.invoke(app, ["diagnose", str(root), "--json"]).stdout)
     assert printed["packages"]["at-200"] == "at200-package 1.2"
-    first = printed["incidents"][0]["diagnosis"]["incident"]["findings"][0]
+    first = printed["incidents"][0]["incident"]["findings"][0]
     assert (first["detector"], first["package"]) == ("at-200", "at200-package 1.2")
     postmortem = root / "trimtab" / "incidents" / "0001-step-000200" / "postmortem.md"
     assert "at-200 (at200-package 1.2)" in postmortem.read_text()

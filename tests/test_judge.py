@@ -160,12 +160,11 @@ def check_explanations(config: Config, run: Block) -> None:
     judge.update(run)
     judge.finish()
     for incident in judge.incidents:
-        report = judge.explain(incident, run)
-        diagnosis = report.diagnosis
+        diagnosis = judge.explain(incident, run)
         assert (diagnosis.walk is None) is not (diagnosis.ranking is None)
         if diagnosis.walk is not None:
             assert diagnosis.walk.answers[-1].goes_to == "end"
-        assert report.action.instruction
+        assert diagnosis.action.instruction
         if diagnosis.cause is not None:
             (place,) = (
                 at for at, item in enumerate(diagnosis.hypotheses) if item.cause == diagnosis.cause
@@ -208,11 +207,11 @@ def test_an_incident_whose_records_were_lost_can_still_be_explained(rules: str, 
             "all": (),
         }[lost]
         report = judge.explain(incident, Block.concat(pieces))
-        assert report.diagnosis.symptoms.lr is None  # recorded at each step, but lost at the onset
+        assert report.symptoms.lr is None  # recorded at each step, but lost at the onset
         assert report.action.instruction
         if Symptom.NONFINITE_LOSS in incident.symptoms:
             # Without the dtype, evidence cannot tell a logic NaN from an overflow.
-            assert report.diagnosis.cause in (Cause.LOGIC_NAN, Cause.FP16_OVERFLOW)
+            assert report.cause in (Cause.LOGIC_NAN, Cause.FP16_OVERFLOW)
 
 
 def test_a_rising_loss_is_explained_without_the_records_of_the_rise() -> None:

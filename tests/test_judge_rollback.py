@@ -134,8 +134,8 @@ def test_records_that_were_taken_back_explain_nothing_later() -> None:
     judge = judge_all(run, 100)
     first, later = judge.incidents
     report = judge.explain(later, run)
-    assert report.diagnosis.symptoms.loss_before == pytest.approx(float(loss[690]), abs=0.2)
-    assert judge.explain(first, run).diagnosis.outcome == "rolled back"
+    assert report.symptoms.loss_before == pytest.approx(float(loss[690]), abs=0.2)
+    assert judge.explain(first, run).outcome == "rolled back"
     assert "comes again" in judge.explain(first, run).action.instruction
 
 

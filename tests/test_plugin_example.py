@@ -52,10 +52,10 @@ def check_outputs(terminal: str, machine: str, folder: Path) -> None:
     assert "overfitting" in terminal
     assert "Keep the checkpoint of step 500" in terminal
     (incident,) = json.loads(machine)["incidents"]
-    (finding,) = incident["diagnosis"]["incident"]["findings"]
+    (finding,) = incident["incident"]["findings"]
     assert (finding["detector"], finding["package"]) == ("eval-gap", "trimtab-example 0.1.0")
     assert finding["step"] == 650  # the third evaluation that is worse than the best
-    assert incident["diagnosis"]["cause"] == {"id": "EX1", "title": "overfitting"}
+    assert incident["cause"] == {"id": "EX1", "title": "overfitting"}
     postmortem = next(folder.rglob("postmortem.md")).read_text(encoding="utf-8")
     assert "eval-gap (trimtab-example 0.1.0)" in postmortem
     assert "Keep the checkpoint of step 500" in postmortem

@@ -134,7 +134,7 @@ def cause_of(run: Run, folder: Path, onset: int) -> str | None:
             continue
         if HARMLESS.issuperset(incident.symptoms):
             continue
-        return "" if one.diagnosis.cause is None else str(one.diagnosis.cause.id)
+        return "" if one.cause is None else str(one.cause.id)
     return None
 
 

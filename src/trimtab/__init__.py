@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from trimtab.core.errors import TrimtabError
     from trimtab.core.findings import Finding
     from trimtab.core.incidents import Incident
-    from trimtab.decide.incident_report import IncidentReport
     from trimtab.diagnosis import diagnose
+    from trimtab.explain.diagnosis import Diagnosis
     from trimtab.judge import Judge
     from trimtab.live.watch import watch
     from trimtab.probes.plan import replay
@@ -34,10 +34,10 @@ __all__ = [
     "Checkpoints",
     "Column",
     "Config",
+    "Diagnosis",
     "Event",
     "Finding",
     "Incident",
-    "IncidentReport",
     "Judge",
     "RunReport",
     "TrimtabError",
@@ -57,7 +57,7 @@ _HOME = {
     "Event": "trimtab.core.block",
     "Finding": "trimtab.core.findings",
     "Incident": "trimtab.core.incidents",
-    "IncidentReport": "trimtab.decide.incident_report",
+    "Diagnosis": "trimtab.explain.diagnosis",
     "Judge": "trimtab.judge",
     "RunReport": "trimtab.report.run_report",
     "TrimtabError": "trimtab.core.errors",

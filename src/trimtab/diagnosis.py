@@ -124,7 +124,7 @@ def build_report(
     for incident in judge.incidents:
         explained = judge.explain(incident, run.block, run.facts)
         batch = _batch_of(incident, batches)
-        if batch is not None and explained.diagnosis.repeated_batch is not None:
+        if batch is not None and explained.repeated_batch is not None:
             batch = dataclasses.replace(batch, shift=None)  # one batch has its own mix of tokens
         incidents.append(dataclasses.replace(explained, batch=batch))
         if progress is not None:

@@ -22,10 +22,9 @@ from trimtab.core.incidents import Incident, IncidentChange, Transition
 from trimtab.core.records.history import History
 from trimtab.core.records.rollbacks import RECOVERY, before_rollback, line_to, pieces, target
 from trimtab.core.run import RunFacts
-from trimtab.decide.incident_report import IncidentReport
 from trimtab.detect.detector_set import DetectorSet
 from trimtab.explain.context import IncidentContext
-from trimtab.explain.diagnosis import diagnose
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.redone import went_well_again
 from trimtab.explain.incidents.tracker import IncidentTracker
 from trimtab.rulesets import RuleSet, rule_set
@@ -121,9 +120,7 @@ class Judge:
         """Classify what is still open at the end of the run, as far as possible."""
         return self._judgement([], self._tracker.finish())
 
-    def explain(
-        self, incident: Incident, run: Block, facts: RunFacts | None = None
-    ) -> IncidentReport:
+    def explain(self, incident: Incident, run: Block, facts: RunFacts | None = None) -> Diagnosis:
         """Diagnose an incident of this run and advise what to do about it.
 
         Records that the run has lost are treated as not recorded.
@@ -136,9 +133,9 @@ class Judge:
         context = IncidentContext.of(
             incident, line, facts, self._config.textbook, went_well_again=again
         )
-        diagnosis = diagnose(context, self.rules.explain)
+        diagnosis = self.rules.explain(context)
         action = self.rules.advise(diagnosis, recurs=self._recurs(incident, run))
-        return IncidentReport(diagnosis=diagnosis, action=action)
+        return dataclasses.replace(diagnosis, action=action)
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state as JSON values."""

@@ -18,8 +18,7 @@ from trimtab.detect.textbook.textbook_detectors import textbook_detectors
 from trimtab.detect.trimtab_detectors import trimtab_detectors
 from trimtab.explain.causes.by_evidence import explain_by_evidence
 from trimtab.explain.causes.by_tree import by_tree
-from trimtab.explain.causes.explained import Explain
-from trimtab.explain.diagnosis import Diagnosis
+from trimtab.explain.diagnosis import Diagnosis, Explain
 from trimtab.explain.incidents.recovery import Recovery
 from trimtab.explain.incidents.textbook_recovery import TextbookRecovery
 from trimtab.explain.incidents.trimtab_recovery import TrimtabRecovery

@@ -65,7 +65,7 @@ def test_diagnose_writes_nothing_without_out(log: Path, options: list[str]) -> N
 
 def test_json_is_for_machines(log: Path) -> None:
     printed = json.loads(runner.invoke(app, ["diagnose", "run.csv", "--json"]).stdout)
-    assert [i["diagnosis"]["incident_class"] for i in printed["incidents"]] == [
+    assert [i["incident_class"] for i in printed["incidents"]] == [
         "recoverable",
         "divergent",
     ]
@@ -82,7 +82,7 @@ def test_out_writes_the_files_and_prints_where(log: Path, options: list[str]) ->
     result = runner.invoke(app, ["diagnose", "run.csv", "--out", "here", *options])
     (folder,) = (log.parent / "here").iterdir()
     machine = json.loads((folder / "0002-step-000900" / "incident.json").read_text())
-    assert machine["diagnosis"]["incident"]["onset"]["step"] == 900
+    assert machine["incident"]["onset"]["step"] == 900
     spike = folder / "0001-step-000600" / "postmortem.md"
     assert "# Incident 1: loss spike at step 600, recoverable" in spike.read_text()
     assert str(spike.relative_to(log.parent)) in result.stderr
@@ -223,7 +223,7 @@ def test_a_journal_and_a_log_of_the_same_run_are_judged_alike(tmp_path: Path, lo
     from_log = json.loads(runner.invoke(app, ["diagnose", str(log), "--json"]).stdout)
     from_run = json.loads(runner.invoke(app, ["diagnose", str(root), "--json"]).stdout)
     for one, other in zip(from_log["incidents"], from_run["incidents"], strict=True):
-        assert one["diagnosis"]["incident"] == other["diagnosis"]["incident"]
+        assert one["incident"] == other["incident"]
 
 
 def test_report_wants_a_run_directory(log: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_reference_shows_what_the_loss_alone_hides(log: Path) -> None:
     result = runner.invoke(app, ["diagnose", "now.csv", "--reference", "before.csv", "--json"])
     assert result.exit_code == 1
     (incident,) = json.loads(result.stdout)["incidents"]
-    (finding,) = incident["diagnosis"]["incident"]["findings"]
+    (finding,) = incident["incident"]["findings"]
     assert finding["symptom"] == "left its reference"
     assert 601 <= finding["step"] <= 611
 

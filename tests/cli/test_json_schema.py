@@ -73,7 +73,7 @@ def test_it_needs_no_torch() -> None:
 
 def test_a_wrong_output_is_refused(tmp_path: Path) -> None:
     printed = call("diagnose", test_commands.write_csv(troubled_run(), tmp_path / "r.csv"), code=1)
-    printed["incidents"][0]["diagnosis"]["incident"]["onset"]["step"] = "600"
+    printed["incidents"][0]["incident"]["onset"]["step"] = "600"
     with pytest.raises(ValidationError):
         validate("diagnose", printed)
 

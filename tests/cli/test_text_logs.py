@@ -32,7 +32,7 @@ def test_a_nan_that_the_log_hides_is_found(log: Path) -> None:
     assert result.exit_code == 1
     printed = json.loads(result.stdout)
     [incident] = printed["incidents"]
-    assert incident["diagnosis"]["incident"]["onset"]["step"] == 400
+    assert incident["incident"]["onset"]["step"] == 400
 
 
 def test_the_format_can_be_given(log: Path) -> None:

@@ -28,7 +28,7 @@ def first(run: Block, facts: RunFacts | None = None) -> Diagnosis:
     judge = Judge()
     judge.update(run)
     judge.finish()
-    return judge.explain(judge.incidents[0], run, facts).diagnosis
+    return judge.explain(judge.incidents[0], run, facts)
 
 
 def spiked(**signals: Array) -> Block:
@@ -107,7 +107,7 @@ def test_slow_steps_alone_name_no_cause_in_the_data(symptom: Symptom) -> None:
     judge = Judge(detectors=[Says(alarm)])
     judge.update(run[: AT + 8])
     (incident,) = judge.incidents
-    diagnosis = judge.explain(incident, run, RunFacts(ranks=1)).diagnosis
+    diagnosis = judge.explain(incident, run, RunFacts(ranks=1))
     assert set(incident.symptoms) == {symptom}
     named = {item.cause for item in diagnosis.hypotheses if item.cause is not None}
     assert named <= {Cause.LOADER_STALL, Cause.SLOW_RANK}
@@ -154,7 +154,7 @@ def test_a_nan_that_stays_is_first_of_all_a_destructive_update() -> None:
     judge = Judge()
     judge.update(run)
     judge.finish()
-    diagnosis = judge.explain(judge.incidents[-1], run).diagnosis
+    diagnosis = judge.explain(judge.incidents[-1], run)
     assert "a destructive update wrote NaN" in diagnosis.hypotheses[0].statement
     assert diagnosis.cause in (Cause.LOGIC_NAN, Cause.FP16_OVERFLOW)
 
@@ -230,5 +230,5 @@ def test_a_factor_is_found_where_odd_gradients_before_it_date_the_onset() -> Non
     judge.finish()
     incident = judge.incidents[0]
     assert incident.onset.tick < AT - 1
-    diagnosis = judge.explain(incident, run).diagnosis
+    diagnosis = judge.explain(incident, run)
     assert diagnosis.cause is Cause.LOSS_REDUCTION_BUG

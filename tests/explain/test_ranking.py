@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.core.causes import Cause
@@ -86,6 +86,7 @@ def test_what_decided_is_what_was_seen_and_speaks_for_the_first_against_the_seco
     assert ranking.deciding(1) == ("rare",)
 
 
+@settings(deadline=None)  # the first example reads the weights
 @given(st.dictionaries(st.sampled_from(sorted(OBSERVATIONS)), st.sampled_from(list(Outcome))))
 def test_any_answers_give_probabilities(outcomes: dict[str, Outcome]) -> None:
     results = {

@@ -11,7 +11,7 @@ from trimtab.core.causes import Cause, Standing
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
-from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.check import Outcome
 from trimtab.explain.tree import textbook as leaves
 from trimtab.explain.tree.textbook import TEXTBOOK_TREE
@@ -20,20 +20,20 @@ from trimtab.judge import Judge
 from trimtab.rulesets import TEXTBOOK
 
 
-def reports(block: Block, facts: RunFacts | None = None) -> list[IncidentReport]:
+def reports(block: Block, facts: RunFacts | None = None) -> list[Diagnosis]:
     judge = Judge(rules=TEXTBOOK)
     judge.update(block)
     judge.finish()
     return [judge.explain(incident, block, facts) for incident in judge.incidents]
 
 
-def last(signals: Mapping[str, Array], facts: RunFacts | None = None) -> IncidentReport:
+def last(signals: Mapping[str, Array], facts: RunFacts | None = None) -> Diagnosis:
     return reports(block_of(signals), facts)[-1]
 
 
-def walk_of(report: IncidentReport) -> Walk:
-    assert report.diagnosis.walk is not None
-    return report.diagnosis.walk
+def walk_of(diagnosis: Diagnosis) -> Walk:
+    assert diagnosis.walk is not None
+    return diagnosis.walk
 
 
 def calm(records: int) -> Array:
@@ -179,22 +179,22 @@ def test_a_signal_that_was_not_recorded_is_reported_and_takes_the_no_branch() ->
 
 def test_a_plateau_overrides_the_state_machine() -> None:
     signals, facts, _ = CASES["plateau"]
-    diagnosis = last(signals, facts).diagnosis
+    diagnosis = last(signals, facts)
     assert diagnosis.incident.incident_class is IncidentClass.SILENT
     assert diagnosis.incident_class is IncidentClass.PLATEAU
 
 
 def test_the_troubled_run_is_diagnosed() -> None:
     spiked, nan = reports(troubled_run())[-2:]
-    assert spiked.diagnosis.incident.onset.step == 600
-    assert spiked.diagnosis.incident_class is IncidentClass.RECOVERABLE
-    assert spiked.diagnosis.cause is Cause.RARE_TOKENS
-    assert nan.diagnosis.incident.onset.step == 900
-    assert nan.diagnosis.incident_class is IncidentClass.DIVERGENT
+    assert spiked.incident.onset.step == 600
+    assert spiked.incident_class is IncidentClass.RECOVERABLE
+    assert spiked.cause is Cause.RARE_TOKENS
+    assert nan.incident.onset.step == 900
+    assert nan.incident_class is IncidentClass.DIVERGENT
 
 
 def test_a_nan_that_stays_has_the_destructive_update_first() -> None:
-    hypothesis = last({"loss": nan_from(300)}).diagnosis.hypotheses[0]
+    hypothesis = last({"loss": nan_from(300)}).hypotheses[0]
     assert hypothesis.standing is Standing.SUPPORTED
     assert "wrote NaN into a parameter" in hypothesis.statement
 
@@ -202,7 +202,7 @@ def test_a_nan_that_stays_has_the_destructive_update_first() -> None:
 def test_hypotheses_are_ranked_by_standing() -> None:
     block = troubled_run()
     for report in reports(block):
-        order = [list(Standing).index(h.standing) for h in report.diagnosis.hypotheses]
+        order = [list(Standing).index(h.standing) for h in report.hypotheses]
         assert order == sorted(order)
 
 
@@ -213,7 +213,7 @@ def test_a_resume_shortly_before_supports_lost_optimizer_state() -> None:
         step=block.step,
         events=(Event(kind="resume", tick=290, step=291),),
     )
-    causes = {h.cause: h for h in reports(resumed)[-1].diagnosis.hypotheses}
+    causes = {h.cause: h for h in reports(resumed)[-1].hypotheses}
     assert causes[Cause.OPTIMIZER_STATE_LOST].standing is Standing.SUPPORTED
 
 
@@ -222,7 +222,7 @@ def test_a_restart_seen_only_by_the_step_counts_too() -> None:
     restarted = Block.from_columns(
         block.columns, step=block.step, attempt=(np.arange(400) >= 280).astype(np.int64)
     )
-    causes = {h.cause: h for h in reports(restarted)[-1].diagnosis.hypotheses}
+    causes = {h.cause: h for h in reports(restarted)[-1].hypotheses}
     assert causes[Cause.OPTIMIZER_STATE_LOST].standing is Standing.SUPPORTED
 
 
@@ -245,10 +245,8 @@ def test_a_signal_that_is_not_raw_says_so() -> None:
 
 def test_symptoms_are_numbers_and_what_is_not_recorded_is_none() -> None:
     loss = add_spike(falling_loss(1200), 599)
-    report = next(
-        r for r in reports(block_of({"loss": loss})) if r.diagnosis.incident.onset.step == 600
-    )
-    symptoms = report.diagnosis.symptoms
+    report = next(r for r in reports(block_of({"loss": loss})) if r.incident.onset.step == 600)
+    symptoms = report.symptoms
     assert symptoms.loss_before == pytest.approx(2.1, abs=0.1)
     assert symptoms.loss_peak == pytest.approx(4.6, abs=0.1)
     assert symptoms.loss_after_50 == pytest.approx(2.1, abs=0.1)
@@ -264,10 +262,10 @@ def test_cost_counts_steps_time_and_tokens() -> None:
         "step_seconds": np.full(400, 2.0),
         "tokens_per_second": np.full(400, 100.0),
     }
-    cost = last(signals).diagnosis.cost
+    cost = last(signals).cost
     assert cost.seconds == cost.steps * 2.0
     assert cost.tokens == cost.steps * 200.0
-    assert last({"loss": spike()}).diagnosis.cost.seconds is None
+    assert last({"loss": spike()}).cost.seconds is None
 
 
 def test_odd_tokens_name_the_cause_where_the_norm_does_not() -> None:
@@ -277,9 +275,9 @@ def test_odd_tokens_name_the_cause_where_the_norm_does_not() -> None:
         "token_rarity": 5.3 + 0.05 * np.tile([1.0, -1.0], 200),
         "unique_token_share": 0.3 + 0.01 * np.tile([1.0, -1.0], 200),
     }
-    assert last(signals).diagnosis.cause is Cause.HARD_BATCH
+    assert last(signals).cause is Cause.HARD_BATCH
     signals["unique_token_share"][300] = 0.002
-    diagnosis = last(signals).diagnosis
+    diagnosis = last(signals)
     assert walk_of(last(signals)).leaf is leaves.SPIKE_UNEXPLAINED
     assert diagnosis.cause is Cause.RARE_TOKENS
     assert "unique_token_share 0.002" in diagnosis.root_cause
@@ -288,14 +286,14 @@ def test_odd_tokens_name_the_cause_where_the_norm_does_not() -> None:
 def test_fp32_rules_an_overflow_out_whatever_the_gradient_did() -> None:
     signals = {"loss": nan_from(300), "grad_norm": with_value(0.5, 400, r299=np.inf)}
     for dtype, standing in (("fp32", Standing.RULED_OUT), ("fp16", Standing.SUPPORTED)):
-        hypotheses = last(signals, RunFacts(dtype=dtype)).diagnosis.hypotheses
+        hypotheses = last(signals, RunFacts(dtype=dtype)).hypotheses
         assert {h.cause: h.standing for h in hypotheses}[Cause.FP16_OVERFLOW] is standing
 
 
 def test_norms_by_layer_are_those_next_to_the_onset() -> None:
     layers = {f"activation_rms/blocks.{n}": np.full(400, 1.0 + n) for n in (0, 2, 10)}
     layers["activation_rms/blocks.2"][300] = 9.0
-    found = last({"loss": spike(), **layers}).diagnosis.layers
+    found = last({"loss": spike(), **layers}).layers
     assert [layer.signal.rsplit(".", 1)[1] for layer in found] == ["0", "2", "10"]
     assert (found[1].before, found[1].after) == (3.0, 9.0)
 
@@ -303,7 +301,7 @@ def test_norms_by_layer_are_those_next_to_the_onset() -> None:
 def test_a_cause_that_the_tree_names_and_a_check_rules_out_stays_open() -> None:
     signals = {"loss": calm(400), "loss_scale": with_value(64.0, 400, r310=0.5)}
     for dtype, standing in (("fp16", Standing.SUPPORTED), ("bf16", Standing.OPEN)):
-        diagnosis = last(signals, RunFacts(dtype=dtype)).diagnosis
+        diagnosis = last(signals, RunFacts(dtype=dtype))
         assert diagnosis.cause is Cause.FP16_OVERFLOW
         named = next(h for h in diagnosis.hypotheses if h.cause is Cause.FP16_OVERFLOW)
         assert named.standing is standing

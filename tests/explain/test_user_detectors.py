@@ -15,7 +15,7 @@ from trimtab.core.findings import Explanation, Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.run import RunFacts
-from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.judge import Judge
 from trimtab.rulesets import RULE_SETS, TEXTBOOK, TRIMTAB
 
@@ -63,7 +63,7 @@ def hot_run(*, spike: float = 0.0) -> Block:
     return block_of({"loss": loss, "gpu_celsius": celsius})
 
 
-def explained(run: Block, explanation: Explanation | None, rules: str) -> IncidentReport:
+def explained(run: Block, explanation: Explanation | None, rules: str) -> Diagnosis:
     judge = Judge(rules=rules, detectors=[Temperature(explanation)])
     judge.update(run)
     judge.finish()
@@ -73,7 +73,7 @@ def explained(run: Block, explanation: Explanation | None, rules: str) -> Incide
 
 @pytest.mark.parametrize("rules", RULE_SETS)
 def test_the_explanation_of_an_opening_finding_is_the_diagnosis(rules: str) -> None:
-    diagnosis = explained(hot_run(), HOT, rules).diagnosis
+    diagnosis = explained(hot_run(), HOT, rules)
     assert diagnosis.cause == UserCause(id="ACME-7", title="overheated GPU")
     assert diagnosis.remedy == HOT.remedy
     assert "found by detector temperature" in diagnosis.root_cause
@@ -82,16 +82,16 @@ def test_the_explanation_of_an_opening_finding_is_the_diagnosis(rules: str) -> N
 
 
 def test_the_class_of_a_users_incident_is_that_of_the_state_machine() -> None:
-    quiet = explained(hot_run(), HOT, "trimtab").diagnosis
+    quiet = explained(hot_run(), HOT, "trimtab")
     assert quiet.incident_class is IncidentClass.SILENT
-    loud = explained(hot_run(spike=3.0), HOT, "trimtab").diagnosis
+    loud = explained(hot_run(spike=3.0), HOT, "trimtab")
     assert loud.incident_class is IncidentClass.RECOVERABLE
     assert loud.cause == UserCause(id="ACME-7", title="overheated GPU")
 
 
 @pytest.mark.parametrize("rules", RULE_SETS)
 def test_an_alarm_without_an_explanation_names_the_detector_and_no_cause(rules: str) -> None:
-    diagnosis = explained(hot_run(), None, rules).diagnosis
+    diagnosis = explained(hot_run(), None, rules)
     assert diagnosis.cause is None
     assert "found by detector temperature; no cause known" in diagnosis.root_cause
     assert "gpu_celsius 95 at step 301" in diagnosis.remedy
@@ -104,7 +104,7 @@ def test_an_unexplained_alarm_that_the_loss_does_not_follow_is_no_reason_to_roll
 
 def test_an_explanation_may_name_a_cause_of_the_catalogue() -> None:
     known = Explanation(cause_id="F14", cause_title="", remedy="Replace the device.")
-    assert explained(hot_run(), known, "trimtab").diagnosis.cause is Cause.BAD_DEVICE
+    assert explained(hot_run(), known, "trimtab").cause is Cause.BAD_DEVICE
 
 
 def test_a_later_explanation_is_used_unless_the_evidence_is_sure() -> None:
@@ -116,9 +116,7 @@ def test_a_later_explanation_is_used_unless_the_evidence_is_sure() -> None:
     assert (ours.symptom, users.symptom) == (Symptom.LOSS_SPIKE, "GPU too hot")
     later = dataclasses.replace(users, tick=users.tick + 2)
     open_end = dataclasses.replace(incident, findings=(ours, later))
-    assert judge.explain(open_end, run).diagnosis.cause == UserCause(
-        id="ACME-7", title="overheated GPU"
-    )
+    assert judge.explain(open_end, run).cause == UserCause(id="ACME-7", title="overheated GPU")
     is_after = np.arange(len(run)) >= 300
     signals = {"lr": np.where(is_after, 2e-2, 1e-3)}
     for group in ("attention", "mlp", "embedding"):  # large updates move all weights
@@ -127,7 +125,7 @@ def test_a_later_explanation_is_used_unless_the_evidence_is_sure() -> None:
     sure = dataclasses.replace(run, columns={**run.columns, **columns})
     jump = dataclasses.replace(ours, symptom=Symptom.LR_JUMP)
     decided = dataclasses.replace(incident, findings=(jump, later))
-    diagnosis = judge.explain(decided, sure, RunFacts(dtype="fp32", ranks=1)).diagnosis
+    diagnosis = judge.explain(decided, sure, RunFacts(dtype="fp32", ranks=1))
     assert diagnosis.cause is Cause.LR_DISCONTINUITY
     assert "ACME-7" in {item.cause.id for item in diagnosis.hypotheses if item.cause}
 
@@ -150,8 +148,8 @@ def test_a_users_finding_survives_saving_and_loading_in_the_middle_of_its_incide
 def test_a_users_cause_is_written_as_json() -> None:
     report = explained(hot_run(), HOT, "trimtab")
     written = json.loads(json.dumps(to_jsonable(report)))
-    assert written["diagnosis"]["cause"] == {"id": "ACME-7", "title": "overheated GPU"}
-    (finding,) = written["diagnosis"]["incident"]["findings"]
+    assert written["cause"] == {"id": "ACME-7", "title": "overheated GPU"}
+    (finding,) = written["incident"]["findings"]
     assert finding["explanation"]["remedy"] == HOT.remedy
 
 

@@ -313,7 +313,7 @@ def _outcome(
     audits = [e for e in block.events if e.kind == AUDIT_EVENT and e.tick > last_tick]
     named = [sentence.split(" (")[0] for e in audits for sentence in e.facts["findings"]]
     report = trimtab.diagnose(folder)
-    diagnosed = [i.diagnosis.cause.id for i in report.incidents if i.diagnosis.cause]
+    diagnosed = [i.cause.id for i in report.incidents if i.cause]
     return Outcome(
         first_step=first,
         named=tuple(named),

@@ -13,7 +13,7 @@ from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.core.run import RunFacts
 from trimtab.explain.causes.by_evidence import explain_by_evidence
 from trimtab.explain.context import IncidentContext
-from trimtab.explain.diagnosis import Diagnosis, diagnose
+from trimtab.explain.diagnosis import Diagnosis
 
 Array = NDArray[np.float64]
 
@@ -94,4 +94,4 @@ def diagnosis_of(symptom: Symptom, *, resumed: bool = False) -> Diagnosis:
     )
     incident = incident_of(moment, incident_class=IncidentClass.SILENT, findings=(finding,))
     context = IncidentContext.of(incident, block, RunFacts(), TextbookConfig())
-    return diagnose(context, explain_by_evidence)
+    return explain_by_evidence(context)

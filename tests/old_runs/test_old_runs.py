@@ -28,7 +28,7 @@ def test_commands_read_it(run: Path) -> None:
     printed = call("report", run)
     assert printed["records"] == 120
     assert printed["goodput"]["steps_kept"] == 120
-    assert [one["diagnosis"]["incident"]["onset"]["step"] for one in printed["incidents"]] == [90]
+    assert [one["incident"]["onset"]["step"] for one in printed["incidents"]] == [90]
     assert call("follow", run)["ended"] == "closed"
     assert call("note", run, "read by a later version")["step"] == 119
     assert call("compare", run, run)["comparisons"][0]["within"]

@@ -8,9 +8,9 @@ import pytest
 from tests.kit.synthetic import troubled_run
 from tests.report.test_reports import report_of
 
-from trimtab.decide.incident_report import IncidentReport
 from trimtab.explain.batches.batch_report import BatchReport, MixShift, RowReport
 from trimtab.explain.batches.token_counts import Band, TokenShare
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures.repeats import RepeatedBatch
 from trimtab.report.batch_section import HOW_TO_KEEP, batch_lines, batch_section, share_text
 from trimtab.report.postmortem import write_postmortem
@@ -61,12 +61,11 @@ def batch(**changes: Any) -> BatchReport:
     return BatchReport(**(usual | changes))
 
 
-def incident(found: BatchReport | None, repeated: RepeatedBatch | None = None) -> IncidentReport:
+def incident(found: BatchReport | None, repeated: RepeatedBatch | None = None) -> Diagnosis:
     report = next(
         one for one in report_of(troubled_run()).incidents if one.incident.onset.step == 600
     )
-    diagnosis = dataclasses.replace(report.diagnosis, repeated_batch=repeated)
-    return dataclasses.replace(report, diagnosis=diagnosis, batch=found)
+    return dataclasses.replace(report, repeated_batch=repeated, batch=found)
 
 
 def test_the_offending_rows_and_tokens_in_one_line() -> None:

@@ -47,7 +47,7 @@ def drawn(report: RunReport, width: int = 120, *, questions: bool = False) -> st
 
 
 def spike_postmortem(report: RunReport) -> str:
-    incident = next(o for o in report.incidents if o.diagnosis.incident.onset.step == 600)
+    incident = next(o for o in report.incidents if o.incident.onset.step == 600)
     return write_postmortem(incident, report)
 
 
@@ -157,17 +157,17 @@ def test_the_report_is_json_without_bare_nan() -> None:
     shown = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     assert shown["records"] == 1200
     last = shown["incidents"][-1]
-    assert last["diagnosis"]["incident_class"] == "divergent"
-    assert last["diagnosis"]["symptoms"]["loss_peak"] == "NaN"
-    assert shown["incidents"][-2]["diagnosis"]["cause"]["id"] == "F02"
+    assert last["incident_class"] == "divergent"
+    assert last["symptoms"]["loss_peak"] == "NaN"
+    assert shown["incidents"][-2]["cause"]["id"] == "F02"
 
 
 def test_the_most_severe_are_the_most_severe_in_order_of_onset() -> None:
     report = report_of(troubled_run())
     (worst,) = report.most_severe(1)
-    assert worst.diagnosis.incident.onset.step == 900
+    assert worst.incident.onset.step == 900
     assert report.most_severe(0) == ()
-    steps = [o.diagnosis.incident.onset.step for o in report.most_severe(2)]
+    steps = [o.incident.onset.step for o in report.most_severe(2)]
     assert steps == [600, 900]
 
 

@@ -1,10 +1,19 @@
-"""Diagnosis: everything that can be said about one incident."""
+"""Diagnosis: everything that is said about one incident, as one value.
 
+A rule set explains an incident (`make_diagnosis`), then advises on it (`action`). Reports, pages,
+`incident.json` and `--json` all show this value.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from trimtab.core.actions import Action, ActionKind
 from trimtab.core.causes import AnyCause, Hypothesis
 from trimtab.core.incidents import Incident, IncidentClass
-from trimtab.explain.causes.explained import Explain
+from trimtab.core.jsonable import to_jsonable
+from trimtab.explain.batches.batch_report import BatchReport
+from trimtab.explain.causes.conclusion import Conclusion
 from trimtab.explain.causes.ranking import Ranking
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.measures.cost import Cost, compute_cost
@@ -13,10 +22,14 @@ from trimtab.explain.measures.repeats import RepeatedBatch, repeated_batch
 from trimtab.explain.measures.symptoms import Symptoms, measure
 from trimtab.explain.tree.walk import Walk
 
+NO_ADVICE = Action(
+    kind=ActionKind.WAIT, instruction="None.", reason="The incident was explained, not advised on."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """One incident, explained as far as the records allow."""
+    """One incident: what it was, why it happened as far as is known, and what to do about it."""
 
     incident: Incident
     incident_class: IncidentClass | None
@@ -33,9 +46,15 @@ class Diagnosis:
     """The cause is among them, and first if it is supported."""
     cause: AnyCause | None
     root_cause: str
+    """One sentence, or why the cause is not known."""
     remedy: str
+    """The smallest change that fixes it."""
     lesson: str
     cost: Cost
+    action: Action = NO_ADVICE
+    """What the rule set advises."""
+    batch: BatchReport | None = None
+    """Its sequences and tokens, if the run kept them."""
 
     @property
     def outcome(self) -> str:
@@ -44,24 +63,73 @@ class Diagnosis:
             return self.incident_class.value
         return "rolled back" if self.incident.rolled_back else "open"
 
+    def to_dict(self, packages: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Return the diagnosis as JSON values.
 
-def diagnose(context: IncidentContext, explain: Explain) -> Diagnosis:
-    """Explain one incident the way that a rule set does."""
-    incident = context.incident
-    explained = explain(context)
-    conclusion = explained.conclusion
+        `packages` has the package of each detector that is not trimtab's, by the detector's name.
+        """
+        packages = packages or {}
+        shown: dict[str, Any] = to_jsonable(self)
+        shown["cause"] = _cause(self.cause)
+        for hypothesis, part in zip(self.hypotheses, shown["hypotheses"], strict=True):
+            part["cause"] = _cause(hypothesis.cause)
+        for finding, part in zip(
+            self.incident.findings, shown["incident"]["findings"], strict=True
+        ):
+            part["package"] = packages.get(finding.detector) or "trimtab"
+        if self.walk is not None:
+            del shown["walk"]["leaf"]  # root_cause, remedy and lesson hold what it says
+        if self.ranking is not None:
+            for candidate, part in zip(
+                self.ranking.candidates, shown["ranking"]["candidates"], strict=True
+            ):
+                part["cause"] = _cause(candidate.cause)
+                del part["weights"]  # the hypotheses hold those that matter
+        if self.batch is not None:
+            for part in shown["batch"]["rows"]:
+                del part["token_ids"], part["text"]  # batch.json holds them
+        return shown
+
+
+Explain = Callable[[IncidentContext], Diagnosis]
+"""Finds the cause of an incident: the part of a diagnosis in which rule sets differ."""
+
+
+def make_diagnosis(
+    context: IncidentContext,
+    conclusion: Conclusion,
+    hypotheses: tuple[Hypothesis, ...],
+    *,
+    incident_class: IncidentClass | None = None,
+    walk: Walk | None = None,
+    ranking: Ranking | None = None,
+) -> Diagnosis:
+    """Put what a rule set concludes beside what is measured for every incident.
+
+    Args:
+        context: The incident.
+        conclusion: Its cause, and what to do about it.
+        hypotheses: The causes that were considered.
+        incident_class: The class, where the explanation knows it better than the state machine.
+        walk: The questions of a tree, if one was walked.
+        ranking: The causes by evidence, if they were ranked.
+    """
     return Diagnosis(
-        incident=incident,
-        incident_class=explained.incident_class or incident.incident_class,
+        incident=context.incident,
+        incident_class=incident_class or context.incident.incident_class,
         symptoms=measure(context),
         layers=layer_norms(context),
         repeated_batch=repeated_batch(context),
-        walk=explained.walk,
-        ranking=explained.ranking,
-        hypotheses=explained.hypotheses,
+        walk=walk,
+        ranking=ranking,
+        hypotheses=hypotheses,
         cause=conclusion.cause,
         root_cause=conclusion.root_cause,
         remedy=conclusion.remedy,
         lesson=conclusion.lesson,
         cost=compute_cost(context),
     )
+
+
+def _cause(cause: AnyCause | None) -> dict[str, str] | None:
+    return {"id": cause.id, "title": cause.title} if cause else None

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.core.errors import ConfigError
-from trimtab.decide.incident_report import IncidentReport
 from trimtab.diagnosis import diagnose
 from trimtab.explain.causes.experiments import Proposal, propose
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.answers import answers_about
 from trimtab.explain.evidence.check import Outcome
 from trimtab.journal import RunDirectory
@@ -82,8 +82,8 @@ def replay(run: str | PathLike[str], incident: int = 1) -> ReplayPlan:
     return _plan(report, found, RunDirectory.find(Path(run)))
 
 
-def _plan(report: RunReport, found: IncidentReport, run: RunDirectory | None) -> ReplayPlan:
-    incident, block = found.incident, report.block
+def _plan(report: RunReport, diagnosis: Diagnosis, run: RunDirectory | None) -> ReplayPlan:
+    incident, block = diagnosis.incident, report.block
     entries = [] if run is None else CheckpointIndex(run.home).entries
     older = [e for e in entries if e.step <= incident.onset.step and e.verdict is not Verdict.BAD]
     chosen = max(older, key=lambda entry: entry.step, default=None)
@@ -103,12 +103,12 @@ def _plan(report: RunReport, found: IncidentReport, run: RunDirectory | None) ->
         positions=range(int(places.min()), int(places.max()) + 1) if len(places) else range(0),
         seed=report.facts.seed,
         answers={name: str(facts.get("sentence")) for name, facts in answers.items()},
-        proposal=_proposal(found, set(answers)),
+        proposal=_proposal(diagnosis, set(answers)),
     )
 
 
-def _proposal(found: IncidentReport, made: set[str]) -> Proposal | None:
-    ranking = found.diagnosis.ranking
+def _proposal(diagnosis: Diagnosis, made: set[str]) -> Proposal | None:
+    ranking = diagnosis.ranking
     if ranking is None:
         return None
     yes = {name for name, result in ranking.results.items() if result.outcome is Outcome.YES}

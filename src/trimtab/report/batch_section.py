@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from trimtab.decide.incident_report import IncidentReport
 from trimtab.explain.batches.batch_report import BatchReport, MixShift, RowReport
 from trimtab.explain.batches.token_counts import BAND_NAMES, Band, TokenShare
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.check import number
 from trimtab.explain.measures.repeats import RepeatedBatch
 from trimtab.report.escaping import escape_markdown, printable
@@ -22,10 +22,10 @@ _MAX_IDS_SHOWN = 24
 _MAX_TEXT_SHOWN = 200
 
 
-def batch_lines(report: IncidentReport) -> list[str]:
+def batch_lines(diagnosis: Diagnosis) -> list[str]:
     """What stands out, the clearest first; nothing if nothing does."""
     lines = []
-    repeated, batch = report.diagnosis.repeated_batch, report.batch
+    repeated, batch = diagnosis.repeated_batch, diagnosis.batch
     if repeated is not None:
         lines.append(_repeated(repeated))
     if batch is not None and batch.shift is not None:
@@ -43,10 +43,10 @@ def unusual_tokens_text(batch: BatchReport | None) -> str | None:
     return _token_shares(tokens) or "none"
 
 
-def batch_section(report: IncidentReport, ranks: int | None) -> Iterator[str]:
+def batch_section(diagnosis: Diagnosis, ranks: int | None) -> Iterator[str]:
     """The batches around the onset, as Markdown."""
-    batch = report.batch
-    for line in batch_lines(report):
+    batch = diagnosis.batch
+    for line in batch_lines(diagnosis):
         yield f"- {escape_markdown(line[0].upper() + line[1:])}."
     if batch is None:
         yield f"- Token histogram of the offending batch: {HOW_TO_KEEP}"

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import to_jsonable
-from trimtab.decide.incident_report import IncidentReport
 from trimtab.explain.batches.batch_report import BatchReport
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.report.batch_section import FIGURE
 from trimtab.report.pages import figures, postmortem_page
 from trimtab.report.postmortem import write_postmortem
-from trimtab.report.run_report import RunReport, incident_to_dict
+from trimtab.report.run_report import RunReport
 from trimtab.report.token_figure import draw_tokens
 
 log = logging.getLogger("trimtab")
@@ -73,24 +73,24 @@ def remove_incidents(folder: Path) -> None:
                 old.rmdir()
 
 
-def _write(folder: Path, incident: IncidentReport, report: RunReport) -> Path:
+def _write(folder: Path, diagnosis: Diagnosis, report: RunReport) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    machine = json.dumps(incident_to_dict(incident, report), indent=1, allow_nan=False)
+    machine = json.dumps(diagnosis.to_dict(report.packages), indent=1, allow_nan=False)
     (folder / _MACHINE).write_text(machine + "\n", encoding="utf-8")
-    if incident.batch is not None:
-        write_batch(folder, incident.batch)
+    if diagnosis.batch is not None:
+        write_batch(folder, diagnosis.batch)
     postmortem = folder / _PEOPLE
-    text = write_postmortem(incident, report, figure=figures.NAME)
+    text = write_postmortem(diagnosis, report, figure=figures.NAME)
     postmortem.write_text(text, encoding="utf-8")
     try:
-        figure = figures.draw_incident(incident, report.block, is_file=True)
+        figure = figures.draw_incident(diagnosis, report.block, is_file=True)
         (folder / figures.NAME).write_text(figure, encoding="utf-8")
-        page = postmortem_page.postmortem_page(incident, report)
+        page = postmortem_page.postmortem_page(diagnosis, report)
         (folder / postmortem_page.NAME).write_text(page, encoding="utf-8")
     except OSError:
         raise
     except Exception:  # the text is written, and the incidents after it must be too
-        log.exception("trimtab: no page for incident %d", incident.incident.number)
+        log.exception("trimtab: no page for incident %d", diagnosis.incident.number)
     return postmortem
 
 

@@ -6,7 +6,7 @@ write into the file, stay.
 
 from pathlib import Path
 
-from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.journal.atomic_file import replace_file
 from trimtab.report.escaping import escape_markdown
 from trimtab.report.run_report import RunReport
@@ -24,7 +24,7 @@ def update_lessons(report: RunReport, folder: Path, run: str) -> Path | None:
     before = file.read_text(encoding="utf-8").splitlines() if file.exists() else _HEAD
     end = f" ({escape_markdown(run)})"
     kept = [line for line in before if not (line.startswith("- ") and line.endswith(end))]
-    lessons = {found.diagnosis.lesson: found for found in report.by_severity()[:_MAX_LESSONS][::-1]}
+    lessons = {found.lesson: found for found in report.by_severity()[:_MAX_LESSONS][::-1]}
     lines = [_line(found) + end for found in lessons.values()]
     if kept + lines == before or (not lines and not file.exists()):
         return None
@@ -32,8 +32,8 @@ def update_lessons(report: RunReport, folder: Path, run: str) -> Path | None:
     return file
 
 
-def _line(found: IncidentReport) -> str:
-    diagnosis, step = found.diagnosis, found.incident.onset.step
+def _line(diagnosis: Diagnosis) -> str:
+    step = diagnosis.incident.onset.step
     cause = diagnosis.cause.id if diagnosis.cause else "cause not known"
     return (
         f"- {escape_markdown(diagnosis.lesson)} {escape_markdown(cause)}, {diagnosis.outcome} at "

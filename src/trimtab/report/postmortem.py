@@ -13,7 +13,7 @@ from trimtab.core.signals import (
     TOKEN_RARITY,
     UNIQUE_TOKEN_SHARE,
 )
-from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.answers import answers_about
 from trimtab.explain.evidence.check import counted, number
 from trimtab.explain.measures.goodput import count_lost
@@ -41,47 +41,47 @@ _OFFSETS = (-3, -2, -1, 0, 1, 2, 3, 5, 10, 20, 50)
 """Records around the onset that the table shows: every one close to it, fewer further away."""
 
 
-def write_postmortem(report: IncidentReport, run: "RunReport", *, figure: str | None = None) -> str:
+def write_postmortem(diagnosis: Diagnosis, run: "RunReport", *, figure: str | None = None) -> str:
     """The post-mortem as Markdown; `figure` is the file of its figure, if there is one."""
-    lines = [f"# {postmortem_title(report)}", "", postmortem_summary(report, run)]
+    lines = [f"# {postmortem_title(diagnosis)}", "", postmortem_summary(diagnosis, run)]
     if figure is not None:
         lines += ["", f"![Signals around the incident]({figure})"]
-    for heading, body in postmortem_sections(report, run).items():
+    for heading, body in postmortem_sections(diagnosis, run).items():
         lines += ["", f"## {heading}", "", *body]
     return "\n".join(lines) + "\n"
 
 
-def postmortem_sections(report: IncidentReport, run: "RunReport") -> dict[str, list[str]]:
+def postmortem_sections(diagnosis: Diagnosis, run: "RunReport") -> dict[str, list[str]]:
     """The sections by heading, each as lines of Markdown."""
     return {
-        "Symptoms": list(_symptoms(report)),
-        "Evidence": list(_evidence(report, run)),
-        "Hypotheses, ranked": list(hypotheses_section(report)),
-        "Discriminating evidence": list(discriminating_section(report)),
-        "The questions asked": list(questions_section(report)),
-        "Root cause": [report.diagnosis.root_cause, *_verified(report, run)],
-        "Class": list(_class(report)),
-        "Action": [f"{report.action.instruction} {report.action.reason}"],
-        "What was done": list(_done(report, run)),
-        "Smallest remedy": [fix_text(report.diagnosis)],
-        "Verification": list(_verification(report, run)),
-        "Cost": list(_cost(report, run)),
-        "Lesson": [report.diagnosis.lesson],
+        "Symptoms": list(_symptoms(diagnosis)),
+        "Evidence": list(_evidence(diagnosis, run)),
+        "Hypotheses, ranked": list(hypotheses_section(diagnosis)),
+        "Discriminating evidence": list(discriminating_section(diagnosis)),
+        "The questions asked": list(questions_section(diagnosis)),
+        "Root cause": [diagnosis.root_cause, *_verified(diagnosis, run)],
+        "Class": list(_class(diagnosis)),
+        "Action": [f"{diagnosis.action.instruction} {diagnosis.action.reason}"],
+        "What was done": list(_done(diagnosis, run)),
+        "Smallest remedy": [fix_text(diagnosis)],
+        "Verification": list(_verification(diagnosis, run)),
+        "Cost": list(_cost(diagnosis, run)),
+        "Lesson": [diagnosis.lesson],
     }
 
 
-def postmortem_title(report: IncidentReport) -> str:
+def postmortem_title(diagnosis: Diagnosis) -> str:
     """The heading, as Markdown."""
-    incident = report.incident
-    kind, outcome = escape_markdown(str(incident.symptoms[0])), report.diagnosis.outcome
+    incident = diagnosis.incident
+    kind, outcome = escape_markdown(str(incident.symptoms[0])), diagnosis.outcome
     return f"Incident {incident.number}: {kind} at step {incident.onset.step}, {outcome}"
 
 
-def postmortem_summary(report: IncidentReport, run: "RunReport") -> str:
+def postmortem_summary(diagnosis: Diagnosis, run: "RunReport") -> str:
     """What happened in two or three sentences, as Markdown."""
-    symptoms, incident = report.diagnosis.symptoms, report.incident
+    symptoms, incident = diagnosis.symptoms, diagnosis.incident
     until = f"ended at step {incident.end.step}" if incident.end else "was open when the log ended"
-    discarded = report.diagnosis.cost.discarded
+    discarded = diagnosis.cost.discarded
     kept_out = ""
     if discarded is not None and discarded.count:
         steps = counted(discarded.count, "step")
@@ -94,8 +94,8 @@ def postmortem_summary(report: IncidentReport, run: "RunReport") -> str:
     )
 
 
-def _symptoms(report: IncidentReport) -> Iterator[str]:
-    incident, symptoms = report.incident, report.diagnosis.symptoms
+def _symptoms(diagnosis: Diagnosis) -> Iterator[str]:
+    incident, symptoms = diagnosis.incident, diagnosis.symptoms
     position = symptoms.data_position
     rows = (
         ("onset, step", str(incident.onset.step)),
@@ -110,7 +110,7 @@ def _symptoms(report: IncidentReport) -> Iterator[str]:
         ("batch position at the onset", UNKNOWN if position is None else str(position)),
         ("rarity of the batch's tokens (mean -log p)", number(symptoms.token_rarity)),
         ("share of distinct tokens in the batch", number(symptoms.unique_token_share)),
-        ("unusual tokens in the batch, by name", _unusual_tokens(report)),
+        ("unusual tokens in the batch, by name", _unusual_tokens(diagnosis)),
         ("findings in total", str(incident.num_findings)),
     )
     yield "| what | value |"
@@ -119,23 +119,23 @@ def _symptoms(report: IncidentReport) -> Iterator[str]:
         yield f"| {name} | {value} |"
 
 
-def _unusual_tokens(report: IncidentReport) -> str:
-    named = unusual_tokens_text(report.batch)
+def _unusual_tokens(diagnosis: Diagnosis) -> str:
+    named = unusual_tokens_text(diagnosis.batch)
     return UNKNOWN if named is None else escape_markdown(named)
 
 
-def _evidence(report: IncidentReport, run: "RunReport") -> Iterator[str]:
+def _evidence(diagnosis: Diagnosis, run: "RunReport") -> Iterator[str]:
     yield f"- Run: {escape_markdown(run.facts.link or run.source)}"
-    yield f"- Batch range: {_positions(report, run)}"
-    yield from batch_section(report, run.facts.ranks)
-    yield from _experiments(report, run)
+    yield f"- Batch range: {_positions(diagnosis, run)}"
+    yield from batch_section(diagnosis, run.facts.ranks)
+    yield from _experiments(diagnosis, run)
     yield ""
     for note in run.notes:
         yield f"- Note: {escape_markdown(note)}"
-    yield from _findings(report, run)
-    yield from _layers(report)
+    yield from _findings(diagnosis, run)
+    yield from _layers(diagnosis)
     yield ""
-    onset = run.block.row_of(report.incident.onset.tick)
+    onset = run.block.row_of(diagnosis.incident.onset.tick)
     start = max(onset + _OFFSETS[0], 0)
     near = run.block[start : onset + _OFFSETS[-1] + 1]
     names = [name for name in _SHOWN if near.column(name).recorded]
@@ -148,25 +148,25 @@ def _evidence(report: IncidentReport, run: "RunReport") -> Iterator[str]:
             yield f"| {near.step[row]}{mark} | {' | '.join(cells)} |"
 
 
-def _experiments(report: IncidentReport, run: "RunReport") -> Iterator[str]:
-    for name, facts in answers_about(report.incident, run.block).items():
+def _experiments(diagnosis: Diagnosis, run: "RunReport") -> Iterator[str]:
+    for name, facts in answers_about(diagnosis.incident, run.block).items():
         sentence, steps = escape_markdown(str(facts.get("sentence"))), facts.get("steps")
         yield f"- Verified by experiment ({escape_markdown(name)}, {steps} steps): {sentence}"
 
 
-def _verified(report: IncidentReport, run: "RunReport") -> Iterator[str]:
+def _verified(diagnosis: Diagnosis, run: "RunReport") -> Iterator[str]:
     """The answers again where the cause is named: a reader looks there first."""
-    answers = list(_experiments(report, run))
+    answers = list(_experiments(diagnosis, run))
     if answers:
         yield from ("", *answers)
 
 
-def _findings(report: IncidentReport, run: "RunReport") -> Iterator[str]:
+def _findings(diagnosis: Diagnosis, run: "RunReport") -> Iterator[str]:
     yield "- Findings:"
     yield ""
     yield "| step | symptom | signal | value | expected | limit | detector |"
     yield "| ---: | --- | --- | ---: | ---: | ---: | --- |"
-    for finding in report.incident.findings:
+    for finding in diagnosis.incident.findings:
         package = run.package_of(finding)
         source = f"{finding.detector} ({package})" if package else finding.detector
         names = (str(finding.symptom), finding.signal)
@@ -181,8 +181,8 @@ def _findings(report: IncidentReport, run: "RunReport") -> Iterator[str]:
     yield ""
 
 
-def _layers(report: IncidentReport) -> Iterator[str]:
-    layers = report.diagnosis.layers
+def _layers(diagnosis: Diagnosis) -> Iterator[str]:
+    layers = diagnosis.layers
     if not layers:
         yield f"- Norms by layer: {UNKNOWN}"
         return
@@ -199,16 +199,16 @@ def _value(column: Column, row: int) -> str:
     return number(float(column.values[row])) if column.present[row] else ""
 
 
-def _positions(report: IncidentReport, run: "RunReport") -> str:
-    incident = report.incident
+def _positions(diagnosis: Diagnosis, run: "RunReport") -> str:
+    incident = diagnosis.incident
     rows = slice(run.block.row_of(incident.onset.tick), run.block.row_of(incident.last.tick) + 1)
     known = run.block.data_position[rows]
     known = known[known >= 0]
     return f"{np.min(known)} to {np.max(known)}" if len(known) else UNKNOWN
 
 
-def _class(report: IncidentReport) -> Iterator[str]:
-    named, incident = report.diagnosis.incident_class, report.incident
+def _class(diagnosis: Diagnosis) -> Iterator[str]:
+    named, incident = diagnosis.incident_class, diagnosis.incident
     if named is None and incident.rolled_back:
         yield (
             f"Rolled back after {incident.records} records: what would have become of it is not "
@@ -220,8 +220,8 @@ def _class(report: IncidentReport) -> Iterator[str]:
         yield f"{named.value.capitalize()}, {incident.records} records long."
 
 
-def _done(report: IncidentReport, run: "RunReport") -> Iterator[str]:
-    acts = list(acts_of(report.incident, run.block))
+def _done(diagnosis: Diagnosis, run: "RunReport") -> Iterator[str]:
+    acts = list(acts_of(diagnosis.incident, run.block))
     if not acts:
         yield "Nothing: the run went on by itself, or what was done is not in its journal."
     for event in acts[:_MAX_ACTS]:
@@ -231,8 +231,8 @@ def _done(report: IncidentReport, run: "RunReport") -> Iterator[str]:
         yield f"- {len(acts) - _MAX_ACTS} more events are in the journal."
 
 
-def _verification(report: IncidentReport, run: "RunReport") -> Iterator[str]:
-    incident, symptoms = report.incident, report.diagnosis.symptoms
+def _verification(diagnosis: Diagnosis, run: "RunReport") -> Iterator[str]:
+    incident, symptoms = diagnosis.incident, diagnosis.symptoms
     seed = UNKNOWN if run.facts.seed is None else str(run.facts.seed)
     until = incident.last.step + (incident.last.step - incident.onset.step) + 500
     yield f"Run again with the remedy and the same seed ({seed}) past step {until}, then check:"
@@ -249,10 +249,10 @@ def _verification(report: IncidentReport, run: "RunReport") -> Iterator[str]:
         yield f"The loss at step {step} must stay under {limit} ({above} above before)."
 
 
-def _cost(report: IncidentReport, run: "RunReport") -> Iterator[str]:
-    cost, price = report.diagnosis.cost, run.price_per_hour
+def _cost(diagnosis: Diagnosis, run: "RunReport") -> Iterator[str]:
+    cost, price = diagnosis.cost, run.price_per_hour
     yield f"- Steps from the onset to the end: {cost.steps}"
-    yield f"- Steps lost (not applied, or taken back): {count_lost(report.incident, run.block)}"
+    yield f"- Steps lost (not applied, or taken back): {count_lost(diagnosis.incident, run.block)}"
     if cost.discarded is not None:
         where = f" ({cost.discarded.where()})" if cost.discarded.count else ""
         yield f"- Steps discarded: {cost.discarded.count}{where}"

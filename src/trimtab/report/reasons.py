@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from trimtab.core.causes import Standing
-from trimtab.decide.incident_report import IncidentReport
 from trimtab.explain.causes.by_evidence import would_decide
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.check import CheckResult, Outcome
@@ -95,9 +94,9 @@ def runner_up(diagnosis: Diagnosis) -> str:
     return f"{said}; {would_decide(ranking)}"
 
 
-def hypotheses_section(report: IncidentReport) -> Iterator[str]:
+def hypotheses_section(diagnosis: Diagnosis) -> Iterator[str]:
     """The hypotheses with their evidence, as Markdown."""
-    for place, hypothesis in enumerate(report.diagnosis.hypotheses, start=1):
+    for place, hypothesis in enumerate(diagnosis.hypotheses, start=1):
         cause = f"{hypothesis.cause.id} {hypothesis.cause.title}: " if hypothesis.cause else ""
         share = hypothesis.probability
         standing = hypothesis.standing if share is None else percent(share)
@@ -106,7 +105,7 @@ def hypotheses_section(report: IncidentReport) -> Iterator[str]:
             weight = "" if item.weight is None else f" ({item.weight:+.1f})"
             seen = f"{escape_markdown(item.signal)}: {escape_markdown(item.observation)}"
             yield f"   - {seen}{weight}"
-    if report.diagnosis.ranking is not None:
+    if diagnosis.ranking is not None:
         yield ""
         yield (
             "In brackets: how much an observation says for (+) or against (-) the cause, as a log "
@@ -114,24 +113,24 @@ def hypotheses_section(report: IncidentReport) -> Iterator[str]:
         )
 
 
-def discriminating_section(report: IncidentReport) -> Iterator[str]:
+def discriminating_section(diagnosis: Diagnosis) -> Iterator[str]:
     """What decided between the hypotheses, and what would, as Markdown."""
-    ranking = report.diagnosis.ranking
+    ranking = diagnosis.ranking
     if ranking is None:
-        yield from _discriminating_by_tree(report)
+        yield from _discriminating_by_tree(diagnosis)
         return
-    for line in deciding_lines(report.diagnosis, _MAX_DECIDING):
+    for line in deciding_lines(diagnosis, _MAX_DECIDING):
         yield f"- {escape_markdown(line)}"
     if ranking.first.cause is None:
         yield "- Nothing that was seen speaks for a known cause."
     else:
-        second = runner_up(report.diagnosis)
+        second = runner_up(diagnosis)
         if second:
             yield f"- {escape_markdown(second)}."
 
 
-def _discriminating_by_tree(report: IncidentReport) -> Iterator[str]:
-    hypotheses = report.diagnosis.hypotheses
+def _discriminating_by_tree(diagnosis: Diagnosis) -> Iterator[str]:
+    hypotheses = diagnosis.hypotheses
     decided = False
     for place, hypothesis in enumerate(hypotheses, start=1):
         for item in hypothesis.evidence:
@@ -152,9 +151,9 @@ def _discriminating_by_tree(report: IncidentReport) -> Iterator[str]:
         yield f"- {escape_markdown(signal)} was not recorded; it would decide H{place}."
 
 
-def questions_section(report: IncidentReport) -> Iterator[str]:
+def questions_section(diagnosis: Diagnosis) -> Iterator[str]:
     """Everything that was asked, as Markdown; of the observations, those that were made."""
-    walk = report.diagnosis.walk
+    walk = diagnosis.walk
     if walk is not None:
         yield "| question | answer | observed | next |"
         yield "| --- | --- | --- | --- |"
@@ -163,7 +162,7 @@ def questions_section(report: IncidentReport) -> Iterator[str]:
             question = f"{answer.id} {answer.question}"
             yield f"| {question} | {answer.result.outcome} | {seen} | {answer.goes_to} |"
         return
-    answers = list(asked(report.diagnosis))
+    answers = list(asked(diagnosis))
     yield "| observation | seen | value |"
     yield "| --- | --- | --- |"
     for _, statement, result in answers:

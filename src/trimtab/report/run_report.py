@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trimtab.core.block import Block
-from trimtab.core.causes import AnyCause
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
-from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures.discards import compute_discards
 from trimtab.report.postmortem import write_postmortem
 
@@ -37,7 +36,7 @@ class RunReport:
     """The format of the log; "journal" for a run directory."""
     rules: str
     """The name of the rule set that judged."""
-    incidents: tuple[IncidentReport, ...]
+    incidents: tuple[Diagnosis, ...]
     """One per incident, in the order of onset."""
     block: Block
     """The records that were judged."""
@@ -57,11 +56,11 @@ class RunReport:
         """Every recorded signal, with its quality."""
         return {name: self.block.quality(name) for name in self.block.columns}
 
-    def by_severity(self) -> tuple[IncidentReport, ...]:
+    def by_severity(self) -> tuple[Diagnosis, ...]:
         """The incidents, the most severe first."""
         return tuple(sorted(self.incidents, key=_severity, reverse=True))
 
-    def most_severe(self, count: int) -> tuple[IncidentReport, ...]:
+    def most_severe(self, count: int) -> tuple[Diagnosis, ...]:
         """The most severe incidents, in the order of onset."""
         chosen = {report.incident.number for report in self.by_severity()[:count]}
         return tuple(report for report in self.incidents if report.incident.number in chosen)
@@ -85,7 +84,7 @@ class RunReport:
             "facts": to_jsonable(self.facts),
             "notes": list(self.notes),
             "packages": dict(self.packages),
-            "incidents": [incident_to_dict(incident, self) for incident in self.incidents],
+            "incidents": [diagnosis.to_dict(self.packages) for diagnosis in self.incidents],
         }
 
     def to_markdown(self) -> str:
@@ -95,42 +94,11 @@ class RunReport:
         return "\n".join(write_postmortem(incident, self) for incident in self.incidents)
 
 
-def incident_to_dict(report: IncidentReport, run: RunReport) -> dict[str, Any]:
-    """One incident as JSON values."""
-    shown: dict[str, Any] = to_jsonable(report)
-    diagnosis = report.diagnosis
-    shown["diagnosis"]["cause"] = _cause(diagnosis.cause)
-    for hypothesis, part in zip(
-        diagnosis.hypotheses, shown["diagnosis"]["hypotheses"], strict=True
-    ):
-        part["cause"] = _cause(hypothesis.cause)
-    findings = shown["diagnosis"]["incident"]["findings"]
-    for finding, part in zip(diagnosis.incident.findings, findings, strict=True):
-        part["package"] = run.package_of(finding) or "trimtab"
-    if diagnosis.walk is not None:
-        # The diagnosis already holds what the leaf says, filled in for this incident.
-        del shown["diagnosis"]["walk"]["leaf"]
-    if diagnosis.ranking is not None:
-        for candidate, part in zip(
-            diagnosis.ranking.candidates, shown["diagnosis"]["ranking"]["candidates"], strict=True
-        ):
-            part["cause"] = _cause(candidate.cause)
-            del part["weights"]  # the hypotheses hold those that matter
-    if report.batch is not None:
-        for part in shown["batch"]["rows"]:
-            del part["token_ids"], part["text"]  # batch.json holds them
-    return shown
-
-
-def _cause(cause: AnyCause | None) -> dict[str, str] | None:
-    return {"id": cause.id, "title": cause.title} if cause else None
-
-
-def _severity(incident: IncidentReport) -> tuple[int, float]:
+def _severity(diagnosis: Diagnosis) -> tuple[int, float]:
     """A key that sorts incidents from the least to the most severe."""
-    symptoms = incident.diagnosis.symptoms
+    symptoms = diagnosis.symptoms
     height = (symptoms.loss_peak or 0.0) - (symptoms.loss_before or 0.0)
     return (
-        _LEAST_TO_MOST_SEVERE.index(incident.diagnosis.incident_class),
+        _LEAST_TO_MOST_SEVERE.index(diagnosis.incident_class),
         height if math.isfinite(height) else math.inf,
     )

@@ -11,7 +11,6 @@ from rich.text import Text
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import GRAD_NORM, LOSS
-from trimtab.decide.incident_report import IncidentReport
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.check import Outcome, counted, number
 from trimtab.explain.measures.discards import compute_discards
@@ -109,7 +108,7 @@ def _curves(report: RunReport, width: int) -> list[Text]:
     return lines
 
 
-def _table(reports: tuple[IncidentReport, ...], width: int) -> Table:
+def _table(diagnoses: tuple[Diagnosis, ...], width: int) -> Table:
     """One line per incident; what does not fit is cut, except the cause."""
     table = Table(box=None, pad_edge=False, header_style="bold", width=min(width, MAX_WIDTH))
     for name in ("#", "step", "class", "loss", "action"):
@@ -118,15 +117,15 @@ def _table(reports: tuple[IncidentReport, ...], width: int) -> Table:
     if with_symptom:
         table.add_column("symptom", no_wrap=True, overflow="ellipsis", ratio=2)
     table.add_column("likely cause", overflow="fold", ratio=3)
-    for report in reports:
-        diagnosis, incident = report.diagnosis, report.incident
+    for diagnosis in diagnoses:
+        incident = diagnosis.incident
         symptoms, named = diagnosis.symptoms, diagnosis.incident_class
         table.add_row(
             str(incident.number),
             f"{incident.onset.step:,}",
             Text(diagnosis.outcome, style=_STYLES.get(named, "") if named else ""),
             f"{number(symptoms.loss_before)} -> {number(symptoms.loss_peak)}",
-            report.action.kind.value,
+            diagnosis.action.kind.value,
             *([Text(printable(str(incident.symptoms[0])))] if with_symptom else []),
             Text(printable(_cause_cell(diagnosis))),
         )
@@ -140,9 +139,9 @@ def _cause_cell(diagnosis: Diagnosis) -> str:
     return f"{diagnosis.cause.id} {diagnosis.cause.title}"
 
 
-def _explanation(report: IncidentReport, run: RunReport, *, questions: bool) -> Group:
+def _explanation(diagnosis: Diagnosis, run: RunReport, *, questions: bool) -> Group:
     """What happened in one incident, from the evidence to the fix."""
-    diagnosis, incident = report.diagnosis, report.incident
+    incident = diagnosis.incident
     named = diagnosis.incident_class
     title = Text(f"incident {incident.number}", style="bold")
     title.append(f", {_steps(incident)}, ", style="not bold")
@@ -157,17 +156,17 @@ def _explanation(report: IncidentReport, run: RunReport, *, questions: bool) -> 
             lines.add_row(Text("found", style="bold"), Text(_foreign(finding, package)))
     for name, text in (
         *(() if questions else (("seen", text) for text in deciding_lines(diagnosis, MAX_SEEN))),
-        *(("batch", line) for line in batch_lines(report)[:MAX_BATCH_LINES]),
+        *(("batch", line) for line in batch_lines(diagnosis)[:MAX_BATCH_LINES]),
         ("cause", cause_text(diagnosis)),
         ("or", "" if _has_look_alikes(diagnosis) else runner_up(diagnosis)),
-        ("do", report.action.instruction),
+        ("do", diagnosis.action.instruction),
         ("fix", fix_text(diagnosis)),
     ):
         if text:
             lines.add_row(Text(name, style="bold"), Text(printable(text)))
     parts: list[RenderableType] = [title]
     if questions:
-        parts.append(Padding(_questions(report), (0, 0, 0, 2)))
+        parts.append(Padding(_questions(diagnosis), (0, 0, 0, 2)))
     return Group(*parts, Padding(lines, (0, 0, 0, 2)))
 
 
@@ -192,9 +191,8 @@ def _foreign(finding: Finding, package: str) -> str:
     )
 
 
-def _questions(report: IncidentReport) -> Table:
+def _questions(diagnosis: Diagnosis) -> Table:
     """The questions of the walk, or the observations that were made: those seen first."""
-    diagnosis = report.diagnosis
     answers = list(asked(diagnosis))
     if diagnosis.walk is None:
         made = [item for item in answers if item[2].outcome.is_answer]

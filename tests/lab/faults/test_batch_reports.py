@@ -11,7 +11,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("torchdata")
 
 import trimtab
-from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.lab.corpus.shards import Split, TokenCorpus
 from trimtab.lab.corpus.text import Source
 from trimtab.lab.faults.data.f02_degenerate_tokens import _RAREST
@@ -24,14 +24,14 @@ Trial = Callable[[Scenario], Path]
 STEPS = 200
 
 
-def incident_at(run_dir: Path, step: int) -> IncidentReport:
+def incident_at(run_dir: Path, step: int) -> Diagnosis:
     """The first incident after the fault began."""
     report = trimtab.diagnose(run_dir)
     return next(one for one in report.incidents if one.incident.last.step >= step)
 
 
-def postmortem(run_dir: Path, incident: IncidentReport) -> str:
-    folder = f"{incident.incident.number:04d}-step-{incident.incident.onset.step:06d}"
+def postmortem(run_dir: Path, diagnosis: Diagnosis) -> str:
+    folder = f"{diagnosis.incident.number:04d}-step-{diagnosis.incident.onset.step:06d}"
     path = run_dir / "trimtab" / "incidents" / folder
     assert (path / "tokens.svg").read_text().startswith("<svg")
     return (path / "postmortem.md").read_text()
@@ -65,7 +65,7 @@ def test_a_repeated_batch_is_named(trial: Trial) -> None:
     truth = read_truth(run_dir)
     incident = incident_at(run_dir, truth["onset"])
     (position,) = truth["facts"]["data_positions"]
-    repeated = incident.diagnosis.repeated_batch
+    repeated = incident.repeated_batch
     assert repeated is not None
     assert repeated.data_position == position
     assert repeated.count == 1 + truth["end"] - truth["onset"]

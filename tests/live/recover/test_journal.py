@@ -124,7 +124,7 @@ def test_an_incident_that_was_rolled_back_is_the_same_live_and_later(tmp_path: P
     report = trimtab.diagnose(tmp_path)
     found = [one for one in report.incidents if one.incident in real([one.incident])]
     assert [one.incident for one in found] == after
-    assert [one.diagnosis.outcome for one in found] == ["rolled back"]
+    assert [one.outcome for one in found] == ["rolled back"]
     pages = (tmp_path / "trimtab" / "incidents").rglob("postmortem.md")
     assert any("rolled back" in page.read_text() for page in pages)
 

@@ -219,8 +219,7 @@ def test_any_run_has_a_page(seed: int) -> None:
     base = report_of(troubled_run())
     first = base.incidents[0]
     incident = dataclasses.replace(first.incident, onset=moment, peak=moment, last=last, end=None)
-    diagnosis = dataclasses.replace(first.diagnosis, incident=incident)
-    found = dataclasses.replace(first, diagnosis=diagnosis)
+    found = dataclasses.replace(first, incident=incident)
     page = dashboard_page(dataclasses.replace(base, block=block, incidents=(found,)))
     assert data_of(page)["incidents"]
 

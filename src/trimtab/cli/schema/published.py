@@ -46,7 +46,7 @@ LEFT_OUT: dict[type, tuple[str, ...]] = {
     Candidate: ("weights",),
     RowReport: ("token_ids", "text"),
 }
-"""Fields that `report.run_report.incident_to_dict` removes."""
+"""Fields that `Diagnosis.to_dict` leaves out."""
 
 ADDED: dict[type, dict[str, Any]] = {
     Finding: {"package": str},

@@ -9,7 +9,7 @@ from typing import Any, NotRequired, TypedDict
 from trimtab.checks.examine import FixLine
 from trimtab.checks.rollback import RollbackCost
 from trimtab.core.run import RunFacts
-from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures.comparison import Comparison
 from trimtab.explain.measures.discards import Discards
 from trimtab.state.checkpoints.manifest import CheckpointFacts
@@ -36,7 +36,7 @@ class DiagnosedRun(TypedDict):
     facts: RunFacts
     notes: list[str]
     packages: dict[str, str]
-    incidents: list[IncidentReport]
+    incidents: list[Diagnosis]
 
 
 class GoodputFigures(TypedDict):

@@ -5,5 +5,5 @@ ranking         the scoring: causes by their probability
 weights         the measured weights (weights.json); expectations: what they start from
 texts           each cause in the words of a post-mortem
 by_tree         a walk --> conclusion; hypotheses: the suspects beside the tree
-explained, conclusion   what both return
+conclusion      the cause in words: what both conclude
 """

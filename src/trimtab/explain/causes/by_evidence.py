@@ -19,7 +19,6 @@ from trimtab.explain.causes.conclusion import (
     opening,
 )
 from trimtab.explain.causes.experiments import experiment_weights
-from trimtab.explain.causes.explained import Explained
 from trimtab.explain.causes.hypotheses import destructive_update, from_finding
 from trimtab.explain.causes.ranking import Candidate, Ranking, rank
 from trimtab.explain.causes.texts import (
@@ -30,6 +29,7 @@ from trimtab.explain.causes.texts import (
     CauseText,
 )
 from trimtab.explain.context import IncidentContext
+from trimtab.explain.diagnosis import Diagnosis, make_diagnosis
 from trimtab.explain.evidence.check import Outcome
 from trimtab.explain.evidence.observations import ALL_OBSERVATIONS
 
@@ -54,7 +54,7 @@ LASTING_CAUSES = frozenset({Cause.LOSS_REDUCTION_BUG})
 """What a loss does not come back from by itself: a factor in the code stays."""
 
 
-def explain_by_evidence(context: IncidentContext) -> Explained:
+def explain_by_evidence(context: IncidentContext) -> Diagnosis:
     """Explain one incident by all observations that its records allow."""
     incident = context.incident
     results = {id: look(context) for id, look in ALL_OBSERVATIONS.items()}
@@ -67,9 +67,10 @@ def explain_by_evidence(context: IncidentContext) -> Explained:
     given = (from_finding(finding) for finding in incident.findings)
     ranked = [_hypothesis(candidate, ranking) for candidate in _listed(ranking)]
     is_flat = set(incident.symptoms) == {Symptom.NO_LEARNING}
-    return Explained(
-        conclusion=conclusion,
-        hypotheses=_once((*given, destructive_update(context), *ranked)),
+    return make_diagnosis(
+        context,
+        conclusion,
+        _once((*given, destructive_update(context), *ranked)),
         incident_class=IncidentClass.PLATEAU if is_flat else None,
         ranking=ranking,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trimtab.core.actions import ActionKind
 from trimtab.core.causes import Cause
 from trimtab.core.incidents import IncidentClass
-from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.lab.practice.exercise import Exercise
 from trimtab.lab.practice.scoring import Mark
 
@@ -84,16 +84,15 @@ def read_write_up(text: str) -> WriteUp | None:
     return None if found == empty else found
 
 
-def write_up_of(report: IncidentReport | None) -> WriteUp:
+def write_up_of(diagnosis: Diagnosis | None) -> WriteUp:
     """The same lines as trimtab fills them in; None means that it found no incident."""
-    if report is None:
+    if diagnosis is None:
         return WriteUp(onset=NONE, incident_class=NONE, cause=NONE, action=ActionKind.WAIT)
-    diagnosis = report.diagnosis
     return WriteUp(
         onset=str(diagnosis.incident.onset.step),
         incident_class=diagnosis.incident_class or "open",
         cause=diagnosis.cause.id if diagnosis.cause else NONE,
-        action=report.action.kind,
+        action=diagnosis.action.kind,
     )
 
 

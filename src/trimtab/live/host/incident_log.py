@@ -12,7 +12,7 @@ from typing import Any
 
 from trimtab.core.findings import Severity
 from trimtab.core.incidents import Incident, IncidentChange, Transition
-from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.journal import RunDirectory
 from trimtab.live.shield import log
 from trimtab.report.incident_files import incident_folder_name
@@ -43,7 +43,7 @@ class IncidentLog:
         self._waiting: queue.SimpleQueue[Incident | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def report(self, change: IncidentChange, explained: IncidentReport | None) -> None:
+    def report(self, change: IncidentChange, explained: Diagnosis | None) -> None:
         """Log one change and hand the incident to the callback."""
         if change.transition not in _WORDS:
             return
@@ -78,25 +78,25 @@ class IncidentLog:
                 log.exception("trimtab: on_incident raised; training continues")
 
 
-def explanation_facts(incident: Incident, explained: IncidentReport | None) -> dict[str, Any]:
+def explanation_facts(incident: Incident, explained: Diagnosis | None) -> dict[str, Any]:
     """What alerts and pages need to know about an incident, for the journal."""
     facts: dict[str, Any] = {"is_alarm": _is_alarm(incident)}
     if explained is not None:
-        cause = explained.diagnosis.cause
+        cause = explained.cause
         facts["cause"] = None if cause is None else f"{cause.id} {cause.title}"
-        facts["explanation"] = cause_text(explained.diagnosis)
+        facts["explanation"] = cause_text(explained)
         facts["action"] = explained.action.instruction
     return facts
 
 
-def describe(change: IncidentChange, explained: IncidentReport | None, run: RunDirectory) -> str:
+def describe(change: IncidentChange, explained: Diagnosis | None, run: RunDirectory) -> str:
     """One change of an incident in one line: all that is known at first, then what is new."""
     incident = change.incident
     words = [", ".join(incident.symptoms)] if change.transition in _ALARMS else []
     if incident.incident_class is not None:
         words.append(incident.incident_class.value)
     if explained is not None and change.transition not in _ENDS:
-        words.append(f"likely cause: {short_cause(explained.diagnosis)}")
+        words.append(f"likely cause: {short_cause(explained)}")
         words.append(f"do: {explained.action.instruction.rstrip('.')}")
     if change.transition in _ALARMS:
         folder = run.incidents / incident_folder_name(incident)

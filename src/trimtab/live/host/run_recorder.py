@@ -20,9 +20,9 @@ from trimtab.core.records.probe_events import DECISION, PROBE_ANSWER
 from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
-from trimtab.decide.incident_report import IncidentReport
 from trimtab.detect.resume.journal_past import JournalPast
 from trimtab.diagnosis import build_report, make_judge
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.check import counted
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.exit_request import announce_run
@@ -311,7 +311,7 @@ class RunRecorder:
         self._batches.freeze(incident)
         self._incident_log.report(change, explained)
 
-    def explain(self, incident: Incident) -> IncidentReport | None:
+    def explain(self, incident: Incident) -> Diagnosis | None:
         """What the last records say about an incident; None if they are too few."""
         known = _block(self._recent, self._explaining)
         try:

@@ -6,7 +6,7 @@ Text is in the HTML, escaped; the scripts only draw the charts, from the JSON be
 from collections.abc import Mapping
 from typing import Any
 
-from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.check import number
 from trimtab.explain.measures.discards import compute_discards
 from trimtab.explain.measures.goodput import compute_goodput
@@ -126,10 +126,8 @@ def _incident_section(report: RunReport, files: Mapping[int, str]) -> Html:
     )
 
 
-def _incident_row(
-    report: IncidentReport, files: Mapping[int, str], embedded: set[int]
-) -> list[Text]:
-    incident, diagnosis = report.incident, report.diagnosis
+def _incident_row(diagnosis: Diagnosis, files: Mapping[int, str], embedded: set[int]) -> list[Text]:
+    incident = diagnosis.incident
     symptoms = diagnosis.symptoms
     links = []
     if incident.number in embedded:
@@ -146,11 +144,11 @@ def _incident_row(
             title="Zoom to this incident",
         ),
         f"{incident.onset.step:,}",
-        tag("span", diagnosis.outcome, class_=f"tag {tone(report)}"),
+        tag("span", diagnosis.outcome, class_=f"tag {tone(diagnosis)}"),
         f"{number(symptoms.loss_before)} → {number(symptoms.loss_peak)}",
         ", ".join(map(str, incident.symptoms[:3])),
         cause_text(diagnosis),
-        report.action.kind.value,
+        diagnosis.action.kind.value,
         tag("span", Html(" ".join(links))) if links else "see the files of --out",
     ]
 
@@ -206,7 +204,7 @@ def _postmortem_section(report: RunReport) -> Html:
     parts = []
     for incident in shown:
         of = incident.incident
-        what = f"{of.symptoms[0]} at step {of.onset.step:,}, {incident.diagnosis.outcome}"
+        what = f"{of.symptoms[0]} at step {of.onset.step:,}, {incident.outcome}"
         parts.append(
             tag(
                 "details",

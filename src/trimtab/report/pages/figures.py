@@ -10,7 +10,7 @@ import numpy as np
 
 from trimtab.core import signals
 from trimtab.core.block import Block, Column, IntArray
-from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.check import number
 from trimtab.report.pages.axis import LOG_RATIO, percentiles
 from trimtab.report.pages.decimate import minmax_rows
@@ -29,14 +29,14 @@ MARGIN = 0.5
 MAX_PANELS = 4
 
 
-def draw_incident(report: IncidentReport, block: Block, *, is_file: bool) -> str:
+def draw_incident(diagnosis: Diagnosis, block: Block, *, is_file: bool) -> str:
     """The figure; `is_file` adds what a document of its own needs."""
-    incident = report.incident
+    incident = diagnosis.incident
     onset, last = block.row_of(incident.onset.tick), block.row_of(incident.last.tick)
     margin = min(max(int(MARGIN * (last - onset)), 60), 400)
     start, stop = max(onset - margin, 0), min(last + margin + 1, len(block))
     part = block[start:stop]
-    names = _chosen(report, part)
+    names = _chosen(diagnosis, part)
     height = len(names) * (PANEL + GAP) + 18
     # Records, not steps: after a rollback a step comes twice, in the order in which it was done.
     body = [_band(onset - start, last - start, len(part), height)]
@@ -48,9 +48,9 @@ def draw_incident(report: IncidentReport, block: Block, *, is_file: bool) -> str
     return svg_document(WIDTH, height, title, "\n".join(body), is_file=is_file)
 
 
-def _chosen(report: IncidentReport, part: Block) -> list[str]:
+def _chosen(diagnosis: Diagnosis, part: Block) -> list[str]:
     """Loss and norm, then the signals of the findings."""
-    found = [finding.signal for finding in report.incident.findings]
+    found = [finding.signal for finding in diagnosis.incident.findings]
     names = dict.fromkeys([signals.LOSS, signals.GRAD_NORM, *found, signals.LR])
     return [name for name in names if part.column(name).recorded][:MAX_PANELS]
 

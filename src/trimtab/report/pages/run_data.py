@@ -12,7 +12,7 @@ from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_number
 from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.signals import DISCARDED, EVAL_LOSS
-from trimtab.decide.incident_report import IncidentReport
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures.goodput import lost_records
 from trimtab.report.event_text import event_text, is_quiet
 from trimtab.report.pages.charts import make_chart, make_charts
@@ -51,27 +51,27 @@ def run_data(
     return data, missing
 
 
-def tone(report: IncidentReport) -> str:
+def tone(diagnosis: Diagnosis) -> str:
     """`alarm` for what hurts a run, `warn` for what passed or was rolled back."""
-    if report.incident.rolled_back:
+    if diagnosis.incident.rolled_back:
         return "warn"
-    return "alarm" if report.diagnosis.incident_class in _SEVERE else "warn"
+    return "alarm" if diagnosis.incident_class in _SEVERE else "warn"
 
 
-def _span(report: IncidentReport) -> dict[str, Any]:
-    incident = report.incident
+def _span(diagnosis: Diagnosis) -> dict[str, Any]:
+    incident = diagnosis.incident
     last = incident.end or incident.last
     return {
         "number": incident.number,
         "first": incident.onset.step,
         "last": max(last.step, incident.onset.step),
-        "tone": tone(report),
-        "text": f"{report.diagnosis.outcome}: {incident.symptoms[0]}; {_cause(report)}",
+        "tone": tone(diagnosis),
+        "text": f"{diagnosis.outcome}: {incident.symptoms[0]}; {_cause(diagnosis)}",
     }
 
 
-def _cause(report: IncidentReport) -> str:
-    cause = report.diagnosis.cause
+def _cause(diagnosis: Diagnosis) -> str:
+    cause = diagnosis.cause
     return "cause not known" if cause is None else f"{cause.id} {cause.title}"
 
 

@@ -80,7 +80,7 @@ class Experimenting:
         if records[-1].step == step and not (is_nonfinite or is_state_nonfinite):
             return False
         explained = self._recorder.explain(incident)
-        ranking = None if explained is None else explained.diagnosis.ranking
+        ranking = None if explained is None else explained.ranking
         if ranking is None:
             return False
         precision = ranking.results.get("half_precision")
