@@ -73,7 +73,7 @@ def ship_through_proxy(folder: Path, *, steps: int) -> tuple[Outcome, Counter[st
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("MLFLOW_TRACKING_URI", proxy.url)
             patch.setenv("NO_PROXY", "127.0.0.1")
-            patch.setattr("trimtab.integrations.sinks.mlflow_rest.REQUEST_SECONDS", DEADLINE)
+            patch.setattr("trimtab.integrations.sinks.mlflow_sink.REQUEST_SECONDS", DEADLINE)
             config = ShipConfig(every=1)
             Shipper(run, [MlflowSink()], config, ShipLog(run, None)).run()
         outcome.seconds = time.monotonic() - began

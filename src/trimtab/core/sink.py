@@ -15,7 +15,7 @@ What is sent twice must not count twice: the shipper ends at any moment, by SIGK
 everything after its last saved position again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -68,17 +68,14 @@ class ShippedRun:
     """What the run was (`manifest.json`); from a file, so its types are not certain."""
 
 
-class SinkMemory(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkMemory:
     """What a sink remembers across restarts of the shipper, such as the id of its run."""
 
-    @property
-    def values(self) -> dict[str, Any]:
-        """Plain JSON values; saved with the position after every `send`. Never a secret."""
-        ...
-
-    def save(self) -> None:
-        """Save now: on disk when this returns."""
-        ...
+    values: dict[str, Any]
+    """Plain JSON values; saved with the position after every `send`. Never a secret."""
+    save: Callable[[], None]
+    """Saves them now: on disk when it returns."""
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ sinks/          trackers and Prometheus: one file each
 alerts/         messages to people: a webhook, a command, every service of apprise
 incident_news.py  what the journal says about an incident, for sinks and alerts
 shipper/        the process that follows a journal and feeds sinks and alerts
-transport/      requests with a hard deadline, and no secret in any message
+transport.py    requests with a hard deadline, and no secret in any message
 
 Nothing below this folder knows a trainer or a tracker. A module of a trainer needs its package.
 """

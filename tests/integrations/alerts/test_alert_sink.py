@@ -21,7 +21,7 @@ from trimtab.integrations.alerts.alert_sink import AlertPolicy, AlertSink
 from trimtab.integrations.alerts.channels import Outbox, read_channels
 from trimtab.integrations.shipper.log import ShipLog
 from trimtab.integrations.shipper.shipper import Shipper
-from trimtab.integrations.transport.secrets import SECRETS
+from trimtab.integrations.transport import SECRETS
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.host.step_note import StepNote
@@ -33,7 +33,7 @@ TOKEN = "T0K3N-xoxb-1234567890"
 def settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     # These journals have no guard that writes post-mortems.
-    monkeypatch.setattr("trimtab.integrations.shipper.shipment.POSTMORTEM_SECONDS", 0.0)
+    monkeypatch.setattr("trimtab.integrations.shipper.shipper.POSTMORTEM_SECONDS", 0.0)
 
 
 def titles(receiver: Receiver) -> list[tuple[str, str]]:

@@ -16,8 +16,7 @@ from trimtab.core.errors import ConfigError
 from trimtab.core.sink import Refused
 from trimtab.integrations.alerts.alert import Alert, AlertState, Level
 from trimtab.integrations.alerts.channels import Channel, CommandChannel, read_channels
-from trimtab.integrations.transport.http import Reply
-from trimtab.integrations.transport.secrets import SECRETS
+from trimtab.integrations.transport import SECRETS, Reply
 
 TOKEN = "T0K3N-xoxb-1234567890"
 

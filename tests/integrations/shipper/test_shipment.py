@@ -18,7 +18,7 @@ from tests.integrations.runs import (
 from trimtab.core.block import Block
 from trimtab.core.config import JournalConfig, ShipConfig
 from trimtab.core.sink import RUN_STATUS, Refused, RunStatus
-from trimtab.integrations.shipper import feed, shipment
+from trimtab.integrations.shipper import feed
 from trimtab.integrations.shipper.cursor import Cursor, SinkLock
 from trimtab.integrations.shipper.log import ShipLog
 from trimtab.integrations.shipper.shipper import Shipper
@@ -43,7 +43,7 @@ def test_a_run_is_sent_once_with_its_events_and_its_own_clock(tmp_path: Path) ->
 def test_a_failure_is_repeated_until_it_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trimtab.integrations.shipper.shipment.POLL_SECONDS", 0.05)
+    monkeypatch.setattr("trimtab.integrations.shipper.shipper.POLL_SECONDS", 0.05)
     attempts = []
 
     def fail_twice(block: Block) -> None:
@@ -251,7 +251,8 @@ def test_a_stalled_run_is_reported_and_so_is_its_return(tmp_path: Path) -> None:
 def test_a_long_journal_is_sent_in_pieces_with_the_same_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shipment, "POSTMORTEM_SECONDS", 0.0)  # nobody writes one here
+    # Nobody writes a post-mortem here.
+    monkeypatch.setattr("trimtab.integrations.shipper.shipper.POSTMORTEM_SECONDS", 0.0)
     run = RunDirectory(tmp_path)
     with JournalWriter(run, JournalConfig(segment_records=50)) as journal:
         for step in range(1000):

@@ -14,7 +14,7 @@ from trimtab.core.config import ShipConfig
 from trimtab.core.errors import ConfigError
 from trimtab.integrations.shipper.cursor import Cursor
 from trimtab.integrations.sinks.mlflow_sink import MlflowSink
-from trimtab.integrations.transport.http import Reply
+from trimtab.integrations.transport import Reply
 from trimtab.journal import JournalWriter, RunDirectory
 
 
@@ -47,13 +47,17 @@ def test_a_run_has_its_metrics_parameters_incidents_and_post_mortems(
     assert (made["info"]["run_id"], "trimtab/loss", 1_700_000_000_700, 7, "2.9993") in losses
     (path,) = server.artifacts
     assert path.endswith("/artifacts/trimtab/0001-step-000020/postmortem.md")
-    assert Cursor(run, "mlflow").values["link"].startswith(f"{server.url}/#/experiments/0/runs/")
+    assert (
+        Cursor(run, "mlflow")
+        .memory.values["link"]
+        .startswith(f"{server.url}/#/experiments/0/runs/")
+    )
 
 
 def test_lost_replies_make_neither_a_second_run_nor_a_second_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trimtab.integrations.shipper.shipment.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("trimtab.integrations.shipper.shipper.POLL_SECONDS", 0.01)
     run = write_run(tmp_path, steps=700)
     with serving(server := Mlflow()):
         server.loses = lambda number: number <= 6  # search, create, parameters, metrics
@@ -67,9 +71,9 @@ def test_lost_replies_make_neither_a_second_run_nor_a_second_point(
 def test_progress_is_made_where_most_replies_are_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trimtab.integrations.shipper.shipment.POLL_SECONDS", 0.001)
-    monkeypatch.setattr("trimtab.integrations.shipper.shipment.MAX_WAIT", 0.01)
-    monkeypatch.setattr("trimtab.integrations.shipper.shipment.MAX_LAST_WAIT", 0.01)
+    monkeypatch.setattr("trimtab.integrations.shipper.shipper.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("trimtab.integrations.shipper.shipper.MAX_WAIT", 0.01)
+    monkeypatch.setattr("trimtab.integrations.shipper.shipper.MAX_LAST_WAIT", 0.01)
     more = {f"signal_{number}": 1.0 for number in range(20)}
     run = write_run(tmp_path, 500, **more)
     with serving(server := Mlflow()):

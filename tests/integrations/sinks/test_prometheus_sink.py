@@ -25,8 +25,7 @@ from trimtab.core.sink import RunStatus
 from trimtab.integrations import sinks
 from trimtab.integrations.shipper.log import ShipLog
 from trimtab.integrations.shipper.shipper import Shipper
-from trimtab.integrations.sinks.prometheus_sink import PrometheusSink
-from trimtab.integrations.sinks.prometheus_text import RunMetrics
+from trimtab.integrations.sinks.prometheus_sink import PrometheusSink, RunMetrics
 from trimtab.journal import JournalWriter, RunDirectory
 
 FILES = Path(sinks.__file__).parent / "prometheus"

@@ -15,7 +15,7 @@ from trimtab.readers.reading import read_log
 
 @pytest.fixture(autouse=True)
 def no_postmortems(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimtab.integrations.shipper.shipment.POSTMORTEM_SECONDS", 0.0)
+    monkeypatch.setattr("trimtab.integrations.shipper.shipper.POSTMORTEM_SECONDS", 0.0)
 
 
 def read(folder: Path) -> Any:

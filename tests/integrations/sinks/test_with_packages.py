@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # other people's warnings ar
 
 @pytest.fixture(autouse=True)
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimtab.integrations.shipper.shipment.POSTMORTEM_SECONDS", 0.0)
+    monkeypatch.setattr("trimtab.integrations.shipper.shipper.POSTMORTEM_SECONDS", 0.0)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("HOME", str(tmp_path))
 
@@ -73,7 +73,7 @@ def test_wandb_has_every_point_of_both_attempts_and_resends_are_ignored(
     rows = wandb_history(run.home / "ship")
     assert [row["step"] for row in rows] == list(range(17))
     assert len([row for row in rows if "trimtab/loss" in row or "loss" in row]) == 17
-    assert Cursor(run, "wandb").values["run_id"] != "the-users-run"
+    assert Cursor(run, "wandb").memory.values["run_id"] != "the-users-run"
 
 
 def test_wandb_alerts_go_to_the_users_run_only_if_asked(
@@ -174,7 +174,7 @@ def test_a_missing_package_names_its_pip_command(monkeypatch: pytest.MonkeyPatch
     import sys
 
     from trimtab.core.errors import MissingExtra
-    from trimtab.integrations.shipper.registry import find_sink
+    from trimtab.integrations.shipper.shipper import find_sink
 
     for name in ("wandb", "trackio", "apprise"):
         monkeypatch.setitem(sys.modules, name, None)

@@ -38,8 +38,7 @@ def ship(
 
     from trimtab.cli.output import find_run, reported_errors
     from trimtab.integrations.shipper.log import ShipLog, standard_error
-    from trimtab.integrations.shipper.registry import find_sink, shadowed
-    from trimtab.integrations.shipper.shipper import Shipper
+    from trimtab.integrations.shipper.shipper import Shipper, find_sink, shadowed
     from trimtab.report.escaping import printable
 
     with reported_errors():
@@ -58,7 +57,7 @@ def ship(
                 "sink": shipment.sink.name,
                 "records": shipment.cursor.num_records,
                 "refused": shipment.cursor.num_refused,
-                "link": shipment.cursor.values.get("link"),
+                "link": shipment.cursor.memory.values.get("link"),
             }
             for shipment in shipper.shipments
         ]
@@ -68,7 +67,7 @@ def ship(
         line = f"{shipment.sink.name}: {cursor.num_records:,} records sent"
         if cursor.num_refused:
             line += f", {cursor.num_refused:,} points refused (see the notes of the run)"
-        if link := cursor.values.get("link"):
+        if link := cursor.memory.values.get("link"):
             line += f"; {link}"
         typer.echo(printable(line))
     # A sink may hang in a library; its threads and exit hooks must not hold this process.

@@ -24,9 +24,7 @@ from typing import Any, Protocol
 from trimtab.core.errors import ConfigError, MissingExtra
 from trimtab.core.sink import Refused
 from trimtab.integrations.alerts.alert import Alert, AlertState, Level
-from trimtab.integrations.transport.deadline import call_within
-from trimtab.integrations.transport.http import post_json
-from trimtab.integrations.transport.secrets import SECRETS
+from trimtab.integrations.transport import SECRETS, call_within, post_json
 
 VARIABLE = "TRIMTAB_ALERT_URLS"
 

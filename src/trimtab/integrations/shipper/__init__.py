@@ -7,14 +7,12 @@
          ^                                                                           |
          `- the only thing that training pays for     an outage costs lag, never data
 
-shipper.py    one thread per sink, until the run is over and everything was sent
-shipment.py   one sink: poll, deliver, save the position, report the status of the run
-feed.py       the records and events that one sink has not had yet, with their clock
-thinning.py   which values are sent: the important signals always, the others every 10 ticks
+shipper.py    one thread per sink, until the run is over and everything was sent; sinks by name
+feed.py       the records and events that one sink has not had yet; the important signals always,
+              the others every 10 ticks
 cursor.py     the position of one sink, on disk
 delivery.py   what a sink refuses is split until the refused points are alone
 liveness.py   whether the run is alive, stalled, died or ended
-registry.py   the sink of a name: ours, an import path, an installed package
 log.py        ship.log, and lines for the training log; without secrets
 
 `python -m trimtab.integrations.shipper RUN --to NAME` is what the first rank starts.

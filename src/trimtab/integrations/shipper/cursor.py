@@ -1,4 +1,4 @@
-"""Cursor: how far one sink has come, on disk. What it does not cover is sent again."""
+"""Cursor: the position of one sink, on disk. What it does not cover is sent again."""
 
 import fcntl
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 from trimtab.core.block import Block
 from trimtab.core.errors import JournalError
-from trimtab.core.sink import RunStatus
+from trimtab.core.sink import RunStatus, SinkMemory
 from trimtab.journal import RunDirectory
 from trimtab.journal.atomic_file import replace_file
 
@@ -16,12 +16,12 @@ SCHEMA = 1
 
 
 def ship_folder(run: RunDirectory) -> Path:
-    """The folder of the positions and of ship.log."""
+    """Return the folder of the positions and of ship.log."""
     return run.home / "ship"
 
 
 class Cursor:
-    """The position of one sink, and what it remembers (`SinkMemory`)."""
+    """The position of one sink, and what the sink remembers."""
 
     def __init__(self, run: RunDirectory, sink: str) -> None:
         """Read the position; the first record if there is no file that can be read."""
@@ -36,12 +36,11 @@ class Cursor:
         """Records sent, and points refused, so far."""
         self.status = _status(saved.get("status"))
         """The status that the sink knows."""
-        memory = saved.get("memory")
-        self.values: dict[str, Any] = memory if isinstance(memory, dict) else {}
-        """What the sink remembers."""
+        values = saved.get("memory")
+        self.memory = SinkMemory(values=values if isinstance(values, dict) else {}, save=self.save)
 
     def advance(self, sent: Block) -> None:
-        """Records and events were sent."""
+        """Move past records and events that were sent."""
         if len(sent):
             self.next_tick = int(sent.tick[-1]) + 1
             self.num_events = sum(event.tick >= self.next_tick for event in sent.events)
@@ -58,7 +57,7 @@ class Cursor:
             "num_records": self.num_records,
             "num_refused": self.num_refused,
             "status": self.status.value,
-            "memory": self.values,
+            "memory": self.memory.values,
         }
         replace_file(self._path, json.dumps(values) + "\n")
 
@@ -67,7 +66,7 @@ class SinkLock:
     """One shipper per sink and run: held from construction until it is released."""
 
     def __init__(self, run: RunDirectory, sink: str) -> None:
-        """Take the lock; raises JournalError if a different process ships this now."""
+        """Acquire the lock; raises JournalError if a different process ships this now."""
         folder = ship_folder(run)
         folder.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(folder / f"{sink}.lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -82,7 +81,7 @@ class SinkLock:
             pass
 
     def release(self) -> None:
-        """Let the next shipper take it."""
+        """Release it for the next shipper."""
         os.close(self._descriptor)
 
 

@@ -1,4 +1,4 @@
-"""What a sink refuses is split until the refused points are alone; the rest gets through.
+"""Delivery: what a sink refuses is halved until the refused points are alone; the rest arrives.
 
 Without this, one name that a tracker does not accept would block everything after it for ever.
 """
@@ -16,7 +16,7 @@ class Refusal:
     """What a sink refused for good."""
 
     what: str
-    """One signal, or one event, in a few words."""
+    """One signal, or one kind of event, in a few words."""
     points: int
     step: int
     """The first step."""
@@ -33,92 +33,62 @@ class Delivery:
         self._left_out: set[str] = set()
 
     def deliver(self, block: Block) -> list[Refusal]:
-        """Send a block; what was refused. Raises what the sink raises otherwise."""
-        kept = {n: column for n, column in block.columns.items() if n not in self._left_out}
-        repeated = [
-            Refusal(what=name, points=points, step=0, reason="", is_repeated=True)
-            for name in block.columns.keys() - kept.keys()
-            if (points := int(block.columns[name].present.sum()))
+        """Send a block; return what was refused. Raises what the sink raises otherwise."""
+        num_values = {name: int(column.present.sum()) for name, column in block.columns.items()}
+        refusals = [
+            Refusal(what=name, points=num_values[name], step=0, reason="", is_repeated=True)
+            for name in self._left_out
+            if num_values.get(name)
         ]
-        block = replace(block, columns=kept)
-        try:
-            self._send(block)
-        except Refused as error:
-            return repeated + self._split(block, error)
-        return repeated
-
-    def _split(self, block: Block, error: Refused) -> list[Refusal]:
-        parts: list[Block] = []
-        if len(block):
-            parts.append(replace(block, events=()))
-        parts += [replace(Block.empty(), events=(event,)) for event in block.events]
-        refusals: list[Refusal] = []
-        for part in parts:
-            if not len(part):
-                refusals += self._send_event(part, error if len(parts) == 1 else None)
-            elif len(parts) == 1:
-                refusals += self._split_signals(part, error)
-            else:
-                refusals += self._send_part(part)
+        kept = {n: column for n, column in block.columns.items() if n not in self._left_out}
+        found: dict[str, Refusal] = {}
+        for name, refusal in self._send_halves(replace(block, columns=kept)):
+            points = refusal.points + (found[name].points if name in found else 0)
+            found[name] = replace(found.get(name, refusal), points=points)
+        for name, refusal in found.items():
+            if refusal.points == num_values.get(name):
+                self._left_out.add(name)
+                refusal = replace(refusal, what=f"{refusal.what}, which is left out from here on")
+            refusals.append(refusal)
         return refusals
 
-    def _send_part(self, part: Block) -> list[Refusal]:
+    def _send_halves(self, part: Block) -> list[tuple[str, Refusal]]:
+        """Send a part, in halves if it is refused; return single values and events, by name."""
         try:
             self._send(part)
         except Refused as error:
-            return self._split_signals(part, error)
+            halves = _halves(part)
+            if halves:
+                return [found for half in halves for found in self._send_halves(half)]
+            if part.events:
+                event, name = part.events[0], f"the event {part.events[0].kind!r}"
+                return [(name, Refusal(what=name, points=1, step=event.step, reason=str(error)))]
+            for name in _names(part):  # one, or none beside the clock
+                what, step = f"the signal {name!r}", int(part.step[0])
+                points = int(part.columns[name].present.sum())
+                return [(name, Refusal(what=what, points=points, step=step, reason=str(error)))]
         return []
 
-    def _send_event(self, part: Block, error: Refused | None) -> list[Refusal]:
-        event = part.events[0]
-        try:
-            if error is None:
-                self._send(part)
-        except Refused as refused:
-            error = refused
-        if error is None:
-            return []
-        what = f"the event {event.kind!r}"
-        return [Refusal(what=what, points=1, step=event.step, reason=str(error))]
 
-    def _split_signals(self, part: Block, error: Refused) -> list[Refusal]:
-        names = [name for name in part.columns if name != signals.CLOCK]
-        if len(names) <= 1:
-            return self._split_rows(part, names, error)
+def _halves(part: Block) -> list[Block]:
+    """Split a part by events, then by signals, then by rows; nothing if it is one value."""
+    names = _names(part)
+    if part.events and len(part):
+        return [replace(part, events=()), replace(Block.empty(), events=part.events)]
+    if part.events:
+        half = len(part.events) // 2
+        events = (part.events[:half], part.events[half:]) if half else ()
+        return [replace(part, events=some) for some in events]
+    if len(names) > 1:
         half = len(names) // 2
-        refusals: list[Refusal] = []
-        for group in (names[:half], names[half:]):
-            columns = {name: part.columns[name] for name in (*group, signals.CLOCK)}
-            refusals += self._send_part(replace(part, columns=columns))
-        return refusals
-
-    def _split_rows(self, part: Block, names: list[str], error: Refused) -> list[Refusal]:
-        """Find the values of one signal that are refused; leave it out if all are."""
-        if not names:
-            return []
-        present = int(part.columns[names[0]].present.sum())
-        refused, reason = self._count_refused(part, names[0], error)
-        if present and refused == present:
-            self._left_out.add(names[0])
-        what = f"the signal {names[0]!r}"
-        if names[0] in self._left_out:
-            what += ", which is left out from here on"
-        step = int(part.step[0])
-        return [Refusal(what=what, points=refused, step=step, reason=reason)]
-
-    def _count_refused(self, part: Block, name: str, error: Refused) -> tuple[int, str]:
-        present = int(part.columns[name].present.sum())
-        if present <= 1:
-            return present, str(error)
-        refused, reason = 0, str(error)
+        groups = ({*names[:half], signals.CLOCK}, {*names[half:], signals.CLOCK})
+        columns = [{n: c for n, c in part.columns.items() if n in group} for group in groups]
+        return [replace(part, columns=some) for some in columns]
+    if names and part.columns[names[0]].present.sum() > 1:
         half = len(part) // 2
-        for rows in (slice(0, half), slice(half, len(part))):
-            piece = part[rows]
-            if not piece.columns[name].recorded:
-                continue
-            try:
-                self._send(piece)
-            except Refused as again:
-                count, reason = self._count_refused(piece, name, again)
-                refused += count
-        return refused, reason
+        return [rows for rows in (part[:half], part[half:]) if rows.columns[names[0]].recorded]
+    return []
+
+
+def _names(part: Block) -> list[str]:
+    return [name for name in part.columns if name != signals.CLOCK]

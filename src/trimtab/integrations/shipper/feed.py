@@ -1,22 +1,47 @@
-"""Feed: the records and events that one sink has not had yet, in order."""
+"""Feed: the records and events that one sink has not had yet, in order.
+
+Which values are sent (`Thinning`) depends on the journal alone, not on how it was polled: a shipper
+that starts again must choose the same ones, or a tracker would get more of them.
+"""
 
 from dataclasses import replace
 
 import numpy as np
 
 from trimtab.core import signals
-from trimtab.core.block import Block
+from trimtab.core.block import Block, Column
 from trimtab.integrations.shipper.cursor import Cursor
-from trimtab.integrations.shipper.thinning import Thinning
 from trimtab.journal import Follower, RunDirectory
 
 BATCH_POINTS, BATCH_RECORDS = 1000, 500
 """Points and records in one `send`; the position is saved after each. Source: MLflow takes 1,000
 points in a request."""
 
+
 PIECE_RECORDS = 16384
 """Records that are read before they are sent: one file of a journal. A run that is sent for the
 first time after months would not fit into memory as a whole."""
+
+
+ALWAYS = frozenset(
+    {
+        *(signals.LOSS, signals.GRAD_NORM, signals.LR, signals.TOKENS_PER_SECOND, signals.TOKENS),
+        *(signals.DISCARDED, signals.EVAL_LOSS, signals.LOSS_SCALE, signals.CLOCK),
+    }
+)
+"""Signals of which every value is sent."""
+
+
+NEVER = frozenset({signals.FINGERPRINT, signals.RESUME_AUDIT})
+"""Signals that are no quantity: a checksum and bits make no curve."""
+
+
+ATTEMPT = "attempt"
+
+
+NONFINITE = "nonfinite"
+"""Signals that are added: the attempt of each record, and 1 in a record with a value that is not
+finite. Some trackers store an infinity as 1.8e308, so it needs a mark of its own."""
 
 
 class Feed:
@@ -38,17 +63,17 @@ class Feed:
 
     @property
     def ended(self) -> str | None:
-        """How the writer of the journal ended; None while it runs or if it was killed."""
+        """Return how the writer of the journal ended; None while it runs or if it was killed."""
         return None if self.has_more else self._follower.ended
 
     @property
     def has_more(self) -> bool:
-        """Whether the journal goes on after what was read."""
+        """Return whether the journal has more than what was read."""
         return self._follower.has_more
 
     @property
     def waiting(self) -> int:
-        """Records that were read and wait to be sent."""
+        """Return the number of records that were read and wait to be sent."""
         return len(self._pending) + len(self._batch)
 
     def poll(self) -> None:
@@ -68,13 +93,13 @@ class Feed:
             self._pending = Block.concat([self._pending, new])
 
     def batch(self) -> Block:
-        """The next records and events to send; the same ones until `sent` is called."""
+        """Return the next records and events to send; the same ones until `sent` is called."""
         if not len(self._batch) and not self._batch.events:
             self._batch = self._cut()
         return self._batch
 
     def sent(self) -> None:
-        """The batch was sent."""
+        """Forget the batch: it was sent."""
         self._batch = Block.empty()
 
     def close(self) -> None:
@@ -82,7 +107,7 @@ class Feed:
         self._follower.close()
 
     def _cut(self) -> Block:
-        """Take the next batch: one event, or records up to the next event.
+        """Remove and return the next batch: one event, or records up to the next event.
 
         A send that needs several requests may never get through where most replies are lost.
         """
@@ -113,3 +138,47 @@ class Feed:
         self._skip_events -= skipped
         rows = block.row_of(self._next_tick)
         return replace(block[rows:] if rows else block, events=tuple(events[skipped:]))
+
+
+class Thinning:
+    """Keeps the first value of a signal in each window of ticks, and every non-finite one."""
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._last_window: dict[str, int] = {}
+        self._last_clock = 0.0
+
+    def update(self, block: Block) -> Block:
+        """Return what is sent of a block; blocks come in order, from the first record on."""
+        columns = {name: self._thin(name, block) for name in block.columns if name not in NEVER}
+        columns[signals.CLOCK] = self._fill_clock(block)
+        columns[ATTEMPT] = Column.complete(block.attempt.astype(np.float64))
+        odd = np.zeros(len(block), dtype=np.bool_)
+        for column in block.columns.values():
+            odd |= column.nonfinite
+        if odd.any():
+            columns[NONFINITE] = Column(np.where(odd, 1.0, np.nan), odd)
+        return replace(block, columns=columns)
+
+    def _thin(self, name: str, block: Block) -> Column:
+        column = block.column(name)
+        if name in ALWAYS or self._every == 1:
+            return column
+        rows = np.flatnonzero(column.present)
+        windows = block.tick[rows] // self._every
+        before = np.concatenate([[self._last_window.get(name, -1)], windows[:-1]])
+        if len(rows):
+            self._last_window[name] = int(windows[-1])
+        kept = np.zeros(len(block), dtype=np.bool_)
+        kept[rows[windows > before]] = True
+        return Column(column.values, kept | column.nonfinite)
+
+    def _fill_clock(self, block: Block) -> Column:
+        """Return the clock of every record; one without a clock has that of the record before."""
+        column = block.column(signals.CLOCK)
+        known = np.flatnonzero(column.finite)
+        clocks = np.concatenate([[self._last_clock], column.values[known]])
+        filled = clocks[np.searchsorted(known, np.arange(len(block)), side="right")]
+        if len(filled):
+            self._last_clock = float(filled[-1])
+        return Column.complete(filled)

@@ -1,4 +1,4 @@
-"""Whether a run is alive, stalled, died or ended.
+"""Liveness: whether a run is alive, stalled, died or ended.
 
 The journal's lock is not tried for this: to hold it for a moment would make a writer that starts at
 that moment fail.
@@ -23,7 +23,7 @@ class Owner:
     """The training process that started this shipper: a pipe from it, and its process id.
 
     The pipe ends with the process. A data loader worker may keep it open for longer, so the parent
-    of this process is looked at as well.
+    of this process is checked as well.
     """
 
     def __init__(self, pipe: int) -> None:
@@ -33,9 +33,8 @@ class Owner:
         self._lock = threading.Lock()
         self._is_gone = False
 
-    @property
     def is_gone(self) -> bool:
-        """Whether it has closed its guard, or is no more."""
+        """Return whether it has closed its guard, or is no more."""
         with self._lock:  # the threads of all sinks ask
             while not self._is_gone and select.select([self._pipe], [], [], 0)[0]:
                 data = os.read(self._pipe, 64)
@@ -46,12 +45,12 @@ class Owner:
             return self._is_gone
 
     def has_ended(self, how: str | None, *, was_gone: bool) -> bool:
-        """Whether the run has ended; an end in the journal may be that of an earlier launch."""
+        """Return whether the run has ended; an end in the journal may be of an earlier launch."""
         return was_gone and (how is not None or GUARD_CLOSED in self._said)
 
     def is_writing(self, incidents: Collection[int]) -> bool:
-        """Whether it may still write post-mortems: it is gone only after them."""
-        return not self.is_gone
+        """Return whether it may still write post-mortems: it is gone only after them."""
+        return not self.is_gone()
 
 
 class WriterProcess:
@@ -64,9 +63,8 @@ class WriterProcess:
         self._lock_file = run.home / "journal.lock"
         self._incidents = run.incidents
 
-    @property
     def is_gone(self) -> bool:
-        """Whether it ran on this host and is no more."""
+        """Return whether it ran on this host and is no more."""
         with contextlib.suppress(OSError):
             text = self._lock_file.read_text(encoding="utf-8", errors="replace")
             found = re.fullmatch(r"pid (\d{1,9}) on (.*)\n", text)
@@ -75,12 +73,12 @@ class WriterProcess:
         return False
 
     def has_ended(self, how: str | None, *, was_gone: bool) -> bool:
-        """Whether the run has ended; its process may live on, as in a notebook."""
+        """Return whether the run has ended; its process may live on, as in a notebook."""
         return how is not None
 
     def is_writing(self, incidents: Collection[int]) -> bool:
-        """Whether it lives and the post-mortem of an incident is missing."""
-        return not self.is_gone and not all(
+        """Return whether it lives and the post-mortem of an incident is missing."""
+        return not self.is_gone() and not all(
             any(self._incidents.glob(f"{number:04d}-step-*/postmortem.md")) for number in incidents
         )
 
@@ -94,9 +92,9 @@ class Liveness:
         self._began = time.time()
 
     def status(self, feed: Feed) -> RunStatus:
-        """How the run stands; polls the feed."""
-        was_gone = self.process.is_gone
-        feed.poll()  # after that look, so that the last line of a process that is gone is seen
+        """Poll the feed; return the status of the run."""
+        was_gone = self.process.is_gone()
+        feed.poll()  # after that check, so that the last line of a process that is gone is read
         if self.process.has_ended(feed.ended, was_gone=was_gone):
             return RunStatus.ENDED
         if was_gone:

@@ -1,4 +1,4 @@
-"""What the shipper reports: every line in ship.log, the important ones in the training log too.
+"""ShipLog: what the shipper reports, in ship.log; important lines in the training log too.
 
 Messages are written without secrets.
 """
@@ -10,7 +10,7 @@ import threading
 import time
 
 from trimtab.integrations.shipper.cursor import ship_folder
-from trimtab.integrations.transport.secrets import SECRETS
+from trimtab.integrations.transport import SECRETS
 from trimtab.journal import RunDirectory
 
 MAX_LINE = 500
@@ -57,27 +57,20 @@ class ShipLog:
         return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}..."
 
 
-class SinkMessages(logging.Handler):
-    """Hands the warnings of the logger `trimtab.ship`, which sinks use, to the log."""
-
-    def __init__(self, log: ShipLog) -> None:
-        super().__init__(logging.WARNING)
-        self._log = log
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write one message."""
-        self._log.warning(record.getMessage())
-
-
 def connect_logger(log: ShipLog) -> None:
-    """From here on, what sinks report is in the log and nowhere else."""
+    """Send the warnings of the logger `trimtab.ship`, which sinks use, to the log alone."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            log.warning(record.getMessage())
+
     logger = logging.getLogger("trimtab.ship")
-    logger.handlers = [SinkMessages(log)]
+    logger.handlers = [Handler(logging.WARNING)]
     logger.propagate = False
 
 
 def standard_error() -> int | None:
-    """The descriptor of standard error, if there is one."""
+    """Return the descriptor of standard error, if there is one."""
     try:
         return sys.stderr.fileno()
     except (OSError, ValueError, AttributeError):

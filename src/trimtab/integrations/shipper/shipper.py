@@ -1,17 +1,41 @@
-"""Shipper: one thread per sink, until the run is over and everything was sent."""
+"""Shipper: one thread per sink, until the run is over and everything was sent.
+
+Shipper     starts and ends the threads
+Shipment    one sink: poll the journal, deliver, save the position, report the status of the run
+find_sink   the sink of a name: trimtab's own, an import path, or one of an installed package
+"""
 
 import threading
+import time
 from collections.abc import Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
 
+from trimtab.core.block import Block, Event
 from trimtab.core.config import ShipConfig
-from trimtab.core.errors import TrimtabError
-from trimtab.core.sink import Sink
+from trimtab.core.errors import ConfigError, JournalError, TrimtabError
+from trimtab.core.plugins import SINKS, describe_error, list_plugins, load_plugins
+from trimtab.core.sink import RUN_STATUS, RunStatus, ShippedRun, Sink
+from trimtab.integrations.shipper.cursor import Cursor, SinkLock
+from trimtab.integrations.shipper.delivery import Delivery, Refusal
+from trimtab.integrations.shipper.feed import Feed
 from trimtab.integrations.shipper.liveness import Liveness, Owner, WriterProcess
 from trimtab.integrations.shipper.log import ShipLog, connect_logger
-from trimtab.integrations.shipper.registry import find_sink
-from trimtab.integrations.shipper.shipment import Shipment
-from trimtab.integrations.transport.secrets import SECRETS
-from trimtab.journal import RunDirectory
+from trimtab.integrations.transport import SECRETS
+from trimtab.journal import RunDirectory, add_note
+
+POLL_SECONDS = 0.5
+"""From one poll of the journal to the next; the journal itself is written every 0.1 s."""
+
+
+MAX_WAIT, MAX_LAST_WAIT = 60.0, 5.0
+"""The longest wait before an attempt is repeated, while the run lives and after it."""
+
+
+POSTMORTEM_SECONDS = 30.0
+"""How long the end waits for a run that is alive to write its post-mortems."""
+
 
 HANG_SECONDS = 30.0
 """How long the end waits for a sink that hangs in a library, beyond the time to send the rest."""
@@ -47,7 +71,7 @@ class Shipper:
         ]
 
     def run(self) -> bool:
-        """Send until the end; whether every sink has everything."""
+        """Send until the end; return whether every sink has everything."""
         connect_logger(self._log)
         threads = [
             threading.Thread(
@@ -63,7 +87,7 @@ class Shipper:
         for thread, shipment in zip(threads, self.shipments, strict=True):
             while thread.is_alive() and not self._stop.is_set():
                 thread.join(0.5)
-                if self._owner is not None and self._owner.is_gone:
+                if self._owner is not None and self._owner.is_gone():
                     thread.join(self._config.drain_seconds + HANG_SECONDS)
                     break
             if self._stop.is_set():
@@ -77,12 +101,250 @@ class Shipper:
         self._stop.set()
 
 
-def make_sinks(names: Sequence[str], log: ShipLog) -> list[Sink]:
-    """The sinks of these names; one that cannot be made is reported and left out."""
-    sinks = []
-    for name in dict.fromkeys(names):
+class Shipment:
+    """Sends a run to a sink until the run is over and everything was sent."""
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        sink: Sink,
+        config: ShipConfig,
+        liveness: Liveness,
+        log: ShipLog,
+        *,
+        give_up_seconds: float | None,
+    ) -> None:
+        """With `give_up_seconds`, stop this long after the run is over, whatever remains."""
+        self.sink = sink
+        self.cursor = Cursor(run, sink.name)
+        self._run = run
+        self._config = config
+        self._liveness = liveness
+        self._log = log
+        self._give_up_seconds = give_up_seconds
+        self._delivery = Delivery(sink.send)
+        self._has_begun = False
+        self._over_since: float | None = None
+        self._problem: str | None = None
+        self._noted: set[str] = set()
+        self.is_complete = False
+        """Whether everything was sent and finished."""
+
+    def work(self, stop: threading.Event) -> None:
+        """Send until the end; for a thread of its own."""
         try:
-            sinks.append(find_sink(name))
-        except TrimtabError as error:
-            log.warning(f"{name} is left out: {SECRETS.hide(str(error))}")
-    return sinks
+            lock = self._acquire_lock(stop)
+            try:
+                self.cursor = Cursor(self._run, self.sink.name)  # of the shipper before this one
+                self._work(stop)
+            finally:
+                lock.release()
+        except TrimtabError as error:  # the user can fix it; sending again cannot
+            self._log.warning(f"{self.sink.name}: {error}")
+        except Exception as error:
+            reason = SECRETS.describe(error)
+            self._log.warning(f"{self.sink.name} failed and is left out: {reason}")
+
+    def _acquire_lock(self, stop: threading.Event) -> SinkLock:
+        """Lock this sink; waits for a shipper of an earlier launch that still sends its rest."""
+        while True:
+            try:
+                return SinkLock(self._run, self.sink.name)
+            except JournalError:
+                if self._give_up_seconds is None or stop.wait(1.0):
+                    raise
+
+    def _work(self, stop: threading.Event) -> None:
+        feed = Feed(
+            self._run,
+            self.cursor,
+            self._config.every,
+            everything=self.sink.needs_everything,
+        )
+        wait = POLL_SECONDS
+        try:
+            while not stop.is_set():
+                try:
+                    self.is_complete = self._attempt(feed, stop)
+                    self._report_recovery()
+                    if self.is_complete:
+                        return
+                    wait = POLL_SECONDS
+                except TrimtabError:
+                    raise
+                except Exception as error:
+                    self._report_problem(error)
+                    wait = min(2 * wait, MAX_WAIT if self._over_since is None else MAX_LAST_WAIT)
+                if self._is_time_over():
+                    at_least = "at least " if feed.has_more else ""
+                    self._log.warning(
+                        f"{self.sink.name}: {at_least}{feed.waiting} records were not sent in "
+                        f"time; they are in the journal: trimtab ship {self._run.root} --to "
+                        f"{self.sink.name}"
+                    )
+                    return
+                stop.wait(wait)
+        finally:
+            feed.close()
+            self.sink.close()
+
+    def _attempt(self, feed: Feed, stop: threading.Event) -> bool:
+        """Send what is new; return whether the run is over and everything was sent."""
+        status = self._poll(feed)
+        if not self._has_begun:
+            self.sink.begin(_describe_run(self._run), self.cursor.memory)
+            self._has_begun = True
+        while True:
+            batch = feed.batch()
+            if len(batch) or batch.events:
+                self._record_refusals(self._delivery.deliver(batch))
+                self.cursor.advance(batch)
+                self.cursor.save()
+                feed.sent()
+            elif feed.has_more:
+                status = self._poll(feed)  # a long journal is read piece by piece
+            else:
+                break
+            if stop.is_set() or self._is_time_over():
+                return False
+        if status is not self.cursor.status:
+            self._send_status(status, feed)
+        self.sink.poll()
+        if not status.is_over:
+            return False
+        if status is RunStatus.ENDED and self._is_writing_postmortems(feed):
+            return False
+        self.sink.finish(status)
+        self.cursor.save()
+        return True
+
+    def _poll(self, feed: Feed) -> RunStatus:
+        """Read what is new; return the status of the run."""
+        status = self._liveness.status(feed)
+        if status.is_over and self._over_since is None:
+            self._over_since = time.monotonic()
+        elif not status.is_over:
+            self._over_since = None  # it was resumed
+        return status
+
+    def _send_status(self, status: RunStatus, feed: Feed) -> None:
+        facts = {"status": status.value, "before": self.cursor.status.value, "how": feed.ended}
+        event = Event(kind=RUN_STATUS, tick=self.cursor.next_tick, step=feed.last_step, facts=facts)
+        self._delivery.deliver(replace(Block.empty(), events=(event,)))
+        self._log.info(f"{self.sink.name}: the run is {status.value}")
+        self.cursor.status = status
+        self.cursor.save()
+
+    def _is_writing_postmortems(self, feed: Feed) -> bool:
+        if self._over_since is None or time.monotonic() - self._over_since > POSTMORTEM_SECONDS:
+            return False
+        return self._liveness.process.is_writing(feed.incidents)
+
+    def _is_time_over(self) -> bool:
+        if self._give_up_seconds is None or self._over_since is None:
+            return False
+        return time.monotonic() - self._over_since > self._give_up_seconds
+
+    def _record_refusals(self, refusals: list[Refusal]) -> None:
+        """Count refused points; the first of each kind is a note on the run."""
+        for refusal in refusals:
+            self.cursor.num_refused += refusal.points
+            if refusal.is_repeated:
+                continue
+            message = SECRETS.hide(
+                f"{self.sink.name} refused {refusal.points} points of {refusal.what}, from step "
+                f"{refusal.step} on: {refusal.reason}"
+            )
+            if refusal.what in self._noted:
+                self._log.info(message)
+                continue
+            self._noted.add(refusal.what)
+            self._log.warning(message)
+            try:
+                add_note(self._run, message[:1000])
+            except JournalError as error:
+                self._log.warning(f"the refusal cannot be noted: {error}")
+
+    def _report_problem(self, error: Exception) -> None:
+        problem = SECRETS.describe(error)
+        if self._problem is None:
+            self._log.warning(
+                f"{self.sink.name} cannot be reached: {problem}; the records wait on disk"
+            )
+        elif problem != self._problem:
+            self._log.info(f"{self.sink.name}: {problem}")
+        self._problem = problem
+
+    def _report_recovery(self) -> None:
+        if self._problem is not None:
+            self._problem = None
+            self._log.warning(
+                f"{self.sink.name} can be reached again; {self.cursor.num_records} records sent"
+            )
+
+
+def _describe_run(run: RunDirectory) -> ShippedRun:
+    try:
+        manifest = run.read_manifest()
+    except JournalError:
+        manifest = {}
+    return ShippedRun(name=run.root.resolve().name, home=run.home, manifest=manifest)
+
+
+OWN_SINKS = {
+    "mlflow": "trimtab.integrations.sinks.mlflow_sink:MlflowSink",
+    "wandb": "trimtab.integrations.sinks.wandb_sink:WandbSink",
+    "tensorboard": "trimtab.integrations.sinks.tensorboard_sink:TensorBoardSink",
+    "trackio": "trimtab.integrations.sinks.trackio_sink:TrackioSink",
+    "prometheus": "trimtab.integrations.sinks.prometheus_sink:PrometheusSink",
+    "alerts": "trimtab.integrations.alerts.alert_sink:AlertSink",
+}
+"""They win over an installed sink of the same name."""
+
+
+def find_sink(name: str) -> Sink:
+    """Return the sink of a name, or of an import path such as `pkg.module:Sink`.
+
+    Raises ConfigError.
+    """
+    if name in OWN_SINKS:
+        return _make(_import(OWN_SINKS[name]), name)
+    if ":" in name:
+        return _make(_import(name), name)
+    plugins = load_plugins(SINKS)
+    for plugin in plugins:
+        if plugin.name == name:
+            if plugin.failure is not None:
+                raise ConfigError(plugin.failure)
+            return _make(plugin.object, str(plugin))
+    known = ", ".join([*OWN_SINKS, *(plugin.name for plugin in plugins)])
+    raise ConfigError(f"there is no sink {name!r}; choose from {known}")
+
+
+def shadowed() -> list[str]:
+    """Return the installed sinks that trimtab's own sinks of the same name replace."""
+    return [str(plugin) for plugin in list_plugins(SINKS) if plugin.name in OWN_SINKS]
+
+
+def _import(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except TrimtabError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"the sink {path} cannot be imported: {describe_error(error)}") from error
+
+
+def _make(factory: Any, name: str) -> Sink:
+    try:
+        sink = factory()
+    except TrimtabError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"the sink {name} cannot be made: {describe_error(error)}") from error
+    if not isinstance(sink, Sink):
+        raise ConfigError(
+            f"{name} is not a sink: it lacks a name, needs_everything, begin, send, finish or close"
+        )
+    return sink

@@ -1,14 +1,10 @@
 """Sinks: one thin file per tracker. They run in the shipper, never in the training process.
 
 mlflow_sink.py        MLflow, by its REST interface; no package
-mlflow_rest.py        the requests
 wandb_sink.py         W&B, in a run of its own
 tensorboard_sink.py   TensorBoard, a folder per attempt; no package
-event_file.py         the bytes of its files
 trackio_sink.py       trackio
 prometheus_sink.py    Prometheus: pulled on loopback, or as a text file; no package
-prometheus_text.py    the metrics and their text format
 prometheus/           alert rules and a Grafana dashboard
 rows.py               blocks as rows with the names of trackers
-incident_events.py    incidents as the journal has them
 """

@@ -5,22 +5,35 @@
     TRIMTAB_PROMETHEUS_TEXTFILE   a folder for node_exporter's textfile collector
 
 Every start reads the whole journal, so counters go on where they were.
+
+Few series: by run, and incidents by class. Never by layer, step or incident: Prometheus keeps a
+series for each value of a label. It is a dashboard; the journal is the record.
 """
 
+import math
 import os
 import threading
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from trimtab.core import signals
 from trimtab.core.block import Block
 from trimtab.core.errors import ConfigError
+from trimtab.core.incidents import IncidentClass, Transition
+from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
-from trimtab.integrations.sinks.prometheus_text import RunMetrics
+from trimtab.integrations.incident_news import IncidentNews
+from trimtab.integrations.shipper.feed import NONFINITE
 from trimtab.journal.atomic_file import replace_file
 
 DEFAULT_PORT = 9464
+
+
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
 _INFO = ("model", "world", "trimtab", "mode")
 
 
@@ -67,7 +80,7 @@ class PrometheusSink:
         self._is_new = False
 
     def finish(self, status: RunStatus) -> None:
-        """The file of a run that has ended goes; that of one that died stays and gets stale."""
+        """Remove the file of a run that has ended; that of one that died stays and gets stale."""
         if self._file is not None and status is RunStatus.ENDED:
             self._file.unlink(missing_ok=True)
 
@@ -95,7 +108,7 @@ class _Server(ThreadingHTTPServer):
             self._thread.start()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that leaves is no problem of this process."""
+        """Do nothing: a client that leaves is no problem of this process."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -114,3 +127,116 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: a scrape every few seconds is no news."""
+
+
+_GAUGES = {
+    signals.LOSS: ("trimtab_loss", "Training loss of the last step."),
+    signals.GRAD_NORM: ("trimtab_grad_norm", "Gradient norm before clipping, last step."),
+    signals.LR: ("trimtab_learning_rate", "Learning rate of the last step."),
+}
+
+
+class RunMetrics:
+    """Adds up a run from its first record on; a counter never goes back, though the step may."""
+
+    def __init__(self, run: str, info: Mapping[str, str]) -> None:
+        self._run = run
+        self._info = {"run": run, **info}
+        self._step = 0
+        self._clock = math.nan
+        self._latest: dict[str, float] = {}
+        self._steps = self._discarded = self._nonfinite = self._rollbacks = 0
+        self._tokens = 0.0
+        self._classes: set[tuple[int, IncidentClass]] = set()
+        """Each class that an incident was given: one that gets worse counts in both."""
+        self._open: set[int] = set()
+
+    def update(self, block: Block) -> None:
+        """Add records and events."""
+        if len(block):
+            self._step = int(block.step[-1])
+            self._clock = float(block.column(signals.CLOCK).values[-1])
+        for name in _GAUGES:
+            column = block.column(name)
+            if column.recorded:
+                self._latest[name] = float(column.values[column.present][-1])
+        self._steps += len(block)
+        self._discarded += _count(block, signals.DISCARDED)
+        self._nonfinite += _count(block, NONFINITE)
+        tokens = block.column(signals.TOKENS)
+        self._tokens += float(tokens.values[tokens.finite].sum())
+        for event in block.events:
+            self._rollbacks += event.kind == ROLLBACK
+            if (news := IncidentNews.from_event(event)) is not None:
+                self._add_incident(news)
+
+    def text(self) -> str:
+        """Return all metrics in the text format."""
+        return "".join(self._lines())
+
+    def _add_incident(self, news: IncidentNews) -> None:
+        if news.incident_class is not None:
+            self._classes.add((news.number, news.incident_class))
+        if news.is_over or news.transition is Transition.REBASELINED:
+            self._open.discard(news.number)
+        else:
+            self._open.add(news.number)
+
+    def _lines(self) -> Iterator[str]:
+        yield from _family("trimtab_run_info", "gauge", "What the run is.", [(self._info, 1.0)])
+        yield from self._one("trimtab_step", "gauge", "Last step; it may go back.", self._step)
+        for name, (metric, help_text) in _GAUGES.items():
+            if name in self._latest:
+                yield from self._one(metric, "gauge", help_text, self._latest[name])
+        if not math.isnan(self._clock):
+            help_text = "Unix time of the last record."
+            yield from self._one(
+                "trimtab_last_step_timestamp_seconds", "gauge", help_text, self._clock
+            )
+        for name, value, help_text in (
+            ("trimtab_steps_total", self._steps, "Steps, undone ones included."),
+            ("trimtab_tokens_total", self._tokens, "Tokens, those of undone steps included."),
+            ("trimtab_steps_discarded_total", self._discarded, "Steps kept from the weights."),
+            ("trimtab_nonfinite_steps_total", self._nonfinite, "Steps with NaN or infinity."),
+            ("trimtab_rollbacks_total", self._rollbacks, "Returns to an earlier step."),
+        ):
+            yield from self._one(name, "counter", help_text, value)
+        yield from self._incident_lines()
+
+    def _incident_lines(self) -> Iterator[str]:
+        # All classes from the start: `increase` needs the 0 before the first incident.
+        counts = dict.fromkeys(IncidentClass, 0.0)
+        for _, kind in self._classes:
+            counts[kind] += 1
+        samples = [({"run": self._run, "class": kind.value}, n) for kind, n in counts.items()]
+        help_text = "Incidents by class, once it is known."
+        yield from _family("trimtab_incidents_total", "counter", help_text, samples)
+        help_text = "Incidents that are open."
+        yield from self._one("trimtab_incidents_open", "gauge", help_text, len(self._open))
+
+    def _one(self, name: str, kind: str, help_text: str, value: float) -> Iterator[str]:
+        return _family(name, kind, help_text, [({"run": self._run}, value)])
+
+
+def _family(
+    name: str, kind: str, help_text: str, samples: list[tuple[dict[str, str], float]]
+) -> Iterator[str]:
+    yield f"# HELP {name} {help_text}\n# TYPE {name} {kind}\n"
+    for labels, value in samples:
+        inner = ",".join(f'{label}="{_escape(text)}"' for label, text in labels.items())
+        yield f"{name}{{{inner}}} {_number(value)}\n"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    if math.isfinite(value):
+        return repr(float(value))
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+
+
+def _count(block: Block, name: str) -> int:
+    column = block.column(name)
+    return int((column.values[column.present] > 0).sum())

@@ -29,7 +29,7 @@ class TrackerRow:
 
 
 def tracker_rows(block: Block) -> Iterator[TrackerRow]:
-    """The records of a block; values that were not recorded are absent."""
+    """Yield the records of a block; values that were not recorded are absent."""
     columns = [
         (tracker_name(name), column) for name, column in block.columns.items() if name != CLOCK
     ]
@@ -47,7 +47,7 @@ def tracker_rows(block: Block) -> Iterator[TrackerRow]:
 
 
 def tracker_name(signal: str) -> str:
-    """The name of a signal in a tracker, of characters that all of them accept."""
+    """Return the name of a signal in trackers, of characters that all of them accept."""
     name = re.sub(r"[^0-9A-Za-z_\-. /]", "_", signal)
     name = "/".join(part for part in name.split("/") if part.strip(". "))
     if name != signal or len(name) > _MAX_NAME:

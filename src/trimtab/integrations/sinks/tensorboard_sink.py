@@ -3,16 +3,23 @@ repetition.
 
 Exactly once: the length of each file is saved with the position, and what a killed shipper wrote
 beyond it is cut off.
+
+The files are TFRecords around hand-packed protocol buffers: one event per record with all of its
+scalars takes a seventh of the time of `SummaryWriter`, which makes one event per scalar.
 """
 
 import os
+import struct
+from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
 
 from trimtab.core.block import Block, Event
 from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.incident_news import IncidentNews
-from trimtab.integrations.sinks.event_file import scalars_event, text_event, version_event
 from trimtab.integrations.sinks.rows import PREFIX, tracker_rows
+from trimtab.readers.trackers.tensorboard.crc32c import masked_crcs
 from trimtab.report.escaping import escape_markdown
 
 VARIABLE = "TRIMTAB_TENSORBOARD_DIR"
@@ -53,7 +60,7 @@ class TensorBoardSink:
         self._memory.values["attempt"] = self._attempt
 
     def poll(self) -> None:
-        """Nothing is due by the clock."""
+        """Do nothing: nothing is due by the clock."""
 
     def finish(self, status: RunStatus) -> None:
         """Add the post-mortems to the text tab."""
@@ -63,7 +70,7 @@ class TensorBoardSink:
             self._append(self._attempt, text_event(0, self._clock, name, text))
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing: nothing stays open."""
 
     def _append(self, attempt: int, data: bytes) -> None:
         """Append to the file of an attempt; the same bytes at the same place if sent again."""
@@ -90,3 +97,67 @@ class TensorBoardSink:
         text = f"{changed}: {escape_markdown(news.describe())}"
         name = f"{PREFIX}incident/{news.number:04d}"
         return text_event(event.step, self._clock, name, text)
+
+
+_FILE_VERSION = "brain.Event:2"
+
+
+def version_event(clock: float) -> bytes:
+    """Return the first record of every file."""
+    return frame(_double(1, clock) + _bytes(3, _FILE_VERSION.encode()))
+
+
+def scalars_event(step: int, clock: float, values: Mapping[str, float]) -> bytes:
+    """Return one step with its scalars."""
+    entries = b"".join(
+        _bytes(1, _bytes(1, name.encode()) + _float(2, value)) for name, value in values.items()
+    )
+    return frame(_double(1, clock) + _varint(2, step) + _bytes(5, entries))
+
+
+def text_event(step: int, clock: float, name: str, markdown: str) -> bytes:
+    """Return a text for the text tab, which renders it as Markdown."""
+    plugin = _bytes(1, _bytes(1, b"text"))
+    shape = _bytes(2, _bytes(2, _varint(1, 1)))  # a string tensor of one element
+    tensor = _varint(1, 7) + shape + _bytes(8, markdown.encode())
+    entry = _bytes(1, name.encode()) + _bytes(8, tensor) + _bytes(9, plugin)
+    return frame(_double(1, clock) + _varint(2, step) + _bytes(5, _bytes(1, entry)))
+
+
+def frame(payload: bytes) -> bytes:
+    """Return a TFRecord: length and payload, each with its checksum."""
+    length = struct.pack("<Q", len(payload))
+    data = np.frombuffer(length + payload, dtype=np.uint8)
+    starts, sizes = np.array([0, 8]), np.array([8, len(payload)])
+    first, second = masked_crcs(data, starts, sizes)
+    return length + struct.pack("<I", int(first)) + payload + struct.pack("<I", int(second))
+
+
+def _varint(field: int, value: int) -> bytes:
+    return _key(field, 0) + _number(value & 0xFFFFFFFFFFFFFFFF)
+
+
+def _bytes(field: int, value: bytes) -> bytes:
+    return _key(field, 2) + _number(len(value)) + value
+
+
+def _double(field: int, value: float) -> bytes:
+    return _key(field, 1) + struct.pack("<d", value)
+
+
+def _float(field: int, value: float) -> bytes:
+    with np.errstate(over="ignore"):  # larger than a float: an infinity
+        return _key(field, 5) + np.float32(value).tobytes()
+
+
+def _key(field: int, wire: int) -> bytes:
+    return _number(field << 3 | wire)
+
+
+def _number(value: int) -> bytes:
+    parts = bytearray()
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)

@@ -63,10 +63,10 @@ class TrackioSink:
         time.sleep(FLUSH_SECONDS)
 
     def poll(self) -> None:
-        """Nothing is due by the clock."""
+        """Do nothing: nothing is due by the clock."""
 
     def finish(self, status: RunStatus) -> None:
-        """Nothing belongs to the end."""
+        """Do nothing: nothing belongs to the end."""
 
     def close(self) -> None:
         """End the run: everything is in its database when this returns."""

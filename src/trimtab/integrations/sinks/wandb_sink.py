@@ -70,7 +70,7 @@ class WandbSink:
                 self._wandb_run.summary[f"{PREFIX}incidents"] = news.number
 
     def poll(self) -> None:
-        """Nothing is due by the clock."""
+        """Do nothing: nothing is due by the clock."""
 
     def finish(self, status: RunStatus) -> None:
         """Store the status; the run ends with the sink."""
