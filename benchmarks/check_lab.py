@@ -21,8 +21,7 @@ from benchmarks.results import publish, table
 from trimtab.checks import read_config
 from trimtab.checks.catalogue import RULES
 from trimtab.checks.plan import NormPlace, Precision, TrainingPlan
-from trimtab.lab.corpus.data import Batch, DataConfig, WindowDataset
-from trimtab.lab.corpus.shards import Split, TokenCorpus
+from trimtab.lab.corpus.data import Batch, DataConfig, Split, TokenCorpus, WindowDataset
 from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
 from trimtab.lab.model.gpt import Gpt
 from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer, parameter_groups

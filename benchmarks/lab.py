@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarks.rare_tokens import rare_tail
 from benchmarks.results import publish, table
-from trimtab.lab.corpus.shards import TokenCorpus
+from trimtab.lab.corpus.data import TokenCorpus
 from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
 from trimtab.lab.model.sizes import SIZES
 from trimtab.lab.trainer.train import train

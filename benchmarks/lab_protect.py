@@ -31,12 +31,11 @@ from trimtab.core.block import Block, FloatArray
 from trimtab.core.causes import Cause
 from trimtab.core.config import Config, Mode
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.lab.faults.numerics.f11_fp16_overflow import Fp16Overflow
+from trimtab.lab.faults.numeric_faults import Fp16Overflow
 from trimtab.lab.scenarios.catalogue import kind_named
 from trimtab.lab.scenarios.scenario import Scenario
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.injection import current_step
-from trimtab.lab.trainer.intervention import Base, Intervention, RunParts
+from trimtab.lab.trainer.intervention import Base, Intervention, RunParts, current_step
 from trimtab.lab.trainer.train import train
 
 SEEDS = range(20)

@@ -16,8 +16,7 @@ from benchmarks.twins import Pair
 from trimtab.core import signals
 from trimtab.core.signals import CLOCKS
 from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, KINDS, NATURAL
-from trimtab.lab.scenarios.suite import INDEX
-from trimtab.lab.scenarios.trial import read_truth
+from trimtab.lab.scenarios.suite import INDEX, read_truth
 
 _RATIOS = (
     (signals.LOSS, False),

@@ -16,7 +16,7 @@ from trimtab.core.config import GateConfig, Mode
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.scenarios.catalogue import FAULTS
 from trimtab.lab.scenarios.scenario import Scenario
-from trimtab.lab.scenarios.trial import run_trial
+from trimtab.lab.scenarios.suite import run_trial
 
 STEPS = 240
 SEED = 1

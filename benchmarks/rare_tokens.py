@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.corpus.options import RARE
-from trimtab.lab.corpus.shards import TokenCorpus
+from trimtab.lab.corpus.data import TokenCorpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

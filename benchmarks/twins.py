@@ -14,7 +14,7 @@ import numpy as np
 from trimtab.core import signals
 from trimtab.core.block import Block, FloatArray
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.lab.scenarios.trial import read_truth
+from trimtab.lab.scenarios.suite import read_truth
 
 _BEFORE = 100
 """Steps before the onset that the noise is estimated from."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import trimtab
 from trimtab.core.causes import Cause
 from trimtab.core.findings import Severity
-from trimtab.data import Shuffle, find_rare_windows, spread_rare
+from trimtab.corpus import Shuffle, find_rare_windows, spread_rare
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.corpus.data import Batch, DataConfig, WindowDataset
 from trimtab.lab.model.optimizer import OptimizerConfig

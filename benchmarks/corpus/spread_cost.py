@@ -8,7 +8,7 @@ from itertools import islice
 
 import numpy as np
 
-from trimtab.data import (
+from trimtab.corpus import (
     RareRows,
     Shuffle,
     SpreadBatches,

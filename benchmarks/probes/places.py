@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from trimtab.core.causes import Cause
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.injection import current_step
-from trimtab.lab.trainer.intervention import Intervention, RunParts
+from trimtab.lab.trainer.intervention import Intervention, RunParts, current_step
 from trimtab.lab.trainer.run_clock import Clock
 
 _Operation = Callable[[Tensor], Tensor]

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from benchmarks.lab_protect import ShortOverflow
 from trimtab.lab.corpus.data import Batch
 from trimtab.lab.corpus.text import Source
-from trimtab.lab.faults.data.f04_mix_shift import MixShift
+from trimtab.lab.faults.data_faults import MixShift
 from trimtab.lab.scenarios.catalogue import kind_named
 from trimtab.lab.scenarios.scenario import Scenario
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.injection import change_batches
-from trimtab.lab.trainer.intervention import Intervention, RunParts
+from trimtab.lab.trainer.intervention import Intervention, RunParts, change_batches
 from trimtab.lab.trainer.run_clock import Clock
 
 

@@ -17,7 +17,7 @@ from trimtab.cli.lab import practice as lab_practice
 from trimtab.cli.main import app
 from trimtab.core.actions import ActionKind
 from trimtab.lab.practice.exercise import Exercise
-from trimtab.lab.practice.write_up import empty_write_up
+from trimtab.lab.practice.view import empty_write_up
 from trimtab.lab.scenarios import scenario
 
 SEED = 3

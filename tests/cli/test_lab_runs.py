@@ -18,7 +18,7 @@ from trimtab.lab.scenarios import scenario as scenarios
 from trimtab.lab.scenarios import suite as suites
 from trimtab.lab.scenarios.catalogue import KINDS
 from trimtab.lab.scenarios.scenario import Scenario
-from trimtab.lab.scenarios.trial import run_trial
+from trimtab.lab.scenarios.suite import run_trial
 
 SMALL_BYTES = 400_000
 

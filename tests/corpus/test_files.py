@@ -75,7 +75,7 @@ def test_json_lines_of_ids_cut_into_any_ranges(
 ) -> None:
     path = write_jsonl(tmp_path / "t.jsonl", as_rows(DOCUMENTS))
     check_documents(scan_path(path))
-    monkeypatch.setattr("trimtab.corpus.files.jsonl.UNIT_BYTES", 777)
+    monkeypatch.setattr("trimtab.corpus.row_files.UNIT_BYTES", 777)
     plan = plan_scan([path], num_shards=5)
     check_documents(summarise(scan(plan, tmp_path / "five")))
 

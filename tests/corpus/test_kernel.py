@@ -5,10 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab.corpus.document_table import DocumentTable
-from trimtab.corpus.kernel.counts import TokenCounter, trim
-from trimtab.corpus.kernel.documents import DocumentReader
-from trimtab.corpus.kernel.repeats import find_runs, repeated_tokens
+from trimtab.corpus.counting import DocumentReader, TokenCounter, find_runs, repeated_tokens, trim
+from trimtab.corpus.statistics import DocumentTable
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "uint32", "int32", "int64", "uint64"])
@@ -93,7 +91,7 @@ def test_documents_are_the_same_however_the_stream_is_cut() -> None:
 def test_the_table_of_documents_does_not_depend_on_the_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trimtab.corpus.document_table.MAX_KEPT", 500)
+    monkeypatch.setattr("trimtab.corpus.statistics.MAX_KEPT", 500)
     random = np.random.default_rng(3)
     hashes = random.integers(0, 2**63, size=3_000).astype(np.uint64)
     hashes = np.concatenate([hashes, hashes[:900]])

@@ -47,7 +47,7 @@ def test_the_result_does_not_depend_on_how_files_are_cut(
 ) -> None:
     scan(plan_scan([corpus], OPTIONS, num_shards=1), tmp_path / "whole")
     for unit, chunk, shards in ((1_500, 2**18, 4), (4_001, 2**18, 9), (10**9, 1_300, 2)):
-        monkeypatch.setattr("trimtab.corpus.files.flat.UNIT", unit)
+        monkeypatch.setattr("trimtab.corpus.token_files.UNIT", unit)
         monkeypatch.setattr("trimtab.corpus.scan_units.CHUNK", chunk)
         out = tmp_path / f"{unit}-{chunk}"
         plan = plan_scan([corpus], OPTIONS, num_shards=shards)
@@ -57,7 +57,7 @@ def test_the_result_does_not_depend_on_how_files_are_cut(
 
 
 def test_every_unit_is_in_one_shard(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimtab.corpus.files.flat.UNIT", 700)
+    monkeypatch.setattr("trimtab.corpus.token_files.UNIT", 700)
     for shards in (1, 2, 3, 8, 50, 200):
         plan = plan_scan([corpus], OPTIONS, num_shards=shards)
         units = [unit for index in range(shards) for unit in plan.shard(index)]

@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.lab.observing import Bench
 
-    from trimtab.lab.corpus.shards import TokenCorpus
+    from trimtab.lab.corpus.data import TokenCorpus
     from trimtab.lab.scenarios.scenario import Scenario
 
 SMALL_BYTES = 400_000
@@ -45,7 +45,7 @@ def trial(
 ) -> "Callable[[Scenario], Path]":
     """Runs a scenario on the small corpus, or reuses the run of an earlier test."""
     from trimtab.lab.scenarios import scenario
-    from trimtab.lab.scenarios.trial import run_trial
+    from trimtab.lab.scenarios.suite import run_trial
 
     monkeypatch.setattr(scenario, "CORPUS_BYTES", SMALL_BYTES)
     return lambda wanted: run_trial(wanted, trials, cache_dir=cache)

@@ -19,8 +19,15 @@ from trimtab.lab.corpus.data import Batch
 from trimtab.lab.model.optimizer import OptimizerConfig
 from trimtab.lab.model.sizes import ModelConfig
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.injection import before_step, change_batches, change_gradient, current_step
-from trimtab.lab.trainer.intervention import Base, Intervention, RunParts
+from trimtab.lab.trainer.intervention import (
+    Base,
+    Intervention,
+    RunParts,
+    before_step,
+    change_batches,
+    change_gradient,
+    current_step,
+)
 from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.lab.trainer.train import train
 from trimtab.lab.trainer.train_config import Dtype, Engine, TrainConfig

@@ -1,34 +1,55 @@
 """Statistics of token files: what a corpus holds that can make a run spike.
 
-options.py          what is looked for; the thresholds and their sources
-files/              one file per format
-kernel/             the counting, on numpy arrays
-text_damage.py      text that was decoded wrongly
-plan.py             files -> units of work -> shards
-scan_units.py       one shard -> Statistics
-statistics.py       what is counted; parts add up
-document_table.py   duplicate documents in bounded memory
-runners.py          this process, several processes, Ray
-storing.py          results on disk
-scan.py             scan and merge
-summary.py          what a result means: rare tokens, repeats, duplicates
+options.py      what to look for; the thresholds and their sources
+plan.py         files -> units of work -> shards
+token_files.py  files of token ids
+row_files.py    files with rows of text or token ids
+counting.py     the counting, on numpy arrays
+text_damage.py  text that was decoded wrongly
+scan_units.py   one shard -> Statistics
+statistics.py   what is counted, duplicate documents in bounded memory; parts add up
+scan.py         scan and merge: in this process, in several, on Ray
+storing.py      results on disk
+summary.py      what a result means: rare tokens, repeats, duplicates
+spread.py       which rows hold rare tokens; an order of an epoch in which no batch has one twice
+batches.py      a batch sampler with that order, over ranks, resumable; masks for repeated phrases
+
+    counts = trimtab.corpus.load_summary("stats")
+    rare = find_rare_rows(dataset, counts.rare)
+    batches = spread_rare(sampler, rare, batch_size=8)
+    loader = StatefulDataLoader(dataset, batch_sampler=batches)
 """
 
+from trimtab.corpus.batches import Shuffle, SpreadBatches, mask_repeats, spread_rare
 from trimtab.corpus.options import ScanOptions
 from trimtab.corpus.plan import ScanPlan, plan_scan
-from trimtab.corpus.runners import Runner, run_here, run_processes, run_ray
-from trimtab.corpus.scan import merge_folder, scan, scan_one
+from trimtab.corpus.scan import (
+    Runner,
+    merge_folder,
+    run_here,
+    run_processes,
+    run_ray,
+    scan,
+    scan_one,
+)
+from trimtab.corpus.spread import RareRows, find_rare_rows, find_rare_windows
 from trimtab.corpus.storing import ScanResult, load_result
 from trimtab.corpus.summary import Summary, load_summary, summarise
 
 __all__ = [
+    "RareRows",
     "Runner",
     "ScanOptions",
     "ScanPlan",
     "ScanResult",
+    "Shuffle",
+    "SpreadBatches",
     "Summary",
+    "find_rare_rows",
+    "find_rare_windows",
     "load_result",
     "load_summary",
+    "mask_repeats",
     "merge_folder",
     "plan_scan",
     "run_here",
@@ -36,5 +57,6 @@ __all__ = [
     "run_ray",
     "scan",
     "scan_one",
+    "spread_rare",
     "summarise",
 ]

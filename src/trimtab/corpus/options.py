@@ -7,7 +7,7 @@ from trimtab.core.errors import ConfigError
 
 RARE = 10
 """A token with fewer occurrences is rare: its embedding is hardly trained, and a batch with several
-of them can spike. Source: post-mortems of long-tail spikes; the same limit as in `trimtab.data`."""
+of them can spike. Source: post-mortems of long-tail spikes."""
 
 REPEATS = 32
 MAX_PERIOD = 13

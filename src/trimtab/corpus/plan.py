@@ -16,8 +16,8 @@ from pathlib import Path
 
 from trimtab._version import __version__
 from trimtab.core.errors import ConfigError
-from trimtab.corpus.files.opening import find_files, open_file
 from trimtab.corpus.options import ScanOptions
+from trimtab.corpus.token_files import find_files, open_file
 
 SHARD_BYTES = 2**28
 """Bytes of a shard, if their number is not given: a few seconds, which a kill may cost."""

@@ -6,15 +6,24 @@ from pathlib import Path
 import numpy as np
 
 from trimtab.core.errors import CorpusError
-from trimtab.corpus.files.flat import FlatFile, FlatReader
-from trimtab.corpus.files.opening import TokenFile, open_file
-from trimtab.corpus.files.rows import RowEncoder, Rows
-from trimtab.corpus.kernel.counts import CHUNK, PIECE, TokenCounter, Tokens, add_counts, trim
-from trimtab.corpus.kernel.documents import DocumentReader
-from trimtab.corpus.kernel.repeats import CONTEXT, Run, find_runs, repeated_tokens
+from trimtab.corpus.counting import (
+    CHUNK,
+    CONTEXT,
+    PIECE,
+    DocumentReader,
+    Run,
+    TokenCounter,
+    Tokens,
+    add_counts,
+    find_runs,
+    repeated_tokens,
+    trim,
+)
 from trimtab.corpus.options import MAX_DOCUMENT, MAX_EXAMPLES, ScanOptions
 from trimtab.corpus.plan import PlannedFile, ScanPlan, Unit
+from trimtab.corpus.row_files import RowEncoder, Rows
 from trimtab.corpus.statistics import SourceStatistics, Statistics
+from trimtab.corpus.token_files import FlatFile, FlatReader, TokenFile, open_file
 
 OnBytes = Callable[[int], None]
 """Called with the bytes of each unit that is done."""

@@ -14,9 +14,14 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.errors import CorpusError
-from trimtab.corpus.document_table import DocumentTable
 from trimtab.corpus.plan import PlannedFile, ScanPlan
-from trimtab.corpus.statistics import LENGTH_BINS, SCALARS, SourceStatistics, Statistics
+from trimtab.corpus.statistics import (
+    LENGTH_BINS,
+    SCALARS,
+    DocumentTable,
+    SourceStatistics,
+    Statistics,
+)
 from trimtab.journal.atomic_file import replace_file
 
 _FORMAT = 1

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.core.errors import CorpusError
-from trimtab.corpus.kernel.counts import Counts, add_counts
+from trimtab.corpus.counting import Counts, add_counts
 from trimtab.corpus.options import LONG_DOCUMENT, MAX_EXAMPLES, RARE
 from trimtab.corpus.scan import RESULT
 from trimtab.corpus.statistics import SCALARS

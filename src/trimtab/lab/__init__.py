@@ -3,8 +3,7 @@
 corpus/      the standard library's source as labelled token windows, by data position
 model/       a small GPT, its named sizes, AdamW
 trainer/     the training loop, its engines and checkpoints; interventions and injection points
-faults/      the fault catalogue, one small file per fault; settings that are unstable by nature
-harmless/    hard negatives: changes that look like a fault and are not
+faults/      the fault catalogue; settings that are unstable by nature; harmless look-alikes
 scenarios/   the registry of all kinds; reproducible runs with their truth; the suite
 practice/    exercises: look at a run, decide what to do, see the result of every answer
 demo.py      the run behind `trimtab demo`

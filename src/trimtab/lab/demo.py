@@ -11,8 +11,7 @@ from trimtab.core.block import Block
 from trimtab.core.config import Mode
 from trimtab.core.signals import DISCARDED, LOSS
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.lab.corpus.data import Batch, DataConfig, WindowDataset, make_loader
-from trimtab.lab.corpus.shards import TokenCorpus
+from trimtab.lab.corpus.data import Batch, DataConfig, TokenCorpus, WindowDataset, make_loader
 from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
 from trimtab.lab.model.gpt import Gpt
 from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer

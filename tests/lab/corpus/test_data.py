@@ -12,8 +12,14 @@ pytest.importorskip("torchdata")
 import torch
 
 from trimtab.core.errors import ConfigError
-from trimtab.lab.corpus.data import Batch, DataConfig, WindowDataset, make_loader
-from trimtab.lab.corpus.shards import Split, TokenCorpus
+from trimtab.lab.corpus.data import (
+    Batch,
+    DataConfig,
+    Split,
+    TokenCorpus,
+    WindowDataset,
+    make_loader,
+)
 from trimtab.lab.corpus.text import Source
 
 CONFIG = DataConfig(batch_size=8, length=16, seed=5)

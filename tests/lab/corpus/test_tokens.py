@@ -15,10 +15,9 @@ pytest.importorskip("torchdata")
 from tests.lab.conftest import SMALL_BYTES
 
 from trimtab.core.errors import ConfigError
-from trimtab.lab.corpus.shards import Split, TokenCorpus
+from trimtab.lab.corpus.data import Split, TokenCorpus
 from trimtab.lab.corpus.text import Source, documents_of, library_files
-from trimtab.lab.corpus.tokenizer import SEPARATOR_ID
-from trimtab.lab.corpus.tokens import CorpusConfig, default_cache, prepare_corpus
+from trimtab.lab.corpus.tokens import SEPARATOR_ID, CorpusConfig, default_cache, prepare_corpus
 
 TINY = CorpusConfig(vocab_size=300, max_bytes=100_000)
 

@@ -12,11 +12,11 @@ pytest.importorskip("torchdata")
 
 import trimtab
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.lab.corpus.shards import Split, TokenCorpus
+from trimtab.lab.corpus.data import Split, TokenCorpus
 from trimtab.lab.corpus.text import Source
-from trimtab.lab.faults.data.f02_degenerate_tokens import _RAREST
+from trimtab.lab.faults.data_faults import _RAREST
 from trimtab.lab.scenarios.scenario import Scenario
-from trimtab.lab.scenarios.trial import read_truth
+from trimtab.lab.scenarios.suite import read_truth
 from trimtab.report.batch_section import batch_lines
 
 Trial = Callable[[Scenario], Path]

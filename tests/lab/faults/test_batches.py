@@ -13,13 +13,15 @@ from tests.lab.observing import ONSET, STEPS, STILL, Bench, Observed
 from tests.lab.training import per_step
 
 from trimtab.core import signals
-from trimtab.lab.corpus.shards import Split, TokenCorpus
+from trimtab.lab.corpus.data import Split, TokenCorpus
 from trimtab.lab.corpus.text import Source
-from trimtab.lab.faults.data.f01_hard_batch import HardBatch
-from trimtab.lab.faults.data.f02_degenerate_tokens import DegenerateTokens
-from trimtab.lab.faults.data.f03_duplicate_batch import DuplicateBatch
-from trimtab.lab.faults.data.f04_mix_shift import MixShift
-from trimtab.lab.faults.data.f20_batch_change import SmallerBatch
+from trimtab.lab.faults.data_faults import (
+    DegenerateTokens,
+    DuplicateBatch,
+    HardBatch,
+    MixShift,
+    SmallerBatch,
+)
 
 
 def _windows(loop: Observed, step: int) -> Any:

@@ -9,7 +9,7 @@ pytest.importorskip("torchdata")
 
 from tests.lab.observing import ONSET, STEPS, STILL, Arrays, Bench, Observed, differing
 
-from trimtab.lab.faults.machine.f13_bit_flip import GradientBitFlip, WeightBitFlip
+from trimtab.lab.faults.machine_faults import GradientBitFlip, WeightBitFlip
 from trimtab.lab.trainer.intervention import Base
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")

@@ -16,15 +16,16 @@ from tests.lab.training import per_step
 from torch import Tensor, nn
 
 from trimtab.core import signals
-from trimtab.lab.faults.numerics.f09_attention_growth import AttentionGrowth
-from trimtab.lab.faults.numerics.f10_output_drift import OutputDrift
-from trimtab.lab.faults.numerics.f11_fp16_overflow import Fp16Overflow
-from trimtab.lab.faults.numerics.f12_logic_nan import LogicNan
-from trimtab.lab.faults.numerics.f22_loss_reduction import LossReduction
+from trimtab.lab.faults.numeric_faults import (
+    AttentionGrowth,
+    Fp16Overflow,
+    LogicNan,
+    LossReduction,
+    OutputDrift,
+)
 from trimtab.lab.model.gpt import Block
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.injection import current_step
-from trimtab.lab.trainer.intervention import RunParts
+from trimtab.lab.trainer.intervention import RunParts, current_step
 
 QKV = {"blocks.0.attention.qkv.weight", "blocks.1.attention.qkv.weight"}
 WIDTH = 32

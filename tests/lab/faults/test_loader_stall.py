@@ -12,7 +12,7 @@ from tests.lab.observing import ONSET, Bench
 from tests.lab.training import first_difference, per_step
 
 from trimtab.core import signals
-from trimtab.lab.faults.machine.f16_loader_stall import LoaderStall
+from trimtab.lab.faults.machine_faults import LoaderStall
 
 STEPS = ONSET + 26
 

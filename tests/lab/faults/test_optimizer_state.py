@@ -9,10 +9,7 @@ pytest.importorskip("torchdata")
 
 from tests.lab.observing import ONSET, STEPS, Bench, differing
 
-from trimtab.lab.faults.optimizer.f07_stale_moment import StaleMoment
-from trimtab.lab.faults.optimizer.f08_epsilon import LargeEpsilon
-from trimtab.lab.faults.optimizer.f19_frozen import Frozen
-from trimtab.lab.faults.optimizer.f23_weight_decay import StrongDecay
+from trimtab.lab.faults.optimizer_faults import Frozen, LargeEpsilon, StaleMoment, StrongDecay
 
 
 def test_f07_shrinks_the_second_moment_and_makes_it_slow(bench: Bench) -> None:

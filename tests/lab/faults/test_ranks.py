@@ -11,9 +11,7 @@ from tests.lab.observing import ONSET, STEPS, STILL, Bench, differing
 from tests.lab.training import per_step
 
 from trimtab.core import signals
-from trimtab.lab.faults.machine.f14_bad_device import BadDevice
-from trimtab.lab.faults.machine.f15_out_of_sync import OutOfSync
-from trimtab.lab.faults.machine.f17_slow_rank import SlowRank
+from trimtab.lab.faults.machine_faults import BadDevice, OutOfSync, SlowRank
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 

@@ -10,9 +10,7 @@ from tests.lab.observing import ONSET, STEPS, Bench, seed_where
 from tests.lab.training import per_step
 
 from trimtab.core import signals
-from trimtab.lab.faults.optimizer.f05_rate_jump import RateJump
-from trimtab.lab.faults.optimizer.f21_rate_too_high import RateTooHigh
-from trimtab.lab.faults.optimizer.f24_wrong_schedule import WrongSchedule
+from trimtab.lab.faults.optimizer_faults import RateJump, RateTooHigh, WrongSchedule
 
 EXACT = 1e-12
 """Relative: a product of three numbers is rounded in a different order; nothing else differs."""

@@ -11,8 +11,8 @@ from tests.lab.observing import ONSET, STEPS, Bench, differing
 from tests.lab.training import per_step
 
 from trimtab.core import signals
-from trimtab.lab.faults.machine.f18_wrong_resume import WrongPosition, WrongWeights
-from trimtab.lab.faults.optimizer.f06_state_lost import StateLost
+from trimtab.lab.faults.machine_faults import WrongPosition, WrongWeights
+from trimtab.lab.faults.optimizer_faults import StateLost
 
 
 @pytest.mark.parametrize(("severity", "lost"), [(0.0, 4), (1.0, 16)])

@@ -8,7 +8,7 @@ pytest.importorskip("torchdata")
 
 from tests.lab.observing import ONSET, STEPS, Bench
 
-from trimtab.lab.harmless.batches import BatchRamp, LongerSequences, PlannedMix
+from trimtab.lab.faults.harmless import BatchRamp, LongerSequences, PlannedMix
 from trimtab.lab.trainer.intervention import Intervention
 
 

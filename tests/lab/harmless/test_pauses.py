@@ -10,7 +10,7 @@ from tests.lab.observing import ONSET, STEPS, Bench, differing
 from tests.lab.training import first_difference, per_step
 
 from trimtab.core import signals
-from trimtab.lab.harmless.pauses import LongEvaluation, RightResume
+from trimtab.lab.faults.harmless import LongEvaluation, RightResume
 
 
 def test_a_long_evaluation_changes_nothing_but_its_own_loss(bench: Bench) -> None:

@@ -10,7 +10,7 @@ from tests.lab.observing import ONSET, STEPS, Bench, Trained
 from tests.lab.training import per_step
 
 from trimtab.core import signals
-from trimtab.lab.harmless.schedules import Cooldown, LateWarmup
+from trimtab.lab.faults.harmless import Cooldown, LateWarmup
 
 PEAK = 1e-3
 

@@ -13,8 +13,7 @@ import torch
 from tests.lab.models import TINY, gradients, make, measured, rows
 from torch import Tensor
 
-from trimtab.lab.model.attention import rotary_table, rotate
-from trimtab.lab.model.gpt import Gpt
+from trimtab.lab.model.gpt import Gpt, rotary_table, rotate
 
 
 def test_shapes_and_the_loss_of_an_untrained_model() -> None:

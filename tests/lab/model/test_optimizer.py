@@ -13,8 +13,7 @@ import torch
 from tests.lab.models import TINY, make, rows
 
 from trimtab.core.errors import ConfigError
-from trimtab.lab.corpus.data import DataConfig, WindowDataset
-from trimtab.lab.corpus.shards import TokenCorpus
+from trimtab.lab.corpus.data import DataConfig, TokenCorpus, WindowDataset
 from trimtab.lab.model.gpt import Gpt
 from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer, parameter_groups
 from trimtab.lab.model.sizes import ModelConfig

@@ -6,8 +6,7 @@ pytest.importorskip("torch")
 
 from trimtab.core.actions import ActionKind
 from trimtab.core.errors import ConfigError
-from trimtab.lab.practice.answers import Answer, candidates, parse_answer
-from trimtab.lab.practice.exercise import Exercise
+from trimtab.lab.practice.exercise import Answer, Exercise, candidates, parse_answer
 
 LATE = Exercise.from_kind("F24", 3)
 

@@ -12,10 +12,10 @@ pytest.importorskip("torchdata")
 from tests.lab.training import journal, per_step, small
 
 from trimtab.core.config import Config
-from trimtab.lab.corpus.shards import TokenCorpus
-from trimtab.lab.faults.machine.f13_bit_flip import GradientBitFlip
-from trimtab.lab.faults.numerics.f12_logic_nan import LogicNan
-from trimtab.lab.practice.remedies import (
+from trimtab.lab.corpus.data import TokenCorpus
+from trimtab.lab.faults.machine_faults import GradientBitFlip
+from trimtab.lab.faults.numeric_faults import LogicNan
+from trimtab.lab.practice.replay import (
     Remedy,
     RemedyAndFault,
     discard_outliers,

@@ -13,11 +13,9 @@ from tests.lab.conftest import SMALL_BYTES
 
 from trimtab.core.actions import ActionKind
 from trimtab.core.signals import LOSS
-from trimtab.lab.corpus.shards import TokenCorpus
-from trimtab.lab.practice.answers import Answer, parse_answer
-from trimtab.lab.practice.exercise import Exercise
-from trimtab.lab.practice.remedies import no_remedy
-from trimtab.lab.practice.replay import Plan, Replay, make_plan
+from trimtab.lab.corpus.data import TokenCorpus
+from trimtab.lab.practice.exercise import Answer, Exercise, parse_answer
+from trimtab.lab.practice.replay import Plan, Replay, make_plan, no_remedy
 from trimtab.lab.scenarios import scenario
 
 STEPS = 48

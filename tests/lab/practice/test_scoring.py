@@ -7,8 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from trimtab.core.actions import ActionKind
-from trimtab.lab.practice.answers import Answer
-from trimtab.lab.practice.scoring import Result, Stakes, mark
+from trimtab.lab.practice.exercise import Answer, Result, Stakes, mark
 
 STAKES = Stakes(loss_before=5.0, loss_fixed=4.0, steps=100)
 WAIT, STOP = Answer(kind=ActionKind.WAIT), Answer(kind=ActionKind.STOP)

@@ -10,10 +10,8 @@ from tests.kit.synthetic import troubled_run
 from tests.report.test_reports import report_of
 
 from trimtab.core.actions import ActionKind
-from trimtab.lab.practice.answers import Answer
-from trimtab.lab.practice.exercise import Exercise
-from trimtab.lab.practice.scoring import Mark, Result
-from trimtab.lab.practice.write_up import (
+from trimtab.lab.practice.exercise import Answer, Exercise, Mark, Result
+from trimtab.lab.practice.view import (
     WriteUp,
     compare,
     empty_write_up,

@@ -16,7 +16,7 @@ from trimtab.core.causes import Cause
 from trimtab.core.errors import ConfigError
 from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, KINDS, NATURAL, kind_named
 from trimtab.lab.scenarios.scenario import Scenario
-from trimtab.lab.scenarios.trial import read_truth
+from trimtab.lab.scenarios.suite import read_truth
 from trimtab.lab.trainer.intervention import Base
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")

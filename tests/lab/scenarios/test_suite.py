@@ -16,13 +16,15 @@ from trimtab.lab.scenarios.catalogue import CLEAN, FAULTS, HARMLESS, KINDS, NATU
 from trimtab.lab.scenarios.scenario import Grade, Scenario, Shape, SuiteSplit
 from trimtab.lab.scenarios.suite import (
     INDEX,
+    TRUTH,
     Built,
     build_suite,
     fast_suite,
     make_suite,
+    read_truth,
+    run_trial,
     with_twins,
 )
-from trimtab.lab.scenarios.trial import TRUTH, read_truth, run_trial
 from trimtab.lab.trainer.intervention import Base
 
 TINY_KINDS = ("F02", "F05", "F11", "F12", "F13w", "F18", "F23", "cooldown", "right-resume")

@@ -14,10 +14,10 @@ pytest.importorskip("torchdata")
 from tests.lab.training import TRAINED, journal, per_step, timeless
 
 from trimtab.core import signals
-from trimtab.lab.scenarios import trial as trials_room
+from trimtab.lab.scenarios import suite as trials_room
 from trimtab.lab.scenarios.catalogue import CLEAN
 from trimtab.lab.scenarios.scenario import Scenario
-from trimtab.lab.scenarios.trial import TRUTH, is_done, read_truth, run_trial
+from trimtab.lab.scenarios.suite import TRUTH, is_done, read_truth, run_trial
 from trimtab.lab.trainer.intervention import Base
 from trimtab.lab.trainer.local_ranks import run_ranks
 

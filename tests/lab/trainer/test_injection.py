@@ -19,14 +19,16 @@ from trimtab.core import signals
 from trimtab.lab.corpus.data import Batch
 from trimtab.lab.model.gpt import Output
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.injection import (
+from trimtab.lab.trainer.intervention import (
+    Base,
+    Intervention,
+    RunParts,
     before_step,
     change_batches,
     change_gradient,
     change_output,
     scale_lr,
 )
-from trimtab.lab.trainer.intervention import Base, Intervention, RunParts
 
 
 class _Test(Intervention):

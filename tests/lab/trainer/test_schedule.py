@@ -9,9 +9,8 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("torchdata")
 
 import torch
-from tests.lab.training import small
 
-from trimtab.lab.trainer.schedule import lr_factor, make_schedule
+from trimtab.lab.model.optimizer import lr_factor, make_schedule
 
 
 def test_the_lr_rises_linearly_falls_as_a_cosine_and_ends_at_a_tenth() -> None:
@@ -32,7 +31,7 @@ def test_short_runs_have_a_rate_too(warmup: int, steps: int) -> None:
 def test_the_scheduler_gives_each_step_its_rate_and_keeps_groups_apart() -> None:
     groups = [{"params": [torch.zeros(1)], "lr": lr} for lr in (1.0, 0.25)]
     optimizer = torch.optim.SGD(groups)
-    scheduler = make_schedule(optimizer, small(steps=40, warmup_steps=4))
+    scheduler = make_schedule(optimizer, warmup=4, steps=40)
     for step in range(40):
         factor = lr_factor(step, warmup=4, steps=40)
         rates = [group["lr"] for group in optimizer.param_groups]

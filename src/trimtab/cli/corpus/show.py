@@ -150,7 +150,7 @@ def summary_to_dict(summary: "Summary", vocabulary: dict[str, int] | None) -> di
 def _vocabulary(tokenizer: Path | None) -> dict[str, int] | None:
     if tokenizer is None:
         return None
-    from trimtab.corpus.files.rows import load_tokenizer
+    from trimtab.corpus.row_files import load_tokenizer
 
     vocabulary: dict[str, int] = load_tokenizer(tokenizer).get_vocab()
     return vocabulary

@@ -18,8 +18,7 @@ def list_kinds(as_json: AsJson = False) -> None:
     from trimtab.core.jsonable import to_jsonable
 
     with output.reported_errors():
-        from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, NATURAL
-        from trimtab.lab.scenarios.listing import describe
+        from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, NATURAL, describe
     if as_json:
         groups = {"faults": FAULTS, "natural": NATURAL, "hard_negatives": HARMLESS}
         shown = {

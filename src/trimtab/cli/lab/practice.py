@@ -14,10 +14,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from trimtab.lab.practice.answers import Answer
-    from trimtab.lab.practice.exercise import Exercise
+    from trimtab.lab.practice.exercise import Answer, Exercise, Mark
     from trimtab.lab.practice.replay import Replay
-    from trimtab.lab.practice.scoring import Mark
 
 _MENU = """\
 What do you do?
@@ -66,8 +64,7 @@ def practice(
 
     with output.reported_errors():
         from trimtab.lab.practice import view
-        from trimtab.lab.practice.answers import parse_answer
-        from trimtab.lab.practice.exercise import STEPS, Exercise
+        from trimtab.lab.practice.exercise import STEPS, Exercise, parse_answer
 
         drawn = secrets.randbelow(10_000) if seed is None else seed
         exercise = Exercise.from_seed(drawn, STEPS if steps is None else steps)
@@ -113,7 +110,7 @@ def _train(exercise: "Exercise", run_dir: Path) -> "Replay":
 def _ask(exercise: "Exercise") -> "Answer":
     """Prompt until the answer is valid."""
     from trimtab.core.errors import ConfigError
-    from trimtab.lab.practice.answers import parse_answer
+    from trimtab.lab.practice.exercise import parse_answer
 
     while True:
         try:
@@ -127,8 +124,7 @@ def _carry_out_all(chosen: "Answer", exercise: "Exercise", replay: "Replay") -> 
     from rich.progress import track
 
     from trimtab.cli.progress import shows_progress
-    from trimtab.lab.practice.answers import candidates
-    from trimtab.lab.practice.scoring import mark
+    from trimtab.lab.practice.exercise import candidates, mark
 
     answers = list(dict.fromkeys([*candidates(exercise), chosen]))
     console = Console(stderr=True)
@@ -144,7 +140,7 @@ def _carry_out_all(chosen: "Answer", exercise: "Exercise", replay: "Replay") -> 
 
 def _write_up(folder: Path, exercise: "Exercise", *, edit: bool) -> None:
     """Write the template and open it in the editor."""
-    from trimtab.lab.practice.write_up import empty_write_up
+    from trimtab.lab.practice.view import empty_write_up
 
     path = _yours(folder)
     if not path.exists():  # never overwrite what the learner has written
@@ -164,7 +160,7 @@ def _write_up(folder: Path, exercise: "Exercise", *, edit: bool) -> None:
 def _compare(folder: Path, exercise: "Exercise", marks: "list[Mark]", console: "Console") -> None:
     """Write trimtab's post-mortem of the same journal and compare both."""
     from trimtab.diagnosis import diagnose
-    from trimtab.lab.practice import view, write_up
+    from trimtab.lab.practice import view
     from trimtab.report.postmortem import write_postmortem
 
     report = diagnose(folder / "run")
@@ -173,12 +169,12 @@ def _compare(folder: Path, exercise: "Exercise", marks: "list[Mark]", console: "
     text = write_postmortem(incident, report) if incident else "Trimtab found no incident.\n"
     ours.write_text(text, encoding="utf-8")
     shutil.rmtree(folder / "run" / "checkpoints", ignore_errors=True)
-    yours = write_up.read_write_up(_yours(folder).read_text(encoding="utf-8"))
+    yours = view.read_write_up(_yours(folder).read_text(encoding="utf-8"))
     if yours is None:
         typer.echo(f"\nTrimtab's post-mortem: {ours}\nTemplate for yours: {_yours(folder)}")
         return
-    truth = write_up.truth_of(exercise, marks)
-    lines = write_up.compare(yours, write_up.write_up_of(incident), truth)
+    truth = view.truth_of(exercise, marks)
+    lines = view.compare(yours, view.write_up_of(incident), truth)
     typer.echo("\nYour post-mortem and trimtab's, which is based on the whole journal")
     console.print(view.show_comparison(lines))
     typer.echo(f"\nTrimtab's post-mortem: {ours}\nYours: {_yours(folder)}")

@@ -50,7 +50,7 @@ def run(
 
     with output.reported_errors():
         from trimtab.lab.scenarios.scenario import Grade, Scenario
-        from trimtab.lab.scenarios.trial import run_trial
+        from trimtab.lab.scenarios.suite import run_trial
 
         scenario = Scenario(
             kind=kind, seed=seed, grade=Grade(grade), steps=steps, severity=severity, mode=mode

@@ -34,7 +34,7 @@ def print_trial(run: Path, *, as_json: str | None) -> None:
 
     console = Console(highlight=False)
     with output.reported_errors():
-        from trimtab.lab.scenarios.trial import read_truth
+        from trimtab.lab.scenarios.suite import read_truth
 
         truth = read_truth(run)
         if as_json is not None:

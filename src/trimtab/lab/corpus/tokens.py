@@ -6,16 +6,22 @@ import os
 import platform
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tokenizers
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
 
 from trimtab.core.errors import ConfigError, LabError
-from trimtab.lab.corpus.shards import (
+from trimtab.lab.corpus.data import (
     MANIFEST,
     TOKENIZER,
     Split,
@@ -25,7 +31,34 @@ from trimtab.lab.corpus.shards import (
     shard_name,
 )
 from trimtab.lab.corpus.text import Document, Source, SourceFile, documents_of, library_files
-from trimtab.lab.corpus.tokenizer import encode, train_tokenizer
+
+SEPARATOR = "<|end|>"
+"""Follows each document."""
+
+SEPARATOR_ID = 0
+"""Special tokens come first in the vocabulary."""
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Train a tokenizer; equal texts give equal vocabularies."""
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    trainer = BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[SEPARATOR],
+        initial_alphabet=sorted(ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[npt.NDArray[np.uint16]]:
+    """Encode texts on all cores; the separator is appended to each."""
+    encodings = tokenizer.encode_batch_fast(list(texts))
+    return [np.array([*encoding.ids, SEPARATOR_ID], dtype=np.uint16) for encoding in encodings]
+
 
 Progress = Callable[[int, int], None]
 """Takes the work done so far and the total."""

@@ -8,12 +8,16 @@ in the settings     returns at the same step, whatever is restored
 """
 
 import dataclasses
+import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
 import numpy as np
 
+from trimtab.core.actions import ActionKind
 from trimtab.core.errors import ConfigError
 from trimtab.lab.scenarios.catalogue import kind_named
 from trimtab.lab.scenarios.scenario import Scenario
@@ -176,3 +180,143 @@ class Exercise:
             eval_steps=every,
             eval_batches=_EVAL_BATCHES,
         )
+
+
+_ACTIONS = {kind.value.lower(): kind for kind in ActionKind} | {
+    "rollback": ActionKind.ROLL_BACK,
+    "lower": ActionKind.LOWER_LR,
+}
+_ANSWER = re.compile(r"([a-z]+(?: [a-z]+)?)(?: ([0-9]+(?:\.[0-9]+)?))?")
+
+DEFAULT_LR_FACTOR = 3.0
+"""Divisor of the learning rate if none is given. Source: the textbook's 2 to 3 times."""
+
+_MAX_NUMBER = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An action with its number."""
+
+    kind: ActionKind
+    number: float | None = None
+    """Batches to skip, step of the checkpoint, or divisor of the learning rate; None for others."""
+
+    def __str__(self) -> str:
+        return self.kind.value if self.number is None else f"{self.kind.value} {self.number:g}"
+
+
+def parse_answer(text: str, exercise: Exercise) -> Answer:
+    """Parse an answer; raises ConfigError if it is not valid."""
+    found = _ANSWER.fullmatch(" ".join(text.lower().split()))
+    kind = _ACTIONS.get(found[1]) if found else None
+    if found is None or kind is None:
+        known = ", ".join(known.value for known in ActionKind)
+        raise ConfigError(f"unknown answer {text!r}; choose from: {known}")
+    number = _default_number(kind, exercise) if found[2] is None else float(found[2])
+    match kind:
+        case ActionKind.SKIP:
+            wanted, fits = f"1 to {_MAX_NUMBER} batches", number in range(1, _MAX_NUMBER + 1)
+        case ActionKind.ROLL_BACK:
+            steps = ", ".join(map(str, exercise.checkpoints))
+            wanted, fits = f"the step of a checkpoint: {steps}", number in exercise.checkpoints
+        case ActionKind.LOWER_LR:
+            wanted = f"a factor above 1, up to {_MAX_NUMBER}"
+            fits = number is not None and 1 < number <= _MAX_NUMBER
+        case _:
+            wanted, fits = "no number", number is None
+    if not fits:
+        raise ConfigError(f"{kind.value!r} takes {wanted}; got {number:g}")
+    return Answer(kind=kind, number=number)
+
+
+def candidates(exercise: Exercise) -> list[Answer]:
+    """The answers that are tried in every exercise, mildest first."""
+    newest = Answer(kind=ActionKind.ROLL_BACK, number=exercise.checkpoints[-1])
+    defaults = [Answer(kind=kind, number=_default_number(kind, exercise)) for kind in ActionKind]
+    good = Answer(kind=ActionKind.ROLL_BACK, number=exercise.last_good)
+    return list(dict.fromkeys([*defaults[:3], newest, good, *defaults[4:]]))
+
+
+def _default_number(kind: ActionKind, exercise: Exercise) -> float | None:
+    """The number of an action if the learner gives none."""
+    match kind:
+        case ActionKind.SKIP:
+            return exercise.decision_step - exercise.last_good
+        case ActionKind.ROLL_BACK:
+            return exercise.checkpoints[-1]
+        case ActionKind.LOWER_LR:
+            return DEFAULT_LR_FACTOR
+        case _:
+            return None
+
+
+_MIN_GAIN = 0.05
+"""Smallest difference in held-out loss that is not noise: runs that differ in a few skipped batches
+end within about 0.02 of each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The outcome of an answer."""
+
+    eval_loss: float
+    """Held-out loss of the final weights."""
+
+    steps: int
+    """Steps computed after the answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stakes:
+    """What can be gained from the last good checkpoint on."""
+
+    loss_before: float
+    """Held-out loss of that checkpoint."""
+
+    loss_fixed: float
+    """Held-out loss at the end if the cause is fixed there."""
+
+    steps: int
+    """Steps from there to the end."""
+
+    @property
+    def gain(self) -> float:
+        """By how much the healthy rest of the run lowers the loss."""
+        return max(self.loss_before - self.loss_fixed, _MIN_GAIN)
+
+    @property
+    def price(self) -> float:
+        """The cost of a step, in held-out loss."""
+        return self.gain / 2 / self.steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """The score of an answer."""
+
+    answer: Answer
+    result: Result
+    score: int
+    """100 is the best answer tried; 0 lost half of the possible gain or more."""
+
+
+def mark(results: Mapping[Answer, Result], stakes: Stakes) -> list[Mark]:
+    """All answers, the best first; among equal ones, the milder first."""
+    costs = {answer: _cost(result, stakes) for answer, result in results.items()}
+    best = min(costs.values())
+    marks = [
+        Mark(answer=answer, result=result, score=_score(costs[answer] - best, stakes))
+        for answer, result in results.items()
+    ]
+    return sorted(marks, key=lambda one: costs[one.answer])
+
+
+def _cost(result: Result, stakes: Stakes) -> float:
+    # Non-finite weights are the worst result; NaN could not be compared.
+    loss = result.eval_loss if math.isfinite(result.eval_loss) else math.inf
+    return loss + stakes.price * result.steps
+
+
+def _score(regret: float, stakes: Stakes) -> int:
+    return round(100 * max(0.0, 1 - regret / (stakes.gain / 2)))

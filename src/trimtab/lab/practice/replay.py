@@ -12,35 +12,124 @@ step can be carried out in a run that starts at a checkpoint and reaches that st
 import contextlib
 import copy
 import dataclasses
+import math
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block
 from trimtab.core.config import Config
 from trimtab.core.signals import EVAL_LOSS
 from trimtab.journal import RunDirectory, read_journal
+from trimtab.lab.corpus.data import Batch, Loader
 from trimtab.lab.corpus.tokens import Progress
-from trimtab.lab.practice.answers import Answer
-from trimtab.lab.practice.exercise import Exercise, Origin
-from trimtab.lab.practice.remedies import (
-    Remedy,
-    RemedyAndFault,
-    discard_outliers,
-    lower_lr,
-    no_remedy,
-    skip_batches,
-)
-from trimtab.lab.practice.scoring import Result, Stakes
-from trimtab.lab.trainer.intervention import Intervention
+from trimtab.lab.practice.exercise import Answer, Exercise, Origin, Result, Stakes
+from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.intervention import Intervention, RunParts, before_step, scale_lr
 from trimtab.lab.trainer.train import Outcome, train
+
+Remedy = Callable[[Run], Run]
+
+_NORM_HISTORY = 50
+_OUTLIER_RATIO = 8.0
+"""A gradient norm above this many times the median of the last 50 is discarded. Measured in
+exercises: batches of rare tokens 13 times, a summed loss 20, the largest healthy batch 6."""
+
+
+@dataclass(kw_only=True)
+class RemedyAndFault(Intervention):
+    """A remedy, followed by the fault if that is still active."""
+
+    cause = None
+    title = "an action"
+    strength_name = "none"
+    is_fault = False
+
+    remedy: Remedy
+    fault: Intervention | None
+
+    def attach(self, parts: RunParts) -> Run:
+        """Apply the remedy, then attach the fault."""
+        run = self.remedy(parts.run)
+        if self.fault is None:
+            return run
+        return self.fault.attach(dataclasses.replace(parts, run=run))
+
+
+def no_remedy(run: Run) -> Run:
+    """Change nothing."""
+    return run
+
+
+def skip_batches(count: int) -> Remedy:
+    """Skip the next `count` batches."""
+
+    def apply(run: Run) -> Run:
+        return dataclasses.replace(run, loader=_SkippingLoader(run.loader, count))
+
+    return apply
+
+
+def lower_lr(factor: float, from_step: int) -> Remedy:
+    """Divide the learning rate from a step on."""
+
+    def apply(run: Run) -> Run:
+        scale_lr(run, lambda step: 1 / factor if step >= from_step else 1.0)
+        return run
+
+    return apply
+
+
+def discard_outliers(run: Run) -> Run:
+    """Discard updates whose gradient is not finite, or far larger than the recent ones."""
+    squares: list[float] = []
+    norms: deque[float] = deque(maxlen=_NORM_HISTORY)
+
+    def measure(parameter: nn.Parameter) -> None:
+        if parameter.grad is not None:
+            squares.append(float(parameter.grad.double().square().sum()))
+
+    def gate(optimizer: torch.optim.Optimizer, *call: Any) -> None:
+        norm = math.sqrt(sum(squares)) / run.scaler.get_scale()
+        if norm <= _OUTLIER_RATIO * float(np.median(norms or [norm])):  # False for NaN
+            norms.append(norm)
+        else:
+            optimizer.zero_grad()
+
+    # Measured as it is computed: when the optimizer runs, the gradient is already clipped.
+    for parameter in run.model.parameters():
+        parameter.register_post_accumulate_grad_hook(measure)
+    run.optimizer.register_step_pre_hook(gate)
+    return before_step(run, lambda step: squares.clear())
+
+
+class _SkippingLoader:
+    """A loader that skips its first batches."""
+
+    def __init__(self, loader: Loader, count: int) -> None:
+        self._loader = loader
+        self._count = count
+
+    def __iter__(self) -> Iterator[Batch]:
+        return islice(self._loader, self._count, None)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._loader.load_state_dict(state)
+
 
 _EVERY_STEP = Config.from_dict({"live": {"telemetry_every": 1}})
 """All signals at every step of the run that is shown."""

@@ -7,37 +7,54 @@ HARMLESS   hard negatives: they look like a fault and are not
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from trimtab.core.errors import ConfigError
 from trimtab.lab.faults import natural
-from trimtab.lab.faults.data.f01_hard_batch import HardBatch
-from trimtab.lab.faults.data.f02_degenerate_tokens import DegenerateTokens
-from trimtab.lab.faults.data.f03_duplicate_batch import DuplicateBatch
-from trimtab.lab.faults.data.f04_mix_shift import MixShift
-from trimtab.lab.faults.data.f20_batch_change import SmallerBatch
-from trimtab.lab.faults.machine.f13_bit_flip import GradientBitFlip, WeightBitFlip
-from trimtab.lab.faults.machine.f14_bad_device import BadDevice
-from trimtab.lab.faults.machine.f15_out_of_sync import OutOfSync
-from trimtab.lab.faults.machine.f16_loader_stall import LoaderStall
-from trimtab.lab.faults.machine.f17_slow_rank import SlowRank
-from trimtab.lab.faults.machine.f18_wrong_resume import WrongPosition, WrongWeights
-from trimtab.lab.faults.numerics.f09_attention_growth import AttentionGrowth
-from trimtab.lab.faults.numerics.f10_output_drift import OutputDrift
-from trimtab.lab.faults.numerics.f11_fp16_overflow import Fp16Overflow
-from trimtab.lab.faults.numerics.f12_logic_nan import LogicNan
-from trimtab.lab.faults.numerics.f22_loss_reduction import LossReduction
-from trimtab.lab.faults.optimizer.f05_rate_jump import RateJump
-from trimtab.lab.faults.optimizer.f06_state_lost import StateLost
-from trimtab.lab.faults.optimizer.f07_stale_moment import StaleMoment
-from trimtab.lab.faults.optimizer.f08_epsilon import LargeEpsilon
-from trimtab.lab.faults.optimizer.f19_frozen import Frozen
-from trimtab.lab.faults.optimizer.f21_rate_too_high import RateTooHigh
-from trimtab.lab.faults.optimizer.f23_weight_decay import StrongDecay
-from trimtab.lab.faults.optimizer.f24_wrong_schedule import WrongSchedule
-from trimtab.lab.harmless.batches import BatchRamp, LongerSequences, PlannedMix
-from trimtab.lab.harmless.pauses import LongEvaluation, RightResume
-from trimtab.lab.harmless.schedules import Cooldown, LateWarmup
+from trimtab.lab.faults.data_faults import (
+    DegenerateTokens,
+    DuplicateBatch,
+    HardBatch,
+    MixShift,
+    SmallerBatch,
+)
+from trimtab.lab.faults.harmless import (
+    BatchRamp,
+    Cooldown,
+    LateWarmup,
+    LongerSequences,
+    LongEvaluation,
+    PlannedMix,
+    RightResume,
+)
+from trimtab.lab.faults.machine_faults import (
+    BadDevice,
+    GradientBitFlip,
+    LoaderStall,
+    OutOfSync,
+    SlowRank,
+    WeightBitFlip,
+    WrongPosition,
+    WrongWeights,
+)
+from trimtab.lab.faults.numeric_faults import (
+    AttentionGrowth,
+    Fp16Overflow,
+    LogicNan,
+    LossReduction,
+    OutputDrift,
+)
+from trimtab.lab.faults.optimizer_faults import (
+    Frozen,
+    LargeEpsilon,
+    RateJump,
+    RateTooHigh,
+    StaleMoment,
+    StateLost,
+    StrongDecay,
+    WrongSchedule,
+)
 from trimtab.lab.trainer.intervention import Intervention
 
 Kind = type[Intervention]
@@ -110,3 +127,47 @@ def kind_named(name: str) -> Kind:
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         raise ConfigError(f"unknown kind {name!r}; {hint}`trimtab lab list` shows all kinds")
     return KINDS[name]
+
+
+_ONSET = 300
+_SEEDS = range(20)
+"""Enough to find the shortest and the longest duration that a kind draws."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """One kind in a line."""
+
+    title: str
+    strengths: str
+    """The strengths at severity 0 and severity 1."""
+
+    lasts: str
+    base: str
+    """The kind of run that it needs."""
+
+
+def describe(kind: Kind) -> Description:
+    """What a kind does, how strongly, and for how long."""
+    mild, severe = (
+        [kind(onset=_ONSET, severity=severity, seed=seed) for seed in _SEEDS]
+        for severity in (0.0, 1.0)
+    )
+    low, high = f"{mild[0].strength:.3g}", f"{severe[0].strength:.3g}"
+    spread = low if low == high else f"{low} to {high}"
+    spans = sorted({one.steps for one in (*mild, *severe) if one.steps is not None})
+    return Description(
+        title=kind.title,
+        strengths=f"{spread} {kind.strength_name}",
+        lasts="the whole run" if kind.from_start else _span(spans),
+        base=kind.base,
+    )
+
+
+def _span(steps: list[int]) -> str:
+    if not steps:
+        return "until the end"
+    first, last = steps[0], steps[-1]
+    if first != last:
+        return f"{first} to {last} steps"
+    return "1 step" if last == 1 else f"{last} steps"

@@ -9,6 +9,7 @@ The same code runs in one process or under torchrun, in fp32, bf16 or fp16, from
 checkpoint, and gives the same numbers as far as floating point permits.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,18 +21,59 @@ from torch import Tensor
 import trimtab
 from trimtab.core.config import Config, Mode
 from trimtab.core.errors import ConfigError
-from trimtab.lab.corpus.data import Batch, DataConfig, WindowDataset, make_loader
-from trimtab.lab.corpus.shards import TokenCorpus
+from trimtab.lab.corpus.data import (
+    Batch,
+    DataConfig,
+    Split,
+    TokenCorpus,
+    WindowDataset,
+    make_loader,
+)
 from trimtab.lab.corpus.tokens import CorpusConfig, Progress, prepare_corpus
 from trimtab.lab.model.gpt import Gpt, Signals
-from trimtab.lab.model.optimizer import make_optimizer
+from trimtab.lab.model.optimizer import make_optimizer, make_schedule
 from trimtab.lab.trainer import checkpoints
 from trimtab.lab.trainer.engines import Forward, Ranks, build_model, join_ranks, set_gradient_sync
-from trimtab.lab.trainer.evaluation import Evaluator
 from trimtab.lab.trainer.intervention import Intervention, RunParts
 from trimtab.lab.trainer.run_clock import RunClock
-from trimtab.lab.trainer.schedule import make_schedule
 from trimtab.lab.trainer.train_config import Dtype, TrainConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The result of an evaluation."""
+
+    loss: float
+    """Mean cross-entropy over the held-out windows."""
+
+    seconds: float
+    """How long training was paused for it."""
+
+
+class Evaluator:
+    """Evaluates a model; all ranks must call it together."""
+
+    def __init__(self, corpus: TokenCorpus, config: TrainConfig, ranks: Ranks) -> None:
+        data = DataConfig(batch_size=config.micro_batch_size, length=config.length)
+        held_out = WindowDataset(
+            corpus, data, split=Split.HELD_OUT, rank=ranks.rank, world_size=ranks.size
+        )
+        self._batches = [held_out[position] for position in range(config.eval_batches)]
+        self._dtype = config.dtype
+        self._ranks = ranks
+
+    @torch.no_grad()
+    def evaluate(self, forward: Forward) -> Evaluation:
+        """The mean loss over the held-out batches; synchronizes with the device."""
+        started = time.perf_counter()
+        device = self._ranks.device
+        total = torch.zeros((), device=device)
+        for batch in (batch.to(device) for batch in self._batches):
+            with self._dtype.autocast(device):
+                total += forward(batch.tokens, batch.targets).cross_entropy
+        loss = self._ranks.mean(total / len(self._batches)).item()
+        return Evaluation(loss=loss, seconds=time.perf_counter() - started)
+
 
 OnStep = Callable[[int, Tensor], None]
 """Takes the number of steps done and this rank's last loss, still on the device."""
@@ -193,7 +235,7 @@ def build_run(
     run = checkpoints.Run(
         model=model,
         optimizer=optimizer,
-        scheduler=make_schedule(optimizer, config),
+        scheduler=make_schedule(optimizer, warmup=config.warmup, steps=config.steps),
         # Small gradients underflow in fp16, so the loss is scaled up. With other dtypes the scaler
         # is disabled and its calls in the loop do nothing.
         scaler=torch.amp.GradScaler(ranks.device.type, enabled=config.dtype is Dtype.FP16),

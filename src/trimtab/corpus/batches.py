@@ -1,10 +1,9 @@
-"""spread_rare: a batch sampler in which no step sees a rare token twice, if that can be done.
+"""Build batches that cannot spike by what is in them.
 
-An epoch is planned as a whole: the order of the sampler, spread (`spread.py`), cut into steps, each
-cut into micro-batches and ranks. So every rank has the same plan, and a place in it is two numbers.
-
-    step      batch_size x accumulate x world_size rows, in which a rare token occurs at most once
-    rank      batch_size x accumulate of them, one micro-batch after the other
+`spread_rare` is a batch sampler whose batches have no rare token twice. An epoch is planned as a
+whole: the order of the sampler, spread (`spread.py`), cut into steps, each cut into micro-batches
+and ranks. So every rank has the same plan, and a place in it is two numbers. `mask_repeats` leaves
+phrases that are repeated many times out of the loss, by the thresholds of the scan (`options.py`).
 """
 
 import logging
@@ -13,10 +12,68 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.core.errors import ConfigError
-from trimtab.data.rare_rows import Ids, RareRows
-from trimtab.data.spread import SpreadOrder, spread
+from trimtab.corpus.counting import find_runs, repeated_tokens
+from trimtab.corpus.options import MAX_PERIOD, REPEATS
+from trimtab.corpus.spread import Ids, RareRows, SpreadOrder, spread
+
+IGNORE_INDEX = -100
+"""Labels that the loss leaves out. Source: the default of torch's cross-entropy."""
+
+
+def mask_repeats(
+    tokens: Any,
+    labels: Any,
+    *,
+    whole_rows: bool = False,
+    repeats: int = REPEATS,
+    max_period: int = MAX_PERIOD,
+    ignore_index: int = IGNORE_INDEX,
+) -> Any:
+    """A copy of the labels in which repeated phrases are ignored; the tokens stay as they are.
+
+    Args:
+        tokens: (rows, length) or (length,): arrays, tensors in host memory, or lists of rows.
+        labels: One label per token, of the same type. Labels may equal the tokens, as in HF
+            trainers, or be the tokens one place later.
+        whole_rows: Ignore each row that has a repeated phrase, as OLMo does.
+        repeats: A phrase is masked from this many occurrences in a row on.
+        max_period: The longest phrase that is looked for.
+        ignore_index: The label that the loss leaves out.
+    """
+    if isinstance(tokens, list):
+        rows = [np.asarray(row) for row in tokens]
+        settings = (whole_rows, repeats, max_period, ignore_index)
+        return [
+            _mask_row(row, np.array(label), *settings).tolist()
+            for row, label in zip(rows, labels, strict=True)
+        ]
+    masked = labels.clone() if hasattr(labels, "clone") else labels.copy()
+    # A tensor in host memory and its array share their memory.
+    target = masked.numpy() if hasattr(masked, "numpy") else masked
+    source = tokens.numpy() if hasattr(tokens, "numpy") else tokens
+    length = source.shape[-1]
+    for row, label in zip(source.reshape(-1, length), target.reshape(-1, length), strict=True):
+        label[:] = _mask_row(row, label, whole_rows, repeats, max_period, ignore_index)
+    return masked
+
+
+def _mask_row(
+    row: NDArray[Any],
+    labels: NDArray[Any],
+    whole_rows: bool,
+    repeats: int,
+    max_period: int,
+    ignore_index: int,
+) -> NDArray[Any]:
+    runs = find_runs(row, repeats=repeats, max_period=max_period)
+    if runs:
+        mask = slice(None) if whole_rows else repeated_tokens(row, runs)
+        labels[mask] = ignore_index
+    return labels
+
 
 log = logging.getLogger("trimtab")
 
@@ -79,7 +136,7 @@ def spread_rare(
     if getattr(sampler, "num_replicas", 1) > 1:
         raise ConfigError(
             "the sampler yields the rows of one rank; give one that yields the rows of all ranks, "
-            "such as trimtab.data.Shuffle, and rank and world_size to spread_rare"
+            "such as trimtab.corpus.Shuffle, and rank and world_size to spread_rare"
         )
     return SpreadBatches(
         sampler,
@@ -206,7 +263,7 @@ class SpreadBatches:
         if self._expected is not None and zlib.crc32(plan.order.tobytes()) != self._expected:
             raise ConfigError(
                 "the sampler gives a different order than before the resume: give it a seeded "
-                "generator, or use trimtab.data.Shuffle"
+                "generator, or use trimtab.corpus.Shuffle"
             )
         self._expected = None
         log.info(

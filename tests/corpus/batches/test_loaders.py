@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from trimtab.data import (  # noqa: E402
+from trimtab.corpus import (  # noqa: E402
     RareRows,
     Shuffle,
     SpreadBatches,

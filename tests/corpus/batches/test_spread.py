@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.core.errors import ConfigError
-from trimtab.data import (
+from trimtab.corpus import (
     RareRows,
     Shuffle,
     SpreadBatches,
@@ -18,7 +18,7 @@ from trimtab.data import (
     find_rare_windows,
     spread_rare,
 )
-from trimtab.data.spread import spread
+from trimtab.corpus.spread import spread
 
 
 def make_rare(
@@ -219,6 +219,6 @@ def test_ids_beyond_the_type_and_negative_padding_are_not_rare() -> None:
 
 
 def test_a_hopeless_order_does_not_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimtab.data.spread._MAX_LOOKS", 50)
+    monkeypatch.setattr("trimtab.corpus.spread._MAX_LOOKS", 50)
     everywhere = RareRows.of(np.arange(4_000), np.ones(4_000, dtype=np.int64), 4_000)
     assert spread(np.arange(4_000), everywhere, 4, (0,)).repeated == 3_000

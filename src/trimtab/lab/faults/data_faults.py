@@ -1,0 +1,215 @@
+"""Faults in the data: hard (F01), rare (F02), repeated (F03), shifted (F04), wrong size (F20)."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from trimtab.core.causes import Cause
+from trimtab.lab.corpus.data import Batch, Split, TokenArray
+from trimtab.lab.corpus.text import Source
+from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.intervention import Intervention, RunParts, change_batches, interpolate
+from trimtab.lab.trainer.run_clock import Clock
+
+
+class HardBatch(Intervention):
+    """For one step, tokens are shuffled within their windows: common tokens, impossible order."""
+
+    cause = Cause.HARD_BATCH
+    clock = Clock.DATA
+    title = "one batch with its tokens in random order"
+    strength_name = "of the batch's windows"
+    heals = True
+
+    @property
+    def steps(self) -> int:
+        """A single batch."""
+        return 1
+
+    @property
+    def strength(self) -> float:
+        """From a quarter of the batch to all of it."""
+        return interpolate(0.25, 1.0, self.severity)
+
+    def attach(self, parts: RunParts) -> Run:
+        """Shuffle the batch of the onset."""
+        return change_batches(parts.run, self._change)
+
+    def _change(self, step: int, batch: Batch) -> Batch:
+        if not self.covers(step):
+            return batch
+        rows = max(1, round(self.strength * len(batch.tokens)))
+        tokens, targets = batch.tokens.clone(), batch.targets.clone()
+        random = self.random
+        for row in range(rows):
+            window = torch.cat((tokens[row], targets[row, -1:]))
+            window = window[torch.from_numpy(random.permutation(len(window)))]
+            tokens[row], targets[row] = window[:-1], window[1:]
+        self.truth.setdefault("data_positions", []).append(batch.position)
+        self.truth["rows"] = rows
+        return dataclasses.replace(batch, tokens=tokens, targets=targets)
+
+
+_RAREST = 48
+"""Number of least frequent tokens to draw from: about a tenth of a vocabulary of 512; in the small
+corpus, each of them occurs fewer than 100 times."""
+
+_LONGEST_PHRASE = 4
+
+
+class DegenerateTokens(Intervention):
+    """Rows of rare tokens, or of a short repeated phrase; the seed determines which."""
+
+    cause = Cause.RARE_TOKENS
+    clock = Clock.DATA
+    title = "rows of rare tokens, or of a repeated phrase"
+    strength_name = "of the rows in each batch"
+    heals = True
+
+    @property
+    def steps(self) -> int:
+        """1 to 5 batches, as a shard of bad documents would fill in a large run."""
+        return int(self.random.integers(1, 6))
+
+    @property
+    def strength(self) -> float:
+        """From an eighth of the rows to all of them."""
+        return interpolate(0.125, 1.0, self.severity)
+
+    def attach(self, parts: RunParts) -> Run:
+        """Replace rows in the batches from onset to end."""
+        counts = parts.corpus.counts()
+        rarest = np.argsort(counts, kind="stable")[:_RAREST]
+        repeats = bool(self.random.spawn(1)[0].integers(2))
+        self.truth |= {
+            "kind": "repeated phrase" if repeats else "rare tokens",
+            "data_positions": [],
+        }
+
+        def change(step: int, batch: Batch) -> Batch:
+            if not self.covers(step):
+                return batch
+            self.truth["data_positions"].append(batch.position)
+            return self._replace_rows(batch, rarest, repeats)
+
+        return change_batches(parts.run, change)
+
+    def _replace_rows(self, batch: Batch, rarest: Any, repeats: bool) -> Batch:
+        rows, length = batch.tokens.shape
+        count = max(1, round(self.strength * rows))
+        self.truth["rows"] = count
+        random = np.random.default_rng([self.seed, batch.position])
+        if repeats:
+            phrase = random.choice(rarest, size=int(random.integers(1, _LONGEST_PHRASE + 1)))
+            windows = np.tile(phrase, (count, length + 1))[:, : length + 1]
+        else:
+            windows = random.choice(rarest, size=(count, length + 1))
+        both = torch.from_numpy(windows.astype(np.int64))
+        tokens, targets = batch.tokens.clone(), batch.targets.clone()
+        tokens[:count], targets[:count] = both[:, :-1], both[:, 1:]
+        return dataclasses.replace(batch, tokens=tokens, targets=targets)
+
+
+class DuplicateBatch(Intervention):
+    """The batch before the onset is repeated; the loss falls, but the model learns nothing."""
+
+    cause = Cause.DUPLICATE_BATCH
+    clock = Clock.DATA
+    title = "the same batch repeated"
+    strength_name = "steps"
+    heals = True
+
+    @property
+    def steps(self) -> int:
+        """The repetitions, without the first occurrence."""
+        return round(self.strength)
+
+    @property
+    def strength(self) -> float:
+        """From 4 steps, when momentum has just adapted to it, to 80."""
+        return interpolate(4, 80, self.severity)
+
+    def attach(self, parts: RunParts) -> Run:
+        """Keep the batch before the onset and return it until the end."""
+        kept: list[Batch] = []
+
+        def change(step: int, batch: Batch) -> Batch:
+            if step == max(self.onset - 1, 0):
+                kept.append(batch)
+                self.truth["data_positions"] = [one.position for one in kept]
+            if not self.covers(step):
+                return batch
+            same = kept[batch.position % parts.config.accumulate]
+            return dataclasses.replace(batch, tokens=same.tokens, targets=same.targets)
+
+        return change_batches(parts.run, change)
+
+
+class MixShift(Intervention):
+    """A share of the rows comes from one source only, until the end of the run."""
+
+    cause: ClassVar[Cause | None] = Cause.DATA_MIX_SHIFT
+    clock = Clock.DATA
+    title = "a different data mix, unannounced"
+    strength_name = "of the rows from one source"
+    sources: ClassVar[tuple[Source, ...]] = (Source.PROSE, Source.TABLES, Source.GARBAGE)
+    """Prose is close to the usual data, tables are easy to predict, garbage is hard."""
+
+    @property
+    def strength(self) -> float:
+        """From a quarter of the rows to all."""
+        return interpolate(0.25, 1.0, self.severity)
+
+    def attach(self, parts: RunParts) -> Run:
+        """Replace rows with windows from one source, from the onset on."""
+        arrays = parts.corpus.tokens(Split.TRAIN)
+        longer = parts.config.length + 1
+        kinds = [kind for kind in self.sources if len(arrays.get(kind, ())) > longer]
+        source = kinds[int(self.random.integers(len(kinds)))]
+        self.truth["source"] = source.value
+
+        def change(step: int, batch: Batch) -> Batch:
+            return self._replace_rows(batch, arrays[source]) if self.covers(step) else batch
+
+        return change_batches(parts.run, change)
+
+    def _replace_rows(self, batch: Batch, array: TokenArray) -> Batch:
+        rows, length = batch.tokens.shape
+        count = max(1, round(self.strength * rows))
+        random = np.random.default_rng([self.seed, batch.position])
+        starts = random.integers(len(array) - length - 1, size=(count, 1))
+        both = torch.from_numpy(array[starts + np.arange(length + 1)].astype(np.int64))
+        tokens, targets = batch.tokens.clone(), batch.targets.clone()
+        tokens[:count], targets[:count] = both[:, :-1], both[:, 1:]
+        return dataclasses.replace(batch, tokens=tokens, targets=targets)
+
+
+class SmallerBatch(Intervention):
+    """From the onset on, each batch has fewer rows, without an announcement."""
+
+    cause = Cause.BATCH_SIZE_CHANGE
+    clock = Clock.DATA
+    title = "a smaller batch, unannounced"
+    strength_name = "times fewer rows"
+    is_fault = False
+
+    @property
+    def strength(self) -> float:
+        """From a third fewer rows to a quarter of them."""
+        return interpolate(1.5, 4, self.severity)
+
+    def attach(self, parts: RunParts) -> Run:
+        """Truncate the batches."""
+
+        def change(step: int, batch: Batch) -> Batch:
+            if not self.covers(step):
+                return batch
+            rows = max(1, round(len(batch.tokens) / self.strength))
+            self.truth["rows"] = rows
+            return dataclasses.replace(
+                batch, tokens=batch.tokens[:rows], targets=batch.targets[:rows]
+            )
+
+        return change_batches(parts.run, change)

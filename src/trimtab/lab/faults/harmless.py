@@ -1,0 +1,200 @@
+"""Harmless changes that resemble a fault: of the batches, of the schedule, and pauses."""
+
+import dataclasses
+import time
+from functools import partial
+
+from trimtab.core.causes import Cause
+from trimtab.lab.corpus.data import Batch
+from trimtab.lab.faults.data_faults import MixShift
+from trimtab.lab.model.optimizer import lr_factor
+from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.intervention import (
+    Base,
+    Intervention,
+    RunParts,
+    change_batches,
+    interpolate,
+    scale_lr,
+)
+from trimtab.lab.trainer.run_clock import Clock
+from trimtab.lab.trainer.train_config import TrainConfig
+
+
+class BatchRamp(Intervention):
+    """The batch is small until the onset and full-sized from there on: the noise falls."""
+
+    cause = Cause.BATCH_SIZE_CHANGE
+    clock = Clock.DATA
+    title = "batch-size ramp"
+    strength_name = "times more rows"
+    is_fault = False
+    from_start = True
+    planned = True
+
+    @property
+    def strength(self) -> float:
+        """From twice the rows to four times."""
+        return interpolate(2, 4, self.severity)
+
+    def attach(self, parts: RunParts) -> Run:
+        """Truncate the batches before the onset."""
+        self.truth["changes_at"] = self.onset
+
+        def change(step: int, batch: Batch) -> Batch:
+            if step >= self.onset:
+                return batch
+            rows = max(1, round(len(batch.tokens) / self.strength))
+            return dataclasses.replace(
+                batch, tokens=batch.tokens[:rows], targets=batch.targets[:rows]
+            )
+
+        return change_batches(parts.run, change)
+
+
+class LongerSequences(Intervention):
+    """Windows are short until the onset and long from there on; more context lowers the loss."""
+
+    cause = Cause.BATCH_SIZE_CHANGE
+    clock = Clock.DATA
+    title = "sequence-length change"
+    strength_name = "times longer"
+    is_fault = False
+    from_start = True
+    planned = True
+
+    @property
+    def strength(self) -> float:
+        """From 1.5 times as long to four times as long."""
+        return interpolate(1.5, 4, self.severity)
+
+    def attach(self, parts: RunParts) -> Run:
+        """Truncate the windows before the onset."""
+        self.truth["changes_at"] = self.onset
+        short = max(4, round(parts.config.length / self.strength))
+
+        def change(step: int, batch: Batch) -> Batch:
+            if step >= self.onset:
+                return batch
+            return dataclasses.replace(
+                batch, tokens=batch.tokens[:, :short], targets=batch.targets[:, :short]
+            )
+
+        return change_batches(parts.run, change)
+
+
+class PlannedMix(MixShift):
+    """The same change of data as F04, but announced: the loss level changes as planned."""
+
+    cause = None
+    title = "planned change of the data mix"
+    is_fault = False
+    planned = True
+
+
+class LongEvaluation(Intervention):
+    """At the onset, a long evaluation pauses training."""
+
+    cause = None
+    title = "pause for an evaluation"
+    strength_name = "evaluation batches"
+    is_fault = False
+    planned = True
+
+    @property
+    def strength(self) -> float:
+        """From 20 batches to 200."""
+        return float(round(interpolate(20, 200, self.severity)))
+
+    def settings(self, config: TrainConfig) -> TrainConfig:
+        """Evaluate at the onset, on more batches."""
+        return dataclasses.replace(
+            config, eval_steps=max(self.onset, 1), eval_batches=int(self.strength)
+        )
+
+    def attach(self, parts: RunParts) -> Run:
+        """The settings already contain the change."""
+        return parts.run
+
+
+class RightResume(Intervention):
+    """The run is stopped at the onset and resumed correctly, after a pause."""
+
+    cause = None
+    title = "correct resume"
+    strength_name = "seconds of pause"
+    is_fault = False
+    base = Base.RESUME
+
+    @property
+    def strength(self) -> float:
+        """Up to a second."""
+        return interpolate(0.1, 1.0, self.severity)
+
+    def attach(self, parts: RunParts) -> Run:
+        """Wait for the first batch after the resume, as a loader that fills its buffers does."""
+        if parts.first_step != self.onset:
+            return parts.run
+        first = self.onset * parts.config.accumulate
+
+        def change(step: int, batch: Batch) -> Batch:
+            if batch.position == first:
+                time.sleep(self.strength)
+            return batch
+
+        return change_batches(parts.run, change)
+
+
+class Cooldown(Intervention):
+    """A constant learning rate that decays linearly to 0 from the onset on: the loss drops."""
+
+    cause = None
+    title = "learning-rate cooldown"
+    strength_name = "of the peak learning rate at the end"
+    is_fault = False
+    from_start = True
+    planned = True
+
+    @property
+    def strength(self) -> float:
+        """Always 0."""
+        return 0.0
+
+    def attach(self, parts: RunParts) -> Run:
+        """Replace the cosine with a constant rate and a linear decay."""
+        self.truth["changes_at"] = self.onset
+        config = parts.config
+        cosine = partial(lr_factor, warmup=config.warmup, steps=config.steps)
+
+        def factor(step: int) -> float:
+            if step < config.warmup:
+                return 1.0
+            left = min(1.0, (config.steps - step) / (config.steps - self.onset))
+            return left / cosine(step)
+
+        scale_lr(parts.run, factor)
+        return parts.run
+
+
+class LateWarmup(Intervention):
+    """A long warm-up that ends at the onset: the learning rate stops rising there."""
+
+    cause = None
+    title = "end of a long warm-up"
+    strength_name = "steps of warm-up"
+    is_fault = False
+    from_start = True
+
+    @property
+    def strength(self) -> float:
+        """The steps up to the onset."""
+        return float(self.onset)
+
+    def settings(self, config: TrainConfig) -> TrainConfig:
+        """The same run with a longer warm-up."""
+        return dataclasses.replace(config, warmup_steps=self.onset)
+
+    def attach(self, parts: RunParts) -> Run:
+        """The settings already contain the change."""
+        self.truth["changes_at"] = self.onset
+        return parts.run

@@ -1,1 +1,0 @@
-"""Faults in hardware, ranks, the data loader and resumes: one file per fault, named by number."""

@@ -1,0 +1,339 @@
+"""Faults of machines, ranks and restarts: F13 to F18."""
+
+import dataclasses
+import math
+import time
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trimtab.core.causes import Cause
+from trimtab.lab.corpus.data import Batch, Loader
+from trimtab.lab.model.gpt import Output
+from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.intervention import (
+    Base,
+    Intervention,
+    RunParts,
+    before_step,
+    change_batches,
+    change_gradient,
+    change_output,
+    interpolate,
+)
+from trimtab.lab.trainer.run_clock import Clock
+
+_LOWEST, _HIGHEST = 23, 30
+"""The exponent bits of a float32. Bit 30 is 0 in every number below 2; flipping it multiplies by
+2^128. The others are mostly 1 there; flipping them makes a number tiny, with no visible effect."""
+
+
+class _BitFlip(Intervention):
+    cause = Cause.BIT_FLIP
+    clock = Clock.TICK
+    strength_name = "(bit number)"
+
+    @property
+    def strength(self) -> float:
+        """From the lowest exponent bit to the highest."""
+        return _LOWEST + math.ceil((_HIGHEST - _LOWEST) * self.severity)
+
+    def _choose(self, parts: RunParts) -> tuple[str, nn.Parameter, int]:
+        """A random element of a random matrix."""
+        matrices = [(n, p) for n, p in parts.run.model.named_parameters() if p.ndim == 2]
+        name, parameter = matrices[int(self.random.integers(len(matrices)))]
+        element = int(self.random.spawn(1)[0].integers(parameter.numel()))
+        return name, parameter, element
+
+    def _flip(self, name: str, values: Tensor, element: int) -> None:
+        """Flip the bit in place; the tensor is float32 and contiguous."""
+        bit = int(self.strength)
+        number = values.view(-1)[element : element + 1]
+        self.truth |= {"tensor": name, "element": element, "bit": bit, "before": number.item()}
+        number.view(torch.int32).bitwise_xor_(1 << bit)
+        self.truth["after"] = number.item()
+
+
+class GradientBitFlip(_BitFlip):
+    """A bit of a gradient flips on one rank before averaging, for one step."""
+
+    title = "a bit flip in a gradient"
+    heals = True
+
+    @property
+    def steps(self) -> int:
+        """One gradient."""
+        return 1
+
+    def attach(self, parts: RunParts) -> Run:
+        """Flip it on the last rank."""
+        if parts.ranks.rank != parts.ranks.size - 1:
+            return parts.run
+        name, parameter, element = self._choose(parts)
+        self.truth["rank"] = parts.ranks.rank
+
+        def change(step: int, gradient: Tensor) -> Tensor:
+            if step != self.onset:
+                return gradient
+            flipped = gradient.clone(memory_format=torch.contiguous_format)
+            self._flip(name, flipped, element)
+            return flipped
+
+        change_gradient(parts.run, parameter, change)
+        return parts.run
+
+
+class WeightBitFlip(_BitFlip):
+    """A bit of a weight flips on one rank between two steps, and stays flipped."""
+
+    title = "a bit flip in a weight"
+
+    def attach(self, parts: RunParts) -> Run:
+        """Flip it on the last rank."""
+        if parts.ranks.rank != parts.ranks.size - 1:
+            return parts.run
+        name, parameter, element = self._choose(parts)
+        self.truth["rank"] = parts.ranks.rank
+
+        @torch.no_grad()
+        def act(step: int) -> None:
+            if step == self.onset:
+                self._flip(name, parameter, element)
+
+        return before_step(parts.run, act)
+
+
+_SHARE_OF_STEPS = 0.2
+_ELEMENTS = 64
+"""Neighbouring elements that are wrong together: a lane of a matrix unit."""
+
+
+class BadDevice(Intervention):
+    """In one step of five, some elements of a gradient on the last rank are far too large."""
+
+    cause = Cause.BAD_DEVICE
+    clock = Clock.TICK
+    title = "a rank that computes wrong gradients"
+    strength_name = "times too large"
+    base = Base.RANKS
+
+    @property
+    def strength(self) -> float:
+        """From 30 times the right value to 30,000 times."""
+        return interpolate(30, 30_000, self.severity)
+
+    def attach(self, parts: RunParts) -> Run:
+        """Corrupt the gradients of the last rank."""
+        if parts.ranks.rank != parts.ranks.size - 1:
+            return parts.run
+        self.truth |= {"rank": parts.ranks.rank, "steps": []}
+        matrices = [p for p in parts.run.model.parameters() if p.ndim == 2]
+        for place, parameter in enumerate(matrices):
+            change_gradient(parts.run, parameter, partial(self._corrupt, place, len(matrices)))
+        return parts.run
+
+    def _corrupt(self, place: int, places: int, step: int, gradient: Tensor) -> Tensor:
+        if not self.covers(step):
+            return gradient
+        random = np.random.default_rng([self.seed, step])  # the same draw for all parameters
+        is_hit = random.random() < _SHARE_OF_STEPS or step == self.onset
+        if not is_hit or int(random.integers(places)) != place:
+            return gradient
+        if step not in self.truth["steps"]:  # a step may have several micro-batches
+            self.truth["steps"].append(step)
+        first = int(random.integers(max(gradient.numel() - _ELEMENTS, 1)))
+        corrupted = gradient.clone(memory_format=torch.contiguous_format)
+        corrupted.view(-1)[first : first + _ELEMENTS].mul_(self.strength)
+        return corrupted
+
+
+class OutOfSync(Intervention):
+    """The weights of one rank differ from the others and stay different: ranks average gradients
+    but never compare weights."""
+
+    cause = Cause.REPLICAS_OUT_OF_SYNC
+    clock = Clock.TICK
+    title = "a rank whose weights differ"
+    strength_name = "times the size of the weights"
+    base = Base.RANKS
+
+    @property
+    def strength(self) -> float:
+        """From 1 % to the size of the weights themselves."""
+        return interpolate(0.01, 1.0, self.severity)
+
+    def attach(self, parts: RunParts) -> Run:
+        """Add noise to the weights of the last rank at the onset."""
+        if parts.ranks.rank != parts.ranks.size - 1:
+            return parts.run
+        self.truth["rank"] = parts.ranks.rank
+        generator = torch.Generator().manual_seed(self.seed)
+
+        @torch.no_grad()
+        def act(step: int) -> None:
+            if step != self.onset:
+                return
+            for parameter in parts.run.model.parameters():
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter.add_(noise * self.strength * parameter.square().mean().sqrt())
+
+        return before_step(parts.run, act)
+
+
+_EVERY = 5
+
+
+class LoaderStall(Intervention):
+    """For 20 steps, every fifth batch is late. The trained numbers do not change."""
+
+    cause = Cause.LOADER_STALL
+    clock = Clock.DATA
+    title = "batches that arrive late"
+    strength_name = "seconds"
+    heals = True
+
+    @property
+    def steps(self) -> int:
+        """Four stalls."""
+        return 4 * _EVERY
+
+    @property
+    def strength(self) -> float:
+        """From a quarter of a second, about ten steps of a small model, to two seconds."""
+        return interpolate(0.25, 2.0, self.severity)
+
+    def attach(self, parts: RunParts) -> Run:
+        """Sleep in the loader."""
+        self.truth["stalled_steps"] = []
+
+        accumulate = parts.config.accumulate
+
+        def change(step: int, batch: Batch) -> Batch:
+            is_first = batch.position % accumulate == 0
+            if is_first and self.covers(step) and (step - self.onset) % _EVERY == 0:
+                self.truth["stalled_steps"].append(step)
+                time.sleep(self.strength)
+            return batch
+
+        return change_batches(parts.run, change)
+
+
+class SlowRank(Intervention):
+    """The forward pass of the last rank takes longer; a step is as slow as its slowest rank."""
+
+    cause = Cause.SLOW_RANK
+    clock = Clock.TICK
+    title = "a slow rank"
+    strength_name = "extra seconds per step"
+    base = Base.RANKS
+    heals = True
+
+    @property
+    def steps(self) -> int:
+        """60 steps, to keep the suite fast."""
+        return 60
+
+    @property
+    def strength(self) -> float:
+        """From 30 ms, about one step of a small model, to 150 ms."""
+        return interpolate(0.03, 0.15, self.severity)
+
+    def attach(self, parts: RunParts) -> Run:
+        """Sleep in the forward pass of the last rank."""
+        self.truth["rank"] = parts.ranks.size - 1
+        if parts.ranks.rank != parts.ranks.size - 1:
+            return parts.run
+
+        def change(step: int, output: Output) -> Output:
+            if self.covers(step) and torch.is_grad_enabled():
+                time.sleep(self.strength)
+            return output
+
+        change_output(parts.run, parts.forward, change)
+        return parts.run
+
+
+class WrongWeights(Intervention):
+    """After the resume, the weights are those of an earlier step; everything else is correct."""
+
+    cause = Cause.WRONG_RESUME
+    clock = Clock.TICK
+    title = "old weights after a resume"
+    strength_name = "of the steps back to the start"
+    base = Base.RESUME
+    _kept: dict[str, Tensor]
+
+    @property
+    def strength(self) -> float:
+        """From a tenth of the steps so far to nine tenths."""
+        return interpolate(0.1, 0.9, self.severity)
+
+    def attach(self, parts: RunParts) -> Run:
+        """Keep the weights of an earlier step and load them after the resume."""
+        source = self.onset - max(1, round(self.strength * self.onset))
+        if parts.first_step == self.onset:
+            parts.run.model.load_state_dict(self._kept)
+            self.truth["weights_of_step"] = source
+            return parts.run
+
+        def act(step: int) -> None:
+            if step == source:
+                state = parts.run.model.state_dict()
+                self._kept = {name: value.clone() for name, value in state.items()}
+
+        return before_step(parts.run, act)
+
+
+class WrongPosition(Intervention):
+    """After the resume, the data continues from an earlier position: batches are seen twice."""
+
+    cause = Cause.WRONG_RESUME
+    clock = Clock.TICK
+    title = "an old data position after a resume"
+    strength_name = "steps back"
+    base = Base.RESUME
+    _seen: deque[Batch]
+
+    @property
+    def strength(self) -> float:
+        """From 10 batches back to 200."""
+        return interpolate(10, 200, self.severity)
+
+    def attach(self, parts: RunParts) -> Run:
+        """Keep the last batches before the resume and repeat them after it."""
+        back = round(self.strength) * parts.config.accumulate
+        if parts.first_step == self.onset:
+            self.truth["data_positions"] = [batch.position for batch in self._seen]
+            rewound = _Rewound(parts.run.loader, list(self._seen))
+            return dataclasses.replace(parts.run, loader=rewound)
+        self._seen = deque(maxlen=back)
+
+        def change(step: int, batch: Batch) -> Batch:
+            if step < self.onset:
+                self._seen.append(batch)
+            return batch
+
+        return change_batches(parts.run, change)
+
+
+class _Rewound:
+    """A loader that first repeats batches from before the resume."""
+
+    def __init__(self, loader: Loader, again: list[Batch]) -> None:
+        self._loader = loader
+        self._again = again
+
+    def __iter__(self) -> Iterator[Batch]:
+        yield from self._again
+        yield from self._loader
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._loader.load_state_dict(state)
