@@ -139,7 +139,7 @@ def test_a_detector_that_raises_is_left_out_and_judging_goes_on(log: Path) -> No
     [
         ("import no_such_module\n", "X", "No module named 'no_such_module'"),
         ("def X(): raise OSError('no license')\n", "X", "OSError: no license"),
-        ("X = int\n", "X", "it is not a trimtab.core.detector.Detector"),
+        ("X = int\n", "X", "it lacks the base class trimtab.core.detector.Detector"),
         (WORKING.replace("at-200", "throughput"), "At200", "a detector 'throughput' already"),
         (WORKING.replace("if row.step", "if row.no_such"), "At200", "AttributeError"),
     ],

@@ -19,15 +19,18 @@ def test_a_checkpointer_is_found_by_its_name(
 ) -> None:
     install_plugin(tmp_path, monkeypatch, CHECKPOINTERS, "store", SOURCE, "Store")
     assert type(find_checkpointer("store")).__name__ == "Store"
-    with pytest.raises(ConfigError, match=r"no checkpointer 'stroe' is installed; .*store"):
+    with pytest.raises(ConfigError, match="there is no checkpointer 'stroe'; choose from store"):
         find_checkpointer("stroe")
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("import no_such_module\n", "could not be loaded"),
-        ("class Store:\n    def save(self, folder, state): ...\n", "has no save and load"),
+        ("import no_such_module\n", "cannot be loaded: ModuleNotFoundError"),
+        (
+            "class Store:\n    def save(self, folder, state): ...\n",
+            "it lacks save or load",
+        ),
     ],
 )
 def test_one_that_cannot_be_used_is_a_usage_error(

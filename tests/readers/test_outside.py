@@ -124,7 +124,7 @@ class TestBroken:
         [
             ("raise RuntimeError('no licence')", "RuntimeError: no licence"),
             ("class AcmeReader: pass", "it lacks name, description, recognises or read"),
-            (ACME.replace('"acme"', '"csv"'), "there is a log format 'csv' already"),
+            (ACME.replace('"acme"', '"csv"'), "there is a reader 'csv' already"),
             (ACME.replace("    name", "    def __init__(self, x): 0\n    name"), "TypeError: Acme"),
             (ACME.replace("return b", "return 1 / 0 or b"), "ZeroDivisionError: division by zero"),
             (ACME.replace("path.is_dir()", "1 / 0"), "ZeroDivisionError"),

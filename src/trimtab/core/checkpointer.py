@@ -2,8 +2,8 @@
 
 Trimtab comes with one for torch's distributed checkpoints (`trimtab.state.checkpoints.dcp`). A
 different one is any object with these two methods: passed as `Checkpoints(checkpointer=...)`, or
-offered by an installed package as an entry point of the group `trimtab.checkpointers` and chosen
-by its name.
+chosen there by the name of an entry point of the group `trimtab.checkpointers` or by an import path
+such as `package.module:Name`.
 
 Checksums, the atomic commit, verdicts and retention are trimtab's part: a checkpointer only writes
 and reads files.
@@ -13,8 +13,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from trimtab.core.errors import ConfigError
-from trimtab.core.plugins import CHECKPOINTERS, load_plugins
+from trimtab.core.plugins import CHECKPOINTERS, find_plugin
 
 
 @runtime_checkable
@@ -40,15 +39,10 @@ class BackgroundCheckpointer(Checkpointer, Protocol):
 
 
 def find_checkpointer(name: str) -> Checkpointer:
-    """The installed checkpointer of that name; raises ConfigError if there is none."""
-    plugins = load_plugins(CHECKPOINTERS)
-    for plugin in plugins:
-        if plugin.name == name:
-            if plugin.failure is not None:
-                raise ConfigError(plugin.failure)
-            made = plugin.object() if callable(plugin.object) else plugin.object
-            if not isinstance(made, Checkpointer):
-                raise ConfigError(f"{plugin} has no save and load (core/checkpointer.py)")
-            return made
-    known = ", ".join(plugin.name for plugin in plugins) or "none"
-    raise ConfigError(f"no checkpointer {name!r} is installed; installed: {known}")
+    """Make the checkpointer of an installed package, or of an import path; raises ConfigError."""
+    return find_plugin(
+        name,
+        CHECKPOINTERS,
+        Checkpointer,  # type: ignore[type-abstract]
+        needs="save or load (core/checkpointer.py)",
+    )

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from trimtab.core.errors import ConfigError, LogError, NoUsableLoss, UnreadableLog
-from trimtab.core.plugins import READERS, Plugin, describe_error, load_plugins
+from trimtab.core.plugins import READERS, describe_error, load_plugins
 from trimtab.core.reader import Reader
 from trimtab.core.run import Run
 from trimtab.core.signals import LOSS
@@ -36,16 +36,14 @@ class OutsideReaders:
     @cached_property
     def installed(self) -> tuple[Reader, ...]:
         """The plug-ins that loaded; one whose name is taken is left out."""
-        readers: list[Reader] = []
-        for plugin in load_plugins(READERS):
-            reader = self._to_reader(plugin)
-            if reader is None:
-                continue
-            if reader.name in FORMATS or reader.name in {other.name for other in readers}:
-                self._leave_out(plugin, f"there is a log format {reader.name!r} already")
-            else:
-                readers.append(reader)
-        return tuple(readers)
+        made, failures = load_plugins(
+            READERS,
+            Reader,  # type: ignore[type-abstract]
+            needs="name, description, recognises or read",
+            taken=FORMATS,
+        )
+        self.notes += failures
+        return tuple(made.values())
 
     def named(self, format: str) -> Reader | None:
         """The reader of a format: one that was passed, else a plug-in."""
@@ -91,28 +89,6 @@ class OutsideReaders:
                 f"it has to be named {LOSS!r}"
             )
         return replace(run, format=reader.name, path=run.path or path)
-
-    def _to_reader(self, plugin: Plugin) -> Reader | None:
-        if plugin.failure is not None:
-            self.notes.append(plugin.failure)
-            return None
-        reader = plugin.object
-        try:
-            if isinstance(reader, type):
-                reader = reader()
-            if isinstance(reader, Reader):
-                return reader
-        except Exception as error:
-            self._leave_out(plugin, describe_error(error))
-            return None
-        self._leave_out(plugin, "it lacks name, description, recognises or read")
-        return None
-
-    def _leave_out(self, plugin: Plugin, reason: str) -> None:
-        self.notes.append(
-            f"Plug-in {plugin.name!r} ({READERS}) of {plugin.package} {plugin.version} is left "
-            f"out: {reason}."
-        )
 
 
 def log_formats(readers: Sequence[Reader] = ()) -> list[str]:

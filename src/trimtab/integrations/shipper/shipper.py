@@ -9,13 +9,11 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
-from typing import Any
 
 from trimtab.core.block import Block, Event
 from trimtab.core.config import ShipConfig
-from trimtab.core.errors import ConfigError, JournalError, TrimtabError
-from trimtab.core.plugins import SINKS, describe_error, list_plugins, load_plugins
+from trimtab.core.errors import JournalError, TrimtabError
+from trimtab.core.plugins import SINKS, find_plugin, list_plugins
 from trimtab.core.sink import RUN_STATUS, RunStatus, ShippedRun, Sink
 from trimtab.integrations.shipper.cursor import Cursor, SinkLock
 from trimtab.integrations.shipper.delivery import Delivery, Refusal
@@ -307,44 +305,15 @@ def find_sink(name: str) -> Sink:
 
     Raises ConfigError.
     """
-    if name in OWN_SINKS:
-        return _make(_import(OWN_SINKS[name]), name)
-    if ":" in name:
-        return _make(_import(name), name)
-    plugins = load_plugins(SINKS)
-    for plugin in plugins:
-        if plugin.name == name:
-            if plugin.failure is not None:
-                raise ConfigError(plugin.failure)
-            return _make(plugin.object, str(plugin))
-    known = ", ".join([*OWN_SINKS, *(plugin.name for plugin in plugins)])
-    raise ConfigError(f"there is no sink {name!r}; choose from {known}")
+    return find_plugin(
+        name,
+        SINKS,
+        Sink,  # type: ignore[type-abstract]
+        needs="a name, needs_everything, begin, send, finish or close",
+        own=OWN_SINKS,
+    )
 
 
 def shadowed() -> list[str]:
     """Return the installed sinks that trimtab's own sinks of the same name replace."""
     return [str(plugin) for plugin in list_plugins(SINKS) if plugin.name in OWN_SINKS]
-
-
-def _import(path: str) -> Any:
-    module, _, attribute = path.partition(":")
-    try:
-        return getattr(import_module(module), attribute)
-    except TrimtabError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"the sink {path} cannot be imported: {describe_error(error)}") from error
-
-
-def _make(factory: Any, name: str) -> Sink:
-    try:
-        sink = factory()
-    except TrimtabError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"the sink {name} cannot be made: {describe_error(error)}") from error
-    if not isinstance(sink, Sink):
-        raise ConfigError(
-            f"{name} is not a sink: it lacks a name, needs_everything, begin, send, finish or close"
-        )
-    return sink
