@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks.results import publish, table
 from trimtab.readers import read_log
-from trimtab.readers.blocks import to_run
 from trimtab.readers.registry import FORMATS
+from trimtab.readers.table import to_run
 
 os.environ["POLARS_MAX_THREADS"] = "1"
 

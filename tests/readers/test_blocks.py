@@ -5,7 +5,7 @@ from tests.readers.shapes import Write, values
 from trimtab.core.block import NO_POSITION
 from trimtab.core.errors import NoUsableLoss
 from trimtab.core.signals import Quality
-from trimtab.readers import blocks, csv_log, read_log, table
+from trimtab.readers import csv_log, read_log, table
 
 
 def test_axes_of_a_plain_log(write: Write) -> None:
@@ -139,7 +139,7 @@ def test_a_loss_that_is_never_finite_is_a_loss(write: Write) -> None:
 def test_many_nearly_empty_columns_do_not_fill_the_memory(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "FREE_CELLS", 1000)
+    monkeypatch.setattr(table, "FREE_CELLS", 1000)
     rows = [f'{{"step": {row}, "loss": 1, "lr": 2, "once{row}": 1}}' for row in range(100)]
     reading = read_log(write("\n".join(rows)))
     assert len(reading.block) == 100
@@ -161,6 +161,6 @@ def test_columns_beyond_the_limit_are_left_out(
 def test_a_single_loss_among_many_empty_rows_is_kept(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "FREE_CELLS", 10)
+    monkeypatch.setattr(table, "FREE_CELLS", 10)
     reading = read_log(write("text,loss\n" + "x,\n" * 100 + "x,2.5\n"))
     assert values(reading.block, "loss") == [2.5]

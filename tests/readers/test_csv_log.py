@@ -5,8 +5,8 @@ import pytest
 from tests.readers.shapes import Write, values
 
 from trimtab.core.errors import NoUsableLoss, UnreadableLog
-from trimtab.readers import csv_log, lines, log_file, read_log
-from trimtab.readers.csv_log import recognises
+from trimtab.readers import csv_log, log_file, read_log
+from trimtab.readers.csv_log import is_csv
 
 
 def loss_of(path: Path) -> list[float | None]:
@@ -169,7 +169,7 @@ def test_a_very_long_number(write: Write) -> None:
 
 def test_a_very_long_line_is_left_out(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_file, "BLOCK_BYTES", 1 << 10)
-    monkeypatch.setattr(lines, "LINE_BYTES", 1 << 12)
+    monkeypatch.setattr(log_file, "LINE_BYTES", 1 << 12)
     reading = read_log(write(f"step,loss\n1,2.5\n2,{'7' * 10_000}\n3,2.3\n"))
     assert reading.block.step.tolist() == [1, 3]
 
@@ -217,7 +217,7 @@ def test_one_column_needs_the_suffix(write: Write) -> None:
     ],
 )
 def test_recognition(head: bytes, answer: bool) -> None:
-    assert recognises(head) is answer
+    assert is_csv(head) is answer
 
 
 def test_memory_of_an_open_quote_is_bounded(write: Write) -> None:

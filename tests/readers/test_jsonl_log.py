@@ -6,7 +6,7 @@ import pytest
 from tests.readers.shapes import Write, values
 
 from trimtab.core.errors import NoUsableLoss, UnreadableLog
-from trimtab.readers import lines, log_file, read_log
+from trimtab.readers import log_file, read_log
 
 
 def test_plain_lines(write: Write) -> None:
@@ -118,7 +118,7 @@ def test_very_long_lines(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     text = '{"step": 1, "loss": 2.5}\n' + long + '{"step": 3, "loss": 2}\n'
     assert len(read_log(write(text)).block) == 3
     monkeypatch.setattr(log_file, "BLOCK_BYTES", 1 << 10)
-    monkeypatch.setattr(lines, "LINE_BYTES", 1 << 12)
+    monkeypatch.setattr(log_file, "LINE_BYTES", 1 << 12)
     reading = read_log(write(text))
     assert reading.block.step.tolist() == [1, 3]
     assert "left out: 1." in reading.notes[0]

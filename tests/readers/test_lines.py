@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.readers import lines, log_file
-from trimtab.readers.lines import LineFile
+from trimtab.readers import log_file
+from trimtab.readers.log_file import LineFile
 
 
 def read(path: Path) -> tuple[list[str], LineFile]:
@@ -59,7 +59,7 @@ def test_a_line_that_is_too_long_leaves_an_empty_one(
 ) -> None:
     # A line that is whole within one block is not too long.
     monkeypatch.setattr(log_file, "BLOCK_BYTES", min(log_file.BLOCK_BYTES, 20))
-    monkeypatch.setattr(lines, "LINE_BYTES", 10)
+    monkeypatch.setattr(log_file, "LINE_BYTES", 10)
     path = tmp_path / "log"
     path.write_bytes(b"a\n" + b"x" * 50 + b"\r\nb\n" + b"y" * 50)
     got, file = read(path)

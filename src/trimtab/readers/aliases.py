@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from trimtab.core.signals import Quality
-from trimtab.readers.quoting import listed, quoted
+from trimtab.readers.cells import listed, quoted
 
 STEP: Final = "step"
 """The axis that counts optimizer updates."""
@@ -48,7 +48,7 @@ class Guess:
     """Patterns; a name with a word that matches one of them is excluded."""
 
     def fits(self, column: str) -> bool:
-        """Whether the name of a column allows the guess."""
+        """Return whether the name of a column allows the guess."""
         words = fold(column).split("_")
         ruled_out = any(fnmatchcase(word, out) for word in words for out in self.unless)
         return self.contains in fold(column) and not ruled_out
@@ -100,13 +100,13 @@ class _Index:
 
 
 def fold(name: str) -> str:
-    """The name without the differences in spelling that do not count."""
+    """Return the name without the differences in spelling that do not count."""
     return _SEPARATORS.sub("_", name.strip().lower())
 
 
 @cache
 def alias_table() -> AliasTable:
-    """The alias table of the package."""
+    """Load the alias table of the package."""
     text = files("trimtab.readers").joinpath("aliases.toml").read_text(encoding="utf-8")
     document = tomllib.loads(text)
     guess = document["guess"]

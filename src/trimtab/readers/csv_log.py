@@ -1,10 +1,11 @@
-"""CSV and TSV: a header line, then one row per line.
+"""CSV and TSV, also of Lightning's CSVLogger: a header line, then one row per line.
 
 Logs are cut off by crashes, appended to by restarts and edited by hand: what cannot be right is
 counted in the notes, and the rest is read.
 """
 
 import csv
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,8 +16,7 @@ from trimtab.core.block import FloatArray
 from trimtab.core.errors import UnreadableLog
 from trimtab.readers.cells import to_matrix, to_number
 from trimtab.readers.formats import Format
-from trimtab.readers.lines import LineFile
-from trimtab.readers.log_file import Progress
+from trimtab.readers.log_file import LineFile, Progress
 from trimtab.readers.table import MAX_COLUMNS, Table
 
 DELIMITERS = (",", "\t", ";")
@@ -31,7 +31,6 @@ BATCH_CELLS = 1 << 19
 _SAMPLE_LINES = 20
 """Lines examined to recognise the format."""
 
-
 _SHORT = "Rows with fewer cells than the header, the rest treated as missing"
 _LONG = "Rows with more cells than the header, which were cut off"
 _REPEATED = "Header lines repeated among the rows, skipped"
@@ -41,8 +40,8 @@ _CUT = "Last line cut off in the middle, left out"
 _COUNTED = (_SHORT, _LONG, _REPEATED, _CHANGED, _UNCLOSED, _CUT)
 
 
-def read(path: Path, progress: Progress) -> Table:
-    """Read a CSV or TSV file."""
+def read_csv(path: Path, progress: Progress) -> Table:
+    """Read a CSV or TSV file; raises UnreadableLog if it has no rows."""
     file = LineFile(path, progress)
     sheet = _Sheet(path)
     for lines in file.chunks():
@@ -50,8 +49,8 @@ def read(path: Path, progress: Progress) -> Table:
     return sheet.finish(file.notes)
 
 
-def recognises(head: bytes) -> bool:
-    """Whether these bytes begin with a line of names, followed by a line with a number."""
+def is_csv(head: bytes) -> bool:
+    """Return whether these bytes begin with a line of names, followed by a line with a number."""
     lines = [line for line in head.decode("utf-8-sig", "replace").splitlines() if line.strip()]
     if not lines:
         return False
@@ -87,7 +86,7 @@ class _Sheet:
         self._add(lines, unfinished=unfinished)
 
     def finish(self, notes: Sequence[str]) -> Table:
-        """The table; raises UnreadableLog if there is no row in it."""
+        """Return the table; raises UnreadableLog if there is no row in it."""
         self._add(self._release_open())
         if not self._header:
             raise UnreadableLog(f"{self._path} holds no line of text; give a log with rows")
@@ -97,15 +96,12 @@ class _Sheet:
                 f"{self._path} has a header line ({header[:80]!r}) and no rows; check that the "
                 "run logged anything"
             )
-        for note in notes:
-            self._table.add_note(note)
-        for sentence, count in self._counts.items():
-            if count:
-                self._table.add_note(f"{sentence}: {count}.")
+        self._table.add_note(*notes)
+        self._table.note_counts(self._counts)
         return self._table
 
     def _add_numbers(self, lines: list[str]) -> bool:
-        """Take lines that are whole rows of numbers and nothing else, as most of a log is."""
+        """Add lines that are whole rows of numbers and nothing else, as most of a log is."""
         if not self._header or self._open or not any(lines):
             return False
         matrix = to_matrix(lines, self._delimiter)
@@ -118,17 +114,17 @@ class _Sheet:
         lines = [line for line in lines if line and not line.isspace()]
         start = 0
         if not self._header and lines:
-            self._take_header(lines[0])
+            self._set_header(lines[0])
             start = 1
         marked = [n for n, line in enumerate(lines) if line.startswith(self._mark)]
         for position in marked:
             if position >= start and self._is_header(lines[position]):
                 self._add_rows(lines[start:position])
-                self._take_header(lines[position])
+                self._set_header(lines[position])
                 start = position + 1
         self._add_rows(lines[start:], unfinished=unfinished)
 
-    def _take_header(self, line: str) -> None:
+    def _set_header(self, line: str) -> None:
         if not self._header:
             self._delimiter = _find_delimiter(line)
         header = [name.strip() for name in _split(line, self._delimiter)]
@@ -190,7 +186,7 @@ class _Sheet:
             row.extend([""] * (width - len(row)))
 
     def _join_quoted(self, lines: list[str]) -> list[str]:
-        """The lines, with those joined over which a quoted cell runs."""
+        """Return the lines, with those joined over which a quoted cell runs."""
         if not self._open and not any('"' in line for line in lines):
             return lines
         joined: list[str] = []
@@ -208,7 +204,7 @@ class _Sheet:
         return joined
 
     def _release_open(self) -> list[str]:
-        """The lines since a quote that was never closed, each to be read on its own."""
+        """Return the lines since a quote that was never closed, each to be read on its own."""
         lines, self._open = self._open, []
         self._counts[_UNCLOSED] += bool(lines)
         return lines
@@ -238,7 +234,7 @@ def _has_number(cells: Sequence[str]) -> bool:
 
 
 def _unique(header: Sequence[str]) -> list[str]:
-    """The names, with a number for each that has none or that was there before."""
+    """Return the names, with a number for each that has none or that was there before."""
     counts: dict[str, int] = {}
     names: dict[str, None] = {}
     for position, name in enumerate(header, start=1):
@@ -254,7 +250,32 @@ CSV = Format(
     name="csv",
     description="CSV or TSV with a header line",
     suffixes=(".csv", ".tsv"),
-    matches=recognises,
-    load=read,
+    matches=is_csv,
+    load=read_csv,
 )
-"""The format."""
+
+
+# Lightning's CSVLogger: `version_N/metrics.csv`, a new version for every start of a run
+
+_VERSION = re.compile(r"version_(\d{1,9})")
+
+
+def _lightning_logs(files: Sequence[Path]) -> list[Path]:
+    """Return the files of metrics, the highest version first."""
+    found = [file for file in files if file.name == "metrics.csv"]
+    return sorted(found, key=lambda path: (_version(path), str(path)), reverse=True)
+
+
+def _version(path: Path) -> int:
+    found = _VERSION.fullmatch(path.parent.name)
+    return int(found[1]) if found else -1
+
+
+LIGHTNING = Format(
+    name="lightning",
+    description="metrics.csv of Lightning's CSVLogger",
+    suffixes=(),
+    matches=lambda head: False,  # a file that is given by its name is plain CSV
+    load=read_csv,
+    logs_among=_lightning_logs,
+)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimtab.core.errors import UnreadableLog
+from trimtab.readers.cells import listed, quoted
 from trimtab.readers.formats import Format
-from trimtab.readers.quoting import listed, quoted
 
 MAX_LEVELS = 5
 """How deep the search goes: MLflow's run folders are four levels under a project, and their metrics
@@ -33,7 +33,7 @@ class Choice:
 
 
 def choose_log(folder: Path, formats: Iterable[Format]) -> Choice | None:
-    """The log in a folder; None if no format knows any of its files."""
+    """Return the log in a folder; None if no format knows any of its files."""
     files = list_files(folder)
     found: dict[Format, Sequence[Path]] = {}
     for format in formats:
@@ -60,7 +60,7 @@ def choose_log(folder: Path, formats: Iterable[Format]) -> Choice | None:
 
 
 def no_log_in(folder: Path, format: str | None = None) -> UnreadableLog:
-    """The error for a folder in which no log was found."""
+    """Return the error for a folder in which no log was found."""
     wanted = f"log of the format {format}" if format else "log of a known tracker"
     return UnreadableLog(
         f"{folder} is a folder without a {wanted} ({len(list_files(folder))} files were checked); "
@@ -69,7 +69,7 @@ def no_log_in(folder: Path, format: str | None = None) -> UnreadableLog:
 
 
 def list_files(folder: Path) -> list[Path]:
-    """The regular files under a folder, level by level and sorted; hidden folders are left out."""
+    """List the files under a folder, level by level and sorted; not in hidden folders."""
     files: list[Path] = []
     level = [folder]
     for _ in range(MAX_LEVELS + 1):
@@ -85,12 +85,12 @@ def list_files(folder: Path) -> list[Path]:
 
 
 def newest_first(paths: Sequence[Path]) -> list[Path]:
-    """The paths by the time of their last change, the newest first."""
+    """Sort paths by the time of their last change, the newest first."""
     return sorted(paths, key=lambda path: (_modified(path), path.name), reverse=True)
 
 
 def _entries(folder: Path) -> tuple[list[str], list[str]]:
-    """The names of the files and of the folders in a folder; none if it cannot be read."""
+    """Return the names of the files and of the folders in a folder; none if unreadable."""
     names: list[str] = []
     folders: list[str] = []
     try:

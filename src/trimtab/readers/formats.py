@@ -1,7 +1,6 @@
-"""Format: one of trimtab's own log formats, as a `Reader` (`core/reader.py`).
+"""Format: one of trimtab's own log formats, a `Reader` like those of other packages.
 
-A new format takes one value of it, listed in `text/__init__.py`, `trackers/__init__.py` or
-`registry.py`.
+A new format is one value of it, listed in `registry.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,13 +9,8 @@ from pathlib import Path
 
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.run import Run
-from trimtab.readers.blocks import to_run
-from trimtab.readers.log_file import Progress
-from trimtab.readers.table import Table
-
-
-def no_progress(done: int, total: int) -> None:
-    """Report nothing."""
+from trimtab.readers.log_file import Progress, no_progress
+from trimtab.readers.table import Table, to_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +27,13 @@ class Format:
     """Whether a file that begins with these bytes is of this format."""
     load: Callable[[Path, Progress], Table]
     """Read the file; raises UnreadableLog if it has no rows, and passes OSError on."""
+    load_run: Callable[[Path, Progress, str], Table] | None = None
+    """Read one run of a file that holds several, by its name or id."""
     binary: bool = False
     """Whether it begins with bytes that no text and no other format begins with."""
     logs_among: Callable[[Sequence[Path]], Sequence[Path]] | None = None
     """Which of the files under a folder, or the folders around them, are logs of this format, the
     one to read first; None if such logs are only given by name."""
-    load_run: Callable[[Path, str, Progress], Table] | None = None
-    """Read one run of a file that holds several, by its name or id."""
 
     def recognises(self, path: Path, head: bytes) -> bool:
         """Return whether a file that begins with these bytes is of this format."""
@@ -50,7 +44,7 @@ class Format:
         if run is None:
             table = self.load(path, progress)
         elif self.load_run is not None:
-            table = self.load_run(path, run, progress)
+            table = self.load_run(path, progress, run)
         else:
             raise UnreadableLog(
                 f"{path} ({self.description}) holds one run; leave out {'#' + run!r}"

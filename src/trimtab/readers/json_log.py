@@ -1,28 +1,167 @@
-"""A JSON array of objects: one object per record, as `json.dump(history, file)` writes it.
+"""Logs in JSON: one object per line, an array of objects, and documents of HF and Megatron-LM.
 
-The file is streamed, so its size does not matter; a log that was cut off is read up to the cut.
+Objects are decoded without believing them, and nested ones flattened: {"train": {"loss": 2.5}}
+becomes the column train/loss. NaN and Infinity may be bare, as Python writes them, or strings; null
+is missing. A log that was cut off is read up to the cut.
 """
 
 import codecs
+import json
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from trimtab.core.errors import UnreadableLog
+from trimtab.readers.aliases import Alias
+from trimtab.readers.cells import to_number
 from trimtab.readers.formats import Format
-from trimtab.readers.json_objects import decode_items
-from trimtab.readers.log_file import LogFile, Progress
+from trimtab.readers.log_file import LineFile, LogFile, Progress
 from trimtab.readers.table import Table
-from trimtab.readers.trackers.hf_losses import is_by_hf, restore_hf_losses
+from trimtab.readers.trackers.conventions import restore_hf_losses, restore_if_hf
+
+NESTED_LEVELS = 16
+"""Objects nested deeper hold no metrics; without a limit their names could fill the memory."""
+
+NAME_CHARS = 256
+"""A longer name, made by flattening, is not that of a metric."""
 
 OBJECT_CHARS = 4 << 20
-"""No record is longer: text that cannot be decoded up to here is damaged, not incomplete."""
+"""No record of an array is longer: text that cannot be decoded up to here is damaged, not
+incomplete."""
+
+# Every number in a block is a float; int() would refuse one of more than 4,300 digits.
+decode_json = json.JSONDecoder(parse_int=float).raw_decode
+"""The value at the start of a text, and where it ends; raises ValueError or RecursionError."""
+
+_BETWEEN = re.compile(r"[\s,]*")
+
+Record = Mapping[str, Any]
+
+
+# Objects, wherever they are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedItems:
+    """The items of a JSON array, as far as they could be decoded."""
+
+    records: list[Record]
+    """The objects among them, flattened."""
+    num_others: int
+    """Items that are not objects."""
+    end: int
+    """Where the first item that could not be decoded begins, or the array ends."""
+    closed: bool
+    """Whether the end of the array was reached."""
+
+
+def parse_object(line: str) -> Record | None:
+    """Return the object in a line, flattened; None if the line is not one object."""
+    try:
+        record, end = decode_json(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or end < len(line):
+        return None
+    return _flattened(record)
+
+
+def decode_items(text: str, start: int) -> DecodedItems:
+    """Decode the items of an array from this index on, after its opening bracket."""
+    records: list[Record] = []
+    num_others = 0
+    while True:
+        between = _BETWEEN.match(text, start)
+        start = between.end() if between else start
+        closed = text.startswith("]", start)
+        if not closed:
+            try:
+                item, start = decode_json(text, start)
+            except (ValueError, RecursionError):
+                pass
+            else:
+                if isinstance(item, dict):
+                    records.append(_flattened(item))
+                else:
+                    num_others += 1
+                continue
+        return DecodedItems(records=records, num_others=num_others, end=start, closed=closed)
+
+
+def _flattened(record: Record) -> Record:
+    """Return the object with the members of nested objects as its own members."""
+    return _flatten(record, "", 0) if dict in map(type, record.values()) else record
+
+
+def _flatten(record: Record, prefix: str, level: int) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        name = prefix + key
+        if len(name) > NAME_CHARS:
+            continue
+        if not isinstance(value, dict):
+            flat[name] = value
+        elif level < NESTED_LEVELS:
+            flat |= _flatten(value, f"{name}/", level + 1)
+    return flat
+
+
+# JSON lines
+
+
+def _read_lines(path: Path, progress: Progress) -> Table:
+    file = LineFile(path, progress)
+    table = Table()
+    num_lines = num_bad = num_cut = 0
+    first_bad = ""
+    for lines in file.chunks():
+        records: list[Record] = []
+        for line in map(str.strip, lines):
+            num_lines += 1
+            record = parse_object(line) if line else {}
+            if record:
+                records.append(record)
+            elif record is None and file.unfinished:
+                num_cut += 1
+            elif record is None:
+                num_bad += 1
+                first_bad = first_bad or f"line {num_lines}, {line[:60]!r}"
+        table.add_records(records)
+    if not table.num_rows:
+        found = f"the first is {first_bad}" if num_bad else "there are no lines"
+        raise UnreadableLog(
+            f"{path}: no line is a JSON object with anything in it ({found}); "
+            "write one object per line"
+        )
+    table.add_note(*file.notes)
+    if num_bad:
+        table.add_note(
+            f"Lines that are not JSON objects, skipped: {num_bad} (the first is {first_bad})."
+        )
+    table.note_counts({"Last line cut off in the middle, left out": num_cut})
+    return table
+
+
+JSONL = Format(
+    name="jsonl",
+    description="JSON lines, one object per line",
+    suffixes=(".jsonl", ".ndjson", ".json"),
+    matches=lambda head: head.decode("utf-8-sig", "replace").lstrip().startswith("{"),
+    load=_read_lines,
+)
+
+
+# A JSON array, as `json.dump(history, file)` writes it; streamed, so its size does not matter
 
 _START = re.compile(r"\s*\[")
-_MARK = re.compile(r'\s*\[\s*(?:\{\s*["}]|\])')
+_ARRAY_MARK = re.compile(r'\s*\[\s*(?:\{\s*["}]|\])')
 
 
-def read(path: Path, progress: Progress) -> Table:
-    """Read a JSON array, as far as it is sound."""
+def _read_array(path: Path, progress: Progress) -> Table:
     file = LogFile(path, progress)
     decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
     table = Table()
@@ -45,30 +184,150 @@ def read(path: Path, progress: Progress) -> Table:
             f"{path} is not a JSON array with objects in it; write [{{...}}, {{...}}], "
             "one object per record"
         )
-    for note in file.notes:
-        table.add_note(note)
-    if num_others:
-        table.add_note(f"Items of the array that are not objects, left out: {num_others}.")
+    table.add_note(*file.notes)
+    table.note_counts({"Items of the array that are not objects, left out": num_others})
     if not closed:
         table.add_note(
             f"The array is cut off or damaged after {table.num_rows} records; what comes after is "
             "left out."
         )
-    if is_by_hf(table, ""):
-        restore_hf_losses(table)
+    restore_if_hf(table)
     return table
-
-
-def recognises(head: bytes) -> bool:
-    """Whether these bytes are the start of an array of objects."""
-    return _MARK.match(head.decode("utf-8-sig", "replace")) is not None
 
 
 JSON = Format(
     name="json",
     description="a JSON array, one object per record",
     suffixes=(),
-    matches=recognises,
-    load=read,
+    matches=lambda head: _ARRAY_MARK.match(head.decode("utf-8-sig", "replace")) is not None,
+    load=_read_array,
 )
-"""The format."""
+
+
+# HF's trainer_state.json: a document in each checkpoint, with everything logged so far
+
+_HISTORY = re.compile(r'"log_history"\s*:\s*\[')
+_REACHED = re.compile(rb'"global_step"\s*:\s*(\d{1,18})\b')
+
+_HEAD_BYTES = 1 << 12
+"""The keys are sorted: `global_step` is within the first 300 bytes of real files."""
+
+
+def _read_hf(path: Path, progress: Progress) -> Table:
+    file = LogFile(path, progress)
+    text = file.read().decode("utf-8-sig", "replace")
+    history = _HISTORY.search(text)
+    if history is None:
+        raise UnreadableLog(f"{path} has no log_history; give a trainer_state.json of HF's Trainer")
+    items = decode_items(text, history.end())
+    if not items.records:
+        raise UnreadableLog(f"{path} has an empty log_history; check that the run logged anything")
+    table = Table()
+    table.add_records(items.records)
+    if not items.closed:
+        table.add_note("log_history is cut off or damaged; everything before that was read.")
+    table.add_note(*file.notes)
+    # The last record has the mean over the whole run, which is not the loss of any step.
+    table.meanings["train_loss"] = Alias(signal="train_loss", name="train_loss")
+    restore_hf_losses(table)
+    return table
+
+
+def _is_hf(head: bytes) -> bool:
+    text = head.decode("utf-8-sig", "replace")
+    return text.lstrip().startswith("{") and _HISTORY.search(text) is not None
+
+
+def _hf_states(files: Sequence[Path]) -> list[Path]:
+    """Return the trainer states, the one that reaches farthest first."""
+    states = [file for file in files if file.name == "trainer_state.json"]
+    return sorted(states, key=lambda path: (_reached(path), str(path)), reverse=True)
+
+
+def _reached(path: Path) -> int:
+    """Return the step that a trainer state was written at; -1 if it does not say."""
+    try:
+        with path.open("rb") as file:
+            found = _REACHED.search(file.read(_HEAD_BYTES))
+    except OSError:
+        return -1
+    return int(found[1]) if found else -1
+
+
+HF = Format(
+    name="hf",
+    description="trainer_state.json of HF's Trainer",
+    suffixes=(),
+    matches=_is_hf,
+    load=_read_hf,
+    logs_among=_hf_states,
+)
+
+
+# Golden values of Megatron-LM: a table of steps per metric, in older files a list of values
+#
+# {"lm loss": {"start_step": 1, "end_step": 100, "step_interval": 5, "values": {"1": 10.8, ...}}}
+
+_GOLDEN_MARK = re.compile(
+    rb'^\s*\{\s*"[^"]*"\s*:\s*\{\s*"(start_step|end_step|step_interval|values)"\s*:'
+)
+
+
+def _read_golden(path: Path, progress: Progress) -> Table:
+    file = LogFile(path, progress)
+    try:
+        document, _ = decode_json(file.read().decode("utf-8-sig", "replace").strip())
+    except (ValueError, RecursionError) as error:
+        raise UnreadableLog(
+            f"{path} cannot be read as JSON ({error}); if it was cut off, get it whole"
+        ) from error
+    series = {name: _series(entry) for name, entry in _members(document).items()}
+    steps = np.unique([step for values in series.values() for step in values])
+    if not len(steps):
+        raise UnreadableLog(f"{path} holds no value at any step; give Megatron's golden values")
+    table = Table()
+    rows = table.new_rows(len(steps))
+    table.add("step", rows, steps)
+    for name, values in series.items():
+        if name != "step":
+            positions = np.searchsorted(steps, np.array(list(values), dtype=np.float64))
+            table.add(name, rows[positions], np.array(list(values.values()), dtype=np.float64))
+    return table
+
+
+def _series(entry: Any) -> dict[float, float]:
+    """Return step to value; a value that is text means that the step was not recorded."""
+    fields = _members(entry)
+    values = fields.get("values")
+    if isinstance(values, list):
+        start, interval = fields.get("start_step"), fields.get("step_interval")
+        if not isinstance(start, float) or not isinstance(interval, float):
+            return {}
+        values = {repr(start + position * interval): value for position, value in enumerate(values)}
+    series: dict[float, float] = {}
+    for key, value in _members(values).items():
+        step = _finite(key)
+        if step is not None and isinstance(value, float):
+            series[step] = value
+    return series
+
+
+def _finite(key: str) -> float | None:
+    try:
+        step = to_number(key)
+    except ValueError:
+        return None
+    return step if step is not None and np.isfinite(step) else None
+
+
+def _members(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+GOLDEN = Format(
+    name="megatron-golden",
+    description="golden values of Megatron-LM",
+    suffixes=(),
+    matches=lambda head: _GOLDEN_MARK.match(head.removeprefix(b"\xef\xbb\xbf")) is not None,
+    load=_read_golden,
+)

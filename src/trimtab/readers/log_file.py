@@ -1,9 +1,11 @@
-"""The bytes of a text log in blocks, decompressed if the file is gzip.
+"""Reads the bytes and the lines of a log file, whatever it holds; gzip is decompressed.
 
-Memory is bounded by the block, not by the file, and what a gzip file may expand to is bounded too.
+Memory is bounded by a block: not by the file, not by what a gzip file may expand to, and not by a
+line that never ends.
 """
 
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +17,9 @@ Progress = Callable[[int, int], None]
 BLOCK_BYTES = 1 << 20
 """Bytes per block: some ten thousand rows, enough for whole-column conversion to pay off."""
 
+LINE_BYTES = 4 << 20
+"""A longer line is left out: the longest rows of real logs (histograms) stay far under 1 MiB."""
+
 GZIP_MARK = b"\x1f\x8b"
 
 MAX_EXPANSION = 100
@@ -23,6 +28,10 @@ read compress 4 to 10 times; a decompression bomb reaches 1,000."""
 
 FREE_BYTES = 1 << 28
 """A gzip file may always expand to this many bytes."""
+
+
+def no_progress(done: int, total: int) -> None:
+    """Report nothing."""
 
 
 class LogFile:
@@ -35,7 +44,7 @@ class LogFile:
         self._gzip_note = ""
 
     def blocks(self) -> Iterator[bytes]:
-        """The content in blocks, without NUL bytes."""
+        """Yield the content in blocks, without NUL bytes."""
         with self._path.open("rb") as file:
             total = os.fstat(file.fileno()).st_size
             is_gzip = file.peek(2)[:2] == GZIP_MARK
@@ -49,7 +58,7 @@ class LogFile:
                 self._progress(done, max(done, total))
 
     def read(self) -> bytes:
-        """The whole content."""
+        """Return the whole content."""
         return b"".join(self.blocks())
 
     @property
@@ -61,7 +70,7 @@ class LogFile:
         return notes
 
     def _decompressed(self, file: BinaryIO) -> Iterator[bytes]:
-        """What the members of a gzip file hold, as far as it is sound."""
+        """Yield what the members of a gzip file hold, as far as it is sound."""
         decoder = zlib.decompressobj(wbits=31)
         num_read = num_out = 0
         data = b""
@@ -95,8 +104,46 @@ class LogFile:
                 decoder = zlib.decompressobj(wbits=31)
 
 
+class LineFile:
+    """A text log as chunks of lines without their ends; any line end is accepted."""
+
+    def __init__(self, path: Path, progress: Progress = no_progress) -> None:
+        self._file = LogFile(path, progress)
+        self._long_lines = 0
+        self.unfinished = False
+        """Whether the last chunk is one line without a line end."""
+
+    def chunks(self) -> Iterator[list[str]]:
+        """Yield the lines, some thousands at a time; bytes that are not UTF-8 become U+FFFD."""
+        rest, skipping, first = b"", False, True
+        for block in self._file.blocks():
+            data = rest + (_from_line_end(block) if skipping else block)
+            skipping = skipping and not data
+            # A carriage return at the very end may be the first half of a line end.
+            end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, -1)) + 1
+            if end:
+                yield _decode_lines(data[:end], first)
+                first = False
+            rest = data[end:]
+            if len(rest) > LINE_BYTES:
+                self._long_lines += 1
+                rest, skipping = b"", True
+        if rest:
+            self.unfinished = not rest.endswith(b"\r")
+            yield _decode_lines(rest.removesuffix(b"\r") + b"\n", first)
+
+    @property
+    def notes(self) -> list[str]:
+        """What had to be done to the file to read it."""
+        notes = self._file.notes
+        if self._long_lines:
+            limit = LINE_BYTES >> 20
+            notes.append(f"Lines of more than {limit} MiB, left out: {self._long_lines}.")
+        return notes
+
+
 def read_head(path: Path, size: int) -> tuple[bytes, bool]:
-    """The first bytes of the content of a file, and whether the file is gzip."""
+    """Return the first bytes of the content of a file, and whether the file is gzip."""
     with path.open("rb") as file:
         data = file.read(size)
     if not data.startswith(GZIP_MARK):
@@ -110,3 +157,21 @@ def read_head(path: Path, size: int) -> tuple[bytes, bool]:
 def _plain(file: BinaryIO) -> Iterator[bytes]:
     while block := file.read(BLOCK_BYTES):
         yield block
+
+
+def _from_line_end(block: bytes) -> bytes:
+    """Return the block from its first line end on: the skipped line leaves an empty one."""
+    match = re.search(rb"[\r\n]", block)
+    return block[match.start() :] if match else b""
+
+
+def _decode_lines(data: bytes, first: bool) -> list[str]:
+    text = data.decode("utf-8", "replace")
+    if first:
+        text = text.removeprefix("\ufeff")
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    # Not splitlines(): it also splits at form feeds and other characters that a cell may contain.
+    lines = text.split("\n")
+    lines.pop()
+    return lines

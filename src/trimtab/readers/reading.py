@@ -1,20 +1,46 @@
-"""Read a log of any known format. Nothing in a log is ever executed or unpickled."""
+"""Read a log of any known format. Nothing in a log is ever executed or unpickled.
+
+Which reader reads a log, unless the format is given by name: the first that recognises it among
+
+1. the readers that were passed,
+2. trimtab's own formats, by the content of the file,
+3. the readers of installed packages; a log that trimtab recognises itself never runs their code,
+4. trimtab's own formats, by the suffix of the file.
+
+A reader of 1 or 3 that fails becomes a note, and the next one is tried.
+"""
 
 import re
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 
-from trimtab.core.errors import ConfigError, LogError, UnreadableLog
+from trimtab.core.errors import ConfigError, LogError, NoUsableLoss, UnreadableLog
+from trimtab.core.plugins import READERS, describe_error, load_plugins
 from trimtab.core.reader import Reader
 from trimtab.core.run import Run
+from trimtab.core.signals import LOSS
 from trimtab.readers.folders import Choice, choose_log, no_log_in
-from trimtab.readers.formats import no_progress
-from trimtab.readers.log_file import Progress
-from trimtab.readers.outside import OutsideReaders, log_formats
-from trimtab.readers.recognise import by_content, by_suffix, load_head
+from trimtab.readers.formats import Format
+from trimtab.readers.log_file import Progress, no_progress, read_head
 from trimtab.readers.registry import FORMATS
+
+_HEAD_BYTES = 1 << 20
+"""Enough to read past the arguments, warnings and source that trainers print first."""
+
+_FOREIGN_BYTES = {
+    b"PK\x03\x04": "a zip archive; unpack it first (PyTorch checkpoints are zip archives too)",
+    b"\x28\xb5\x2f\xfd": "zstd data; unpack it first (unzstd)",
+    b"\xff\xfe": "UTF-16 text; save it as UTF-8",
+    b"\xfe\xff": "UTF-16 text; save it as UTF-8",
+    b"\x80": "a Python pickle, which is never opened; write the numbers as CSV or JSON lines",
+}
+
+# Left out of this: characters that text may contain, and NUL, which a crash can leave in any file.
+_CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]")
 
 
 def read_log(
@@ -34,14 +60,19 @@ def read_log(
     UnreadableLog if there are no rows to read, NoUsableLoss if no column is a loss, ConfigError if
     there is no format of that name.
     """
-    outside = OutsideReaders(readers)
+    outside = _OutsideReaders(readers)
     try:
         file, run = _split_run(Path(path))
-        log = _Log(file, run, b"" if file.is_dir() else load_head(file), progress or no_progress)
+        log = _Log(file, run, b"" if file.is_dir() else _load_head(file), progress or no_progress)
         return _read_as(format, log, outside) if format else _read_recognised(log, outside)
     except OSError as error:
         reason = error.strerror or str(error)
         raise UnreadableLog(f"{path} cannot be read: {reason}; check the file") from error
+
+
+def log_formats(readers: Sequence[Reader] = ()) -> list[str]:
+    """Return the names of all log formats: trimtab's, of these readers and of plug-ins."""
+    return _OutsideReaders(readers).formats
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +86,89 @@ class _Log:
     progress: Progress
 
 
-def _read_as(format: str, log: _Log, outside: OutsideReaders) -> Run:
+class _OutsideReaders:
+    """Readers that were passed or are installed, and notes on those that failed."""
+
+    def __init__(self, given: Sequence[Reader]) -> None:
+        for reader in given:
+            if not isinstance(reader, Reader):
+                raise ConfigError(
+                    f"{reader!r} is not a log reader; it needs name, description, recognises and "
+                    "read (trimtab.core.reader.Reader)"
+                )
+        self.given = tuple(given)
+        self.notes: list[str] = []
+
+    @cached_property
+    def installed(self) -> tuple[Reader, ...]:
+        """The plug-ins that loaded; one whose name is taken is left out."""
+        made, failures = load_plugins(
+            READERS,
+            Reader,  # type: ignore[type-abstract]
+            needs="name, description, recognises or read",
+            taken=FORMATS,
+        )
+        self.notes += failures
+        return tuple(made.values())
+
+    @property
+    def formats(self) -> list[str]:
+        """The names of all log formats, trimtab's included."""
+        return sorted({*FORMATS, *(reader.name for reader in (*self.given, *self.installed))})
+
+    def named(self, format: str) -> Reader | None:
+        """Return the reader of a format: one that was passed, else a plug-in."""
+        for reader in self.given:
+            if reader.name == format:
+                return reader
+        if format in FORMATS:
+            return None
+        return next((reader for reader in self.installed if reader.name == format), None)
+
+    def read_as(self, reader: Reader, log: _Log) -> Run:
+        """Read the log with the reader that was asked for by name."""
+        try:
+            run = _read_checked(reader, log)
+        except (LogError, OSError):
+            raise
+        except Exception as error:
+            raise UnreadableLog(
+                f"{log.path}: the reader {reader.name!r} failed ({describe_error(error)}); report "
+                "it to its author, or leave out the format"
+            ) from error
+        return self._finish(run, log)
+
+    def read_recognised(self, readers: Sequence[Reader], log: _Log) -> Run | None:
+        """Read the log with the first reader that recognises it and does not fail."""
+        for reader in readers:
+            try:
+                run = _read_checked(reader, log) if reader.recognises(log.path, log.head) else None
+            except Exception as error:
+                self.notes.append(
+                    f"The reader {reader.name!r} failed and is left out: {describe_error(error)}."
+                )
+            else:
+                if run is not None:
+                    return self._finish(run, log)
+        return None
+
+    def _finish(self, run: Run, log: _Log) -> Run:
+        if log.run is not None:
+            raise UnreadableLog(
+                f"{log.path} is read by {run.format!r}, which reads one run per file; "
+                f"leave out {'#' + log.run!r}"
+            )
+        return _with_notes(run, self.notes)
+
+
+def _read_as(format: str, log: _Log, outside: _OutsideReaders) -> Run:
     reader = outside.named(format)
     if reader is not None:
-        return _from_outside(outside.read(reader, log.path), log, outside)
+        return outside.read_as(reader, log)
     if format not in FORMATS:
-        names = ", ".join(log_formats(outside.given))
-        raise ConfigError(f"unknown log format {format!r}; choose from {names}")
+        raise ConfigError(
+            f"unknown log format {format!r}; choose from {', '.join(outside.formats)}"
+        )
     if log.head:
         return _read(Choice(path=log.path, format=FORMATS[format]), log)
     choice = choose_log(log.path, [FORMATS[format]])
@@ -70,54 +177,131 @@ def _read_as(format: str, log: _Log, outside: OutsideReaders) -> Run:
     return _read(choice, log)
 
 
-def _read_recognised(log: _Log, outside: OutsideReaders) -> Run:
-    found = outside.try_all(outside.given, log.path, log.head)
-    choice = _choose(log) if found is None else None
-    if found is None and choice is None:
-        found = outside.try_all(outside.installed, log.path, log.head)
-    if found is not None:
-        return _from_outside(found, log, outside)
+def _read_recognised(log: _Log, outside: _OutsideReaders) -> Run:
+    run = outside.read_recognised(outside.given, log)
+    choice = _choose_by_content(log) if run is None else None
+    if run is None and choice is None:
+        run = outside.read_recognised(outside.installed, log)
+    if run is not None:
+        return run
     try:
-        return _read(choice or _choose_by_suffix(log, outside), log, outside.notes)
+        return _with_notes(_read(choice or _choose_by_suffix(log, outside), log), outside.notes)
     except LogError as error:
         if not outside.notes:
             raise
         raise type(error)(" ".join([str(error), *outside.notes])) from error
 
 
-def _choose(log: _Log) -> Choice | None:
-    """What trimtab's formats recognise by content."""
-    if not log.head:
-        return choose_log(log.path, FORMATS.values())
-    format = by_content(log.path, log.head)
-    return Choice(path=log.path, format=format) if format else None
-
-
-def _choose_by_suffix(log: _Log, outside: OutsideReaders) -> Choice:
-    if not log.head:
-        raise no_log_in(log.path)
-    others = [reader.description for reader in (*outside.given, *outside.installed)]
-    return Choice(path=log.path, format=by_suffix(log.path, log.head, others))
-
-
-def _read(choice: Choice, log: _Log, failures: Sequence[str] = ()) -> Run:
+def _read(choice: Choice, log: _Log) -> Run:
     run = choice.format.read(choice.path, log.run, log.progress)
-    return replace(run, notes=(*failures, *choice.notes, *run.notes), failures=tuple(failures))
+    return replace(run, notes=(*choice.notes, *run.notes))
 
 
-def _from_outside(run: Run, log: _Log, outside: OutsideReaders) -> Run:
-    if log.run is not None:
-        raise UnreadableLog(
-            f"{log.path} is read by {run.format!r}, which reads one run per file; "
-            f"leave out {'#' + log.run!r}"
+def _read_checked(reader: Reader, log: _Log) -> Run:
+    """Read the log with a reader that is not ours; raises whatever it raises."""
+    run = reader.read(log.path)
+    if not isinstance(run, Run):
+        raise TypeError(f"read returned {type(run).__name__}, not trimtab.core.run.Run")
+    if not run.block.column(LOSS).recorded:
+        found = ", ".join(run.block.columns) or "none"
+        raise NoUsableLoss(
+            f"{log.path}: the reader {reader.name!r} found no training loss (signals: {found}); "
+            f"it has to be named {LOSS!r}"
         )
-    return replace(run, notes=(*outside.notes, *run.notes), failures=tuple(outside.notes))
+    return replace(run, format=reader.name, path=run.path or log.path)
+
+
+def _with_notes(run: Run, failures: Sequence[str]) -> Run:
+    return replace(run, notes=(*failures, *run.notes), failures=tuple(failures))
 
 
 def _split_run(path: Path) -> tuple[Path, str | None]:
-    """The file and the run in it, where a path is a file, a # and the name of a run."""
+    """Return the file and the run in it, where a path is a file, a # and the name of a run."""
     text = str(path)
     for index in [match.start() for match in re.finditer("#", text)]:
         if not path.exists() and Path(text[:index]).is_file():
             return Path(text[:index]), text[index + 1 :]
     return path, None
+
+
+# Which of trimtab's formats a log has
+
+
+def _load_head(path: Path) -> bytes:
+    """Return the first bytes of a file, decompressed; raises UnreadableLog if it is not a log."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise UnreadableLog(f"{path} does not exist; check the path") from None
+    except ValueError as error:
+        raise UnreadableLog(f"{str(path)!r} is not a path: {error}") from error
+    if not stat.S_ISREG(mode):
+        raise UnreadableLog(f"{path} is a device or a pipe; give a regular file")
+    head, is_gzip = read_head(path, _HEAD_BYTES)
+    if not head:
+        size = "holds no gzip data" if is_gzip else "is empty (0 bytes)"
+        raise UnreadableLog(f"{path} {size}; check that the run logged anything")
+    if is_gzip:
+        for format in _binary_formats():
+            if format.matches(head):
+                raise UnreadableLog(
+                    f"{path} is gzip data around {format.description}; unpack it first (gunzip)"
+                )
+    return head
+
+
+def _choose_by_content(log: _Log) -> Choice | None:
+    if not log.head:
+        return choose_log(log.path, FORMATS.values())
+    format = _format_by_content(log)
+    return Choice(path=log.path, format=format) if format else None
+
+
+def _format_by_content(log: _Log) -> Format | None:
+    """Return the format that the first bytes show; a binary one also if only the suffix does."""
+    binary = _binary_formats()
+    for format in binary:
+        if format.matches(log.head):
+            return format
+    for format in binary:
+        if log.path.suffix.lower() in format.suffixes:  # a file whose first bytes are damaged
+            return format
+    if _describe_foreign(log.head):
+        return None
+    head = log.head.replace(b"\0", b"")
+    return next((format for format in FORMATS.values() if format.matches(head)), None)
+
+
+def _choose_by_suffix(log: _Log, outside: _OutsideReaders) -> Choice:
+    """Return the format that the suffix shows; raises UnreadableLog if the file is not a log."""
+    path, head = log.path, log.head
+    if not head:
+        raise no_log_in(path)
+    readers = (*FORMATS.values(), *outside.given, *outside.installed)
+    known = "; ".join(reader.description for reader in readers)
+    foreign = _describe_foreign(head)
+    if foreign:
+        raise UnreadableLog(f"{path} looks like {foreign} (known formats: {known})")
+    suffix = (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
+    for format in FORMATS.values():
+        if suffix in format.suffixes:
+            return Choice(path=path, format=format)
+    begins = head.replace(b"\0", b"").lstrip()[:40].decode("utf-8", "replace")
+    raise UnreadableLog(
+        f"{path} begins with {begins!r}, which is no known format ({known}); "
+        "convert it to one of these"
+    )
+
+
+def _binary_formats() -> list[Format]:
+    return [format for format in FORMATS.values() if format.binary]
+
+
+def _describe_foreign(head: bytes) -> str | None:
+    """Describe the bytes, if no known format begins like this."""
+    for start, description in _FOREIGN_BYTES.items():
+        if head.startswith(start):
+            return description
+    if _CONTROL.search(head[:1024]):
+        return f"binary data, it begins with the bytes {head[:16].hex(' ')}"
+    return None

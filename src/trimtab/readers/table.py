@@ -1,22 +1,38 @@
-"""Table: the named columns of a log, collected chunk by chunk.
+"""Table: the named columns of a log, collected chunk by chunk, and how they become a run.
 
-Every format fills a table with cells under the names in the log; what the names mean is decided
-afterwards, in the same way for all formats (`blocks.py`).
+Every format fills a table with cells under the names in the log. What the names mean, which rows
+are records and where the run was restarted is decided afterwards by `to_run`, in the same way for
+all formats.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
-from trimtab.core.block import BoolArray, Column, FloatArray, IntArray
-from trimtab.readers.aliases import Alias
-from trimtab.readers.cells import to_numbers
-from trimtab.readers.quoting import listed, printable, quoted
+from trimtab.core.block import NO_POSITION, Block, BoolArray, Column, FloatArray, IntArray
+from trimtab.core.errors import NoUsableLoss
+from trimtab.core.run import Run
+from trimtab.core.signals import LOSS, Quality
+from trimtab.readers.aliases import DATA_POSITION, STEP, Alias, Naming, name_columns
+from trimtab.readers.cells import listed, printable, quoted, to_numbers
 
 MAX_COLUMNS = 10_000
 """More names than this are data, not metrics: the norms of every tensor of a 70B model make some
 3,000."""
+
+FREE_CELLS = 1 << 26
+"""A block may always have this many cells (0.6 GB)."""
+
+CELLS_PER_VALUE = 4
+"""Beyond `FREE_CELLS`, how many cells a block may have per recorded value. A few values under each
+of a million names must not fill the memory; a log with an evaluation every tenth step stays far
+below."""
+
+_AXES = (STEP, DATA_POSITION)
+_LARGEST = 2.0**62
+_LARGEST_EXACT = 2.0**53
 
 
 @dataclass(slots=True)
@@ -43,7 +59,7 @@ class Table:
         self._too_many_columns = False
 
     def new_rows(self, number: int) -> IntArray:
-        """Add empty rows; returns their indices, for `add`."""
+        """Add empty rows; return their indices, for `add`."""
         first = self.num_rows
         self.num_rows += number
         return np.arange(first, self.num_rows)
@@ -87,9 +103,13 @@ class Table:
         """Remove a column."""
         del self._columns[name]
 
-    def add_note(self, note: str) -> None:
-        """Add a sentence about the file to the notes."""
-        self._notes.append(note)
+    def add_note(self, *notes: str) -> None:
+        """Add sentences about the file to the notes."""
+        self._notes += notes
+
+    def note_counts(self, counts: Mapping[str, int]) -> None:
+        """Add a note "sentence: count." for each count that is not 0."""
+        self._notes += [f"{sentence}: {count}." for sentence, count in counts.items() if count]
 
     @property
     def names(self) -> list[str]:
@@ -103,7 +123,7 @@ class Table:
         return {name: count for name, count in counts.items() if count}
 
     def first_text(self, name: str) -> str:
-        """The first cell of a column that was neither a number nor missing, if there was one."""
+        """Return the first cell of a column that was text, or an empty string."""
         return self._columns[name].first_text
 
     @property
@@ -125,7 +145,7 @@ class Table:
         return notes
 
     def column(self, name: str) -> Column:
-        """One column over all rows; missing where rows were left out, or if it does not exist."""
+        """Return a column over all rows; missing where rows were left out, or if it is unknown."""
         cells = self._columns.get(name, _Cells())
         column = Column.missing(self.num_rows)
         for rows, values in zip(cells.rows, cells.values, strict=True):
@@ -137,7 +157,7 @@ class Table:
         return Column.complete(column.values) if column.present.all() else column
 
     def rows_with(self, names: Iterable[str]) -> BoolArray:
-        """The rows in which any of these columns has a number."""
+        """Return the rows in which any of these columns has a number."""
         found = np.zeros(self.num_rows, dtype=np.bool_)
         for name in names:
             for rows in self._columns[name].rows:
@@ -155,3 +175,132 @@ class Table:
         for rows in self._left_out:
             kept[rows] = False
         return kept
+
+
+def to_run(table: Table, path: Path, format: str) -> Run:
+    """Return the run that a table holds; raises NoUsableLoss if there is no loss in it."""
+    recorded = table.recorded
+    empty = [name for name in table.names if name not in recorded]
+    naming = name_columns(list(recorded), empty=empty, meanings=table.meanings)
+    foreign = naming.foreign
+    if LOSS not in foreign:
+        raise NoUsableLoss(_no_loss(table, path))
+    notes = [*table.notes, *naming.notes]
+    signals = _affordable(table, naming, notes)
+    step, with_step = _steps(table, foreign.get(STEP), notes)
+    with_signal, wanted = table.rows_with(signals), table.kept
+    rows = wanted & with_step & with_signal
+    _note_dropped(with_step[wanted], with_signal[wanted], notes)
+    columns = _columns(table, naming, signals, rows)
+    if LOSS not in columns:
+        raise NoUsableLoss(
+            f"{path}: no row with a usable step has a value in {quoted(foreign[LOSS])}; "
+            f"the step comes from {quoted(foreign[STEP])}, make sure that it holds numbers"
+        )
+    block = Block.from_columns(
+        columns,
+        step=step[rows],
+        attempt=_attempts(step[rows], notes),
+        data_position=_positions(table, foreign.get(DATA_POSITION))[rows],
+        qualities={
+            alias.signal: alias.quality
+            for alias in naming.aliases.values()
+            if alias.quality < Quality.RAW and alias.signal in columns
+        },
+    )
+    kept = {*_AXES, *columns}
+    names = {name: column for name, column in foreign.items() if name in kept}
+    return Run(block=block, format=format, path=path, names=names, notes=tuple(notes))
+
+
+def _affordable(table: Table, naming: Naming, notes: list[str]) -> list[str]:
+    """Return the columns that become signals: all, unless most of their cells are missing."""
+    signals = [name for name, alias in naming.aliases.items() if alias.signal not in _AXES]
+    recorded = table.recorded
+    limit = max(FREE_CELLS, CELLS_PER_VALUE * sum(recorded.values())) // table.num_rows or 1
+    if len(signals) <= limit:
+        return signals
+    # The loss is never left out: everything else is judged against it.
+    signals.sort(key=lambda name: (naming.aliases[name].signal != LOSS, -recorded[name]))
+    notes.append(
+        f"Columns left out because nearly all of their cells are missing: {len(signals) - limit}."
+    )
+    return signals[:limit]
+
+
+def _steps(table: Table, name: str | None, notes: list[str]) -> tuple[IntArray, BoolArray]:
+    """Return the step of each row, and which rows have one."""
+    if name is None:
+        notes.append("There is no step column: the rows are numbered from 0 instead.")
+        return np.arange(table.num_rows), np.ones(table.num_rows, dtype=np.bool_)
+    column = table.column(name)
+    usable = column.finite & (np.abs(column.values) <= _LARGEST)
+    values = np.where(usable, column.values, 0.0)
+    whole = np.floor(values)
+    fractions = np.count_nonzero(whole != values)
+    if fractions:
+        notes.append(f"Steps in {quoted(name)} with a fraction, which was cut off: {fractions}.")
+    rounded = np.count_nonzero(np.abs(values) > _LARGEST_EXACT)
+    if rounded:
+        notes.append(f"Steps in {quoted(name)} over 2**53, known only roughly: {rounded}.")
+    return whole.astype(np.int64), usable
+
+
+def _attempts(step: IntArray, notes: list[str]) -> IntArray:
+    """Return the attempt of each row: one more whenever the step decreases."""
+    attempt = np.zeros(len(step), dtype=np.int64)
+    np.cumsum(step[1:] < step[:-1], out=attempt[1:])
+    if attempt[-1]:
+        notes.append(f"Times that the step goes back, as after a restart: {attempt[-1]}.")
+    return attempt
+
+
+def _positions(table: Table, name: str | None) -> IntArray:
+    if name is None:
+        return np.full(table.num_rows, NO_POSITION)
+    column = table.column(name)
+    known = column.finite & (column.values >= 0) & (column.values <= _LARGEST)
+    return np.where(known, column.values, NO_POSITION).astype(np.int64)
+
+
+def _columns(
+    table: Table, naming: Naming, signals: list[str], rows: BoolArray
+) -> dict[str, Column]:
+    """Return the signals under their canonical names, in these rows, without empty ones."""
+    columns: dict[str, Column] = {}
+    chosen = slice(None) if rows.all() else rows
+    for name in signals:
+        alias = naming.aliases[name]
+        column = table.column(name)
+        values, present = column.values[chosen], column.present[chosen]
+        if alias.scale != 1.0:
+            values = values * alias.scale
+        if present.any():
+            complete = present.all()
+            columns[alias.signal] = Column.complete(values) if complete else Column(values, present)
+    return columns
+
+
+def _note_dropped(with_step: BoolArray, with_signal: BoolArray, notes: list[str]) -> None:
+    without_step = np.count_nonzero(~with_step)
+    if without_step:
+        notes.append(f"Rows without a usable step, left out: {without_step}.")
+    without_signal = np.count_nonzero(with_step & ~with_signal)
+    if without_signal:
+        notes.append(f"Rows with a step and nothing else, left out: {without_signal}.")
+
+
+def _no_loss(table: Table, path: Path) -> str:
+    for name, alias in name_columns(table.names, meanings=table.meanings).aliases.items():
+        if alias.signal == LOSS:
+            text = table.first_text(name)
+            found = f"the first cell is {quoted(text)}" if text else "all cells are missing"
+            return (
+                f"{path}: {quoted(name)} is a loss column, but no number was recorded in it "
+                f"({found}); write plain numbers, such as 2.5"
+            )
+    found = listed(table.names) or "none"
+    return (
+        f"{path}: no column is known to be the training loss (columns: {found}); "
+        "if one of them is, rename it to 'loss'"
+    )

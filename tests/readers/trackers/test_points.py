@@ -7,7 +7,7 @@ from tests.readers.shapes import values
 from trimtab.core.block import Block
 from trimtab.core.errors import NoUsableLoss
 from trimtab.core.run import Run
-from trimtab.readers.blocks import to_run
+from trimtab.readers.table import to_run
 from trimtab.readers.trackers.points import Points
 
 

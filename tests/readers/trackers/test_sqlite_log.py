@@ -13,7 +13,7 @@ from tests.readers.written import FIRST, ROWS, assert_reads_back
 from trimtab.core.errors import LogError, UnreadableLog
 from trimtab.core.signals import LOSS, Quality
 from trimtab.readers import read_log
-from trimtab.readers.trackers.databases import database
+from trimtab.readers.trackers import databases
 
 PACKED = {
     "mlflow": FIXTURES / "mlflow" / "mlflow.db.gz",
@@ -238,9 +238,9 @@ def test_a_damaged_page_costs_what_comes_after_it(tmp_path: Path) -> None:
 
 
 def test_work_is_bounded(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "_FREE_WORK", 0)
-    monkeypatch.setattr(database, "_WORK_PER_BYTE", 0)
-    monkeypatch.setattr(database, "_WORK_STEP", 10)
+    monkeypatch.setattr(databases, "_FREE_WORK", 0)
+    monkeypatch.setattr(databases, "_WORK_PER_BYTE", 0)
+    monkeypatch.setattr(databases, "_WORK_STEP", 10)
     with pytest.raises(UnreadableLog, match="interrupted"):
         read_log(packed)
 

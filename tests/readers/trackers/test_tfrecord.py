@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from tests.readers.shapes import Write
 from tests.readers.trackers.protobytes import checksum, record
 
-from trimtab.readers.trackers.tensorboard import tfrecord
-from trimtab.readers.trackers.tensorboard.crc32c import masked_crcs
-from trimtab.readers.trackers.tensorboard.tfrecord import RecordFile
+from trimtab.readers.trackers import tfrecord
+from trimtab.readers.trackers.tfrecord import RecordFile, masked_crcs
 
 PAYLOADS = [b"", b"a", b"bc", b"d" * 7, b"e" * 300, b"f" * 31, b"g"]
 

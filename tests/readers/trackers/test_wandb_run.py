@@ -12,7 +12,7 @@ from tests.readers.written import ROWS, assert_reads_back
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.signals import LOSS, Quality
 from trimtab.readers import read_log
-from trimtab.readers.trackers.wandb import chunklog
+from trimtab.readers.trackers import wandb as wandb_reader
 
 RUN = FIXTURES / "wandb" / "run-fixture.wandb"
 HEADER = b":W&B\xe1\xbe\x00"
@@ -41,7 +41,7 @@ def chunks(*records: bytes, kind: int = 1) -> bytes:
 def test_an_offline_run() -> None:
     reading = read_log(RUN)
     assert reading.format == "wandb"
-    assert RUN.stat().st_size > chunklog.BLOCK_BYTES
+    assert RUN.stat().st_size > wandb_reader.BLOCK_BYTES
     assert_reads_back(reading.block, ROWS)
     assert reading.names["step"] == "trainer/global_step"
     assert values(reading.block, "deep/a") == [1.5] * len(ROWS)
@@ -157,7 +157,7 @@ def test_room_that_was_never_filled_is_no_damage(write: Write) -> None:
 
 
 def test_long_records_are_left_out(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunklog, "RECORD_BYTES", 100)
+    monkeypatch.setattr(wandb_reader, "RECORD_BYTES", 100)
     long = chunks(b"x" * 60, kind=2) + chunks(b"x" * 60, kind=3) + chunks(b"x", kind=4)
     reading = read_log(write(HEADER + long + chunks(history(3, text("loss", "2.5")))))
     assert reading.block.step.tolist() == [3]

@@ -19,7 +19,7 @@ from trimtab.core.block import Block, Event
 from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.incident_news import IncidentNews
 from trimtab.integrations.sinks.rows import PREFIX, tracker_rows
-from trimtab.readers.trackers.tensorboard.crc32c import masked_crcs
+from trimtab.readers.trackers.tfrecord import masked_crcs
 from trimtab.report.escaping import escape_markdown
 
 VARIABLE = "TRIMTAB_TENSORBOARD_DIR"

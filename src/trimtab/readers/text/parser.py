@@ -1,24 +1,34 @@
-"""The parser of all text logs: lines in, taken apart by a grammar, a table out.
+"""The parser of all text logs: lines in, parsed by a grammar, a table out.
 
-Memory is bounded by the records, not by the size of the file: other lines leave nothing in memory.
+A format is a `Grammar`: which lines matter and what they contain. Memory is bounded by the records,
+not by the size of the file: other lines leave nothing in memory.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from trimtab.core.block import IntArray
 from trimtab.core.errors import UnreadableLog
+from trimtab.readers.aliases import Alias
 from trimtab.readers.formats import Format
-from trimtab.readers.lines import LineFile
-from trimtab.readers.log_file import Progress
+from trimtab.readers.log_file import LineFile, Progress
 from trimtab.readers.table import Table
-from trimtab.readers.text.grammar import Fields, Grammar, Line, Place
-from trimtab.readers.text.layouts import MAX_LAYOUTS, Layout, Pairs
-from trimtab.readers.text.ranks import rank_of, rows_of_others
+
+Fields = Iterable[tuple[str, object]]
+"""Names and cells."""
+
+NUMBER: Final = (
+    r"(?>[-+]?(?:\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?|\.\d+|[nN][aA][nN]|[iI][nN][fF]))"
+)
+"""A number as loggers print it, with groups of digits, NaN and infinity. It matches in one way
+only: otherwise a line that nearly fits would be tried with every split of its numbers."""
 
 NAME_CHARS = 128
 """A longer name is not that of a metric."""
@@ -32,11 +42,106 @@ _SAMPLE_LINES = 1000
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
+MAX_LAYOUTS = 8
+"""Layouts learned for one kind of line. A log has two or three; a hostile one must not make us
+compile a pattern for each of its lines."""
+
+_RANK = re.compile(r"\s*(?:\[(?:rank|default)(\d{1,5})\]|(\d{1,5}): )")
+"""How torchrun and `srun --label` begin a line."""
+
+_NO_RANK = -1
+
+_MAX_CHANGES = 64
+"""How often a different rank may take over the printing, as Megatron's last rank does when a
+restart has more ranks. The limit keeps a hostile file from taking forever."""
+
+
+# What a log looks like
+
+
+class Place(Enum):
+    """Where the values of a line belong."""
+
+    RECORD = auto()
+    """In a new record."""
+    ABOVE = auto()
+    """In the record above: a record of several lines."""
+    BELOW = auto()
+    """In the next record: printed before it. The first value wins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One kind of line."""
+
+    mark: str
+    """Text in every such line. Tried before the pattern, because most lines are irrelevant."""
+    pattern: re.Pattern[str]
+    """Found anywhere in the line, so that any launcher prefix is accepted. Its groups are cells,
+    under the names of the groups."""
+    fields: Callable[[str], Fields] | None = None
+    """Parses the rest of the line, after the pattern."""
+    place: Place = Place.RECORD
+    prefix: str = ""
+    """Put before the names of the fields, to distinguish evaluation from training."""
+    count: str = ""
+    """The column of the next record that counts such lines before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """One text format."""
+
+    name: str
+    """The name of the format, as given to `--format`."""
+    trainer: str
+    """The trainer that writes such logs."""
+    sign: re.Pattern[str]
+    """Recognises the format, in any line that may hold a record."""
+    lines: tuple[Line, ...]
+    """The kinds of lines, in the order in which they are tried."""
+    meanings: tuple[Alias, ...] = ()
+    """What the columns mean, as far as it differs from the alias table."""
+    grouped: frozenset[str] = frozenset()
+    """Columns whose digits are in groups: 1,234."""
+    finish: Callable[[Table], None] | None = None
+    """Corrects what can be judged only once the whole log is read."""
+
+
+class Pairs:
+    """Finds names and values in the rest of a line.
+
+    Names are to be bounded (`{1,99}`): without an end, each position in a long line would be the
+    start of one.
+    """
+
+    def __init__(self, name: str, value: str, end: str = "") -> None:
+        self._value = value
+        self._pair = re.compile(f"{name}({value}){end}")
+
+    def __call__(self, rest: str) -> list[tuple[str, str]]:
+        """Return names and values, one pair at a time."""
+        return self._pair.findall(rest)
+
+    def layout(self, rest: str) -> tuple[list[str], str]:
+        """Return the names in the rest of a line, and a pattern for lines that look like it."""
+        names, pattern, position = [], "", 0
+        for pair in self._pair.finditer(rest):
+            start, end = pair.span(1)
+            pattern += _digits(rest[position : pair.start()]) + _blanks(rest[pair.start() : start])
+            pattern += re.escape(pair[1]) + _blanks(rest[end : pair.start(2)]) + f"({self._value})"
+            names.append(pair[1])
+            position = pair.end(2)
+        return names, pattern + _digits(rest[position:])
+
+
+# How it is read
+
 
 def text_format(grammar: Grammar) -> Format:
-    """The format that a grammar describes."""
+    """Return the format that a grammar describes."""
 
-    def recognises(head: bytes) -> bool:
+    def matches(head: bytes) -> bool:
         text = head.decode("utf-8", "replace")
         marks = [line.mark for line in grammar.lines if line.place is Place.RECORD]
         return any(
@@ -45,20 +150,19 @@ def text_format(grammar: Grammar) -> Format:
             for line in islice(_lines_with(mark, text), _SAMPLE_LINES)
         )
 
-    def read(path: Path, progress: Progress) -> Table:
+    def load(path: Path, progress: Progress) -> Table:
         file = LineFile(path, progress)
         parser = _Parser(grammar)
         for lines in file.chunks():
             parser.add_lines(lines, unfinished=file.unfinished)
         return parser.finish(path, file.notes)
 
-    description = f"the text log of {grammar.trainer}"
     return Format(
         name=grammar.name,
-        description=description,
+        description=f"the text log of {grammar.trainer}",
         suffixes=(),
-        matches=recognises,
-        load=read,
+        matches=matches,
+        load=load,
     )
 
 
@@ -69,13 +173,13 @@ class _Kind:
         self.line = line
         self.mark = line.mark
         self.search = line.pattern.search
-        self.layouts: list[Layout] = []
+        self.layouts: list[_Layout] = []
         """The one that matched last comes first."""
         if line.fields is None:  # the pattern catches all there is
-            self.layouts.append(Layout(list(line.pattern.groupindex), ".*"))
+            self.layouts.append(_Layout(list(line.pattern.groupindex), ".*"))
 
     def fit(self, found: re.Match[str], row: int) -> bool:
-        """Parse the line by a known layout; returns whether one matched."""
+        """Parse the line by a known layout; return whether one matched."""
         if self.line.fields is None and self.search(found.string, found.end()):
             return False  # two records in a line
         for position, layout in enumerate(self.layouts):
@@ -95,7 +199,7 @@ class _Kind:
         if isinstance(fields, Pairs) and len(self.layouts) < MAX_LAYOUTS:
             names, pattern = fields.layout(rest)
             names = [*found.groupdict(), *(self.line.prefix + name for name in names)]
-            self.layouts.append(Layout(names, pattern))
+            self.layouts.append(_Layout(names, pattern))
 
 
 class _Parser:
@@ -134,7 +238,7 @@ class _Parser:
         self._hand_over()
 
     def finish(self, path: Path, notes: Iterable[str]) -> Table:
-        """The table; raises UnreadableLog if there is no record in it."""
+        """Return the table; raises UnreadableLog if there is no record in it."""
         if not self._num_records:
             raise UnreadableLog(
                 f"{path} holds no record as {self._grammar.trainer} prints them; give the output "
@@ -142,25 +246,23 @@ class _Parser:
             )
         table = self._table
         table.meanings |= {meaning.name: meaning for meaning in self._grammar.meanings}
-        for note in notes:
-            table.add_note(note)
-        if self._num_cut:
-            table.add_note(f"Lines cut off in the middle, left out: {self._num_cut}.")
-        if self._num_long:
-            table.add_note(
-                f"Lines of more than {LINE_CHARS} characters, left out: {self._num_long}."
-            )
+        table.add_note(*notes)
         others = rows_of_others(np.array(self._ranks))
-        if len(others):
-            table.leave_out(others)
-            table.add_note(f"Records of further ranks, left out: {len(others)}.")
+        table.leave_out(others)
+        table.note_counts(
+            {
+                "Lines cut off in the middle, left out": self._num_cut,
+                f"Lines of more than {LINE_CHARS} characters, left out": self._num_long,
+                "Records of further ranks, left out": len(others),
+            }
+        )
         if self._grammar.finish:
             with np.errstate(all="ignore"):  # a log may hold numbers of any size
                 self._grammar.finish(table)
         return table
 
     def _add(self, kind: _Kind, found: re.Match[str]) -> None:
-        line, rank = kind.line, rank_of(found.string)
+        line, rank = kind.line, _rank_of(found.string)
         waiting = self._waiting.get(rank)
         if line.place is Place.RECORD:
             row = self._num_records
@@ -181,7 +283,7 @@ class _Parser:
             self._waiting[rank] = waiting
 
     def _add_unlike(self, kind: _Kind, found: re.Match[str]) -> bool:
-        """Add a record that looks like none before; whether there was anything in it."""
+        """Add a record that looks like none before; return whether there was anything in it."""
         again = kind.search(found.string, found.end())
         while again:
             # A restart continued the line that a crash had cut off: only what it wrote is complete.
@@ -240,3 +342,71 @@ def _fields(kind: Line, found: re.Match[str]) -> list[tuple[str, object]]:
     if kind.prefix:
         rest = [(kind.prefix + name, cell) for name, cell in rest]
     return [*caught, *rest]
+
+
+class _Layout:
+    """Lines of one layout: where their values are, and the values not handed over yet.
+
+    The next line mostly looks like the last one, so its pattern is compiled from it: what lies
+    between the values becomes one pattern that catches them all at once, in a third of the time. A
+    line that does not fit is parsed pair by pair, with the same result.
+    """
+
+    def __init__(self, names: Sequence[str], pattern: str) -> None:
+        self._names = names
+        self.match = re.compile(pattern).fullmatch
+        self.rows: list[int] = []
+        self.cells: list[tuple[str, ...]] = []
+
+    def hand_over(self) -> Iterator[tuple[str, IntArray, Sequence[str]]]:
+        """Yield name, rows and cells of each column since the last call."""
+        rows, cells = np.array(self.rows), self.cells
+        self.rows, self.cells = [], []
+        if len(rows):
+            for name, column in zip(self._names, zip(*cells, strict=True), strict=True):
+                yield name, rows, column
+
+
+def _blanks(text: str) -> str:
+    """Return a pattern for the text between a name and its value, where blanks vary."""
+    return " ++".join(re.escape(part) for part in re.split(" +", text))
+
+
+def _digits(text: str) -> str:
+    """Return a pattern for the text between two pairs, in which unnamed numbers vary."""
+    return r"[\d.,]++".join(_blanks(part) for part in re.split(r"\d[\d.,]*", text))
+
+
+# Logs of several ranks in one file
+
+
+def _rank_of(line: str) -> int:
+    """Return the rank that printed a line; -1 if unknown."""
+    found = _RANK.match(line)
+    return int(found[1] or found[2]) if found else _NO_RANK
+
+
+def rows_of_others(ranks: IntArray) -> IntArray:
+    """Return the records to leave out so that at any time only one rank speaks.
+
+    Where several ranks print records, each has its own view of the step, and their lines come in
+    no order. The rank with the most records is kept, those that fall into its time are not; and so
+    on in what lies before and after.
+    """
+    others = np.zeros(len(ranks), dtype=np.bool_)
+    parts = [np.arange(len(ranks))]
+    for _ in range(_MAX_CHANGES):
+        if not parts:
+            break
+        rows = parts.pop()
+        found, counts = np.unique(ranks[rows], return_counts=True)
+        if len(found) < 2:
+            continue
+        speaker = found[np.argmax(counts)]
+        spoken = np.flatnonzero(ranks[rows] == speaker)
+        first, end = spoken[0], spoken[-1] + 1
+        within = np.unique(ranks[rows[first:end]])
+        other = np.isin(ranks[rows], within[within != speaker])
+        others[rows[other]] = True
+        parts += [rows[:first][~other[:first]], rows[end:][~other[end:]]]
+    return np.flatnonzero(others)

@@ -10,10 +10,9 @@ from pathlib import Path
 from trimtab.core.errors import UnreadableLog
 from trimtab.readers.folders import list_files
 from trimtab.readers.formats import Format
-from trimtab.readers.lines import LineFile
-from trimtab.readers.log_file import Progress
+from trimtab.readers.log_file import LineFile, Progress
 from trimtab.readers.table import MAX_COLUMNS, Table
-from trimtab.readers.trackers.hf_losses import is_by_hf, restore_hf_losses
+from trimtab.readers.trackers.conventions import restore_if_hf
 from trimtab.readers.trackers.points import Points
 
 _METRICS = "metrics"
@@ -24,8 +23,7 @@ Line = tuple[int, str, int, float]
 """Time in milliseconds, name, step, value: sorted, they are in the order of logging."""
 
 
-def read(path: Path, progress: Progress) -> Table:
-    """Read the folder of a run."""
+def _read(path: Path, progress: Progress) -> Table:
     home = path / _METRICS
     files = list_files(home)[:MAX_COLUMNS]
     lines: list[Line] = []
@@ -47,17 +45,18 @@ def read(path: Path, progress: Progress) -> Table:
     for time, name, step, value in sorted(lines, key=lambda line: line[0]):
         points.add(name, step, value, time / 1000)
     table = points.to_table()
-    if num_bad:
-        table.add_note(f"Lines that are not 'timestamp value step', left out: {num_bad}.")
-    if num_cut:
-        table.add_note(f"Last line of a metric cut off in the middle, left out: {num_cut}.")
-    if is_by_hf(table, ""):
-        restore_hf_losses(table)
+    table.note_counts(
+        {
+            "Lines that are not 'timestamp value step', left out": num_bad,
+            "Last line of a metric cut off in the middle, left out": num_cut,
+        }
+    )
+    restore_if_hf(table)
     return table
 
 
-def runs_among(files: Sequence[Path]) -> list[Path]:
-    """The folders of runs that have metrics, the newest first."""
+def _runs_among(files: Sequence[Path]) -> list[Path]:
+    """Return the folders of runs that have metrics, the newest first."""
     homes = {parent for file in files for parent in file.parents}
     runs = [file.parent for file in files if file.name == "meta.yaml"]
     runs = [run for run in runs if run / _METRICS in homes]
@@ -65,7 +64,7 @@ def runs_among(files: Sequence[Path]) -> list[Path]:
 
 
 def _started(run: Path) -> int:
-    """When a run was started, in milliseconds; 0 if it does not say."""
+    """Return when a run was started, in milliseconds; 0 if it does not say."""
     try:
         with (run / "meta.yaml").open("rb") as file:
             found = _STARTED.search(file.read(1 << 12))
@@ -75,8 +74,8 @@ def _started(run: Path) -> int:
 
 
 def _lines(file: Path) -> Iterator[tuple[str, bool]]:
-    """The lines of a file, and whether each has its end."""
-    log = LineFile(file, lambda done, total: None)
+    """Yield the lines of a file, and whether each has its end."""
+    log = LineFile(file)
     for chunk in log.chunks():
         for line in chunk:
             if line.strip():
@@ -98,7 +97,6 @@ MLFLOW = Format(
     description="run folders of MLflow",
     suffixes=(),
     matches=lambda head: False,
-    load=read,
-    logs_among=runs_among,
+    load=_read,
+    logs_among=_runs_among,
 )
-"""The format."""

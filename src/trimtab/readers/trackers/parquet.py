@@ -5,7 +5,7 @@ Decoding is left to pyarrow, an extra; what it is handed is checked before.
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,14 @@ from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
 from trimtab.readers.table import MAX_COLUMNS, Table
-from trimtab.readers.trackers.call_steps import CALL_STEP, prefer_steps_beside_loss
-from trimtab.readers.trackers.hf_losses import is_by_hf, restore_hf_losses
-from trimtab.readers.trackers.runs import StoredRun, choose_run, note_choice
+from trimtab.readers.trackers.conventions import (
+    CALL_STEP,
+    StoredRun,
+    choose_run,
+    note_choice,
+    prefer_steps_beside_loss,
+    restore_if_hf,
+)
 
 _MARK = b"PAR1"
 
@@ -38,27 +43,8 @@ _RUN_COLUMNS = ("run_id", "run_name")
 _HF_PREFIX = "train/"
 
 
-def read(path: Path, progress: Progress) -> Table:
-    """Read a file, or the newest run in it."""
-    return _read(path, None, progress)
-
-
-def read_run(path: Path, run: str, progress: Progress) -> Table:
-    """Read one run of a file that trackio exported."""
-    return _read(path, run, progress)
-
-
-def recognises(head: bytes) -> bool:
-    """Whether these bytes begin with the mark of Parquet."""
-    return head.startswith(_MARK)
-
-
-def files_among(files: Sequence[Path]) -> list[Path]:
-    """The Parquet files, the newest first."""
-    return newest_first([file for file in files if file.suffix == ".parquet"])
-
-
-def _read(path: Path, wanted: str | None, progress: Progress) -> Table:
+def _read(path: Path, progress: Progress, wanted: str | None = None) -> Table:
+    """Read the file; of several runs that trackio exported, the wanted or the newest one."""
     with _opened(path) as file:
         table = Table()
         runs, owners = _runs(file)
@@ -78,8 +64,7 @@ def _read(path: Path, wanted: str | None, progress: Progress) -> Table:
         raise UnreadableLog(f"{path} holds no rows; check that the run logged anything")
     note_choice(table, chosen, runs)
     prefer_steps_beside_loss(table)
-    if is_by_hf(table, _HF_PREFIX):
-        restore_hf_losses(table, _HF_PREFIX)
+    restore_if_hf(table, _HF_PREFIX)
     return table
 
 
@@ -93,7 +78,7 @@ def _add(table: Table, batch: Any, rows: BoolArray, renamed: Mapping[str, str]) 
 
 
 def _runs(file: Any) -> tuple[list[StoredRun], list[str]]:
-    """The runs, the one with the last row first, and the run of each row."""
+    """Return the runs, the one with the last row first, and the run of each row."""
     names = [name for name in _RUN_COLUMNS if name in file.schema_arrow.names]
     if not names:
         return [StoredRun(id="", name="")], []
@@ -110,7 +95,7 @@ def _runs(file: Any) -> tuple[list[StoredRun], list[str]]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """The file as pyarrow sees it; raises UnreadableLog for whatever it says against it."""
+    """Open the file with pyarrow; raises UnreadableLog for whatever it says against it."""
     _check_marks(path)
     try:
         arrow, parquet = (importlib.import_module(f"pyarrow.{name}") for name in ("lib", "parquet"))
@@ -168,10 +153,9 @@ PARQUET = Format(
     name="parquet",
     description="Parquet with a column for each metric",
     suffixes=(".parquet",),
-    matches=recognises,
-    load=read,
+    matches=lambda head: head.startswith(_MARK),
+    load=_read,
     binary=True,
-    logs_among=files_among,
-    load_run=read_run,
+    logs_among=lambda files: newest_first([f for f in files if f.suffix == ".parquet"]),
+    load_run=_read,
 )
-"""The format."""

@@ -33,7 +33,7 @@ class Points:
         return len(self.values)
 
     def number_of(self, name: str) -> int:
-        """The number of a name in `numbers`."""
+        """Return the number of a name in `numbers`."""
         return self._names.setdefault(name, len(self._names))
 
     def add(self, name: str, step: int, value: float, time: float) -> None:
@@ -44,11 +44,11 @@ class Points:
         self.times.append(time)
 
     def times_from(self, first: int) -> FloatArray:
-        """The times of the points from one on."""
+        """Return the times of the points from this one on."""
         return np.array(self.times[first:])
 
     def to_table(self, *, by_time: bool = False) -> Table:
-        """The rows, each with its step and its time; `by_time` sorts the points first."""
+        """Return the rows, each with its step and its time; `by_time` sorts the points first."""
         numbers, steps = np.array(self.numbers), np.array(self.steps)
         values, times = np.array(self.values), np.array(self.times)
         if by_time:
@@ -75,7 +75,7 @@ class Points:
         return table
 
     def _main(self, numbers: IntArray) -> int:
-        """The series that the others are put beside: the loss, else the longest."""
+        """Return the series that decides on attempts: the loss, else the longest."""
         loss = name_columns(list(self._names)[:MAX_COLUMNS]).foreign.get(LOSS)
         return self._names[loss] if loss else int(np.argmax(np.bincount(numbers)))
 
@@ -92,7 +92,7 @@ class Points:
 
 
 def _attempts(numbers: IntArray, steps: IntArray, main: int) -> IntArray:
-    """The attempt of each point: one more whenever the step of the main series goes back."""
+    """Return the attempt of each point: one more whenever the main series' step decreases."""
     positions = np.flatnonzero(numbers == main)
     back = np.flatnonzero(steps[positions[1:]] < steps[positions[:-1]])
     before, after = positions[back], positions[back + 1]
@@ -104,9 +104,9 @@ def _attempts(numbers: IntArray, steps: IntArray, main: int) -> IntArray:
 
 
 def _rows(attempts: IntArray, steps: IntArray, numbers: IntArray) -> tuple[IntArray, IntArray]:
-    """The row of each point, and the first point of each row.
+    """Return the row of each point, and the first point of each row.
 
-    A row is an attempt, a step, and the how-manieth value of the same name at it.
+    A row is an attempt, a step, and the ordinal of the value among those of the same name there.
     """
     order = np.lexsort((numbers, steps, attempts))
     changed = (np.diff(attempts[order]) != 0) | (np.diff(steps[order]) != 0)

@@ -1,7 +1,7 @@
 """The wire format of protocol buffers: enough of it to walk a message that is not trusted.
 
-A message is a run of fields, each a key (number and wire type) and a value. Lengths are checked
-against the message that contains them, so nothing is read or allocated beyond it.
+A message is a sequence of fields, each a key (number and wire type) and a value. Lengths are
+checked against the message that contains them, so nothing is read or allocated beyond it.
 """
 
 import struct
@@ -23,7 +23,7 @@ class BadMessage(ValueError):
 
 
 def fields(data: bytes, start: int, end: int) -> list[Field]:
-    """The fields of the message in data[start:end]; raises BadMessage if it is not one."""
+    """Return the fields of the message in data[start:end]; raises BadMessage if it is not one."""
     found: list[Field] = []
     offset = start
     while offset < end:
@@ -49,7 +49,7 @@ def fields(data: bytes, start: int, end: int) -> list[Field]:
 
 
 def varint(data: bytes, offset: int, end: int) -> tuple[int, int]:
-    """The number at an offset, and where it ends."""
+    """Return the number at an offset, and where it ends."""
     value = shift = 0
     while offset < end and shift < 64:
         byte = data[offset]
@@ -62,15 +62,15 @@ def varint(data: bytes, offset: int, end: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """A varint as a signed int64."""
+    """Return a varint as a signed int64."""
     return value - 2 * _SIGN if value >= _SIGN else value
 
 
 def double(data: bytes, offset: int) -> float:
-    """The double at an offset."""
+    """Return the double at an offset."""
     return float(_double(data, offset)[0])
 
 
 def text(data: bytes, start: int, end: int) -> str:
-    """A field as text; bytes that are not UTF-8 become U+FFFD."""
+    """Return a field as text; bytes that are not UTF-8 become U+FFFD."""
     return data[start:end].decode("utf-8", "replace")

@@ -1,0 +1,296 @@
+"""SQLite databases of MLflow and trackio.
+
+A database is not trusted and not ours: it is opened to read, within limits, and never written. A
+made-up one can have views that never end, cells of gigabytes, pages that point in circles. So only
+plain tables are queried, cells are bounded, and work is bounded by the size of the file.
+"""
+
+import math
+import os
+import sqlite3
+import struct
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from trimtab.core.errors import UnreadableLog
+from trimtab.readers.cells import listed, printable
+from trimtab.readers.folders import newest_first
+from trimtab.readers.formats import Format
+from trimtab.readers.json_log import parse_object
+from trimtab.readers.log_file import Progress
+from trimtab.readers.table import Table
+from trimtab.readers.trackers.conventions import (
+    CALL_STEP,
+    StoredRun,
+    choose_run,
+    note_choice,
+    prefer_steps_beside_loss,
+    restore_if_hf,
+)
+from trimtab.readers.trackers.points import Points
+
+_MARK = b"SQLite format 3\0"
+
+CELL_BYTES = 1 << 24
+"""No cell may be longer: what is logged in one call takes some thousand bytes."""
+
+_WORK_PER_BYTE = 16
+"""Instructions of SQLite's machine for each byte of the file: a row of 50 bytes takes some 20."""
+
+_FREE_WORK = 10_000_000
+_WORK_STEP = 100_000
+_WAL_MODE = 2
+_SUFFIXES = (".db", ".sqlite", ".sqlite3")
+_FIRST_PAGE = struct.Struct(">16xH6xII60xI")
+"""Size of a page; count of changes; number of pages; count of changes when these were counted."""
+
+
+def _read(path: Path, progress: Progress, run: str | None = None) -> Table:
+    """Read one run, the newest if none is wanted."""
+    with open_database(path) as database:
+        tables = database.columns()
+        columns = tables.get("metrics", frozenset())
+        if columns >= _MLFLOW_COLUMNS and "runs" in tables:
+            table = _read_mlflow(database, path, run)
+        elif columns >= _TRACKIO_COLUMNS:
+            table = _read_trackio(database, path, run)
+        else:
+            names = listed([printable(name) for name in tables]) or "none"
+            raise UnreadableLog(
+                f"{path} is an SQLite database of neither MLflow nor trackio (tables: {names}); "
+                "export its metrics as CSV, with a column for the step"
+            )
+    if database.damage:
+        table.add_note(f"The database is damaged: {database.damage}. Read is what could be.")
+    if not table.num_rows:
+        raise UnreadableLog(f"{path} holds no value of this run; check that it logged anything")
+    progress(1, 1)
+    return table
+
+
+class Database:
+    """An open database."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+        self.damage = ""
+        """What SQLite says against the file, if there is anything."""
+        self._work = _FREE_WORK + _WORK_PER_BYTE * path.stat().st_size
+        connection.set_progress_handler(self._spend, _WORK_STEP)
+
+    def columns(self) -> Mapping[str, frozenset[str]]:
+        """Return the names of the plain tables, and of the columns of each."""
+        rows = self.rows("SELECT name, type, sql FROM sqlite_master")
+        names = [
+            str(name)
+            for name, kind, sql in rows
+            if kind == "table" and not str(sql).upper().startswith("CREATE VIRTUAL")
+        ]
+        query = "SELECT name FROM pragma_table_info(?)"
+        return {
+            name: frozenset(str(column) for (column,) in self.rows(query, name)) for name in names
+        }
+
+    def rows(self, query: str, *parameters: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query."""
+        yield from self._connection.execute(query, parameters)
+
+    def sound_rows(self, query: str, *parameters: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a query up to the first damage, which `damage` describes."""
+        found: list[tuple[Any, ...]] = []
+        try:
+            for row in self.rows(query, *parameters):
+                found.append(row)  # what came before an error is kept
+        except sqlite3.DatabaseError as error:
+            if not found:
+                raise
+            self.damage = str(error)
+        return found
+
+    def _spend(self) -> int:
+        self._work -= _WORK_STEP
+        return int(self._work < 0)
+
+
+@contextmanager
+def open_database(path: Path) -> Iterator[Database]:
+    """Open a database to read it; raises UnreadableLog for whatever SQLite says against it."""
+    try:
+        connection = sqlite3.connect(_address(path), uri=True)
+        try:
+            connection.text_factory = lambda data: data.decode("utf-8", "replace")
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, CELL_BYTES)
+            connection.execute("PRAGMA trusted_schema = OFF")
+            connection.execute("PRAGMA query_only = ON")
+            database = Database(connection, path)
+            if _is_cut(path):
+                database.damage = "it is shorter than its first page says"
+            yield database
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise UnreadableLog(
+            f"{path} cannot be read as an SQLite database: {error}; if it is in use or was copied "
+            "without its -wal or -journal file, copy them together and read the copy"
+        ) from error
+
+
+def _address(path: Path) -> str:
+    """Return the address that opens the file to be read only."""
+    address = f"file:{quote(os.fspath(path.absolute()))}?mode=ro"
+    with path.open("rb") as file:
+        mode = file.read(20)[19:]
+    log = path.with_name(path.name + "-wal")
+    if mode == bytes([_WAL_MODE]) and not (log.exists() and log.stat().st_size):
+        # Nobody has it open. Without this SQLite would make files beside it, or fail where it
+        # cannot; but it would also not see what a writer holds back in the log.
+        address += "&immutable=1"
+    return address
+
+
+def _is_cut(path: Path) -> bool:
+    """Return whether pages are missing at the end of the file."""
+    with path.open("rb") as file:
+        head = file.read(_FIRST_PAGE.size).ljust(_FIRST_PAGE.size)
+    size, changed, pages, counted = _FIRST_PAGE.unpack(head)
+    # The number of pages is only valid if it was written with the last change.
+    wanted = pages * (65536 if size == 1 else size)
+    return bool(changed == counted and wanted > path.stat().st_size)
+
+
+# MLflow: every metric of every run in one table, a row for each value. NaN is written as 0 with a
+# flag beside it, an infinity as the largest number that there is.
+
+_MLFLOW_COLUMNS = frozenset({"run_uuid", "key", "value", "timestamp", "step", "is_nan"})
+"""What MLflow's table of metrics has."""
+
+
+def _read_mlflow(database: Database, path: Path, wanted: str | None) -> Table:
+    runs = _mlflow_runs(database)
+    run = choose_run(path, runs, wanted)
+    query = (
+        "SELECT key, step, value, is_nan, timestamp, rowid FROM metrics "
+        "WHERE typeof(key) = 'text' AND typeof(step) = 'integer' "
+        "AND typeof(value) IN ('real', 'integer') AND typeof(timestamp) = 'integer' "
+        "AND run_uuid = ?"
+    )
+    rows = database.sound_rows(query, run.id)
+    # By time, and not by step: a run that was restarted has some steps twice.
+    rows.sort(key=lambda row: row[4:])
+    points = Points()
+    for key, step, value, is_nan, timestamp, _ in rows:
+        points.add(key, step, math.nan if is_nan else _finite_or_infinite(value), timestamp / 1000)
+    table = points.to_table()
+    note_choice(table, run, runs)
+    restore_if_hf(table)
+    return table
+
+
+def _mlflow_runs(database: Database) -> list[StoredRun]:
+    """Return the runs with metrics, the newest first, deleted ones last."""
+    logged = {run for (run,) in database.sound_rows("SELECT run_uuid FROM metrics")}
+    found = [
+        (lifecycle == "deleted", -start if isinstance(start, int) else 0, str(run), str(name or ""))
+        for run, name, start, lifecycle in database.rows(
+            "SELECT run_uuid, name, start_time, lifecycle_stage FROM runs"
+        )
+        if run in logged
+    ]
+    return [StoredRun(id=run, name=name) for _, _, run, name in sorted(found)]
+
+
+def _finite_or_infinite(value: float) -> float:
+    return math.copysign(math.inf, value) if abs(value) >= sys.float_info.max else float(value)
+
+
+# trackio: a row for each call of log(), with the metrics as JSON, in which NaN and the infinities
+# are strings.
+
+_TRACKIO_COLUMNS = frozenset({"id", "timestamp", "run_name", "step", "metrics"})
+"""What trackio's table of metrics has."""
+
+_RUNS = {
+    "run_id": "SELECT run_id, run_name, id FROM metrics",
+    "run_name": "SELECT run_name, run_name, id FROM metrics",
+}
+_ROWS = {
+    "run_id": "SELECT id, timestamp, step, metrics FROM metrics WHERE run_id = ?",
+    "run_name": "SELECT id, timestamp, step, metrics FROM metrics WHERE run_name = ?",
+}
+"""What identifies a run: older versions have only names."""
+
+_HF_PREFIX = "train/"
+
+
+def _read_trackio(database: Database, path: Path, wanted: str | None) -> Table:
+    key = "run_id" if "run_id" in database.columns()["metrics"] else "run_name"
+    runs = _trackio_runs(database, _RUNS[key])
+    run = choose_run(path, runs, wanted)
+    rows = [row for row in database.sound_rows(_ROWS[key], run.id) if isinstance(row[0], int)]
+    records = []
+    num_bad = 0
+    for _, timestamp, step, metrics in sorted(rows, key=lambda row: row[0]):
+        text = metrics.decode("utf-8", "replace") if isinstance(metrics, bytes) else str(metrics)
+        record = parse_object(text)
+        num_bad += record is None
+        if record:
+            own = {CALL_STEP: _number(step), "_timestamp": _seconds(timestamp)}
+            records.append({**own, **record})
+    table = Table()
+    table.add_records(records)
+    note_choice(table, run, runs)
+    table.note_counts({"Rows whose metrics are not a JSON object, left out": num_bad})
+    prefer_steps_beside_loss(table)
+    restore_if_hf(table, _HF_PREFIX)
+    return table
+
+
+def _trackio_runs(database: Database, query: str) -> list[StoredRun]:
+    """Return the runs, the one that was logged to last first."""
+    rows = [row for row in database.sound_rows(query) if isinstance(row[2], int)]
+    rows.sort(key=lambda row: -row[2])
+    runs = {str(run): str(name) for run, name, _ in reversed(rows)}
+    last_first = dict.fromkeys(str(run) for run, _, _ in rows)
+    return [StoredRun(id=run, name=runs[run]) for run in last_first]
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _seconds(timestamp: object) -> float | None:
+    """Return a time as trackio writes it (ISO 8601) in seconds since 1970."""
+    try:
+        return datetime.fromisoformat(str(timestamp)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _databases_among(files: Sequence[Path]) -> list[Path]:
+    return newest_first([file for file in files if file.suffix in _SUFFIXES and _is_database(file)])
+
+
+def _is_database(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MARK)) == _MARK
+    except OSError:
+        return False
+
+
+SQLITE = Format(
+    name="sqlite",
+    description="SQLite databases of MLflow and trackio",
+    suffixes=(),
+    matches=lambda head: head.startswith(_MARK),
+    load=_read,
+    binary=True,
+    logs_among=_databases_among,
+    load_run=_read,
+)

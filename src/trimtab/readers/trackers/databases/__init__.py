@@ -1,1 +1,0 @@
-"""Trackers that keep their points in SQLite."""

@@ -1,0 +1,358 @@
+"""TensorBoard event files: TFRecord files of protobuf events, one or several to a run.
+
+Read without tensorboard or protobuf. Every scalar is read: TensorBoard's own reader keeps a sample
+of 10,000 for each tag. An event has a time, a step and a summary; a scalar in it is a
+`simple_value`, or a tensor of one element.
+"""
+
+import re
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trimtab.core.errors import UnreadableLog
+from trimtab.readers.folders import newest_first
+from trimtab.readers.formats import Format
+from trimtab.readers.log_file import Progress
+from trimtab.readers.table import Table
+from trimtab.readers.trackers import protowire
+from trimtab.readers.trackers.conventions import restore_if_hf
+from trimtab.readers.trackers.points import Points
+from trimtab.readers.trackers.protowire import BYTES, FIXED32, FIXED64, VARINT, BadMessage
+from trimtab.readers.trackers.tfrecord import RecordFile, Records, sound_headers
+
+_MARK = b"brain.Event:"
+_HF_PREFIX = "train/"
+_WRITTEN = re.compile(r"tfevents\.(\d+)")
+
+
+def _read(path: Path, progress: Progress) -> Table:
+    """Read an event file, or all event files of a folder as one run."""
+    files = sorted(_event_files(path.iterdir()), key=_written) if path.is_dir() else [path]
+    total = sum(file.stat().st_size for file in files)
+    log = _Log()
+    done = 0
+    for file in files:
+        log.add(file, _part_of(progress, done, total))
+        done += file.stat().st_size
+    return log.finish(path)
+
+
+def _recognises(head: bytes) -> bool:
+    """Return whether these bytes begin with a length and its checksum, or the mark of events."""
+    if _MARK in head[:64]:  # the first length may be damaged
+        return True
+    return len(head) >= 12 and bool(sound_headers(head[:12], np.array([0])).all())
+
+
+def _runs_among(files: Sequence[Path]) -> list[Path]:
+    """Return the folders with event files in them, each a run, the newest first."""
+    newest = newest_first(_event_files(files))
+    return list(dict.fromkeys(file.parent for file in newest))
+
+
+class _Log:
+    """Collects the events of a run into a table."""
+
+    def __init__(self) -> None:
+        self._points = Points()
+        self._events = _EventReader(self._points)
+        self._files: list[RecordFile] = []
+        self._latest = 0.0
+        self._overlap = False
+
+    def add(self, path: Path, progress: Progress) -> None:
+        """Add all events of a file."""
+        file = RecordFile(path, progress)
+        self._files.append(file)
+        first = len(self._points)
+        for records in file.records():
+            self._events.add(records)
+        times = self._points.times_from(first)
+        times = times[np.isfinite(times)]
+        if len(times):
+            self._overlap |= float(times.min()) < self._latest
+            self._latest = max(self._latest, float(times.max()))
+
+    def finish(self, path: Path) -> Table:
+        """Return the table; raises UnreadableLog if there is no scalar in it."""
+        notes = self._notes()
+        if not len(self._points):
+            found = " ".join(notes) or "nothing is damaged"
+            raise UnreadableLog(
+                f"{path} holds no scalar that can be read ({found}); check that the run logged any"
+            )
+        table = self._points.to_table(by_time=self._overlap)
+        table.add_note(*notes)
+        restore_if_hf(table, _HF_PREFIX)
+        return table
+
+    def _notes(self) -> list[str]:
+        """What had to be left out."""
+        files = self._files
+        bad = sum(file.num_bad for file in files) + self._events.num_malformed
+        counts = {
+            "Records that are not what was written (by their checksum), left out": bad,
+            "Damaged places, skipped": sum(file.num_gaps for file in files),
+            "Records too long to hold scalars, left out": sum(file.num_long for file in files),
+            "Last record cut off, left out": sum(file.is_cut for file in files),
+        }
+        notes = [f"{sentence}: {count}." for sentence, count in counts.items() if count]
+        if self._overlap:
+            notes.append("Several event files were written at the same time; ordered by the clock.")
+        return notes
+
+
+def _part_of(progress: Progress, before: int, total: int) -> Progress:
+    """Return the progress within one of several files."""
+    return lambda done, _: progress(before + done, total)
+
+
+def _event_files(files: Iterable[Path]) -> list[Path]:
+    return [file for file in files if "tfevents" in file.name and file.is_file()]
+
+
+def _written(path: Path) -> tuple[int, str]:
+    """Return when a file was begun, by its name."""
+    found = _WRITTEN.search(path.name)
+    return int(found[1][:18]) if found else 0, path.name
+
+
+# Events
+
+_WALL_TIME, _STEP, _SUMMARY = 1, 2, 5  # fields of an event
+
+_PLAIN = re.compile(rb"\x09.{8}\x10([\x80-\xff]{0,9}[\x00-\x7f])(?=\x2a)", re.DOTALL)
+"""How nearly all events begin: time and step, then the summary."""
+
+_MOST_SHAPES = 65536
+"""Shapes that are remembered; there are as many as tags, unless the tags are data."""
+
+_MOST_STEPS = 65536
+"""Steps whose bytes are remembered: those of one chunk of a file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """Everything in an event after its step, except the value."""
+
+    number: int
+    """That of its tag."""
+    after: bytes
+    """The bytes after the value."""
+    packed: struct.Struct
+
+
+class _EventReader:
+    """Converts events into points.
+
+    The events of one tag differ in three numbers only: time, step and value. So one of them is
+    walked field by field, and the others are known by the bytes before and after their value.
+    """
+
+    def __init__(self, points: Points) -> None:
+        self.num_malformed = 0
+        """Events that are not messages, for all that their checksum is right."""
+        self._points = points
+        self._shapes: dict[bytes, _Shape] = {}
+        """By the bytes before the value."""
+        self._tails: dict[tuple[int, int], None] = {}
+        """How far from the end the value begins and ends: one entry for each kind of writer."""
+        self._steps: dict[bytes, int] = {}
+
+    def add(self, records: Records) -> None:
+        """Add the points in some records."""
+        data, shapes, tails = records.data, self._shapes, self._tails
+        points, steps = self._points, self._steps
+        if len(steps) > _MOST_STEPS:
+            steps.clear()
+        # Bound once: this loop is where the time goes.
+        add_number, add_step = points.numbers.append, points.steps.append
+        add_value, add_time = points.values.append, points.times.append
+        for start, end in zip(records.starts, records.ends, strict=True):
+            plain = _PLAIN.match(data, start, end)
+            if plain is not None:
+                middle, coded = plain.end(), plain[1]
+                for before, after in tails:
+                    shape = shapes.get(data[middle : end - before])
+                    if shape is not None and data[end - after : end] == shape.after:
+                        step = steps.get(coded)
+                        if step is None:
+                            step = steps[coded] = _step(coded)
+                        add_number(shape.number)
+                        add_step(step)
+                        add_value(shape.packed.unpack_from(data, end - before)[0])
+                        add_time(_DOUBLE.unpack_from(data, start + 1)[0])
+                        break
+                else:
+                    self._walk(data, start, end, middle)
+            else:
+                self._walk(data, start, end, None)
+
+    def _walk(self, data: bytes, start: int, end: int, middle: int | None) -> None:
+        """Add the points of an event, field by field."""
+        time, step, summaries = 0.0, 0, []
+        try:
+            for number, wire, first, last in protowire.fields(data, start, end):
+                if (number, wire) == (_WALL_TIME, FIXED64):
+                    time = _DOUBLE.unpack_from(data, first)[0]
+                elif (number, wire) == (_STEP, VARINT):
+                    step = protowire.signed(first)
+                elif (number, wire) == (_SUMMARY, BYTES):
+                    summaries.append((first, last))
+            found = [scalar for first, last in summaries for scalar in _scalars(data, first, last)]
+        except BadMessage:
+            self.num_malformed += 1
+            return
+        for scalar in found:
+            self._points.add(scalar.tag, step, scalar.value, time)
+        if middle is not None and len(found) == 1 and found[0].span is not None:
+            number = self._points.number_of(found[0].tag)
+            self._remember(data[middle:end], middle, number, found[0].span)
+
+    def _remember(self, rest: bytes, middle: int, number: int, span: "_ValueSpan") -> None:
+        if len(self._shapes) < _MOST_SHAPES:
+            before, after = span.start - middle, span.end - middle
+            self._tails[len(rest) - before, len(rest) - after] = None
+            self._shapes[rest[:before]] = _Shape(
+                number=number, after=rest[after:], packed=span.packed
+            )
+
+
+def _step(coded: bytes) -> int:
+    return protowire.signed(protowire.varint(coded, 0, len(coded))[0])
+
+
+# Summaries
+
+_VALUE = 1  # field of a summary
+_TAG, _SIMPLE_VALUE, _TENSOR = 1, 2, 8  # fields of a value
+_DTYPE, _SHAPE, _CONTENT, _FLOATS, _DOUBLES = 1, 2, 4, 5, 6  # fields of a tensor
+_INTS, _INT64S, _HALVES, _UINT32S, _UINT64S = 7, 10, 13, 16, 17
+_BFLOAT16, _HALF = 14, 19  # dtypes
+
+_FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
+_CONTENTS: Mapping[tuple[int, int], struct.Struct] = {
+    (1, 4): _FLOAT,
+    (2, 8): _DOUBLE,
+    (3, 4): struct.Struct("<i"),
+    (9, 8): struct.Struct("<q"),
+    (_HALF, 2): struct.Struct("<e"),
+    (22, 4): struct.Struct("<I"),
+    (23, 8): struct.Struct("<Q"),
+}
+"""How the content of a tensor of one element is packed, by its dtype and its length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ValueSpan:
+    """Where a number is, if it is packed in a fixed number of bytes."""
+
+    start: int
+    end: int
+    packed: struct.Struct
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scalar:
+    """One scalar of a summary."""
+
+    tag: str
+    value: float
+    span: _ValueSpan | None = None
+
+
+def _scalars(data: bytes, start: int, end: int) -> list[_Scalar]:
+    """Return the scalars of the summary in data[start:end]; raises BadMessage if it is not one."""
+    found: list[_Scalar] = []
+    for number, wire, first, last in protowire.fields(data, start, end):
+        if (number, wire) == (_VALUE, BYTES):
+            scalar = _scalar(data, first, last)
+            if scalar is not None:
+                found.append(scalar)
+    return found
+
+
+def _scalar(data: bytes, start: int, end: int) -> _Scalar | None:
+    """Return the value of a summary, if it is a scalar."""
+    tag = ""
+    found: _ValueSpan | float | None = None
+    for number, wire, first, last in protowire.fields(data, start, end):
+        if (number, wire) == (_TAG, BYTES):
+            tag = protowire.text(data, first, last)
+        elif (number, wire) == (_SIMPLE_VALUE, FIXED32):
+            found = _ValueSpan(start=first, end=last, packed=_FLOAT)
+        elif (number, wire) == (_TENSOR, BYTES):
+            found = _element(data, first, last)
+    if isinstance(found, _ValueSpan):
+        value = float(found.packed.unpack_from(data, found.start)[0])
+        return _Scalar(tag=tag, value=value, span=found)
+    return None if found is None else _Scalar(tag=tag, value=found)
+
+
+def _element(data: bytes, start: int, end: int) -> _ValueSpan | float | None:
+    """Return the number in a tensor of one element; None if it has more, or no number."""
+    dtype = 0
+    found: _ValueSpan | float | None = None
+    for number, wire, first, last in protowire.fields(data, start, end):
+        size = last - first
+        if (number, wire) == (_DTYPE, VARINT):
+            dtype = first
+        elif (number, wire) == (_SHAPE, BYTES) and not _is_single(data, first, last):
+            return None
+        elif (number, wire) == (_CONTENT, BYTES):
+            found = _content(data, dtype, first, last)
+        elif number == _FLOATS and wire in (FIXED32, BYTES) and size == 4:
+            found = _ValueSpan(start=first, end=last, packed=_FLOAT)
+        elif number == _DOUBLES and wire in (FIXED64, BYTES) and size == 8:
+            found = _ValueSpan(start=first, end=last, packed=_DOUBLE)
+        elif number in (_INTS, _INT64S, _HALVES, _UINT32S, _UINT64S) and wire == BYTES:
+            value, stop = protowire.varint(data, first, last)
+            found = _number(value, number, dtype) if stop == last else None
+        elif number in (_INTS, _INT64S, _HALVES, _UINT32S, _UINT64S) and wire == VARINT:
+            found = _number(first, number, dtype)
+    return found
+
+
+def _content(data: bytes, dtype: int, start: int, end: int) -> _ValueSpan | float | None:
+    if dtype == _BFLOAT16 and end - start == 2:
+        return _bfloat16(int.from_bytes(data[start:end], "little"))
+    packed = _CONTENTS.get((dtype, end - start))
+    return _ValueSpan(start=start, end=end, packed=packed) if packed else None
+
+
+def _number(value: int, number: int, dtype: int) -> float:
+    """Return the value of a varint in a field of a tensor."""
+    if number == _HALVES and dtype == _BFLOAT16:
+        return _bfloat16(value)
+    if number == _HALVES:
+        return float(struct.unpack("<e", struct.pack("<H", value & 0xFFFF))[0])
+    return float(value if number in (_UINT32S, _UINT64S) else protowire.signed(value))
+
+
+def _bfloat16(bits: int) -> float:
+    return float(_FLOAT.unpack(struct.pack("<I", (bits & 0xFFFF) << 16))[0])
+
+
+def _is_single(data: bytes, start: int, end: int) -> bool:
+    """Return whether a shape is that of one element: no dimensions, or all of size one."""
+    for number, wire, first, last in protowire.fields(data, start, end):
+        if (number, wire) == (2, BYTES):
+            sizes = [f[2] for f in protowire.fields(data, first, last) if f[:2] == (1, VARINT)]
+            if sizes != [1]:
+                return False
+    return True
+
+
+TENSORBOARD = Format(
+    name="tensorboard",
+    description="TensorBoard event files",
+    suffixes=(),
+    matches=_recognises,
+    load=_read,
+    binary=True,
+    logs_among=_runs_among,
+)

@@ -1,1 +1,0 @@
-"""W&B's run files and chart exports."""
