@@ -9,14 +9,27 @@ from trimtab.core.findings import Explanation, Finding, Severity, Symptom
 
 
 class IncidentClass(StrEnum):
-    """What became of the loss."""
+    """What became of the loss, the mildest class first."""
 
     HARD_BATCH = "hard batch"
     RECOVERABLE = "recoverable"
+    PLATEAU = "plateau"
+    SILENT = "silent"
     LINGERING = "lingering"
     DIVERGENT = "divergent"
-    SILENT = "silent"
-    PLATEAU = "plateau"
+
+
+# An incident without a class is open and may still become anything, so it ranks above the classes
+# that cost nothing.
+_MILDEST_FIRST = (*list(IncidentClass)[:3], None, *list(IncidentClass)[3:])
+
+SEVERE = frozenset(_MILDEST_FIRST[3:])
+"""The classes that hurt a run, and None for an incident that has no class yet."""
+
+
+def severity_rank(incident_class: IncidentClass | None) -> int:
+    """Return the place of a class in the order of severity: 0 for the mildest."""
+    return _MILDEST_FIRST.index(incident_class)
 
 
 class Transition(StrEnum):

@@ -7,23 +7,13 @@ from typing import Any
 
 from trimtab.core.block import Block
 from trimtab.core.findings import Finding
-from trimtab.core.incidents import IncidentClass
+from trimtab.core.incidents import severity_rank
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures.discards import compute_discards
 from trimtab.report.postmortem import write_postmortem
-
-_LEAST_TO_MOST_SEVERE = [
-    IncidentClass.HARD_BATCH,
-    IncidentClass.RECOVERABLE,
-    IncidentClass.PLATEAU,
-    None,
-    IncidentClass.SILENT,
-    IncidentClass.LINGERING,
-    IncidentClass.DIVERGENT,
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +89,6 @@ def _severity(diagnosis: Diagnosis) -> tuple[int, float]:
     symptoms = diagnosis.symptoms
     height = (symptoms.loss_peak or 0.0) - (symptoms.loss_before or 0.0)
     return (
-        _LEAST_TO_MOST_SEVERE.index(diagnosis.incident_class),
+        severity_rank(diagnosis.incident_class),
         height if math.isfinite(height) else math.inf,
     )

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from trimtab.core.block import Block, Event
-from trimtab.core.incidents import IncidentClass, Transition
+from trimtab.core.incidents import IncidentClass, Transition, severity_rank
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.sink import RUN_STATUS, RunStatus
@@ -20,7 +20,7 @@ ALERT_AFTER = 10
 """Discarded steps in a row. Source: a bad batch is one step, and a protected run ends by itself
 only after 100 (`live.max_nonfinite_steps`)."""
 
-_BAD = (IncidentClass.DIVERGENT, IncidentClass.LINGERING)
+_ERROR_RANK = severity_rank(IncidentClass.LINGERING)
 _TITLES = {
     Transition.REOPENED: "came back",
     Transition.WORSENED: "got worse",
@@ -158,7 +158,7 @@ class RunAlerts:
         else:
             if news.transition in (Transition.CLASSIFIED, Transition.WORSENED):
                 state = AlertState.CHANGED
-            if news.incident_class in _BAD:
+            if severity_rank(news.incident_class) >= _ERROR_RANK:
                 level = Level.ERROR
         words = f" {_TITLES[news.transition]}" if news.transition in _TITLES else ""
         lines = [f"Class: {kind}."]

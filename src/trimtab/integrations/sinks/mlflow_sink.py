@@ -23,6 +23,7 @@ from urllib.parse import quote, urlencode
 
 from trimtab.core.block import Block
 from trimtab.core.errors import ConfigError
+from trimtab.core.incidents import severity_rank
 from trimtab.core.signals import CLOCK
 from trimtab.core.sink import RUN_STATUS, Refused, RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.incident_news import IncidentNews
@@ -192,16 +193,17 @@ class MlflowSink:
 
     def _tag_incident(self, news: IncidentNews) -> None:
         incidents = self._memory.values["incidents"]
-        before = incidents.get("worst_rank", 0)
-        incidents["worst_rank"] = max(before, news.rank)
         incidents["count"] = max(incidents.get("count", 0), news.number)
         incidents.setdefault("lines", {})[f"{news.number:04d}"] = news.describe()
         tags = {
             "trimtab.incidents": str(incidents["count"]),
             f"trimtab.incident.{news.number:04d}": news.describe()[:MAX_TAG_CHARS],
         }
-        if news.incident_class is not None and news.rank >= before:
-            tags["trimtab.worst_class"] = news.incident_class.value
+        if news.incident_class is not None:
+            rank = severity_rank(news.incident_class)
+            if rank >= incidents.get("worst_rank", 0):
+                incidents["worst_rank"] = rank
+                tags["trimtab.worst_class"] = news.incident_class.value
         self._log(tags=tags)
 
     def _set_status(self, status: RunStatus) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.core.block import BoolArray, Column, Event
-from trimtab.core.incidents import IncidentClass
+from trimtab.core.block import Column, Event
+from trimtab.core.incidents import SEVERE
 from trimtab.core.jsonable import to_number
+from trimtab.core.records.column import BoolArray
 from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.signals import DISCARDED, EVAL_LOSS
 from trimtab.explain.diagnosis import Diagnosis
@@ -27,8 +28,6 @@ MAX_EVENTS = 400
 
 _KEPT, _GONE, _DISCARDED = 0, 1, 2
 """How a stretch of steps is drawn."""
-
-_SEVERE = frozenset({IncidentClass.DIVERGENT, IncidentClass.LINGERING, IncidentClass.SILENT, None})
 
 
 def run_data(
@@ -55,7 +54,7 @@ def tone(diagnosis: Diagnosis) -> str:
     """`alarm` for what hurts a run, `warn` for what passed or was rolled back."""
     if diagnosis.incident.rolled_back:
         return "warn"
-    return "alarm" if diagnosis.incident_class in _SEVERE else "warn"
+    return "alarm" if diagnosis.incident_class in SEVERE else "warn"
 
 
 def _span(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trimtab.core.incidents import IncidentClass, Transition
+from trimtab.core.incidents import SEVERE, Transition
 from trimtab.core.signals import CLOCK, LOSS, STEP_SECONDS, TOKENS_PER_SECOND
 from trimtab.explain.evidence.check import number
 from trimtab.report.server.run_feed import RunFeed
@@ -14,7 +14,6 @@ SILENT_SECONDS = 120.0
 and checkpoints of small runs take up to a minute."""
 
 _OVER = frozenset({Transition.CLOSED, Transition.ROLLED_BACK, Transition.REBASELINED})
-_SEVERE = frozenset({IncidentClass.DIVERGENT, IncidentClass.LINGERING, IncidentClass.SILENT})
 _BAD_ENDS = ("raised", "could not start")
 """How an end begins that its loop did not want."""
 
@@ -101,7 +100,7 @@ def _worst(open_ones: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 def _is_severe(facts: Mapping[str, Any]) -> bool:
     """Whether it is of a severe class, or of none yet."""
-    return facts.get("incident_class") in _SEVERE | {None} and is_open(facts)
+    return facts.get("incident_class") in SEVERE and is_open(facts)
 
 
 def _incident_text(facts: Mapping[str, Any]) -> str:
