@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.kit.ranks import run_ranks
-
 from benchmarks.trainers.setting import NAN_STEP, STEPS, Outcome, Plan, Setting, Train
+from trimtab.lab.trainer.local_ranks import run_ranks
 
 RunPlan = Callable[[Path, Setting, Plan], list[Outcome]]
 """A run on all ranks."""

@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trimtab.core.block import Block, Column
+from trimtab.core.block import Block, Column, StoredColumns
 from trimtab.core.config import JournalConfig
 from trimtab.core.records.rollbacks import ROLLBACK
-from trimtab.core.records.stored_columns import StoredColumns
 from trimtab.diagnosis import diagnose
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.format.files import JournalFiles
@@ -107,7 +106,7 @@ def test_damage_is_reported_and_costs_the_same(
 
 @pytest.mark.usefixtures("on_disk")
 def test_few_columns_are_kept_in_memory(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimtab.core.records.stored_columns.CACHE_BYTES", 9 * RECORDS)
+    monkeypatch.setattr("trimtab.core.block.CACHE_BYTES", 9 * RECORDS)
     columns = read_journal(run).block.columns
     assert columns["loss"] is columns["loss"]
     before = columns["loss"]

@@ -1,6 +1,6 @@
 """Real ranks for other people's loops: a rank that hangs fails its test in seconds.
 
-Unlike the ranks of `tests.kit.ranks`, these are only tried again if one of them was aborted (gloo
+Unlike the ranks of the lab, these are only tried again if one of them was aborted (gloo
 does that now and then); a hang is the very thing that is looked for.
 """
 

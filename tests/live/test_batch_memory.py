@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.kit.ranks import run_ranks
 from tests.kit.synthetic import incident_of
 from tests.kit.tiny import journal_of, make_model
 from tests.live.test_do_no_harm import planted
@@ -23,6 +22,7 @@ from trimtab.core.config import Config, LiveConfig
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, Moment
+from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.live.host.batch_memory import MAX_FROZEN, STEPS_AROUND, STEPS_BEFORE, BatchMemory
 from trimtab.live.host.step_note import StepNote
 from trimtab.live.measure.row_losses import VALUES

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from tests.kit.ranks import run_ranks
 from tests.kit.runs import FEATURES, batches, seed_all
 from torch import nn, optim
 from torch.distributed.fsdp import fully_shard
@@ -21,6 +20,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[imp
 import trimtab
 from trimtab.core.config import Config, RecoverConfig
 from trimtab.journal import RunDirectory, read_journal
+from trimtab.lab.trainer.local_ranks import run_ranks
 
 NUM_BATCHES = 40
 

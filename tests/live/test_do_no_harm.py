@@ -9,7 +9,6 @@ from unittest import mock
 
 import pytest
 import torch
-from tests.kit.ranks import run_ranks
 from tests.kit.tiny import (
     Outcome,
     Setup,
@@ -25,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 import trimtab
 from trimtab.core.errors import ConfigError, JournalError
 from trimtab.journal import RunDirectory, read_journal
+from trimtab.lab.trainer.local_ranks import run_ranks
 
 STEPS = 40
 FAILS_AT = 15

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from tests.kit.ranks import run_ranks
 from tests.kit.tiny import Setup, adamw, assert_same_bits, batches, journal_of, train
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -14,6 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from trimtab.core.block import Block
+from trimtab.lab.trainer.local_ranks import run_ranks
 
 STEPS = 60
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tests.kit.ranks import run_ranks
 from tests.kit.tiny import batches, journal_of, loss_of, make_model
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+
+from trimtab.lab.trainer.local_ranks import run_ranks
 
 pytest.importorskip("torchdata")
 from tests.kit.resumes import RIGHT, WRONG, Script, Setup, is_named, resume

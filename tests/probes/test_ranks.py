@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.kit.ranks import run_ranks
 from tests.live.recover.test_ranks import build, values_of
 from tests.probes.loops import answers_of, drive, same_journal
+
+from trimtab.lab.trainer.local_ranks import run_ranks
 
 
 def straight_and_probed(

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.kit.ranks import run_ranks
 from tests.live.recover import test_controller
 from tests.live.recover.test_controller import Loop, acts, assert_same, flip_weight, strong_decay
 from tests.live.recover.test_controller_ranks import flip_on_one_rank, wrap
 from tests.probes.loops import answers_of
+
+from trimtab.lab.trainer.local_ranks import run_ranks
 
 
 @pytest.mark.parametrize("disturb", [flip_weight, strong_decay])

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch.distributed as dist
-from tests.kit.ranks import run_ranks
 from tests.kit.runs import FEATURES, batches, seed_all
 from torch import nn, optim
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 from trimtab.state.training_state import TrainingState
 

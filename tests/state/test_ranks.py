@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tests.kit.ranks import run_ranks
 from tests.kit.runs import FEATURES, batches, seed_all
 from torch import nn, optim
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.state.host_copy import ReplicaGroup
 from trimtab.state.snapshot import Snapshot
 from trimtab.state.training_state import TrainingState

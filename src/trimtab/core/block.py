@@ -3,21 +3,141 @@
 Per record: step, tick, attempt, data position. Per signal: one float64 column and one mask.
 NaN, +inf, -inf and missing are four different things: the first three are recorded values (mask
 true), the last is not (mask false).
+
+The columns of a journal that is larger than memory stay on disk until they are asked for
+(`StoredColumns`); a block of them behaves like any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trimtab.core.records.column import BoolArray, Column, FloatArray, IntArray
-from trimtab.core.records.stored_columns import StoredColumns
 from trimtab.core.signals import Quality
 
-__all__ = ["NO_POSITION", "Block", "BoolArray", "Column", "Event", "FloatArray", "IntArray"]
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One signal over consecutive records: its values, and which of them were recorded."""
+
+    values: FloatArray
+    """The recorded numbers; NaN where nothing was recorded."""
+
+    present: BoolArray
+    """True where a value was recorded, finite or not."""
+
+    @classmethod
+    def missing(cls, length: int) -> Column:
+        """Create a column without any recorded value."""
+        return cls(np.full(length, np.nan), np.zeros(length, dtype=np.bool_))
+
+    @classmethod
+    def complete(cls, values: FloatArray) -> Column:
+        """Create a column in which every value was recorded."""
+        # A broadcast mask takes no memory: most columns of a long run are complete.
+        return cls(values, np.broadcast_to(np.True_, values.shape))
+
+    @property
+    def recorded(self) -> bool:
+        """Whether any value was recorded."""
+        return bool(self.present.any())
+
+    @property
+    def finite(self) -> BoolArray:
+        """True where a finite value was recorded."""
+        return self.present & np.isfinite(self.values)
+
+    @property
+    def nonfinite(self) -> BoolArray:
+        """True where NaN or an infinity was recorded; missing is not non-finite."""
+        return self.present & ~np.isfinite(self.values)
+
+    def __getitem__(self, rows: slice) -> Column:
+        return Column(self.values[rows], self.present[rows])
+
+
+CACHE_BYTES = 2**26
+"""Bytes of columns that a block keeps. Source: 200 signals of one segment of a journal, twice."""
+
+Rows = range | NDArray[np.int64]
+"""The rows of the store that a block consists of."""
+
+
+class ColumnStore(Protocol):
+    """Where columns are stored: the segments of a journal."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The signals that are stored."""
+        ...
+
+    def read(self, name: str, start: int, stop: int) -> Column:
+        """Read consecutive rows of a signal."""
+        ...
+
+
+class StoredColumns(Mapping[str, Column]):
+    """The columns of some rows of a store, read on demand; the last ones are cached."""
+
+    def __init__(self, store: ColumnStore, rows: Rows) -> None:
+        self._store = store
+        self._rows = rows
+        self._names = frozenset(store.names)
+        self._kept: OrderedDict[str, Column] = OrderedDict()
+
+    @property
+    def length(self) -> int:
+        """The number of rows."""
+        return len(self._rows)
+
+    def cut(self, start: int, stop: int) -> StoredColumns:
+        """Return the columns of consecutive rows."""
+        return StoredColumns(self._store, self._rows[start:stop])
+
+    def select(self, chosen: BoolArray) -> StoredColumns:
+        """Return the columns of the chosen rows."""
+        return StoredColumns(self._store, np.asarray(self._rows)[chosen])
+
+    def __getitem__(self, name: str) -> Column:
+        if name not in self._names:
+            raise KeyError(name)
+        column = self._kept.pop(name, None)
+        if column is None:
+            column = self._read(name)
+            size = max(9 * self.length, 1)
+            while self._kept and (len(self._kept) + 1) * size > CACHE_BYTES:
+                self._kept.popitem(last=False)
+        self._kept[name] = column
+        return column
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._store.names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def _read(self, name: str) -> Column:
+        rows = self._rows
+        if not len(rows):
+            return Column.missing(0)
+        if isinstance(rows, range):
+            return self._store.read(name, rows.start, rows.stop)
+        first = int(rows.min())
+        column = self._store.read(name, first, int(rows.max()) + 1)
+        return Column(column.values[rows - first], column.present[rows - first])
+
 
 NO_POSITION = -1
 """The data position of a record whose batch is not known."""
@@ -44,7 +164,7 @@ class Block:
     data_position: IntArray
     columns: Mapping[str, Column]
     qualities: Mapping[str, Quality] = field(default_factory=dict)
-    """Only those worse than raw."""
+    """Of the signals that are worse than raw."""
     events: Sequence[Event] = ()
 
     def __post_init__(self) -> None:
@@ -65,7 +185,7 @@ class Block:
 
     @classmethod
     def empty(cls) -> Block:
-        """A block without records."""
+        """Create a block without records."""
         none = np.empty(0, dtype=np.int64)
         return cls(step=none, tick=none, attempt=none, data_position=none, columns={})
 
@@ -81,7 +201,7 @@ class Block:
         qualities: Mapping[str, Quality] | None = None,
         events: Sequence[Event] = (),
     ) -> Block:
-        """A block from its columns; what is not given defaults to a run without restarts."""
+        """Create a block from its columns; the default of the rest is a run without restarts."""
         length = len(step)
         return cls(
             step=step,
@@ -95,7 +215,7 @@ class Block:
 
     @classmethod
     def concat(cls, blocks: Iterable[Block]) -> Block:
-        """The blocks one after the other; a signal that a block lacks is missing there."""
+        """Join blocks end to end; a signal that a block lacks is missing there."""
         parts = [block for block in blocks if len(block) or block.events]
         if not parts:
             return cls.empty()
@@ -120,7 +240,7 @@ class Block:
         return len(self.tick)
 
     def __getitem__(self, rows: slice) -> Block:
-        """Consecutive records; an event goes with the record after it."""
+        """Return consecutive records; an event goes with the record after it."""
         start, stop, stride = rows.indices(len(self))
         if stride != 1:
             raise ValueError("a block can only be sliced into consecutive records (stride 1)")
@@ -135,21 +255,21 @@ class Block:
         )
 
     def cut(self, size: int) -> Iterable[Block]:
-        """The block in pieces of at most `size` records."""
+        """Yield the block in pieces of at most `size` records."""
         for start in range(0, len(self), size):
             yield self[start : start + size]
 
     def column(self, name: str) -> Column:
-        """The column of a signal; all missing if the signal was never recorded."""
+        """Return the column of a signal; all missing if the signal was never recorded."""
         column = self.columns.get(name)
         return Column.missing(len(self)) if column is None else column
 
     def quality(self, name: str) -> Quality:
-        """How far the values of a signal can be trusted."""
+        """Return how far the values of a signal can be trusted."""
         return self.qualities.get(name, Quality.RAW)
 
     def row_of(self, tick: int) -> int:
-        """The row of the first record at or after a tick."""
+        """Return the row of the first record at or after a tick."""
         return int(np.searchsorted(self.tick, tick))
 
     def _events_between(self, start: int, stop: int) -> tuple[Event, ...]:

@@ -8,7 +8,6 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from tests.kit.preflight.architectures import text
 from tests.kit.preflight.faults import healthy
-from tests.kit.ranks import run_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
@@ -16,6 +15,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from trimtab.checks.catalogue import RULES
 from trimtab.checks.objects.catalogue import CHECKS
 from trimtab.checks.objects.run import preflight
+from trimtab.lab.trainer.local_ranks import run_ranks
 
 ONLY_RANKS = ({*CHECKS, *RULES}) - {"PF052", "PF072"}
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tests.integrations.hf.test_callback import BY_HAND, At, bits_of_state, go_back, logged
 from tests.kit.hf import Sequences, bits, make_trainer
-from tests.kit.ranks import run_ranks
 from tests.kit.tiny import journal_of
 
 from trimtab.integrations.hf import TrimtabCallback
+from trimtab.lab.trainer.local_ranks import run_ranks
 
 
 def as_rank(rank: int) -> None:

@@ -9,10 +9,11 @@ import torch
 from lightning.pytorch import strategies
 from tests.integrations.lightning.test_recover import MANUAL, Flips
 from tests.kit.lightning import Module, Run, in_settings, join_ranks, watched
-from tests.kit.ranks import run_ranks
 from tests.kit.tiny import Outcome, assert_same_bits, journal_of
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+
+from trimtab.lab.trainer.local_ranks import run_ranks
 
 
 def compare(rank: int, precision: str, accumulate: int, folder: Path) -> list[float]:

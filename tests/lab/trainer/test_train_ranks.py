@@ -12,10 +12,10 @@ pytest.importorskip("torchdata")
 
 import numpy as np
 import torch
-from tests.kit.ranks import run_ranks
 from tests.lab.training import journal, per_step, run_until, small, timeless, weights
 
 from trimtab.core.errors import ConfigError
+from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.lab.trainer.train import train
 from trimtab.lab.trainer.train_config import Dtype, Engine
 

@@ -11,11 +11,11 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 pytest.importorskip("torchdata")
 
-from tests.kit.ranks import run_ranks
 from tests.lab.training import journal
 
 from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
 from trimtab.lab.model.sizes import SIZES
+from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.lab.trainer.train import train
 from trimtab.lab.trainer.train_config import Dtype, Engine, TrainConfig
 

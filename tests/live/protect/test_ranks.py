@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tests.kit.ranks import run_ranks
 from tests.kit.threads import run_threads
 from tests.kit.tiny import batches, journal_of, loss_of
 from tests.kit.tiny import make_model as make_tiny
@@ -26,8 +25,9 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 
 import trimtab
 from trimtab.core.config import Config, LiveConfig
+from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.live.ranks.rank_vote import value_and_rank, with_rank
-from trimtab.live.ranks.shards import local
+from trimtab.state.shards import local
 
 
 class TestRankVote:

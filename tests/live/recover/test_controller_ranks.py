@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tests.kit.ranks import run_ranks
 from tests.live.recover.test_controller import ONSET, Loop, acts, events
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -18,6 +17,7 @@ from trimtab.core import signals
 from trimtab.core.errors import RunStopped
 from trimtab.decide.ladder.decision_log import recompute
 from trimtab.journal import RunDirectory, read_journal
+from trimtab.lab.trainer.local_ranks import run_ranks
 
 
 def wrap(layout: str, model: nn.Module) -> nn.Module:

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from tests.kit.ranks import run_ranks
 from tests.kit.runs import TinyModel, batches, seed_all
 from torch import nn, optim
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.live.measure.activations import Activations
 from trimtab.live.recover.paired_probe import PairedProbe
 from trimtab.state.rng import equal, get_random_state

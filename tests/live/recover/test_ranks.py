@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.kit.ranks import run_ranks
 from tests.kit.recovering import drive, real
 from tests.kit.runs import FEATURES, Run, batches, seed_all
 from tests.kit.tiny import journal_of
@@ -16,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import trimtab
 from trimtab.core.errors import RestoreError
-from trimtab.lab.trainer.local_ranks import RankFailed
+from trimtab.lab.trainer.local_ranks import RankFailed, run_ranks
 
 
 def build(layout: str, rank: int, accumulate: int = 1) -> Run:

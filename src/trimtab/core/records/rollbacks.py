@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.core.block import Block, BoolArray, Column, Event
-from trimtab.core.records.stored_columns import StoredColumns
+from trimtab.core.block import Block, BoolArray, Column, Event, StoredColumns
 
 RECOVERY = "recovery"
 """The event of a run that can go back; `oldest_steps` says how far."""

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.core.block import Block, BoolArray, Column, Event, FloatArray, IntArray
-from trimtab.core.records.stored_columns import StoredColumns
+from trimtab.core.block import Block, BoolArray, Column, Event, FloatArray, IntArray, StoredColumns
 from trimtab.core.signals import Quality
 from trimtab.journal.format.damage import Damage, DamageKind
 from trimtab.journal.read.axes import JournalAxes

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trimtab.core.records.column import Column
+from trimtab.core.block import Column
 from trimtab.journal.read.segment import ColumnTarget, Segment
 
 

@@ -16,7 +16,8 @@ from torch.utils.hooks import RemovableHandle
 
 from trimtab.core import signals
 from trimtab.live.measure.roles import plain_name
-from trimtab.live.ranks.shards import local, norm_dtype
+from trimtab.live.ranks.shards import norm_dtype
+from trimtab.state.shards import local
 
 NOT_WRITTEN = -1.0
 """What a slot holds until its hook has fired; a root mean square is never negative."""

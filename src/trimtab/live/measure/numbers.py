@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from trimtab.live.ranks.shards import local
+from trimtab.state.shards import local
 
 Number = float | int | torch.Tensor
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.core.block import Column, Event
+from trimtab.core.block import BoolArray, Column, Event
 from trimtab.core.incidents import SEVERE
 from trimtab.core.jsonable import to_number
-from trimtab.core.records.column import BoolArray
 from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.signals import DISCARDED, EVAL_LOSS
 from trimtab.explain.diagnosis import Diagnosis

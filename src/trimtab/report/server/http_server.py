@@ -20,9 +20,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from trimtab.core.block import Block
+from trimtab.core.block import CACHE_BYTES, Block, StoredColumns
 from trimtab.core.errors import TrimtabError
-from trimtab.core.records.stored_columns import CACHE_BYTES, StoredColumns
 from trimtab.report.pages.dashboard import dashboard_page
 from trimtab.report.pages.fleet_page import fleet_page
 from trimtab.report.pages.html_text import tag
