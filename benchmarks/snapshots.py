@@ -20,9 +20,8 @@ import torch
 from benchmarks.contenders import Contender, Trimtab
 from benchmarks.results import publish, table
 from trimtab.lab.model.sizes import SIZES
-from trimtab.state.checkpoints.content import content_of, put_content
-from trimtab.state.checkpoints.dcp import DcpCheckpointer
-from trimtab.state.shards import detached
+from trimtab.state.checkpoints.content import DcpCheckpointer, content_of, put_content
+from trimtab.state.host_copy import detached
 from trimtab.state.snapshot import Snapshot
 from trimtab.state.training_state import TrainingState
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from trimtab.state.checkpoints.data_cursor import Mark
-from trimtab.state.checkpoints.plain_values import from_plain, to_plain
-from trimtab.state.checkpoints.rank_state import RankState
+from trimtab.state.checkpoints.rank_state import RankState, from_plain, to_plain
 from trimtab.state.rng import equal, get_random_state
 
 

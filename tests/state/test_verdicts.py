@@ -11,10 +11,9 @@ from trimtab.core.block import Block
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.core.records.builder import BlockBuilder, Record
-from trimtab.state.checkpoints.history import RunHistory
 from trimtab.state.checkpoints.index import CheckpointEntry, Verdict
 from trimtab.state.checkpoints.manifest import CheckpointFacts
-from trimtab.state.checkpoints.verdicts import judge_checkpoint, mark_given_up
+from trimtab.state.checkpoints.verdicts import RunHistory, judge_checkpoint, mark_given_up
 
 
 def entry(step: int, *, attempt: int = 0, **more: Any) -> CheckpointEntry:

@@ -1,6 +1,6 @@
 """Checkpointer: how a run's state is written to a folder and read back. An extension point.
 
-Trimtab comes with one for torch's distributed checkpoints (`trimtab.state.checkpoints.dcp`). A
+Trimtab comes with one for torch's distributed checkpoints (`trimtab.state.checkpoints.content`). A
 different one is any object with these two methods: passed as `Checkpoints(checkpointer=...)`, or
 chosen there by the name of an entry point of the group `trimtab.checkpointers` or by an import path
 such as `package.module:Name`.

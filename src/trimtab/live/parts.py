@@ -17,7 +17,7 @@ from trimtab.live.measure.telemetry import Telemetry
 from trimtab.live.optimizers import find_optimizers, parameters_of
 from trimtab.live.protect.gate import Gate
 from trimtab.live.shield import Shields
-from trimtab.state.shards import local
+from trimtab.state.host_copy import local
 
 EVERY_SECOND = 2
 """A run that recovers by itself measures every second step, and only a sample of each tensor. At

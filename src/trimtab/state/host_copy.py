@@ -14,7 +14,16 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from trimtab.state.shards import detached
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor that this rank holds."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def detached(tensor: torch.Tensor) -> torch.Tensor:
+    """The same without its graph, to copy from and into."""
+    return local(tensor).detach()
+
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device)
 

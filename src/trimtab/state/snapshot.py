@@ -7,9 +7,8 @@ import torch
 from torch.optim import Optimizer
 
 from trimtab.core.errors import RestoreError
-from trimtab.state.host_copy import CopyToHost, CopyToLive, HostTensor, ReplicaGroup
+from trimtab.state.host_copy import CopyToHost, CopyToLive, HostTensor, ReplicaGroup, detached
 from trimtab.state.rng import RandomState, get_random_state, set_random_state
-from trimtab.state.shards import detached
 from trimtab.state.training_state import UNNAMED, TrainingState
 
 

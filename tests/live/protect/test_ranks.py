@@ -27,7 +27,7 @@ import trimtab
 from trimtab.core.config import Config, LiveConfig
 from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.live.ranks.rank_vote import value_and_rank, with_rank
-from trimtab.state.shards import local
+from trimtab.state.host_copy import local
 
 
 class TestRankVote:

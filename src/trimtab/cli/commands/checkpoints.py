@@ -34,8 +34,8 @@ def checkpoints(
     from trimtab.cli import output
     from trimtab.core.errors import RestoreError
     from trimtab.report.escaping import printable
-    from trimtab.state.checkpoints.from_journal import judge_from_journal
     from trimtab.state.checkpoints.index import CheckpointIndex, Verdict
+    from trimtab.state.checkpoints.verdicts import judge_from_journal
 
     with output.reported_errors():
         directory = _find(run)

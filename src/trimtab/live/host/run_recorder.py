@@ -37,7 +37,7 @@ from trimtab.live.host.ship_process import ShipProcess
 from trimtab.live.host.step_note import StepNote
 from trimtab.live.shield import Shield, log
 from trimtab.report.incident_files import write_incidents
-from trimtab.state.checkpoints.history import RunHistory
+from trimtab.state.checkpoints.verdicts import RunHistory
 
 POST_CLIP_ADVICE = (
     "the gradient norm was only seen after your own clipping, so it cannot show how large the "

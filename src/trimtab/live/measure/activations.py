@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from trimtab.core import signals
 from trimtab.live.measure.roles import plain_name
 from trimtab.live.ranks.shards import norm_dtype
-from trimtab.state.shards import local
+from trimtab.state.host_copy import local
 
 NOT_WRITTEN = -1.0
 """What a slot holds until its hook has fired; a root mean square is never negative."""

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from trimtab.live.measure.numbers import as_scalar
 from trimtab.live.ranks.shards import norm_dtype, real
-from trimtab.state.shards import local
+from trimtab.state.host_copy import local
 
 SAMPLE = 16
 """Parameters whose gradients are compared from one record to the next."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from trimtab.state.shards import local
+from trimtab.state.host_copy import local
 
 Number = float | int | torch.Tensor
 

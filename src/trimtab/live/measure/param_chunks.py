@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from trimtab.state.shards import local
+from trimtab.state.host_copy import local
 
 CPU_ELEMENTS = 2**17
 """Elements in a chunk on a processor: half a megabyte each of weights, gradients and moments, so

@@ -6,7 +6,7 @@ import torch
 
 from trimtab.live.host.in_flight import HostCopy, copy_to_host
 from trimtab.live.measure.numbers import OddNumber
-from trimtab.state.shards import local
+from trimtab.state.host_copy import local
 
 VALUES = 3
 """For each sequence: mean loss, largest loss of a token, and the place of that token."""

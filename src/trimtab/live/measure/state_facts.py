@@ -23,7 +23,7 @@ from trimtab.detect.resume.facts import Facts
 from trimtab.live.host.in_flight import HostCopy, copy_to_host
 from trimtab.live.optimizers import main_learning_rate, parameters_of
 from trimtab.live.ranks.shards import real
-from trimtab.state.shards import local
+from trimtab.state.host_copy import local
 
 _MODE = "train_mode"
 """An option of schedule-free optimizers: they swap the weights between training and evaluation."""

@@ -21,7 +21,7 @@ from trimtab.live.measure.roles import assign_roles
 from trimtab.live.measure.shard_weights import ShardWeights
 from trimtab.live.measure.state_sums import BY_ROLE, WHOLE, squares, sum_state, sum_weights
 from trimtab.live.optimizers import parameters_of
-from trimtab.state.shards import local
+from trimtab.state.host_copy import local
 
 COUNTS = ("adam_step", "has_adam", "elements", "reporting")
 """Adam's steps and the ranks that have them; elements of parameters; ranks that measured."""

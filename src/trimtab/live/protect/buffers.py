@@ -7,7 +7,7 @@ gate can decide. A NaN there stays for ever.
 import torch
 from torch import nn
 
-from trimtab.state.shards import local
+from trimtab.state.host_copy import local
 
 MAX_BYTES = 64 * 2**20
 """Of the copies; the smallest buffers come first. Running statistics are far smaller."""

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.optim import Optimizer
 
-from trimtab.state.shards import local
+from trimtab.state.host_copy import local
 
 _ABSENT = object()
 

@@ -23,7 +23,7 @@ from trimtab.live.optimizers import parameters_of
 from trimtab.live.protect.discard import divide_gradients
 from trimtab.live.ranks.shards import norm_dtype, real
 from trimtab.live.shield import Shield, log
-from trimtab.state.shards import local
+from trimtab.state.host_copy import local
 
 _EPSILON = 1e-6
 """What torch adds to the norm before it divides."""

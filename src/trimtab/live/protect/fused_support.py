@@ -17,7 +17,7 @@ import torch
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 from trimtab.live.protect.discard import Discard
-from trimtab.state.shards import local
+from trimtab.state.host_copy import local
 
 _KINDS = (AdamW, Adam, SGD, Adagrad)
 """What has a fused form; the first that fits counts."""

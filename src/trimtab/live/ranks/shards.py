@@ -3,7 +3,7 @@
 import torch
 from torch.distributed.tensor import DTensor
 
-from trimtab.state.shards import local as local
+from trimtab.state.host_copy import local as local
 
 
 def real(tensor: torch.Tensor) -> torch.Tensor:

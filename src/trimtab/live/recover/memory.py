@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from trimtab.core.config import RecoverConfig
+from trimtab.state.host_copy import detached
 from trimtab.state.ring import MIN_SLOTS
-from trimtab.state.shards import detached
 from trimtab.state.training_state import TrainingState
 
 _MEMINFO = Path("/proc/meminfo")

@@ -1,17 +1,59 @@
-"""RankState: what one rank saves for itself, beside what the checkpointer writes."""
+"""RankState: what one rank saves for itself, beside what the checkpointer writes.
 
+A checkpoint may come from anywhere, and unpickling runs code. So what a rank saves for itself is
+made of tensors, numbers, text, bytes, None, dicts, lists and tuples (`to_plain`), and is read with
+`weights_only=True`.
+"""
+
+import dataclasses
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from trimtab.state.checkpoints.data_cursor import Mark
 from trimtab.state.checkpoints.index import CheckpointEntry
-from trimtab.state.checkpoints.plain_values import from_plain, to_plain
 from trimtab.state.checkpoints.store import CheckpointStore
 from trimtab.state.rng import RandomState
+
+_ARRAY = "trimtab: array of "
+
+
+def to_plain(value: Any) -> Any:
+    """The value as plain ones; raises TypeError if a part of it is anything else."""
+    if value is None or isinstance(value, bool | int | float | str | bytes | torch.Tensor):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return {_ARRAY + str(value.dtype): value.tolist()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields}
+    if isinstance(value, dict):
+        return {to_plain(key): to_plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        parts = [to_plain(part) for part in value]
+        return tuple(parts) if isinstance(value, tuple) else parts
+    raise TypeError(f"a {type(value).__name__} cannot be saved as plain values")
+
+
+def from_plain(value: Any) -> Any:
+    """The value again, with its arrays; dataclasses stay dicts of their fields."""
+    if isinstance(value, dict):
+        if len(value) == 1:
+            ((key, part),) = value.items()
+            if isinstance(key, str) and key.startswith(_ARRAY):
+                return np.array(part, dtype=key.removeprefix(_ARRAY))
+        return {key: from_plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(from_plain(part) for part in value)
+    return value
+
 
 log = logging.getLogger("trimtab")
 

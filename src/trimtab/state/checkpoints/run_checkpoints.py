@@ -23,21 +23,19 @@ from trimtab.core.errors import ConfigError, RestoreError
 from trimtab.core.incidents import Incident
 from trimtab.journal import RunDirectory
 from trimtab.state.checkpoints.content import (
+    DcpCheckpointer,
     buffers_left_out,
     content_of,
     find_nonfinite,
     put_content,
 )
 from trimtab.state.checkpoints.data_cursor import DataCursor, LoaderPass
-from trimtab.state.checkpoints.dcp import DcpCheckpointer
-from trimtab.state.checkpoints.history import RunHistory
 from trimtab.state.checkpoints.index import CheckpointEntry, Verdict
 from trimtab.state.checkpoints.manifest import CheckpointFacts
 from trimtab.state.checkpoints.rank_state import RankState, read_rank_state
-from trimtab.state.checkpoints.ranks import Ranks
 from trimtab.state.checkpoints.selection import Selection
-from trimtab.state.checkpoints.store import CheckpointStore, report_failure
-from trimtab.state.checkpoints.verdicts import mark_given_up
+from trimtab.state.checkpoints.store import CheckpointStore, Ranks, report_failure
+from trimtab.state.checkpoints.verdicts import RunHistory, mark_given_up
 from trimtab.state.rng import get_random_state, set_random_state
 from trimtab.state.training_state import HasState, TrainingState
 

@@ -7,11 +7,9 @@ from trimtab.core.errors import RestoreError
 from trimtab.core.incidents import Incident
 from trimtab.core.plugins import describe_error
 from trimtab.journal import RunDirectory
-from trimtab.state.checkpoints.from_journal import judge_from_journal
-from trimtab.state.checkpoints.history import RunHistory
 from trimtab.state.checkpoints.index import INDEX, CheckpointEntry
 from trimtab.state.checkpoints.store import CheckpointStore
-from trimtab.state.checkpoints.verdicts import judge_checkpoints
+from trimtab.state.checkpoints.verdicts import RunHistory, judge_checkpoints, judge_from_journal
 
 log = logging.getLogger("trimtab")
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from trimtab.checks.objects.inputs import Inputs
+from trimtab.state.host_copy import detached
 from trimtab.state.rng import get_random_state
-from trimtab.state.shards import detached
 from trimtab.state.snapshot import Snapshot
 from trimtab.state.training_state import TrainingState
 

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from trimtab.checks.objects.measure.attention import AttentionStats, of_logits, of_sdpa
 from trimtab.live.measure.activations import find_blocks, first_tensor
-from trimtab.state.shards import local
+from trimtab.state.host_copy import local
 
 LOW = (torch.bfloat16, torch.float16)
 

@@ -17,7 +17,7 @@ from trimtab.probes.first_nonfinite import NonfiniteFinder
 from trimtab.probes.passes import Pass, StepResult
 from trimtab.probes.precision import without_autocast
 from trimtab.probes.rows import keep_rows
-from trimtab.state.shards import detached
+from trimtab.state.host_copy import detached
 from trimtab.state.snapshot import Snapshot
 from trimtab.state.tape import BatchTape
 from trimtab.state.training_state import TrainingState
