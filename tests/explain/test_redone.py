@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.kit.synthetic import block_of, falling_loss, incident_of
-from tests.probes.test_experiments import ranked
+from tests.kit.synthetic import block_of, falling_loss, incident_of, ranked
 
 from trimtab.core.block import Block, Event
 from trimtab.core.causes import Cause

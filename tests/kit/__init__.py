@@ -3,12 +3,14 @@
 The kit is below both: it imports neither a test nor a benchmark, and tests and benchmarks do not
 import each other.
 
-Runs as data: `synthetic` (blocks, incidents and diagnoses), `journal_rows`, `text_logs` (logs in
-the words of each trainer), `token_files`, `damage`.
+Which tests run when: `rooms`, `cases`.
+Runs as data: `synthetic` (blocks, incidents and diagnoses), `public_runs`, `journal_rows`,
+`text_logs` (logs in the words of each trainer), `token_files`, `damage`, `fuzz`.
 Training: `tiny` (the model and a plain loop), `user_loop` (loops as users write them), `runs` and
-`recovering` (a run that can be rolled back), `resumes` (a script that saves, stops and resumes).
-Ranks: `ranks` and `launch` (processes with gloo), `threads`, `recover_schedules`.
-Trainers: `hf`, `lightning`, `torchtitan`.
-The rest of the world: `servers`, `chromium`, `plugins`, `disks`, `killed_writers`, `following`,
-`printed_json`.
+`recovering` (a run that can be rolled back), `resumes` (a script that saves, stops and resumes),
+`preflight` (objects with planted faults), `gate_rule`.
+Ranks: `ranks` and `launch` (processes with gloo), `threads`, `recover_schedules`, `traffic`.
+Trainers: `hf`, `lightning`, `torchtitan`, `trainer_jobs` (one run in each of them).
+The rest of the world: `servers`, `ray_cluster`, `chromium`, `plugins`, `disks`, `killed_writers`,
+`following`, `printed_json`.
 """

@@ -12,8 +12,11 @@ from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.core.run import RunFacts
 from trimtab.explain.causes.by_evidence import explain_by_evidence
+from trimtab.explain.causes.experiments import experiment_weights
+from trimtab.explain.causes.ranking import Ranking, rank
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.diagnosis import Diagnosis
+from trimtab.explain.evidence.check import CheckResult, Outcome
 
 Array = NDArray[np.float64]
 
@@ -95,3 +98,12 @@ def diagnosis_of(symptom: Symptom, *, resumed: bool = False) -> Diagnosis:
     incident = incident_of(moment, incident_class=IncidentClass.SILENT, findings=(finding,))
     context = IncidentContext.of(incident, block, RunFacts(), TextbookConfig())
     return explain_by_evidence(context)
+
+
+def ranked(**answers: Outcome) -> Ranking:
+    """Return the causes, ranked by these answers to checks alone."""
+    results = {
+        name: CheckResult(signal="", outcome=outcome, observation="")
+        for name, outcome in answers.items()
+    }
+    return rank(results, experiment_weights())

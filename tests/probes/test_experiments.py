@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.kit.recovering import plain_run
 from tests.kit.runs import FEATURES, Run, batches, same_run
+from tests.kit.synthetic import ranked
 from tests.probes.loops import answers_of, drive
 from torch import nn
 from typer.testing import CliRunner
@@ -16,9 +17,9 @@ import trimtab
 from trimtab.cli.main import app
 from trimtab.core.block import Event
 from trimtab.core.causes import Cause
-from trimtab.explain.causes.experiments import experiment_weights, propose
-from trimtab.explain.causes.ranking import HARDWARE, Ranking, rank
-from trimtab.explain.evidence.check import CheckResult, Outcome
+from trimtab.explain.causes.experiments import propose
+from trimtab.explain.causes.ranking import HARDWARE, Ranking
+from trimtab.explain.evidence.check import Outcome
 from trimtab.probes.first_nonfinite import NonfiniteFinder
 from trimtab.probes.precision import without_autocast
 from trimtab.probes.rows import keep_rows
@@ -223,14 +224,6 @@ def test_rows_are_exchanged_in_every_tensor_of_a_batch() -> None:
     assert mixed["y"].tolist() == [0, 1, 0, 1]
     assert mixed["scale"] == 2.0
     assert batch["x"].sum() == 12  # the batch itself is as it was
-
-
-def ranked(**answers: Outcome) -> Ranking:
-    results = {
-        name: CheckResult(signal="", outcome=outcome, observation="")
-        for name, outcome in answers.items()
-    }
-    return rank(results, experiment_weights())
 
 
 def proposed_for(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ from typer.testing import CliRunner
 
 from trimtab.cli.main import app
 from trimtab.selftest.run import CHECKS
+
+GPU_PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
 
 BREAK = """
 import json
@@ -118,3 +121,11 @@ def test_a_device_that_is_not_there_is_a_usage_error() -> None:
     result = CliRunner().invoke(app, ["selftest", "--device", "abacus"])
     assert result.exit_code == 2
     assert "the device 'abacus' cannot be used here" in result.output
+
+
+def test_the_self_test_prints_what_the_page_shows() -> None:
+    shown = re.search(r"\$ trimtab selftest\n(.*?)```", GPU_PAGE.read_text(encoding="utf-8"), re.S)
+    assert shown
+    *lines, last = shown[1].splitlines()
+    assert [line.split(":")[0].removeprefix("pass  ") for line in lines] == list(CHECKS)
+    assert last.startswith(f"{len(CHECKS)} passed, 0 failed")
