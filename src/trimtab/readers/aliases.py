@@ -39,31 +39,6 @@ class Alias:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guess:
-    """When a column without an alias may be used as a signal."""
-
-    signal: str
-    contains: str
-    unless: tuple[str, ...]
-    """Patterns; a name with a word that matches one of them is excluded."""
-
-    def fits(self, column: str) -> bool:
-        """Return whether the name of a column allows the guess."""
-        words = fold(column).split("_")
-        ruled_out = any(fnmatchcase(word, out) for word in words for out in self.unless)
-        return self.contains in fold(column) and not ruled_out
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AliasTable:
-    """The alias table as read from its file."""
-
-    aliases: tuple[Alias, ...]
-    """Best first within each signal."""
-    guess: Guess
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
     """What each column of a log means."""
 
@@ -89,14 +64,51 @@ class _Claim:
     """Whether the table has its name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Index:
-    """Places in the table, by name."""
+class AliasTable:
+    """The table of `aliases.toml`: which name in a log means which signal."""
 
-    folded: Mapping[str, int]
-    """No two aliases fold alike."""
-    starred: Mapping[int, re.Pattern[str]]
-    """Only as spelled: folded, `param_norm_ratio` would be one of `param_norm/*`."""
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.aliases = tuple(
+            _parse_alias(entry["name"], alias)
+            for entry in document["signal"]
+            for alias in (entry["name"], *entry["aliases"])
+        )
+        """Best first within each signal."""
+        self.guessed: str = document["guess"]["signal"]
+        """The signal that a column without an alias may be."""
+        self._contains: str = document["guess"]["contains"]
+        self._unless: list[str] = document["guess"]["unless"]
+        names = [(position, alias.name) for position, alias in enumerate(self.aliases)]
+        # No two aliases fold alike. Those with a star are matched only as they are spelled: folded,
+        # `param_norm_ratio` would be one of `param_norm/*`.
+        self._folded = {fold(name): position for position, name in names if "*" not in name}
+        self._starred = {
+            position: re.compile("(.+)".join(re.escape(part) for part in name.split("*")))
+            for position, name in names
+            if "*" in name
+        }
+
+    def claim(self, column: str) -> "_Claim":
+        """Return what a column may be, by its name."""
+        position = self._folded.get(fold(column))
+        if position is not None:
+            alias = self.aliases[position]
+            return _Claim(column=column, alias=alias, order=(alias.name != column, position))
+        for position, pattern in self._starred.items():
+            match = pattern.fullmatch(column)
+            if match:
+                alias = self.aliases[position]
+                filled = replace(alias, signal=alias.signal.replace("*", match[1]))
+                return _Claim(column=column, alias=filled, order=(True, position))
+        return _Claim(column=column, alias=_own_name(column), order=(False, 0), known=False)
+
+    def may_be_guessed(self, column: str) -> bool:
+        """Return whether a column without an alias may be the guessed signal."""
+        folded = fold(column)
+        excluded = any(
+            fnmatchcase(word, pattern) for word in folded.split("_") for pattern in self._unless
+        )
+        return self._contains in folded and not excluded
 
 
 def fold(name: str) -> str:
@@ -108,18 +120,7 @@ def fold(name: str) -> str:
 def alias_table() -> AliasTable:
     """Load the alias table of the package."""
     text = files("trimtab.readers").joinpath("aliases.toml").read_text(encoding="utf-8")
-    document = tomllib.loads(text)
-    guess = document["guess"]
-    return AliasTable(
-        aliases=tuple(
-            _parse_alias(entry["name"], alias)
-            for entry in document["signal"]
-            for alias in (entry["name"], *entry["aliases"])
-        ),
-        guess=Guess(
-            signal=guess["signal"], contains=guess["contains"], unless=tuple(guess["unless"])
-        ),
-    )
+    return AliasTable(tomllib.loads(text))
 
 
 def name_columns(
@@ -133,7 +134,13 @@ def name_columns(
     Empty columns are not used, but if one of them has a known name, nothing is guessed.
     `meanings` is what the format of the log knows better than the table.
     """
-    claims = [_claim(column, meanings.get(column)) for column in columns]
+    table = alias_table()
+    claims = [
+        _Claim(column=column, alias=meanings[column], order=(False, -1))
+        if column in meanings
+        else table.claim(column)
+        for column in columns
+    ]
     rivals: dict[str, list[_Claim]] = {}
     for claim in claims:
         rivals.setdefault(claim.alias.signal, []).append(claim)
@@ -149,43 +156,13 @@ def name_columns(
             notes.append(f"{taken}; kept under its own name: {names}.")
         if best.alias.remark:
             notes.append(f"{taken}: {best.alias.remark}.")
-    guess = alias_table().guess
-    named = {claim.alias.signal for claim in (*claims, *map(_claim, empty))}
-    fitting = [claim.column for claim in claims if not claim.known and guess.fits(claim.column)]
-    if guess.signal not in named and len(fitting) == 1:
-        aliases[fitting[0]] = Alias(signal=guess.signal, name=fitting[0])
-        notes.append(f"{guess.signal} is guessed to be {quoted(fitting[0])}; no known name fits.")
+    named = {claim.alias.signal for claim in (*claims, *map(table.claim, empty))}
+    unknown = [claim.column for claim in claims if not claim.known]
+    fitting = [column for column in unknown if table.may_be_guessed(column)]
+    if table.guessed not in named and len(fitting) == 1:
+        aliases[fitting[0]] = Alias(signal=table.guessed, name=fitting[0])
+        notes.append(f"{table.guessed} is guessed to be {quoted(fitting[0])}; no known name fits.")
     return Naming(aliases=aliases, notes=tuple(notes))
-
-
-def _claim(column: str, meaning: Alias | None = None) -> _Claim:
-    if meaning is not None:
-        return _Claim(column=column, alias=meaning, order=(False, -1))
-    index = _index()
-    position = index.folded.get(fold(column))
-    if position is not None:
-        alias = alias_table().aliases[position]
-        return _Claim(column=column, alias=alias, order=(alias.name != column, position))
-    for position, pattern in index.starred.items():
-        match = pattern.fullmatch(column)
-        if match:
-            alias = alias_table().aliases[position]
-            filled = replace(alias, signal=alias.signal.replace("*", match[1]))
-            return _Claim(column=column, alias=filled, order=(True, position))
-    return _Claim(column=column, alias=_own_name(column), order=(False, 0), known=False)
-
-
-@cache
-def _index() -> _Index:
-    names = [(position, alias.name) for position, alias in enumerate(alias_table().aliases)]
-    return _Index(
-        folded={fold(name): position for position, name in names if "*" not in name},
-        starred={
-            position: re.compile("(.+)".join(re.escape(part) for part in name.split("*")))
-            for position, name in names
-            if "*" in name
-        },
-    )
 
 
 def _parse_alias(signal: str, entry: str | Mapping[str, Any]) -> Alias:
