@@ -1,22 +1,28 @@
 """How fast logs are read, and in how much memory: `scripts/bench readers [SECTION ...]`.
 
-One function a section; without a name all of them run, in some three minutes of CPU time. The
-logs are made up, but line for line what the trainers print; all files are temporary.
+One function a section; without a name all of them run, in some four minutes of CPU time. The
+logs are made up, but line for line what the trainers print; all files are temporary. `text` needs
+polars, `tensorboard` the package of that name.
 """
 
 import importlib
 import multiprocessing
 import os
 import resource
+import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.results import publish, table
+from trimtab.core.block import Block
 from trimtab.readers import read_log
 from trimtab.readers.registry import FORMATS
 from trimtab.readers.table import to_run
@@ -26,6 +32,11 @@ os.environ["POLARS_MAX_THREADS"] = "1"
 STEPS = 1_000_000
 MEMORY_BAR = 500
 STREAMED_BYTES = 5_000_000_000
+
+TB_STEPS, TB_TAGS = 5_000, 20
+TB_TURNS = 5
+TB_BAR = 5.0
+"""Times faster than TensorBoard's own reader."""
 
 Lines = Callable[[int], str]
 """What is printed at a step."""
@@ -160,7 +171,104 @@ def _read_pipe(
     results.put((len(block), usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime))
 
 
-SECTIONS: dict[str, Callable[[], tuple[str, str]]] = {"text": text, "memory": memory}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Speed:
+    """CPU seconds for one file, and whether both readers found the same."""
+
+    style: str
+    ours: list[float]
+    stock: list[float]
+    is_equal: bool
+
+    @property
+    def times_faster(self) -> float:
+        """The ratio of the medians."""
+        return statistics.median(self.stock) / statistics.median(self.ours)
+
+
+def _measure_scalars(style: str, *, new_style: bool) -> _Speed:
+    """Write a file of one style by torch's SummaryWriter, and read it in turns."""
+    with tempfile.TemporaryDirectory() as folder:
+        _write_scalars(folder, new_style=new_style)
+        block, tags = read_log(folder).block, _read_stock(folder)  # both warm
+        ours: list[float] = []
+        stock: list[float] = []
+        for _ in range(TB_TURNS):
+            ours.append(_seconds(lambda: read_log(folder)))
+            stock.append(_seconds(lambda: _read_stock(folder)))
+    return _Speed(style=style, ours=ours, stock=stock, is_equal=_is_equal(block, tags))
+
+
+def tensorboard() -> tuple[str, str]:
+    """Read event files against TensorBoard's own `EventAccumulator`, told to keep every value.
+
+    Both check the checksums; CPU time of the same process, in turns.
+    """
+    speeds = [
+        _measure_scalars("simple_value (torch)", new_style=False),
+        _measure_scalars("tensor (TensorFlow 2, JAX)", new_style=True),
+    ]
+    rows = [
+        (
+            speed.style,
+            f"{TB_STEPS * TB_TAGS / statistics.median(speed.ours) / 1000:,.0f}",
+            f"{TB_STEPS * TB_TAGS / statistics.median(speed.stock) / 1000:,.0f}",
+            f"**{speed.times_faster:.1f}**",
+            f">= {TB_BAR:g}",
+            "equal" if speed.is_equal else "DIFFERENT",
+        )
+        for speed in speeds
+    ]
+    header = ("scalars as", "ours, k/s", "stock, k/s", "times faster", "bar", "values")
+    body = (
+        f"{TB_STEPS * TB_TAGS:,} scalars under {TB_TAGS} tags in one file, medians of {TB_TURNS} "
+        "readings each in turns, CPU time. The stock reader is `EventAccumulator` with nothing "
+        "sampled away.\n\n"
+    )
+    return "Reading TensorBoard event files", body + table(header, rows)
+
+
+def _write_scalars(folder: str, *, new_style: bool) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    values = np.random.default_rng(0).normal(size=(TB_STEPS, TB_TAGS))
+    names = ["train/loss", *(f"train/metric_{number}" for number in range(1, TB_TAGS))]
+    with SummaryWriter(folder) as writer:
+        for step, row in enumerate(values.tolist()):
+            for name, value in zip(names, row, strict=True):
+                writer.add_scalar(name, value, step, new_style=new_style)
+
+
+def _read_stock(folder: str) -> dict[str, list[float]]:
+    """Return every scalar by its tag, as TensorBoard reads it."""
+    events: Any = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
+    accumulator = events.EventAccumulator(folder, size_guidance={"scalars": 0, "tensors": 0})
+    accumulator.Reload()
+    tags = accumulator.Tags()
+    found = {tag: [e.value for e in accumulator.Scalars(tag)] for tag in tags["scalars"]}
+    for tag in tags["tensors"]:
+        found[tag] = [e.tensor_proto.float_val[0] for e in accumulator.Tensors(tag)]
+    return found
+
+
+def _is_equal(block: Block, tags: dict[str, list[float]]) -> bool:
+    names = {"train/loss": "loss"}
+    return len(tags) == TB_TAGS and all(
+        block.column(names.get(tag, tag)).values.tolist() == values for tag, values in tags.items()
+    )
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+SECTIONS: dict[str, Callable[[], tuple[str, str]]] = {
+    "text": text,
+    "memory": memory,
+    "tensorboard": tensorboard,
+}
 
 
 def main(names: list[str]) -> None:

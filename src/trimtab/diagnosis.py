@@ -17,8 +17,7 @@ from trimtab.core.config import Config
 from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError, NoUsableLoss
 from trimtab.core.incidents import Incident
-from trimtab.core.reader import Reader
-from trimtab.core.run import Run
+from trimtab.core.run import Reader, Run
 from trimtab.core.signals import LOSS, REFERENCE_LOSS
 from trimtab.detect.reference.side_by_side import lay_beside, same_batches
 from trimtab.detect.user_detectors import load_user_detectors
@@ -94,7 +93,7 @@ def diagnose(
 def make_judge(
     config: Config, rules: RuleSet | str | None = None, detectors: Sequence[Detector] = ()
 ) -> MadeJudge:
-    """A judge with the detectors of the rule set, those given, and those of installed plug-ins."""
+    """Make a judge with the detectors of the rule set, those given, and those of plug-ins."""
     chosen = config.rules if rules is None else rules
     rules = rule_set(chosen) if isinstance(chosen, str) else chosen
     names = [detector.name for detector in rules.make_detectors(config)]
@@ -167,7 +166,7 @@ def read_run(
 
 
 def _batch_of(incident: Incident, batches: Sequence[BatchReport]) -> BatchReport | None:
-    """What was kept for an incident: other rules may date its onset a little differently."""
+    """Return what was kept for an incident; other rules may date its onset a bit differently."""
     near = [
         batch
         for batch in batches

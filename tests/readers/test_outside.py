@@ -10,8 +10,7 @@ from tests.readers.shapes import Write, values
 from trimtab.core.block import Block, Column
 from trimtab.core.errors import ConfigError, NoUsableLoss, UnreadableLog
 from trimtab.core.plugins import READERS
-from trimtab.core.reader import Reader
-from trimtab.core.run import Run
+from trimtab.core.run import Reader, Run
 from trimtab.readers import log_formats, read_log
 
 ACME = """

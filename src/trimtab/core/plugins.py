@@ -26,7 +26,7 @@ DETECTORS = "trimtab.detectors"
 """The group of detectors (`core/detector.py`)."""
 
 READERS = "trimtab.readers"
-"""The group of log readers (`core/reader.py`)."""
+"""The group of log readers (`core/run.py`)."""
 
 CHECKPOINTERS = "trimtab.checkpointers"
 """The group of checkpointers (`core/checkpointer.py`)."""

@@ -1,13 +1,15 @@
-"""Run: a training run as it was read, from a journal or from a log of any format.
+"""Run: a training run as it was read. Reader: reads one log format; an extension point.
 
-Readers (`core/reader.py`) and the journal return it; judging, comparing and reporting start from
-it.
+Readers and the journal return a run; judging, comparing and reporting start from it. Trimtab's own
+formats (`trimtab.readers`) and those of other packages follow the same protocol. A reader is passed
+to `read_log(..., readers=[...])` or `diagnose(..., readers=[...])`, or offered by an installed
+package as an entry point of the group `trimtab.readers`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from trimtab.core.block import Block
 
@@ -58,3 +60,30 @@ class Run:
     """Everything that was left out, repaired, chosen or guessed, in plain sentences."""
     failures: tuple[str, ...] = ()
     """One sentence for each reader of a user that failed and was left out; also in `notes`."""
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """Reads one log format."""
+
+    @property
+    def name(self) -> str:
+        """The name of the format, as given to `--format`."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """What a log of this format is, in a few words; error messages list it."""
+        ...
+
+    def recognises(self, path: Path, head: bytes) -> bool:
+        """Return whether the log has this format.
+
+        `head` is the first MiB of the file (of its content, if it is gzip), and empty if `path`
+        is a folder.
+        """
+        ...
+
+    def read(self, path: Path) -> Run:
+        """Read the log; raise `UnreadableLog` if it has no records."""
+        ...

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from trimtab.core.errors import ConfigError, LogError, NoUsableLoss, UnreadableLog
 from trimtab.core.plugins import READERS, describe_error, load_plugins
-from trimtab.core.reader import Reader
-from trimtab.core.run import Run
+from trimtab.core.run import Reader, Run
 from trimtab.core.signals import LOSS
 from trimtab.readers.folders import Choice, choose_log, no_log_in
 from trimtab.readers.formats import Format
@@ -94,7 +93,7 @@ class _OutsideReaders:
             if not isinstance(reader, Reader):
                 raise ConfigError(
                     f"{reader!r} is not a log reader; it needs name, description, recognises and "
-                    "read (trimtab.core.reader.Reader)"
+                    "read (trimtab.core.run.Reader)"
                 )
         self.given = tuple(given)
         self.notes: list[str] = []

@@ -31,9 +31,9 @@ from trimtab.readers.text.parser import NUMBER, Fields, Grammar, Line, Pairs, Pl
 #   only among skipped iterations.
 # - Where all iterations were skipped, Megatron-LM prints a loss of 0, Megatron-Bridge none.
 
-LM_LOSS = "lm loss"
-SKIPPED = "number of skipped iterations"
-NAN = "number of nan iterations"
+_LM_LOSS = "lm loss"
+_SKIPPED = "number of skipped iterations"
+_NAN = "number of nan iterations"
 
 _megatron_fields = Pairs(r" ([^|:]{1,99}): +", r"[^| ]++", r" +\|")
 
@@ -41,37 +41,34 @@ _megatron_fields = Pairs(r" ([^|:]{1,99}): +", r"[^| ]++", r" +\|")
 def _finish_megatron(table: Table) -> None:
     """Mark window means, and restore losses that were not printed."""
     for unit in ("ms", "s"):
-        _mark_window_means(table, LM_LOSS, f"elapsed time per iteration ({unit})")
+        _mark_window_means(table, _LM_LOSS, f"elapsed time per iteration ({unit})")
     _restore_losses(table)
     _unscale(table, norm="grad norm", scale="loss scale")
 
 
 def _restore_losses(table: Table) -> None:
     losses = [name for name in table.recorded if name.endswith("loss")]
-    if losses and LM_LOSS not in losses:
+    if losses and _LM_LOSS not in losses:
         return  # a different task, with different names for its losses
-    rows = np.flatnonzero(table.column(SKIPPED).present)
-    skipped, nan = table.column(SKIPPED).values[rows], table.column(NAN).values[rows]
-    idle = skipped >= _window_lengths(table, SKIPPED)
-    column = table.column(LM_LOSS)
+    rows = np.flatnonzero(table.column(_SKIPPED).present)
+    skipped, nan = table.column(_SKIPPED).values[rows], table.column(_NAN).values[rows]
+    idle = skipped >= _window_lengths(table, _SKIPPED)
+    column = table.column(_LM_LOSS)
     values, present = column.values.copy(), column.present.copy()
     unprinted = ~present[rows] | (idle & (values[rows] == 0))
     values[rows[unprinted]] = np.nan
     # An iteration may have been skipped for its gradient alone; then nothing is known of its loss.
     dropped = unprinted & (~idle | (nan > 0))
     present[rows] = dropped | ~unprinted
-    table.replace(LM_LOSS, Column(values, present))
+    table.replace(_LM_LOSS, Column(values, present))
     if dropped.any():
-        _mark_quality(table, LM_LOSS, Quality.INFERRED)
+        _mark_quality(table, _LM_LOSS, Quality.INFERRED)
         table.add_note(
-            f"Records in which {LM_LOSS!r} was not printed, as Megatron does with NaN; treated as "
+            f"Records in which {_LM_LOSS!r} was not printed, as Megatron does with NaN; treated as "
             f"NaN: {np.count_nonzero(dropped)}."
         )
-    idle_ones = np.count_nonzero(unprinted & ~dropped)
-    if idle_ones:
-        table.add_note(
-            f"Records in which all iterations were skipped, without a loss: {idle_ones}."
-        )
+    idle_ones = int(np.count_nonzero(unprinted & ~dropped))
+    table.note_counts({"Records in which all iterations were skipped, without a loss": idle_ones})
 
 
 MEGATRON = text_format(
@@ -323,7 +320,7 @@ def _finish_fairseq(table: Table) -> None:
 
 
 def _base_of_loss(table: Table) -> float | None:
-    """The base whose powers of the loss make the perplexity; None if it is not known."""
+    """Return the base whose powers of the loss make the perplexity; None if unknown."""
     perplexity = table.column("ppl")
     for name in ("loss", "nll_loss"):
         loss = table.column(name)
@@ -344,7 +341,7 @@ def _add_step_time(table: Table) -> None:
 
 
 def _fairseq_fields(prefix: str = "") -> Callable[[str], Fields]:
-    """Fields of an object; those of an evaluation bring their step along under their prefix."""
+    """Return a parser of JSON objects; an evaluation has its step under its prefix."""
 
     def fields(rest: str) -> Iterator[tuple[str, object]]:
         try:

@@ -83,7 +83,7 @@ class Line:
     """Parses the rest of the line, after the pattern."""
     place: Place = Place.RECORD
     prefix: str = ""
-    """Put before the names of the fields, to distinguish evaluation from training."""
+    """Prepended to the names of the fields, to distinguish evaluation from training."""
     count: str = ""
     """The column of the next record that counts such lines before it."""
 
@@ -235,7 +235,7 @@ class _Parser:
                     else:
                         self._add(kind, found)
                     break
-        self._hand_over()
+        self._flush()
 
     def finish(self, path: Path, notes: Iterable[str]) -> Table:
         """Return the table; raises UnreadableLog if there is no record in it."""
@@ -301,7 +301,7 @@ class _Parser:
             rows.append(row)
             cells.append(cell)
 
-    def _hand_over(self) -> None:
+    def _flush(self) -> None:
         """Move what was collected into the table."""
         index = self._table.new_rows(self._num_records - self._table.num_rows)
         gathered: list[tuple[str, IntArray, Sequence[object]]] = [
@@ -309,7 +309,7 @@ class _Parser:
         ]
         for kind in self._kinds:
             for layout in kind.layouts:
-                gathered += layout.hand_over()
+                gathered += layout.flush()
         # By first record: of two names for a signal the earlier one wins, however the log is cut.
         gathered.sort(key=lambda column: int(column[1][0]) if len(column[1]) else 0)
         for name, rows, cells in gathered:
@@ -345,7 +345,7 @@ def _fields(kind: Line, found: re.Match[str]) -> list[tuple[str, object]]:
 
 
 class _Layout:
-    """Lines of one layout: where their values are, and the values not handed over yet.
+    """Lines of one layout: where their values are, and the values not yet flushed.
 
     The next line mostly looks like the last one, so its pattern is compiled from it: what lies
     between the values becomes one pattern that catches them all at once, in a third of the time. A
@@ -358,7 +358,7 @@ class _Layout:
         self.rows: list[int] = []
         self.cells: list[tuple[str, ...]] = []
 
-    def hand_over(self) -> Iterator[tuple[str, IntArray, Sequence[str]]]:
+    def flush(self) -> Iterator[tuple[str, IntArray, Sequence[str]]]:
         """Yield name, rows and cells of each column since the last call."""
         rows, cells = np.array(self.rows), self.cells
         self.rows, self.cells = [], []

@@ -91,7 +91,7 @@ class _Log:
         return table
 
     def _notes(self) -> list[str]:
-        """What had to be left out."""
+        """Return sentences on what had to be left out."""
         files = self._files
         bad = sum(file.num_bad for file in files) + self._events.num_malformed
         counts = {
