@@ -27,7 +27,7 @@ from trimtab.diagnosis import diagnose
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.format.files import JournalFiles
 from trimtab.journal.write.sealed_segment import write_segment
-from trimtab.report.pages.dashboard import dashboard_page
+from trimtab.report.pages.run_page import dashboard_page
 
 RECORDS = 1_000_000
 SPIKE, HEIGHT = 654_321, 9.5

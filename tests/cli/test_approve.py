@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from trimtab.cli.main import app
 from trimtab.journal import RunDirectory
 from trimtab.journal.approval import Proposal, answer_to, withdraw
-from trimtab.report.live_view import LiveView
+from trimtab.report.terminal import LiveView
 
 runner = CliRunner()
 

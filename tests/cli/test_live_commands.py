@@ -18,7 +18,7 @@ from trimtab.cli.main import app
 from trimtab.core.block import Block, Column, Event
 from trimtab.explain.measures.goodput import compute_goodput
 from trimtab.journal import JournalWriter, RunDirectory, add_note, read_journal
-from trimtab.report.live_view import LiveView
+from trimtab.report.terminal import LiveView
 
 runner = CliRunner(env={"COLUMNS": "200"})
 

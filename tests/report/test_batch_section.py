@@ -12,9 +12,15 @@ from trimtab.explain.batches.batch_report import BatchReport, MixShift, RowRepor
 from trimtab.explain.batches.token_counts import Band, TokenShare
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures.repeats import RepeatedBatch
-from trimtab.report.batch_section import HOW_TO_KEEP, batch_lines, batch_section, share_text
+from trimtab.report.batch_section import (
+    HOW_TO_KEEP,
+    batch_items,
+    batch_lines,
+    share_text,
+    text_histogram,
+)
+from trimtab.report.figures import draw_tokens
 from trimtab.report.postmortem import write_postmortem
-from trimtab.report.token_figure import draw_tokens, text_histogram
 
 NASTY = "<script>alert(1)</script>|`\x1b[31m\n& \" '"
 
@@ -120,16 +126,16 @@ def test_nothing_unusual_is_no_line_and_one_sentence_of_the_postmortem() -> None
     usual = batch(num_unusual_rows=0, rows=(row(0, reasons=()),), tokens=())
     report = incident(usual)
     assert batch_lines(report) == []
-    assert "No sequence of these batches is unusual" in "\n".join(batch_section(report, 1))
+    assert "No sequence of these batches is unusual against those before." in batch_items(report, 1)
 
 
 def test_batches_that_were_not_kept_say_how_to_keep_them() -> None:
-    assert HOW_TO_KEEP in "\n".join(batch_section(incident(None), 1))
+    assert HOW_TO_KEEP in write_postmortem(incident(None), report_of(troubled_run()))
 
 
 def test_on_several_ranks_it_says_whose_sequences_they_are() -> None:
-    assert "of the first rank" in "\n".join(batch_section(incident(batch()), 8))
-    assert "of the first rank" not in "\n".join(batch_section(incident(batch()), 1))
+    assert "of the first rank" in str(list(batch_items(incident(batch()), 8)))
+    assert "of the first rank" not in str(list(batch_items(incident(batch()), 1)))
 
 
 def test_the_postmortem_names_the_tokens_in_its_table_of_symptoms() -> None:

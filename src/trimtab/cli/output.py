@@ -18,9 +18,8 @@ from trimtab.explain.measures.goodput import compute_goodput
 from trimtab.journal import RunDirectory
 from trimtab.journal.atomic_file import replace_file
 from trimtab.report.escaping import printable
-from trimtab.report.incident_files import incident_folder_name, write_incidents
-from trimtab.report.lessons import update_lessons
-from trimtab.report.pages import dashboard, postmortem_page
+from trimtab.report.incident_files import incident_folder_name, update_lessons, write_incidents
+from trimtab.report.pages.run_page import DASHBOARD_FILE, POSTMORTEM_FILE, dashboard_page
 from trimtab.report.run_report import RunReport
 from trimtab.report.terminal import view
 
@@ -129,12 +128,12 @@ def write_dashboard(report: RunReport, directory: RunDirectory) -> Path | None:
     folder = directory.incidents.name
     files = {
         found.incident.number: (
-            f"{folder}/{incident_folder_name(found.incident)}/{postmortem_page.NAME}"
+            f"{folder}/{incident_folder_name(found.incident)}/{POSTMORTEM_FILE}"
         )
         for found in report.incidents
     }
-    page = directory.home / dashboard.NAME
-    return page if write_page(dashboard.dashboard_page(report, files=files), page) else None
+    page = directory.home / DASHBOARD_FILE
+    return page if write_page(dashboard_page(report, files=files), page) else None
 
 
 def write_lessons(report: RunReport, directory: RunDirectory) -> None:

@@ -32,11 +32,12 @@ class Refused(Exception):
 
 
 class RunStatus(StrEnum):
-    """How a run stands, as far as the shipper can see."""
+    """How a run stands, as far as its journal and its process tell."""
 
     RUNNING = "running"
     STALLED = "stalled"
-    """No record for longer than `ship.stall_seconds`, though its process may be alive."""
+    """No record for ten of its steps and for a time: 120 s on pages and in `trimtab follow`,
+    `ship.stall_seconds` for trackers and alerts. Its process may be alive."""
     DIED = "died"
     """Its process is gone and has not ended the journal."""
     ENDED = "ended"

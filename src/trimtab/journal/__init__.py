@@ -18,8 +18,8 @@ After a kill of the process they can be read; after a power loss, up to the last
                                   columns with checksums; the log is removed
 
 `format/` is the bytes on disk, `write/` and `read/` the two directions, `directory` the folder of
-the run, `notes` what people add, `approval` what the run asks them, `exit_request` how it ends
-itself.
+the run, `run_totals` what it adds up to while it is followed, `notes` what people add, `approval`
+what the run asks them, `exit_request` how it ends itself.
 """
 
 from trimtab.journal.directory import RunDirectory
@@ -28,6 +28,7 @@ from trimtab.journal.notes import add_note
 from trimtab.journal.read.entry_summary import UNKNOWN_EVENT
 from trimtab.journal.read.follow import PIECE_RECORDS, Follower
 from trimtab.journal.read.reader import AUDIT_EVENT, JournalRun, read_journal
+from trimtab.journal.run_totals import RunTotals
 from trimtab.journal.write.writer import JournalWriter
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "JournalRun",
     "JournalWriter",
     "RunDirectory",
+    "RunTotals",
     "add_note",
     "read_journal",
 ]

@@ -1,15 +1,14 @@
 """A judged run as terminal text, as a post-mortem, as pages, and as JSON.
 
 run_report           RunReport: the values that all views are made from
-terminal, sparkline  `trimtab diagnose` in a terminal
-postmortem, reasons  one incident as Markdown; what decided about its cause
-batch_section        its sequences and tokens, as lines and as Markdown
-token_figure, svg    their histogram, as text and as SVG
-incident_files       the folder of each incident on disk
-lessons              LESSONS.md beside the runs
+terminal, sparkline  `trimtab diagnose` and `trimtab follow` in a terminal
+document             a document as a tree of values, and its Markdown and HTML
+postmortem           one incident as a document
+batch_section        its sequences and tokens, in words and as tables
+figures              the signals around it and its tokens, as SVG
+wording              causes, reasons and events in words
+incident_files       the folder of each incident on disk, and LESSONS.md beside the runs
 pages/               HTML: the page of a run, of an incident, of a comparison, of many runs
-server/              `trimtab serve`
-live_view            `trimtab follow`
-event_text           events in words
-escaping             untrusted text made safe to show
+server/              live pages over HTTP
+escaping             untrusted text made safe to show; the only place that makes markup of text
 """

@@ -1,17 +1,14 @@
-"""The batches of an incident in words: a line or two for the terminal, a section as Markdown."""
+"""The batches of an incident: a line or two for the terminal, tables and a histogram for pages."""
 
 from collections.abc import Iterator, Sequence
 
 from trimtab.explain.batches.batch_report import BatchReport, MixShift, RowReport
-from trimtab.explain.batches.token_counts import BAND_NAMES, Band, TokenShare
+from trimtab.explain.batches.token_counts import BAND_NAMES, TokenShare
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.check import number
 from trimtab.explain.measures.repeats import RepeatedBatch
-from trimtab.report.escaping import escape_markdown, printable
-from trimtab.report.token_figure import text_histogram
-
-FIGURE = "tokens.svg"
-"""The file of the histogram, beside the post-mortem."""
+from trimtab.report.document import CodeBlock, Content, Paragraph, ReportTable, RichText, prose
+from trimtab.report.escaping import printable
 
 HOW_TO_KEEP = "not recorded; it needs `guard.steps(loader)` with batches that are still on the host"
 
@@ -20,10 +17,16 @@ _MIN_RARE_SHARE = 0.1
 _MAX_TOKENS_NAMED = 3
 _MAX_IDS_SHOWN = 24
 _MAX_TEXT_SHOWN = 200
+_MAX_LABEL = 36
+_TEXT_BAR = 20
+"""Characters of the longest bar of the histogram as text."""
+
+Bar = tuple[str, float, float]
+"""One row of the histogram: its label, the share in the batch, the share in the run before."""
 
 
 def batch_lines(diagnosis: Diagnosis) -> list[str]:
-    """What stands out, the clearest first; nothing if nothing does."""
+    """Return what stands out, the clearest first; nothing if nothing does."""
     lines = []
     repeated, batch = diagnosis.repeated_batch, diagnosis.batch
     if repeated is not None:
@@ -36,58 +39,79 @@ def batch_lines(diagnosis: Diagnosis) -> list[str]:
 
 
 def unusual_tokens_text(batch: BatchReport | None) -> str | None:
-    """The tokens that stand out, for one cell of a table; None if batches were not kept."""
+    """Return the tokens that stand out, for one cell of a table; None if batches were not kept."""
     if batch is None or not batch.num_run_tokens:
         return None
     tokens = batch.shift.more if batch.shift else batch.tokens
     return _token_shares(tokens) or "none"
 
 
-def batch_section(diagnosis: Diagnosis, ranks: int | None) -> Iterator[str]:
-    """The batches around the onset, as Markdown."""
+def batch_items(diagnosis: Diagnosis, ranks: int | None) -> Iterator[RichText]:
+    """Yield what is known about the batches around the onset, one item of a list each."""
     batch = diagnosis.batch
     for line in batch_lines(diagnosis):
-        yield f"- {escape_markdown(line[0].upper() + line[1:])}."
+        yield f"{line[0].upper()}{line[1:]}."
     if batch is None:
-        yield f"- Token histogram of the offending batch: {HOW_TO_KEEP}"
+        yield prose(f"Token histogram of the offending batch: {HOW_TO_KEEP}")
         return
     whose = " of the first rank" if (ranks or 1) > 1 else ""
     yield (
-        f"- Sequences and tokens{whose}: {batch.num_batches} batches around the onset were "
+        f"Sequences and tokens{whose}: {batch.num_batches} batches around the onset were "
         f"compared with {batch.num_run_tokens:,} tokens of the run before it. Token ids are in "
         "batch.json."
     )
     if not batch.is_unusual:
-        yield "- No sequence of these batches is unusual against those before."
+        yield "No sequence of these batches is unusual against those before."
+
+
+def batch_contents(batch: BatchReport) -> Iterator[Content]:
+    """Yield the sequences of a batch as a table, its tokens as a table and as a histogram."""
     yield from _row_table(batch)
-    yield from _token_table(batch)
+    tokens, bands = batch.histogram
+    if tokens:
+        yield Paragraph(
+            "Tokens with an unusual share. G2 is the log-likelihood ratio of Dunning 1993, over "
+            "15.13 where p < 0.0001; a ratio of +1 is twice the share:"
+        )
+        yield _token_table(tokens)
+    if bands:
+        yield Paragraph("Token histogram:")
+        yield CodeBlock(tuple(text_histogram(batch)))
 
 
-def _row_table(batch: BatchReport) -> Iterator[str]:
+def _row_table(batch: BatchReport) -> Iterator[Content]:
     rows = [row for row in batch.rows if row.reasons] or list(batch.rows[:2])
     if not rows:
         return
     usual = batch.usual
-    yield ""
-    yield (
-        f"Sequences of the batch at {_at(batch.data_position, batch.step)} "
+    yield Paragraph(
+        f"Sequences of the batch at {batch_place(batch)} "
         f"({batch.num_unusual_rows} of {batch.num_rows} unusual; usual values: rarity "
         f"{number(usual.get('rarity'))}, repetition {number(usual.get('repetition'))}, loss "
         f"{number(usual.get('loss'))}):"
     )
-    yield ""
-    yield "| position | row | why | rarity | repetition | loss | largest token loss | tokens |"
-    yield "| ---: | ---: | --- | ---: | ---: | ---: | --- | --- |"
-    for row in rows:
-        position = row.data_position if row.data_position >= 0 else ""
-        cells = (
-            *(str(position), str(row.row), ", ".join(row.reasons)),
-            *(number(value) if value is not None else "" for value in (row.rarity, row.repetition)),
-            "" if row.loss is None else number(row.loss),
+    head = (
+        "position",
+        "row",
+        "why",
+        "rarity",
+        "repetition",
+        "loss",
+        "largest token loss",
+        "tokens",
+    )
+    cells = (
+        (
+            str(row.data_position) if row.data_position >= 0 else "",
+            str(row.row),
+            ", ".join(row.reasons),
+            *("" if v is None else number(v) for v in (row.rarity, row.repetition, row.loss)),
             _largest(row),
             _tokens_of(row),
         )
-        yield f"| {' | '.join(map(escape_markdown, cells))} |"
+        for row in rows
+    )
+    yield ReportTable(head, tuple(cells), frozenset({0, 1, 3, 4, 5}))
 
 
 def _largest(row: RowReport) -> str:
@@ -104,36 +128,52 @@ def _tokens_of(row: RowReport) -> str:
     return ids if row.num_tokens <= _MAX_IDS_SHOWN else f"{ids} ..."
 
 
-def _token_table(batch: BatchReport) -> Iterator[str]:
-    tokens, bands = batch.histogram
-    if tokens:
-        yield ""
-        yield (
-            "Tokens with an unusual share. G2 is the log-likelihood ratio of Dunning 1993, over "
-            "15.13 where p < 0.0001; a ratio of +1 is twice the share:"
+def _token_table(tokens: Sequence[TokenShare]) -> ReportTable:
+    rows = (
+        (
+            *(_name(token), str(token.count), share_text(token.share)),
+            *(share_text(token.run_share), f"{token.log2_ratio:+.1f}", f"{token.g2:.0f}"),
         )
-        yield ""
-        yield "| token | count | share here | share in the run | log2 ratio | G2 |"
-        yield "| --- | ---: | ---: | ---: | ---: | ---: |"
-        for token in tokens:
-            cells = (
-                *(_name(token), str(token.count), share_text(token.share)),
-                *(share_text(token.run_share), f"{token.log2_ratio:+.1f}", f"{token.g2:.0f}"),
+        for token in tokens
+    )
+    head = ("token", "count", "share here", "share in the run", "log2 ratio", "G2")
+    return ReportTable(head, tuple(rows), frozenset(range(1, 6)))
+
+
+def histogram_groups(batch: BatchReport) -> list[tuple[str, list[Bar]]]:
+    """Return the bars of the histogram in groups: the named tokens, all tokens by frequency."""
+    tokens, bands = batch.histogram
+    named = [(_short(f"token {_name(token)}"), token.share, token.run_share) for token in tokens]
+    by_band = [(band.name, band.share, band.run_share) for band in bands]
+    return [("named tokens", named), ("all tokens, by frequency in the run", by_band)]
+
+
+def text_histogram(batch: BatchReport) -> Iterator[str]:
+    """Yield the histogram in lines of text; bars are as long as the share is large."""
+    for title, bars in histogram_groups(batch):
+        if not bars:
+            continue
+        width = max(len(label) for label in (title, *(label for label, *_ in bars)))
+        largest = max(max(here, run) for _, here, run in bars) or 1.0
+        yield f"{title:<{width}}  {'here':<{_TEXT_BAR + 8}}  the run before"
+        for label, *shares in bars:
+            left, right = (
+                f"{100 * share:5.1f} % {'#' * round(_TEXT_BAR * share / largest)}"
+                for share in shares
             )
-            yield f"| {' | '.join(map(escape_markdown, cells))} |"
-    if bands:
+            yield f"{label:<{width}}  {left:<{_TEXT_BAR + 8}}  {right}".rstrip()
         yield ""
-        yield f"Token histogram ([figure]({FIGURE})):"
-        yield ""
-        yield "```"
-        yield from text_histogram(batch)
-        yield "```"
+
+
+def _short(label: str) -> str:
+    label = printable(label).replace("`", "'")
+    return label if len(label) <= _MAX_LABEL else f"{label[: _MAX_LABEL - 3]}..."
 
 
 def _repeated(repeated: RepeatedBatch) -> str:
     others = f"; {repeated.num_others} other batches came again too" if repeated.num_others else ""
-    first = _at(repeated.data_position, repeated.step)
-    last = _at(repeated.last_data_position, repeated.last_step)
+    first = batch_place(repeated)
+    last = _place(repeated.last_data_position, repeated.last_step)
     times = "twice" if repeated.count == 2 else f"{repeated.count} times"
     return f"the batch at {first} was served {times}, last at {last}{others}"
 
@@ -154,10 +194,10 @@ def _unusual_rows(batch: BatchReport) -> str:
     rows = [row for row in batch.rows if row.reasons]
     reasons = " and ".join(dict.fromkeys(reason for row in rows for reason in row.reasons))
     which = _which_rows(batch, rows)
-    line = f"{which} of the batch at {_at(batch.data_position, batch.step)}: {reasons}"
+    line = f"{which} of the batch at {batch_place(batch)}: {reasons}"
     rare = [band for band in batch.bands if band.name in RARE_BANDS]
     if sum(band.share for band in rare) > _MIN_RARE_SHARE:
-        share, run_share = (sum(values) for values in zip(*map(_shares, rare), strict=True))
+        share, run_share = sum(band.share for band in rare), sum(band.run_share for band in rare)
         line += f", {share_text(share)} of it rare or new tokens ({share_text(run_share)} usual)"
     if batch.tokens:
         line += f"; {_token_shares(batch.tokens)}"
@@ -168,7 +208,7 @@ def _unusual_rows(batch: BatchReport) -> str:
 
 
 def _which_rows(batch: BatchReport, rows: list[RowReport]) -> str:
-    """The unusual rows by number, where that is short."""
+    """Return the unusual rows by number where that is short."""
     count, places = batch.num_unusual_rows, sorted(row.row for row in rows)
     if count == batch.num_rows > 1:
         return f"all {count} rows"
@@ -181,12 +221,8 @@ def _which_rows(batch: BatchReport, rows: list[RowReport]) -> str:
     return f"rows {', '.join(map(str, places[:-1]))} and {places[-1]}"
 
 
-def _shares(band: Band) -> tuple[float, float]:
-    return band.share, band.run_share
-
-
 def _token_shares(tokens: Sequence[TokenShare]) -> str:
-    """The first of these tokens: "token 17 is 61 % (0.02 % in the run), token 4 ..."."""
+    """Return the first of these tokens: "token 17 is 61 % (0.02 % in the run), token 4 ..."."""
     return ", ".join(
         f"token {_name(token)} is {share_text(token.share)} ({share_text(token.run_share)} in the "
         "run)"
@@ -198,12 +234,17 @@ def _name(token: TokenShare) -> str:
     return str(token.id) if token.text is None else f"{token.id} {printable(token.text)!r}"
 
 
-def _at(position: int, step: int) -> str:
+def batch_place(batch: BatchReport | MixShift | RepeatedBatch) -> str:
+    """Return where a batch was served: its data position, or its step if that is not known."""
+    return _place(batch.data_position, batch.step)
+
+
+def _place(position: int, step: int) -> str:
     return f"position {position}" if position >= 0 else f"step {step}"
 
 
 def share_text(share: float) -> str:
-    """A share in per cent, with as many digits as it needs."""
+    """Return a share in per cent, with as many digits as it needs."""
     percent = 100 * share
     if percent == 0:
         return "0 %"

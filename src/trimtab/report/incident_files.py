@@ -1,4 +1,4 @@
-"""The files of a report: one folder per incident.
+"""The files of a report: one folder per incident, and LESSONS.md beside the runs.
 
 <folder>/0001-step-000312/incident.json     for machines
 <folder>/0001-step-000312/postmortem.md     for people
@@ -6,6 +6,9 @@
 <folder>/0001-step-000312/incident.svg      the signals around it
 <folder>/0001-step-000312/batch.json        the sequences and tokens, if the run kept them
 <folder>/0001-step-000312/tokens.svg        their histogram against the run's
+
+LESSONS.md has one line per lesson. The lines of a run are replaced when it is reported again; those
+of other runs, and whatever people write into the file, stay.
 """
 
 import hashlib
@@ -19,27 +22,35 @@ from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import to_jsonable
 from trimtab.explain.batches.batch_report import BatchReport
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.report.batch_section import FIGURE
-from trimtab.report.pages import figures, postmortem_page
-from trimtab.report.postmortem import write_postmortem
+from trimtab.journal.atomic_file import replace_file
+from trimtab.report.document import to_markdown
+from trimtab.report.escaping import escape_markdown
+from trimtab.report.figures import draw_tokens
+from trimtab.report.pages.run_page import POSTMORTEM_FILE, postmortem_page
+from trimtab.report.postmortem import INCIDENT_FIGURE, TOKEN_FIGURE, build_postmortem
 from trimtab.report.run_report import RunReport
-from trimtab.report.token_figure import draw_tokens
 
 log = logging.getLogger("trimtab")
 
 _MACHINE, _PEOPLE, _BATCH = "incident.json", "postmortem.md", "batch.json"
-_FILES = (_MACHINE, _PEOPLE, _BATCH, FIGURE, figures.NAME, postmortem_page.NAME)
+_FILES = (_MACHINE, _PEOPLE, _BATCH, TOKEN_FIGURE, INCIDENT_FIGURE, POSTMORTEM_FILE)
+LESSONS_FILE = "LESSONS.md"
+
+_LESSONS_HEAD = ["# Lessons", "", "One line per lesson, written by `trimtab report RUN`.", ""]
+_MAX_LESSONS = 20
+"""Of one run, those of the most severe incidents."""
+
 _INCIDENT_FOLDER = re.compile(r"\d{4,}-step-(-|\d)\d{5,}")
 
 
 def incident_folder_name(incident: Incident) -> str:
-    """The name of an incident's folder; names sort in the order in which incidents opened."""
+    """Return the name of an incident's folder; names sort in the order of onset."""
     # Made of two integers, so no text from a log can lead out of the parent folder.
     return f"{int(incident.number):04d}-step-{int(incident.onset.step):06d}"
 
 
 def report_folder(out: Path, source: Path) -> Path:
-    """The folder inside `out` that belongs to one log alone, whatever others share its name."""
+    """Return the folder inside `out` that belongs to one log, whatever others share its name."""
     digest = hashlib.sha256(str(source.resolve()).encode("utf-8", "surrogateescape")).hexdigest()
     return out / f"{source.stem or source.resolve().stem}-{digest[:8]}"
 
@@ -79,14 +90,14 @@ def _write(folder: Path, diagnosis: Diagnosis, report: RunReport) -> Path:
     (folder / _MACHINE).write_text(machine + "\n", encoding="utf-8")
     if diagnosis.batch is not None:
         write_batch(folder, diagnosis.batch)
+    document = build_postmortem(diagnosis, report)
     postmortem = folder / _PEOPLE
-    text = write_postmortem(diagnosis, report, figure=figures.NAME)
-    postmortem.write_text(text, encoding="utf-8")
+    postmortem.write_text(to_markdown(document, with_figures=True), encoding="utf-8")
     try:
-        figure = figures.draw_incident(diagnosis, report.block, is_file=True)
-        (folder / figures.NAME).write_text(figure, encoding="utf-8")
-        page = postmortem_page.postmortem_page(diagnosis, report)
-        (folder / postmortem_page.NAME).write_text(page, encoding="utf-8")
+        for figure in document.figures:
+            (folder / figure.file).write_text(figure.draw(True), encoding="utf-8")
+        page = postmortem_page(diagnosis, report)
+        (folder / POSTMORTEM_FILE).write_text(page, encoding="utf-8")
     except OSError:
         raise
     except Exception:  # the text is written, and the incidents after it must be too
@@ -99,11 +110,11 @@ def write_batch(folder: Path, batch: BatchReport) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     values = json.dumps(to_jsonable(batch), allow_nan=False)
     (folder / _BATCH).write_text(values + "\n", encoding="utf-8")
-    (folder / FIGURE).write_text(draw_tokens(batch), encoding="utf-8")
+    (folder / TOKEN_FIGURE).write_text(draw_tokens(batch), encoding="utf-8")
 
 
 def read_batches(folder: Path) -> tuple[tuple[BatchReport, ...], list[str]]:
-    """What was kept of the batches of each incident in a folder, and what could not be read."""
+    """Return what was kept of the batches of each incident, and what could not be read."""
     found, notes = [], []
     for path in sorted(folder.glob(f"*/{_BATCH}")):
         if not _INCIDENT_FOLDER.fullmatch(path.parent.name):
@@ -113,3 +124,26 @@ def read_batches(folder: Path) -> tuple[tuple[BatchReport, ...], list[str]]:
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             notes.append(f"{path.parent.name}/{_BATCH} cannot be read: {type(error).__name__}")
     return tuple(found), notes
+
+
+def update_lessons(report: RunReport, folder: Path, run: str) -> Path | None:
+    """Write the lessons of a run into the file of its folder; None if nothing changes."""
+    file = folder / LESSONS_FILE
+    before = file.read_text(encoding="utf-8").splitlines() if file.exists() else _LESSONS_HEAD
+    end = f" ({escape_markdown(run)})"
+    kept = [line for line in before if not (line.startswith("- ") and line.endswith(end))]
+    lessons = {found.lesson: found for found in report.by_severity()[:_MAX_LESSONS][::-1]}
+    lines = [_lesson(found) + end for found in lessons.values()]
+    if kept + lines == before or (not lines and not file.exists()):
+        return None
+    replace_file(file, "\n".join([*kept, *lines]) + "\n")
+    return file
+
+
+def _lesson(diagnosis: Diagnosis) -> str:
+    step = diagnosis.incident.onset.step
+    cause = diagnosis.cause.id if diagnosis.cause else "cause not known"
+    return (
+        f"- {escape_markdown(diagnosis.lesson)} {escape_markdown(cause)}, {diagnosis.outcome} at "
+        f"step {step}"
+    )

@@ -1,84 +1,116 @@
-"""The post-mortem of one incident, as a Markdown document."""
+"""The post-mortem of one incident, as a document.
+
+Figures, then what happened, why trimtab believes so, what to do, how to verify it and what it cost.
+"""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trimtab.core.block import Column
-from trimtab.core.signals import (
-    GRAD_NORM,
-    LOSS,
-    LR,
-    TOKEN_RARITY,
-    UNIQUE_TOKEN_SHARE,
-)
+from trimtab.core.causes import Standing
+from trimtab.core.signals import GRAD_NORM, LOSS, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.answers import answers_about
-from trimtab.explain.evidence.check import counted, number
+from trimtab.explain.evidence.check import Outcome, counted, number
 from trimtab.explain.measures.goodput import count_lost
-from trimtab.report.batch_section import batch_section, unusual_tokens_text
-from trimtab.report.escaping import escape_markdown
-from trimtab.report.event_text import acts_of, event_text
-from trimtab.report.reasons import (
-    discriminating_section,
+from trimtab.report.batch_section import batch_contents, batch_items, unusual_tokens_text
+from trimtab.report.document import (
+    BulletList,
+    CodeBlock,
+    Content,
+    Figure,
+    ListItem,
+    Paragraph,
+    ReportDocument,
+    ReportSection,
+    ReportTable,
+    RichText,
+    Strong,
+    bullets,
+    prose,
+    to_markdown,
+)
+from trimtab.report.figures import draw_incident, draw_tokens
+from trimtab.report.run_report import RunReport
+from trimtab.report.wording import (
+    acts_of,
+    asked,
+    deciding_lines,
+    event_text,
     fix_text,
-    hypotheses_section,
-    questions_section,
+    percent,
+    runner_up,
 )
 
-if TYPE_CHECKING:
-    from trimtab.report.run_report import RunReport
-
 UNKNOWN = "not recorded"
+
+INCIDENT_FIGURE, TOKEN_FIGURE = "incident.svg", "tokens.svg"
+"""The files of the figures, beside the post-mortem."""
 
 _SHOWN = (LOSS, GRAD_NORM, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE)
 _VERIFIED_NATS, _VERIFIED_DEVIATIONS = 0.05, 4
 """How far above the usual a loss may be after a fix: 0.05 nats, or what noise reaches. Source: the
 template of the textbook; a normal value is over 4 deviations once in 30,000 records."""
 _MAX_ACTS = 20
+_MAX_DECIDING = 6
 _OFFSETS = (-3, -2, -1, 0, 1, 2, 3, 5, 10, 20, 50)
 """Records around the onset that the table shows: every one close to it, fewer further away."""
 
 
-def write_postmortem(diagnosis: Diagnosis, run: "RunReport", *, figure: str | None = None) -> str:
-    """The post-mortem as Markdown; `figure` is the file of its figure, if there is one."""
-    lines = [f"# {postmortem_title(diagnosis)}", "", postmortem_summary(diagnosis, run)]
-    if figure is not None:
-        lines += ["", f"![Signals around the incident]({figure})"]
-    for heading, body in postmortem_sections(diagnosis, run).items():
-        lines += ["", f"## {heading}", "", *body]
-    return "\n".join(lines) + "\n"
-
-
-def postmortem_sections(diagnosis: Diagnosis, run: "RunReport") -> dict[str, list[str]]:
-    """The sections by heading, each as lines of Markdown."""
-    return {
-        "Symptoms": list(_symptoms(diagnosis)),
-        "Evidence": list(_evidence(diagnosis, run)),
-        "Hypotheses, ranked": list(hypotheses_section(diagnosis)),
-        "Discriminating evidence": list(discriminating_section(diagnosis)),
-        "The questions asked": list(questions_section(diagnosis)),
-        "Root cause": [diagnosis.root_cause, *_verified(diagnosis, run)],
-        "Class": list(_class(diagnosis)),
-        "Action": [f"{diagnosis.action.instruction} {diagnosis.action.reason}"],
-        "What was done": list(_done(diagnosis, run)),
-        "Smallest remedy": [fix_text(diagnosis)],
-        "Verification": list(_verification(diagnosis, run)),
-        "Cost": list(_cost(diagnosis, run)),
-        "Lesson": [diagnosis.lesson],
+def build_postmortem(diagnosis: Diagnosis, run: RunReport) -> ReportDocument:
+    """Return the post-mortem of one incident of a run."""
+    sections = {
+        "Symptoms": _symptoms(diagnosis),
+        "Evidence": _evidence(diagnosis, run),
+        "Hypotheses, ranked": _hypotheses(diagnosis),
+        "Discriminating evidence": _discriminating(diagnosis),
+        "The questions asked": _questions(diagnosis),
+        "Root cause": _root_cause(diagnosis, run),
+        "Class": [Paragraph(_class(diagnosis))],
+        "Action": [Paragraph(prose(f"{diagnosis.action.instruction} {diagnosis.action.reason}"))],
+        "What was done": [_done(diagnosis, run)],
+        "Smallest remedy": [Paragraph(prose(fix_text(diagnosis)))],
+        "Verification": _verification(diagnosis, run),
+        "Cost": [bullets(_cost(diagnosis, run))],
+        "Lesson": [Paragraph(prose(diagnosis.lesson))],
     }
+    return ReportDocument(
+        title=_title(diagnosis),
+        lead=_summary(diagnosis, run),
+        sections=tuple(ReportSection(name, tuple(body)) for name, body in sections.items()),
+        figures=tuple(_figures(diagnosis, run)),
+    )
 
 
-def postmortem_title(diagnosis: Diagnosis) -> str:
-    """The heading, as Markdown."""
+def write_postmortem(diagnosis: Diagnosis, run: RunReport, *, with_figures: bool = False) -> str:
+    """Return the post-mortem as Markdown; `with_figures` if their files are written beside it."""
+    return to_markdown(build_postmortem(diagnosis, run), with_figures=with_figures)
+
+
+def _figures(diagnosis: Diagnosis, run: RunReport) -> Iterator[Figure]:
+    """Yield the signals around the incident, and the histogram of its tokens."""
+    yield Figure(
+        "Signals around the incident",
+        INCIDENT_FIGURE,
+        lambda is_file: draw_incident(diagnosis, run.block, is_file=is_file),
+    )
+    batch = diagnosis.batch
+    if batch is not None and any(batch.histogram):
+        yield Figure(
+            "Tokens of the batch against those of the run",
+            TOKEN_FIGURE,
+            lambda is_file: draw_tokens(batch, is_file=is_file),
+        )
+
+
+def _title(diagnosis: Diagnosis) -> str:
     incident = diagnosis.incident
-    kind, outcome = escape_markdown(str(incident.symptoms[0])), diagnosis.outcome
+    kind, outcome = incident.symptoms[0], diagnosis.outcome
     return f"Incident {incident.number}: {kind} at step {incident.onset.step}, {outcome}"
 
 
-def postmortem_summary(diagnosis: Diagnosis, run: "RunReport") -> str:
-    """What happened in two or three sentences, as Markdown."""
+def _summary(diagnosis: Diagnosis, run: RunReport) -> str:
     symptoms, incident = diagnosis.symptoms, diagnosis.incident
     until = f"ended at step {incident.end.step}" if incident.end else "was open when the log ended"
     discarded = diagnosis.cost.discarded
@@ -87,14 +119,14 @@ def postmortem_summary(diagnosis: Diagnosis, run: "RunReport") -> str:
         steps = counted(discarded.count, "step")
         kept_out = f" Discarded, so not in the weights: {steps} ({discarded.where()})."
     return (
-        f"In {escape_markdown(run.source)} the loss was {number(symptoms.loss_before)} and reached "
+        f"In {run.source} the loss was {number(symptoms.loss_before)} and reached "
         f"{number(symptoms.loss_peak)} at step {incident.peak.step}. The incident began at step "
         f"{incident.onset.step} and {until}.{kept_out} Judged by the {run.rules} rules from the "
         "log alone."
     )
 
 
-def _symptoms(diagnosis: Diagnosis) -> Iterator[str]:
+def _symptoms(diagnosis: Diagnosis) -> Iterator[Content]:
     incident, symptoms = diagnosis.incident, diagnosis.symptoms
     position = symptoms.data_position
     rows = (
@@ -110,96 +142,76 @@ def _symptoms(diagnosis: Diagnosis) -> Iterator[str]:
         ("batch position at the onset", UNKNOWN if position is None else str(position)),
         ("rarity of the batch's tokens (mean -log p)", number(symptoms.token_rarity)),
         ("share of distinct tokens in the batch", number(symptoms.unique_token_share)),
-        ("unusual tokens in the batch, by name", _unusual_tokens(diagnosis)),
+        ("unusual tokens in the batch, by name", unusual_tokens_text(diagnosis.batch) or UNKNOWN),
         ("findings in total", str(incident.num_findings)),
     )
-    yield "| what | value |"
-    yield "| --- | --- |"
-    for name, value in rows:
-        yield f"| {name} | {value} |"
+    yield ReportTable(("what", "value"), rows)
 
 
-def _unusual_tokens(diagnosis: Diagnosis) -> str:
-    named = unusual_tokens_text(diagnosis.batch)
-    return UNKNOWN if named is None else escape_markdown(named)
-
-
-def _evidence(diagnosis: Diagnosis, run: "RunReport") -> Iterator[str]:
-    yield f"- Run: {escape_markdown(run.facts.link or run.source)}"
-    yield f"- Batch range: {_positions(diagnosis, run)}"
-    yield from batch_section(diagnosis, run.facts.ranks)
-    yield from _experiments(diagnosis, run)
-    yield ""
-    for note in run.notes:
-        yield f"- Note: {escape_markdown(note)}"
-    yield from _findings(diagnosis, run)
+def _evidence(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
+    yield bullets(
+        [
+            f"Run: {run.facts.link or run.source}",
+            f"Batch range: {_positions(diagnosis, run)}",
+            *batch_items(diagnosis, run.facts.ranks),
+            *_experiments(diagnosis, run),
+            *(f"Note: {note}" for note in run.notes),
+        ]
+    )
+    if diagnosis.batch is not None:
+        yield from batch_contents(diagnosis.batch)
+    yield Paragraph("Findings:")
+    yield _findings(diagnosis, run)
     yield from _layers(diagnosis)
-    yield ""
+    yield _records(diagnosis, run)
+
+
+def _findings(diagnosis: Diagnosis, run: RunReport) -> ReportTable:
+    rows = []
+    for finding in diagnosis.incident.findings:
+        package = run.package_of(finding)
+        values = (finding.value, finding.expected, finding.limit)
+        rows.append(
+            (
+                *(str(finding.step), str(finding.symptom), finding.signal),
+                *("" if value is None else number(value) for value in values),
+                f"{finding.detector} ({package})" if package else finding.detector,
+            )
+        )
+    head = ("step", "symptom", "signal", "value", "expected", "limit", "detector")
+    return ReportTable(head, tuple(rows), frozenset({0, 3, 4, 5}))
+
+
+def _layers(diagnosis: Diagnosis) -> Iterator[Content]:
+    layers = diagnosis.layers
+    if not layers:
+        yield Paragraph(f"Norms by layer: {UNKNOWN}")
+        return
+    yield Paragraph("Norms by layer, the last one before the onset and the first one after it:")
+    rows = ((layer.signal, number(layer.before), number(layer.after)) for layer in layers)
+    yield ReportTable(("signal", "before", "after"), tuple(rows), frozenset({1, 2}))
+
+
+def _records(diagnosis: Diagnosis, run: RunReport) -> ReportTable:
+    """Return the records around the onset."""
     onset = run.block.row_of(diagnosis.incident.onset.tick)
     start = max(onset + _OFFSETS[0], 0)
     near = run.block[start : onset + _OFFSETS[-1] + 1]
     names = [name for name in _SHOWN if near.column(name).recorded]
-    yield f"| step | {' | '.join(names)} |"
-    yield f"| ---: |{' ---: |' * len(names)}"
+    rows = []
     for row in (onset + offset - start for offset in _OFFSETS):
         if 0 <= row < len(near):
-            cells = (_value(near.column(name), row) for name in names)
             mark = " (onset)" if row == onset - start else ""
-            yield f"| {near.step[row]}{mark} | {' | '.join(cells)} |"
-
-
-def _experiments(diagnosis: Diagnosis, run: "RunReport") -> Iterator[str]:
-    for name, facts in answers_about(diagnosis.incident, run.block).items():
-        sentence, steps = escape_markdown(str(facts.get("sentence"))), facts.get("steps")
-        yield f"- Verified by experiment ({escape_markdown(name)}, {steps} steps): {sentence}"
-
-
-def _verified(diagnosis: Diagnosis, run: "RunReport") -> Iterator[str]:
-    """The answers again where the cause is named: a reader looks there first."""
-    answers = list(_experiments(diagnosis, run))
-    if answers:
-        yield from ("", *answers)
-
-
-def _findings(diagnosis: Diagnosis, run: "RunReport") -> Iterator[str]:
-    yield "- Findings:"
-    yield ""
-    yield "| step | symptom | signal | value | expected | limit | detector |"
-    yield "| ---: | --- | --- | ---: | ---: | ---: | --- |"
-    for finding in diagnosis.incident.findings:
-        package = run.package_of(finding)
-        source = f"{finding.detector} ({package})" if package else finding.detector
-        names = (str(finding.symptom), finding.signal)
-        values = (finding.value, finding.expected, finding.limit)
-        cells = [
-            str(finding.step),
-            *map(escape_markdown, names),
-            *("" if value is None else number(value) for value in values),
-            escape_markdown(source),
-        ]
-        yield f"| {' | '.join(cells)} |"
-    yield ""
-
-
-def _layers(diagnosis: Diagnosis) -> Iterator[str]:
-    layers = diagnosis.layers
-    if not layers:
-        yield f"- Norms by layer: {UNKNOWN}"
-        return
-    yield "- Norms by layer, the last one before the onset and the first one after it:"
-    yield ""
-    yield "| signal | before | after |"
-    yield "| --- | ---: | ---: |"
-    for layer in layers:
-        signal = escape_markdown(layer.signal)
-        yield f"| {signal} | {number(layer.before)} | {number(layer.after)} |"
+            cells = (_value(near.column(name), row) for name in names)
+            rows.append((f"{near.step[row]}{mark}", *cells))
+    return ReportTable(("step", *names), tuple(rows), frozenset(range(len(names) + 1)))
 
 
 def _value(column: Column, row: int) -> str:
     return number(float(column.values[row])) if column.present[row] else ""
 
 
-def _positions(diagnosis: Diagnosis, run: "RunReport") -> str:
+def _positions(diagnosis: Diagnosis, run: RunReport) -> str:
     incident = diagnosis.incident
     rows = slice(run.block.row_of(incident.onset.tick), run.block.row_of(incident.last.tick) + 1)
     known = run.block.data_position[rows]
@@ -207,61 +219,150 @@ def _positions(diagnosis: Diagnosis, run: "RunReport") -> str:
     return f"{np.min(known)} to {np.max(known)}" if len(known) else UNKNOWN
 
 
-def _class(diagnosis: Diagnosis) -> Iterator[str]:
+def _experiments(diagnosis: Diagnosis, run: RunReport) -> Iterator[str]:
+    for name, facts in answers_about(diagnosis.incident, run.block).items():
+        steps = facts.get("steps")
+        yield f"Verified by experiment ({name}, {steps} steps): {facts.get('sentence')}"
+
+
+def _hypotheses(diagnosis: Diagnosis) -> Iterator[Content]:
+    items = []
+    for hypothesis in diagnosis.hypotheses:
+        cause = f"{hypothesis.cause.id} {hypothesis.cause.title}: " if hypothesis.cause else ""
+        share = hypothesis.probability
+        standing = str(hypothesis.standing) if share is None else percent(share)
+        inner = []
+        for item in hypothesis.evidence:
+            weight = "" if item.weight is None else f" ({item.weight:+.1f})"
+            inner.append(f"{item.signal}: {item.observation}{weight}")
+        text = (Strong(standing), f": {cause}{hypothesis.statement}.")
+        items.append(ListItem(text, tuple(inner)))
+    yield BulletList(tuple(items), is_numbered=True)
+    if diagnosis.ranking is not None:
+        yield Paragraph(
+            "In brackets: how much an observation says for (+) or against (-) the cause, as a log "
+            "likelihood ratio measured in the lab."
+        )
+
+
+def _discriminating(diagnosis: Diagnosis) -> Iterator[Content]:
+    """Yield what decided between the hypotheses, and what would."""
+    ranking = diagnosis.ranking
+    if ranking is None:
+        yield from _discriminating_by_tree(diagnosis)
+        return
+    lines = deciding_lines(diagnosis, _MAX_DECIDING)
+    second = runner_up(diagnosis)
+    if ranking.first.cause is None:
+        lines.append("Nothing that was seen speaks for a known cause.")
+    elif second:
+        lines.append(f"{second}.")
+    yield bullets(lines)
+
+
+def _discriminating_by_tree(diagnosis: Diagnosis) -> Iterator[Content]:
+    decided, undecided = [], []
+    for place, hypothesis in enumerate(diagnosis.hypotheses, start=1):
+        for item in hypothesis.evidence:
+            if item.favors is not None:
+                way = "favors" if item.favors else "speaks against"
+                decided.append(f"{item.signal}: {item.observation}: {way} H{place}.")
+            if hypothesis.standing is Standing.OPEN:
+                undecided.append(f"{item.signal} was not recorded; it would decide H{place}.")
+    if not decided:
+        yield Paragraph(
+            "None of the signals that could decide between the hypotheses was recorded."
+        )
+    if decided or undecided:
+        yield bullets([*decided, *undecided])
+
+
+def _questions(diagnosis: Diagnosis) -> Iterator[Content]:
+    """Yield everything that was asked; of the observations, those that were made."""
+    walk = diagnosis.walk
+    if walk is not None:
+        rows: list[tuple[RichText, ...]] = []
+        for answer in walk.answers:
+            result = answer.result
+            question = f"{answer.id} {answer.question}"
+            rows.append((question, result.outcome, result.observation, str(answer.goes_to)))
+        yield ReportTable(("question", "answer", "observed", "next"), tuple(rows))
+        return
+    answers = list(asked(diagnosis))
+    yield ReportTable(
+        ("observation", "seen", "value"),
+        tuple((what, r.outcome, r.observation) for _, what, r in answers if r.outcome.is_answer),
+    )
+    for outcome in (Outcome.NOT_RECORDED, Outcome.TOO_FEW):
+        names = sorted({result.signal for *_, result in answers if result.outcome is outcome})
+        if names:
+            yield Paragraph(f"{outcome.value.capitalize()}: {', '.join(names)}.")
+
+
+def _root_cause(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
+    yield Paragraph(prose(diagnosis.root_cause))
+    # The answers stand under the evidence too, but a reader looks here first.
+    verified = list(_experiments(diagnosis, run))
+    if verified:
+        yield bullets(verified)
+
+
+def _class(diagnosis: Diagnosis) -> str:
     named, incident = diagnosis.incident_class, diagnosis.incident
-    if named is None and incident.rolled_back:
-        yield (
+    if named is not None:
+        return f"{named.value.capitalize()}, {incident.records} records long."
+    if incident.rolled_back:
+        return (
             f"Rolled back after {incident.records} records: what would have become of it is not "
             "known."
         )
-    elif named is None:
-        yield f"Open: the log ends {incident.records} records after the onset, too early to tell."
-    else:
-        yield f"{named.value.capitalize()}, {incident.records} records long."
+    return f"Open: the log ends {incident.records} records after the onset, too early to tell."
 
 
-def _done(diagnosis: Diagnosis, run: "RunReport") -> Iterator[str]:
+def _done(diagnosis: Diagnosis, run: RunReport) -> Content:
     acts = list(acts_of(diagnosis.incident, run.block))
     if not acts:
-        yield "Nothing: the run went on by itself, or what was done is not in its journal."
+        return Paragraph(
+            "Nothing: the run went on by itself, or what was done is not in its journal."
+        )
+    lines = []
     for event in acts[:_MAX_ACTS]:
-        kind, text = escape_markdown(event.kind), escape_markdown(event_text(event))
-        yield f"- Step {event.step}: {kind}{': ' if text else ''}{text}"
+        text = event_text(event)
+        lines.append(f"Step {event.step}: {event.kind}{': ' if text else ''}{text}")
     if len(acts) > _MAX_ACTS:
-        yield f"- {len(acts) - _MAX_ACTS} more events are in the journal."
+        lines.append(f"{len(acts) - _MAX_ACTS} more events are in the journal.")
+    return bullets(lines)
 
 
-def _verification(diagnosis: Diagnosis, run: "RunReport") -> Iterator[str]:
+def _verification(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     incident, symptoms = diagnosis.incident, diagnosis.symptoms
     seed = UNKNOWN if run.facts.seed is None else str(run.facts.seed)
-    until = incident.last.step + (incident.last.step - incident.onset.step) + 500
-    yield f"Run again with the remedy and the same seed ({seed}) past step {until}, then check:"
-    yield ""
-    yield "```"
-    yield f"trimtab diagnose NEW_LOG    # no incident between {incident.onset.step} and {until}"
-    yield "```"
+    onset, until = incident.onset.step, 2 * incident.last.step - incident.onset.step + 500
+    yield Paragraph(
+        f"Run again with the remedy and the same seed ({seed}) past step {until}, then check:"
+    )
+    yield CodeBlock((f"trimtab diagnose NEW_LOG    # no incident between {onset} and {until}",))
     if symptoms.loss_before is not None:
         noise = _VERIFIED_DEVIATIONS * (incident.baseline_deviation or 0.0)
         limit = number(symptoms.loss_before + max(_VERIFIED_NATS, noise))
         above = f"{_VERIFIED_DEVIATIONS} deviations" if noise > _VERIFIED_NATS else _VERIFIED_NATS
-        yield ""
         step = incident.peak.step
-        yield f"The loss at step {step} must stay under {limit} ({above} above before)."
+        yield Paragraph(f"The loss at step {step} must stay under {limit} ({above} above before).")
 
 
-def _cost(diagnosis: Diagnosis, run: "RunReport") -> Iterator[str]:
+def _cost(diagnosis: Diagnosis, run: RunReport) -> Iterator[RichText]:
     cost, price = diagnosis.cost, run.price_per_hour
-    yield f"- Steps from the onset to the end: {cost.steps}"
-    yield f"- Steps lost (not applied, or taken back): {count_lost(diagnosis.incident, run.block)}"
+    yield f"Steps from the onset to the end: {cost.steps}"
+    yield f"Steps lost (not applied, or taken back): {count_lost(diagnosis.incident, run.block)}"
     if cost.discarded is not None:
         where = f" ({cost.discarded.where()})" if cost.discarded.count else ""
-        yield f"- Steps discarded: {cost.discarded.count}{where}"
+        yield f"Steps discarded: {cost.discarded.count}{where}"
     time = UNKNOWN if cost.seconds is None else f"{cost.seconds / 60:.1f} minutes"
-    yield f"- Time from the onset to the end: {time}"
-    yield f"- Tokens: {UNKNOWN if cost.tokens is None else f'{cost.tokens:.3g}'}"
+    yield f"Time from the onset to the end: {time}"
+    yield f"Tokens: {UNKNOWN if cost.tokens is None else f'{cost.tokens:.3g}'}"
     if price is None:
-        yield "- Cost: not known, no price was given (`--price`)"
+        yield prose("Cost: not known, no price was given (`--price`)")
     elif cost.seconds is None:
-        yield "- Cost: not known, the time was not recorded"
+        yield "Cost: not known, the time was not recorded"
     else:
-        yield f"- Cost of this time: ${cost.seconds / 3600 * price:,.2f} at ${price:,.2f} an hour"
+        yield f"Cost of this time: ${cost.seconds / 3600 * price:,.2f} at ${price:,.2f} an hour"

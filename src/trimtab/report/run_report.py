@@ -13,7 +13,6 @@ from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures.discards import compute_discards
-from trimtab.report.postmortem import write_postmortem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +78,9 @@ class RunReport:
 
     def to_markdown(self) -> str:
         """The post-mortems of all incidents as one document."""
+        # Imported here: the post-mortem is built from this class.
+        from trimtab.report.postmortem import write_postmortem
+
         if not self.incidents:
             return f"No incident by the {self.rules} rules.\n"
         return "\n".join(write_postmortem(incident, self) for incident in self.incidents)

@@ -1,22 +1,43 @@
-"""The terminal view: the run in a few lines, its incidents in a table, the worst of them explained.
+"""What a terminal shows: a judged run (`trimtab diagnose`) and a live one (`trimtab follow`).
 
-heading, curves with the onsets marked, notes, table of incidents, one explanation each
+A judged run: heading, curves with the onsets marked, notes, a table of incidents, the worst of them
+explained. A live run: heading, curves, the latest values, its incidents, what it proposes.
 """
 
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from trimtab.core.block import Block
 from trimtab.core.findings import Finding
-from trimtab.core.incidents import Incident, IncidentClass
-from trimtab.core.signals import GRAD_NORM, LOSS
+from trimtab.core.incidents import Incident, IncidentClass, Transition
+from trimtab.core.jsonable import to_jsonable
+from trimtab.core.signals import (
+    CLOCK,
+    GRAD_NORM,
+    LOSS,
+    LR,
+    PARAM_NORM,
+    TOKENS_PER_SECOND,
+    UPDATE_NORM,
+)
+from trimtab.core.sink import RunStatus
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.check import Outcome, counted, number
 from trimtab.explain.measures.discards import compute_discards
+from trimtab.journal import RunTotals
+from trimtab.journal.approval import Proposal
 from trimtab.report.batch_section import batch_lines
 from trimtab.report.escaping import printable
-from trimtab.report.reasons import (
+from trimtab.report.run_report import RunReport
+from trimtab.report.sparkline import marks, sparkline
+from trimtab.report.wording import (
     asked,
     cause_text,
     deciding_lines,
@@ -25,8 +46,6 @@ from trimtab.report.reasons import (
     runner_up,
     short_cause,
 )
-from trimtab.report.run_report import RunReport
-from trimtab.report.sparkline import marks, sparkline
 
 MAX_ROWS = 20
 """Incidents listed: more than a screenful is not read. The rest is in --json and --out."""
@@ -42,6 +61,12 @@ MAX_WIDTH = 120
 """Wider tables are harder to read along the line. In a narrower one the cause gets the room of the
 symptom, which the explanation names."""
 
+KEPT_RECORDS = 2000
+"""Records in the curves: in a terminal of 100 columns, one character is 20 records."""
+
+_LIVE_SIGNALS = (LOSS, GRAD_NORM, LR, UPDATE_NORM, PARAM_NORM, TOKENS_PER_SECOND)
+_MAX_LIVE_INCIDENTS = 10
+
 _STYLES = {
     IncidentClass.DIVERGENT: "bold red",
     IncidentClass.LINGERING: "red",
@@ -53,9 +78,12 @@ _OUTCOMES = {Outcome.YES: "bold", Outcome.NO: ""}
 
 
 def view(report: RunReport, width: int, *, questions: bool = False) -> RenderableType:
-    """The report for a terminal of this width; `questions` shows how each answer was reached."""
-    parts: list[RenderableType] = [_heading(report, width), *_curves(report, width)]
-    discards = compute_discards(report.block)
+    """Return the report for a terminal; `questions` shows how each answer was found."""
+    block = report.block
+    listed = report.most_severe(MAX_ROWS)
+    onsets = [(block.row_of(one.incident.onset.tick), f"^{one.incident.number}") for one in listed]
+    parts: list[RenderableType] = [_heading(report, width), *_curves(block, onsets, width)]
+    discards = compute_discards(block)
     if discards is not None and discards.count:
         steps = counted(discards.count, "step")
         line = f"{steps} discarded, kept out of the weights: {discards.where()}"
@@ -64,7 +92,6 @@ def view(report: RunReport, width: int, *, questions: bool = False) -> Renderabl
     if not report.incidents:
         parts.append(Text(f"No incident by the {report.rules} rules.", style="bold green"))
         return Group(*parts)
-    listed = report.most_severe(MAX_ROWS)
     parts += [Text(), _table(listed, width)]
     if len(listed) < len(report.incidents):
         rest = len(report.incidents) - len(listed)
@@ -89,10 +116,10 @@ def _heading(report: RunReport, width: int) -> Text:
     return Text(source, style="bold").append(gap + details, style="not bold")
 
 
-def _curves(report: RunReport, width: int) -> list[Text]:
-    block = report.block
+def _curves(block: Block, onsets: Sequence[tuple[int, str]], width: int) -> list[Text]:
+    """Return loss and gradient norm as wide as the terminal, with marks under some rows."""
     names = [name for name in (LOSS, GRAD_NORM) if block.column(name).recorded]
-    indent = max(len(name) for name in names) + 1
+    indent = max((len(name) for name in names), default=0) + 1
     room = max(width - indent, 10)
     lines = [
         Text(name.ljust(indent), style="cyan").append(
@@ -100,16 +127,14 @@ def _curves(report: RunReport, width: int) -> list[Text]:
         )
         for name in names
     ]
-    listed = (report.incident for report in report.most_severe(MAX_ROWS))
-    onsets = [(block.row_of(incident.onset.tick), f"^{incident.number}") for incident in listed]
-    if onsets:
-        under = marks(onsets, len(block), min(len(block), room))
+    under = marks(onsets, len(block), min(len(block), room))
+    if under:
         lines.append(Text(" " * indent + under, style="bold yellow"))
     return lines
 
 
 def _table(diagnoses: tuple[Diagnosis, ...], width: int) -> Table:
-    """One line per incident; what does not fit is cut, except the cause."""
+    """Return one line per incident; what does not fit is cut, except the cause."""
     table = Table(box=None, pad_edge=False, header_style="bold", width=min(width, MAX_WIDTH))
     for name in ("#", "step", "class", "loss", "action"):
         table.add_column(name, justify="right" if name in ("#", "step") else "left", no_wrap=True)
@@ -133,14 +158,14 @@ def _table(diagnoses: tuple[Diagnosis, ...], width: int) -> Table:
 
 
 def _cause_cell(diagnosis: Diagnosis) -> str:
-    """The cause; its probability only where it is doubtful, for the room."""
+    """Return the cause; its probability only where it is doubtful, to save room."""
     if diagnosis.cause is None or is_doubtful(diagnosis):
         return short_cause(diagnosis)
     return f"{diagnosis.cause.id} {diagnosis.cause.title}"
 
 
 def _explanation(diagnosis: Diagnosis, run: RunReport, *, questions: bool) -> Group:
-    """What happened in one incident, from the evidence to the fix."""
+    """Return what happened in one incident, from the evidence to the fix."""
     incident = diagnosis.incident
     named = diagnosis.incident_class
     title = Text(f"incident {incident.number}", style="bold")
@@ -171,7 +196,7 @@ def _explanation(diagnosis: Diagnosis, run: RunReport, *, questions: bool) -> Gr
 
 
 def _has_look_alikes(diagnosis: Diagnosis) -> bool:
-    """Whether the sentence about the cause already names what it cannot be told apart from."""
+    """Return whether the sentence about the cause already names those like it."""
     return diagnosis.ranking is not None and len(diagnosis.ranking.alike) > 1
 
 
@@ -183,7 +208,7 @@ def _steps(incident: Incident) -> str:
 
 
 def _foreign(finding: Finding, package: str) -> str:
-    """A finding of a plug-in's detector."""
+    """Return a finding of a plug-in's detector in words."""
     expected = "" if finding.expected is None else f", expected {number(finding.expected)}"
     return printable(
         f"{finding.symptom}: {finding.signal} {number(finding.value)} at step {finding.step:,}"
@@ -192,7 +217,7 @@ def _foreign(finding: Finding, package: str) -> str:
 
 
 def _questions(diagnosis: Diagnosis) -> Table:
-    """The questions of the walk, or the observations that were made: those seen first."""
+    """Return the questions of the walk, or the observations: those answered with yes first."""
     answers = list(asked(diagnosis))
     if diagnosis.walk is None:
         made = [item for item in answers if item[2].outcome.is_answer]
@@ -210,3 +235,120 @@ def _questions(diagnosis: Diagnosis) -> Table:
             Text(printable(result.observation), style="dim"),
         )
     return table
+
+
+class LiveView:
+    """Collects blocks as they are written and draws the current state."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._totals = RunTotals()
+        self._recent = Block.empty()
+        self.ended: str | None = None
+        self.proposal: Proposal | None = None
+        """What the run asks a person."""
+
+    def update(self, block: Block) -> None:
+        """Add new records."""
+        self._totals.add(block)
+        joined = Block.concat([self._recent, block[max(len(block) - KEPT_RECORDS, 0) :]])
+        self._recent = joined[max(len(joined) - KEPT_RECORDS, 0) :]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the current state as JSON values."""
+        totals = self._totals
+        values = {name: value for name, value in totals.latest.items() if name in _LIVE_SIGNALS}
+        return {
+            "run": self._source,
+            "records": totals.num_records,
+            "step": totals.last_step if totals.num_records else None,
+            "discarded": totals.num_discarded,
+            "values": to_jsonable(values),
+            "incidents": to_jsonable([facts for _, facts in sorted(totals.incidents.items())]),
+            "proposal": to_jsonable(self.proposal),
+            "ended": self.ended,
+        }
+
+    def draw(self, width: int) -> RenderableType:
+        """Return the current state for a terminal of this width."""
+        if not self._totals.num_records:
+            return Text(f"{printable(self._source)}: no records yet")
+        parts: list[RenderableType] = [
+            self._heading(),
+            *_curves(self._recent, list(self._onsets()), width),
+            self._numbers(),
+        ]
+        if self._totals.incidents:
+            parts.append(self._incident_table())
+        if self.proposal is not None and self.ended is None:
+            parts.append(self._question(self.proposal))
+        return Group(*parts)
+
+    def _onsets(self) -> Iterator[tuple[int, str]]:
+        """Yield the row and the mark of each onset among the recent records."""
+        steps = self._recent.step
+        for key, facts in sorted(self._totals.incidents.items()):
+            rows = np.flatnonzero(steps == facts.get("onset"))
+            if len(rows):
+                yield int(rows[-1]), f"^{key}"
+
+    def _heading(self) -> Text:
+        totals = self._totals
+        text = Text(printable(self._source), style="bold")
+        text.append(
+            f"  step {totals.last_step:,}, {totals.num_records:,} records", style="not bold"
+        )
+        if totals.num_discarded:
+            text.append(f", {totals.num_discarded:,} discarded", style="yellow")
+        if self.ended is not None:
+            text.append(f", ended: {printable(self.ended)}", style="bold yellow")
+        elif CLOCK in totals.latest:
+            silent = max(totals.seconds_silent(time.time()), 0.0)
+            is_stalled = totals.status(None, silent) is RunStatus.STALLED
+            text.append(f", last record {silent:.0f} s ago", style="red" if is_stalled else "dim")
+        return text
+
+    def _question(self, proposal: Proposal) -> Text:
+        left = max(proposal.expires - time.time(), 0.0)
+        text = Text(f"proposed: {printable(proposal.action)}", style="bold yellow")
+        text.append(f"\n  why: {printable(proposal.reason)}", style="not bold")
+        text.append(
+            f"\n  trimtab approve {printable(self._source)}, or decline; without an answer in "
+            f"{left:.0f} s: {printable(proposal.default)}",
+            style="not bold",
+        )
+        return text
+
+    def _numbers(self) -> Text:
+        text = Text()
+        for name in _LIVE_SIGNALS:
+            if name in self._totals.latest:
+                value = number(self._totals.latest[name])
+                text.append(f"{name} ", style="dim").append(f"{value}   ")
+        return text
+
+    def _incident_table(self) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("#", "onset", "class", "state", "likely cause", "symptoms"):
+            table.add_column(name)
+        for facts in list(self._totals.incidents.values())[-_MAX_LIVE_INCIDENTS:]:
+            symptoms = facts.get("symptoms") or []
+            table.add_row(
+                *(
+                    printable(str(cell))
+                    for cell in (
+                        facts["number"],
+                        facts.get("onset", ""),
+                        facts.get("incident_class") or _open_or_rolled_back(facts),
+                        facts.get("transition", ""),
+                        facts.get("cause") or "not known",
+                        ", ".join(map(str, symptoms)) if isinstance(symptoms, list) else symptoms,
+                    )
+                )
+            )
+        return table
+
+
+def _open_or_rolled_back(facts: Mapping[str, Any]) -> str:
+    is_over = facts.get("transition") == Transition.ROLLED_BACK
+    return str(Transition.ROLLED_BACK) if is_over else "open"

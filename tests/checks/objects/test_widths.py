@@ -10,7 +10,7 @@ from tests.kit.preflight.widths import make_at_width
 from trimtab.checks.objects.lr_range import LrRange, lr_range_test
 from trimtab.checks.objects.mup import CoordinateCheck, coordinate_check, parse_widths
 from trimtab.core.errors import ConfigError
-from trimtab.report.line_chart import Line, Panel, draw_panels
+from trimtab.report.figures import ChartLine, draw_charts
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +83,8 @@ def test_a_loss_that_is_not_finite_never_counts_as_low() -> None:
 
 
 def test_labels_of_a_chart_are_escaped_and_do_not_overlap() -> None:
-    lines = [Line(label=f"<b>{i}", x=[1, 2], y=[1.0, 1.0]) for i in range(4)]
-    svg = draw_panels("title", "width", [Panel(title="panel", lines=lines)])
+    lines = [ChartLine(label=f"<b>{i}", x=[1, 2], y=[1.0, 1.0]) for i in range(4)]
+    svg = draw_charts("title", "width", [("panel", lines)])
     assert "<b>" not in svg
     heights = [float(part.split('"')[0]) for part in svg.split(' y="')[1:]]
     labels = heights[-4:]

@@ -24,8 +24,8 @@ from tests.report.test_reports import report_of
 from trimtab.explain.measures.comparison import compare_losses
 from trimtab.journal import JournalWriter, RunDirectory, add_note
 from trimtab.report.incident_files import write_incidents
-from trimtab.report.pages.compare_page import Compared, compare_page
-from trimtab.report.pages.dashboard import dashboard_page
+from trimtab.report.pages.many_runs import Compared, compare_page
+from trimtab.report.pages.run_page import dashboard_page
 from trimtab.report.run_report import RunReport
 
 pytestmark = [
@@ -105,7 +105,7 @@ def test_a_live_page_draws_new_records_and_lists_new_incidents(
     for client in serving(run.root):
         feed = client.hub.feeds[client.id_of("x1")]
         deadline = time.monotonic() + 20
-        while feed.last_step < 299 and time.monotonic() < deadline:
+        while feed.totals.last_step < 299 and time.monotonic() < deadline:
             time.sleep(0.05)
         browser.open(f"http://127.0.0.1:{client.port}/")
         browser.wait_for("document.documentElement.dataset.ready !== undefined")

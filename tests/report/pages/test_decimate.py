@@ -7,10 +7,14 @@ from hypothesis import strategies as st
 from tests.kit.synthetic import block_of
 
 from trimtab.core.block import Block, Column, Event
-from trimtab.report.pages.axis import choose_axis, shared_axis
-from trimtab.report.pages.decimate import minmax_rows, stretches
-from trimtab.report.pages.heat_map import heat_map
-from trimtab.report.pages.line import RunLines
+from trimtab.report.pages.series import (
+    RunLines,
+    choose_axis,
+    heat_map,
+    minmax_rows,
+    shared_axis,
+    stretches,
+)
 
 
 @settings(deadline=None)

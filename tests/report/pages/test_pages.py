@@ -18,14 +18,11 @@ from tests.report.test_reports import report_of
 
 from trimtab.core.block import Block, Column
 from trimtab.core.incidents import Moment
-from trimtab.report.incident_files import write_incidents
-from trimtab.report.lessons import update_lessons
-from trimtab.report.pages.dashboard import dashboard_page
-from trimtab.report.pages.figures import draw_incident
-from trimtab.report.pages.html_text import Html, tag
-from trimtab.report.pages.markdown import to_html
+from trimtab.report.escaping import Html, tag
+from trimtab.report.figures import draw_incident
+from trimtab.report.incident_files import update_lessons, write_incidents
 from trimtab.report.pages.page import json_for_html, render_page
-from trimtab.report.pages.postmortem_page import postmortem_page
+from trimtab.report.pages.run_page import dashboard_page, postmortem_page
 
 
 class Elements(HTMLParser):
@@ -119,27 +116,6 @@ def test_text_is_escaped_and_html_is_not() -> None:
     assert "<title>a &lt;b&gt;</title>" in render_page(title="a <b>", body="")
 
 
-def test_our_markdown_becomes_html() -> None:
-    lines = [
-        "A **bold** word, `code`, and 1 \\* 2 &lt;b>.",
-        "",
-        "| a | b |",
-        "| --- | ---: |",
-        "| x \\| y | 2 |",
-        "1. first",
-        "   - inner",
-        "- other",
-        "```",
-        "trimtab <x>",
-        "```",
-    ]
-    page = to_html(lines)
-    assert "<p>A <strong>bold</strong> word, <code>code</code>, and 1 * 2 &lt;b&gt;.</p>" in page
-    assert '<td data-name="a">x | y</td><td class="n" data-name="b">2</td>' in page
-    assert "<li>first<ul><li>inner</li></ul></li>" in page
-    assert "<pre><code>trimtab &lt;x&gt;</code></pre>" in page
-
-
 def test_the_page_of_a_run_has_its_incidents_charts_and_what_is_missing() -> None:
     page = dashboard_page(report_of(troubled_run()))
     seen = "".join(Elements(page).text)
@@ -187,7 +163,7 @@ def test_a_figure_as_a_file_brings_its_colours_along(tmp_path: Path) -> None:
 def test_a_page_that_cannot_be_made_does_not_cost_the_postmortems(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("trimtab.report.pages.figures.draw_incident", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("trimtab.report.postmortem.draw_incident", lambda *_, **__: 1 / 0)
     written = write_incidents(report_of(troubled_run()), tmp_path)
     assert len(written) == 2
     assert all("## Lesson" in path.read_text() for path in written)

@@ -148,7 +148,7 @@ class TestLive:
         for client in serving(tmp_path):
             feed = client.hub.feeds[client.id_of("x1")]
             deadline = time.monotonic() + 10
-            while feed.last_step < 0 and time.monotonic() < deadline:
+            while feed.totals.last_step < 0 and time.monotonic() < deadline:
                 time.sleep(0.05)
             stream = client.stream(f"/run/{client.id_of('x1')}/events?after={feed.version}")
             fleet = client.stream(f"/events?after={client.hub.version}")

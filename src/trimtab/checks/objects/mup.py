@@ -22,7 +22,7 @@ from trimtab.checks.objects.measure.trace import Trace, rms
 from trimtab.checks.objects.measure.training import run_steps
 from trimtab.checks.objects.setups import as_setup, call_setup
 from trimtab.core.errors import ConfigError
-from trimtab.report.line_chart import Line, Panel, draw_panels
+from trimtab.report.figures import ChartLine, draw_charts
 from trimtab.state.batches import clone
 
 STEPS = 4
@@ -113,11 +113,11 @@ class CoordinateCheck:
 
     def to_svg(self) -> str:
         """The picture: size at init and change after the steps, against the width."""
-        panels = [
-            Panel(
-                title=title,
-                lines=[
-                    Line(
+        charts = [
+            (
+                title,
+                [
+                    ChartLine(
                         label=layer.name,
                         x=self.widths,
                         y=getattr(layer, field),
@@ -132,7 +132,7 @@ class CoordinateCheck:
             )
         ]
         verdict = "stable" if self.is_stable else f"width^{self.worst.slope:.2f}"
-        return draw_panels(f"Coordinate check over the width: {verdict}", "width", panels)
+        return draw_charts(f"Coordinate check over the width: {verdict}", "width", charts)
 
 
 def coordinate_check(

@@ -44,7 +44,7 @@ def compare(
     from trimtab.core.signals import LOSS
     from trimtab.diagnosis import read_run
     from trimtab.explain.measures.comparison import compare_losses
-    from trimtab.report.pages.compare_page import Compared, compare_page
+    from trimtab.report.pages.many_runs import Compared, compare_page
 
     paths = [run, *(others or ())]
     with output.reported_errors():

@@ -75,7 +75,7 @@ def diagnose(
     if out is not None:
         output.write_files(report, report_folder(out, path))
     if html is not None:
-        from trimtab.report.pages.dashboard import dashboard_page
+        from trimtab.report.pages.run_page import dashboard_page
 
         output.write_page(dashboard_page(report), html)
     raise typer.Exit(ExitCode.FINDINGS if report.incidents else ExitCode.CLEAN)

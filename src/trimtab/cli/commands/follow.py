@@ -31,7 +31,7 @@ def follow(
     from trimtab.cli.progress import shows_progress
     from trimtab.journal import PIECE_RECORDS, Follower
     from trimtab.journal.approval import Proposal
-    from trimtab.report.live_view import LiveView
+    from trimtab.report.terminal import LiveView
 
     with reported_errors():
         directory = find_run(run)

@@ -19,7 +19,7 @@ class ShipConfig(Section):
     telemetry is measured every 10 steps."""
 
     stall_seconds: float = 600.0
-    """Seconds without a record before the run is reported as stalled. Source: evaluations and
+    """Seconds without a record, and for ten steps, before a run is stalled. Source: evaluations and
     checkpoints of large runs take minutes; 600 is what the Prometheus rule of trimtab uses too."""
 
     drain_seconds: float = 120.0

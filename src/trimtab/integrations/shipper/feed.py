@@ -11,7 +11,7 @@ import numpy as np
 from trimtab.core import signals
 from trimtab.core.block import Block, Column
 from trimtab.integrations.shipper.cursor import Cursor
-from trimtab.journal import Follower, RunDirectory
+from trimtab.journal import Follower, RunDirectory, RunTotals
 
 BATCH_POINTS, BATCH_RECORDS = 1000, 500
 """Points and records in one `send`; the position is saved after each. Source: MLflow takes 1,000
@@ -54,12 +54,8 @@ class Feed:
         self._skip_events = 0 if everything else cursor.num_events
         self._pending = self._batch = Block.empty()
         self._is_whole = everything
-        self.last_clock: float | None = None
-        """The clock of the last record in the journal."""
-        self.incidents: set[int] = set()
-        """The numbers of all incidents in the journal."""
-        self.last_step = 0
-        """The step of the last record in the journal."""
+        self.totals = RunTotals()
+        """What the journal adds up to, as far as it was read."""
 
     @property
     def ended(self) -> str | None:
@@ -80,15 +76,9 @@ class Feed:
         """Read what is new: all of it, or the next piece (`has_more`) once that before is sent."""
         if self.has_more and self.waiting:
             return
-        block = self._thinning.update(self._follower.poll(PIECE_RECORDS))
-        if len(block):
-            clock = float(block.column(signals.CLOCK).values[-1])
-            self.last_clock = clock or None
-            self.last_step = int(block.step[-1])
-        for event in block.events:
-            if event.kind == "incident" and type(event.facts.get("number")) is int:
-                self.incidents.add(event.facts["number"])
-        new = self._after_cursor(block)
+        block = self._follower.poll(PIECE_RECORDS)
+        self.totals.add(block)
+        new = self._after_cursor(self._thinning.update(block))
         if len(new) or new.events:
             self._pending = Block.concat([self._pending, new])
 

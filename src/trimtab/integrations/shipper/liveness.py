@@ -99,9 +99,10 @@ class Liveness:
             return RunStatus.ENDED
         if was_gone:
             return RunStatus.DIED
-        last = feed.last_clock if feed.last_clock is not None else self._began
-        is_late = not feed.has_more and time.time() - last > self._stall_seconds
-        return RunStatus.STALLED if is_late else RunStatus.RUNNING
+        if feed.has_more:  # the rest of a long journal has not been read yet
+            return RunStatus.RUNNING
+        silent = feed.totals.seconds_silent(time.time(), self._began)
+        return feed.totals.status(None, silent, self._stall_seconds)
 
 
 def _is_running(pid: int) -> bool:

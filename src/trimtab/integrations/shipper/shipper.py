@@ -227,7 +227,12 @@ class Shipment:
 
     def _send_status(self, status: RunStatus, feed: Feed) -> None:
         facts = {"status": status.value, "before": self.cursor.status.value, "how": feed.ended}
-        event = Event(kind=RUN_STATUS, tick=self.cursor.next_tick, step=feed.last_step, facts=facts)
+        event = Event(
+            kind=RUN_STATUS,
+            tick=self.cursor.next_tick,
+            step=max(feed.totals.last_step, 0),
+            facts=facts,
+        )
         self._delivery.deliver(replace(Block.empty(), events=(event,)))
         self._log.info(f"{self.sink.name}: the run is {status.value}")
         self.cursor.status = status
@@ -236,7 +241,7 @@ class Shipment:
     def _is_writing_postmortems(self, feed: Feed) -> bool:
         if self._over_since is None or time.monotonic() - self._over_since > POSTMORTEM_SECONDS:
             return False
-        return self._liveness.process.is_writing(feed.incidents)
+        return self._liveness.process.is_writing(feed.totals.incidents)
 
     def _is_time_over(self) -> bool:
         if self._give_up_seconds is None or self._over_since is None:

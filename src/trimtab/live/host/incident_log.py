@@ -16,7 +16,7 @@ from trimtab.explain.diagnosis import Diagnosis
 from trimtab.journal import RunDirectory
 from trimtab.live.shield import log
 from trimtab.report.incident_files import incident_folder_name
-from trimtab.report.reasons import cause_text, short_cause
+from trimtab.report.wording import cause_text, short_cause
 
 CALLBACK_SECONDS = 5.0
 """How long closing waits for callbacks that still run."""

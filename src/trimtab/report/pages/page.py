@@ -7,27 +7,26 @@ that is not executed. So text of a log can neither run nor load anything, even i
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
-from html import escape
 from importlib.resources import files
 from typing import Any
 
-from trimtab.report.escaping import printable
+from trimtab.report.escaping import Html, Text, tag
 
 DATA_ID = "data"
 
 
 @cache
 def asset(name: str) -> str:
-    """The text of a file in assets/."""
+    """Return the text of a file in assets/."""
     return files("trimtab.report.pages").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def render_page(
     *, title: str, body: str, data: Any = None, scripts: Sequence[str] = (), is_served: bool = False
 ) -> str:
-    """A whole page.
+    """Return a whole page.
 
     Args:
         title: Shown by the browser; any text.
@@ -51,13 +50,13 @@ def render_page(
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
         '<meta name="referrer" content="no-referrer">\n'
-        f"<title>{escape(printable(title))}</title>\n"
+        f"{tag('title', title)}\n"
         f"<style>{style}</style>\n</head>\n<body>\n{body}\n{held}{code}</body>\n</html>\n"
     )
 
 
 def content_policy(style: str, scripts: Sequence[str], *, is_served: bool) -> str:
-    """The policy of a page with this style and these scripts."""
+    """Return the policy of a page with this style and these scripts."""
     parts = [
         "default-src 'none'",
         "script-src " + (" ".join(map(_hash, scripts)) or "'none'"),
@@ -71,11 +70,23 @@ def content_policy(style: str, scripts: Sequence[str], *, is_served: bool) -> st
 
 
 def json_for_html(data: Any) -> str:
-    """JSON that cannot end the element it is in: `<`, `>`, `&` and all non-ASCII are escaped."""
+    """Return JSON that cannot end its element: `<`, `>`, `&` and all non-ASCII are escaped."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return text
+
+
+def facts_list(facts: Iterable[tuple[str, Text]]) -> Html:
+    """Return names and values in one dense line."""
+    return tag(
+        "dl",
+        *(
+            tag("div", tag("dt", name), tag("dd", value, id=f"fact-{name.replace(' ', '-')}"))
+            for name, value in facts
+        ),
+        class_="facts",
+    )
 
 
 def _hash(text: str) -> str:

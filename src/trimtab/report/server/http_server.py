@@ -22,11 +22,10 @@ from urllib.parse import parse_qs, urlsplit
 
 from trimtab.core.block import CACHE_BYTES, Block, StoredColumns
 from trimtab.core.errors import TrimtabError
-from trimtab.report.pages.dashboard import dashboard_page
-from trimtab.report.pages.fleet_page import fleet_page
-from trimtab.report.pages.html_text import tag
+from trimtab.report.escaping import tag
+from trimtab.report.pages.many_runs import fleet_page
 from trimtab.report.pages.page import render_page
-from trimtab.report.pages.postmortem_page import postmortem_page
+from trimtab.report.pages.run_page import dashboard_page, postmortem_page
 from trimtab.report.run_report import RunReport
 from trimtab.report.server.access import COOKIE, Access
 from trimtab.report.server.hub import Hub

@@ -11,25 +11,24 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.journal import RunDirectory
-from trimtab.report.server.run_feed import RunFeed
-from trimtab.report.server.run_summary import statistics, summarize
+from trimtab.report.server.run_feed import RunFeed, incidents_by_cause
 
 log = logging.getLogger("trimtab")
 
 POLL_SECONDS = 0.25
 ENDED_POLL_SECONDS = 5.0
-"""A run that has ended may be resumed, but is not looked at as often."""
+"""A run that has ended may be resumed, but is not polled as often."""
 SCAN_SECONDS = 5.0
 """How often folders are searched for new runs."""
 REFRESH_SECONDS = 10.0
-"""How often every run is computed again: silence is no event, and small curves move slowly."""
+"""How often every line is computed again: silence is no event, and small curves move slowly."""
 
 MAX_DEPTH = 4
 """How deep below a given folder runs are searched."""
 
 
 def find_runs(roots: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    """Every run at or below the given paths, with its name: the path below what was given."""
+    """Yield every run at or below the given paths, with its name: its path below what was given."""
     for root in roots:
         if RunDirectory.find(root) is not None:
             yield root.resolve().name, root
@@ -87,7 +86,7 @@ class Hub:
         return self._stop.is_set()
 
     def fleet_since(self, version: int) -> dict[str, Any]:
-        """The lines that changed after a version; a curve only where it changed too."""
+        """Return the lines that changed after a version; a curve only where it changed too."""
         with self.changed:
             rows = []
             for id, line in self._lines.items():
@@ -102,7 +101,7 @@ class Hub:
             return shown
 
     def fleet_message(self, version: int) -> tuple[int, bytes]:
-        """The same as JSON with its version; made once for all browsers with the same version."""
+        """Return the same as JSON, with its version; encoded once for all browsers."""
         with self.changed:
             if version not in self._encoded:
                 message = json.dumps(self.fleet_since(version), allow_nan=False)
@@ -136,9 +135,9 @@ class Hub:
         if not touched:
             return
         clock = time.time()
-        lines = {id: summarize(feed, id, self._total_steps, clock) for id, feed in touched}
+        lines = {id: feed.summarize(id, self._total_steps, clock) for id, feed in touched}
         sparks = {id: feed.spark for id, feed in touched if is_refresh or id not in self._sparks}
-        causes = statistics(self.feeds.values())
+        causes = incidents_by_cause(self.feeds.values())
         with self.changed:
             self.version += 1
             self._encoded.clear()

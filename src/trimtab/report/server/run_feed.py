@@ -1,31 +1,26 @@
-"""RunFeed: one run as its journal grows, for the fleet and for the page of the run."""
+"""RunFeed: one run as its journal grows: its line in the fleet, and the messages for its page."""
 
 import json
 import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from trimtab.core.block import Block
 from trimtab.core.errors import JournalError
+from trimtab.core.incidents import SEVERE, Transition
 from trimtab.core.jsonable import to_jsonable
-from trimtab.core.records.rollbacks import ROLLBACK
-from trimtab.core.signals import (
-    CLOCK,
-    DISCARDED,
-    EVAL_LOSS,
-    GRAD_NORM,
-    LOSS,
-    STEP_SECONDS,
-    TOKENS_PER_SECOND,
-)
-from trimtab.journal import PIECE_RECORDS, Follower, RunDirectory
+from trimtab.core.signals import CLOCK, EVAL_LOSS, LOSS, STEP_SECONDS, TOKENS_PER_SECOND
+from trimtab.core.sink import RunStatus
+from trimtab.explain.evidence.check import number
+from trimtab.journal import PIECE_RECORDS, Follower, RunDirectory, RunTotals
 from trimtab.journal.exit_request import ExitRequest
-from trimtab.report.event_text import INCIDENT
-from trimtab.report.pages.charts import PANELS
+from trimtab.journal.run_totals import INCIDENT
+from trimtab.report.pages.run_charts import PANELS
 
 KEPT_MESSAGES = 400
 """Messages that a browser may have missed and still gets; after more it loads the page again."""
@@ -33,11 +28,18 @@ KEPT_MESSAGES = 400
 SPARK = 80
 """Values of the small curve in the fleet."""
 
+ORDER = ("alarm", "silent", "damaged", "watch", "running", "ended")
+"""The states of a run in the fleet: who needs attention first."""
+
 _MAX_ROWS = 2000
 """Records of one message: of a longer backlog the last ones."""
 
 _NAMES = frozenset(name for panel in PANELS for name in panel.names) | {EVAL_LOSS}
 _FAMILIES = tuple(panel.family for panel in PANELS if panel.family and not panel.is_heat)
+
+_OVER = frozenset({Transition.CLOSED, Transition.ROLLED_BACK, Transition.REBASELINED})
+_BAD_ENDS = ("raised", "could not start")
+"""How an end begins that its loop did not want."""
 
 
 class RunFeed:
@@ -46,24 +48,17 @@ class RunFeed:
     def __init__(self, directory: RunDirectory, name: str) -> None:
         self.directory = directory
         self.name = name
+        self.totals = RunTotals()
+        self.version = 0
+        """Counts up with every message."""
+        self.next_poll = 0.0
         self._follower = Follower(directory)
         self._messages: deque[tuple[int, bytes]] = deque(maxlen=KEPT_MESSAGES)
         self._lock = threading.Lock()
-        self.version = 0
-        self.num_records = 0
-        self.num_lost = 0
-        """Steps that were discarded, not applied or rolled back."""
-        self.num_nonfinite = 0
-        """Losses in a row, up to the last one, that are not finite."""
-        self.last_step = -1
-        self.last_tick = -1
-        self.latest: dict[str, float] = {}
-        self.incidents: dict[int, dict[str, Any]] = {}
         self._losses: list[float | None] = []
         self.error: str | None = None
         """Why the journal cannot be followed, if it cannot."""
-        self.next_poll = 0.0
-        self.exit: ExitRequest | None = None
+        self._exit: ExitRequest | None = None
 
     @property
     def ended(self) -> str | None:
@@ -71,42 +66,38 @@ class RunFeed:
         return self._follower.ended
 
     @property
-    def damage(self) -> list[str]:
-        """What the journal has lost, in sentences."""
-        return [damage.sentence for damage in self._follower.damage]
-
-    @property
     def spark(self) -> list[float | None]:
         """The loss in a few values, for a small curve."""
         return [None if v is None else float(f"{v:.4g}") for v in self._losses[-SPARK:]]
 
     def poll(self) -> bool:
-        """Read what is new; whether anything is."""
-        was_ended, num_damage = self.ended, len(self._follower.damage)
-        num_before, num_events, went_back = self.num_records, 0, False
+        """Read what is new; return whether anything is."""
+        follower, totals = self._follower, self.totals
+        was = (self.ended, len(follower.damage), totals.num_records)
+        num_events, went_back = 0, False
         try:
-            block = self._follower.poll(PIECE_RECORDS)
-            while self._follower.has_more:  # a long run, at the start
+            block = follower.poll(PIECE_RECORDS)
+            while follower.has_more:  # a long run, at the start
                 went_back |= self._add(block)
                 num_events += len(block.events)
-                block = self._follower.poll(PIECE_RECORDS)
+                block = follower.poll(PIECE_RECORDS)
         except (OSError, ValueError, JournalError) as error:  # shown, and tried again
             changed = self.error != str(error)
             self.error = str(error)
             return changed
         self.error = None
         if self.ended is not None:
-            self.exit = ExitRequest.read(self.directory.home)
+            self._exit = ExitRequest.read(self.directory.home)
         went_back |= self._add(block)
-        num_new = self.num_records - num_before
-        is_new = bool(num_new or num_events or block.events)
-        if is_new or self.ended != was_ended or len(self._follower.damage) != num_damage:
-            self._send(self._message(block, reload=went_back or num_new > _MAX_ROWS))
-            return True
-        return False
+        num_events += len(block.events)
+        if not num_events and was == (self.ended, len(follower.damage), totals.num_records):
+            return False
+        reload = went_back or totals.num_records - was[2] > _MAX_ROWS
+        self._send(self._message(block, reload=reload))
+        return True
 
     def messages_since(self, version: int) -> list[tuple[int, bytes]] | None:
-        """The version and JSON of each later change; None if some of them are gone."""
+        """Return the version and JSON of each later change; None if some of them are gone."""
         with self._lock:
             waiting = [message for message in self._messages if message[0] > version]
         is_whole = not waiting or waiting[0][0] == version + 1
@@ -117,30 +108,15 @@ class RunFeed:
         self._follower.close()
 
     def _add(self, block: Block) -> bool:
-        """Add up records and events; whether the run went back in them."""
-        self.num_records += len(block)
-        discarded = block.column(DISCARDED)
-        self.num_lost += int((discarded.values[discarded.present] > 0).sum())
-        went_back = False
-        for event in block.events:
-            if event.kind == INCIDENT and isinstance(event.facts.get("number"), int):
-                self.incidents[event.facts["number"]] = dict(event.facts)
-            elif event.kind == ROLLBACK:
-                went_back = True
-                lost = event.facts.get("steps_lost")
-                self.num_lost += lost if isinstance(lost, int) else 0
-            elif event.kind == "step not applied":
-                self.num_lost += 1
-        if len(block):
-            went_back |= int(block.step.min()) <= self.last_step
-            self.last_step, self.last_tick = int(block.step[-1]), int(block.tick[-1])
-            for name in (LOSS, GRAD_NORM, CLOCK, STEP_SECONDS, TOKENS_PER_SECOND):
-                column = block.column(name)
-                known = column.present if name in (LOSS, GRAD_NORM) else column.finite
-                if known.any():
-                    self.latest[name] = float(column.values[known][-1])
-            self._add_losses(block)
-        return went_back
+        """Add up records and events; return whether the run went back in them."""
+        loss = block.column(LOSS)
+        values = loss.values[loss.present][-4000:]
+        joined = [*self._losses, *(float(v) if math.isfinite(v) else None for v in values)]
+        while len(joined) > 2 * SPARK:  # pairs keep their larger value, so that peaks stay
+            pairs = zip(joined[::2], joined[1::2], strict=False)
+            joined = [None if a is None or b is None else max(a, b) for a, b in pairs]
+        self._losses = joined
+        return self.totals.add(block)
 
     def _send(self, message: dict[str, Any]) -> None:
         encoded = json.dumps(message, allow_nan=False).encode()
@@ -148,22 +124,8 @@ class RunFeed:
             self.version += 1
             self._messages.append((self.version, encoded))
 
-    def _add_losses(self, block: Block) -> None:
-        loss = block.column(LOSS)
-        values = loss.values[loss.present]
-        if not len(values):
-            return
-        finite = np.flatnonzero(np.isfinite(values))
-        trailing = len(values) - 1 - int(finite[-1]) if len(finite) else len(values)
-        self.num_nonfinite = trailing + (0 if len(finite) else self.num_nonfinite)
-        joined = [*self._losses, *(float(v) if math.isfinite(v) else None for v in values[-4000:])]
-        while len(joined) > 2 * SPARK:  # pairs keep their larger value, so that peaks stay
-            pairs = zip(joined[::2], joined[1::2], strict=False)
-            joined = [None if a is None or b is None else max(a, b) for a, b in pairs]
-        self._losses = joined
-
     def _message(self, block: Block, *, reload: bool) -> dict[str, Any]:
-        """The new records as the page of the run draws them."""
+        """Return the new records as the page of the run draws them."""
         part = block[max(len(block) - _MAX_ROWS, 0) :]
         values: dict[str, list[list[Any]]] = {}
         for name in part.columns:
@@ -173,12 +135,112 @@ class RunFeed:
                 points = zip(part.step[rows].tolist(), column.values[rows].tolist(), strict=True)
                 values[name] = [[s, v if math.isfinite(v) else None] for s, v in points]
         return {
-            "tick": self.last_tick,
-            "step": self.last_step,
-            "records": self.num_records,
+            "tick": self.totals.last_tick,
+            "step": self.totals.last_step,
+            "records": self.totals.num_records,
             "reload": reload,
             "ended": self.ended,
             "values": values,
             "incidents": [to_jsonable(dict(e.facts)) for e in block.events if e.kind == INCIDENT],
             "sent": time.time(),
         }
+
+    # The line of the run in the fleet
+
+    def summarize(self, id: str, total_steps: int | None, now: float) -> dict[str, Any]:
+        """Return the line of the run in the fleet as JSON values."""
+        totals, latest = self.totals, self.totals.latest
+        open_ones = [facts for facts in totals.incidents.values() if is_open(facts)]
+        state, why = self._state(open_ones, now)
+        # One loss that is not finite may be a discarded step; from the second on the run is lost.
+        num_odd = totals.num_nonfinite if totals.num_nonfinite > 1 else 0
+        kept = max(totals.num_records - totals.num_lost - num_odd, 0)
+        speed = latest.get(TOKENS_PER_SECOND)
+        return {
+            "id": id,
+            "name": self.name,
+            "state": state,
+            "order": ORDER.index(state),
+            "why": why,
+            "step": totals.last_step if totals.num_records else None,
+            "loss": number(latest[LOSS]) if LOSS in latest else "",
+            "goodput": f"{100 * kept / totals.num_records:.1f} %" if totals.num_records else "",
+            "open": len(open_ones),
+            "incidents": len(totals.incidents),
+            "speed": "" if speed is None else f"{speed:,.0f}",
+            "eta": self._eta(total_steps),
+            "clock": latest.get(CLOCK),
+        }
+
+    def _state(self, open_ones: list[dict[str, Any]], now: float) -> tuple[str, str]:
+        """Return one of ORDER, and why."""
+        totals, ended = self.totals, self.ended
+        if self.error is not None:
+            return "alarm", f"its journal cannot be read: {self.error}"
+        if self._exit is not None and ended is not None:
+            return "alarm", f"has ended itself: {self._exit.reason}"
+        if ended is not None and ended.startswith(_BAD_ENDS):
+            return "alarm", f"ended: {ended}"
+        if ended is None and open_ones:
+            worst = ([facts for facts in open_ones if _is_severe(facts)] or open_ones)[-1]
+            return ("alarm" if _is_severe(worst) else "watch"), _incident_text(worst)
+        if totals.num_nonfinite > 1:
+            return "alarm", f"the last {totals.num_nonfinite:,} losses are not finite"
+        silent = totals.seconds_silent(now)
+        status = totals.status(ended, silent)
+        if status is RunStatus.STALLED:
+            return "silent", f"no record for {age_text(silent)}; no end was written"
+        if self._follower.damage:
+            return "damaged", self._follower.damage[0].sentence
+        if ended is not None:
+            severe = [f for f in totals.incidents.values() if is_open(f) and _is_severe(f)]
+            return "ended", _incident_text(severe[-1]) if severe else ended
+        return "running", ""
+
+    def _eta(self, total_steps: int | None) -> str:
+        seconds = self.totals.latest.get(STEP_SECONDS)
+        if self.ended is not None or total_steps is None or seconds is None or not seconds > 0:
+            return ""
+        return age_text(max(total_steps - 1 - self.totals.last_step, 0) * seconds)
+
+
+def incidents_by_cause(feeds: Iterable[RunFeed]) -> list[dict[str, Any]]:
+    """Return the incidents of all runs by cause, the most frequent first."""
+    counts: Counter[str] = Counter()
+    runs: dict[str, set[str]] = {}
+    open_ones: Counter[str] = Counter()
+    for feed in feeds:
+        for facts in feed.totals.incidents.values():
+            cause = str(facts.get("cause") or "not known")
+            counts[cause] += 1
+            open_ones[cause] += is_open(facts)
+            runs.setdefault(cause, set()).add(feed.name)
+    return [
+        {"cause": cause, "incidents": count, "runs": len(runs[cause]), "open": open_ones[cause]}
+        for cause, count in counts.most_common(30)
+    ]
+
+
+def is_open(facts: Mapping[str, Any]) -> bool:
+    """Return whether an incident was open when it was last written."""
+    return facts.get("transition") not in _OVER
+
+
+def _is_severe(facts: Mapping[str, Any]) -> bool:
+    return facts.get("incident_class") in SEVERE
+
+
+def _incident_text(facts: Mapping[str, Any]) -> str:
+    symptoms = facts.get("symptoms")
+    what = symptoms[0] if isinstance(symptoms, list) and symptoms else "incident"
+    kind = facts.get("incident_class") or "open"
+    cause = f"; {facts['cause']}" if facts.get("cause") else ""
+    return f"{what} since step {facts.get('onset')}, {kind}{cause}"
+
+
+def age_text(seconds: float) -> str:
+    """Return a time in the largest unit that fits, such as "2.5 h"."""
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"

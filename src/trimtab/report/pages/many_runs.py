@@ -1,6 +1,6 @@
-"""Runs over each other: their losses, where they part, and the paired difference."""
+"""Pages of several runs: a comparison (where and how far they part), and the fleet of live runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,12 @@ from trimtab.core import signals
 from trimtab.core.block import Block, Column
 from trimtab.explain.evidence.check import number
 from trimtab.explain.measures.comparison import Comparison, trailing_differences
-from trimtab.report.pages.charts import make_chart
-from trimtab.report.pages.html_text import Text, facts_list, table, tag
-from trimtab.report.pages.line import RunLines
-from trimtab.report.pages.page import render_page
+from trimtab.report.escaping import Html, Text, html_table, tag
+from trimtab.report.pages.page import facts_list, render_page
+from trimtab.report.pages.run_charts import make_chart
+from trimtab.report.pages.series import RunLines
 
-SCRIPTS = ("uplot.min.js", "theme.js", "charts.js", "compare.js")
+_COMPARE_SCRIPTS = ("uplot.min.js", "theme.js", "charts.js", "compare.js")
 
 _SHARED = (
     ("loss", signals.LOSS),
@@ -23,6 +23,24 @@ _SHARED = (
     ("learning rate", signals.LR),
     ("weight norm", signals.PARAM_NORM),
     ("tokens per second", signals.TOKENS_PER_SECOND),
+)
+
+
+_FLEET_SCRIPTS = ("theme.js", "fleet.js")
+
+_FLEET_COLUMNS = (
+    ("state", None),
+    ("run", None),
+    ("loss", "n"),
+    ("curve", None),
+    ("step", "n"),
+    ("goodput", "n"),
+    ("open", "n"),
+    ("incidents", "n"),
+    ("tokens/s", "n"),
+    ("time left", "n"),
+    ("last record", "n"),
+    ("why", None),
 )
 
 
@@ -38,7 +56,7 @@ class Compared:
 def compare_page(
     runs: Sequence[Compared], base_name: str, base: Block, *, until: int | None
 ) -> str:
-    """The whole page."""
+    """Return the page of a comparison."""
     lines = [RunLines.of(base), *(RunLines.of(run.block) for run in runs)]
     names = _labels([base_name, *(run.name for run in runs)])
     charts = []
@@ -65,19 +83,22 @@ def compare_page(
         tag("section", tag("h2", "Charts"), tag("div", id="charts")),
     )
     return render_page(
-        title="trimtab compare", body=body, data={"charts": charts, "marks": marks}, scripts=SCRIPTS
+        title="trimtab compare",
+        body=body,
+        data={"charts": charts, "marks": marks},
+        scripts=_COMPARE_SCRIPTS,
     )
 
 
 def _overlay(title: str, signal: str, held: Sequence[tuple[str, RunLines]]) -> dict[str, Any]:
-    """One signal of several runs in one chart; the base is drawn first, in ink."""
+    """Return one signal of several runs in one chart; the base is drawn first, in ink."""
     chart = make_chart(held[0][1], title, [signal])
     series = [{**one.line(signal, 1000), "label": name} for name, one in held]
     return {**chart, "total": True, "series": series}
 
 
 def _labels(names: Sequence[str]) -> list[str]:
-    """The names without the folders that they share."""
+    """Return the names without the folders that they share."""
     parts = [name.split("/") for name in names]
     shared = 0
     while all(len(part) > shared + 1 and part[shared] == parts[0][shared] for part in parts):
@@ -88,7 +109,7 @@ def _labels(names: Sequence[str]) -> list[str]:
 def _differences(
     runs: Sequence[Compared], names: Sequence[str], base: Block, until: int | None
 ) -> dict[str, Any]:
-    """The difference of the trailing means, with the tolerance as grey lines."""
+    """Return the difference of the trailing means, with the tolerance as grey lines."""
     series: list[dict[str, Any]] = []
     tolerance = runs[0].found.tolerance
     reach = tolerance
@@ -136,4 +157,37 @@ def _table(runs: Sequence[Compared]) -> Text:
                 f"{found.num_common:,}",
             )
         )
-    return table(head, rows, numeric=(2, 3, 4, 5, 6), class_="cards")
+    return html_table(head, rows, numeric=(2, 3, 4, 5, 6), class_="cards")
+
+
+def fleet_page(fleet: Mapping[str, Any]) -> str:
+    """Return the page of all runs; its script makes the rows from the data, as text."""
+    head = [tag("th", name, scope="col", class_=kind) for name, kind in _FLEET_COLUMNS]
+    causes = [
+        tag("th", name, scope="col", class_=kind)
+        for name, kind in (("cause", None), ("incidents", "n"), ("runs", "n"), ("open", "n"))
+    ]
+    to_causes = tag("a", "incidents by cause", href="#by-cause")
+    body = tag(
+        "main",
+        tag(
+            "header",
+            tag("h1", "Runs"),
+            tag("p", tag("span", "", id="counts", role="status"), Html(" "), to_causes),
+        ),
+        tag("section", _live_table("runs", head, "All runs")),
+        tag(
+            "section",
+            tag("h2", "Incidents by cause", id="by-cause"),
+            _live_table("causes", causes, "Causes"),
+        ),
+        tag("noscript", tag("p", "This page needs JavaScript.")),
+    )
+    return render_page(
+        title="trimtab: runs", body=body, data=fleet, scripts=_FLEET_SCRIPTS, is_served=True
+    )
+
+
+def _live_table(id: str, head: list[Html], label: str) -> Html:
+    inner = tag("table", tag("thead", tag("tr", *head)), tag("tbody", id=id), class_="cards fleet")
+    return tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=label)

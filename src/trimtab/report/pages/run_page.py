@@ -1,4 +1,4 @@
-"""The page of one run: its facts, incidents, charts, events and post-mortems in one file.
+"""The page of a run (facts, incidents, charts, events, post-mortems), and that of one incident.
 
 Text is in the HTML, escaped; the scripts only draw the charts, from the JSON beside it.
 """
@@ -10,22 +10,41 @@ from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.check import number
 from trimtab.explain.measures.discards import compute_discards
 from trimtab.explain.measures.goodput import compute_goodput
-from trimtab.report.event_text import event_text, is_quiet
-from trimtab.report.pages.html_text import Html, Text, facts_list, html, join, table, tag
-from trimtab.report.pages.page import render_page
-from trimtab.report.pages.postmortem_page import postmortem_body
-from trimtab.report.pages.run_data import MAX_EVENTS, MAX_INCIDENTS, run_data, tone
-from trimtab.report.reasons import cause_text
+from trimtab.report.document import ReportDocument, section_html, text_html
+from trimtab.report.escaping import Html, Text, html, html_table, join, tag
+from trimtab.report.pages.page import facts_list, render_page
+from trimtab.report.pages.run_charts import MAX_EVENTS, MAX_INCIDENTS, run_data, tone
+from trimtab.report.postmortem import build_postmortem
 from trimtab.report.run_report import RunReport
+from trimtab.report.wording import cause_text, event_text, is_quiet
 
-NAME = "dashboard.html"
-SCRIPTS = ("uplot.min.js", "theme.js", "charts.js", "run.js")
-LIVE_SCRIPTS = (*SCRIPTS, "live.js")
+DASHBOARD_FILE, POSTMORTEM_FILE = "dashboard.html", "postmortem.html"
+_SCRIPTS = ("uplot.min.js", "theme.js", "charts.js", "run.js")
+_LIVE_SCRIPTS = (*_SCRIPTS, "live.js")
 
 MAX_POSTMORTEMS = 40
 """Post-mortems inside the page, the most severe ones: each takes about 30 kB."""
 
 _MAX_NOTES = 3
+
+_ORDER = (
+    "Root cause",
+    "Symptoms",
+    "Hypotheses, ranked",
+    "Discriminating evidence",
+    "What was done",
+    "Action",
+    "Smallest remedy",
+    "Cost",
+    "Verification",
+    "Lesson",
+    "Class",
+    "Evidence",
+    "The questions asked",
+)
+"""The sections of a post-mortem on a page: what a reader wants first."""
+_FOLDED = frozenset({"Evidence", "The questions asked"})
+"""Long tables that few readers need: folded until they are opened."""
 
 
 def dashboard_page(
@@ -34,7 +53,7 @@ def dashboard_page(
     files: Mapping[int, str] | None = None,
     live: Mapping[str, Any] | None = None,
 ) -> str:
-    """The whole page.
+    """Return the page of a run.
 
     Args:
         report: The run, judged and explained.
@@ -59,13 +78,13 @@ def dashboard_page(
         title=f"{report.source}: trimtab",
         body=body,
         data=data,
-        scripts=SCRIPTS if live is None else LIVE_SCRIPTS,
+        scripts=_SCRIPTS if live is None else _LIVE_SCRIPTS,
         is_served=live is not None,
     )
 
 
 def run_facts(report: RunReport) -> list[tuple[str, Text]]:
-    """The facts in the head of the page."""
+    """Return the facts in the head of the page."""
     block = report.block
     goodput, discards = compute_goodput(block), compute_discards(block)
     facts: list[tuple[str, Text]] = [
@@ -120,7 +139,7 @@ def _incident_section(report: RunReport, files: Mapping[int, str]) -> Html:
     return tag(
         "section",
         tag("h2", f"{count} incident{'' if count == 1 else 's'}"),
-        table(head, rows, numeric=(0, 1), class_="cards incidents"),
+        html_table(head, rows, numeric=(0, 1), class_="cards incidents"),
         tag("p", more) if more else html(""),
         tag("ul", id="live-incidents", class_="notes"),
     )
@@ -184,7 +203,9 @@ def _missing_section(missing: Mapping[str, list[str]]) -> Html:
     if not missing:
         return html("")
     rows = [(", ".join(titles), how) for how, titles in missing.items()]
-    return tag("section", tag("h2", "Not recorded"), table(("signal", "how to record it"), rows))
+    return tag(
+        "section", tag("h2", "Not recorded"), html_table(("signal", "how to record it"), rows)
+    )
 
 
 def _event_section(report: RunReport) -> Html:
@@ -193,8 +214,21 @@ def _event_section(report: RunReport) -> Html:
         return html("")
     rows = [(f"{e.step:,}", e.kind, event_text(e)) for e in events[:MAX_EVENTS]]
     title = tag("summary", tag("h2", f"Events and notes ({len(events):,})"))
-    shown = table(("step", "event", "facts"), rows, numeric=(0,))
+    shown = html_table(("step", "event", "facts"), rows, numeric=(0,))
     return tag("section", tag("details", title, shown))
+
+
+def postmortem_page(diagnosis: Diagnosis, run: RunReport, *, back: str | None = None) -> str:
+    """Return the page of one incident; `back` is the address of the page of its run."""
+    document = build_postmortem(diagnosis, run)
+    link = tag("p", tag("a", "all charts of the run", href=back)) if back else html("")
+    body = tag(
+        "main",
+        tag("header", tag("h1", document.title), link),
+        _postmortem_body(document),
+        class_="postmortem",
+    )
+    return render_page(title=f"Incident {diagnosis.incident.number}, {run.source}", body=body)
 
 
 def _postmortem_section(report: RunReport) -> Html:
@@ -209,8 +243,24 @@ def _postmortem_section(report: RunReport) -> Html:
             tag(
                 "details",
                 tag("summary", tag("h2", f"Incident {of.number}: {what}")),
-                tag("div", postmortem_body(incident, report), class_="postmortem"),
+                tag(
+                    "div", _postmortem_body(build_postmortem(incident, report)), class_="postmortem"
+                ),
                 id=f"incident-{of.number}",
             )
         )
     return tag("section", *parts, id="postmortems")
+
+
+def _postmortem_body(document: ReportDocument) -> Html:
+    """Return the figures and sections of a post-mortem, without its heading."""
+    figures = [tag("figure", figure.draw(False)) for figure in document.figures]
+    parts = [tag("p", text_html(document.lead), class_="lead")]
+    parts.append(tag("div", *figures, class_="figures"))
+    for section in sorted(document.sections, key=lambda section: _ORDER.index(section.title)):
+        body, title = section_html(section), tag("h3", section.title)
+        if section.title in _FOLDED:
+            parts.append(tag("details", tag("summary", title), body, class_="fold"))
+        else:
+            parts.append(tag("section", title, body))
+    return join(parts)

@@ -1,0 +1,330 @@
+"""Figures as SVG: the signals around an incident, the tokens of a batch, lines on log axes.
+
+Colours are variables: a figure inside a page takes its colours from the page, and a file of its own
+brings them along. All text is escaped by `tag`.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trimtab.core import signals
+from trimtab.core.block import Block, Column, IntArray
+from trimtab.explain.batches.batch_report import BatchReport
+from trimtab.explain.diagnosis import Diagnosis
+from trimtab.explain.evidence.check import number
+from trimtab.report.batch_section import Bar, batch_place, histogram_groups
+from trimtab.report.escaping import Html, tag
+from trimtab.report.pages.series import LOG_RATIO, minmax_rows, percentiles
+
+INK, MUTE, RULE, DATA, ALARM = (
+    f"var(--{name})" for name in ("ink", "mute", "rule", "data", "alarm")
+)
+
+_STYLE = Html(
+    ".fig{--ink:#1b1f24;--mute:#57606a;--rule:#d8dde3;--data:#1f5fbf;--alarm:#b42318;"
+    "--band:#b423181a;--paper:#fff}"
+    "@media(prefers-color-scheme:dark){.fig{--ink:#e3e7ec;--mute:#98a2ae;--rule:#30373f;"
+    "--data:#74aaff;--alarm:#ff8272;--band:#ff827222;--paper:#14171a}}"
+)
+
+WIDTH = 760
+"""Pixels of a figure of an incident, and of its tokens."""
+
+LEFT, RIGHT, PANEL, GAP = 74, 14, 100, 32
+"""Of the figure of an incident, in pixels: room for numbers, margin, height of a panel, and between
+panels."""
+POINTS = 300
+MARGIN = 0.5
+"""Records shown before and after an incident, as a share of it; at least 60, at most 400."""
+MAX_PANELS = 4
+
+LABEL, VALUE, BAR, ROW = 270, 64, 9, 30
+"""Of the histogram, in pixels: room for labels, for the number after a bar, a bar, a row."""
+
+CHART, CHART_HEIGHT, CHART_LEFT, CHART_TOP, CHART_LABELS = 230, 240, 62, 62, 150
+"""Of a chart with log axes, in pixels: its width and height, the room left of it, above it, and for
+labels."""
+LABEL_HEIGHT = 15
+MAX_LINES = 9
+"""Lines drawn in one chart; of more, evenly spaced ones, the first and the last among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Maps values from `low` to `high` to pixels from `start` to `end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    is_log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """Return the pixel of a value; the middle if the scale has no length."""
+        low, high = self.low, self.high
+        if self.is_log:
+            value, low, high = math.log(value), math.log(low), math.log(high)
+        share = (value - low) / (high - low) if high > low else 0.5
+        return self.start + share * (self.end - self.start)
+
+
+def _svg(width: int, height: int, title: str, parts: Iterable[Html], *, is_file: bool) -> Html:
+    """Return the document around a drawing; `is_file` adds what one outside of a page needs."""
+    own = [tag("style", _STYLE), _rect(0, 0, width, height, "var(--paper)")] if is_file else []
+    return tag(
+        "svg",
+        tag("title", title),
+        *own,
+        *parts,
+        xmlns="http://www.w3.org/2000/svg",
+        class_="fig",
+        viewBox=f"0 0 {width} {height}",
+        width=str(width),
+        height=str(height),
+        role="img",
+        font_family="system-ui, sans-serif",
+        font_size="12",
+        fill=INK,
+    )
+
+
+def _text(
+    x: float,
+    y: float,
+    text: str,
+    *,
+    fill: str | None = None,
+    anchor: str | None = None,
+    weight: str | None = None,
+    size: str | None = None,
+) -> Html:
+    style = {"text_anchor": anchor, "font_weight": weight, "font_size": size}
+    return tag("text", text, x=x, y=y, fill=fill, **style)
+
+
+def _path(d: str, stroke: str, **more: str) -> Html:
+    return tag("path", d=d, stroke=stroke, fill="none", **more)
+
+
+def _rect(x: float, y: float, width: float, height: float, fill: str) -> Html:
+    return tag("rect", x=x, y=y, width=width, height=height, fill=fill)
+
+
+# The signals around an incident, one panel each above a shared axis
+
+
+def draw_incident(diagnosis: Diagnosis, block: Block, *, is_file: bool) -> Html:
+    """Return the figure of an incident; `is_file` makes it a document of its own."""
+    incident = diagnosis.incident
+    onset, last = block.row_of(incident.onset.tick), block.row_of(incident.last.tick)
+    margin = min(max(int(MARGIN * (last - onset)), 60), 400)
+    start, stop = max(onset - margin, 0), min(last + margin + 1, len(block))
+    part = block[start:stop]
+    names = _chosen(diagnosis, part)
+    height = len(names) * (PANEL + GAP) + 18
+    # Records, not steps: after a rollback a step comes twice, in the order in which it was done.
+    x = Scale(0, len(part) - 1, LEFT, WIDTH - RIGHT)
+    left, right, bottom = x(onset - start), x(last - start), height - 22
+    band = f"M{left:.1f} 4H{max(right, left + 1.5):.1f}V{bottom}H{left:.1f}Z"
+    parts = [
+        tag("path", d=band, fill="var(--band)"),
+        _path(f"M{left:.1f} 4V{bottom}", ALARM),
+    ]
+    for place, name in enumerate(names):
+        top = 22 + place * (PANEL + GAP)
+        parts += _panel(name, part, top, x, float(incident.baseline_mean or math.nan))
+    parts += _step_axis(part.step, x, height - 8)
+    title = f"Signals around incident {incident.number}, steps {part.step[0]} to {part.step[-1]}"
+    return _svg(WIDTH, height, title, parts, is_file=is_file)
+
+
+def _chosen(diagnosis: Diagnosis, part: Block) -> list[str]:
+    """Return loss and norm, then the signals of the findings."""
+    found = [finding.signal for finding in diagnosis.incident.findings]
+    names = dict.fromkeys([signals.LOSS, signals.GRAD_NORM, *found, signals.LR])
+    return [name for name in names if part.column(name).recorded][:MAX_PANELS]
+
+
+def _panel(name: str, part: Block, top: float, x: Scale, baseline: float) -> Iterator[Html]:
+    column = part.column(name)
+    values = column.values[column.finite]
+    yield _text(LEFT, top - 8, name, weight="600")
+    yield _path(f"M{LEFT} {top + PANEL}H{WIDTH - RIGHT}", RULE)
+    if not len(values):
+        yield _text(LEFT + 8, top + PANEL / 2, "no finite value here", fill=ALARM)
+        yield from _nonfinite(column, x, top)
+        return
+    low, high = float(values.min()), float(values.max())
+    is_log = low > 0 and high > LOG_RATIO * percentiles(values, (50,))[0]
+    y = Scale(low, high, top + PANEL, top, is_log)
+    yield _text(LEFT - 8, top + 9, number(high), fill=MUTE, anchor="end")
+    yield _text(LEFT - 8, top + PANEL, number(low), fill=MUTE, anchor="end")
+    if is_log:
+        yield _text(WIDTH - RIGHT, top - 8, "log", fill=MUTE, anchor="end")
+    if name == signals.LOSS and low < baseline < high:
+        yield _path(f"M{LEFT} {y(baseline):.1f}H{WIDTH - RIGHT}", MUTE, stroke_dasharray="2 4")
+    yield from _nonfinite(column, x, top)
+    yield _path(_curve(column, x, y, part.attempt), DATA, stroke_width="1.4")
+
+
+def _curve(column: Column, x: Scale, y: Scale, attempt: IntArray) -> str:
+    rows = np.flatnonzero(column.finite)
+    rows = rows[minmax_rows(column.values[rows], POINTS)]
+    bad = np.flatnonzero(column.nonfinite)
+    parts, before = [], -1
+    for row in rows.tolist():
+        # A line neither runs through a NaN nor joins two attempts.
+        is_cut = before < 0 or attempt[before] != attempt[row]
+        is_cut = is_cut or bool(((bad > before) & (bad < row)).any())
+        parts.append(f"{'M' if is_cut else 'L'}{x(row):.1f} {y(float(column.values[row])):.1f}")
+        before = row
+    return "".join(parts)
+
+
+def _nonfinite(column: Column, x: Scale, top: float) -> Iterator[Html]:
+    rows = np.flatnonzero(column.nonfinite).tolist()
+    if rows:
+        places = sorted({round(x(row)) for row in rows})
+        yield _path("".join(f"M{place} {top}v6" for place in places), ALARM)
+        yield _text(x(rows[0]) + 4, top + 18, "not finite", fill=ALARM)
+
+
+def _step_axis(steps: IntArray, x: Scale, y: float) -> Iterator[Html]:
+    last = len(steps) - 1
+    for place in sorted({0, len(steps) // 4, len(steps) // 2, 3 * len(steps) // 4, last}):
+        anchor = "start" if place == 0 else "end" if place == last else "middle"
+        text = f"step {steps[place]:,}" if place == 0 else f"{steps[place]:,}"
+        yield _text(x(place), y, text, fill=MUTE, anchor=anchor)
+
+
+# The tokens of a batch beside those of the run, as bars
+
+
+def draw_tokens(batch: BatchReport, *, is_file: bool = True) -> Html:
+    """Return the histogram of a batch's tokens; `is_file` makes it a document of its own."""
+    if batch.shift is not None:
+        subject = f"{batch.shift.num_batches} batches from {batch_place(batch.shift)} on"
+    elif batch.num_unusual_rows:
+        plural = "s" if batch.num_unusual_rows > 1 else ""
+        subject = (
+            f"{batch.num_unusual_rows} unusual sequence{plural} of the batch at "
+            f"{batch_place(batch)}"
+        )
+    else:
+        subject = f"the batch at {batch_place(batch)}"
+    parts = [
+        _text(16, 26, f"Tokens of {subject}", weight="bold", size="14"),
+        _rect(16, 39, 12, 9, ALARM),
+        _text(34, 48, "here"),
+        _rect(84, 39, 12, 9, MUTE),
+        _text(102, 48, "the run before"),
+    ]
+    y = 74
+    for title, bars in histogram_groups(batch):
+        if bars:
+            parts.append(_text(16, y, title, weight="bold"))
+            parts += _bars(bars, y + 10)
+            y += 10 + ROW * len(bars) + 22
+    return _svg(WIDTH, y, f"Tokens of {subject}", parts, is_file=is_file)
+
+
+def _bars(bars: Sequence[Bar], top: int) -> Iterator[Html]:
+    largest = max(max(here, run) for _, here, run in bars) or 1.0
+    x = Scale(0.0, largest, LABEL, WIDTH - VALUE - 16)
+    for place, (label, here, run) in enumerate(bars):
+        middle = top + place * ROW + ROW // 2
+        yield _text(LABEL - 10, middle + 4, label, anchor="end")
+        for share, colour, y in ((here, ALARM, middle - BAR), (run, MUTE, middle)):
+            yield _rect(LABEL, y, max(x(share) - LABEL, 0.5), BAR - 1, colour)
+            value = f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
+            yield _text(x(share) + 5, y + BAR - 1, value, size="10")
+    yield _path(f"M{LABEL} {top + 2}V{top + ROW * len(bars) - 2}", RULE)
+
+
+# Lines on logarithmic axes: what a quantity does as a size grows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartLine:
+    """The points of a line; those that are not positive and finite are left out."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    is_marked: bool = False
+    """Drawn in the colour of alarms."""
+
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        """The points that a logarithmic axis can show."""
+        return [(x, y) for x, y in zip(self.x, self.y, strict=True) if x > 0 and 0 < y < math.inf]
+
+
+def draw_charts(title: str, x_title: str, charts: Sequence[tuple[str, Sequence[ChartLine]]]) -> str:
+    """Return charts, each with a title, side by side; labels stand at the ends of their lines."""
+    step = CHART_LEFT + CHART + CHART_LABELS
+    parts = [_text(16, 26, title, weight="bold", size="14")]
+    for place, (name, lines) in enumerate(charts):
+        left = place * step + CHART_LEFT
+        parts.append(_text(left, CHART_TOP - 12, name, weight="600"))
+        parts += _chart(lines, left, x_title)
+    height = CHART_TOP + CHART_HEIGHT + 48
+    return _svg(len(charts) * step, height, title, parts, is_file=True)
+
+
+def _chart(given: Sequence[ChartLine], left: float, x_title: str) -> Iterator[Html]:
+    bottom, right = CHART_TOP + CHART_HEIGHT, left + CHART
+    yield _path(f"M{left} {CHART_TOP}V{bottom}H{right}", RULE)
+    lines = [line for line in _thinned(given) if line.points]
+    if not lines:
+        yield _text(left + 8, CHART_TOP + CHART_HEIGHT / 2, "no positive value", fill=MUTE)
+        return
+    xs = sorted({x for line in lines for x, _ in line.points})
+    ys = [y for line in lines for _, y in line.points]
+    first, last = math.floor(math.log10(min(ys))), math.ceil(math.log10(max(ys)))
+    if first == last:
+        first, last = first - 1, first + 1
+    x = Scale(xs[0], xs[-1], left, right, is_log=True)
+    y = Scale(10.0**first, 10.0**last, bottom, CHART_TOP, is_log=True)
+    for power in range(first, last + 1):
+        at = y(10.0**power)
+        yield _path(f"M{left} {at:.1f}h{CHART}", RULE, stroke_dasharray="2 4")
+        text = f"{10.0**power:g}" if -3 <= power <= 3 else f"1e{power}"
+        yield _text(left - 8, at + 4, text, fill=MUTE, anchor="end")
+    for value in xs:
+        yield _text(x(value), bottom + 18, f"{value:g}", fill=MUTE, anchor="middle")
+    yield _text(left + CHART / 2, bottom + 36, x_title, fill=MUTE, anchor="middle")
+    ends = []
+    for line in lines:
+        places = [(x(a), y(b)) for a, b in line.points]
+        colour = ALARM if line.is_marked else DATA
+        d = "L".join(f"{a:.1f} {b:.1f}" for a, b in places)
+        yield _path(f"M{d}", colour, stroke_width="1.6")
+        yield from (tag("circle", cx=a, cy=b, r="2.5", fill=colour) for a, b in places)
+        ends.append((places[-1], line.label, colour))
+    yield from _end_labels(ends, right)
+
+
+def _end_labels(ends: list[tuple[tuple[float, float], str, str]], right: float) -> Iterator[Html]:
+    """Yield labels at the ends of lines, moved apart where they would cover each other."""
+    ends.sort(key=lambda end: end[0][1])
+    heights: list[float] = []
+    for (_, y), *_ in ends:
+        heights.append(max(y, heights[-1] + LABEL_HEIGHT) if heights else y)
+    below = float(CHART_TOP + CHART_HEIGHT)
+    for place in reversed(range(len(heights))):
+        heights[place] = min(heights[place], below)
+        below = heights[place] - LABEL_HEIGHT
+    for ((x, y), label, colour), height in zip(ends, heights, strict=True):
+        yield _path(f"M{x + 4:.1f} {y:.1f}L{right + 14} {height:.1f}", RULE)
+        short = label if len(label) <= 22 else f"...{label[-19:]}"
+        yield _text(right + 18, height + 4, short, fill=colour, size="11")
+
+
+def _thinned(lines: Sequence[ChartLine]) -> list[ChartLine]:
+    last = len(lines) - 1
+    places = sorted({round(i * last / (MAX_LINES - 1)) for i in range(MAX_LINES)})
+    return list(lines) if len(lines) <= MAX_LINES else [lines[place] for place in places]

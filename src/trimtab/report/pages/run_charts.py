@@ -1,0 +1,290 @@
+"""The JSON of a run's page: its charts, incidents, lanes of attempts and discards, and flags.
+
+Also how to record what a run lacks.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trimtab.core import signals
+from trimtab.core.block import BoolArray, Column, Event
+from trimtab.core.incidents import SEVERE
+from trimtab.core.jsonable import to_number
+from trimtab.core.records.rollbacks import ROLLBACK
+from trimtab.core.signals import DISCARDED, EVAL_LOSS
+from trimtab.explain.diagnosis import Diagnosis
+from trimtab.explain.measures.goodput import lost_records
+from trimtab.report.pages.series import BUCKETS, RunLines, heat_map, shared_axis, short, stretches
+from trimtab.report.run_report import RunReport
+from trimtab.report.wording import event_text, is_quiet
+
+MAX_LINES = 6
+"""Groups drawn as lines of one chart; more are a heat map."""
+
+MAX_OTHERS = 40
+"""Signals without a chart of their own that are drawn too."""
+
+_TELEMETRY = "trimtab.watch records it every 10th step (live.telemetry_every)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One chart of the page."""
+
+    title: str
+    names: tuple[str, ...]
+    """Its signals; those that were recorded are drawn."""
+    how: str
+    """How to record them, in one sentence."""
+    family: str = ""
+    """Prefix of further signals of the same chart, one per group or layer."""
+    is_heat: bool = False
+    """Whether the family is always a heat map."""
+
+
+PANELS = (
+    Panel(
+        title="loss",
+        names=(signals.LOSS, signals.REFERENCE_LOSS, signals.EVAL_LOSS),
+        how="guard.record(loss=...)",
+    ),
+    Panel(
+        title="gradient norm",
+        names=(signals.GRAD_NORM, signals.CLIPPED_GRAD_NORM),
+        how="clip with guard.clip_grad_norm_(...), or log the norm before clipping as grad_norm",
+    ),
+    Panel(
+        title="learning rate",
+        names=(signals.LR, signals.PLANNED_LR),
+        how="trimtab.watch records it; in other logs, log it as lr",
+    ),
+    Panel(title="weight norm", names=(signals.PARAM_NORM,), family="param_norm/", how=_TELEMETRY),
+    Panel(title="update norm", names=(signals.UPDATE_NORM,), family="update_norm/", how=_TELEMETRY),
+    Panel(
+        title="Adam second moment, norm",
+        names=(signals.ADAM_V_NORM,),
+        family="adam_v_norm/",
+        how=_TELEMETRY,
+    ),
+    Panel(
+        title="gradient norm by group and layer",
+        names=(),
+        family=signals.GRAD_NORM_OF,
+        is_heat=True,
+        how=_TELEMETRY,
+    ),
+    Panel(
+        title="activations by layer",
+        names=(),
+        family=signals.ACTIVATION_RMS,
+        is_heat=True,
+        how=f"{_TELEMETRY}, unless live.activations is off",
+    ),
+    Panel(
+        title="loss scale",
+        names=(signals.LOSS_SCALE,),
+        how="only fp16 has one: trimtab.watch(..., scaler=your GradScaler)",
+    ),
+    Panel(
+        title="tokens per second",
+        names=(signals.TOKENS_PER_SECOND,),
+        how="guard.record(tokens=...)",
+    ),
+    Panel(
+        title="seconds per step",
+        names=(signals.STEP_SECONDS, signals.DATA_SECONDS),
+        how="trimtab.watch records it; waiting for data needs guard.steps(loader)",
+    ),
+    Panel(
+        title="token rarity",
+        names=(signals.TOKEN_RARITY,),
+        how="guard.steps(loader) with batches that are still on the host",
+    ),
+)
+
+_NOT_DRAWN = frozenset(
+    {signals.CLOCK, signals.FINGERPRINT, signals.DISCARDED, signals.RESUME_AUDIT, signals.TOKENS}
+)
+"""Signals that are no curve: times, names of batches, flags; discards have their own lane."""
+
+
+def make_charts(lines: RunLines) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
+    """Return the charts as JSON values; and, by how to record it, what was not recorded."""
+    recorded = [name for name, column in lines.block.columns.items() if column.recorded]
+    charts: list[dict[str, Any]] = []
+    missing: dict[str, list[str]] = {}
+    drawn: set[str] = set()
+    for panel in PANELS:
+        own = [name for name in panel.names if name in recorded]
+        family = [n for n in recorded if panel.family and n.startswith(panel.family)]
+        drawn.update(own, family)
+        if not own and not family:
+            missing.setdefault(panel.how, []).append(panel.title)
+            continue
+        is_heat = panel.is_heat or len(family) > MAX_LINES
+        names = own if is_heat else own + family
+        if names:
+            chart = make_chart(lines, panel.title, names)
+            for line in chart["series"]:
+                line["label"] = line["label"].removeprefix(panel.family)
+            charts.append({**chart, "total": True} if own and names != own else chart)
+        if is_heat and (heat := heat_map(lines, family, panel.family)):
+            title = panel.title if panel.is_heat else f"{panel.title} by group"
+            charts.append({"kind": "heat", "title": title, **heat})
+    others = [n for n in recorded if n not in drawn | _NOT_DRAWN and not n.startswith("lr/")]
+    # Short names first: totals before the groups and layers of the same signal.
+    for name in sorted(others, key=lambda n: (n.count("/"), n))[:MAX_OTHERS]:
+        charts.append({**make_chart(lines, name, [name], BUCKETS // 4), "other": True})
+    return charts, missing
+
+
+def make_chart(
+    lines: RunLines, title: str, names: Sequence[str], buckets: int = BUCKETS
+) -> dict[str, Any]:
+    """Return one chart of lines."""
+    block = lines.block
+    share = max(buckets // max(len(names), 1), BUCKETS // 8)
+    values = [block.column(name).values[block.column(name).finite] for name in names]
+    chart: dict[str, Any] = {
+        "kind": "lines",
+        "title": title,
+        "series": [lines.line(name, buckets if n == 0 else share) for n, name in enumerate(names)],
+        **shared_axis(values),
+    }
+    notes = [
+        f"{name} is {block.quality(name).label}"
+        for name in names
+        if block.quality(name) is not signals.Quality.RAW
+    ]
+    if notes:
+        chart["note"] = ", ".join(notes)
+    return chart
+
+
+GOODPUT = "goodput"
+
+MAX_INCIDENTS = 200
+MAX_EVENTS = 400
+
+_KEPT, _GONE, _DISCARDED = 0, 1, 2
+"""How a stretch of steps is drawn."""
+
+
+def run_data(
+    report: RunReport, live: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """Return what the scripts draw; and, by how to record it, what was not recorded."""
+    worst_first = report.by_severity()
+    ticks = [(i.incident.onset.tick, i.incident.last.tick) for i in worst_first]
+    lines = RunLines.of(report.block, ticks)
+    charts, missing = make_charts(lines)
+    _add_evaluations(charts, report.block.events)
+    charts += _goodput(lines)
+    data = {
+        "charts": charts,
+        "incidents": [_span(incident) for incident in report.incidents[:MAX_INCIDENTS]],
+        "lanes": _lanes(lines),
+        "flags": list(_flags(report)),
+        **({"live": dict(live)} if live else {}),
+    }
+    return data, missing
+
+
+def tone(diagnosis: Diagnosis) -> str:
+    """Return `alarm` for what hurts a run, `warn` for what passed or was rolled back."""
+    if diagnosis.incident.rolled_back:
+        return "warn"
+    return "alarm" if diagnosis.incident_class in SEVERE else "warn"
+
+
+def _span(diagnosis: Diagnosis) -> dict[str, Any]:
+    incident = diagnosis.incident
+    last = incident.end or incident.last
+    return {
+        "number": incident.number,
+        "first": incident.onset.step,
+        "last": max(last.step, incident.onset.step),
+        "tone": tone(diagnosis),
+        "text": f"{diagnosis.outcome}: {incident.symptoms[0]}; {_cause(diagnosis)}",
+    }
+
+
+def _cause(diagnosis: Diagnosis) -> str:
+    cause = diagnosis.cause
+    return "cause not known" if cause is None else f"{cause.id} {cause.title}"
+
+
+def _lanes(lines: RunLines) -> list[dict[str, Any]]:
+    """Return the attempts and the discarded steps, as stretches of steps."""
+    lanes = []
+    if len(lines.attempts) > 1:
+        kept, gone = [], []
+        for number, (first, last) in enumerate(lines.attempts, start=1):
+            is_gone = lines.is_gone[first:last]
+            kept += _steps(lines, ~is_gone, first, [_KEPT, number])
+            gone += _steps(lines, is_gone, first, [_GONE, number])
+        lanes += [{"title": "attempts", "spans": kept}, {"title": "rolled back", "spans": gone}]
+    column = lines.block.column(DISCARDED)
+    discarded = _steps(lines, column.present & (column.values > 0), 0, [_DISCARDED, 0])
+    if discarded:
+        lanes.append({"title": "discarded", "spans": discarded})
+    return lanes
+
+
+def _steps(lines: RunLines, mask: BoolArray, offset: int, more: list[int]) -> list[list[int]]:
+    """Return first and last step of each stretch of a mask that begins at row `offset`."""
+    steps = lines.block.step[offset:]
+    return [[int(steps[a]), int(steps[b]), *more] for a, b in stretches(mask)]
+
+
+def _flags(report: RunReport) -> Iterator[list[Any]]:
+    shown = [event for event in report.block.events if not is_quiet(event)][:MAX_EVENTS]
+    for event in shown:
+        at = event.step
+        if event.kind == ROLLBACK and isinstance(origin := event.facts.get("from"), int):
+            at = origin
+        yield [at, event.kind, event_text(event)]
+
+
+def _goodput(lines: RunLines) -> list[dict[str, Any]]:
+    """Return the chart of the share of steps kept so far, if any was lost."""
+    block = lines.block
+    is_lost = lost_records(block) | lines.is_gone
+    if not is_lost.any():
+        return []
+    share = np.cumsum(~is_lost) / np.arange(1, len(block) + 1)
+    column = {GOODPUT: Column.complete(share)}
+    derived = RunLines.of(dataclasses.replace(block, columns=column, qualities={}))
+    chart = make_chart(derived, "goodput, share of steps kept so far", [GOODPUT])
+    for line in chart["series"]:
+        line.pop("gone", None)
+    return [{**chart, "log": False}]
+
+
+def _add_evaluations(charts: list[dict[str, Any]], events: Sequence[Event]) -> None:
+    """Add the losses of evaluations, which are events, as points to the chart of the loss."""
+    found: list[tuple[int, float]] = []
+    for event in events:
+        if event.kind == "evaluation":
+            loss = to_number(event.facts.get("loss"))
+            if loss is not None and math.isfinite(loss):
+                found.append((event.step, loss))
+    loss_chart = next((chart for chart in charts if chart["title"] == "loss"), None)
+    if not found or loss_chart is None:
+        return
+    if any(line["label"] == EVAL_LOSS for line in loss_chart["series"]):
+        return
+    by_step = sorted(dict(found).items())
+    loss_chart["series"].append(
+        {
+            "label": "evaluation",
+            "points": True,
+            "x": [step for step, _ in by_step],
+            "y": short(np.array([loss for _, loss in by_step])),
+        }
+    )

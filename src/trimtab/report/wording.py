@@ -1,0 +1,160 @@
+"""Causes, reasons and events in words: the sentences that all views share."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from trimtab.core.block import Block, Event
+from trimtab.core.causes import Standing
+from trimtab.core.incidents import Incident
+from trimtab.core.jsonable import to_number
+from trimtab.core.records.rollbacks import ROLLBACK
+from trimtab.explain.causes.by_evidence import would_decide
+from trimtab.explain.diagnosis import Diagnosis
+from trimtab.explain.evidence.check import CheckResult, Outcome, number
+from trimtab.explain.evidence.observations import ALL_OBSERVATIONS
+from trimtab.journal.run_totals import INCIDENT
+
+MIN_RUNNER_UP = 0.1
+"""A second cause that is less probable is not shown."""
+
+NOTE = "note"
+
+QUIET = frozenset({INCIDENT, "state saved", "checkpoint", "evaluation", "recovery", "gate armed"})
+"""Kinds of events that every healthy run has."""
+
+_ACTS = frozenset(
+    {
+        ROLLBACK,
+        "decision",
+        "probe",
+        "check",
+        "step discarded",
+        "gradient scaled down",
+        "settings changed",
+        "proposal",
+        "answer",
+        "released",
+    }
+)
+"""Kinds of events by which a run responded to an incident."""
+
+_AFTER = 64
+"""Ticks after an incident in which its remedy is still checked."""
+
+_MAX_CHARS = 300
+
+
+def percent(probability: float) -> str:
+    """Return a probability to the nearest 10 %: the lab's measurement is not finer."""
+    if probability > 0.9:
+        return "over 90 %"
+    return "under 5 %" if probability < 0.05 else f"about {10 * round(10 * probability)} %"
+
+
+def certainty(diagnosis: Diagnosis) -> float | None:
+    """Return how probable the named cause is; None if it was not weighed, as in the textbook."""
+    first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
+    if first is None or first.cause is None or first.cause != diagnosis.cause:
+        return None
+    return first.probability
+
+
+def is_doubtful(diagnosis: Diagnosis) -> bool:
+    """Return whether the cause is only the best guess."""
+    is_weighed = certainty(diagnosis) is not None
+    return is_weighed and diagnosis.hypotheses[0].standing is not Standing.SUPPORTED
+
+
+def cause_text(diagnosis: Diagnosis) -> str:
+    """Return the cause in a sentence, with how certain it is, where that is known."""
+    probability = certainty(diagnosis)
+    if probability is None:
+        return diagnosis.root_cause
+    doubt = "not certain, " if is_doubtful(diagnosis) else ""
+    return f"{doubt}{percent(probability)}: {diagnosis.root_cause}"
+
+
+def short_cause(diagnosis: Diagnosis) -> str:
+    """Return id and title of the cause: "F02 long-tail or degenerate tokens, about 90 %"."""
+    if diagnosis.cause is None:
+        return "not known"
+    probability = certainty(diagnosis)
+    said = "" if probability is None else f", {percent(probability)}"
+    return f"{diagnosis.cause.id} {diagnosis.cause.title}{said}"
+
+
+def fix_text(diagnosis: Diagnosis) -> str:
+    """Return the fix, with a condition where the cause is only the best guess."""
+    remedy = diagnosis.remedy
+    return f"If so, {remedy[:1].lower()}{remedy[1:]}" if is_doubtful(diagnosis) else remedy
+
+
+def asked(diagnosis: Diagnosis) -> Iterator[tuple[str, str, CheckResult]]:
+    """Yield everything that was asked: its id, the question, and the answer."""
+    if diagnosis.walk is not None:
+        for answer in diagnosis.walk.answers:
+            yield answer.id, answer.question, answer.result
+    if diagnosis.ranking is not None:
+        for id, result in diagnosis.ranking.results.items():
+            yield id, ALL_OBSERVATIONS[id].statement, result
+
+
+def deciding_lines(diagnosis: Diagnosis, count: int) -> list[str]:
+    """Return what decided about the cause, the heaviest observation first.
+
+    If no cause was named by evidence, these are the questions that were answered with yes.
+    """
+    ranking = diagnosis.ranking
+    if ranking is None or ranking.first.cause is None:
+        seen = [r.observation for _, _, r in asked(diagnosis) if r.outcome is Outcome.YES]
+        return list(dict.fromkeys(seen))[:count]
+    return [
+        f"{ALL_OBSERVATIONS[id].statement}: {ranking.results[id].observation}"
+        for id in ranking.deciding(count)
+    ]
+
+
+def runner_up(diagnosis: Diagnosis) -> str:
+    """Return the second cause and what would decide between it and the first; "" if negligible."""
+    ranking = diagnosis.ranking
+    if ranking is None or ranking.first.cause is None or len(ranking.candidates) < 2:
+        return ""
+    second = ranking.candidates[1]
+    if second.cause is None or second.probability < MIN_RUNNER_UP:
+        return ""
+    said = f"{percent(second.probability)}: {second.cause.id} {second.cause.title}"
+    return f"{said}; {would_decide(ranking)}"
+
+
+def is_quiet(event: Event) -> bool:
+    """Return whether such an event happens in every healthy run."""
+    return event.kind in QUIET or "canary" in str(event.facts.get("purpose", ""))
+
+
+def event_text(event: Event) -> str:
+    """Return what happened, without the step."""
+    facts = event.facts
+    if event.kind == NOTE:
+        text = str(facts.get("text", ""))
+    elif event.kind == ROLLBACK:
+        text = f"from step {facts.get('from')} to step {facts.get('to')}; {facts.get('reason', '')}"
+    elif event.kind == "decision":
+        text = f"{facts.get('act')}; {facts.get('reason', '')}"
+    else:
+        text = ", ".join(f"{name} {_value(value)}" for name, value in facts.items())
+    return text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}..."
+
+
+def acts_of(incident: Incident, block: Block) -> Iterator[Event]:
+    """Yield what the run did during an incident and shortly after it."""
+    end = (incident.end or incident.last).tick + _AFTER
+    for event in block.events:
+        if event.kind in _ACTS and not is_quiet(event) and incident.onset.tick <= event.tick <= end:
+            yield event
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " and ".join(map(_value, value))
+    as_number = to_number(value)
+    return str(value) if as_number is None else number(as_number)
