@@ -12,11 +12,12 @@ import torch
 from benchmarks.results import publish, table
 from trimtab.core import signals
 from trimtab.core.block import Block
-from trimtab.core.config import GateConfig, Mode
+from trimtab.core.config import Mode
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.scenarios.catalogue import FAULTS
 from trimtab.lab.scenarios.scenario import Scenario
 from trimtab.lab.scenarios.suite import run_trial
+from trimtab.live.protect.rule import THRESHOLDS
 
 STEPS = 240
 SEED = 1
@@ -26,7 +27,7 @@ def main() -> None:
     """Measure and publish."""
     torch.set_num_threads(1)
     logging.getLogger("trimtab").setLevel(logging.ERROR)  # every discard logs a warning
-    limit = GateConfig().max_consecutive_discards
+    limit = THRESHOLDS.max_consecutive_discards
     rows: list[list[object]] = []
     with tempfile.TemporaryDirectory() as name:
         for kind in FAULTS:

@@ -33,9 +33,9 @@ def report(runs: Sequence[RealRun]) -> str:
     return (
         'The rule of `mode="protect"` with its defaults, replayed over every healthy public run '
         "that has a gradient norm (bar: 1 discard in 10,000 steps). The thresholds have their "
-        "sources in GateConfig. Not all are blind to these runs: `norm_sigmas` and `min_history` "
-        "were set by runs of the lab and checked here, and windows of 160 and 192 steps were left "
-        "because the spike's second step was caught less often (83 %).\n\n"
+        "sources in GateThresholds. Not all are blind to these runs: `norm_sigmas` and "
+        "`min_history` were set by runs of the lab and checked here, and windows of 160 and 192 "
+        "steps were left because the spike's second step was caught less often (83 %).\n\n"
         + table(header, rows)
         + f"\n\nThe first spike of BLOOM-176B put onto {len(caught)} random places of the runs "
         "logged at every step: what is done to each of its steps (bar: 95 % either from the second "

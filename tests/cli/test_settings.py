@@ -66,7 +66,8 @@ def test_report_takes_settings_too(tmp_path: Path) -> None:
         ("treshold_scale=2", "did you mean 'detect.threshold_scale'?"),
         ("threshold_scale", "--set takes NAME=VALUE, got 'threshold_scale'"),
         ("threshold_scale=99", "threshold_scale must be in 0.5..10"),
-        ("window=7", "names several settings: gate.window, textbook.window"),
+        ("enabled=true", "names several settings: ladder.enabled, probes.enabled"),
+        ("gate.window=7", "'gate.window' is not a setting any more: the gate's thresholds"),
     ],
 )
 def test_a_wrong_setting_is_a_usage_error(log: Path, option: str, message: str) -> None:

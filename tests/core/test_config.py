@@ -28,6 +28,7 @@ def test_a_pyproject_section_is_found(tmp_path: Path) -> None:
     [
         ({"textbok": {}}, "did you mean 'textbook'"),
         ({"textbook": {"zzz": 1}}, "known: window"),
+        ({"gate": {"window": 64}}, "not a setting any more: the gate's thresholds are measured"),
         ({"textbook": 3}, "table of settings"),
         ({"textbook": {"window": "100"}}, "must be a whole number"),
         ({"textbook": {"window": True}}, "must be a whole number"),
@@ -68,7 +69,8 @@ def test_a_setting_is_changed_by_its_full_name_or_its_last_part(name: str) -> No
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("window", "names several settings: gate.window, textbook.window"),
+        ("enabled", "names several settings: ladder.enabled, probes.enabled"),
+        ("norm_sigmas", "'gate.norm_sigmas' is not a setting any more: the gate's thresholds"),
         ("treshold_scale", "did you mean 'detect.threshold_scale'"),
         ("detect.spike_sigma", "did you mean 'textbook.spike_sigmas'"),
         ("qqq", "begin with one of rules, live, gate"),

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from tests.kit.public_runs import RealRun, real_runs
-from trimtab.core.config import GateConfig
-from trimtab.live.protect.rule import Rule
+from trimtab.live.protect.rule import GateThresholds, Rule
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Outcome:
     """Whether the step is one of too many odd ones in a row."""
 
 
-def make_rule(**settings: object) -> Rule:
-    return Rule(GateConfig(**settings), torch.device("cpu"))  # type: ignore[arg-type]
+def make_rule(**thresholds: Any) -> Rule:
+    return Rule(torch.device("cpu"), GateThresholds(**thresholds))
 
 
 def head(loss: float, norm: float, tokens: float = 100.0) -> torch.Tensor:

@@ -62,10 +62,10 @@ class Parts:
             parts.gate = Gate(
                 model,
                 optimizers,
-                config.gate,
                 device,
                 shields.gate,
                 lambda name: parts.report_promotion(name),
+                promote=config.gate.promote,
             )
         return parts
 

@@ -5,7 +5,6 @@ import math
 import numpy as np
 from tests.kit.gate_rule import Outcome
 
-from trimtab.core.config import GateConfig
 from trimtab.live.protect.baseline import (
     LOSS_FLOOR,
     LOSS_ZERO,
@@ -15,12 +14,13 @@ from trimtab.live.protect.baseline import (
     SIZE_SIGMAS,
     TO_SIGMA,
 )
+from trimtab.live.protect.rule import GateThresholds
 
 
 class HostRule:
     """The same rule in plain lists and floats, written from its description."""
 
-    def __init__(self, config: GateConfig) -> None:
+    def __init__(self, config: GateThresholds) -> None:
         self.config = config
         self.ring: list[tuple[float, float]] = []
         self.place = 0

@@ -1,15 +1,15 @@
-"""The page on what the gate does names its settings."""
+"""The page on what the gate does names its thresholds."""
 
 from pathlib import Path
 
-from trimtab.core.config import GateConfig
+from trimtab.live.protect.rule import THRESHOLDS
 
 PAGE = Path(__file__).parents[3] / "docs" / "optimizer.md"
 
 
-def test_the_thresholds_are_those_of_the_settings() -> None:
+def test_the_thresholds_are_those_of_the_rule() -> None:
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
-    gate = GateConfig()
+    gate = THRESHOLDS
     for sentence in (
         f"norm {gate.norm_ratio:.0f} times its median and {gate.norm_sigmas:.0f} sigmas above it",
         f"loss {gate.loss_sigmas:.0f} sigmas and {gate.loss_excess:.0%} above".replace("%", " %"),

@@ -17,6 +17,8 @@ from torch._dynamo.utils import counters
 
 import trimtab
 from trimtab.core.config import Config, GateConfig
+from trimtab.live.protect import rule
+from trimtab.live.protect.rule import GateThresholds
 
 # Said by torch's own compiler: about a tensor between two compiled blocks, and about itself.
 pytestmark = [
@@ -36,7 +38,7 @@ COMPILED_SETUPS = {
     "inductor whole": Setup(adamw(fused=True), compile=whole_inductor),
     "inductor per block": Setup(adamw(fused=True), compile=per_block_inductor),
 }
-SHORT = GateConfig(window=16, min_history=8, min_history_extreme=8)
+SHORT = GateThresholds(window=16, min_history=8, min_history_extreme=8)
 """A gate that knows what is usual after few steps."""
 
 NOT_COMPARED = {"clock", "step_seconds", "tokens_per_second", "discarded"}
@@ -139,13 +141,12 @@ def test_a_promotion_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_level_that_stays_is_let_through_and_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(rule, "THRESHOLDS", SHORT)
     model = make_model()
     optimizer = optim.AdamW(model.parameters(), fused=True)
-    with trimtab.watch(
-        model, optimizer, run_dir=tmp_path, mode="protect", config=Config(gate=SHORT)
-    ) as guard:
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
         for number in range(80):
             give_gradients(model, number, 1.0 if number < 40 else 50.0)
             guard.record(loss=2.0 if number < 40 else 3.0)
@@ -160,9 +161,13 @@ def test_a_level_that_stays_is_let_through_and_reported(
 
 @pytest.mark.parametrize("promote", [True, False])
 def test_excess_is_scaled_down_in_the_update_or_by_hand(
-    promote: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    promote: bool,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gate = replace(SHORT, promote=promote)
+    monkeypatch.setattr(rule, "THRESHOLDS", SHORT)
+    gate = GateConfig(promote=promote)
     model = make_model()
     optimizer = optim.SGD(model.parameters(), lr=1.0)
     moved = []

@@ -1,13 +1,14 @@
 """Section: what every group of settings shares. Built from a mapping, checked by name and type.
 
-A name that is not a setting is an error with the closest names in it, never ignored.
+A name that is not a setting is an error with the closest names in it, never ignored. A name that
+was a setting once is an error that says why it is gone.
 """
 
 import dataclasses
 import difflib
 from collections.abc import Collection, Iterator, Mapping
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from trimtab.core.errors import ConfigError
 from trimtab.core.jsonable import to_jsonable
@@ -19,12 +20,17 @@ MAX_LISTED = 16
 class Section:
     """A frozen dataclass of settings, or of sections of settings."""
 
+    REMOVED: ClassVar[Mapping[str, str]] = {}
+    """Names that were settings once, and why they are none any more."""
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The section with these values; raises ConfigError for a name that is not a setting."""
+        """Build the section from values; raises ConfigError for a name that is not a setting."""
         known = _fields(cls)
         arguments: dict[str, Any] = {}
         for name, value in values.items():
+            if name in cls.REMOVED:
+                raise ConfigError(_removed(name, cls.REMOVED[name]))
             if name not in known:
                 raise ConfigError(f"{cls.__name__} has no setting {name!r}; {_hint(name, known)}")
             arguments[name] = _coerce(cls.__name__, known[name], value)
@@ -32,11 +38,20 @@ class Section:
 
     @classmethod
     def setting_names(cls) -> tuple[str, ...]:
-        """The dotted names of all settings, such as detect.threshold_scale."""
+        """Return the dotted names of all settings, such as detect.threshold_scale."""
         return tuple(_dotted(cls))
 
+    @classmethod
+    def removed_names(cls) -> dict[str, str]:
+        """Return the dotted names that were settings once, each with why it is gone."""
+        removed = dict(cls.REMOVED)
+        for name, setting in _fields(cls).items():
+            if isinstance(setting.type, type) and issubclass(setting.type, Section):
+                removed |= {f"{name}.{n}": why for n, why in setting.type.removed_names().items()}
+        return removed
+
     def override(self, settings: Mapping[str, Any]) -> Self:
-        """The same section with some settings changed; raises ConfigError.
+        """Return the section with some settings changed; raises ConfigError.
 
         A setting is named in full (detect.threshold_scale) or by its last part (threshold_scale)
         where only one setting has it.
@@ -51,12 +66,12 @@ class Section:
         return type(self).from_dict(values)
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as JSON values."""
+        """Return the settings as JSON values."""
         settings: dict[str, Any] = to_jsonable(self)
         return settings
 
     def _find(self, name: str) -> str:
-        """The dotted name of a setting that may be given by its last part."""
+        """Return the dotted name of a setting that may be given by its last part."""
         known = self.setting_names()
         if name in known:
             return name
@@ -64,6 +79,9 @@ class Section:
         if len(found) > 1:
             raise ConfigError(f"{name!r} names several settings: {', '.join(found)}")
         if not found:
+            for dotted, why in self.removed_names().items():
+                if name in (dotted, dotted.split(".")[-1]) or name.startswith(f"{dotted}."):
+                    raise ConfigError(_removed(dotted, why))
             raise ConfigError(f"there is no setting {name!r}; {_hint(name, known)}")
         return found[0]
 
@@ -72,6 +90,10 @@ def require(condition: bool, message: str) -> None:
     """Raise ConfigError unless the condition holds."""
     if not condition:
         raise ConfigError(message)
+
+
+def _removed(name: str, why: str) -> str:
+    return f"{name!r} is not a setting any more: {why}; remove it from your settings"
 
 
 def _fields(section: type[Section]) -> "dict[str, dataclasses.Field[Any]]":

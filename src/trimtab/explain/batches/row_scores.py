@@ -14,7 +14,7 @@ the median sequence repeats none of this length."""
 
 SIGMAS = 6.0
 """A sequence is unusual this many sigmas above the median of those before, and above all of them.
-Source: the limit of the gate's loss (`GateConfig.loss_sigmas`)."""
+Source: the limit of the gate's loss (`GateThresholds.loss_sigmas`)."""
 
 MIN_USUAL = 16
 """Values from before that are needed to say what is usual."""

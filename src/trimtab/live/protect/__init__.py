@@ -4,8 +4,8 @@
     guard.clip_grad_norm_(1.0)       FoldedClip    the norm now, the clipping inside the update
     optimizer.step()
       pre-hook                       RankSync      numbers of all ranks added up (all_reduce, SUM)
-                                     Rule          take, scale down or discard: Conditions on
-                                                   Baseline and Budget
+                                     Rule          take, scale down or discard, compared with
+                                                   Baseline
                                      RankSync      all ranks do the same (all_reduce, MAX)
                                      BufferKeeper  running statistics of a bad batch taken back
                                      Discard       a flag on the device, or no gradients

@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 
-from trimtab.core.config import GateConfig
-
 REFRESH_STEPS = 16
 """Steps from one computation of the median to the next: an eighth of the window by default."""
 
@@ -43,31 +41,32 @@ sign has a median near 0. Source: a language model has a median of 12 to 100 sig
 
 
 class Baseline:
-    """Holds the last steps and the scales computed from them."""
+    """Holds the last steps and what is computed from them."""
 
-    def __init__(self, config: GateConfig, device: torch.device) -> None:
-        shape = (config.window, 2)
-        self._window = torch.full(shape, math.inf, dtype=torch.float32, device=device)
+    def __init__(self, window: int, device: torch.device) -> None:
+        self._window = torch.full((window, 2), math.inf, dtype=torch.float32, device=device)
         """Loss and log norm of the last steps, in a ring."""
         self._place = torch.zeros(1, dtype=torch.long, device=device)
         """Where the next step goes. It stays where it is after a step that does not count, which is
         overwritten by the next one."""
         self._steps = 0
-        self.scales = self._window.new_full((5,), math.nan)
-        """Usual loss, usual log norm, their sigmas, size of the loss."""
+        self._scales = self._window.new_full((5,), math.nan)
         self.count = torch.zeros(1, dtype=torch.long, device=device)
-        """Steps that the scales are computed from."""
+        """Steps that the numbers below are computed from."""
         self._zeros = self._window.new_zeros(2)
         self._floor = self._window.new_tensor([LOSS_ZERO, NORM_FLOOR])
         self._floor_by_size = self._window.new_tensor([LOSS_FLOOR, 0.0])
+        self._name_scales()
 
-    @property
-    def usual(self) -> torch.Tensor:
-        """The usual loss and log norm; NaN while nothing is known."""
-        return self.scales[:2]
+    def _name_scales(self) -> None:
+        """Name the numbers that a step is compared with; NaN while nothing is known."""
+        scales: tuple[torch.Tensor, ...] = self._scales.split(1)
+        self.usual_loss, self.usual_log_norm, self.loss_sigma, self.norm_sigma = scales[:4]
+        self.loss_size = scales[4]
 
-    def update(self, step: torch.Tensor) -> bool:
-        """Add the loss and log norm of a step; returns whether the scales are new."""
+    def update(self, loss: torch.Tensor, log_norm: torch.Tensor) -> bool:
+        """Add a step; returns whether the numbers have been computed anew."""
+        step = torch.cat((loss, log_norm))
         counts = torch.dot(step, self._zeros) == 0  # NaN if either is not finite
         self._window.index_put_((self._place,), step)
         self._place.add_(counts).remainder_(len(self._window))
@@ -78,11 +77,11 @@ class Baseline:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next step depends on; the tensors are not copied."""
+        """Return all that the next step depends on; the tensors are not copied."""
         return {
             "window": self._window,
             "place": self._place,
-            "scales": self.scales,
+            "scales": self._scales,
             "count": self.count,
             "steps": self._steps,
         }
@@ -91,7 +90,7 @@ class Baseline:
         """Continue from a saved state."""
         self._window.copy_(state["window"])
         self._place.copy_(state["place"])
-        self.scales.copy_(state["scales"])
+        self._scales.copy_(state["scales"])
         self.count.copy_(state["count"])
         self._steps = int(state["steps"])
 
@@ -109,8 +108,9 @@ class Baseline:
         noise = torch.maximum(floor, TO_SIGMA * ONE_OF_TWO * self._median(differences))
         loss_sigma = torch.minimum(spread, noise)[:1]
         size = torch.maximum(sizes, SIZE_SIGMAS * spread)[:1]
-        self.scales = torch.cat((usual, loss_sigma, spread[1:], size))
+        self._scales = torch.cat((usual, loss_sigma, spread[1:], size))
+        self._name_scales()
 
     def _median(self, values: torch.Tensor) -> torch.Tensor:
-        """The median of the first `count` values of each column by size; the upper one of two."""
+        """Return the median of the first `count` values of each column; the upper one of two."""
         return values.sort(dim=0).values.index_select(0, self.count >> 1).view(2)

@@ -14,7 +14,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from trimtab.core import signals
-from trimtab.core.config import GateConfig
 from trimtab.core.errors import ConfigError
 from trimtab.live.measure.step_meter import HEAD, RULE_HEAD
 from trimtab.live.optimizers import parameters_of
@@ -64,16 +63,17 @@ class Gate:
         self,
         model: nn.Module,
         optimizers: Sequence[Optimizer],
-        config: GateConfig,
         device: torch.device,
         shield: Shield,
         on_promotion: Callable[[str], None],
+        *,
+        promote: bool = True,
     ) -> None:
         self.shield = shield
         self.has_parted = False
         """Set when all ranks have agreed to protect no longer."""
-        self.rule = Rule(config, device)
-        self._fused = FusedSupport(promote=config.promote, on_promotion=on_promotion)
+        self.rule = Rule(device)
+        self._fused = FusedSupport(promote=promote, on_promotion=on_promotion)
         for optimizer in optimizers:
             why = None if self._fused.may_read_flag(optimizer) else why_not_discardable(optimizer)
             if why is not None:
