@@ -7,7 +7,7 @@ One step, and what acts where:
         loss = model(batch)         measure/activations  in some steps: block outputs -> buffer
         guard.record(loss=...)      measure/step_meter   one addition on the device
         loss.backward()
-        guard.clip_grad_norm_(1.0)  torch's clipping, or protect/folded_clip
+        guard.clip_grad_norm_(1.0)  torch's clipping
         optimizer.step()
           pre-hook                  measure/gradients    are these very gradients finite, how large
                                     ranks/rank_sync      ranks meet: one small all_reduce

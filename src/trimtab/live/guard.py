@@ -53,6 +53,8 @@ class Guard:
         self._states = StateJournal(monitor)
         if recovery is not None:
             recovery.on_return = self._boundary.went_back
+        trained = (p for p in model.parameters() if p.requires_grad)
+        self._is_half_precision = any(parameter.dtype.itemsize < 4 for parameter in trained)
         self._reported: set[str] = set()
         """What has been logged already."""
         # A guard that is dropped, or never closed before the program ends, closes itself.
@@ -130,25 +132,23 @@ class Guard:
             self._add(name, value)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Clip as `torch.nn.utils.clip_grad_norm_` does; the norm from before is returned.
-
-        A guard that protects lets fused optimizers clip inside their update: between this call and
-        `optimizer.step()` their gradients are still as they were.
-        """
+        """Clip as `torch.nn.utils.clip_grad_norm_` does, in every mode; returns the norm before."""
         monitor = self._monitor
-        gate = monitor.gate
+        gate = None if monitor.gate is None or monitor.gate.has_parted else monitor.gate
+        is_whole = monitor.meter.gradients.is_whole_on_every_rank
         squares = None
-        if monitor.is_watching and not monitor.meter.gradients.is_whole_on_every_rank:
-            # Each rank clips by its part, as torch does; recorded is the norm over all of them.
-            with monitor.shields.numbers.guarding("clip_grad_norm_"):
-                squares = monitor.meter.gradients.squares(monitor.optimizers)
         if isinstance(self._model, FullyShardedDataParallel):
             norm = self._model.clip_grad_norm_(max_norm)
-            squares = None
-        elif gate is not None and not gate.has_parted and squares is None:
-            norm = gate.clip.clip(max_norm)
         else:
+            # Where ranks hold different parts, each clips by its own as torch does, and recorded is
+            # the norm over all of them. In half precision torch's norm may overflow to infinity,
+            # which the gate would take for a broken gradient.
+            if monitor.is_watching and (not is_whole or (gate and self._is_half_precision)):
+                with monitor.shields.numbers.guarding("clip_grad_norm_"):
+                    squares = monitor.meter.gradients.squares(monitor.optimizers)
             norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), max_norm)
+            if gate is not None and is_whole:
+                gate.note_clip(norm, max_norm)
         monitor.note_clip()
         if monitor.is_watching:
             with monitor.shields.numbers.guarding("clip_grad_norm_"):

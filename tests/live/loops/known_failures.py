@@ -4,9 +4,6 @@
 """
 
 KNOWN_FAILURES = {
-    "clipping::what_follows_the_clip_acts_on_clipped_gradients[log_the_norm]": (
-        "who reads a gradient after the guard's clip sees it unclipped: it is clipped in the update"
-    ),
     "copies::a_watched_model_can_be_scripted": "AttributeError: the hook has no __name__",
     "signals_and_exits::a_sigterm_ends_a_process_that_waits_in_a_collective": (
         "a handler in Python runs only when the wait has ended"

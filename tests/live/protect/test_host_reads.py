@@ -52,9 +52,9 @@ def test_no_host_read_and_few_operations_with_adamw(
     assert reads(protected) == 0
     bare = count(tmp_path, optim.AdamW, mode=None, fused=True)
     extra = (protected.total() - bare.total()) / STEPS
-    assert 0 < extra <= 64, protected - bare  # with all that observing needs
+    assert 0 < extra <= 90, protected - bare  # with all that observing needs
     observed = count(tmp_path, optim.AdamW, mode="observe", fused=True)
-    assert 0 < (protected.total() - observed.total()) / STEPS <= 41
+    assert 0 < (protected.total() - observed.total()) / STEPS <= 66
 
 
 def test_one_host_read_with_an_optimizer_that_reads_no_flag(tmp_path: Path) -> None:

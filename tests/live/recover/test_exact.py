@@ -83,8 +83,6 @@ def test_two_optimizers(tmp_path: Path) -> None:
 
 
 def test_tied_weights_in_bf16(tmp_path: Path) -> None:
-    # In bf16 a clip that is folded into the update differs by rounding from one that is not, and
-    # the first ones of a run are not.
     assert_exact(tied_run, tmp_path, back={60: 40, 65: 0}, clip=0.01)
 
 

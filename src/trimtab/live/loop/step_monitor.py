@@ -162,7 +162,7 @@ class StepMonitor:
     def return_to(self, step: int, num_updates: int) -> None:
         """The run has gone back: the next step is `step`, and nothing of it is known yet."""
         self.next_step = step
-        self._begin_step(after=StepState.OPEN)
+        self._begin_step()
         self._skips.reset()
         self.facts.user.pop()
         self.slow.return_to(num_updates)
@@ -289,7 +289,7 @@ class StepMonitor:
         fresh = self._skips.fresh_optimizers(optimizer)
         if self.meter.norm_is_given:
             self.meter.unscale_given_norm()
-            if self.gate is None or all(map(self.gate.clip.are_unchanged, fresh)):
+            if self.gate is None or all(map(self.gate.is_as_clipped, fresh)):
                 return
         self.meter.give_squares(self.meter.gradients.squares(fresh))
 
@@ -309,16 +309,16 @@ class StepMonitor:
         # Whether a loop skipped a step is partly a guess; these are not, and the same on all ranks.
         self._num_steps += int(bool(self._moved) or state is StepState.OVERFLOW)
         self._skips.end_step()
-        self._begin_step(after=state)
+        self._begin_step()
         self.sync.release()
 
-    def _begin_step(self, after: StepState) -> None:
+    def _begin_step(self) -> None:
         self.meter.reset()
         self._moved.clear()
         self._decision = None
         self._note = StepNote(step=self.next_step)
         if self.gate is not None:
-            self.gate.end_step(is_applied=after is StepState.APPLIED)
+            self.gate.end_step()
 
     def _leave(self) -> None:
         """All ranks have agreed: give everything back."""

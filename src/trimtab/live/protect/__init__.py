@@ -1,7 +1,7 @@
 """Protection: a bad step never reaches the weights, and nothing waits for the decision.
 
     loss.backward()
-    guard.clip_grad_norm_(1.0)       FoldedClip    the norm now, the clipping inside the update
+    guard.clip_grad_norm_(1.0)       torch clips; the gate remembers the gradients it has left
     optimizer.step()
       pre-hook                       RankSync      numbers of all ranks added up (all_reduce, SUM)
                                      Rule          take, scale down or discard, compared with

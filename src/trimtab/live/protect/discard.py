@@ -50,17 +50,16 @@ class Discard:
         self._touched: dict[Optimizer, _Found] = {}
 
     def via_found_inf(
-        self, optimizer: Optimizer, flag: torch.Tensor | None, scale: torch.Tensor | None
+        self, optimizer: Optimizer, flag: torch.Tensor, scale: torch.Tensor | None
     ) -> None:
         """Let a fused optimizer decide by `flag`, and divide its gradients by `scale`.
 
         What GradScaler has put there counts too: its flag is OR-ed, its scale multiplied.
         """
         found = self._touched.setdefault(optimizer, _Found())
-        if flag is not None:
-            theirs = getattr(optimizer, "found_inf", None)
-            either = flag if theirs is None else ((theirs + flag) > 0).to(flag.dtype)
-            found.overrides["found_inf"] = _set(optimizer, "found_inf", either)
+        theirs = getattr(optimizer, "found_inf", None)
+        either = flag if theirs is None else ((theirs + flag) > 0).to(flag.dtype)
+        found.overrides["found_inf"] = _set(optimizer, "found_inf", either)
         if scale is not None:
             theirs = getattr(optimizer, "grad_scale", None)
             product = scale if theirs is None else scale * theirs

@@ -15,22 +15,26 @@ from torch.optim import Optimizer
 
 from trimtab.core import signals
 from trimtab.core.errors import ConfigError
+from trimtab.live.measure.gradients import Change, Mark, compare, mark
 from trimtab.live.measure.step_meter import HEAD, RULE_HEAD
 from trimtab.live.optimizers import parameters_of
 from trimtab.live.protect.buffers import BufferKeeper
 from trimtab.live.protect.discard import Discard, divide_gradients
-from trimtab.live.protect.folded_clip import FoldedClip
 from trimtab.live.protect.fused_support import FusedSupport
 from trimtab.live.protect.gate_reporter import VOTE
 from trimtab.live.protect.no_op_proof import why_not_discardable
 from trimtab.live.protect.rule import REPORT_NAMES, Rule, Verdict
 from trimtab.live.ranks.rank_sync import RankSync
 from trimtab.live.ranks.rank_vote import DISCARD, OUT
+from trimtab.live.ranks.shards import local
 from trimtab.live.shield import Shield
 
 _RECORDED = HEAD.index("recorded")
 _GIVEN = HEAD.index("given_norm")
 _SQUARES = HEAD.index("grad_squares")
+
+_CLIP_EPSILON = 1e-6
+"""What `torch.nn.utils.clip_grad_norm_` adds to the norm before it divides."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,12 +85,34 @@ class Gate:
                     f"{why}, so its bad steps cannot be discarded; use mode='observe'"
                 )
         self._unproven = {o for o in optimizers if self._fused.may_read_flag(o)}
-        self.clip = FoldedClip(model, optimizers, self._fused.reads_flag, device, shield)
+        self._optimizers = optimizers
+        self._clipped: dict[Optimizer, tuple[list[torch.Tensor], Mark]] = {}
+        """The gradients that the guard's clip has left in this step."""
+        self._clip_divisor: torch.Tensor | None = None
+        """What the clip divided them by; None if nothing was clipped."""
         self.buffers = BufferKeeper(model)
         self._discard = Discard()
         self._flag = torch.zeros(1, dtype=torch.float32, device=device)
         self._found_inf = self._flag[0]
         """The same as torch wants it, without a dimension."""
+
+    def note_clip(self, norm: torch.Tensor, max_norm: float) -> None:
+        """Remember which gradients a clip has left: those need no second look before the update."""
+        with self.shield.guarding("clip"), torch.no_grad():
+            # A DTensor that a norm comes as is whole on every rank.
+            whole = local(norm).to(self._flag.device, torch.float32)
+            self._clip_divisor = ((whole + _CLIP_EPSILON) / max_norm).clamp(min=1.0)
+            for optimizer in self._optimizers:
+                having = [p for p in parameters_of([optimizer]) if p.grad is not None]
+                if having:
+                    self._clipped[optimizer] = (having, mark(having))
+
+    def is_as_clipped(self, optimizer: Optimizer) -> bool:
+        """Return whether the gradients are those that the last clip took the norm of."""
+        if optimizer not in self._clipped:
+            return False
+        parameters, marked = self._clipped[optimizer]
+        return compare(marked, mark(parameters)) is Change.NONE
 
     def decide(
         self,
@@ -136,7 +162,7 @@ class Gate:
         return decision
 
     def before(self, optimizer: Optimizer, decision: Decision | None) -> None:
-        """This optimizer is about to move: hand it the decision, and the clipping to fold in."""
+        """Hand the decision to an optimizer that is about to move."""
         is_done = False
         with self.shield.guarding("discard"):
             self._prepare(optimizer, decision)
@@ -163,20 +189,18 @@ class Gate:
                 "mode='observe' with it"
             )
 
-    def end_step(self, *, is_applied: bool) -> None:
-        """The step is over."""
-        self.clip.scale = None
-        if not is_applied:
-            self.clip.forget()
+    def end_step(self) -> None:
+        """Forget the clip of a step that is over."""
+        self._clipped.clear()
+        self._clip_divisor = None
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next decisions depend on: the tensors themselves, to be copied by a snapshot."""
-        return {"rule": self.rule.state_dict(copy=False), "clip": self.clip.num_untouched}
+        """Return what the next decisions depend on: the tensors themselves, for a snapshot."""
+        return self.rule.state_dict(copy=False)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Return to a state; the model has returned already."""
-        self.rule.load_state_dict(state["rule"])
-        self.clip.num_untouched = state["clip"]
+        self.rule.load_state_dict(state)
 
     def forget(self) -> None:
         """Clear what an update that raised has left."""
@@ -188,7 +212,6 @@ class Gate:
         self.has_parted = True
         ends = (
             ("last step", self._discard.forget),
-            ("clip", self.clip.settle_all),
             ("promotion", self._fused.undo),
         )
         for place, end in ends:
@@ -208,16 +231,13 @@ class Gate:
         if not self._fused.reads_flag(optimizer):
             self._prepare_on_host(optimizer, decision)
             return
-        scale = self.clip.pop(optimizer, may_fold=True)
-        if decision is not None and decision.shrink is not None:
-            rest = self._left_to_shrink(decision.shrink)
-            scale = rest if scale is None else torch.maximum(scale, decision.shrink)
-        flag = self._found_inf if decision is not None else None
-        if flag is not None or scale is not None:
-            self._discard.via_found_inf(optimizer, flag, scale)
+        if decision is None:
+            return
+        shrink = decision.shrink
+        scale = None if shrink is None else self._left_to_shrink(shrink)
+        self._discard.via_found_inf(optimizer, self._found_inf, scale)
 
     def _prepare_on_host(self, optimizer: Optimizer, decision: Decision | None) -> None:
-        self.clip.pop(optimizer, may_fold=False)
         if decision is None:
             return
         if optimizer in self._unproven:  # it was to be fused, and is not
@@ -248,8 +268,8 @@ class Gate:
         return shrink[0]
 
     def _left_to_shrink(self, shrink: torch.Tensor) -> torch.Tensor:
-        """What is left to divide by where gradients have been clipped already."""
-        clipped = self.clip.scale
+        """Return what is left to divide by where gradients have been clipped already."""
+        clipped = self._clip_divisor
         return shrink if clipped is None else (shrink / clipped).clamp(min=1.0)
 
     def _report(self, decision: Decision, verdict: Verdict, sync: RankSync) -> None:
