@@ -14,7 +14,7 @@ WORLDS = (1_024, 16_384, 131_072)
 MAX_STAGED = 16_384
 """The largest world that is also tried with pipeline stages, which takes minutes more."""
 COMMAND = "scripts/bench wide"
-BARS = {"collectives": 2, "bytes": 256, "read": 500}
+BARS = {"collectives": 2, "bytes": 2048, "read": 500}
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import trimtab
 
-MAX_COLLECTIVES, MAX_BYTES = 2, 256
+MAX_COLLECTIVES, MAX_BYTES = 2, 2048
 """The bars of a protected step."""
 NUM_BLOCKS = 80
 """As deep as the largest open models: telemetry grows with the depth."""

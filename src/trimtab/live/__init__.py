@@ -15,7 +15,7 @@ One step, and what acts where:
                                     host/in_flight       numbers of `lag` steps ago arrive:
                                     host/record_assembler  -> host/run_recorder: journal, judge
           the update                happens, or leaves every bit as it was
-          post-hook                 measure/telemetry    in some steps; rides along with later ones
+          post-hook                 measure/telemetry    in some steps; sent with the next one
 
 loop/step_monitor holds this together: a step is a state machine, whatever the user's loop does. A
 guard that only observes changes nothing. Nothing on this path reads a device value on the host but

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
+from tests.kit.tiny import journal_of
 from tests.live.protect.made_up import fused, give_gradients, make_model, plain
-from tests.live.tiny import journal_of
 from torch import nn, optim
 
 import trimtab

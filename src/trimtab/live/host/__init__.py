@@ -1,7 +1,6 @@
 """What happens on the host.
 
 in_flight.py          numbers on their way from the device to the host, `lag` steps long
-telemetry_chunks.py   telemetry rides along with later steps, a chunk at a time
 record_assembler.py   numbers that arrived become the record of their step
 run_recorder.py       records are journalled and judged; only on the first rank
 judge_state.py        what the judge knows, saved for a resume

@@ -1,17 +1,16 @@
 """RecordAssembler: numbers that have arrived from the device become the record of their step.
 
-Telemetry comes in chunks, with the numbers of later steps; until its last chunk is there, its step
-and those after it wait here, so that records leave in their order.
+A step waits here until it is closed, the numbers of each of its optimizers are there and, if it was
+measured, its telemetry came with the numbers of the next update. Records leave in their order.
 """
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from trimtab.core import signals
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.host.step_note import StepNote
-from trimtab.live.host.telemetry_chunks import Chunk
 from trimtab.live.measure.activations import read_activations, silent_blocks
 from trimtab.live.measure.step_meter import read_head
 from trimtab.live.measure.telemetry import read_telemetry
@@ -28,14 +27,24 @@ MAX_PARTIAL = 20
 
 
 @dataclass(slots=True)
-class _Held:
-    """A record that does not leave yet."""
+class _Waiting:
+    """A step whose record does not leave yet."""
 
     note: StepNote
-    found: dict[str, float] = field(default_factory=dict)
+    found: dict[str, float]
     num_arrived: int = 0
     is_recorded: bool = False
-    has_all_telemetry: bool = False
+    has_telemetry: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing more comes."""
+        note = self.note
+        return (
+            note.is_closed
+            and self.num_arrived >= note.num_meetings
+            and self.has_telemetry >= note.has_telemetry
+        )
 
 
 class RecordAssembler:
@@ -46,9 +55,7 @@ class RecordAssembler:
         self._slots = slots
         self._world = world
         self._gate = GateReporter(recorder)
-        self._held: deque[_Held] = deque()
-        self._telemetry: dict[str, float] = {}
-        """What has come so far of the telemetry under way."""
+        self._waiting: deque[_Waiting] = deque()
         self._has_tested_hooks = False
         self._num_partial = 0
 
@@ -56,43 +63,36 @@ class RecordAssembler:
         self, note: StepNote, head: Mapping[str, float], report: Mapping[str, float]
     ) -> None:
         """Take the sums of one meeting, or of a step that had none; `report` is the gate's."""
-        held = next((held for held in self._held if held.note is note), None)
-        if held is None:
-            held = _Held(note)
-            self._held.append(held)
-            held.found = read_head(head)
-        held.num_arrived += 1
-        held.is_recorded = held.is_recorded or head["recorded"] > 0
+        step = next((step for step in self._waiting if step.note is note), None)
+        if step is None:
+            step = _Waiting(note, read_head(head))
+            self._waiting.append(step)
+        step.num_arrived += 1
+        step.is_recorded = step.is_recorded or head["recorded"] > 0
         self._count_ranks(head["recorded"])
-        if report and held.found.get(signals.DISCARDED) != 1.0:  # else it is reported already
-            held.found |= self._gate.report(self._recorder.number_of(note), held.found, report)
-        self.release()
+        if report and step.found.get(signals.DISCARDED) != 1.0:  # else it is reported already
+            step.found |= self._gate.report(self._recorder.number_of(note), step.found, report)
+        self.hand_over()
 
-    def add_chunk(self, chunk: Chunk, values: Sequence[float]) -> None:
-        """Take a part of the telemetry of an earlier step."""
-        names = self._slots[chunk.start : chunk.start + len(values)]
-        self._telemetry |= dict(zip(names, values, strict=False))
-        for held in self._held:
-            if held.note is chunk.note:
+    def add_telemetry(self, note: StepNote, values: Sequence[float]) -> None:
+        """Take the sums of the telemetry of an earlier step."""
+        sums = dict(zip(self._slots, values, strict=True))
+        for step in self._waiting:
+            # Telemetry comes in the order of steps: what an earlier one still waits for was lost.
+            step.has_telemetry = True
+            if step.note is note:
+                self._add_telemetry(step, sums)
                 break
-            held.has_all_telemetry = True  # of an earlier step no more chunks come
-        if not chunk.is_last:
-            return
-        found, self._telemetry = self._telemetry, {}
-        for held in self._held:
-            if held.note is chunk.note:
-                self._add_telemetry(held, found)
-        self.release()
+        self.hand_over()
 
-    def release(self) -> None:
-        """Hand over what is complete."""
-        while self._held and self._is_complete(self._held[0]):
-            self._hand_over(self._held.popleft())
-
-    def flush(self) -> None:
-        """Hand over everything: nothing more will come."""
-        while self._held:
-            self._hand_over(self._held.popleft())
+    def hand_over(self, *, everything: bool = False) -> None:
+        """Give the recorder what is complete, or everything if nothing more will come."""
+        while self._waiting and (everything or self._waiting[0].is_complete):
+            step = self._waiting.popleft()
+            if step.is_recorded:
+                self._recorder.record(step.note, step.found)
+            else:
+                self._recorder.unrecorded(step.note)
 
     def _count_ranks(self, num_recorded: float) -> None:
         """Warn if for some time only some of the ranks have recorded a loss."""
@@ -106,22 +106,7 @@ class RecordAssembler:
                 self._world,
             )
 
-    def _is_complete(self, held: _Held) -> bool:
-        note = held.note
-        return (
-            note.is_closed
-            and held.num_arrived >= note.num_meetings
-            and (held.has_all_telemetry or not note.has_telemetry)
-        )
-
-    def _hand_over(self, held: _Held) -> None:
-        if held.is_recorded:
-            self._recorder.record(held.note, held.found)
-        else:
-            self._recorder.unrecorded(held.note)
-
-    def _add_telemetry(self, held: _Held, sums: dict[str, float]) -> None:
-        held.has_all_telemetry = True
+    def _add_telemetry(self, step: _Waiting, sums: dict[str, float]) -> None:
         if not self._has_tested_hooks:
             self._has_tested_hooks = True
             silent = silent_blocks(sums)
@@ -130,7 +115,7 @@ class RecordAssembler:
             ):
                 log.warning(HOOKS_SILENT, ", ".join(silent))
         found = read_telemetry(sums, self._world)
-        if held.found.get(signals.DISCARDED) == 1.0:
+        if step.found.get(signals.DISCARDED) == 1.0:
             # Without an update, what was computed is the one before.
             found = {n: v for n, v in found.items() if not n.startswith(signals.UPDATE_NORM)}
-        held.found |= found | read_activations(sums)
+        step.found |= found | read_activations(sums)

@@ -46,7 +46,7 @@ class StepNote:
     num_meetings: int = 0
     """How often ranks have met for it: once for each optimizer that moved."""
     has_telemetry: bool = False
-    """Whether telemetry of the step follows in chunks."""
+    """Whether telemetry of the step follows, with the numbers of the next update."""
     is_closed: bool = False
     """Whether everything that the host knows is in here."""
     device_names: tuple[str, ...] = ()

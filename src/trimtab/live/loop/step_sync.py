@@ -1,6 +1,6 @@
 """StepSync: the numbers of a step meet those of the other ranks, and become records later.
 
-    meet       head and a chunk of earlier telemetry are added up over ranks, the gate decides
+    meet       head and the telemetry of the step before are added up over ranks, the gate decides
     in flight  for `lag` meetings
     receive    the same numbers on every rank: ranks part, a broken run stops; the first rank
                assembles records
@@ -22,7 +22,6 @@ from trimtab.live.host.in_flight import InFlight
 from trimtab.live.host.record_assembler import RecordAssembler
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.host.step_note import StepNote
-from trimtab.live.host.telemetry_chunks import Chunk
 from trimtab.live.measure.slow_meter import SlowMeter
 from trimtab.live.measure.step_meter import HEAD, have_slipped
 from trimtab.live.protect.gate import Decision, Gate
@@ -33,13 +32,17 @@ from trimtab.live.ranks.rank_vote import OUT, value_and_rank
 from trimtab.live.recover.rank_orders import FIELDS, NAMES, RankOrders, digits
 from trimtab.live.shield import Shields, log
 
+_NUM_SUMS = 1 + len(HEAD)
+"""Numbers of every meeting: how many ranks leave, and the head."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
     """What is needed to understand the numbers of a meeting when they arrive."""
 
     note: StepNote
-    chunk: Chunk | None = None
+    telemetry_of: StepNote | None = None
+    """The step whose telemetry is in them."""
     report_names: tuple[str, ...] = ()
 
 
@@ -161,9 +164,10 @@ class StepSync:
         self.num_meetings += 1
         ranks, gate = self.ranks, self._gate
         ranks.extra = None if self.orders is None else self.orders.to_send(ranks.group.rank)
-        chunks = self._slow.chunks
-        chunk, riding = (None, chunks.nothing) if self.is_muted else chunks.pop()
-        total = ranks.sum(measured.head, riding, is_alone=is_alone)
+        telemetry_of, telemetry = (None, self._slow.nothing) if self.is_muted else self._slow.pop()
+        total = ranks.sum(measured.head, telemetry, is_alone=is_alone)
+        if telemetry_of is None:  # zeros, that the host need not see
+            total = total[:_NUM_SUMS]
         decision = None
         if gate is not None and not gate.has_parted and not is_alone:
             if note.num_meetings == 0:
@@ -185,7 +189,7 @@ class StepSync:
                 names += (signals.MAX_RANK_GRAD, signals.MAX_GRAD_RANK)
                 report += (value_and_rank(rest),)
         note.num_meetings += 1
-        label = Label(note=note, chunk=chunk, report_names=names)
+        label = Label(note=note, telemetry_of=telemetry_of, report_names=names)
         with self._shields.numbers.guarding("arrivals"):
             self._send(label, torch.cat((total, *report)) if report else total, is_meeting=True)
         if self.orders is not None and self.orders.problem is not None:
@@ -201,15 +205,14 @@ class StepSync:
             found = dict(zip(HEAD, head.tolist(), strict=True)) if alone else {}
             self._muted.sink(note, found, {})
         if self._assembler is not None and self.recorder is not None:
-            numbers = (head, self._slow.chunks.nothing)
-            self._send(Label(note=note), self.ranks.sum(*numbers, is_alone=True), is_meeting=False)
+            self._send(Label(note=note), self.ranks.sum(head, is_alone=True), is_meeting=False)
             self.recorder.event("step not applied", note.step, {"why": note.state.value})
 
     def release(self) -> None:
         """A step was closed: hand over what is complete."""
         if self._assembler is not None and not self._shields.host.is_down:
             with self._shields.host.guarding("release"):
-                self._assembler.release()
+                self._assembler.hand_over()
 
     def settle(self) -> None:
         """Deliver everything before the run goes back; all ranks come here at one boundary."""
@@ -217,14 +220,14 @@ class StepSync:
             self._receive(*arrived)
         if self.ranks.has_parted:
             return
-        chunk, riding = self._slow.chunks.pop_rest()
-        total = self.ranks.sum(riding)
+        telemetry_of, telemetry = self._slow.pop()
+        total = self.ranks.sum(telemetry)
         self._num_nonfinite = 0
         if self._assembler is not None and not self._shields.host.is_down:
             with self._shields.host.guarding("settle"):
-                if chunk is not None and self._device.type != "meta":
-                    self._assembler.add_chunk(chunk, total[1:].tolist())
-                self._assembler.flush()
+                if telemetry_of is not None and self._device.type != "meta":
+                    self._assembler.add_telemetry(telemetry_of, total[1:].tolist())
+                self._assembler.hand_over(everything=True)
 
     def drain(self) -> None:
         """Deliver everything; what ranks would do about it does not matter any more."""
@@ -234,11 +237,10 @@ class StepSync:
         for arrived in self._in_flight.drain():
             self._receive(*arrived)
         if self.ranks.world == 1:
-            chunk, riding = self._slow.chunks.pop()
-            while chunk is not None:
-                self._assembler.add_chunk(chunk, riding.tolist())
-                chunk, riding = self._slow.chunks.pop()
-        self._assembler.flush()
+            telemetry_of, telemetry = self._slow.pop()
+            if telemetry_of is not None:
+                self._assembler.add_telemetry(telemetry_of, telemetry.tolist())
+        self._assembler.hand_over(everything=True)
         self._is_draining = False
 
     def _send(self, label: Label, values: torch.Tensor, *, is_meeting: bool) -> None:
@@ -252,9 +254,8 @@ class StepSync:
 
     def _receive(self, label: Label, values: list[float], is_meeting: bool) -> None:
         """Numbers have arrived: see whether the ranks part, then deliver."""
-        start = 1 + len(HEAD)
-        end = start + self._slow.chunks.size
-        head = dict(zip(HEAD, values[1:start], strict=True))
+        end = _NUM_SUMS + (0 if label.telemetry_of is None else len(self._slow.nothing))
+        head = dict(zip(HEAD, values[1:_NUM_SUMS], strict=True))
         report = dict(zip(label.report_names, values[end:], strict=True))
         if self._muted is not None:
             self.ranks.see(values[0])
@@ -269,9 +270,9 @@ class StepSync:
         if self.is_closed and not self._is_draining:
             return
         with self._shields.host.guarding("deliver"):
+            if label.telemetry_of is not None:
+                self._assembler.add_telemetry(label.telemetry_of, values[_NUM_SUMS:end])
             self._assembler.add_step(label.note, head, report)
-            if label.chunk is not None:
-                self._assembler.add_chunk(label.chunk, values[start:end])
 
     def _see(self, num_leaving: float, report: dict[str, float], head: dict[str, float]) -> None:
         """What all ranks read alike, and act upon at the same meeting."""

@@ -1,6 +1,7 @@
-"""SlowMeter: telemetry and activations of some steps, as chunks that ride along with later ones.
+"""SlowMeter: telemetry and activations of some steps, sent with the numbers of the next update.
 
-Both have shields of their own: what fails in here costs nothing else.
+They are measured after the update, when the all-reduce of its step is over, so they wait here for
+the next one. Telemetry and activations have shields of their own: what fails costs nothing else.
 """
 
 from collections.abc import Sequence
@@ -8,7 +9,6 @@ from typing import Any
 
 import torch
 
-from trimtab.live.host.telemetry_chunks import TelemetryChunks
 from trimtab.live.measure.activations import Activations
 from trimtab.live.measure.telemetry import Telemetry
 from trimtab.live.shield import Shields
@@ -35,10 +35,12 @@ class SlowMeter:
         self._places: torch.Tensor | None = None
         self.num_updates = 0
         """Updates so far; every `telemetry_every`-th is measured."""
-        self._num_slots = len(self.slots)
+        self.nothing = torch.zeros(len(self.slots), dtype=torch.float32, device=device)
+        """What is sent if nothing was measured: a vector has the same length at every update, so
+        that no rank, whatever has failed in it, sends more than another."""
+        self._measured: tuple[Any, torch.Tensor] | None = None
         self.is_paused = False
-        """Whether steps are done again for an experiment: they are not measured or counted."""
-        self.chunks = TelemetryChunks(len(self.slots), self._every, device)
+        """Whether steps are repeated for an experiment: they are not measured or counted."""
 
     @property
     def parameters(self) -> list[torch.Tensor]:
@@ -52,8 +54,7 @@ class SlowMeter:
 
     def connect(self, slots: Sequence[str]) -> None:
         """Learn what all ranks measure together: a rank leaves zero what it does not have."""
-        self._num_slots = len(slots)
-        self.chunks = TelemetryChunks(len(slots), self._every, self._device)
+        self.nothing = torch.zeros(len(slots), dtype=torch.float32, device=self._device)
         place_of = {slot: place for place, slot in enumerate(slots)}
         places = [place_of[slot] for slot in self.slots]
         is_same = places == list(range(len(slots)))
@@ -72,8 +73,16 @@ class SlowMeter:
             with self._shields.activations.guarding("hooks"):
                 self.activations.arm()
 
+    def pop(self) -> tuple[Any, torch.Tensor]:
+        """Return the note of the step that was measured last and its numbers; None and zeros if
+        they were sent already."""
+        if self._measured is None:
+            return None, self.nothing
+        measured, self._measured = self._measured, None
+        return measured
+
     def after_update(self, note: Any) -> bool:
-        """Measure an update, if it is the turn of one; whether there is anything to send."""
+        """Measure an update, if it is the turn of one; returns whether it was."""
         if self.is_paused:
             return False
         is_measured = self._is_due and self._measure(note)
@@ -115,7 +124,6 @@ class SlowMeter:
             return False
         values = torch.cat(parts)
         if self._places is not None:
-            whole = torch.zeros(self._num_slots, dtype=torch.float32, device=self._device)
-            values = whole.index_copy_(0, self._places, values)
-        self.chunks.load(note, values)
+            values = self.nothing.index_copy(0, self._places, values)
+        self._measured = (note, values)
         return True

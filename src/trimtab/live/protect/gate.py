@@ -26,8 +26,8 @@ from trimtab.live.protect.no_op_proof import why_not_discardable
 from trimtab.live.protect.rule import REPORT_NAMES, Rule, Verdict
 from trimtab.live.ranks.rank_sync import RankSync
 from trimtab.live.ranks.rank_vote import DISCARD, OUT
-from trimtab.live.ranks.shards import local
 from trimtab.live.shield import Shield
+from trimtab.state.host_copy import local
 
 _RECORDED = HEAD.index("recorded")
 _GIVEN = HEAD.index("given_norm")

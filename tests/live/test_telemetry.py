@@ -1,6 +1,5 @@
-"""Telemetry crosses the ranks in chunks and arrives whole."""
+"""Telemetry crosses the ranks with the numbers of the next step and arrives whole."""
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -10,36 +9,8 @@ from tests.kit.tiny import journal_of
 from torch import nn
 
 import trimtab
-from trimtab.live.host.step_note import StepNote
-from trimtab.live.host.telemetry_chunks import MAX_NUMBERS, Chunk, TelemetryChunks
 
 BLOCKS = 60
-
-
-@pytest.mark.parametrize(("num_slots", "telemetry_every"), [(7, 10), (49, 10), (480, 10), (900, 3)])
-def test_all_chunks_together_are_the_whole_before_the_next_comes(
-    num_slots: int, telemetry_every: int
-) -> None:
-    chunks = TelemetryChunks(num_slots, telemetry_every, torch.device("cpu"))
-    nothing, zeros = chunks.pop()
-    assert nothing is None
-    assert zeros.tolist() == [0.0] * chunks.size
-    whole = torch.arange(float(num_slots))
-    note = StepNote(step=5)
-    chunks.load(note, whole)
-    arrived = torch.full((num_slots + chunks.size,), math.nan)
-    handed: list[Chunk] = []
-    while not handed or not handed[-1].is_last:
-        chunk, values = chunks.pop()
-        assert chunk is not None
-        assert chunk.note is note
-        assert len(values) == chunks.size  # whether or not it is full: ranks must send the same
-        arrived[chunk.start : chunk.start + len(values)] = values
-        handed.append(chunk)
-    assert torch.equal(arrived[:num_slots], whole)
-    assert len(handed) <= telemetry_every
-    assert chunks.size <= MAX_NUMBERS or len(handed) == telemetry_every
-    assert chunks.pop()[0] is None
 
 
 @pytest.mark.parametrize("mode", ["observe", "protect"])
