@@ -17,10 +17,10 @@ from trimtab.core.config import Config
 from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError, NoUsableLoss
 from trimtab.core.incidents import Incident
+from trimtab.core.plugins import DETECTORS, load_plugins
 from trimtab.core.run import Reader, Run
 from trimtab.core.signals import LOSS, REFERENCE_LOSS
 from trimtab.detect.reference.side_by_side import lay_beside, same_batches
-from trimtab.detect.user_detectors import load_user_detectors
 from trimtab.explain.batches.batch_report import BatchReport
 from trimtab.explain.batches.examine import MARGIN
 from trimtab.journal import JournalRun, RunDirectory, read_journal
@@ -93,13 +93,30 @@ def diagnose(
 def make_judge(
     config: Config, rules: RuleSet | str | None = None, detectors: Sequence[Detector] = ()
 ) -> MadeJudge:
-    """Make a judge with the detectors of the rule set, those given, and those of plug-ins."""
+    """Make a judge with the detectors of the rule set, those given, and those of plug-ins.
+
+    Raises ConfigError if one of those given cannot be used; a plug-in that cannot is left out.
+    """
     chosen = config.rules if rules is None else rules
     rules = rule_set(chosen) if isinstance(chosen, str) else chosen
-    names = [detector.name for detector in rules.make_detectors(config)]
-    users = load_user_detectors(detectors, names)
-    judge = Judge(config, rules, users.detectors)
-    return MadeJudge(judge=judge, packages=users.packages, failures=users.failures)
+    names = {detector.name for detector in rules.make_detectors(config)}
+    packages = {}
+    for detector in detectors:
+        if not isinstance(detector, Detector):
+            raise ConfigError(f"{detector!r} is not a trimtab.core.detector.Detector")
+        if detector.name in names:
+            raise ConfigError(f"there is a detector {detector.name!r} already; rename yours")
+        names.add(detector.name)
+        packages[detector.name] = type(detector).__module__
+    made, failures = load_plugins(
+        DETECTORS,
+        Detector,
+        needs="the base class trimtab.core.detector.Detector, or a name",
+        taken=names,
+    )
+    packages |= {detector.name: plugin.package for plugin, detector in made.items()}
+    judge = Judge(config, rules, [*detectors, *made.values()])
+    return MadeJudge(judge=judge, packages=packages, failures=tuple(failures))
 
 
 def build_report(

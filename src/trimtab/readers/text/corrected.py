@@ -23,8 +23,8 @@ from trimtab.readers.text.parser import NUMBER, Fields, Grammar, Line, Pairs, Pl
 #
 #      iteration     100/  5000 | consumed samples: 51200 | ... | lm loss: 9.312345E+00 | ... |
 #
-# What it prints is not always what happened (training_log() of Megatron-LM main and of Megatron-
-# Bridge 0.3.1):
+# What it prints is not always what happened (training_log() of Megatron-LM main and of
+# Megatron-Bridge 0.3.1):
 #
 # - The loss is the mean over the interval, of the iterations that were not skipped.
 # - A mean that is NaN is not printed at all, while `number of nan iterations` stays 0: that counts
