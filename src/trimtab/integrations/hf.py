@@ -1,18 +1,328 @@
 """Trimtab in the Hugging Face Trainer and in TRL: docs/integrations/huggingface.md.
 
-trainer = Trainer(..., callbacks=[TrimtabCallback(mode="protect")])
-trainer.train(resume_from_checkpoint=last_good_checkpoint(args.output_dir))
+    trainer = Trainer(..., callbacks=[TrimtabCallback(mode="protect")])
+    trainer.train(resume_from_checkpoint=last_good_checkpoint(args.output_dir))
+
+What the callback does, and what it replaces on this one Trainer:
+
+    on_train_begin      finds the Trainer and makes the guard
+    get_batch_samples   batches come by way of the guard: data positions, rollbacks
+    training_step       loss and tokens of each micro-batch
+    _get_grad_norm      the norm before the Trainer's own clipping
+    _save_checkpoint    what the guard knows is saved too, and the checkpoint gets a verdict
+    _run_epoch          `recover` only: an epoch keeps its length
+    on_train_end        all of it is restored
 """
 
-from trimtab.core.errors import MissingExtra
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trimtab.core.config import Mode
+from trimtab.core.errors import ConfigError, MissingExtra, TrimtabError
+from trimtab.core.findings import Symptom
 
 try:
-    import transformers  # noqa: F401
+    from transformers import Trainer, TrainerCallback
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 except ModuleNotFoundError as error:
     message = 'trimtab.integrations.hf needs transformers; run: pip install "trimtab[hf]"'
     raise MissingExtra(message) from error
 
-from trimtab.integrations.trainers.hf.callback import TrimtabCallback
-from trimtab.integrations.trainers.hf.checkpoints import last_good_checkpoint
+from trimtab.integrations.trainers.adapter import (
+    DataMark,
+    TrainerAdapter,
+    caller_variables,
+    find_caller,
+    load_guard_file,
+    write_guard_file,
+)
+from trimtab.integrations.trainers.hf_recovery import (
+    EpochBatches,
+    TrainerCounters,
+    traceless_metrics,
+)
+from trimtab.live.guard import Guard
+from trimtab.live.shield import log
+from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 __all__ = ["TrimtabCallback", "last_good_checkpoint"]
+
+
+class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
+    """Watches a Trainer: `Trainer(..., callbacks=[TrimtabCallback(mode="protect")])`."""
+
+    def __init__(
+        self, run_dir: str | Path | None = None, mode: Mode | str = Mode.OBSERVE, **options: Any
+    ) -> None:
+        """Keep what the user wants; nothing is touched before training begins.
+
+        Args:
+            run_dir: The folder of the run; the Trainer's `output_dir` if it is not given.
+            mode: "observe", "protect" or "recover", as for `trimtab.watch`.
+            options: Other arguments of `trimtab.watch`, such as `config` and `on_incident`.
+        """
+        self._run_dir = run_dir
+        self._options = options
+        self._adapter = TrainerAdapter(run_dir, mode, **options)
+        self._trainer: Any = None
+        self._epochs: EpochBatches | None = None
+        self._checkpoints: Checkpoints | None = None
+        self._resumed: DataMark | None = None
+        self._has_reported_filter = False
+
+    @property
+    def guard(self) -> Guard | None:
+        """Return the guard while the Trainer trains, else None."""
+        return self._adapter.guard
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
+        """Make the guard, and replace the methods that it learns from."""
+        self._trainer = find_caller(Trainer)
+        if self._trainer is None:
+            raise ConfigError("TrimtabCallback was not called by a transformers Trainer")
+        if getattr(self._trainer, "is_deepspeed_enabled", False):
+            log.warning("trimtab: DeepSpeed clips and steps by itself, so this run is not watched")
+            return
+        try:
+            self._start(args, state)
+        except TrimtabError:  # the user can fix it, and nothing has been trained yet
+            raise
+        except Exception:
+            log.exception("trimtab could not start and steps aside; training continues")
+            self._adapter.end("could not start")
+
+    def _start(self, args: Any, state: Any) -> None:
+        trainer = self._trainer
+        run_dir = self._run_dir or args.output_dir
+        self._checkpoints = Checkpoints(run_dir=run_dir)
+        precision = trainer.accelerator.mixed_precision
+        guard = self._adapter.start(
+            trainer.model_wrapped,
+            trainer.optimizer,
+            run_dir=run_dir,
+            step=state.global_step + 1,  # as the Trainer's log and checkpoints count
+            counters=TrainerCounters(trainer, self._went_back),
+            cannot_recover=_cannot_recover(trainer),
+            scheduler=trainer.lr_scheduler,
+            scaler=trainer.accelerator.scaler,
+            seed=args.seed,
+            dtype=None if precision == "no" else precision,
+            batch_loss=self._batch_loss,
+            checkpoints=self._checkpoints,
+            tokenizer=trainer.processing_class if self._options.get("batch_text") else None,
+        )
+        if guard is None:
+            return
+        self._resumed = None
+        with self._adapter.shield.guarding("resume"):
+            self._resumed = load_guard_file(Path(_resumed_folder(trainer) or ""), guard)
+        mark = self._resumed
+        if mark is None or args.ignore_data_skip:
+            mark = DataMark(position=state.global_step * args.gradient_accumulation_steps)
+        self._epochs = EpochBatches(trainer, self._adapter, mark, _resumed_folder(trainer))
+        replace = self._adapter.replace
+        replace(trainer, "get_batch_samples", self._epochs.samples)
+        replace(trainer, "training_step", self._training_step)
+        replace(trainer, "_save_checkpoint", self._save_checkpoint)
+        if hasattr(trainer, "_get_grad_norm"):
+            replace(trainer, "_get_grad_norm", self._clip)
+        else:
+            replace(trainer.accelerator, "clip_grad_norm_", self._clip)
+        if guard.recovery is not None and hasattr(trainer, "_run_epoch"):
+            replace(trainer, "_run_epoch", self._epochs.run_epoch)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
+        """Correct the epoch, in which the Trainer counts repeated steps."""
+        if self.guard is not None and self._epochs is not None:
+            self._epochs.correct_epoch(state)
+
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: Any = None, **unused: Any
+    ) -> None:
+        """Record the loss of an evaluation."""
+        if self.guard is not None:
+            loss = (metrics or {}).get("eval_loss")
+            self.guard.event("evaluation", **({} if loss is None else {"loss": loss}))
+            self.guard.record(eval_loss=loss)
+
+    def on_log(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
+        """Report once if the Trainer's log hides a loss that is not finite."""
+        self._report_filter(args)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
+        """Restore everything."""
+        self._report_filter(args)
+        self._adapter.end("end of training")
+
+    # What is called in place of the Trainer's methods.
+
+    def _training_step(
+        self, original: Any, model: Any, inputs: Any, *rest: Any, **options: Any
+    ) -> Any:
+        guard, shield = self.guard, self._adapter.shield
+        tokens = None
+        if guard is not None and not shield.is_down:
+            with shield.guarding("tokens"):
+                tokens = count_tokens(self._trainer, inputs)  # before labels are removed from them
+            guard.look_at_random_state()
+        divided = original(model, inputs, *rest, **options)
+        if guard is not None and not shield.is_down:
+            with shield.guarding("loss"):
+                num_items = options.get("num_items_in_batch", rest[0] if rest else None)
+                loss = undivided_loss(self._trainer, divided, tokens, num_items)
+                guard.record(loss=loss, tokens=tokens)
+        return divided
+
+    def _clip(self, original: Any, *arguments: Any, **options: Any) -> Any:
+        norm = original(*arguments, **options)
+        if self.guard is not None and norm is not None:
+            self.guard.record(grad_norm=norm)
+        return norm
+
+    def _save_checkpoint(self, original: Any, *arguments: Any, **options: Any) -> Any:
+        guard, shield, args = self.guard, self._adapter.shield, self._trainer.args
+        saved: dict[str, Any] = {}
+        if guard is not None:
+            guard.event("checkpoint")
+            saved = guard.state_dict()
+        result = original(*arguments, **options)
+        step = self._trainer.state.global_step
+        folder = Path(args.output_dir) / f"checkpoint-{step}"
+        is_whole = folder.is_dir() and not args.save_only_model
+        if guard is not None and self._checkpoints is not None and is_whole:
+            with shield.guarding("checkpoint"):
+                if args.should_save:
+                    write_guard_file(folder, saved, self._mark(guard))
+                self._checkpoints.add(folder, step=step + 1)  # the number of the next step
+        return result
+
+    def _batch_loss(self, inputs: Any) -> Any:
+        """Return the loss of a batch that was trained on, for a probe."""
+        trainer = self._trainer
+        with traceless_metrics(trainer), trainer.compute_loss_context_manager():
+            prepared = trainer._prepare_inputs(inputs)
+            return trainer.compute_loss(trainer.model_wrapped, prepared)
+
+    def _mark(self, guard: Guard) -> DataMark:
+        if guard.recovery is not None:
+            skipped = guard.recovery.num_skipped
+        else:
+            skipped = 0 if self._resumed is None else self._resumed.skipped
+        return DataMark(position=guard.data_position, skipped=skipped)
+
+    def _went_back(self, num_steps: int) -> None:
+        if self._epochs is not None:
+            self._epochs.went_back(num_steps)
+
+    def _report_filter(self, args: Any) -> None:
+        guard = self.guard
+        if self._has_reported_filter or guard is None or not args.logging_nan_inf_filter:
+            return
+        with self._adapter.shield.guarding("log"):
+            found = [finding for incident in guard.incidents for finding in incident.findings]
+            steps = [f.step for f in found if f.symptom is Symptom.NONFINITE_LOSS]
+            if steps:
+                self._has_reported_filter = True
+                log.warning(
+                    "trimtab: the loss of step %d is not finite; the Trainer's own log shows an "
+                    "average in its place (logging_nan_inf_filter), the journal has it",
+                    steps[0],
+                )
+
+
+def _cannot_recover(trainer: Any) -> str:
+    """Return why a Trainer cannot be rolled back; empty if it can."""
+    if type(trainer)._prepare_inputs is not Trainer._prepare_inputs:
+        return f"{type(trainer).__name__} makes its own batches from those of the loader"
+    return ""
+
+
+def last_good_checkpoint(run_dir: str | Path) -> str | None:
+    """Return the newest checkpoint of a run that is not bad; None if the run has none.
+
+    For `trainer.train(resume_from_checkpoint=last_good_checkpoint(output_dir))`. With several ranks
+    call it on all of them.
+    """
+    found = Checkpoints(run_dir=run_dir).find()
+    return None if found is None else str(found)
+
+
+def _resumed_folder(trainer: Any) -> str | None:
+    """Return the checkpoint that the Trainer resumes from; only its training loop knows it."""
+    for variables in caller_variables():
+        found = variables.get("resume_from_checkpoint")
+        if isinstance(found, str) and variables.get("self") is trainer:
+            return found
+    return None
+
+
+IGNORED = -100
+"""The label of a token that has no loss; the default of torch's cross entropy."""
+
+
+def count_tokens(trainer: Any, inputs: Any) -> torch.Tensor | None:
+    """Return how many tokens the loss is the mean of, on the device; None without labels."""
+    if not isinstance(inputs, Mapping) and not hasattr(inputs, "get"):
+        return None
+    labels = inputs.get("shift_labels")
+    if labels is None:
+        labels = inputs.get("labels")
+        if isinstance(labels, torch.Tensor) and labels.dim() > 1 and _shifts_labels(trainer):
+            labels = labels[..., 1:]  # the first token has nothing to be predicted from
+    if not isinstance(labels, torch.Tensor) or labels.is_floating_point():
+        return None
+    return labels.ne(IGNORED).sum()
+
+
+def undivided_loss(
+    trainer: Any, divided: torch.Tensor, tokens: torch.Tensor | None, num_items: Any
+) -> torch.Tensor:
+    """Return the mean loss over the tokens of a micro-batch.
+
+    `training_step` returns it divided: by the tokens of the whole step on all ranks, or by the
+    number of micro-batches.
+    """
+    if not _is_scaled(trainer, num_items):
+        # Versions before 4.49 have no count of their own for the short step at the end of an epoch.
+        steps = getattr(trainer, "current_gradient_accumulation_steps", None)
+        return divided * int(steps or trainer.args.gradient_accumulation_steps)
+    if num_items is None or tokens is None:
+        return divided
+    total = torch.as_tensor(num_items).flatten()[0].to(divided.device)
+    return divided * total / (_num_copies(trainer) * tokens.clamp(min=1))
+
+
+def _is_scaled(trainer: Any, num_items: Any) -> bool:
+    """Return whether the loss was divided by the tokens of the step, as `training_step` decides."""
+    said = getattr(trainer, "loss_is_scaled_for_ga", None)
+    if said is not None:
+        return bool(said)
+    if not hasattr(trainer, "current_gradient_accumulation_steps"):  # before 4.49
+        return num_items is not None
+    by_model = trainer.model_accepts_loss_kwargs and num_items is not None
+    return bool(by_model or trainer.compute_loss_func is not None)
+
+
+def _num_copies(trainer: Any) -> int:
+    """Return how many ranks the token count of the step covers: the loss was multiplied by it."""
+    args = trainer.args
+    if not args.average_tokens_across_devices:
+        return 1
+    if args.n_gpu > 1:
+        return int(args.n_gpu)
+    tensor_parallel = trainer.get_tp_size() if hasattr(trainer, "get_tp_size") else 1
+    return int(trainer.accelerator.num_processes) // int(tensor_parallel)
+
+
+def _shifts_labels(trainer: Any) -> bool:
+    """Return whether labels equal the inputs, so that token t is predicted from those before."""
+    if getattr(trainer, "_loss_shifts_labels", False):
+        return True
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    inner = getattr(getattr(model, "base_model", None), "model", None)  # in a PEFT model
+    names = {kind.__name__ for part in (model, inner) for kind in type(part).__mro__}
+    is_causal = bool(names & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()))
+    return is_causal and not getattr(model.config, "is_encoder_decoder", False)

@@ -1,20 +1,387 @@
 """Trimtab in the Lightning Trainer: docs/integrations/lightning.md.
 
-trainer = L.Trainer(callbacks=[TrimtabCallback("runs/x1", mode="protect")])
-trainer.fit(model, loader, ckpt_path=last_good_checkpoint("runs/x1"))
+    trainer = L.Trainer(callbacks=[TrimtabCallback("runs/x1", mode="protect")])
+    trainer.fit(model, loader, ckpt_path=last_good_checkpoint("runs/x1"))
+
+Where the guard learns what:
+
+    on_train_start             makes the guard
+    the data fetcher           batches come by way of the guard: data positions, rollbacks
+    on_train_batch_start       tokens of the batch
+    on_before_backward         the loss, as `training_step` returned it
+    the precision plugin       the norm before clipping
+    optimizer.step(closure)    forward, backward and clipping run inside; the guard's hooks follow
+    on_validation_end          evaluation loss
+    trainer.save_checkpoint    what the guard knows is saved too, and the checkpoint gets a verdict
+    on_train_end, ...          all of it is restored
 """
 
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+from trimtab.core.config import Mode
 from trimtab.core.errors import MissingExtra
 
 try:
-    import lightning.pytorch  # noqa: F401
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
+    from lightning.pytorch.plugins.io import AsyncCheckpointIO
+    from lightning.pytorch.plugins.precision import Precision
 except ModuleNotFoundError as error:
     message = (
         'trimtab.integrations.lightning needs lightning; run: pip install "trimtab[lightning]"'
     )
     raise MissingExtra(message) from error
 
-from trimtab.integrations.trainers.lightning.callback import TrimtabCallback
-from trimtab.integrations.trainers.lightning.checkpoints import last_good_checkpoint
+from trimtab.integrations.trainers.adapter import TrainerAdapter
+from trimtab.integrations.trainers.lightning_recovery import Fetched, GuardedFetcher, LoopCounters
+from trimtab.journal import RunDirectory
+from trimtab.live.guard import Guard
+from trimtab.live.shield import log
+from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 __all__ = ["TrimtabCallback", "last_good_checkpoint"]
+
+EVALUATION = "val_loss"
+"""The name of the evaluation loss in Lightning's own examples."""
+
+
+LINKS = "lightning"
+"""The folder in that of the run where a file is linked to, until it is registered."""
+
+
+class TrimtabCallback(Callback):  # type: ignore[misc]
+    """Watches a Trainer: `L.Trainer(callbacks=[TrimtabCallback("runs/x1", mode="protect")])`."""
+
+    def __init__(
+        self,
+        run_dir: str | Path | None = None,
+        mode: Mode | str = Mode.OBSERVE,
+        *,
+        tokens: Callable[[Any], Any] | None = None,
+        batch_loss: Callable[[Any], torch.Tensor] | None = None,
+        **options: Any,
+    ) -> None:
+        """Keep what the user wants; nothing is touched before training starts.
+
+        Args:
+            run_dir: The folder of the run; the logger's, or `default_root_dir`, if it is not given.
+            mode: "observe", "protect" or "recover", as for `trimtab.watch`.
+            tokens: How many tokens the loss of a batch is the mean of, as a number or a tensor.
+                Without it every batch of a step weighs the same.
+            batch_loss: For "recover": computes the loss of a batch on the device, without
+                `self.log`, to find out whether the weights are damaged.
+            options: Other arguments of `trimtab.watch`, such as `config` and `on_incident`.
+        """
+        self._run_dir = run_dir
+        self._adapter = TrainerAdapter(run_dir, mode, **options)
+        self._count_tokens = tokens
+        self._batch_loss = batch_loss
+        self._tokens: Any = None
+        self._scaler: Any = None
+        self._fetcher: GuardedFetcher | None = None
+        self._clip: ClipRecorder | None = None
+        self._saved: dict[str, Any] = {}
+        """What a checkpoint has of the guard: there is no guard yet when it is loaded."""
+
+    @property
+    def guard(self) -> Guard | None:
+        """Return the guard while the Trainer trains, else None."""
+        return self._adapter.guard
+
+    # The life of a guard.
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Make the guard: model, optimizers and what a checkpoint holds are in place."""
+        self._end("training began again")
+        if not _can_be_watched(trainer):
+            return
+        adapter = self._adapter
+        run_dir = self._run_dir or trainer.log_dir or trainer.default_root_dir
+        self._scaler = getattr(trainer.precision_plugin, "scaler", None)
+        checkpoints = Checkpoints(run_dir=run_dir)
+        counters = LoopCounters(trainer, self)
+        no_steps = _why_no_steps(trainer, pl_module)
+        guard = adapter.start(
+            trainer.strategy.model or pl_module,
+            trainer.optimizers,
+            run_dir=run_dir,
+            step=trainer.global_step,
+            counters=counters,
+            cannot_recover=no_steps,
+            scheduler=[config.scheduler for config in trainer.lr_scheduler_configs],
+            scaler=self._scaler,
+            dtype=_dtype(trainer.precision),
+            seed=_seed(),
+            batch_loss=self._probe_loss(trainer),
+            checkpoints=checkpoints,
+        )
+        if guard is None:
+            return
+        with adapter.shield.guarding("on_train_start"):
+            if self._saved:
+                guard.load_state_dict(self._saved)
+            self._clip = ClipRecorder(adapter, trainer, pl_module)
+            CheckpointRegister(adapter, trainer, checkpoints, Path(run_dir))
+            if not no_steps:
+                self._fetcher = counters.fetcher = GuardedFetcher(trainer, guard)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Follow new loaders (`reload_dataloaders_every_n_epochs`)."""
+        if self._fetcher is not None:
+            with self._adapter.shield.guarding("on_train_epoch_start"):
+                self._fetcher.install()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Restore everything."""
+        self._end("end of training")
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Restore everything after a failure."""
+        self._end(f"raised {type(exception).__name__}")
+
+    def _end(self, how: str) -> None:
+        if self._fetcher is not None:
+            self._fetcher.remove()
+        self._fetcher = self._clip = None
+        self._adapter.end(how)
+
+    # What is recorded.
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Count the tokens of a batch."""
+        self._tokens = None
+        if self._count_tokens is not None:
+            try:
+                self._tokens = self._count_tokens(batch)
+            except Exception:  # the user's function; without it there are still losses
+                self._count_tokens = None
+                log.exception("trimtab: tokens(batch) failed; batches weigh the same from now on")
+
+    def on_before_backward(
+        self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor
+    ) -> None:
+        """Record the loss: Lightning has divided it by the accumulation, and multiplied it by the
+        loss scale of fp16."""
+        guard, shield = self.guard, self._adapter.shield
+        if guard is None or shield.is_down:
+            return
+        with shield.guarding("loss"):
+            value = loss
+            if pl_module.automatic_optimization and trainer.accumulate_grad_batches > 1:
+                value = value * trainer.accumulate_grad_batches
+            scale = getattr(self._scaler, "_scale", None)
+            if scale is not None and self._scaler.is_enabled():
+                value = value / scale
+            guard.record(loss=value, tokens=self._tokens)
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """Measure the norm where clipping does not show it."""
+        if self._clip is not None and not self._adapter.shield.is_down:
+            with self._adapter.shield.guarding("gradient norm"):
+                self._clip.before_clipping(optimizer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Record the loss of an evaluation."""
+        if self.guard is None or trainer.sanity_checking:
+            return
+        self.guard.event("evaluation")
+        loss = trainer.callback_metrics.get(EVALUATION)
+        if loss is not None:
+            self.guard.record(eval_loss=loss)
+
+    def _probe_loss(self, trainer: Trainer) -> Callable[[Fetched], torch.Tensor] | None:
+        """Return the user's `batch_loss` for batches as the tape holds them."""
+        batch_loss = self._batch_loss
+        if batch_loss is None:
+            return None
+
+        def loss_of(fetched: Fetched) -> torch.Tensor:
+            batch = trainer.precision_plugin.convert_input(fetched.item[0])
+            with trainer.precision_plugin.forward_context():
+                return batch_loss(trainer.strategy.batch_to_device(batch))
+
+        return loss_of
+
+    # What is saved.
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the guard has learnt; Lightning saves it in every checkpoint."""
+        state = self._saved
+        if self.guard is not None:
+            with self._adapter.shield.guarding("state_dict"):
+                # Lightning does not save random numbers.
+                state = self.guard.state_dict(with_random_state=False)
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep it until training starts."""
+        self._saved = state_dict
+
+
+def _can_be_watched(trainer: Trainer) -> bool:
+    if "DeepSpeed" in type(trainer.strategy).__name__:
+        log.warning("trimtab: DeepSpeed clips and steps by itself, so this run is not watched")
+        return False
+    if not any(group["params"] for o in trainer.optimizers for group in o.param_groups):
+        log.warning("trimtab: there is no optimizer with parameters, so this run is not watched")
+        return False
+    if trainer._detect_anomaly:
+        log.warning(
+            "trimtab: detect_anomaly=True raises in the backward pass of a step that is not "
+            "finite, before it can be discarded"
+        )
+    return True
+
+
+def _why_no_steps(trainer: Trainer, module: LightningModule) -> str:
+    """Return why batches cannot come by way of the guard; empty if they can."""
+    if not module.automatic_optimization:
+        return "with manual optimization it is not known where a step ends"
+    if isinstance(trainer.fit_loop._data_fetcher, _DataLoaderIterDataFetcher):
+        return "training_step takes a dataloader_iter, so batches cannot be served again"
+    return ""
+
+
+def _dtype(precision: Any) -> str | None:
+    """Return "bf16" for Lightning's "bf16-mixed"; None for a name that is not known."""
+    name = str(precision)
+    if name.startswith("transformer-engine"):
+        return "fp8"
+    return {"16": "fp16", "bf16": "bf16", "32": "fp32"}.get(name.partition("-")[0])
+
+
+def _seed() -> int | None:
+    """Return what `seed_everything` was called with."""
+    seed = os.environ.get("PL_GLOBAL_SEED", "")
+    return int(seed) if seed.isdecimal() else None
+
+
+class ClipRecorder:
+    """Records the norm from before clipping, wherever that happens.
+
+    Lightning clips in its precision plugin and drops the norm. Where it clips by norm, the same
+    call is made in its place and the norm is kept. Where a module clips by itself, or by value, the
+    norm is measured before it.
+    """
+
+    def __init__(self, adapter: TrainerAdapter, trainer: Trainer, module: LightningModule) -> None:
+        self._adapter = adapter
+        self._plugin = trainer.precision_plugin
+        self._measures = False
+        """Whether the norm must be measured."""
+        is_whole = not isinstance(trainer.strategy.model, FullyShardedDataParallel)
+        usual = LightningModule.configure_gradient_clipping
+        clips_itself = type(module).configure_gradient_clipping is not usual
+        clips = clips_itself or (trainer.gradient_clip_val or 0) > 0
+        if not module.automatic_optimization or not clips or not is_whole:
+            return
+        by_value = trainer.gradient_clip_algorithm == "value"
+        is_usual = type(self._plugin).clip_grad_by_norm is Precision.clip_grad_by_norm
+        if is_usual and not by_value:
+            adapter.replace(self._plugin, "clip_grad_by_norm", self._clip)
+        # A fused optimizer of the user unscales in its update: its gradients are not ready yet.
+        unscales = getattr(self._plugin, "scaler", None) is not None and any(
+            getattr(optimizer, "_step_supports_amp_scaling", False)
+            for optimizer in trainer.optimizers
+        )
+        self._measures = not unscales and (clips_itself or by_value or not is_usual)
+
+    def before_clipping(self, optimizer: Any) -> None:
+        """Measure the norm: the gradients are ready, and not clipped yet."""
+        if self._measures and self._adapter.guard is not None:
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            if gradients:
+                self._adapter.guard.record(grad_norm=torch.nn.utils.get_total_norm(gradients))
+
+    def _clip(self, original: object, optimizer: Any, clip_val: float) -> None:
+        """Clip as `Precision.clip_grad_by_norm` does, and keep the norm."""
+        norm = torch.nn.utils.clip_grad_norm_(self._plugin.main_params(optimizer), clip_val)
+        if self._adapter.guard is not None:
+            self._adapter.guard.record(grad_norm=norm)
+
+
+def last_good_checkpoint(run_dir: str | Path) -> str | None:
+    """Return the newest checkpoint of a run that is not bad; None if the run has none.
+
+    For `trainer.fit(model, loader, ckpt_path=last_good_checkpoint("runs/x1"))`. With several ranks
+    call it on all of them.
+    """
+    folder = Checkpoints(run_dir=run_dir).find()
+    if folder is None:
+        return None
+    files = sorted(folder.glob("*.ckpt"))
+    return str(files[0] if files else folder)
+
+
+class CheckpointRegister:
+    """Registers every checkpoint that the Trainer saves, so that it gets a verdict."""
+
+    def __init__(
+        self, adapter: TrainerAdapter, trainer: Trainer, checkpoints: Checkpoints, run_dir: Path
+    ) -> None:
+        self._adapter = adapter
+        self._trainer = trainer
+        self._checkpoints = checkpoints
+        self._links = RunDirectory(run_dir.absolute()).home / LINKS
+        if isinstance(trainer.strategy.checkpoint_io, AsyncCheckpointIO):
+            log.warning(
+                "trimtab: AsyncCheckpointIO does not say when a file is complete, so checkpoints "
+                "get no verdicts"
+            )
+        else:
+            adapter.replace(trainer, "save_checkpoint", self._save)
+
+    def _save(
+        self, original: Any, filepath: Any, weights_only: Any = None, storage_options: Any = None
+    ) -> None:
+        """Save as the Trainer does, and register what was saved; on all ranks."""
+        guard = self._adapter.guard
+        if guard is not None:
+            guard.event("checkpoint")  # the time that it takes is no stall
+        original(filepath, weights_only, storage_options)
+        path = Path(filepath)
+        # Weights alone are nothing to resume from.
+        if guard is not None and not weights_only and not self._adapter.shield.is_down:
+            if guard.recovery is not None and guard.recovery.tape.is_replaying:
+                # The loader is ahead of the run: its state would lose batches at a resume.
+                loaders = self._trainer.fit_loop._combined_loader.flattened
+                if any(hasattr(loader, "state_dict") for loader in loaders):
+                    return
+            with self._adapter.shield.guarding("checkpoint"):
+                self._register(path)
+
+    def _register(self, path: Path) -> None:
+        step = self._trainer.global_step
+        if path.is_dir():
+            self._checkpoints.add(path, step=step)
+            return
+        folder = self._links / f"step-{step:08}"
+        problem = ""
+        if self._trainer.is_global_zero:
+            try:
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(parents=True)
+                (folder / path.name).hardlink_to(path)
+            except OSError as error:
+                problem = str(error)
+        problem = self._trainer.strategy.broadcast(problem)
+        if problem:
+            log.warning("trimtab: %s cannot be linked, so it gets no verdict: %s", path, problem)
+        else:
+            self._checkpoints.add(folder, step=step)
+        if self._trainer.is_global_zero:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,17 +1,38 @@
 """Trimtab in torchtitan 0.3: docs/integrations/torchtitan.md.
 
 No line of code, one flag:
+
 --override.imports 'trimtab.integrations.torchtitan.watched={"run_dir": "x1", "mode": "protect"}'
+
+torchtitan then builds `WatchedMetrics`, whose `TitanWatcher` replaces on its Trainer:
+
+    train                        checkpoints: it resumes from the last good one
+    train_step                   makes the guard, at the first step; batches come by way of it
+    forward_backward_step        loss and tokens of each micro-batch
+    dist_utils.clip_grad_norm_   the norm before clipping
+    close                        all of it is restored
+
+A CUDA graph holds what runs inside `forward_backward_step`: there Python runs once, at its capture.
+So losses are recorded outside, and at once, because the next replay overwrites them.
 """
 
+import itertools
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from trimtab.core.errors import MissingExtra
+import torch
+
+from trimtab.core.config import Config, Mode
+from trimtab.core.errors import MissingExtra, TrimtabError
 
 try:
+    from torchtitan.components.loss import IGNORE_INDEX
     from torchtitan.components.metrics import MetricsProcessor
     from torchtitan.config.override import derive, override
+    from torchtitan.distributed import utils as dist_utils
     from torchtitan.trainer import Trainer
 except ModuleNotFoundError as error:
     message = f'it needs torchtitan 0.3 ({error}); run: pip install "trimtab[torchtitan]"'
@@ -19,11 +40,232 @@ except ModuleNotFoundError as error:
         message = f"torchtitan cannot be imported ({error}); triton comes with a torch for CUDA"
     raise MissingExtra(message) from error
 
-from trimtab.integrations.trainers.adapter import find_caller
-from trimtab.integrations.trainers.torchtitan import TitanWatcher
+from trimtab.integrations.trainers.adapter import (
+    DataMark,
+    TrainerAdapter,
+    find_caller,
+    hidden_gradients,
+    load_guard_file,
+    write_guard_file,
+)
 from trimtab.live.guard import Guard
+from trimtab.live.shield import log
+from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 __all__ = ["WatchedMetrics", "watched"]
+
+
+class TitanWatcher:
+    """Watches one Trainer, from its first step to its end."""
+
+    def __init__(
+        self, trainer: Any, run_dir: str, mode: Mode | str, settings: dict[str, Any]
+    ) -> None:
+        config = Config().override(settings) if settings else None
+        self.adapter = TrainerAdapter(run_dir or None, mode, config=config)
+        self._trainer = trainer
+        self._protects = mode in (Mode.PROTECT, Mode.RECOVER)
+        self._has_begun = False
+        self._shown: torch.Tensor | None = None
+        """The last finite loss, for the Trainer's own log."""
+        self._run_dir = Path(run_dir or Path(trainer.config.dump_folder) / "trimtab")
+        self._checkpoints: TitanCheckpoints | None = None
+        self._position: int | None = None
+        """The position of the first batch, until it is handed out."""
+        self.adapter.replace(trainer, "train", self._train)
+        self.adapter.replace(trainer, "train_step", self._train_step)
+
+    def close(self) -> None:
+        """End the guard; the Trainer closes itself at its end and after a failure."""
+        error = sys.exc_info()[0]
+        self.adapter.end("end of training" if error is None else f"raised {error.__name__}")
+
+    # What is called in place of the Trainer's methods.
+
+    def _train(self, original: Any) -> Any:
+        with self.adapter.shield.guarding("checkpoints"):
+            self._checkpoints = TitanCheckpoints(self._trainer, self.adapter, self._run_dir)
+            self.adapter.replace(self._trainer.checkpointer, "load", self._checkpoints.load)
+        return original()
+
+    def _train_step(self, original: Any, data_iterator: Iterator[Any]) -> Any:
+        if not self._has_begun:
+            self._has_begun = True
+            self._begin()
+        if self.adapter.guard is not None:
+            data_iterator = self._batches(data_iterator)
+        return original(data_iterator)
+
+    def _begin(self) -> None:
+        trainer = self._trainer
+        if trainer.parallel_dims.pp_enabled:
+            log.warning(
+                "trimtab: with pipeline parallelism only the last stage has a loss, so this run "
+                "is not watched"
+            )
+            return
+        guard = self.adapter.start(
+            trainer.model_parts[0],
+            trainer.optimizers,
+            run_dir=self._run_dir,
+            step=trainer.step,
+            counters=trainer,  # its state_dict has the step and the tokens seen
+            scheduler=list(trainer.lr_schedulers.schedulers),
+            dtype=_dtype(trainer),
+            seed=trainer.config.debug.seed,
+            checkpoints=None if self._checkpoints is None else self._checkpoints.register,
+        )
+        if guard is not None:  # starting has put everything back
+            self.adapter.replace(trainer, "train_step", self._train_step)
+            self.adapter.replace(trainer, "forward_backward_step", self._forward_backward_step)
+            self.adapter.replace(dist_utils, "clip_grad_norm_", self._clip)
+            if self._checkpoints is not None:
+                self.adapter.replace(trainer.checkpointer, "save", self._checkpoints.save)
+                with self.adapter.shield.guarding("resume"):
+                    self._position = self._checkpoints.resume(guard)
+
+    def _batches(self, data_iterator: Iterator[Any]) -> Iterator[Any]:
+        """Return the batches of this step, by way of the guard; the run may be rolled back here."""
+        trainer, metrics = self._trainer, self._trainer.metrics_processor
+        num_fetched = len(metrics.data_loading_times)
+        with hidden_gradients(trainer.model_parts[0].parameters()):
+            position, self._position = self._position, None
+            batches = self.adapter.next_batches(
+                trainer.dataloader,
+                data_iterator,
+                trainer.gradient_accumulation_steps,
+                position=position,
+            )
+        # Batches that are served again do not pass the Trainer's counting of its log line.
+        for _, labels in batches[len(metrics.data_loading_times) - num_fetched :]:
+            metrics.data_loading_times.append(0.0)
+            metrics.ntokens_since_last_log += labels.numel()
+        # After them the Trainer's own iterator, which says in its way that the data has ended.
+        return itertools.chain(batches, data_iterator)
+
+    def _forward_backward_step(self, original: Any, **arguments: Any) -> Any:
+        loss = original(**arguments)
+        guard, shield = self.adapter.guard, self.adapter.shield
+        if guard is None or shield.is_down:
+            return loss
+        with shield.guarding("loss"):
+            # Ranks that share a batch (context, tensor parallelism) count its tokens once.
+            dims = self._trainer.parallel_dims
+            tokens = arguments["labels"].ne(IGNORE_INDEX).sum() / (dims.cp * dims.tp)
+            value = _local(loss) * arguments["global_valid_tokens"] / tokens.clamp(min=1)
+            guard.record(loss=value, tokens=tokens)
+            if self._protects:
+                loss = self._finite(loss)
+        return loss
+
+    def _finite(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return the last finite loss in place of one that is not.
+
+        The Trainer ends a run if a logged loss is not finite, also where the step was discarded.
+        """
+        value = loss.detach().clone()
+        if self._shown is not None:
+            value = torch.where(torch.isfinite(value), value, self._shown)
+        self._shown = value
+        return value
+
+    def _clip(self, original: Any, *arguments: Any, **options: Any) -> Any:
+        norm = original(*arguments, **options)
+        if self.adapter.guard is not None:
+            self.adapter.guard.record(grad_norm=norm)
+        return norm
+
+
+class TitanCheckpoints:
+    """Stands between the Trainer and its checkpointer: verdicts, and a resume from a good one.
+
+    While batches are served again the loader is ahead of the run, and torchtitan saves the state of
+    the loader: a checkpoint from that time would lose batches, so it is not registered.
+    """
+
+    def __init__(self, trainer: Any, adapter: TrainerAdapter, run_dir: Path) -> None:
+        self.register = Checkpoints(run_dir=run_dir)
+        """The checkpoints of the run, with their verdicts."""
+        self._checkpointer = trainer.checkpointer
+        self._adapter = adapter
+        self._resumed: Path | None = None
+        self._in_background: int | None = None
+        """The step of a save that may not be complete yet."""
+
+    def load(self, original: Any, step: int = -1) -> Any:
+        """Replace `load`: the newest checkpoint that is not bad, unless a step is named."""
+        folder = self._last_good() if step == -1 and self._checkpointer.enable else None
+        if folder is None:
+            return original(step)
+        self._resumed = folder
+        log.info("trimtab: resumes from %s", folder)
+        self._checkpointer._create_checkpoint_id = lambda *unused, **more: str(folder)
+        try:
+            return original(int(folder.name.split("-")[1]) - 1)
+        finally:
+            del self._checkpointer._create_checkpoint_id
+
+    def resume(self, guard: Guard) -> int | None:
+        """Restore the guard; return the position of the first batch, if a checkpoint has it."""
+        mark = None if self._resumed is None else load_guard_file(self._resumed, guard)
+        return None if mark is None else mark.position
+
+    def save(self, original: Any, curr_step: int, last_step: bool = False) -> Any:
+        """Replace `save`: register what was saved; on all ranks."""
+        is_saved = original(curr_step, last_step)
+        guard = self._adapter.guard
+        if is_saved and guard is not None:
+            guard.event("checkpoint")  # the time that it takes is no stall
+            with self._adapter.shield.guarding("checkpoint"):
+                self._saved(guard, curr_step, last_step)
+        return is_saved
+
+    def _last_good(self) -> Path | None:
+        try:
+            return self.register.find()
+        except TrimtabError:  # the user can fix it, and nothing has been trained yet
+            raise
+        except Exception:
+            log.exception("trimtab found no checkpoint; torchtitan takes its newest one")
+            return None
+
+    def _saved(self, guard: Guard, step: int, is_last: bool) -> None:
+        checkpointer = self._checkpointer
+        before, self._in_background = self._in_background, None
+        if before is not None:  # saving again has waited for it
+            self._add(before)
+        if is_last and checkpointer.last_save_model_only:
+            return  # weights alone are nothing to resume from
+        recovery = guard.recovery
+        if recovery is not None and recovery.tape.is_replaying:
+            return
+        if self.register.is_first_rank:
+            state = guard.state_dict(with_random_state=False)  # torchtitan saves none
+            mark = DataMark(position=guard.data_position)
+            write_guard_file(self._folder(step), state, mark)
+        if is_last or checkpointer.save_future is None:
+            self._add(step)
+        else:
+            self._in_background = step
+
+    def _add(self, step: int) -> None:
+        self.register.add(self._folder(step), step=step + 1)
+
+    def _folder(self, step: int) -> Path:
+        return Path(self._checkpointer._create_checkpoint_id(step))
+
+
+def _local(loss: torch.Tensor) -> torch.Tensor:
+    loss = loss.detach()
+    to_local = getattr(loss, "to_local", None)
+    return loss if to_local is None else to_local()
+
+
+def _dtype(trainer: Any) -> str | None:
+    """Return the precision that FSDP computes in; None if it is a different one."""
+    return {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}.get(
+        str(trainer.config.training.mixed_precision_param)
+    )
 
 
 class WatchedMetrics(MetricsProcessor):  # type: ignore[misc]
@@ -49,11 +291,11 @@ class WatchedMetrics(MetricsProcessor):  # type: ignore[misc]
 
     @property
     def guard(self) -> Guard | None:
-        """The guard, while the Trainer trains."""
+        """Return the guard while the Trainer trains, else None."""
         return None if self._watcher is None else self._watcher.adapter.guard
 
     def close(self) -> None:
-        """The Trainer is done, or has failed."""
+        """End the guard with the Trainer."""
         if self._watcher is not None:
             self._watcher.close()
         super().close()

@@ -16,7 +16,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 import trimtab
 from trimtab.core.config import Config
 from trimtab.integrations.hf import TrimtabCallback, last_good_checkpoint
-from trimtab.integrations.trainers.guard_file import GUARD_FILE
+from trimtab.integrations.trainers.adapter import GUARD_FILE
 from trimtab.selftest.operations import READS, Counting
 
 BY_HAND = Config().override({"ladder.enabled": False, "recover.snapshot_every": 4})
@@ -332,7 +332,7 @@ def test_a_bug_at_the_start_leaves_the_trainer_alone(
     def fail(*unused: Any) -> None:
         raise AttributeError("a Trainer of the future")
 
-    monkeypatch.setattr("trimtab.integrations.trainers.hf.callback.EpochBatches", fail)
+    monkeypatch.setattr("trimtab.integrations.hf.EpochBatches", fail)
     plain = make_trainer(tmp_path / "plain", max_steps=3)
     plain.train()
     trainer = make_trainer(tmp_path / "run", TrimtabCallback(mode="observe"), max_steps=3)

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from trimtab.core.config import Config
 from trimtab.integrations.lightning import TrimtabCallback
-from trimtab.integrations.trainers.lightning.counters import LoopCounters
+from trimtab.integrations.trainers.lightning_recovery import LoopCounters
 
 MANUAL = Config().override({"ladder.enabled": False, "recover.snapshot_every": 5})
 

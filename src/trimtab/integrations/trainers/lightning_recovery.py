@@ -1,26 +1,40 @@
-"""GuardedFetcher: the batches of the Lightning Trainer come by way of the guard.
+"""The Lightning Trainer in `recover`: its data and its counters are rolled back with the run.
 
-    fit loop --> next(fetcher) --> the guard: boundary, tape --> Lightning's own fetcher --> loader
+    fit loop -> next(GuardedFetcher) -> the guard: boundary, tape -> Lightning's fetcher -> loader
 
 The Trainer asks for a batch after everything that belongs to the step before: schedulers, loggers,
-validation, checkpoints. The first batch of a step is the boundary where the run may go back. An
-epoch that was left by going back is entered again: its batches come from the tape, each with what
-it said about the end of its epoch, and no new iterator is made until the tape is used up.
+validation, checkpoints. The first batch of a step is the boundary where the run may be rolled back.
+An epoch that was left by a rollback is entered again: its batches come from the tape, each with
+what it said about the end of its epoch, and no new iterator is made until the tape is used up.
+
+`LoopCounters` is the position of the Trainer: every counter of batches, steps, epochs and
+schedulers; the pass over the data and the place in it; what other callbacks have counted, and
+averages of the weights that they keep. A `ModelCheckpoint` knows which files exist, and a `Timer`
+how long the run has taken: these stay. Only the last step that was saved is restored, or the next
+save of that step would be left out.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import Checkpoint, Timer
 from lightning.pytorch.loops.fetchers import _DataFetcher
+from lightning.pytorch.loops.loop import _Loop
+from lightning.pytorch.loops.progress import _BaseProgress
+from torch import nn
 
-from trimtab.integrations.trainers.used_gradients import hidden_gradients
+from trimtab.integrations.trainers.adapter import hidden_gradients
 from trimtab.live.guard import Guard
 from trimtab.live.loop.step_iterator import StepIterator
 from trimtab.live.shield import log
 
 UNKNOWN = -1
+
+
+SAVED = "_last_global_step_saved"
+"""Of a `ModelCheckpoint`: it saves a step once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +99,7 @@ class GuardedFetcher(_DataFetcher):  # type: ignore[misc]
         self.current = self._newest
 
     def install(self) -> None:
-        """Take the place of a fetcher that the fit loop has made and begun."""
+        """Replace a fetcher that the fit loop has made and begun."""
         loop = self._trainer.fit_loop
         if loop._data_fetcher is not self:
             self._inner = loop._data_fetcher
@@ -94,7 +108,7 @@ class GuardedFetcher(_DataFetcher):  # type: ignore[misc]
             loop._data_fetcher = self  # last: an error leaves the Trainer its own
 
     def remove(self) -> None:
-        """Give the place back."""
+        """Restore the fetcher that was replaced."""
         if self._trainer.fit_loop._data_fetcher is self:
             self._trainer.fit_loop._data_fetcher = self._inner
 
@@ -123,12 +137,12 @@ class GuardedFetcher(_DataFetcher):  # type: ignore[misc]
         """Lightning's own fetcher counts."""
 
     def teardown(self) -> None:
-        """Training is over."""
+        """End Lightning's own fetcher."""
         self._inner.teardown()
 
     @property
     def fetched(self) -> int:
-        """Batches that were fetched in this pass; a resume adds those of before."""
+        """Return the batches that were fetched in this pass; a resume adds those of before."""
         return int(self._inner.fetched)
 
     @fetched.setter
@@ -151,7 +165,7 @@ class GuardedFetcher(_DataFetcher):  # type: ignore[misc]
         )
 
     def _next_step(self, size: int) -> Iterator[Fetched]:
-        """The boundary between two steps; the run may have gone back when this returns."""
+        """Return the batches of the next step; the run may be rolled back at this boundary."""
         model = self._trainer.strategy.model
         if self._guard.recovery is None or model is None:
             return iter(self._steps.next_step(size) or ())
@@ -191,9 +205,77 @@ class GuardedFetcher(_DataFetcher):  # type: ignore[misc]
 
 
 def _rest(fetcher: _DataFetcher) -> Iterator[Any]:
-    """What a fetcher that was begun still gives: `iter` would begin it again."""
+    """Yield what a fetcher that was begun still gives: `iter` would begin it again."""
     while True:
         try:
             yield next(fetcher)
         except StopIteration:
             return
+
+
+class LoopCounters:
+    """The position of the Trainer, as part of a snapshot."""
+
+    def __init__(self, trainer: Trainer, own: Callback) -> None:
+        self._trainer = trainer
+        self._own = own
+        self.fetcher: GuardedFetcher | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position of the Trainer."""
+        fetcher = self.fetcher
+        return {
+            "loops": {name: one.state_dict() for name, one in self._progress()},
+            "stepped": self._trainer.fit_loop.epoch_loop._batches_that_stepped,
+            "data": None if fetcher is None else (fetcher.current, fetcher.index),
+            "callbacks": {name: one.state_dict() for name, one in self._callbacks()},
+            "saved": {name: getattr(one, SAVED, 0) for name, one in self._checkpoints()},
+            "averages": {name: one.state_dict() for name, one in self._averages()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the position."""
+        for name, progress in self._progress():
+            progress.load_state_dict(state["loops"][name])
+        self._trainer.fit_loop.epoch_loop._batches_that_stepped = state["stepped"]
+        if self.fetcher is not None and state["data"] is not None:
+            self.fetcher.current, self.fetcher.index = state["data"]
+        for name, average in self._averages():
+            if name in state["averages"]:
+                average.load_state_dict(state["averages"][name])
+        for name, checkpoint in self._checkpoints():
+            setattr(checkpoint, SAVED, state["saved"].get(name, 0))
+        for name, callback in self._callbacks():
+            try:
+                callback.load_state_dict(state["callbacks"].get(name, {}))
+            except Exception as error:  # a callback of the user: the run is worth more
+                log.warning("trimtab: %s could not be rolled back with the run: %s", name, error)
+
+    def _progress(self) -> Iterator[tuple[str, _BaseProgress]]:
+        return _progress_of(self._trainer.fit_loop, "fit_loop")
+
+    def _callbacks(self) -> Iterator[tuple[str, Callback]]:
+        for number, callback in enumerate(self._trainer.callbacks):
+            stays = callback is self._own or isinstance(callback, Checkpoint | Timer)
+            if not stays and type(callback).state_dict is not Callback.state_dict:
+                yield f"{number} {type(callback).__name__}", callback
+
+    def _checkpoints(self) -> Iterator[tuple[str, Checkpoint]]:
+        for number, callback in enumerate(self._trainer.callbacks):
+            if isinstance(callback, Checkpoint):
+                yield f"{number} {type(callback).__name__}", callback
+
+    def _averages(self) -> Iterator[tuple[str, nn.Module]]:
+        """Yield the copies of the model that callbacks keep."""
+        for number, callback in enumerate(self._trainer.callbacks):
+            for name, value in vars(callback).items():
+                if isinstance(value, nn.Module) and value is not self._trainer.lightning_module:
+                    yield f"{number} {type(callback).__name__}.{name}", value
+
+
+def _progress_of(loop: _Loop, path: str) -> Iterator[tuple[str, _BaseProgress]]:
+    for name, value in vars(loop).items():
+        if isinstance(value, _BaseProgress):
+            yield f"{path}.{name}", value
+        elif isinstance(value, _Loop):
+            yield from _progress_of(value, f"{path}.{name}")
