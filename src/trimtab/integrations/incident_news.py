@@ -1,4 +1,4 @@
-"""Incidents as the journal has them: an event for each change."""
+"""IncidentNews: what the journal says about an incident, an event for each change."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -6,17 +6,6 @@ from typing import Any, Self
 from trimtab.core.block import Event
 from trimtab.core.findings import Severity
 from trimtab.core.incidents import Incident, IncidentClass, Transition
-
-_WORST_LAST = (
-    None,
-    IncidentClass.PLATEAU,
-    IncidentClass.HARD_BATCH,
-    IncidentClass.RECOVERABLE,
-    IncidentClass.SILENT,
-    IncidentClass.LINGERING,
-    IncidentClass.DIVERGENT,
-)
-"""Classes by how bad they are for the run; the first is "not known yet"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +25,7 @@ class IncidentNews:
 
     @classmethod
     def from_event(cls, event: Event) -> Self | None:
-        """The incident in an event of the journal; None if it is a different event."""
+        """Return the incident in an event of the journal; None if it is a different event."""
         facts = event.facts
         number = facts.get("number")
         if event.kind != "incident" or type(number) is not int:
@@ -56,7 +45,7 @@ class IncidentNews:
 
     @classmethod
     def from_incident(cls, incident: Incident) -> Self:
-        """The incident as `on_incident` gets it."""
+        """Return the news of an incident as `on_incident` gets it."""
         transition = None
         if incident.rolled_back:
             transition = Transition.ROLLED_BACK
@@ -74,16 +63,11 @@ class IncidentNews:
 
     @property
     def is_over(self) -> bool:
-        """Whether the incident is over."""
+        """Return whether the incident is over."""
         return self.transition in (Transition.CLOSED, Transition.ROLLED_BACK)
 
-    @property
-    def rank(self) -> int:
-        """How bad its class is: higher is worse."""
-        return _WORST_LAST.index(self.incident_class)
-
     def describe(self) -> str:
-        """The incident in one line."""
+        """Return the incident in one line."""
         kind = self.incident_class.value if self.incident_class else "class not known yet"
         line = f"step {self.onset}: {', '.join(self.symptoms) or 'no symptom'}; {kind}"
         return f"{line}; {self.cause}" if self.cause else line
