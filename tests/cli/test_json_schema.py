@@ -1,4 +1,4 @@
-"""The published JSON Schema: of every command, and true of what each of them prints."""
+"""What commands print with `--json`: every command has it, three of them a published schema."""
 
 import json
 import os
@@ -13,21 +13,16 @@ import typer
 from jsonschema import Draft202012Validator, ValidationError
 from tests.cli import test_commands, test_live_commands
 from tests.cli.test_approve import propose
-from tests.kit.printed_json import call, validate
+from tests.kit.printed_json import SCHEMA, call, validate
 from tests.kit.synthetic import block_of, falling_loss, troubled_run
 from tests.kit.token_files import make_documents, write_bin
-from typer.testing import CliRunner
 
 from trimtab.cli.main import app
-from trimtab.cli.schema.published import PRINTED_BY
 from trimtab.core.jsonable import to_jsonable
-
-ROOT = Path(__file__).parents[2]
 
 WITHOUT_JSON = {
     "run": "its output is that of the command that it launches",
     "serve": "it answers a browser",
-    "schema": "it prints JSON anyway",
     "lab practice": "it talks with a person",
 }
 
@@ -44,31 +39,20 @@ def commands(group: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 COMMANDS = dict(commands(typer.main.get_command(app)))
 
 
-def test_every_command_that_prints_results_has_json_and_a_schema() -> None:
+def test_every_command_that_prints_results_has_json() -> None:
     with_json = {
         name
         for name, command in COMMANDS.items()
         if any("--json" in parameter.opts for parameter in command.params)
     }
-    assert with_json == set(PRINTED_BY)
     assert set(COMMANDS) - with_json == set(WITHOUT_JSON)
 
 
-def test_the_page_has_the_schema_that_the_command_prints() -> None:
-    printed = CliRunner().invoke(app, ["schema"]).stdout
-    file = ROOT / "docs" / "trimtab-1.schema.json"
-    assert file.read_text() == printed, "run: trimtab schema > docs/trimtab-1.schema.json"
-    Draft202012Validator.check_schema(json.loads(printed))
-
-
-def test_it_needs_no_torch() -> None:
-    script = (
-        "import sys\n"
-        "sys.modules['torch'] = None\n"
-        "from trimtab.cli.schema.published import published_schema\n"
-        "published_schema()\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True)
+def test_the_schema_is_one_and_names_its_commands() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+    assert [one["$ref"] for one in SCHEMA["oneOf"]] == [
+        f"#/$defs/{command}" for command in ("diagnose", "check", "compare")
+    ]
 
 
 def test_a_wrong_output_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from trimtab.cli.commands.preflight import preflight
 from trimtab.cli.commands.probe import probe
 from trimtab.cli.commands.report import report
 from trimtab.cli.commands.run import run
-from trimtab.cli.commands.schema import schema
 from trimtab.cli.commands.selftest import selftest
 from trimtab.cli.commands.serve import serve
 from trimtab.cli.commands.ship import ship
@@ -50,7 +49,6 @@ app.command()(decline)
 app.command(cls=CommandWithPlugins)(checkpoints)
 app.command()(selftest)
 app.command()(demo)
-app.command()(schema)
 app.add_typer(corpus)
 app.add_typer(lab)
 
