@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kit.cases import examples
 from tests.kit.synthetic import troubled_run
 from trimtab.core.block import Block, Column
 from trimtab.core.causes import Cause, Standing
@@ -102,7 +103,7 @@ def long_runs(draw: st.DrawFn) -> Block:
     return Block.from_columns(columns, step=np.cumsum(strides))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(runs(), st.data())
 def test_any_cut_and_any_save_gives_the_same_findings_and_incidents(
     run: Block, data: st.DataObject
@@ -110,7 +111,7 @@ def test_any_cut_and_any_save_gives_the_same_findings_and_incidents(
     check_cuts(CONFIG, run, data)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.one_of(runs(), long_runs(), long_runs(), long_runs()), st.data())
 def test_the_same_holds_for_trimtabs_rules(run: Block, data: st.DataObject) -> None:
     check_cuts(TRIMTAB, run, data)
@@ -143,7 +144,7 @@ def check_cuts(config: Config, run: Block, data: st.DataObject) -> None:
     assert "\n".join(map(repr, joined)) == whole
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(runs())
 def test_every_incident_of_any_run_can_be_explained(run: Block) -> None:
     check_explanations(CONFIG, run)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.checks.plans import HEALTHY
+from tests.kit.cases import examples
 
 from trimtab.checks import check_config, read_config
 from trimtab.checks.curve import Shape
@@ -340,7 +341,7 @@ _SYNTAX = ["'", '"', "\\", "\n", "#", "{", "}", "[a]", "a=1", ":"]
         st.text(), st.lists(st.sampled_from(_FLAGS + _VALUES + _SYNTAX), max_size=12).map(" ".join)
     )
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_text_makes_the_readers_fall_over(text: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config"
@@ -356,7 +357,7 @@ def test_no_text_makes_the_readers_fall_over(text: str) -> None:
         max_size=3,
     )
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_plan_makes_a_rule_fall_over(changes: dict[str, Any]) -> None:
     with contextlib.suppress(TrimtabError):
         check_config({**HEALTHY, "steps": 50, **changes})

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kit.cases import examples
 
 from trimtab.corpus.counting import DocumentReader, TokenCounter, find_runs, repeated_tokens, trim
 from trimtab.corpus.statistics import DocumentTable
@@ -41,7 +42,7 @@ def slow_repeats(tokens: list[int], repeats: int, max_period: int) -> list[bool]
     return mask
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     parts=st.lists(
         st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=5), st.integers(1, 12)),

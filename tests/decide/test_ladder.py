@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kit.cases import examples
 
 from trimtab.core.config import LadderConfig
 from trimtab.core.findings import Symptom
@@ -326,7 +327,7 @@ def situations(draw: st.DrawFn) -> Situation:
     )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(situations())
 def test_budgets_hold_in_every_situation(case: Situation) -> None:
     found = decide(case, LIMITS)
@@ -342,7 +343,7 @@ def test_budgets_hold_in_every_situation(case: Situation) -> None:
         assert case.relaunches_left
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(situations(), st.sampled_from([s for s, t in TRAITS.items() if t.is_slow]))
 def test_one_slow_signal_never_rolls_back(case: Situation, symptom: str) -> None:
     alone = dataclasses.replace(
@@ -361,7 +362,7 @@ def test_one_slow_signal_never_rolls_back(case: Situation, symptom: str) -> None
     assert decide(healthy, LIMITS).act not in ROLLBACKS | {Act.STOP}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(situations())
 def test_costs_are_totally_ordered_and_the_chosen_one_is_the_least(case: Situation) -> None:
     found = decide(case, LIMITS)
@@ -374,7 +375,7 @@ def test_costs_are_totally_ordered_and_the_chosen_one_is_the_least(case: Situati
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(situations(), st.integers(0, 4))
 def test_each_recurrence_goes_deeper(case: Situation, recurrences: int) -> None:
     now = dataclasses.replace(case, recurrences=recurrences)
@@ -382,7 +383,7 @@ def test_each_recurrence_goes_deeper(case: Situation, recurrences: int) -> None:
     assert more.depth >= 2 * now.depth
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(situations())
 def test_a_probe_that_is_not_finite_means_broken_weights(case: Situation) -> None:
     broken = dataclasses.replace(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.kit.cases import examples
 from tests.kit.synthetic import block_of
 
 from trimtab.core.block import Block, Column
@@ -216,7 +217,7 @@ values = st.one_of(
 symptoms = st.sampled_from(list(Symptom))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(values, min_size=1, max_size=150),
     st.lists(st.tuples(st.integers(0, 149), symptoms), max_size=150),

@@ -1,11 +1,15 @@
 """Cases of a parametrised test: those that CI runs, and those that are left to `--all`."""
 
+import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import pytest
 
 T = TypeVar("T")
+
+RUNS_ALL = "TRIMTAB_TEST_ALL" in os.environ
+"""Whether `scripts/test --all` runs the tests."""
 
 
 def one_of_each(
@@ -36,3 +40,13 @@ def one_of_each(
         )
         for number, case in enumerate(chosen)
     ]
+
+
+def some_of(cases: Iterable[T], *kept: T) -> list[Any]:
+    """Return the cases as parameters of a test, marked slow but for those that are kept."""
+    return one_of_each(cases, lambda case: (case,) if case in kept else ())
+
+
+def examples(count: int) -> int:
+    """Return how many examples a property test draws: all of them with `--all`, a third in CI."""
+    return count if RUNS_ALL else -(-count // 3)

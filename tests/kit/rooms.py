@@ -17,7 +17,7 @@ KINDS = {
     "cli/test_lab_practice.py": TORCH,
     "cli/test_lab_runs.py": TORCH,
     "cli/test_run_torchrun.py": TORCH,
-    "data/test_loaders.py": TORCH,
+    "corpus/batches/test_loaders.py": TORCH,
     "fuzz": TORCH,
     "integrations": TRAINERS,
     "integrations/alerts": PURE,

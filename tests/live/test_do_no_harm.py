@@ -3,12 +3,14 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
+from tests.kit.cases import one_of_each
 from tests.kit.tiny import (
     Outcome,
     Setup,
@@ -191,8 +193,9 @@ def on_ranks(rank: int, place: str, failing_rank: int, folder: Path) -> int:
     return len(read_journal(RunDirectory(folder)).block)
 
 
-@pytest.mark.parametrize("failing_rank", [0, 1])
-@pytest.mark.parametrize("place", [NUMBERS[0], NUMBERS[3]])
+@pytest.mark.parametrize(
+    ("place", "failing_rank"), one_of_each(product([NUMBERS[0], NUMBERS[3]], [0, 1]))
+)
 def test_on_two_ranks_all_part_at_the_same_step(
     place: str, failing_rank: int, tmp_path: Path
 ) -> None:
@@ -203,8 +206,9 @@ def test_on_two_ranks_all_part_at_the_same_step(
     assert reading.ended == "closed"
 
 
-@pytest.mark.parametrize("failing_rank", [0, 1])
-@pytest.mark.parametrize("part", ["telemetry", "activations"])
+@pytest.mark.parametrize(
+    ("part", "failing_rank"), one_of_each(product(["telemetry", "activations"], [0, 1]))
+)
 def test_on_two_ranks_a_part_fails_alone(part: str, failing_rank: int, tmp_path: Path) -> None:
     run_ranks(on_ranks, 2, ALONE[part][0], failing_rank, tmp_path)
     block = read_journal(RunDirectory(tmp_path)).block

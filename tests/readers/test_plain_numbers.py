@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.kit.cases import examples
 from tests.readers.shapes import Write
 
 from trimtab.core.errors import LogError
@@ -66,7 +67,7 @@ def all_of(path: Path) -> Told:
     return reading.notes, reading.names, block.qualities, [axis.tolist() for axis in axes], columns
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(logs(), st.sampled_from([HEADER_BYTES, 100]))
 @example("step,loss,lr\n1,2.5\n2,2.4\n", HEADER_BYTES)
 @example("step,loss,lr\n1,2,3,4\n2,3,4,5\n", HEADER_BYTES)
@@ -85,7 +86,7 @@ def test_both_ways_read_the_same(text: str, block_bytes: int) -> None:
     assert fast == careful
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(cells | st.text(alphabet="0123456789.+-eE_naifINF \t\x85\u0661", min_size=1, max_size=6))
 def test_what_the_fast_way_takes_is_what_the_cell_says(cell: str) -> None:
     matrix = to_matrix(["1.5,2", f"1.5,{cell}"], ",")

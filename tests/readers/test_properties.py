@@ -12,6 +12,7 @@ from unittest import mock
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.kit.cases import examples
 
 from trimtab.core.block import Block
 from trimtab.core.errors import LogError
@@ -125,7 +126,7 @@ def test_what_is_written_is_read_back(table: Rows, block_bytes: int) -> None:
                 read_bytes(content, format, block_bytes)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=300), st.sampled_from([None, *FORMATS]))
 @example(b'"', "csv")
 @example(b"\r", "csv")
@@ -134,7 +135,7 @@ def test_random_bytes_raise_nothing_else(content: bytes, format: str | None) -> 
         read_bytes(content, format, 13)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=5), max_size=30),
     st.sampled_from([None, *FORMATS]),
@@ -147,7 +148,7 @@ def test_random_fragments_raise_nothing_else(
         read_bytes("".join(parts).encode("utf-8", "surrogatepass"), format, block_bytes)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data(), rows, st.sampled_from([to_csv, to_jsonl]))
 def test_mutated_logs_raise_nothing_else(
     data: st.DataObject, table: Rows, write: Callable[[Rows], bytes]

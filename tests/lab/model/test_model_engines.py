@@ -1,9 +1,11 @@
 """The model on torch's engines: compile, half precision, checkpointing, FSDP2, no host reads."""
 
 import tempfile
+from itertools import product
 from pathlib import Path
 
 import pytest
+from tests.kit.cases import one_of_each
 
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
@@ -33,8 +35,7 @@ RICH = ModelConfig(
 """Every option that may be on at the same time."""
 
 
-@pytest.mark.parametrize("config", [TINY, RICH], ids=["plain", "rich"])
-@pytest.mark.parametrize("measure", [False, True])
+@pytest.mark.parametrize(("config", "measure"), one_of_each(product([TINY, RICH], [False, True])))
 def test_the_whole_model_compiles_and_equals_eager(config: ModelConfig, measure: bool) -> None:
     torch._dynamo.reset()
     model = make(config)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.kit.cases import some_of
 
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
@@ -35,7 +36,11 @@ def _scenario(kind: str) -> Scenario:
     return Scenario(kind=kind, seed=1, steps=16, severity=0.0 if kind in CLOCK_ONLY else 1.0)
 
 
-@pytest.mark.parametrize("kind", WITH_ONSET)
+IN_CI = ("F01", "F05", "F07", "F12", "F15", "F18", "F19", "evaluation")
+"""One of each way to interfere: batch, rate, weights, forward pass, rank, resume, state, clock."""
+
+
+@pytest.mark.parametrize("kind", some_of(WITH_ONSET, *IN_CI))
 def test_a_run_is_bit_identical_to_its_twin_until_the_onset(kind: str, trial: Trial) -> None:
     scenario = _scenario(kind)
     run, twin = (journal(trial(one)) for one in (scenario, scenario.twin()))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kit.cases import some_of
 
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
@@ -43,7 +44,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", some_of(VARIANTS, "bf16-accumulate"))
 def test_the_same_seed_gives_the_same_journal_bit_for_bit(
     variant: str, tmp_path: Path, cache: Path
 ) -> None:
@@ -58,7 +59,7 @@ def test_the_same_seed_gives_the_same_journal_bit_for_bit(
     assert timeless(journal(tmp_path / "other"))["loss"] != one["loss"]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", some_of(VARIANTS, "fp16-accumulate"))
 def test_a_resume_at_any_step_is_bit_identical(
     variant: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kit.cases import some_of
 
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
@@ -33,7 +34,7 @@ def _train(rank: int, settings: dict[str, Any], run_dir: Path, cache: Path, stop
     run_until(stop, config, run_dir, cache, resume=True)
 
 
-@pytest.mark.parametrize("engine", [Engine.DDP, Engine.FSDP2])
+@pytest.mark.parametrize("engine", some_of([Engine.DDP, Engine.FSDP2], Engine.FSDP2))
 def test_the_same_seed_gives_the_same_journal_on_two_ranks(
     engine: Engine, tmp_path: Path, cache: Path
 ) -> None:

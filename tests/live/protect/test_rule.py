@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kit.cases import some_of
 from tests.kit.gate_rule import (
     Outcome,
     healthy_runs,
@@ -162,17 +163,17 @@ def test_an_extreme_norm_is_scaled_down_whatever_the_loss_and_soon_after_the_sta
     assert not scaled(run_rule(make_rule(), stream))
 
 
-def test_a_mode_of_the_data_is_let_through_after_a_handful() -> None:
-    for rate in (0.005, 0.02, 0.1):
-        dice = np.random.default_rng(1)
-        stream = healthy(8000)
-        rare = np.flatnonzero(dice.random(8000) < rate).tolist()
-        for number in rare:
-            multiply(stream, number, 1.8, 30.0)
-        outcomes = run_rule(make_rule(), stream)
-        assert set(discarded(outcomes) + scaled(outcomes)) <= set(rare)
-        assert len(discarded(outcomes)) <= 8
-        assert len(scaled(outcomes)) <= 16 + 8000 / 250
+@pytest.mark.parametrize("rate", some_of([0.005, 0.02, 0.1], 0.02))
+def test_a_mode_of_the_data_is_let_through_after_a_handful(rate: float) -> None:
+    dice = np.random.default_rng(1)
+    stream = healthy(8000)
+    rare = np.flatnonzero(dice.random(8000) < rate).tolist()
+    for number in rare:
+        multiply(stream, number, 1.8, 30.0)
+    outcomes = run_rule(make_rule(), stream)
+    assert set(discarded(outcomes) + scaled(outcomes)) <= set(rare)
+    assert len(discarded(outcomes)) <= 8
+    assert len(scaled(outcomes)) <= 16 + 8000 / 250
 
 
 def test_damaged_weights_are_let_through_at_once_and_reported() -> None:

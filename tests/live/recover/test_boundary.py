@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.kit.cases import some_of
 from tests.kit.recovering import assert_exact, drive, plain_run, train_step
 from tests.kit.runs import Run, batches, same_run
 from torch import nn, optim
@@ -244,7 +245,7 @@ class TestMemory:
         )
         assert max(sizes) <= 2 * 20 + 10
 
-    @pytest.mark.parametrize("mode", ["observe", "protect"])
+    @pytest.mark.parametrize("mode", some_of(["observe", "protect"], "protect"))
     def test_in_other_modes_no_batch_is_kept(self, mode: str, tmp_path: Path) -> None:
         run = plain_run(loader=(pair for pair in batches(5)))
         seen: list[weakref.ref[torch.Tensor]] = []

@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kit.cases import examples
 from tests.kit.text_logs.writers import SAMPLES, Sample
 
 from trimtab.core.block import Block
@@ -75,7 +76,7 @@ def damaged(draw: st.DrawFn) -> str:
     return text
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(damaged(), st.sampled_from([None, *FORMATS]), st.sampled_from([64, 1 << 20]))
 def test_damaged_logs_raise_nothing_else(text: str, format: str | None, block_bytes: int) -> None:
     with suppress(LogError):
@@ -83,7 +84,7 @@ def test_damaged_logs_raise_nothing_else(text: str, format: str | None, block_by
         assert len(block) <= text.count("\n") + text.count("\r") + 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(damaged(), st.sampled_from([5, 100, 1000]))
 def test_how_a_log_is_cut_never_changes_what_is_read(text: str, block_bytes: int) -> None:
     with suppress(LogError):
@@ -102,7 +103,7 @@ def test_of_two_names_for_a_signal_the_earlier_one_wins_however_the_log_is_cut()
     assert same(whole, cut)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(damaged())
 def test_layouts_never_change_what_is_read(text: str) -> None:
     with suppress(LogError):

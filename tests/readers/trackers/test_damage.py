@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kit.cases import examples
 from tests.readers.make_fixtures import FIXTURES
 from tests.readers.trackers.protobytes import checksum
 
@@ -78,7 +79,7 @@ def damaged(draw: st.DrawFn, name: str) -> bytes:
 
 @pytest.mark.parametrize("name", REAL)
 def test_damaged_files_raise_nothing_else(name: str) -> None:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     @given(damaged(name))
     def check(content: bytes) -> None:
         survive(content, name)
@@ -86,7 +87,7 @@ def test_damaged_files_raise_nothing_else(name: str) -> None:
     check()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.sampled_from([b"", b":W&B\xe1\xbe\x00", b"SQLite format 3\0", b"PAR1"]),
     st.lists(st.sampled_from(WORDS) | st.binary(max_size=60), max_size=12).map(b"".join),

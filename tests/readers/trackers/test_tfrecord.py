@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kit.cases import examples
 from tests.readers.shapes import Write
 from tests.readers.trackers.protobytes import checksum, record
 
@@ -104,7 +105,7 @@ def test_lies_without_number_take_no_time(write: Write) -> None:
     assert payloads == [b"b"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=200), st.integers(1, 50))
 def test_random_bytes_hold_no_records(data: bytes, chunk: int) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -2,12 +2,14 @@
 
 import os
 import signal
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from tests.kit.cases import one_of_each
 from tests.kit.launch import digest, log_of_trimtab, run_ranks, take_step
 from tests.kit.tiny import batches, journal_of, loss_of, make_model
 from tests.kit.user_loop import adamw, losses
@@ -109,8 +111,7 @@ def miss_records(rank: int, folder: Path, mode: str, who: int, when: range) -> A
     return digest(model), recorded, said
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize(("who", "mode"), one_of_each(product([0, 1], MODES)))
 def test_a_step_that_one_rank_does_not_record_is_a_step(
     who: int, mode: str, tmp_path: Path
 ) -> None:
