@@ -21,11 +21,11 @@ from tests.kit.killed_writers import kill_writers
 
 from benchmarks.results import publish, table
 from trimtab.core.block import Block, Column
-from trimtab.core.config import JournalConfig
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.format.files import JournalFiles
 from trimtab.journal.write.record_layouts import RecordLayout
 from trimtab.journal.write.sealed_segment import write_segment
+from trimtab.journal.write.writer import JournalLimits
 
 NAMES = [f"signal_{number:02d}" for number in range(20)]
 LONGEST = 1800
@@ -60,7 +60,7 @@ def typical_signals() -> list[dict[str, float]]:
 def writing_cost(root: Path, records: int) -> float:
     """Microseconds of process time per step: all threads, from opening to the last seal."""
     signals = typical_signals()
-    config = JournalConfig(queue_records=records, close_seconds=120)
+    config = JournalLimits(queue_records=records, close_seconds=120)
     begin = time.process_time()
     with JournalWriter(RunDirectory(root), config) as writer:
         for step in range(records):
@@ -76,7 +76,7 @@ def writing_cost(root: Path, records: int) -> float:
 def write_sealed(run: RunDirectory, records: int) -> None:
     """A journal as a writer leaves it, made without the way through text."""
     rng = np.random.default_rng(0)
-    size = JournalConfig().segment_records
+    size = JournalLimits().segment_records
     run.journal.mkdir(parents=True)
     for index, start in enumerate(range(0, records, size)):
         rows = np.arange(start, min(start + size, records))
@@ -112,7 +112,7 @@ def hanging_disk(root: Path, seconds: float) -> tuple[Costs, Costs, int, int]:
     signals = typical_signals()
     with disk_that_can_hang(root) as place:
         run = RunDirectory(place)
-        config = JournalConfig(queue_records=8192, close_seconds=60)
+        config = JournalLimits(queue_records=8192, close_seconds=60)
         with JournalWriter(run, config) as writer, hanging(place, longest=seconds + 60):
             end = time.monotonic() + seconds
             while time.monotonic() < end:

@@ -22,11 +22,11 @@ from tests.kit.chromium import chromium, count_line_pixels
 from benchmarks.journal import Figure
 from benchmarks.results import publish, table
 from trimtab.core.block import Block, Column
-from trimtab.core.config import JournalConfig
 from trimtab.diagnosis import diagnose
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.format.files import JournalFiles
 from trimtab.journal.write.sealed_segment import write_segment
+from trimtab.journal.write.writer import JournalLimits
 from trimtab.report.pages.run_page import dashboard_page
 
 RECORDS = 1_000_000
@@ -44,7 +44,7 @@ SIGNALS = (
 def write_long_run(run: RunDirectory) -> None:
     """A million records of twenty signals, with one loss that is high for one step."""
     rng = np.random.default_rng(0)
-    size = JournalConfig().segment_records
+    size = JournalLimits().segment_records
     run.journal.mkdir(parents=True)
     for index, start in enumerate(range(0, RECORDS, size)):
         rows = np.arange(start, min(start + size, RECORDS))

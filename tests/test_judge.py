@@ -12,19 +12,18 @@ from tests.kit.cases import examples
 from tests.kit.synthetic import troubled_run
 from trimtab.core.block import Block, Column
 from trimtab.core.causes import Cause, Standing
-from trimtab.core.config import Config, DetectConfig, Rules, TextbookConfig
+from trimtab.core.config import Config, DetectConfig, Rules
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Symptom
+from trimtab.detect.textbook.thresholds import TextbookThresholds
 from trimtab.judge import Judge
-from trimtab.rulesets import RULE_SETS
+from trimtab.rulesets import RULE_SETS, TRIMTAB, RuleSet, textbook_rules
 
-TRIMTAB = Config()
 # Short windows, so that a run of a few hundred records goes through every state many times.
-CONFIG = Config(
-    rules=Rules.TEXTBOOK,
-    textbook=TextbookConfig(
+TEXTBOOK = textbook_rules(
+    TextbookThresholds(
         window=10, recovery_records=6, rise_records=5, norm_steps=8, reopen_records=3
-    ),
+    )
 )
 
 values = st.one_of(
@@ -108,7 +107,7 @@ def long_runs(draw: st.DrawFn) -> Block:
 def test_any_cut_and_any_save_gives_the_same_findings_and_incidents(
     run: Block, data: st.DataObject
 ) -> None:
-    check_cuts(CONFIG, run, data)
+    check_cuts(TEXTBOOK, run, data)
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -117,19 +116,19 @@ def test_the_same_holds_for_trimtabs_rules(run: Block, data: st.DataObject) -> N
     check_cuts(TRIMTAB, run, data)
 
 
-def check_cuts(config: Config, run: Block, data: st.DataObject) -> None:
-    whole = verdicts(Judge(config), [run])
+def check_cuts(rules: RuleSet, run: Block, data: st.DataObject) -> None:
+    whole = verdicts(Judge(rules=rules), [run])
 
     edges = sorted(data.draw(st.sets(st.integers(0, len(run)), max_size=8)))
     bounds = [0, *edges, len(run)]
     pieces = [run[a:b] for a, b in pairwise(bounds)]
-    assert verdicts(Judge(config), pieces) == whole
-    assert verdicts(Judge(config), list(run.cut(1))) == whole
+    assert verdicts(Judge(rules=rules), pieces) == whole
+    assert verdicts(Judge(rules=rules), list(run.cut(1))) == whole
 
     saved_at = data.draw(st.integers(0, len(run)))
-    first = Judge(config)
+    first = Judge(rules=rules)
     head = first.update(run[:saved_at])
-    second = Judge(config)
+    second = Judge(rules=rules)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     tail = second.update(run[saved_at:])
     end = second.finish()
@@ -147,7 +146,7 @@ def check_cuts(config: Config, run: Block, data: st.DataObject) -> None:
 @settings(max_examples=examples(150), deadline=None)
 @given(runs())
 def test_every_incident_of_any_run_can_be_explained(run: Block) -> None:
-    check_explanations(CONFIG, run)
+    check_explanations(TEXTBOOK, run)
 
 
 @settings(max_examples=40, deadline=None)
@@ -156,8 +155,8 @@ def test_every_incident_of_trimtabs_rules_can_be_explained(run: Block) -> None:
     check_explanations(TRIMTAB, run)
 
 
-def check_explanations(config: Config, run: Block) -> None:
-    judge = Judge(config)
+def check_explanations(rules: RuleSet, run: Block) -> None:
+    judge = Judge(rules=rules)
     judge.update(run)
     judge.finish()
     for incident in judge.incidents:
@@ -176,7 +175,7 @@ def check_explanations(config: Config, run: Block) -> None:
             assert is_first or named.standing is Standing.OPEN
 
 
-@pytest.mark.parametrize("config", [TRIMTAB, Config(rules=Rules.TEXTBOOK)])
+@pytest.mark.parametrize("config", [Config(), Config(rules=Rules.TEXTBOOK)])
 def test_an_open_incident_is_reported_as_it_now_stands(config: Config) -> None:
     noise = np.random.default_rng(0).normal(0, 0.01, 420)
     loss = 2 + noise + np.concatenate((np.zeros(400), 5 + np.arange(20)))  # still climbing
@@ -228,7 +227,6 @@ def test_a_rising_loss_is_explained_without_the_records_of_the_rise() -> None:
     ("config", "name"),
     [
         (Config(detect=DetectConfig(threshold_scale=3.0)), "threshold_scale"),
-        (Config(textbook=TextbookConfig(window=50)), "window"),
         (Config(rules=Rules.TEXTBOOK), "rules"),
     ],
 )

@@ -151,7 +151,7 @@ def _chosen(incidents: tuple[Incident, ...], truth: Mapping[str, Any]) -> list[I
 
 
 def _answers(incident: Incident, run: Block, facts: RunFacts) -> dict[str, str]:
-    context = IncidentContext.of(incident, run, facts, Config().textbook)
+    context = IncidentContext.of(incident, run, facts)
     return {id: look(context).outcome.value for id, look in OBSERVATIONS.items()}
 
 

@@ -52,7 +52,7 @@ _MODES = {
     Arm.RECOVER: Mode.RECOVER,
 }
 """The twin is protected too: protecting makes optimizers fused, which rounds differently."""
-_CONFIG = Config.from_dict({"ladder": {"max_relaunches": 1, "window_steps": 1000}})
+_CONFIG = Config.from_dict({"ladder": {"max_relaunches": 1}})
 
 
 class _SkippedData(Intervention):

@@ -17,8 +17,7 @@ from benchmarks.contenders import Contender, Make
 from benchmarks.overhead import SHORT_TOKENS, STEP_TOKENS, Race, percent
 from benchmarks.results import publish, table
 from benchmarks.snapshots import EVERY, WARM_STEPS, Recover
-from trimtab.core.config import LadderConfig
-from trimtab.decide.ladder.canary import CANARY_STEPS, YOUNG_BOUNDARIES, canary_every
+from trimtab.decide.ladder.canary import CANARY_SHARE, CANARY_STEPS, YOUNG_BOUNDARIES, canary_every
 from trimtab.lab.model.sizes import SIZES
 from trimtab.live.recover.paired_probe import PairedProbe
 
@@ -44,7 +43,7 @@ class Cost:
 
     def canary(self, boundary: int) -> float:
         """The canary, as a share of the time at this age of the run."""
-        every = canary_every(LadderConfig().canary_share, boundary)
+        every = canary_every(CANARY_SHARE, boundary)
         return 0.0 if every is None else self.reading / every
 
     def row(self) -> list[str]:

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 
 from trimtab.core.block import Block, Column
-from trimtab.core.config import JournalConfig
 from trimtab.journal import RunDirectory
 from trimtab.journal.format.files import JournalFiles
 from trimtab.journal.write.sealed_segment import write_segment
+from trimtab.journal.write.writer import JournalLimits
 from trimtab.state.checkpoints.index import CheckpointEntry, CheckpointIndex
 from trimtab.state.checkpoints.manifest import CheckpointFacts, Manifest, write_manifest
 
@@ -43,7 +43,7 @@ def write_short_run(run: RunDirectory, steps: int, seed: int) -> None:
 
 def _write_journal(run: RunDirectory, steps: int) -> None:
     rng = np.random.default_rng(0)
-    size = JournalConfig().segment_records
+    size = JournalLimits().segment_records
     names = [f"{FAMILIES[k % 5]}/blocks.{k // 5}" for k in range(SIGNALS - 4)]
     spikes = (steps // 4, 3 * steps // 4)
     for index, start in enumerate(range(0, steps, size)):

@@ -130,9 +130,7 @@ class Judge:
         if incident.rolled_back:
             line = before_rollback(line, incident.last.tick)
         again = went_well_again(incident, self.incidents, run)
-        context = IncidentContext.of(
-            incident, line, facts, self._config.textbook, went_well_again=again
-        )
+        context = IncidentContext.of(incident, line, facts, went_well_again=again)
         diagnosis = self.rules.explain(context)
         action = self.rules.advise(diagnosis, recurs=self._recurs(incident, run))
         return dataclasses.replace(diagnosis, action=action)
@@ -222,7 +220,6 @@ class Judge:
             "rules": self.rules.name,
             "detectors": self._names,
             **self._config.detect.to_dict(),
-            **{f"textbook.{k}": v for k, v in self._config.textbook.to_dict().items()},
         }
 
     def _require_same(self, state: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError
 from trimtab.decide.advice import advise, advise_by_textbook
 from trimtab.detect.textbook.textbook_detectors import textbook_detectors
+from trimtab.detect.textbook.thresholds import TEXTBOOK_THRESHOLDS, TextbookThresholds
 from trimtab.detect.trimtab_detectors import trimtab_detectors
 from trimtab.explain.causes.by_evidence import explain_by_evidence
 from trimtab.explain.causes.by_tree import by_tree
@@ -55,13 +56,19 @@ TRIMTAB = RuleSet(
 )
 """Trimtab's rules (docs/detection.md)."""
 
-TEXTBOOK = RuleSet(
-    name="textbook",
-    make_detectors=textbook_detectors,
-    make_recovery=lambda config: TextbookRecovery(config.textbook),
-    explain=by_tree(TEXTBOOK_TREE),
-    advise=advise_by_textbook,
-)
+
+def textbook_rules(thresholds: TextbookThresholds = TEXTBOOK_THRESHOLDS) -> RuleSet:
+    """Return the rules of the textbook, with its thresholds or others."""
+    return RuleSet(
+        name="textbook",
+        make_detectors=lambda config: textbook_detectors(thresholds),
+        make_recovery=lambda config: TextbookRecovery(thresholds),
+        explain=by_tree(TEXTBOOK_TREE),
+        advise=advise_by_textbook,
+    )
+
+
+TEXTBOOK = textbook_rules()
 """The decision tree of the textbooks as it stands: the baseline to beat."""
 
 RULE_SETS: Mapping[str, RuleSet] = {rules.name: rules for rules in (TRIMTAB, TEXTBOOK)}

@@ -17,7 +17,7 @@ SCRIPT = """
     import os, pathlib, signal, sys, time
     from trimtab.journal import JournalWriter, RunDirectory, read_journal
     from trimtab.journal.exit_request import ExitRequest, RunExit, announce_run
-    from trimtab.core.config import JournalConfig
+    from trimtab.journal.write.writer import JournalLimits
 
     here = pathlib.Path(sys.argv[1])
     run = RunDirectory(here)
@@ -26,7 +26,7 @@ SCRIPT = """
     launches.write_text(str(number + 1))
     block = read_journal(run).block if run.exists() else ()
     first = int(block.step[-1]) + 1 if len(block) else 0
-    journal = JournalWriter(run, JournalConfig())
+    journal = JournalWriter(run, JournalLimits())
     announce_run(run)
 
     def train(steps):

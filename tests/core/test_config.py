@@ -1,39 +1,50 @@
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from trimtab.core.config import Config, JournalConfig, Rules, TextbookConfig
+from trimtab.core.config import (
+    Config,
+    LadderConfig,
+    LiveConfig,
+    RecoverConfig,
+    Rules,
+    ShipConfig,
+)
 from trimtab.core.errors import ConfigError
 
 
 def test_settings_come_from_toml_and_go_to_json(tmp_path: Path) -> None:
     path = tmp_path / "trimtab.toml"
-    path.write_text("[textbook]\nwindow = 50\nspike_sigmas = 4\n")
+    path.write_text("[live]\ntelemetry_every = 50\nhang_seconds = 4\n")
     config = Config.from_toml(path)
-    assert config.textbook.window == 50
-    assert config.textbook.spike_sigmas == 4.0
-    assert json.loads(json.dumps(config.to_dict()))["textbook"]["window"] == 50
+    assert config.live.telemetry_every == 50
+    assert config.live.hang_seconds == 4.0
+    assert json.loads(json.dumps(config.to_dict()))["live"]["telemetry_every"] == 50
     assert Config.from_dict(config.to_dict()) == config
 
 
 def test_a_pyproject_section_is_found(tmp_path: Path) -> None:
     path = tmp_path / "pyproject.toml"
-    path.write_text("[project]\nname = 'x'\n[tool.trimtab.journal]\nqueue_records = 7\n")
-    assert Config.from_toml(path).journal.queue_records == 7
+    path.write_text("[project]\nname = 'x'\n[tool.trimtab.live]\nlag_steps = 7\n")
+    assert Config.from_toml(path).live.lag_steps == 7
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"textbok": {}}, "did you mean 'textbook'"),
-        ({"textbook": {"zzz": 1}}, "known: window"),
+        ({"probe": {}}, "did you mean 'probes'"),
+        ({"recover": {"zzz": 1}}, "known: snapshot_every"),
         ({"gate": {"window": 64}}, "not a setting any more: the gate's thresholds are measured"),
-        ({"textbook": 3}, "table of settings"),
-        ({"textbook": {"window": "100"}}, "must be a whole number"),
-        ({"textbook": {"window": True}}, "must be a whole number"),
-        ({"textbook": {"window": 1}}, "at least 2"),
-        ({"journal": {"flush_seconds": 3.0}}, "followers wait"),
+        ({"textbook": {"window": 50}}, "'textbook' is not a setting any more: the textbook's"),
+        ({"journal": {"flush_seconds": 3.0}}, "trimtab/journal/write/writer.py; remove it"),
+        ({"live": {"batch_memory_mb": 8.0}}, "token ids take 64 MB at most"),
+        ({"ladder": {"window_steps": 500}}, "measured constants"),
+        ({"recover": 3}, "table of settings"),
+        ({"recover": {"snapshot_every": "100"}}, "must be a whole number"),
+        ({"recover": {"snapshot_every": True}}, "must be a whole number"),
+        ({"recover": {"snapshot_every": 0}}, "at least 1"),
     ],
 )
 def test_a_wrong_setting_is_an_error(values: dict[str, object], message: str) -> None:
@@ -72,7 +83,8 @@ def test_a_setting_is_changed_by_its_full_name_or_its_last_part(name: str) -> No
         ("enabled", "names several settings: ladder.enabled, probes.enabled"),
         ("norm_sigmas", "'gate.norm_sigmas' is not a setting any more: the gate's thresholds"),
         ("treshold_scale", "did you mean 'detect.threshold_scale'"),
-        ("detect.spike_sigma", "did you mean 'textbook.spike_sigmas'"),
+        ("detect.snapshot_ever", "did you mean 'recover.snapshot_every'"),
+        ("textbook.window", "'textbook' is not a setting any more"),
         ("qqq", "begin with one of rules, live, gate"),
         ("detect", "no setting 'detect'"),
         ("threshold_scale", "must be a number"),
@@ -85,17 +97,15 @@ def test_a_change_that_cannot_be_right_is_an_error(name: str, message: str) -> N
 
 def test_the_page_on_settings_lists_every_section() -> None:
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
-    for name in Config.__dataclass_fields__:
+    for name in (field.name for field in fields(Config)):
         assert f"| `{name}` |" in page
 
 
-@pytest.mark.parametrize("section", [Config, TextbookConfig, JournalConfig])
+@pytest.mark.parametrize("section", [LiveConfig, LadderConfig, RecoverConfig, ShipConfig])
 def test_every_setting_says_what_it_is(section: type) -> None:
     # The doc is a string under the field; Python drops it, so the source is read.
     source = Path(__import__("inspect").getsourcefile(section)).read_text()
     body = source.split(f"class {section.__name__}(")[1].split("\nclass ")[0]
-    if section is Config:
-        return
-    for name in section.__dataclass_fields__:  # type: ignore[attr-defined]
+    for name in (field.name for field in fields(section)):
         after = body.split(f"    {name}: ")[1].split("\n", 1)[1]
         assert after.lstrip().startswith('"""'), f"{name} has no doc under it"

@@ -279,8 +279,8 @@ def test_without_a_probe_a_restore_without_skip_is_the_experiment() -> None:
 
 
 def test_a_check_stays_open_as_long_as_the_fault_took_to_show() -> None:
-    assert check_step(onset=210, alarm=213, config=LIMITS) == 226
-    assert check_step(onset=210, alarm=242, config=LIMITS) == 242
+    assert check_step(onset=210, alarm=213) == 226
+    assert check_step(onset=210, alarm=242) == 242
 
 
 SYMPTOMS = st.lists(st.sampled_from(list(Symptom)), min_size=0, max_size=4, unique=True)

@@ -3,6 +3,7 @@
 import importlib
 import json
 import pkgutil
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -13,21 +14,24 @@ from tests.detect.runs import every_kind_of_run
 
 import trimtab.detect
 from trimtab.core.block import Block
-from trimtab.core.config import Config, TextbookConfig
+from trimtab.core.config import Config
 from trimtab.core.detector import Detector, KnownChange, Row, rows_of
 from trimtab.core.findings import Finding
 from trimtab.detect.detector_set import DetectorSet
 from trimtab.detect.event_schedule import EventSchedule
 from trimtab.detect.textbook.textbook_detectors import textbook_detectors
+from trimtab.detect.textbook.thresholds import TextbookThresholds
 from trimtab.detect.trimtab_detectors import trimtab_detectors
 
 SEEDS = range(18)
 LENGTHS = (120, 1500, 1500)
 # Short windows, so that the textbook's rules go through every state many times.
-CONFIG = Config(textbook=TextbookConfig(window=10, rise_records=3))
-
-
-RULE_SETS = {"trimtab": trimtab_detectors, "textbook": textbook_detectors}
+SHORT = TextbookThresholds(window=10, rise_records=3)
+CONFIG = Config()
+RULE_SETS: dict[str, Callable[[Config], list[Detector]]] = {
+    "trimtab": trimtab_detectors,
+    "textbook": lambda config: textbook_detectors(SHORT),
+}
 
 every_detector = pytest.mark.parametrize(
     ("rules", "place"),

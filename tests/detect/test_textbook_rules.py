@@ -7,13 +7,13 @@ import pytest
 from tests.kit.synthetic import block_of
 
 from trimtab.core.block import Block, Column
-from trimtab.core.config import TextbookConfig
 from trimtab.core.findings import Finding, Symptom
 from trimtab.detect.state.nonfinite import NonFinite
 from trimtab.detect.textbook.rise import TextbookRise
 from trimtab.detect.textbook.scale import TextbookScale
+from trimtab.detect.textbook.thresholds import TextbookThresholds
 
-CONFIG = TextbookConfig()
+CONFIG = TextbookThresholds()
 
 
 def steps(findings: list[Finding]) -> list[int]:

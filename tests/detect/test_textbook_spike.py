@@ -5,14 +5,14 @@ import pytest
 from tests.kit.synthetic import add_spike, block_of, falling_loss
 
 from trimtab.core.block import Block, Column
-from trimtab.core.config import TextbookConfig
 from trimtab.core.findings import Finding, Symptom
 from trimtab.detect.textbook.spike import TextbookSpike
+from trimtab.detect.textbook.thresholds import TextbookThresholds
 from trimtab.detect.tools.windows import trailing_moments
 
 
 def find(loss: np.ndarray) -> list[Finding]:
-    return TextbookSpike(TextbookConfig()).update_many(block_of({"loss": loss}))
+    return TextbookSpike(TextbookThresholds()).update_many(block_of({"loss": loss}))
 
 
 def test_moments_are_those_of_the_window_before() -> None:
@@ -59,7 +59,7 @@ def test_missing_losses_are_left_out() -> None:
     thinned = np.repeat(loss, 2)
     present = np.tile([True, False], 400)
     block = Block.from_columns({"loss": Column(thinned, present)}, step=np.arange(800))
-    values = [f.value for f in TextbookSpike(TextbookConfig()).update_many(block)]
+    values = [f.value for f in TextbookSpike(TextbookThresholds()).update_many(block)]
     assert values == [finding.value for finding in find(loss)]
 
 
@@ -77,8 +77,8 @@ def test_losses_near_the_end_of_the_range_do_not_warn() -> None:
 def test_state_survives_json() -> None:
     loss = add_spike(falling_loss(400), 300)
     first, second = block_of({"loss": loss})[:250], block_of({"loss": loss})[250:]
-    detector = TextbookSpike(TextbookConfig())
+    detector = TextbookSpike(TextbookThresholds())
     detector.update_many(first)
-    other = TextbookSpike(TextbookConfig())
+    other = TextbookSpike(TextbookThresholds())
     other.load_state_dict(json.loads(json.dumps(detector.state_dict())))
     assert other.update_many(second) == detector.update_many(second)

@@ -7,7 +7,6 @@ import pytest
 from tests.kit.synthetic import Array, block_of, falling_loss, incident_of
 
 from trimtab.core.block import Event
-from trimtab.core.config import TextbookConfig
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass, Moment
 from trimtab.core.records.rollbacks import ROLLBACK
@@ -34,7 +33,7 @@ def context(
         records=LENGTH - AT,
         incident_class=IncidentClass.SILENT,
     )
-    return IncidentContext.of(incident, block, facts or RunFacts(), TextbookConfig())
+    return IncidentContext.of(incident, block, facts or RunFacts())
 
 
 def steady(level: float, share: float = 0.01) -> Array:

@@ -4,7 +4,6 @@ import numpy as np
 from tests.kit.synthetic import incident_of
 
 from trimtab.core.block import Block, Column
-from trimtab.core.config import TextbookConfig
 from trimtab.core.incidents import Moment
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import FINGERPRINT, LOSS
@@ -28,7 +27,7 @@ def found(fingerprints: list[int], attempts: list[int] | None = None) -> Repeate
     )
     onset, last = (Moment(step=step, tick=step, loss=3.0) for step in (ONSET, LAST))
     incident = incident_of(onset, last=last, records=20)
-    context = IncidentContext.of(incident, block, RunFacts(), TextbookConfig())
+    context = IncidentContext.of(incident, block, RunFacts())
     return repeated_batch(context)
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.core.config import JournalConfig
 from trimtab.journal import JournalWriter, RunDirectory
 from trimtab.journal.format.files import JournalFiles
 from trimtab.journal.format.header import CHUNK_ROWS
 from trimtab.journal.read.sealed_segment import SealedSegment
 from trimtab.journal.write.open_segment import OpenSegment
 from trimtab.journal.write.record_layouts import RecordLayouts
+from trimtab.journal.write.writer import JournalLimits
 
 SEALED, OPEN = 10_000, 400
 """Records in each of the two sealed files, and in the log after them."""
@@ -44,7 +44,7 @@ class Truth:
 
     def write(self, run: RunDirectory) -> None:
         """Two sealed files, and a log that its writer never finished."""
-        config = JournalConfig(segment_records=SEALED, queue_records=10**6, close_seconds=60)
+        config = JournalLimits(segment_records=SEALED, queue_records=10**6, close_seconds=60)
         with JournalWriter(run, config) as writer:
             for tick in range(2 * SEALED):
                 if tick in EVENTS:

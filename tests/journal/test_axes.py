@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from trimtab.core.block import Block
-from trimtab.core.config import JournalConfig
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.read.axes import find_ranges
+from trimtab.journal.write.writer import JournalLimits
 
 
 def write(folder: Path, steps: list[int], attempts: list[int], positions: list[int]) -> Block:
     run = RunDirectory(folder)
-    with JournalWriter(run, JournalConfig(segment_records=10)) as writer:
+    with JournalWriter(run, JournalLimits(segment_records=10)) as writer:
         for step, attempt, position in zip(steps, attempts, positions, strict=True):
             writer.append(step, {"loss": 1.0}, attempt, position)
     return read_journal(run).block

@@ -9,10 +9,10 @@ import pytest
 from tests.kit.disks import CannotMount, Costs, disk_that_can_hang, hanging, small_disk
 from tests.kit.journal_rows import wait_until
 
-from trimtab.core.config import JournalConfig
 from trimtab.journal import JournalRun, JournalWriter, RunDirectory, read_journal
+from trimtab.journal.write.writer import JournalLimits
 
-CONFIG = JournalConfig(queue_records=500, segment_records=200, close_seconds=30)
+CONFIG = JournalLimits(queue_records=500, segment_records=200, close_seconds=30)
 SIGNALS = {f"signal {number}": 1 / (number + 3) for number in range(20)}
 
 
@@ -106,7 +106,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
 def test_closing_on_a_disk_that_hangs_comes_back(tmp_path: Path) -> None:
     with available(disk_that_can_hang(tmp_path)) as place:
         run = RunDirectory(place)
-        writer = JournalWriter(run, JournalConfig(close_seconds=0.5))
+        writer = JournalWriter(run, JournalLimits(close_seconds=0.5))
         writer.append(0, SIGNALS)
         wait_until(lambda: len(read_journal(run).block) == 1)
         with hanging(place, longest=60):

@@ -8,8 +8,8 @@ from tests.kit.following import follow_a_writer
 from tests.kit.journal_rows import rows_of, wait_until
 
 from trimtab.core.block import Block
-from trimtab.core.config import JournalConfig
 from trimtab.journal import DamageKind, Follower, JournalWriter, RunDirectory, read_journal
+from trimtab.journal.write.writer import JournalLimits
 
 
 @pytest.mark.parametrize("segment_records", [5, 100, 100_000])
@@ -26,7 +26,7 @@ def test_each_record_comes_once_and_within_a_second(
 def test_a_follower_that_sleeps_long_misses_nothing(run: RunDirectory) -> None:
     """Files come, are sealed and go while it sleeps: with one of them open in its hands."""
     blocks = []
-    with Follower(run) as follower, JournalWriter(run, JournalConfig(segment_records=7)) as writer:
+    with Follower(run) as follower, JournalWriter(run, JournalLimits(segment_records=7)) as writer:
         for round_ in range(6):
             for step in range(round_ * 9):
                 writer.append(step, {"loss": step})
@@ -47,7 +47,7 @@ def test_a_follower_that_sleeps_long_misses_nothing(run: RunDirectory) -> None:
 def test_a_follower_goes_on_when_the_writer_is_restarted(run: RunDirectory) -> None:
     with Follower(run) as follower:
         for attempt in range(3):
-            with JournalWriter(run, JournalConfig(segment_records=4)) as writer:
+            with JournalWriter(run, JournalLimits(segment_records=4)) as writer:
                 for step in range(10):
                     writer.append(step, {"loss": step}, attempt=attempt)
             block = follower.poll()
@@ -60,7 +60,7 @@ def test_reading_while_files_are_sealed_finds_every_one(run: RunDirectory) -> No
     stop = threading.Event()
 
     def write() -> None:
-        with JournalWriter(run, JournalConfig(segment_records=10, flush_seconds=0.005)) as writer:
+        with JournalWriter(run, JournalLimits(segment_records=10, flush_seconds=0.005)) as writer:
             while not stop.is_set():
                 writer.append(0, {"loss": 1.0})
                 time.sleep(0.002)
@@ -82,7 +82,7 @@ def test_reading_while_files_are_sealed_finds_every_one(run: RunDirectory) -> No
 
 
 def test_a_long_journal_can_be_followed_in_pieces(run: RunDirectory) -> None:
-    with JournalWriter(run, JournalConfig(segment_records=10)) as writer:
+    with JournalWriter(run, JournalLimits(segment_records=10)) as writer:
         for step in range(95):
             writer.append(step, {"loss": float(step), "late": 1.0} if step > 50 else {"loss": step})
             if step == 33:

@@ -6,8 +6,8 @@ import pytest
 from tests.kit.journal_rows import rows_of
 from tests.kit.killed_writers import kill_writers, signals_at
 
-from trimtab.core.config import JournalConfig
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
+from trimtab.journal.write.writer import JournalLimits
 
 BOUND = 0.5
 """Seconds: half of what is promised."""
@@ -29,7 +29,7 @@ def _assert_goes_on(run: RunDirectory) -> None:
     """The next writer goes on after the last tick, and seals what the killed one left."""
     before = read_journal(run)
     last = int(before.block.tick[-1])
-    with JournalWriter(run, JournalConfig(close_seconds=120)) as writer:
+    with JournalWriter(run, JournalLimits(close_seconds=120)) as writer:
         assert writer.append(last + 1, signals_at(last + 1), data_position=-1) == last + 1
     assert writer.error is None
     assert not list(run.journal.glob("*.log"))

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from trimtab.core.block import Block, Column, StoredColumns
-from trimtab.core.config import JournalConfig
 from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.diagnosis import diagnose
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.format.files import JournalFiles
 from trimtab.journal.read import assembly
+from trimtab.journal.write.writer import JournalLimits
 
 RECORDS = 700
-CONFIG = JournalConfig(segment_records=100)
+CONFIG = JournalLimits(segment_records=100)
 
 
 @pytest.fixture

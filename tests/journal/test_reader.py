@@ -9,7 +9,6 @@ import pytest
 from tests.kit.journal_rows import rows_of
 
 from trimtab.core.block import Block
-from trimtab.core.config import JournalConfig
 from trimtab.core.errors import JournalError
 from trimtab.core.signals import Quality
 from trimtab.journal import (
@@ -24,6 +23,7 @@ from trimtab.journal import (
 from trimtab.journal.format.files import JournalFiles
 from trimtab.journal.format.lines import Entry, encode
 from trimtab.journal.write.sealing import seal_leftover
+from trimtab.journal.write.writer import JournalLimits
 
 HEAD = {"kind": "segment", "note": 0, "schema": 1, "index": 0, "qualities": {}}
 
@@ -41,7 +41,7 @@ def write_log(run: RunDirectory, *entries: Entry, index: int = 0) -> Path:
 
 
 def write_journal(run: RunDirectory, records: int, segment_records: int = 10) -> None:
-    config = JournalConfig(segment_records=segment_records, queue_records=10**6)
+    config = JournalLimits(segment_records=segment_records, queue_records=10**6)
     with JournalWriter(run, config) as writer:
         for step in range(records):
             writer.append(step, {"loss": step / 7, "norm": -step})
@@ -96,7 +96,7 @@ def test_a_folder_or_rubbish_under_our_names_is_reported(run: RunDirectory) -> N
     with Follower(run) as follower:
         assert len(follower.poll()) == 25
         assert {damage.file for damage in follower.damage} == set(found) - {"00000003", "00000009"}
-        with JournalWriter(run, JournalConfig()) as writer:
+        with JournalWriter(run, JournalLimits()) as writer:
             assert writer.append(0, {}) == 25
         assert len(follower.poll()) == 1
     assert len(read_journal(run).block) == 26

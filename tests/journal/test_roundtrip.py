@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.kit.journal_rows import Row, nothing_hides_in_gaps, row, rows_of, wait_until
 
 from trimtab.core.block import Block, Event
-from trimtab.core.config import JournalConfig
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.signals import Quality
 from trimtab.journal import Follower, JournalWriter, RunDirectory, read_journal
+from trimtab.journal.write.writer import JournalLimits
 
 names = st.sampled_from(["loss", "50 % off", 'quote"d', "\N{GREEK SMALL LETTER MU}"])
 names |= st.text(max_size=6)
@@ -72,7 +72,7 @@ def new_run() -> Iterator[RunDirectory]:
 def test_every_bit_comes_back(
     journey: list[tuple[Any, ...]], segment_records: int, pause: int
 ) -> None:
-    config = JournalConfig(segment_records=segment_records, flush_seconds=0.002)
+    config = JournalLimits(segment_records=segment_records, flush_seconds=0.002)
     expected, followed = Expected(), []
     with new_run() as run, Follower(run) as follower:
         with JournalWriter(run, config) as writer:
@@ -116,7 +116,7 @@ def test_a_journal_goes_on_after_a_restart(journey: list[tuple[Any, ...]], cut: 
     expected = Expected()
     with new_run() as run:
         for part in (journey[:cut], journey[cut:]):
-            with JournalWriter(run, JournalConfig(segment_records=4)) as writer:
+            with JournalWriter(run, JournalLimits(segment_records=4)) as writer:
                 for action in part:
                     expected.write(writer, action)
         expected.check(read_journal(run).block)

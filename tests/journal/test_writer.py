@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from tests.kit.journal_rows import row, rows_of, wait_until
 
-from trimtab.core.config import JournalConfig
 from trimtab.core.errors import JournalError
 from trimtab.core.signals import Quality
 from trimtab.journal import Follower, JournalWriter, RunDirectory, read_journal
@@ -21,8 +20,9 @@ from trimtab.journal.format.files import JournalFiles
 from trimtab.journal.write import sealing as sealing_module
 from trimtab.journal.write.open_segment import OpenSegment
 from trimtab.journal.write.record_layouts import RecordLayouts
+from trimtab.journal.write.writer import JournalLimits
 
-QUICK = JournalConfig(flush_seconds=0.005, segment_records=10)
+QUICK = JournalLimits(flush_seconds=0.005, segment_records=10)
 
 
 def written(run: RunDirectory) -> int:
@@ -167,7 +167,7 @@ def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
 
 
 def test_records_from_many_threads_have_a_tick_each(run: RunDirectory) -> None:
-    with JournalWriter(run, JournalConfig(queue_records=10_000)) as writer:
+    with JournalWriter(run, JournalLimits(queue_records=10_000)) as writer:
         ticks: list[list[int]] = [[] for _ in range(4)]
 
         def work(mine: list[int]) -> None:
@@ -262,7 +262,7 @@ def test_what_does_not_fit_the_queue_is_dropped_counted_and_reported(
         return real(descriptor, data)
 
     monkeypatch.setattr("trimtab.journal.write.open_segment.os.write", hanging)
-    config = JournalConfig(flush_seconds=0.005, queue_records=10, close_seconds=30)
+    config = JournalLimits(flush_seconds=0.005, queue_records=10, close_seconds=30)
     with Follower(run) as follower, JournalWriter(run, config) as writer:
         writer.append(0, {"loss": 0.0})
         time.sleep(0.1)  # the thread has taken it and hangs
@@ -289,7 +289,7 @@ def test_notes_are_bounded_too(run: RunDirectory, monkeypatch: pytest.MonkeyPatc
         return real(descriptor, data)
 
     monkeypatch.setattr("trimtab.journal.write.open_segment.os.write", hanging)
-    with JournalWriter(run, JournalConfig(flush_seconds=0.005, queue_records=1)) as writer:
+    with JournalWriter(run, JournalLimits(flush_seconds=0.005, queue_records=1)) as writer:
         writer.append(0, {})
         time.sleep(0.1)
         for step in range(5000):
@@ -309,7 +309,7 @@ def test_closing_gives_up_on_a_disk_that_does_not_answer(
         return real(descriptor, data)
 
     monkeypatch.setattr("trimtab.journal.write.open_segment.os.write", hanging)
-    writer = JournalWriter(run, JournalConfig(flush_seconds=0.005, close_seconds=0.3))
+    writer = JournalWriter(run, JournalLimits(flush_seconds=0.005, close_seconds=0.3))
     writer.append(0, {"loss": 1.0})
     begin = time.monotonic()
     writer.close()
@@ -330,7 +330,7 @@ def test_closing_gives_up_on_a_disk_that_refuses(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("trimtab.journal.write.open_segment.os.write", full)
-    writer = JournalWriter(run, JournalConfig(flush_seconds=0.005, close_seconds=0.3))
+    writer = JournalWriter(run, JournalLimits(flush_seconds=0.005, close_seconds=0.3))
     writer.append(0, {"loss": 1.0})
     begin = time.monotonic()
     writer.close()

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from trimtab.core.config import JournalConfig
 from trimtab.journal import Follower, JournalWriter, RunDirectory
+from trimtab.journal.write.writer import JournalLimits
 
 _LAST = "last"
 
@@ -61,7 +61,7 @@ def follow_a_writer(
         assert here.poll(60), "the follower did not start"
         here.recv()
         written, end = 0, time.monotonic() + seconds
-        with JournalWriter(run, JournalConfig(segment_records=segment_records)) as writer:
+        with JournalWriter(run, JournalLimits(segment_records=segment_records)) as writer:
             while time.monotonic() < end:
                 writer.append(written, {"appended": time.monotonic(), "loss": 1.0})
                 written += 1

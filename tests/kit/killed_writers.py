@@ -12,8 +12,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from tests.kit.journal_rows import row, rows_of
-from trimtab.core.config import JournalConfig
 from trimtab.journal import DamageKind, JournalRun, JournalWriter, RunDirectory, read_journal
+from trimtab.journal.write.writer import JournalLimits
 
 _PLACES = 100_000
 """Records of which a child notes the time; it is killed long before it has written so many."""
@@ -47,7 +47,7 @@ def signals_at(tick: int) -> dict[str, float]:
 
 def write_until_killed(root: str, clock: str, segment_records: int, pause: float) -> None:
     """The child: append for ever, and note in shared memory when each record was appended."""
-    config = JournalConfig(segment_records=segment_records)
+    config = JournalLimits(segment_records=segment_records)
     writer = JournalWriter(RunDirectory(Path(root)), config)
     with Path(clock).open("r+b") as file:
         times = mmap.mmap(file.fileno(), 0)

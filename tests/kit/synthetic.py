@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.core.block import Block, Column, Event
-from trimtab.core.config import TextbookConfig
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.core.run import RunFacts
@@ -96,7 +95,7 @@ def diagnosis_of(symptom: Symptom, *, resumed: bool = False) -> Diagnosis:
         value=2.0,
     )
     incident = incident_of(moment, incident_class=IncidentClass.SILENT, findings=(finding,))
-    context = IncidentContext.of(incident, block, RunFacts(), TextbookConfig())
+    context = IncidentContext.of(incident, block, RunFacts())
     return explain_by_evidence(context)
 
 

@@ -51,8 +51,8 @@ class TestBatchMemory:
     def test_it_never_holds_more_than_it_may(self, tmp_path: Path) -> None:
         by_steps = filled(BatchMemory(LiveConfig(batch_memory_steps=10), tmp_path), 100)
         assert len(by_steps._batches) == 10
-        by_bytes = filled(BatchMemory(LiveConfig(batch_memory_mb=0.01), tmp_path), 100)
-        assert 0.008 < by_bytes._num_bytes / 2**20 <= 0.01
+        by_bytes = filled(BatchMemory(LiveConfig(), tmp_path, max_bytes=10_000), 100)
+        assert 8_000 < by_bytes._num_bytes <= 10_000
         assert by_bytes._num_bytes == sum(batch.num_bytes for batch in by_bytes._batches)
         none = filled(BatchMemory(LiveConfig(batch_memory_steps=0), tmp_path), 100)
         assert len(none._batches) == 0

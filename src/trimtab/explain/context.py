@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.core.block import Block, Column, FloatArray
-from trimtab.core.config import TextbookConfig
 from trimtab.core.incidents import Incident
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import LOSS, Quality
+from trimtab.detect.textbook.thresholds import TEXTBOOK_THRESHOLDS, TextbookThresholds
 
 RECORDS_BEFORE = 4096
 RECORDS_AFTER = 1024
@@ -24,7 +24,7 @@ class IncidentContext:
     """The records around the incident, from well before its onset to well after its last one."""
     incident: Incident
     facts: RunFacts
-    config: TextbookConfig
+    config: TextbookThresholds = TEXTBOOK_THRESHOLDS
     went_well_again: bool | None = None
     """Whether its steps went well when they were done again without a change; None if that is not
     known."""
@@ -35,7 +35,6 @@ class IncidentContext:
         incident: Incident,
         run: Block,
         facts: RunFacts,
-        config: TextbookConfig,
         *,
         went_well_again: bool | None = None,
     ) -> "IncidentContext":
@@ -46,7 +45,6 @@ class IncidentContext:
             block=run[start:stop],
             incident=incident,
             facts=facts,
-            config=config,
             went_well_again=went_well_again,
         )
 

@@ -16,7 +16,7 @@ from tests.integrations.runs import (
 )
 
 from trimtab.core.block import Block
-from trimtab.core.config import JournalConfig, ShipConfig
+from trimtab.core.config import ShipConfig
 from trimtab.core.sink import RUN_STATUS, Refused, RunStatus
 from trimtab.integrations.shipper import feed
 from trimtab.integrations.shipper.cursor import Cursor, SinkLock
@@ -24,6 +24,7 @@ from trimtab.integrations.shipper.log import ShipLog
 from trimtab.integrations.shipper.shipper import Shipper
 from trimtab.journal import JournalWriter, RunDirectory
 from trimtab.journal.notes import read_notes
+from trimtab.journal.write.writer import JournalLimits
 
 
 def test_a_run_is_sent_once_with_its_events_and_its_own_clock(tmp_path: Path) -> None:
@@ -254,7 +255,7 @@ def test_a_long_journal_is_sent_in_pieces_with_the_same_values(
     # Nobody writes a post-mortem here.
     monkeypatch.setattr("trimtab.integrations.shipper.shipper.POSTMORTEM_SECONDS", 0.0)
     run = RunDirectory(tmp_path)
-    with JournalWriter(run, JournalConfig(segment_records=50)) as journal:
+    with JournalWriter(run, JournalLimits(segment_records=50)) as journal:
         for step in range(1000):
             append(journal, step, param_norm=float(step))
             if step == 444:

@@ -13,7 +13,8 @@ from tests.live.loops.foreign_optimizers import SharpnessAware
 from torch import nn
 
 import trimtab
-from trimtab.core.config import Config
+from trimtab.journal.write import writer
+from trimtab.journal.write.writer import JournalLimits
 
 watch: Any = trimtab.watch
 
@@ -85,12 +86,12 @@ def test_a_run_that_does_not_clip_is_not_told_that_it_clips(
 
 
 def journal_into_a_full_disk(folder: Path) -> list[str]:
-    config = Config.from_dict({"journal": {"close_seconds": 0.5}})
+    writer.JOURNAL_LIMITS = JournalLimits(close_seconds=0.5)  # in a process of its own
     model = make_model()
     optimizer = adamw(model.parameters())
     with (
         log_of_trimtab() as said,
-        trimtab.watch(model, optimizer, run_dir=folder, config=config) as guard,
+        trimtab.watch(model, optimizer, run_dir=folder) as guard,
     ):
         train(guard, model, optimizer, 5)
         resource.setrlimit(resource.RLIMIT_FSIZE, (2048, resource.RLIM_INFINITY))

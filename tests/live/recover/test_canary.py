@@ -6,7 +6,6 @@ from typing import Any, cast
 import pytest
 
 from trimtab.core import signals
-from trimtab.core.config import LadderConfig
 from trimtab.core.records.builder import Record
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide.canary import CONFIRM_BOUNDARIES, Canary
@@ -30,7 +29,6 @@ class Run:
         self._probing = Probing(cast(RunRecorder, self), self.orders.append)
         self.canary = Canary(
             self._probing,
-            LadderConfig().canary_share,
             lambda last, value, view: self.bad.append(view.step),
             lambda last, value, view: self.found.append((last, value, view.step)),
         )

@@ -5,11 +5,11 @@ import math
 import pytest
 
 from trimtab.core import signals
-from trimtab.core.config import LadderConfig, RecoverConfig
+from trimtab.core.config import RecoverConfig
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, Moment
 from trimtab.core.records.builder import Record
-from trimtab.decide.ladder.canary import canary_every
+from trimtab.decide.ladder.canary import CANARY_SHARE, canary_every
 from trimtab.decide.ladder.situation import Act, Situation
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.canary import CONFIRM_BOUNDARIES
@@ -65,15 +65,14 @@ def test_batches_of_bad_steps_are_not_probed() -> None:
 
 
 def test_the_canary_stays_within_its_share_and_its_batches_are_still_kept() -> None:
-    share = LadderConfig().canary_share
-    assert canary_every(share, boundary=100) == 52
-    assert canary_every(share, boundary=2000) == 183
+    assert canary_every(CANARY_SHARE, boundary=100) == 52
+    assert canary_every(CANARY_SHARE, boundary=2000) == 183
     assert RecoverConfig().oldest_steps >= PROBE_AGE + 183 + CONFIRM_BOUNDARIES
     assert canary_every(0.0, boundary=2000) is None
 
 
 def test_budgets_forget_what_is_long_past() -> None:
-    history = RemedyHistory(LadderConfig(window_steps=100))
+    history = RemedyHistory(window_steps=100)
     known = Situation(step=210, onset=200, waited=5)
     for boundary in (10, 50):
         history.add(

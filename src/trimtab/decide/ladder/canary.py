@@ -16,6 +16,10 @@ _FORWARD_SHARE = 0.42
 YOUNG_BOUNDARIES, YOUNG_FACTOR = 1000, 3.52
 """Chosen: with 52 steps between readings, what begins right after one shows within 64."""
 
+CANARY_SHARE = 0.0046
+"""Share of the training time that probes of a healthy run may take; 3.5 times that in the first
+1,000 steps. Chosen: with less, batches of the last reading are older than the oldest snapshot."""
+
 
 def canary_every(share: float, boundary: int) -> int | None:
     """Steps between two readings at a boundary of the run; None if there is no time for any."""

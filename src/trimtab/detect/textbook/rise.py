@@ -5,10 +5,10 @@ import math
 import numpy as np
 
 from trimtab.core.block import Block
-from trimtab.core.config import TextbookConfig
 from trimtab.core.detector import Detector, Row
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS
+from trimtab.detect.textbook.thresholds import TextbookThresholds
 from trimtab.detect.tools.rows import Seen
 
 
@@ -18,7 +18,7 @@ class TextbookRise(Detector):
     name = "textbook-rise"
     not_saved = ("_length",)
 
-    def __init__(self, config: TextbookConfig) -> None:
+    def __init__(self, config: TextbookThresholds) -> None:
         self._length = config.rise_records
         self._last = math.nan  # no loss is above it, so the first one starts at zero
         self._num_rises = 0

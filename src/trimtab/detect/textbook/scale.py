@@ -5,10 +5,10 @@ import math
 import numpy as np
 
 from trimtab.core.block import Block
-from trimtab.core.config import TextbookConfig
 from trimtab.core.detector import Detector, Row
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS_SCALE
+from trimtab.detect.textbook.thresholds import TextbookThresholds
 from trimtab.detect.tools.rows import Seen
 
 
@@ -18,7 +18,7 @@ class TextbookScale(Detector):
     name = "textbook-scale"
     not_saved = ("_floor",)
 
-    def __init__(self, config: TextbookConfig) -> None:
+    def __init__(self, config: TextbookThresholds) -> None:
         self._floor = config.scale_floor
         self._is_under = False
 

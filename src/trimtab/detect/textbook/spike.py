@@ -6,10 +6,10 @@ from collections import deque
 import numpy as np
 
 from trimtab.core.block import Block
-from trimtab.core.config import TextbookConfig
 from trimtab.core.detector import Detector, Row
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS
+from trimtab.detect.textbook.thresholds import TextbookThresholds
 from trimtab.detect.tools.rows import Seen
 from trimtab.detect.tools.windows import moments, trailing_moments
 
@@ -24,7 +24,7 @@ class TextbookSpike(Detector):
     name = "textbook-spike"
     not_saved = ("_config",)
 
-    def __init__(self, config: TextbookConfig) -> None:
+    def __init__(self, config: TextbookThresholds) -> None:
         self._config = config
         self._recent: deque[float] = deque(maxlen=config.window)
 

@@ -7,9 +7,9 @@ becomes the new normal; a non-finite incident stays open until a finite loss is 
 import math
 from collections.abc import Sequence
 
-from trimtab.core.config import TextbookConfig
 from trimtab.core.findings import Finding, Symptom
 from trimtab.core.incidents import IncidentClass, Moment
+from trimtab.detect.textbook.thresholds import TextbookThresholds
 from trimtab.detect.tools.windows import mean_and_deviation
 from trimtab.explain.incidents.course import Course
 from trimtab.explain.incidents.open_incident import OpenIncident
@@ -28,7 +28,7 @@ the textbook asks for "still rising" without a number; two means of 10 differ by
 class TextbookRecovery(Recovery):
     """The rules as the textbook states them. It neither dates the onset back nor looks ahead."""
 
-    def __init__(self, config: TextbookConfig) -> None:
+    def __init__(self, config: TextbookThresholds) -> None:
         self._config = config
         self.history_records = config.window
 

@@ -4,12 +4,12 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from threading import Thread
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from trimtab.core.block import NO_POSITION
-from trimtab.core.config import JournalConfig
 from trimtab.core.errors import JournalError
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.signals import Quality
@@ -31,6 +31,28 @@ _MIN_WAIT, _MAX_WAIT = 0.05, 1.0
 _Result = TypeVar("_Result")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalLimits:
+    """How a journal is written: constants, which only tests of bad disks and full queues vary."""
+
+    queue_records: int = 8192
+    """Records that may wait for the disk before new ones are dropped and counted. At 10 steps a
+    second this covers an outage of 13 minutes and takes a few MB."""
+
+    segment_records: int = 16384
+    """Records in one file before the next one is started and this one is sealed into columns."""
+
+    flush_seconds: float = 0.1
+    """The longest a record waits before it is handed to the operating system."""
+
+    close_seconds: float = 10.0
+    """The longest that closing waits for a disk that does not respond."""
+
+
+JOURNAL_LIMITS = JournalLimits()
+"""What every run is journalled with."""
+
+
 class _GaveUp(Exception):
     """The disk still failed when the time for closing was over."""
 
@@ -42,14 +64,14 @@ class JournalWriter:
     They may be called from any thread. In a forked child they only count.
     """
 
-    def __init__(self, run: RunDirectory, config: JournalConfig | None = None) -> None:
+    def __init__(self, run: RunDirectory, limits: JournalLimits | None = None) -> None:
         """Start a journal, or continue it after its last tick.
 
         Raises JournalError if another process writes it or the folder cannot be created.
         """
-        self._config = config or JournalConfig()
+        self._limits = limits or JOURNAL_LIMITS
         self._files = JournalFiles(run.journal)
-        self._segment_records = min(self._config.segment_records, MAX_ROWS)
+        self._segment_records = min(self._limits.segment_records, MAX_ROWS)
         self._error: Exception | None = None
         self._log: OpenSegment | None = None
         self._closed = False
@@ -65,7 +87,7 @@ class JournalWriter:
             self._lock.release()
             raise
         self._layouts = RecordLayouts()
-        self._queue = RecordQueue(self._config.queue_records, last_tick + 1, self._layouts)
+        self._queue = RecordQueue(self._limits.queue_records, last_tick + 1, self._layouts)
         self._sealer = Sealer(self._files)
         self._thread = Thread(target=self._run, name="trimtab-journal", daemon=True)
         self._thread.start()
@@ -111,13 +133,13 @@ class JournalWriter:
         if self._closed:
             return
         self._closed = True
-        self._deadline = time.monotonic() + self._config.close_seconds
+        self._deadline = time.monotonic() + self._limits.close_seconds
         self._queue.put_end(how)
-        self._thread.join(self._config.close_seconds)
+        self._thread.join(self._limits.close_seconds)
         if self._thread.is_alive():
             self._error = JournalError(
                 f"{self._files.folder} was not closed: the disk did not answer for "
-                f"{self._config.close_seconds:g} s; what was written so far can be read"
+                f"{self._limits.close_seconds:g} s; what was written so far can be read"
             )
 
     def __enter__(self) -> Self:
@@ -147,7 +169,7 @@ class JournalWriter:
             self._retry(self._seal_leftovers)
             while not self._queue.is_finished():
                 self._write(self._queue.pop())
-                self._queue.wait(self._config.flush_seconds)
+                self._queue.wait(self._limits.flush_seconds)
             self._finish_log()
             self._retry(self._seal_leftovers)
         except _GaveUp:

@@ -42,6 +42,10 @@ COUNT_AT_ONCE = 1 << 16
 """Tokens that are counted at once, and at least as many as the vocabulary has: to clear and add
 its counts then costs less than to count."""
 
+MAX_BYTES = 64 * 2**20
+"""What the token ids may take at 4 bytes each; batches of open incidents may take as much again.
+Chosen: 1,024 steps of 16,384 tokens."""
+
 DATA_SYMPTOMS = (Symptom.ODD_TOKENS, Symptom.TEXT_CHANGED, Symptom.REPEATED_BATCH)
 
 NOT_KEPT = (
@@ -60,6 +64,7 @@ class BatchMemory:
         *,
         decode: Decode | None = None,
         shield: Shield | None = None,
+        max_bytes: int = MAX_BYTES,
     ) -> None:
         """A memory for one run.
 
@@ -68,12 +73,13 @@ class BatchMemory:
             folder: Where the incidents of the run have their folders.
             decode: How token ids become text, if text may be written.
             shield: Catches what fails here.
+            max_bytes: The most that the token ids may take.
         """
         self._folder = folder
         self._saving: list[threading.Thread] = []
         self._shield = shield or Shield("batch memory", "reports name no tokens")
         self._max_steps = config.batch_memory_steps
-        self._max_bytes = int(config.batch_memory_mb * 2**20)
+        self._max_bytes = max_bytes
         self._decode = decode
         self._batches: deque[KeptBatch] = deque()
         self._num_bytes = 0

@@ -108,7 +108,7 @@ class RunRecorder:
         self.resumed_at: int | None = None
         """The first step, if the run was resumed."""
         self.num_records = self.num_discarded = 0
-        self.journal = JournalWriter(run, config.journal)
+        self.journal = JournalWriter(run)
         self._health = JournalHealth(self.journal)
         self._next_tick = int(earlier.tick[-1]) + 1 if len(earlier) else 0
         try:

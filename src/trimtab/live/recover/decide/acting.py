@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable
 
-from trimtab.core.config import LadderConfig
 from trimtab.core.findings import Symptom
 from trimtab.decide.ladder.decide import check_step
 from trimtab.decide.ladder.decision import Decision
@@ -33,12 +32,10 @@ class Acting:
         recorder: RunRecorder,
         history: RemedyHistory,
         order: Callable[[Order], None],
-        config: LadderConfig,
     ) -> None:
         self._recorder = recorder
         self._history = history
         self._order = order
-        self._config = config
         self.verifies = False
         """Whether a rollback is tried on a state that is thrown away before it is carried out."""
         self._rate_limit, self._release_from = 1.0, 0
@@ -66,7 +63,8 @@ class Acting:
             num_skipped=len(skip),
             boundary=boundary,
             check_at=check_step(
-                onset=situation.onset, alarm=view.step - situation.waited, config=self._config
+                onset=situation.onset,
+                alarm=view.step - situation.waited,
             ),
         )
         self._history.add(remedy)

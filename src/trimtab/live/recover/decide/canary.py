@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from trimtab.core.records.builder import Record
 from trimtab.decide.ladder.canary import (
+    CANARY_SHARE,
     WATCH_EVERY,
     WATCH_READINGS,
     canary_every,
@@ -59,9 +60,8 @@ class _Read:
 class Canary:
     """Probes a healthy run, on the first rank."""
 
-    def __init__(self, probing: Probing, share: float, on_bad: OnBad, on_rise: OnBad) -> None:
+    def __init__(self, probing: Probing, on_bad: OnBad, on_rise: OnBad) -> None:
         self._probing = probing
-        self._share = share
         self._on_bad = on_bad
         """A single reading is too high."""
         self._on_rise = on_rise
@@ -91,7 +91,7 @@ class Canary:
 
     def watch_source(self, boundary: int) -> None:
         """A data source is new to the run: read now and several times soon, if time permits."""
-        pause = watch_pause(self._share)
+        pause = watch_pause(CANARY_SHARE)
         if pause is None:
             return
         if self._watch_until is None or boundary - self._watch_until >= pause:
@@ -111,7 +111,7 @@ class Canary:
             if boundary >= self._read_again_at:
                 self._confirm(self._known, view)
             return
-        every = canary_every(self._share, boundary)
+        every = canary_every(CANARY_SHARE, boundary)
         if every is not None and self.is_watching(boundary):
             every = min(every, WATCH_EVERY)
         if every is None or boundary - self._last < every:

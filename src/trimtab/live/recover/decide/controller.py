@@ -74,11 +74,11 @@ class Controller:
         self._keep_before = keep_before
         """Keeps the newest snapshot before a step, while an incident that began there is open."""
         self._log = DecisionLog(recorder.run.decisions, config)
-        self._history = RemedyHistory(config)
+        self._history = RemedyHistory()
         for situation, act in read_decisions(recorder.run.decisions):
             if act is Act.RELAUNCH:  # by the process before this one
                 self._history.add_relaunch(situation)
-        self._acting = Acting(recorder, self._history, order, config)
+        self._acting = Acting(recorder, self._history, order)
         self._watched: dict[int, _Watched] = {}
         self._planned_changes: list[int] = []
         self._boundary = 0
@@ -88,7 +88,7 @@ class Controller:
         self._suspicion: tuple[Situation, int] | None = None
         """Harm that only the canary has found; detectors may date it up to this boundary."""
         self._probing = Probing(recorder, order)
-        self._canary = Canary(self._probing, config.canary_share, self._confirm, self._on_rise)
+        self._canary = Canary(self._probing, self._confirm, self._on_rise)
         self._new_sources = NewSources()
         self._rank_watch = RankWatch(order)
         self.experimenting = experimenting

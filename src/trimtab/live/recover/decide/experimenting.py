@@ -32,6 +32,10 @@ MAX_AGE = 40
 """Steps since the first odd one after which it is too late. Source: later, most of the budget goes
 into getting there."""
 
+MAX_STEPS_PER_INCIDENT = 240
+"""Steps that are repeated for all experiments on one incident. Source: half of what a restart by
+hand costs."""
+
 
 @dataclass(slots=True, kw_only=True)
 class _Made:
@@ -68,7 +72,7 @@ class Experimenting:
         if not records or records[-1].step < incident.onset.step or not view.slots:
             return False
         made = self._made.setdefault(incident.number, _Made())
-        if made.steps >= self._config.max_steps_per_incident:
+        if made.steps >= MAX_STEPS_PER_INCIDENT:
             return False
         step = step_in_question(records, incident.onset.step)
         if records[-1].step < step or view.step - step > MAX_AGE or view.slots[0] > step:
@@ -106,7 +110,7 @@ class Experimenting:
         made = self._made.get(question.incident)
         if made is not None:
             refused = bool(cost.get("refused"))
-            made.steps += self._config.max_steps_per_incident if refused else int(cost["steps"])
+            made.steps += MAX_STEPS_PER_INCIDENT if refused else int(cost["steps"])
 
 
 def step_in_question(records: Sequence[Record], onset: int) -> int:

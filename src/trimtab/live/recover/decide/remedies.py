@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trimtab.core.config import LadderConfig
+from trimtab.decide.ladder.decide import WINDOW_STEPS
 from trimtab.decide.ladder.situation import ROLLBACKS, Act, Situation
 
 SAME_PLACE_STEPS = 200
@@ -33,8 +33,8 @@ class Remedy:
 class RemedyHistory:
     """The remedies of a run."""
 
-    def __init__(self, config: LadderConfig) -> None:
-        self._config = config
+    def __init__(self, window_steps: int = WINDOW_STEPS) -> None:
+        self._window_steps = window_steps
         self._remedies: list[Remedy] = []
 
     def add(self, remedy: Remedy) -> None:
@@ -49,7 +49,7 @@ class RemedyHistory:
                 act=Act.RELAUNCH,
                 target=None,
                 num_skipped=0,
-                boundary=-self._config.window_steps,
+                boundary=-self._window_steps,
                 check_at=situation.onset,
                 is_checked=True,
             )
@@ -71,7 +71,7 @@ class RemedyHistory:
 
     def spent(self, boundary: int) -> tuple[int, int]:
         """Rollbacks and skipped batches within the window of the budget."""
-        recent = [r for r in self._remedies if boundary - r.boundary < self._config.window_steps]
+        recent = [r for r in self._remedies if boundary - r.boundary < self._window_steps]
         rollbacks = sum(remedy.act in ROLLBACKS for remedy in recent)
         return rollbacks, sum(remedy.num_skipped for remedy in recent)
 
