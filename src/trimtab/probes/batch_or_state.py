@@ -10,9 +10,9 @@ Answers:
 """
 
 import math
-import statistics
 from collections.abc import Generator, Sequence
 
+from trimtab.core.robust import median, sigma_around
 from trimtab.probes.passes import (
     Answer,
     Experiment,
@@ -119,9 +119,8 @@ class Scale:
 
 def robust(values: Sequence[float]) -> tuple[float, float]:
     """Median and deviation that a few outliers do not move."""
-    middle = statistics.median(values)
-    spread = 1.4826 * statistics.median([abs(value - middle) for value in values])
-    return middle, max(spread, 1e-3)
+    middle = median(values)
+    return middle, max(sigma_around(middle, values), 1e-3)
 
 
 def _numbers(found: StepResult) -> str:

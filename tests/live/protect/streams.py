@@ -5,6 +5,7 @@ import math
 import numpy as np
 from tests.kit.gate_rule import Outcome
 
+from trimtab.core.robust import SIGMA
 from trimtab.live.protect.baseline import (
     LOSS_FLOOR,
     LOSS_ZERO,
@@ -12,7 +13,6 @@ from trimtab.live.protect.baseline import (
     ONE_OF_TWO,
     REFRESH_STEPS,
     SIZE_SIGMAS,
-    TO_SIGMA,
 )
 from trimtab.live.protect.rule import GateThresholds
 
@@ -90,11 +90,11 @@ class HostRule:
         self.known = int(counts.sum())
         middle = self.known // 2
         usual = np.sort(values, axis=0)[middle]
-        spread = TO_SIGMA * np.sort(abs(values - usual), axis=0)[middle]
+        spread = SIGMA * np.sort(abs(values - usual), axis=0)[middle]
         losses = values[:, 0]
         follows = counts & np.roll(counts, 1)
         apart = sorted(abs(losses[follows] - np.roll(losses, 1)[follows]))
-        noise = TO_SIGMA * ONE_OF_TWO * apart[middle] if middle < len(apart) else math.inf
+        noise = SIGMA * ONE_OF_TWO * apart[middle] if middle < len(apart) else math.inf
         self.usual = (float(usual[0]), float(usual[1]))
         floor = LOSS_ZERO + LOSS_FLOOR * abs(self.usual[0])
         self.sigma = (

@@ -3,9 +3,9 @@
 import math
 
 from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.robust import median
 from trimtab.core.signals import LOSS
 from trimtab.core.state import Stateful
-from trimtab.detect.tools.expectation import median
 from trimtab.detect.tools.rows import Seen
 
 FIRST_LOSSES, LOSSES_PER_MEAN = 8, 32

@@ -11,9 +11,9 @@ import numpy as np
 from trimtab.core.block import Block
 from trimtab.core.detector import Detector, KnownChange, Row
 from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.robust import median
 from trimtab.core.signals import LOSS
 from trimtab.detect.tools.baseline import MIN_WINDOW, RECORDS_PER_CELL
-from trimtab.detect.tools.expectation import median
 from trimtab.detect.tools.rows import Seen
 
 NUM_JUDGED = MIN_WINDOW + 2 * RECORDS_PER_CELL

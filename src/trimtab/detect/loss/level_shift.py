@@ -24,13 +24,13 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from trimtab.core.block import FloatArray, IntArray
 from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.robust import TINY, median, medians, sigma_around, sigmas_around
 from trimtab.core.signals import LOSS
 from trimtab.core.state import Stateful
 from trimtab.detect.loss.lasting_rise import LastingRise
 from trimtab.detect.tools.baseline import RECORDS_PER_CELL
 from trimtab.detect.tools.cell_means import Cell, CellArrays
 from trimtab.detect.tools.cell_sums import REFERENCE, SPANS, Rise, SpanSums
-from trimtab.detect.tools.expectation import SIGMA, TINY, median, medians
 from trimtab.detect.tools.score_history import NO_SCORE, Bounds, ScoreHistory
 
 RISES_REMEMBERED, MIN_RISES = 128, 48
@@ -235,7 +235,7 @@ class LevelShift(Stateful):
             slope = medians(windows[:, -third:]) - medians(windows[:, :third])
             slope = slope / (RISES_REMEMBERED - third)
             rest = windows - slope[:, None] * np.arange(RISES_REMEMBERED)
-            spread = SIGMA * medians(np.abs(rest - medians(rest)[:, None]))
+            spread = sigmas_around(medians(rest), rest)
             centre, width = usual or (0.0, 0.0)
             centres.append(np.concatenate(([centre], fall)))
             spreads.append(np.concatenate(([width], spread)))
@@ -252,5 +252,4 @@ def _usual(rises: Sequence[tuple[int, float]], span: int, now: int) -> tuple[flo
     third = len(heights) // 3
     slope = (median(heights[-third:]) - median(heights[:third])) / (len(heights) - third)
     rest = [height - slope * place for place, height in enumerate(heights)]
-    middle = median(rest)
-    return min(median(shrunk), 0.0), SIGMA * median([abs(value - middle) for value in rest])
+    return min(median(shrunk), 0.0), sigma_around(median(rest), rest)

@@ -12,8 +12,8 @@ import numpy as np
 from trimtab.core.block import Block
 from trimtab.core.detector import Detector, KnownChange, Row
 from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.robust import median, sigma_around
 from trimtab.core.signals import LOSS
-from trimtab.detect.tools.expectation import SIGMA, median
 from trimtab.detect.tools.rows import Seen
 
 LOSSES_BEFORE, LOSSES_AFTER = 32, 8
@@ -73,7 +73,7 @@ class ResumeGap(Detector):
         if len(self._after) < LOSSES_AFTER:
             return None
         level = median(self._recent)
-        scale = SIGMA * median([abs(loss - level) for loss in self._recent])
+        scale = sigma_around(level, self._recent)
         gap = median(self._after) - level
         self._recent, self._after = [*self._recent, *self._after][-LOSSES_BEFORE:], None
         if not gap > max(MIN_SCALES * scale, MIN_SHARE * abs(level)):

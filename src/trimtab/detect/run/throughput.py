@@ -15,9 +15,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from trimtab.core.block import Block, FloatArray, IntArray
 from trimtab.core.detector import Detector, KnownChange, Row
 from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.robust import median, medians
 from trimtab.core.signals import DATA_SECONDS, STEP_SECONDS, TOKENS_PER_SECOND
 from trimtab.detect.run.lasting_pace import LastingPace
-from trimtab.detect.tools.expectation import median, medians
 from trimtab.detect.tools.range_test import OutOfRange, RangeSpec, RangeTest
 from trimtab.detect.tools.rows import Seen
 

@@ -8,8 +8,9 @@ enough, their height is the scale.
 
 from collections.abc import Sequence
 
+from trimtab.core.robust import median
 from trimtab.core.state import Stateful
-from trimtab.detect.tools.expectation import Expectation, median
+from trimtab.detect.tools.expectation import Expectation
 
 MEMORY, MIN_COUNT = 256, 5
 """Records in which this many separate excursions make a mode. Source: planted second levels with

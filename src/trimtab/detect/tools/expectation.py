@@ -6,21 +6,22 @@ million. Both use the same order statistics and round in the same places, so the
 bit; a property test checks it.
 """
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import sub
 from typing import NamedTuple
 
 import numpy as np
 
 from trimtab.core.block import FloatArray
-
-SIGMA = 1.4826
-"""The median deviation of Gaussian noise, times this, is its standard deviation."""
-
-JUMP_SIGMA = SIGMA / math.sqrt(2)
-"""The same for differences of neighbours, which are wider by the root of 2."""
+from trimtab.core.robust import (
+    TINY,
+    jump_sigma,
+    jump_sigmas,
+    median,
+    medians,
+    sigma_around,
+    sigmas_around,
+)
 
 MOST_SPREAD = 3.0
 """Residuals may be this many times wider than jumps, no more. Slow waves of the data double them
@@ -34,9 +35,6 @@ slower."""
 LOCAL_RECORDS = 16
 """The expectation is never under the median of this many newest records: only a loss that really
 rises is a spike. Results are equal from 8 to 24."""
-
-TINY = 1e-12
-"""The smallest scale of all, so that a constant signal can be divided by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +74,8 @@ def expect(window: Sequence[float], gap: int, spec: BaselineSpec) -> Expectation
         slope = min(rise / (count - third), 0.0)
         level_of = [value - slope * (at - middle) for at, value in enumerate(window)]
     level = median(level_of)
-    spread = SIGMA * median([abs(value - level) for value in level_of])
-    jumps = JUMP_SIGMA * median(map(abs, map(sub, window[1:], window)))
+    spread = sigma_around(level, level_of)
+    jumps = jump_sigma(window)
     return Expectation(
         start=level + SLOPE_TRUST * slope * (middle + gap),
         slope=SLOPE_TRUST * slope,
@@ -106,8 +104,8 @@ def expect_many(
         slope = np.minimum(rise / (count - third), 0.0)
         level_of = windows - slope[:, None] * (np.arange(count) - middle)
     level = medians(level_of)
-    spread = SIGMA * medians(np.abs(level_of - level[:, None]))
-    jumps = JUMP_SIGMA * medians(np.abs(windows[:, 1:] - windows[:, :-1]))
+    spread = sigmas_around(level, level_of)
+    jumps = jump_sigmas(windows)
     scale = np.maximum(jumps, np.minimum(spread, MOST_SPREAD * jumps))
     scale = np.maximum(scale, spec.relative_floor * np.abs(level))
     return (
@@ -116,22 +114,3 @@ def expect_many(
         medians(windows[:, -LOCAL_RECORDS:]),
         np.maximum(scale, max(spec.absolute_floor, TINY)),
     )
-
-
-def median(values: Iterable[float]) -> float:
-    """The median of plain floats."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[half]
-    return 0.5 * (ordered[half - 1] + ordered[half])
-
-
-def medians(rows: FloatArray) -> FloatArray:
-    """The median of each row, as `median` gives it."""
-    # A whole sort: numpy's is vectorised and five times faster than its partition at two places.
-    ordered = np.sort(rows, axis=1)
-    half = rows.shape[1] // 2
-    if rows.shape[1] % 2:
-        return ordered[:, half]
-    return np.asarray(0.5 * (ordered[:, half - 1] + ordered[:, half]))

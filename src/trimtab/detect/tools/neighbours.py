@@ -15,9 +15,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from trimtab.core.block import FloatArray
+from trimtab.core.robust import SIGMA, TINY, median, medians
 from trimtab.core.state import Stateful
 from trimtab.detect.tools.baseline import LOSS_BASELINE, MIN_WINDOW, RECORDS_PER_CELL, Score, Scores
-from trimtab.detect.tools.expectation import SIGMA, TINY, median, medians
 
 NEAR, NEAREST = 8, 3
 """Records whose medians a loss must exceed. Source: measured; both together find a tenth more of

@@ -1,7 +1,7 @@
 """Trailing windows whose numbers do not depend on how a series is cut."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 import numpy as np
 
@@ -35,9 +35,3 @@ def moments(window: Collection[float]) -> tuple[float, float]:
     for value in window:
         squares += (value - mean) * (value - mean)  # `**` would raise where this overflows
     return mean, math.sqrt(squares / len(window))
-
-
-def mean_and_deviation(values: Sequence[float] | FloatArray) -> tuple[float, float]:
-    """Mean and population deviation of finite values; infinite if they overflow."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.mean(values)), float(np.std(values))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.core.block import NO_POSITION, FloatArray, IntArray
+from trimtab.core.robust import median, sigma_around
 from trimtab.explain.batches.kept_batch import KeptBatch, TokenRows
 
 NGRAM = 4
@@ -47,9 +48,9 @@ class Usual:
         values = values[np.isfinite(values)]
         if len(values) < MIN_USUAL:
             return None
-        median = float(np.median(values))
-        sigma = max(1.4826 * float(np.median(np.abs(values - median))), floor)
-        return cls(median=median, sigma=sigma, limit=max(median + SIGMAS * sigma, values.max()))
+        middle = median(values.tolist())
+        sigma = max(sigma_around(middle, values.tolist()), floor)
+        return cls(median=middle, sigma=sigma, limit=max(middle + SIGMAS * sigma, values.max()))
 
     def excess(self, values: FloatArray) -> FloatArray:
         """Sigmas above the median where a value is unusual, else 0."""

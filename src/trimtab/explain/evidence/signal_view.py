@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.core.block import FloatArray
+from trimtab.core.robust import median, sigma_around
 
 RECORDS = 64
 """How many records before and after the onset are looked at. Source: faults of small models move
@@ -16,9 +17,6 @@ MIN_BEFORE = 8
 MIN_MOVING = 3
 """Records after the onset that can show a growth: two changes in a row are the two largest of 34 by
 chance once in 561 times."""
-
-_NORMAL = 1.4826
-"""Turns a median absolute deviation into a standard deviation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +90,8 @@ class SignalView:
 
 
 def deviation(values: FloatArray) -> float:
-    """The robust standard deviation; never 0."""
-    middle = np.median(values)
+    """Return the robust standard deviation of values; never 0."""
+    middle = median(values.tolist())
     # A floor for signals that never moved, so that any change of them is many deviations.
-    floor = 1e-9 * max(abs(float(middle)), 1e-9)
-    return max(_NORMAL * float(np.median(np.abs(values - middle))), floor)
+    floor = 1e-9 * max(abs(middle), 1e-9)
+    return max(sigma_around(middle, values.tolist()), floor)

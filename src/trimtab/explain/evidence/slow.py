@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from trimtab.core.findings import Symptom
+from trimtab.core.robust import mean_and_deviation
 from trimtab.core.signals import GRAD_NORM, LOSS, LR, PARAM_NORM
-from trimtab.detect.tools.windows import mean_and_deviation
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.check import CheckResult, answered, first_finding, number, unrecorded
 

@@ -7,6 +7,7 @@ import numpy as np
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.records.rollbacks import ROLLBACK
+from trimtab.core.robust import mean_and_deviation
 from trimtab.core.signals import (
     FINGERPRINT,
     GRAD_NORM,
@@ -15,7 +16,6 @@ from trimtab.core.signals import (
     TOKEN_RARITY,
     UNIQUE_TOKEN_SHARE,
 )
-from trimtab.detect.tools.windows import mean_and_deviation
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.check import (
     CheckResult,

@@ -12,7 +12,7 @@ from itertools import islice, pairwise
 from typing import Any
 
 from trimtab.core.incidents import Moment
-from trimtab.detect.tools.expectation import JUMP_SIGMA, TINY, median
+from trimtab.core.robust import TINY, jump_sigma, median
 from trimtab.explain.incidents.trend import Trend
 
 RECOVERY_STEPS, RECOVERY_RECORDS = 100, 2
@@ -168,7 +168,7 @@ class Course:
         losses = [moment.loss for moment in self.tail if moment.loss is not None]
         before, recent = sum(losses[:third]) / third, sum(losses[-third:]) / third
         height, rise = recent - self.trend.ceiling, recent - before
-        jumps = JUMP_SIGMA * median([abs(after - loss) for loss, after in pairwise(losses)])
+        jumps = jump_sigma(losses)
         scale = max(self.trend.scale, jumps)
         clear = 2 * scale * math.sqrt(2 / third)  # two standard errors between two means
         is_rising = rise > max(scale, clear, BACK_SHARE * abs(self.trend.level))

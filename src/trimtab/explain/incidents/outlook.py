@@ -7,7 +7,7 @@ way.
 """
 
 from trimtab.core.incidents import IncidentClass, Outlook
-from trimtab.detect.tools.expectation import median
+from trimtab.core.robust import median
 from trimtab.explain.incidents.course import Course
 
 OUTLOOK_RECORDS = (8, 32)

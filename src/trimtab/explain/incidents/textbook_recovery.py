@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from trimtab.core.findings import Finding, Symptom
 from trimtab.core.incidents import IncidentClass, Moment
+from trimtab.core.robust import mean_and_deviation
 from trimtab.detect.textbook.thresholds import TextbookThresholds
-from trimtab.detect.tools.windows import mean_and_deviation
 from trimtab.explain.incidents.course import Course
 from trimtab.explain.incidents.open_incident import OpenIncident
 from trimtab.explain.incidents.recovery import Recovery

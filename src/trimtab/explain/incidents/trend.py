@@ -13,13 +13,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from trimtab.core.incidents import Moment
+from trimtab.core.robust import TINY, jump_sigma, median, sigma_around
 from trimtab.detect.tools.expectation import (
-    JUMP_SIGMA,
     MOST_SPREAD,
-    SIGMA,
     SLOPE_TRUST,
-    TINY,
-    median,
 )
 
 TREND_RECORDS = 192
@@ -75,8 +72,8 @@ def trend_of(before: Sequence[Moment], *, is_thinned: bool) -> Trend | None:
         for m, loss in zip(known, losses, strict=True)
     ]
     level = median(extended if fall else extended[-32:])
-    spread = SIGMA * median([abs(loss - median(extended)) for loss in extended])
-    jumps = JUMP_SIGMA * median([abs(after - loss) for loss, after in pairwise(losses)])
+    spread = sigma_around(median(extended), extended)
+    jumps = jump_sigma(losses)
     if not is_thinned:
         spread = max(jumps, min(spread, MOST_SPREAD * jumps))
     scale = max(spread, RELATIVE_FLOOR * abs(level), TINY)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from trimtab.core.findings import Finding, Symptom
 from trimtab.core.incidents import IncidentClass, Moment, Outlook
-from trimtab.detect.tools.expectation import median
+from trimtab.core.robust import median
 from trimtab.explain.incidents.course import BAD_RECORDS, TAIL_RECORDS, Course, stride_of
 from trimtab.explain.incidents.open_incident import OpenIncident
 from trimtab.explain.incidents.outlook import OUTLOOK_RECORDS, foresee

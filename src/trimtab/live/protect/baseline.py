@@ -15,11 +15,10 @@ from typing import Any
 
 import torch
 
+from trimtab.core.robust import SIGMA
+
 REFRESH_STEPS = 16
 """Steps from one computation of the median to the next: an eighth of the window by default."""
-
-TO_SIGMA = 1.4826
-"""A median absolute deviation times this is the standard deviation of a normal distribution."""
 
 LOSS_FLOOR = 0.002
 """The smallest sigma of the loss, as a share of the usual loss: without it every batch of a loss
@@ -102,10 +101,10 @@ class Baseline:
         usual = self._median(values)
         sizes = usual.abs()
         floor = torch.addcmul(self._floor, sizes, self._floor_by_size)
-        spread = torch.maximum(floor, TO_SIGMA * self._median((values - usual).abs()))
+        spread = torch.maximum(floor, SIGMA * self._median((values - usual).abs()))
         # Of a window that is not full, differences with what does not count sort after the rest.
         differences = (values - values.roll(1, dims=0)).abs()
-        noise = torch.maximum(floor, TO_SIGMA * ONE_OF_TWO * self._median(differences))
+        noise = torch.maximum(floor, SIGMA * ONE_OF_TWO * self._median(differences))
         loss_sigma = torch.minimum(spread, noise)[:1]
         size = torch.maximum(sizes, SIZE_SIGMAS * spread)[:1]
         self._scales = torch.cat((usual, loss_sigma, spread[1:], size))

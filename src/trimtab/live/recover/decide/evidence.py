@@ -9,6 +9,7 @@ from trimtab.core import signals
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident
 from trimtab.core.records.builder import Record
+from trimtab.core.robust import median, sigma_around
 from trimtab.decide.symptoms import PASSIVE, traits_of
 
 DATED_DETECTORS = frozenset({"state-jump", "non-finite", "counters"})
@@ -110,8 +111,8 @@ def usual_loss(records: Sequence[Record], onset: int) -> tuple[float, float] | N
     losses = _losses([r for r in records if r.step < onset][-USUAL_RECORDS:])
     if len(losses) < MIN_USUAL:
         return None
-    middle = statistics.median(losses)
-    return middle, 1.4826 * statistics.median(abs(loss - middle) for loss in losses)
+    middle = median(losses)
+    return middle, sigma_around(middle, losses)
 
 
 def oddity(records: Sequence[Record], onset: int) -> BatchOddity:
@@ -153,7 +154,7 @@ def slope(records: Sequence[Record], onset: int) -> float | None:
     if len(losses) < 2 * MIN_USUAL:
         return None
     half = len(losses) // 2
-    earlier, later = statistics.median(losses[:half]), statistics.median(losses[-half:])
+    earlier, later = median(losses[:half]), median(losses[-half:])
     return (earlier - later) / (len(losses) - half)
 
 
@@ -205,9 +206,8 @@ def _limit(records: Sequence[Record], name: str) -> float:
     values = [value for value in values if math.isfinite(value)]
     if len(values) < MIN_USUAL:
         return math.inf
-    middle = statistics.median(values)
-    spread = 1.4826 * statistics.median(abs(value - middle) for value in values)
-    return middle + ODD_SIGMAS * spread
+    middle = median(values)
+    return middle + ODD_SIGMAS * sigma_around(middle, values)
 
 
 def precision_note(records: Sequence[Record], onset: int) -> str:
@@ -238,7 +238,7 @@ def multiple_note(trained: Sequence[float], apart: Sequence[float]) -> str:
     ratios = sorted((t + a) / t for t, a in zip(trained, apart, strict=False) if t > 0)
     if len(ratios) < MIN_RATIOS or not all(map(math.isfinite, ratios)):
         return ""
-    middle = statistics.median(ratios)
+    middle = median(ratios)
     if middle < MULTIPLE or ratios[-1] - ratios[0] > ALIKE * middle:
         return ""
     return f"known batches all have {middle:.1f} times their loss: it may be computed differently"

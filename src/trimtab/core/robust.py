@@ -1,0 +1,70 @@
+"""Robust statistics: medians, and deviations that a few outliers do not move.
+
+Each is written for plain floats, because for the one record of a live step numpy costs more than
+the arithmetic, and some also for the rows of an array, because a log has a million records. Both
+use the same order statistics and round in the same places: they agree to the last bit.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from operator import sub
+
+import numpy as np
+from numpy.typing import NDArray
+
+SIGMA = 1.4826
+"""The median absolute deviation of Gaussian noise, times this, is its standard deviation."""
+
+JUMP_SIGMA = SIGMA / math.sqrt(2)
+"""The same for differences of neighbours, which are wider by the root of 2."""
+
+TINY = 1e-12
+"""The smallest scale of all, so that a constant signal can be divided by it."""
+
+
+def median(values: Iterable[float]) -> float:
+    """Return the median of plain floats."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[half]
+    return 0.5 * (ordered[half - 1] + ordered[half])
+
+
+def medians(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the median of each row, as `median` gives it."""
+    # A whole sort: numpy's is vectorised and five times faster than its partition at two places.
+    ordered = np.sort(rows, axis=1)
+    half = rows.shape[1] // 2
+    if rows.shape[1] % 2:
+        return ordered[:, half]
+    return np.asarray(0.5 * (ordered[:, half - 1] + ordered[:, half]))
+
+
+def sigma_around(middle: float, values: Iterable[float]) -> float:
+    """Return the robust standard deviation of values around their median, which is given."""
+    return SIGMA * median([abs(value - middle) for value in values])
+
+
+def sigmas_around(middles: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the robust standard deviation of each row, as `sigma_around` gives it."""
+    return SIGMA * medians(np.abs(rows - middles[:, None]))
+
+
+def jump_sigma(values: Sequence[float]) -> float:
+    """Return the robust standard deviation of a noise, from the differences of neighbours.
+
+    A slow trend or wave hardly changes it.
+    """
+    return JUMP_SIGMA * median(map(abs, map(sub, values[1:], values)))
+
+
+def jump_sigmas(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what `jump_sigma` gives, for each row."""
+    return JUMP_SIGMA * medians(np.abs(rows[:, 1:] - rows[:, :-1]))
+
+
+def mean_and_deviation(values: Sequence[float] | NDArray[np.float64]) -> tuple[float, float]:
+    """Return mean and population deviation of finite values; infinite if they overflow."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.mean(values)), float(np.std(values))
