@@ -14,6 +14,7 @@ from torch import nn
 
 import trimtab
 from benchmarks.ship.proxy import database_and_server
+from trimtab.core.config import Config, ShipConfig
 
 PAIRS, STEPS = 3, 300
 WARM_UP = 100
@@ -78,7 +79,8 @@ def train(run: str, sink: str) -> dict[str, float]:
     seconds: list[float] = []
     append = 0.0
     began = time.perf_counter()
-    guard = trimtab.watch(model, optimizer, run_dir=run, ship=[sink] if sink else [])
+    config = Config(ship=ShipConfig(to=(sink,) if sink else ()))
+    guard = trimtab.watch(model, optimizer, run_dir=run, config=config)
     start = time.perf_counter() - began
     journal = guard._monitor.recorder.journal  # type: ignore[union-attr]
     inner = journal.append

@@ -36,8 +36,8 @@ def train(rank: int, folder: Path, setting: Setting, plan: Plan) -> Outcome:
         run_dir=folder,
         mode=plan.mode or "observe",
         config=BY_HAND,
-        scheduler=schedule,
         enabled=plan.mode is not None,
+        state={"scheduler": schedule},
     ) as guard:
         for step in guard.steps(loader, setting.accumulate):
             for batch in step:

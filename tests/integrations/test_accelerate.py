@@ -65,8 +65,8 @@ class Loop:
             run_dir=run_dir or "unused",
             mode=mode,
             config=BY_HAND,
-            scheduler=self.scheduler,
             enabled=run_dir is not None,
+            state={"scheduler": self.scheduler},
         ) as guard:
             number = 0
             for _ in range(epochs):

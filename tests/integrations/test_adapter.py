@@ -52,7 +52,7 @@ class ToyTrainer:
                 run_dir=self.run_dir,
                 step=1,
                 counters=self,
-                scheduler=self.scheduler,
+                state={"scheduler": self.scheduler},
             )
         while self.step < steps:
             iterator = iter(self.loader)
@@ -129,7 +129,7 @@ def test_a_trainer_that_cannot_go_back_is_protected(
             trainer.optimizer,
             run_dir=tmp_path,
             step=1,
-            scheduler=trainer.scheduler,
+            state={"scheduler": trainer.scheduler},
             cannot_recover="it steps by itself",
         )
     assert guard is not None

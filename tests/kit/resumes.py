@@ -184,7 +184,11 @@ class Script:
 
     def watch(self, folder: Path, step: int) -> Any:
         return trimtab.watch(
-            self.model, self.optimizer, run_dir=folder, scaler=self.scaler, step=step
+            self.model,
+            self.optimizer,
+            run_dir=folder,
+            facts={"step": step},
+            state={"scaler": self.scaler},
         )
 
 

@@ -110,9 +110,9 @@ def train(
         optimizers,
         run_dir=run_dir or "unused",
         mode=setup.mode,
-        scaler=scaler,
         config=config,
         enabled=run_dir is not None,
+        state={"scaler": scaler},
     )
     call = setup.compile(model) if setup.compile else model
     stream = list(data) if data is not None else batches(setup.steps * setup.accumulate)

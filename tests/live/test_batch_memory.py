@@ -283,8 +283,8 @@ class TestLive:
             def decode(self, ids: list[int]) -> str:
                 return " ".join(f"<w{id}>" for id in ids)
 
-        train(tmp_path / "ids", tokenizer=Tokenizer(), token_loss=False)
-        train(tmp_path / "text", tokenizer=Tokenizer(), batch_text=True)
+        train(tmp_path / "ids", token_loss=False)
+        train(tmp_path / "text", batch_text=Tokenizer())
         for name, has_text in (("ids", False), ("text", True)):
             (folder,) = (tmp_path / name / "trimtab" / "incidents").iterdir()
             files = "".join(path.read_text() for path in folder.iterdir())
@@ -297,7 +297,7 @@ class TestLive:
         def decode(ids: list[int]) -> str:
             raise KeyError(ids[0])
 
-        train(tmp_path, tokenizer=decode, batch_text=True)
+        train(tmp_path, batch_text=decode)
         assert saved(tmp_path)["tokens"][0]["id"] == BAD_TOKEN
         assert any("the tokenizer failed" in message for message in caplog.messages)
 
@@ -327,7 +327,9 @@ class TestLive:
         before = saved(tmp_path / "run")
         model = make_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        with trimtab.watch(model, optimizer, run_dir=tmp_path / "run", step=STEPS) as guard:
+        with trimtab.watch(
+            model, optimizer, run_dir=tmp_path / "run", facts={"step": STEPS}
+        ) as guard:
             for step in guard.steps(list(stream(5)), data_position=STEPS):
                 for batch in step:
                     loss = losses_of(model, batch).mean()

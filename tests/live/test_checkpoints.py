@@ -206,7 +206,11 @@ def test_a_loop_that_keeps_two_of_its_own_does_not_delete_the_last_proven_one(
         first = 0 if found is None else int(torch.load(found / "step.pt"))
         saved: list[Path] = []
         with trimtab.watch(
-            model, optimizer, run_dir=tmp_path / "run", step=first, checkpoints=checkpoints
+            model,
+            optimizer,
+            run_dir=tmp_path / "run",
+            checkpoints=checkpoints,
+            facts={"step": first},
         ) as guard:
             for step in range(first, until):
                 inputs, targets = batches(200)[step % 200]
@@ -276,7 +280,7 @@ def test_a_checkpoint_that_is_saved_while_batches_are_served_again_resumes_exact
             data = batches(NUM_BATCHES)
             job.loader = StatefulDataLoader(data, batch_size=None, shuffle=True)
         recover = RecoverConfig(snapshot_every=4, oldest_steps=16)
-        with job.watch(scheduler=job.scheduler, config=Config(recover=recover)) as guard:
+        with job.watch(config=Config(recover=recover), state={"scheduler": job.scheduler}) as guard:
             for step in guard.steps(job.loader):
                 job.positions[step.number] = step.data_position
                 for batch in step:

@@ -334,7 +334,7 @@ def test_an_evaluation_between_steps_is_no_step(tmp_path: Path) -> None:
 def test_a_resume_is_told_and_steps_that_go_back_are_a_new_attempt(tmp_path: Path) -> None:
     for first in (0, 10, 4):
         model, optimizer = build()
-        with trimtab.watch(model, optimizer, run_dir=tmp_path, step=first) as guard:
+        with trimtab.watch(model, optimizer, run_dir=tmp_path, facts={"step": first}) as guard:
             loop(guard, model, optimizer, batches(10))
     block = journal_of(tmp_path)
     assert block.step.tolist() == [*range(20), *range(4, 14)]
@@ -454,7 +454,7 @@ class TestEndings:
 def test_a_bad_batch_in_a_live_run_gets_its_postmortem(tmp_path: Path) -> None:
     model, optimizer = build()
     data = batches(200)
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, seed=0) as guard:
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, facts={"seed": 0}) as guard:
         for step in guard.steps(data):
             for batch in step:
                 loss = loss_of(model, batch) * (50.0 if step.number == 150 else 1.0)
@@ -481,7 +481,9 @@ def test_a_resume_without_the_optimizers_state_is_told_while_the_run_goes_on(
     for first, last in ((0, 200), (200, 240)):
         if first:  # the weights go on, the moments do not
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        with trimtab.watch(model, optimizer, run_dir=tmp_path, step=first, config=config) as guard:
+        with trimtab.watch(
+            model, optimizer, run_dir=tmp_path, config=config, facts={"step": first}
+        ) as guard:
             loop(guard, model, optimizer, data[first:last])
     incidents = [event for event in journal_of(tmp_path).events if event.kind == "incident"]
     lost = [event for event in incidents if "optimizer state lost" in event.facts["symptoms"]]
@@ -491,7 +493,7 @@ def test_a_resume_without_the_optimizers_state_is_told_while_the_run_goes_on(
 
 def test_a_loss_that_leaves_the_one_its_user_knows_is_told(tmp_path: Path) -> None:
     model, optimizer = build()
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, seed=0) as guard:
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, facts={"seed": 0}) as guard:
         for step in guard.steps(batches(120)):
             for batch in step:
                 loss = loss_of(model, batch)
@@ -520,7 +522,7 @@ def test_steps_go_on_counting_when_the_guard_has_stepped_aside(tmp_path: Path) -
 
 def test_data_positions_go_on_where_a_resume_says(tmp_path: Path) -> None:
     model, optimizer = build()
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, step=7) as guard:
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, facts={"step": 7}) as guard:
         for step in guard.steps(batches(6), accumulate=2, data_position=14):
             for batch in step:
                 loss = loss_of(model, batch)
@@ -537,7 +539,7 @@ def test_a_step_that_the_scaler_skipped_keeps_its_own_number_and_batch(tmp_path:
     model, optimizer = build(adamw(foreach=True))
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
     seen = []
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, scaler=scaler) as guard:
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, state={"scaler": scaler}) as guard:
         for step in guard.steps(batches(40)):
             for batch in step:
                 with torch.autocast("cpu", torch.float16):

@@ -73,7 +73,7 @@ class Plain:
         """Train, and return the symptoms that the audit has journalled."""
         stream = batches(last)
         with trimtab.watch(
-            self.model, self.optimizer, run_dir=self.folder, step=first, mode=mode
+            self.model, self.optimizer, run_dir=self.folder, mode=mode, facts={"step": first}
         ) as guard:
             if state is not None:
                 guard.load_state_dict(state)
@@ -200,7 +200,7 @@ def test_a_state_that_is_loaded_after_watch_is_seen_as_it_was_loaded(tmp_path: P
     random = torch.get_rng_state()
     again = Plain(tmp_path)
     weights, moments = first.model.state_dict(), first.optimizer.state_dict()
-    with trimtab.watch(again.model, again.optimizer, run_dir=tmp_path, step=20) as guard:
+    with trimtab.watch(again.model, again.optimizer, run_dir=tmp_path, facts={"step": 20}) as guard:
         guard.load_state_dict(first.saved)
         get_optimizer_state_dict(again.model, again.optimizer)
         again.model.load_state_dict(weights)
@@ -243,7 +243,7 @@ def on_ranks(rank: int, folder: Path, first: int, keeps: bool) -> list[str]:
         if keeps:
             optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["random"])
-    with trimtab.watch(wrapped, optimizer, run_dir=folder / "run", step=first) as guard:
+    with trimtab.watch(wrapped, optimizer, run_dir=folder / "run", facts={"step": first}) as guard:
         guard.load_state_dict(state.get("guard", {}))
         data = batches(first + 10, seed=rank)[first:]
         for step in guard.steps(data, data_position=first):
@@ -286,7 +286,7 @@ def on_shards(rank: int, folder: Path) -> list[str]:
         if first == 20:
             for part in optimizer.state.values():
                 part["exp_avg"].zero_()
-        with trimtab.watch(model, optimizer, run_dir=folder, step=first) as guard:
+        with trimtab.watch(model, optimizer, run_dir=folder, facts={"step": first}) as guard:
             guard.load_state_dict(state)
             for batch in batches(first + 10, seed=rank)[first:]:
                 optimizer.zero_grad()

@@ -36,10 +36,8 @@ def drive(
         run.optimizers,
         run_dir=folder,
         mode="recover",
-        scheduler=run.schedulers,
-        scaler=run.scaler,
-        state=run.state,
         config=Config().override({"ladder.enabled": False, **(settings or {})}),
+        state={**(run.state or {}), "scheduler": run.schedulers, "scaler": run.scaler},
     ) as guard:
         while True:  # one turn is an epoch
             for step in guard.steps(run.loader, run.accumulate):

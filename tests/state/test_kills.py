@@ -101,9 +101,9 @@ def train(folder: Path, layout: Layout, rank: int, launch: int) -> None:
                 optimizer,
                 run_dir=folder,
                 mode="recover",
-                scheduler=scheduler,
                 checkpoints=checkpoints,
                 config=Config(recover=RecoverConfig(snapshot_every=2, oldest_steps=8)),
+                state={"scheduler": scheduler},
             ) as guard:
                 for turn in guard.steps(Shard(rank, layout.world)):
                     for batch in turn:

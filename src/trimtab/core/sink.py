@@ -3,7 +3,7 @@
 A sink runs in the shipper, a process of its own (`trimtab.integrations.shipper`), never in the
 training process: it may import what it needs, block and crash. An installed package offers one as
 an entry point of the group `trimtab.sinks`: a class without required arguments. It is used only if
-it is named: `watch(..., ship=["name"])` or `trimtab ship RUN --to name`.
+it is named: the setting `ship.to = ["name"]` or `trimtab ship RUN --to name`.
 
     begin(run, memory)   once, before anything is sent; again after it raised
     send(block)          what is new, in order; again with the same block after it raised
@@ -85,7 +85,7 @@ class Sink(Protocol):
 
     @property
     def name(self) -> str:
-        """The name in `ship=[...]`, in `--to` and in the file of its position."""
+        """The name in the setting `ship.to`, in `--to` and in the file of its position."""
         ...
 
     @property

@@ -42,7 +42,6 @@ def watch(
     *,
     run_dir: str | Path,
     mode: Mode | str = Mode.OBSERVE,
-    step: int = 0,
     **options: Any,
 ) -> Iterator[Guard | NoGuard]:
     """Watch a loop with an Accelerator; call it after `accelerator.prepare`.
@@ -52,12 +51,12 @@ def watch(
         model: The prepared model.
         optimizer: The prepared optimizer, or several.
         run_dir: The folder of the run.
-        mode: "observe", "protect" or "recover"; the last needs `scheduler=` if there is one, and
-            a loop over `guard.steps(loader, accumulate=...)`.
-        step: The number of the first step.
+        mode: "observe", "protect" or "recover"; the last needs the scheduler in `state`, if
+            there is one, and a loop over `guard.steps(loader, accumulate=...)`.
         options: Other arguments of `trimtab.watch`.
     """
     adapter = TrainerAdapter(run_dir, mode, **options)
+    step = (options.get("facts") or {}).get("step", 0)
     precision = accelerator.mixed_precision
     micro_batches = _MicroBatches(accelerator)
     guard: Guard | None = None
@@ -70,8 +69,8 @@ def watch(
             run_dir=run_dir,
             step=step,
             counters=micro_batches,
-            scaler=accelerator.scaler,
-            dtype=None if precision == "no" else precision,
+            facts={"dtype": None if precision == "no" else precision},
+            state={"scaler": accelerator.scaler},
         )
     if guard is None:
         yield NoGuard(model, step)

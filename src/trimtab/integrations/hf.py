@@ -65,7 +65,6 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
             options: Other arguments of `trimtab.watch`, such as `config` and `on_incident`.
         """
         self._run_dir = run_dir
-        self._options = options
         self._adapter = TrainerAdapter(run_dir, mode, **options)
         self._trainer: Any = None
         self._epochs: EpochBatches | None = None
@@ -106,13 +105,10 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
             step=state.global_step + 1,  # as the Trainer's log and checkpoints count
             counters=TrainerCounters(trainer, self._went_back),
             cannot_recover=_cannot_recover(trainer),
-            scheduler=trainer.lr_scheduler,
-            scaler=trainer.accelerator.scaler,
-            seed=args.seed,
-            dtype=None if precision == "no" else precision,
+            facts={"seed": args.seed, "dtype": None if precision == "no" else precision},
+            state={"scheduler": trainer.lr_scheduler, "scaler": trainer.accelerator.scaler},
             batch_loss=self._batch_loss,
             checkpoints=self._checkpoints,
-            tokenizer=trainer.processing_class if self._options.get("batch_text") else None,
         )
         if guard is None:
             return

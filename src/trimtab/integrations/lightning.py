@@ -115,10 +115,11 @@ class TrimtabCallback(Callback):  # type: ignore[misc]
             step=trainer.global_step,
             counters=counters,
             cannot_recover=no_steps,
-            scheduler=[config.scheduler for config in trainer.lr_scheduler_configs],
-            scaler=self._scaler,
-            dtype=_dtype(trainer.precision),
-            seed=_seed(),
+            facts={"dtype": _dtype(trainer.precision), "seed": _seed()},
+            state={
+                "scheduler": [config.scheduler for config in trainer.lr_scheduler_configs],
+                "scaler": self._scaler,
+            },
             batch_loss=self._probe_loss(trainer),
             checkpoints=checkpoints,
         )

@@ -110,9 +110,8 @@ class TitanWatcher:
             run_dir=self._run_dir,
             step=trainer.step,
             counters=trainer,  # its state_dict has the step and the tokens seen
-            scheduler=list(trainer.lr_schedulers.schedulers),
-            dtype=_dtype(trainer),
-            seed=trainer.config.debug.seed,
+            facts={"dtype": _dtype(trainer), "seed": trainer.config.debug.seed},
+            state={"scheduler": list(trainer.lr_schedulers.schedulers)},
             checkpoints=None if self._checkpoints is None else self._checkpoints.register,
         )
         if guard is not None:  # starting has put everything back

@@ -100,7 +100,7 @@ def _train(
         return loss
 
     with trimtab.watch(
-        model, optimizer, run_dir=run_dir, mode=mode, seed=seed, batch_loss=batch_loss
+        model, optimizer, run_dir=run_dir, mode=mode, batch_loss=batch_loss, facts={"seed": seed}
     ) as guard:
         for step in guard.steps(make_loader(data)):
             if step.number == STEPS:

@@ -1,7 +1,6 @@
 """StartingRanks: the ranks that a guard starts with, and what they report to each other."""
 
 import hashlib
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,13 +18,11 @@ class StartingRanks:
     def __init__(
         self,
         model: nn.Module,
-        process_group: Any,
         config: Config,
         mode: Mode,
         quarantined: tuple[int | str, ...],
     ) -> None:
         self._model = model
-        self._process_group = process_group
         self._config = config
         self._quarantined = quarantined
         live = config.live
@@ -42,7 +39,7 @@ class StartingRanks:
     def _ranks(self) -> list[int]:
         if not dist.is_available() or not dist.is_initialized():
             return [0]
-        return find_ranks(self._model, self._process_group)
+        return find_ranks(self._model, self._config.live.ranks)
 
     @property
     def place(self) -> int:

@@ -2,7 +2,7 @@
 
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from trimtab.journal import RunDirectory
 from trimtab.live.guard import Guard
 from trimtab.live.host.batch_memory import BatchMemory, find_decode
 from trimtab.live.host.run_recorder import RunRecorder
-from trimtab.live.host.ship_process import with_sinks
 from trimtab.live.loop.hang_watchdog import HangWatchdog
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.no_guard import NoGuard
@@ -31,12 +30,15 @@ from trimtab.live.ranks.rank_group import announce, find_ranks
 from trimtab.live.recover.decide.controller import Controller
 from trimtab.live.recover.decide.experimenting import Experimenting
 from trimtab.live.recover.experiments.questions import Answers
-from trimtab.live.recover.inputs import as_schedulers, as_state, require_schedulers
+from trimtab.live.recover.inputs import GivenState, require_schedulers
 from trimtab.live.recover.quarantine import read_quarantine
 from trimtab.live.recover.recovery import Recovery
 from trimtab.live.shield import log
 from trimtab.live.starting_ranks import StartingRanks
 from trimtab.state.training_state import TrainingState
+
+FACTS = ("step", "dtype", "seed", "link")
+"""What a user may state about a run."""
 
 GATE_STATE = "trimtab: gate"
 """The name of the gate among the state that returns with the run."""
@@ -52,21 +54,12 @@ def watch(
     run_dir: str | Path,
     mode: Mode | str = Mode.OBSERVE,
     config: Config | None = None,
-    scaler: Any = None,
-    step: int | None = None,
-    dtype: str | None = None,
-    seed: int | None = None,
-    link: str | None = None,
-    scheduler: Any = None,
+    facts: Mapping[str, Any] | None = None,
     state: Mapping[str, Any] | None = None,
     batch_loss: Callable[[Any], torch.Tensor] | None = None,
-    tokenizer: Any = None,
-    batch_text: bool = False,
-    on_incident: Callable[[Incident], None] | None = None,
-    ship: Sequence[str] = (),
-    process_group: Any = None,
-    replicas: int | None = None,
+    batch_text: Any = None,
     checkpoints: "Checkpoints | None" = None,
+    on_incident: Callable[[Incident], None] | None = None,
     enabled: bool = True,
 ) -> Guard | NoGuard:
     """Watch a run from here on; use it as a context manager, before `torch.compile`.
@@ -81,52 +74,45 @@ def watch(
             weights, and makes Adam, AdamW, SGD and Adagrad fused; "recover" protects and can
             return to an earlier step.
         config: Settings; the defaults are meant to be right.
-        scaler: The GradScaler of an fp16 run.
-        step: The number of the first step; default: where `checkpoints` resumed, or 0.
-        dtype: The precision regime (fp32, bf16, fp16, fp8), if it is not that of the parameters.
-        seed: The run's seed, for the post-mortem.
-        link: A link to the run, for the post-mortem.
-        scheduler: For "recover": the learning rate scheduler, or several of them.
-        state: For "recover": what else must return with the run, by name, such as an EMA: anything
-            with state_dict and load_state_dict.
+        facts: What trimtab cannot see: "step", the number of the first step (default: where
+            `checkpoints` resumed, or 0); "dtype", the precision regime (fp32, bf16, fp16, fp8) if
+            it is not that of the parameters; "seed" and "link", for the post-mortem.
+        state: What belongs to the run besides model and optimizer, by name: the GradScaler of an
+            fp16 run, in every mode; for "recover" the learning rate schedulers and what else must
+            return with the run, such as an EMA. Anything with state_dict and load_state_dict.
         batch_loss: For "recover": computes the loss of a batch of the loader, to find out whether
             the weights are damaged.
-        tokenizer: What turns token ids into text: an object with `decode(ids)`, or a function.
-        batch_text: Whether reports may show tokens and sequences as text, not by id alone. It is
-            your data that is written there, so it is off by default.
+        batch_text: A tokenizer (an object with `decode(ids)`, or a function), if reports may show
+            tokens and sequences as text, not by id alone. It is your data that is written there,
+            so it is off by default.
+        checkpoints: What `guard.checkpoint()` saves with and what gets verdicts.
         on_incident: Called with an incident when it opens, changes or closes; on the first rank,
             in a thread of its own.
-        ship: Where the run is sent, such as ["mlflow", "alerts"], by a process of its own; added
-            to the setting `ship.to`.
-        process_group: The ranks that train the model, if not all do and it is not in a DDP of
-            theirs.
-        replicas: How many ranks hold the same part of parameters that differ between ranks
-            (experts), if that is too much to compare.
-        checkpoints: What `guard.checkpoint()` saves with and what gets verdicts.
         enabled: False gives a guard that does nothing and has the same interface.
     """
     chosen = _mode(mode)
-    decode = find_decode(tokenizer, batch_text=batch_text)
+    decode = find_decode(batch_text)
+    settings = config or Config()
+    known = _known_facts(facts)
+    step = known.pop("step", None)
     if step is None:
         step = 0 if checkpoints is None else checkpoints.resumed.step
     if not enabled:
         if dist.is_initialized():
-            announce(find_ranks(model, process_group), RankFacts(is_enabled=False))
+            announce(find_ranks(model, settings.live.ranks), RankFacts(is_enabled=False))
         return NoGuard(model, step, checkpoints)
-    settings = with_sinks(config or Config(), ship)
-    facts = {"mode": chosen.value, "dtype": dtype, "seed": seed, "link": link}
     run = RunDirectory(Path(run_dir).absolute())
     quarantined = read_quarantine(run.quarantine) if chosen is Mode.RECOVER else ()
-    ranks = StartingRanks(model, process_group, settings, chosen, quarantined)
+    ranks = StartingRanks(model, settings, chosen, quarantined)
     parts: Parts | None = None
     problem: Exception | None = None
     try:
         parts = Parts.build(model, optimizer, settings, chosen)
-        schedulers, others = as_schedulers(scheduler), as_state(state)
+        given = GivenState.of(state)
         if chosen is Mode.RECOVER:
-            require_schedulers(parts.optimizers, schedulers)
+            require_schedulers(parts.optimizers, given.schedulers)
         if ranks.place == 0:
-            manifest = _manifest(model, parts.optimizers, settings, ranks.world, facts)
+            manifest = _manifest(model, parts.optimizers, settings, ranks.world, chosen, known)
             parts.recorder = RunRecorder(
                 run,
                 settings,
@@ -153,8 +139,7 @@ def watch(
                 parts.shields,
                 config=settings.live,
                 first_step=step,
-                scaler=scaler,
-                replicas=replicas,
+                scaler=given.scaler,
                 join=ranks.join,
             )
             parts.report_promotion = lambda name: report_promotion(
@@ -170,37 +155,23 @@ def watch(
                 )
             recovery = None
             if chosen is Mode.RECOVER and parts.gate is not None:
-                recovery = Recovery(
+                others = {**given.others, GATE_STATE: parts.gate}
+                recovery = _make_recovery(
                     TrainingState(
                         model,
                         parts.optimizers,
-                        schedulers=schedulers,
-                        scaler=scaler,
-                        state={**others, GATE_STATE: parts.gate},
+                        schedulers=given.schedulers,
+                        scaler=given.scaler,
+                        state=others,
                     ),
                     monitor,
-                    settings.recover,
-                    parts.shields.recovery,
+                    parts,
+                    settings,
+                    run,
                     quarantined=quarantined,
-                    quarantine_file=run.quarantine,
                     batch_loss=batch_loss,
-                    probes=settings.probes,
-                    settle=None if checkpoints is None else checkpoints.wait,
+                    checkpoints=checkpoints,
                 )
-                if checkpoints is not None and checkpoints.has_model:
-                    recovery.replay.load_proven = checkpoints.load_proven
-                answers = Answers(lambda: monitor.recorder, parts.shields.host)
-                recovery.replay.on_answer = answers
-                if parts.recorder is not None and settings.ladder.enabled:
-                    experimenting = Experimenting(parts.recorder, recovery.order, settings.probes)
-                    recovery.controller = Controller(
-                        parts.recorder,
-                        settings.ladder,
-                        recovery.order,
-                        recovery.snapshots.keep_before,
-                        experimenting,
-                    )
-                    answers.then = experimenting.on_answer
             guard = Guard(model, monitor, recovery, checkpoints)
             if checkpoints is not None:
                 guard.load_state_dict(checkpoints.guard_state)
@@ -216,6 +187,54 @@ def watch(
     return NoGuard(model, step, checkpoints)
 
 
+def _make_recovery(
+    state: TrainingState,
+    monitor: StepMonitor,
+    parts: Parts,
+    settings: Config,
+    run: RunDirectory,
+    *,
+    quarantined: tuple[int | str, ...],
+    batch_loss: Callable[[Any], torch.Tensor] | None,
+    checkpoints: "Checkpoints | None",
+) -> Recovery:
+    """Make what takes snapshots and returns to them; on the first rank, also what decides it."""
+    recovery = Recovery(
+        state,
+        monitor,
+        settings.recover,
+        parts.shields.recovery,
+        quarantined=quarantined,
+        quarantine_file=run.quarantine,
+        batch_loss=batch_loss,
+        probes=settings.probes,
+        settle=None if checkpoints is None else checkpoints.wait,
+    )
+    if checkpoints is not None and checkpoints.has_model:
+        recovery.replay.load_proven = checkpoints.load_proven
+    answers = Answers(lambda: monitor.recorder, parts.shields.host)
+    recovery.replay.on_answer = answers
+    if parts.recorder is not None and settings.ladder.enabled:
+        experimenting = Experimenting(parts.recorder, recovery.order, settings.probes)
+        recovery.controller = Controller(
+            parts.recorder,
+            settings.ladder,
+            recovery.order,
+            recovery.snapshots.keep_before,
+            experimenting,
+        )
+        answers.then = experimenting.on_answer
+    return recovery
+
+
+def _known_facts(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    facts = dict(given or {})
+    for name in facts:
+        if name not in FACTS:
+            raise ConfigError(f"facts has no {name!r}; known: {', '.join(FACTS)}")
+    return facts
+
+
 def _mode(name: Mode | str) -> Mode:
     try:
         return Mode(name)
@@ -229,6 +248,7 @@ def _manifest(
     optimizers: tuple[Optimizer, ...],
     config: Config,
     world: int,
+    mode: Mode,
     facts: dict[str, Any],
 ) -> dict[str, Any]:
     parameters = parameters_of(optimizers)
@@ -244,6 +264,8 @@ def _manifest(
         "num_parameters": sum(parameter.numel() for parameter in parameters),
         "optimizers": [type(optimizer).__name__ for optimizer in optimizers],
         "config": config.to_dict(),
-        **facts,
-        "dtype": facts["dtype"] or names.get(parameters[0].dtype),
+        "mode": mode.value,
+        "dtype": facts.get("dtype") or names.get(parameters[0].dtype),
+        "seed": facts.get("seed"),
+        "link": facts.get("link"),
     }

@@ -81,8 +81,8 @@ class Training:
             self.optimizer,
             run_dir=folder,
             mode=mode,
-            scaler=self.scaler,
             config=config,
+            state={"scaler": self.scaler},
         )
 
     def step(

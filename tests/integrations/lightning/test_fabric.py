@@ -33,8 +33,8 @@ def train(folder: Path | None, mode: str, precision: str, nan_at: int = -1) -> O
         optimizer,
         run_dir=folder or "unused",
         mode=mode,
-        scaler=getattr(fabric._precision, "scaler", None),
         enabled=folder is not None,
+        state={"scaler": getattr(fabric._precision, "scaler", None)},
     ) as guard:
         for step, batch in enumerate(loader):
             loss = loss_of(model, batch) * (torch.nan if step == nan_at else 1.0)

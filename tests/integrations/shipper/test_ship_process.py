@@ -24,7 +24,8 @@ import trimtab
 
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-with trimtab.watch(model, optimizer, run_dir=sys.argv[1], ship=["mlflow", "alerts"]) as guard:
+config = trimtab.Config.from_dict({"ship": {"to": ["mlflow", "alerts"]}})
+with trimtab.watch(model, optimizer, run_dir=sys.argv[1], config=config) as guard:
     if "fork" in sys.argv:  # a data loader worker that outlives the trainer
         worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
         worker.start()

@@ -92,10 +92,10 @@ def train_accelerate(job: Job) -> Result:
         accelerated,
         run_dir=job.folder / "run",
         mode="recover",
-        step=resumed.step,
-        scheduler=schedule,
         checkpoints=checkpoints,
         batch_loss=lambda batch: spoiled(loss_of(wrapped, batch), batch),
+        facts={"step": resumed.step},
+        state={"scheduler": schedule},
     ) as guard:
         for step in guard.steps(loader):
             for batch in step:

@@ -68,7 +68,7 @@ def steps_without_update_under_a_scaler(run_dir: Path, *, enabled: bool) -> tupl
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     still = []
     with trimtab.watch(
-        model, optimizer, run_dir=run_dir, mode="protect", scaler=scaler, enabled=enabled
+        model, optimizer, run_dir=run_dir, mode="protect", enabled=enabled, state={"scaler": scaler}
     ) as guard:
         for step, batch in enumerate(batches(20)):
             loss = loss_of(model, batch) * (NAN if step == BAD else 1.0)

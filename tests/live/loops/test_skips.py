@@ -92,7 +92,7 @@ def test_two_losses_before_one_backward_are_one_step(tmp_path: Path) -> None:
     model = make_model()
     optimizer = adamw(model.parameters())
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, scaler=scaler) as guard:
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, state={"scaler": scaler}) as guard:
         for batch in batches(6):
             one, other = loss_of(model, batch), loss_of(model, batch.flip(0))
             guard.record(loss=one)

@@ -332,7 +332,9 @@ class TestGradScaler:
         optimizer = make(list(model.parameters()))
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
         scales, applied = [], []
-        with trimtab.watch(model, optimizer, run_dir=folder, mode=mode, scaler=scaler) as guard:
+        with trimtab.watch(
+            model, optimizer, run_dir=folder, mode=mode, state={"scaler": scaler}
+        ) as guard:
             for number in range(12):
                 scaler.scale(torch.zeros(()))  # the scaler makes its scale at first use
                 give_gradients(model, number, size=scaler.get_scale())

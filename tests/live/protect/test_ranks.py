@@ -281,7 +281,9 @@ def passed_over(rank: int, folder: Path) -> bool:
     model = make_model()
     optimizer = optim.RMSprop(model.parameters())
     scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
-    with trimtab.watch(model, optimizer, run_dir=folder, mode="protect", scaler=scaler) as guard:
+    with trimtab.watch(
+        model, optimizer, run_dir=folder, mode="protect", state={"scaler": scaler}
+    ) as guard:
         for step in range(12):
             scaler.scale(torch.zeros(()))
             guard.record(loss=NAN if rank == 0 and step == 6 else 1.0)

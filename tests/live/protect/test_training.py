@@ -208,7 +208,9 @@ def test_what_the_gate_has_learnt_is_saved_and_loaded(tmp_path: Path) -> None:
         model = make_model()
         optimizer = optim.AdamW(model.parameters(), fused=True)
         run_dir = tmp_path / str(loads)
-        with trimtab.watch(model, optimizer, run_dir=run_dir, mode="protect", step=100) as guard:
+        with trimtab.watch(
+            model, optimizer, run_dir=run_dir, mode="protect", facts={"step": 100}
+        ) as guard:
             if loads:
                 guard.load_state_dict(state)
             give_gradients(model, 0, size=50.0)

@@ -27,8 +27,7 @@ def watch(run: Run, folder: Path, mode: str = "recover", **options: Any) -> Guar
         run.optimizers,
         run_dir=folder,
         mode=mode,
-        scheduler=run.schedulers,
-        state=run.state,
+        state={**(run.state or {}), "scheduler": run.schedulers},
         **options,
     )
     assert isinstance(guard, Guard)
@@ -150,7 +149,7 @@ class TestRefusal:
         other = plain_run()
         for given in ([], [first(other.optimizers[0], lambda step: 1.0)]):
             run.schedulers = given
-            with pytest.raises(ConfigError, match=r"scheduler=scheduler\)"):
+            with pytest.raises(ConfigError, match=r"state=\{'scheduler': scheduler\}"):
                 watch(run, tmp_path)
         watch(run, tmp_path / "protect", "protect").close()
 
@@ -163,11 +162,11 @@ class TestRefusal:
             with pytest.raises(ConfigError, match="scheduler"):
                 next(iter(guard.steps(run.loader)))
 
-    @pytest.mark.parametrize("given", [{"scheduler": 1}, {"state": {"ema": object()}}])
+    @pytest.mark.parametrize("given", [{"scheduler": 1}, {"ema": object()}])
     def test_state_that_cannot_be_set_back_is_refused(self, given: Any, tmp_path: Path) -> None:
         run = plain_run()
         with pytest.raises(ConfigError, match="without state_dict"):
-            trimtab.watch(run.model, run.optimizers, run_dir=tmp_path, mode="recover", **given)
+            trimtab.watch(run.model, run.optimizers, run_dir=tmp_path, mode="recover", state=given)
 
     def test_a_changed_model_is_refused_and_the_run_goes_on(
         self, tmp_path: Path, caplog: Log

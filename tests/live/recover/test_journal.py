@@ -140,7 +140,9 @@ def test_skipped_positions_are_quarantined_and_passed_over_after_a_relaunch(
     assert entry["reason"] == "bad shard"
 
     run = plain_run()
-    guard = trimtab.watch(run.model, run.optimizers, run_dir=tmp_path, mode="recover", step=20)
+    guard = trimtab.watch(
+        run.model, run.optimizers, run_dir=tmp_path, mode="recover", facts={"step": 20}
+    )
     with guard:
         positions = [s.data_position for s in guard.steps(range(30), data_position=20)]
     assert positions == [20, 21, *range(25, 50)]

@@ -182,7 +182,7 @@ def positions_served(folder: Path, rank: int) -> list[int]:
     run = build("ddp", rank)
     own = folder / str(rank)
     with trimtab.watch(
-        run.model, run.optimizers, run_dir=own, mode="recover", scheduler=run.schedulers
+        run.model, run.optimizers, run_dir=own, mode="recover", state={"scheduler": run.schedulers}
     ) as guard:
         return [step.data_position for step in guard.steps(range(8))]
 

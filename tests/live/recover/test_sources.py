@@ -39,9 +39,9 @@ def train(folder: Path, data: list[dict[str, Any]], first: int = 0) -> tuple[lis
         optimizer,
         run_dir=folder,
         mode="recover",
-        step=first,
         config=Config().override({"ladder.max_rollbacks": 6}),
         batch_loss=lambda batch: loss_of(model, batch["tokens"]),
+        facts={"step": first},
     ) as guard:
         assert isinstance(guard, Guard)
         for step in guard.steps(data, data_position=first):

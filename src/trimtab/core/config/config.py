@@ -75,6 +75,13 @@ class LiveConfig(Section):
     """Steps whose token ids are kept on the host, so that an incident can name sequences and
     tokens; 0 keeps none. Records are judged once a second, or when 512 of them wait."""
 
+    ranks: tuple[int, ...] = ()
+    """The global ranks that train the model, if not all do and it is not in a DDP of theirs."""
+
+    replicas: int = 0
+    """How many ranks hold the same part of parameters that differ between ranks (experts), if that
+    is too much to compare; 0 compares them."""
+
     max_nonfinite_steps: int = 100
     """Steps in a row that are not finite before a protected run is stopped, and before an observed
     one logs a warning. Source: a GradScaler that starts at 2^16 needs at most 40 to find its
@@ -92,6 +99,7 @@ class LiveConfig(Section):
     def __post_init__(self) -> None:
         require(self.max_nonfinite_steps >= 1, "max_nonfinite_steps must be at least 1")
         require(self.batch_memory_steps >= 0, "batch_memory_steps must not be negative")
+        require(self.replicas >= 0, "replicas must not be negative")
         require(self.rank_timeout_seconds > 0, "rank_timeout_seconds must be positive")
         require(self.hang_seconds >= 0, "hang_seconds must not be negative")
         require(0 <= self.lag_steps <= 100, "lag_steps must be in 0..100")

@@ -132,9 +132,10 @@ def _coerce(section: str, setting: "dataclasses.Field[Any]", value: Any) -> Any:
         return kind.from_dict(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if kind == tuple[str, ...]:
-        if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
-            raise ConfigError(f"{section}.{setting.name} must be a list of strings, got {value!r}")
+    if kind in (tuple[str, ...], tuple[int, ...]):
+        part, words = (str, "strings") if kind == tuple[str, ...] else (int, "whole numbers")
+        if not isinstance(value, list | tuple) or not all(type(item) is part for item in value):
+            raise ConfigError(f"{section}.{setting.name} must be a list of {words}, got {value!r}")
         return tuple(value)
     if isinstance(kind, type) and issubclass(kind, StrEnum) and isinstance(value, str):
         if value not in list(kind):

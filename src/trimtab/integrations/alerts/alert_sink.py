@@ -149,8 +149,8 @@ class IncidentAlerts:
     """Sends incidents from the training process: `watch(..., on_incident=IncidentAlerts("x1"))`.
 
     To the addresses in `TRIMTAB_ALERT_URLS`. `on_incident` runs in a thread of its own, and each
-    message has a hard deadline, so training never waits. The shipper (`ship=["alerts"]`) can do
-    more: it also reports a run that died or stalled.
+    message has a hard deadline, so training never waits. The shipper (`ship.to = ["alerts"]`) can
+    do more: it also reports a run that died or stalled.
     """
 
     def __init__(self, run: str, link: str = "") -> None:

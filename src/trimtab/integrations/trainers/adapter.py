@@ -10,7 +10,7 @@ An adapter calls these where its trainer does the same:
 In `recover` the guard rolls back to an earlier step inside `next_batches`, where the trainer is
 between two steps. Four things are restored:
 
-    weights, optimizer, ...     the guard's snapshots; give `scheduler=` and `scaler=` to `start`
+    weights, optimizer, ...     the guard's snapshots; give schedulers and scaler to `start`
     the trainer's counters      `counters`: an object whose `state_dict` has the position of the
                                 trainer (plain values and tensors), and whose `load_state_dict`
                                 restores it
@@ -77,6 +77,8 @@ class TrainerAdapter:
         *,
         run_dir: str | Path,
         step: int,
+        facts: Mapping[str, Any] | None = None,
+        state: Mapping[str, Any] | None = None,
         counters: HasState | None = None,
         cannot_recover: str = "",
         **arguments: Any,
@@ -88,6 +90,8 @@ class TrainerAdapter:
             optimizer: What the trainer steps.
             run_dir: The folder of the trainer, if the user has named none.
             step: The number of the first step, counted as the trainer's own log does.
+            facts: As for `trimtab.watch`.
+            state: As for `trimtab.watch`: the trainer's schedulers and scaler.
             counters: The position of the trainer, restored by a rollback.
             cannot_recover: Why this run can only be protected, if that is so.
             arguments: Arguments of `trimtab.watch`; the user's options win.
@@ -97,10 +101,15 @@ class TrainerAdapter:
         if mode is Mode.RECOVER and cannot_recover:
             log.warning("trimtab: mode 'recover' falls back to 'protect': %s", cannot_recover)
             mode = Mode.PROTECT
-        state = dict(self._options.get("state") or {})
+        everything = {**(state or {}), **(self._options.get("state") or {})}
         if mode is Mode.RECOVER and counters is not None:
-            state[COUNTERS] = counters
-        given = {"step": step, **arguments, **self._options, "state": state}
+            everything[COUNTERS] = counters
+        given = {
+            **arguments,
+            **self._options,
+            "facts": {"step": step, **(facts or {}), **(self._options.get("facts") or {})},
+            "state": everything,
+        }
         found = watch(model, optimizer, run_dir=self._run_dir or run_dir, mode=mode, **given)
         self.guard = found if isinstance(found, Guard) else None
         return self.guard

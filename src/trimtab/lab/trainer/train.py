@@ -147,12 +147,12 @@ def train(
             run_dir=run_dir,
             mode=mode,
             config=guard_config,
-            scaler=run.scaler if run.scaler.is_enabled() else None,
-            scheduler=run.scheduler,
-            step=first_step,
-            dtype=config.dtype,
-            seed=config.seed,
             batch_loss=partial(_batch_loss, config, run, forward, ranks),
+            facts={"step": first_step, "dtype": config.dtype, "seed": config.seed},
+            state={
+                "scheduler": run.scheduler,
+                "scaler": run.scaler if run.scaler.is_enabled() else None,
+            },
         ) as guard:
             steps = guard.steps(
                 run.loader,

@@ -224,15 +224,15 @@ def _onset(incident: Incident) -> int:
     return odd[0] if odd and odd[0] - onset > STEPS_AROUND - 2 * MARGIN else onset
 
 
-def find_decode(tokenizer: Any, *, batch_text: bool) -> Decode | None:
-    """How token ids become text; None if no text may be written."""
-    if not batch_text:
+def find_decode(batch_text: Any) -> Decode | None:
+    """Return what turns token ids into text; None if no text may be written."""
+    if batch_text is None:
         return None
-    decode = getattr(tokenizer, "decode", tokenizer)
+    decode = getattr(batch_text, "decode", batch_text)
     if not callable(decode):
         raise ConfigError(
-            "batch_text=True needs tokenizer=: an object with decode(ids), or a function from ids "
-            f"to text; got {type(tokenizer).__name__}"
+            "batch_text must be a tokenizer, that is an object with decode(ids), or a function "
+            f"from ids to text; got {type(batch_text).__name__}"
         )
     found: Decode = decode
     return found

@@ -11,11 +11,9 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from trimtab.core.config import Config, ShipConfig
+from trimtab.core.config import ShipConfig
 from trimtab.core.sink import GUARD_CLOSED
 from trimtab.journal import RunDirectory
 from trimtab.live.shield import log
@@ -108,14 +106,6 @@ class ShipProcess:
         _running[:] = [left for left in _running if left.poll() is None]
         if process.poll() is None:
             _running.append(process)
-
-
-def with_sinks(config: Config, ship: Sequence[str]) -> Config:
-    """The settings with more sinks; one name may be given as a string."""
-    names = (ship,) if isinstance(ship, str) else tuple(ship)
-    if not names:
-        return config
-    return replace(config, ship=replace(config.ship, to=(*config.ship.to, *names)))
 
 
 _started: "weakref.WeakSet[Any]" = weakref.WeakSet()

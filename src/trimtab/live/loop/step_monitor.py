@@ -55,7 +55,6 @@ class StepMonitor:
         config: LiveConfig,
         first_step: int,
         scaler: Any,
-        replicas: int | None,
         join: Callable[[], RankGroup | None],
     ) -> None:
         self.shields = shields
@@ -67,7 +66,6 @@ class StepMonitor:
         self.slow = slow
         self.holds = Holds(model, optimizers)
         self._config = config
-        self._replicas = replicas
         self._parallel = [m for m in model.modules() if isinstance(m, DistributedDataParallel)]
         self._skips = SkipDetector(optimizers, scaler)
         self._note = StepNote(step=first_step)
@@ -249,7 +247,9 @@ class StepMonitor:
                 self._exit_hooks.remove()
         if self.sync.ranks.world > 1:
             with self.shields.numbers.guarding("comparing ranks"):
-                copies = count_copies(self.slow.parameters, self.sync.ranks.group, self._replicas)
+                copies = count_copies(
+                    self.slow.parameters, self.sync.ranks.group, self._config.replicas
+                )
                 self.meter.gradients.set_copies(self.slow.parameters, copies)
                 self.slow.prepare()
         self.resume.world = self.sync.ranks.world

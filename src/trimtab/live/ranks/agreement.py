@@ -188,11 +188,11 @@ class Agreement:
                 if left <= _LOOK_SECONDS:
                     raise ConfigError(
                         f"{missing} has not called trimtab.watch; call it on every rank that "
-                        "trains, or pass process_group= with the ranks that do"
+                        "trains, or name the ranks that do in the setting live.ranks"
                     ) from error
                 log.warning(
-                    "trimtab waits for %s to call trimtab.watch; pass process_group= if it does "
-                    "not train this model",
+                    "trimtab waits for %s to call trimtab.watch; if it does not train this model, "
+                    "name those that do in the setting live.ranks",
                     missing,
                 )
 

@@ -34,16 +34,17 @@ class RankGroup:
     """Data positions and sources that all ranks pass over; None if nothing was agreed on."""
 
 
-def find_ranks(model: nn.Module, process_group: Any) -> list[int]:
-    """The global ranks that train this model: those of the group given, or of its DDP, or all."""
-    if process_group is None:
-        parallel = [m for m in model.modules() if isinstance(m, DistributedDataParallel)]
-        is_plain = all(type(p) in (nn.Parameter, torch.Tensor) for p in model.parameters())
-        if len(parallel) == 1 and is_plain:
-            process_group = parallel[0].process_group
-    if process_group is None or dist.get_backend() == "fake":
+def find_ranks(model: nn.Module, given: Sequence[int] = ()) -> list[int]:
+    """Return the global ranks that train this model: those given, or those of its DDP, or all."""
+    if dist.get_backend() == "fake":
         return list(range(dist.get_world_size()))
-    return dist.get_process_group_ranks(process_group)
+    if given:
+        return list(given)
+    parallel = [m for m in model.modules() if isinstance(m, DistributedDataParallel)]
+    is_plain = all(type(p) in (nn.Parameter, torch.Tensor) for p in model.parameters())
+    if len(parallel) == 1 and is_plain and parallel[0].process_group is not None:
+        return dist.get_process_group_ranks(parallel[0].process_group)
+    return list(range(dist.get_world_size()))
 
 
 def join_group(

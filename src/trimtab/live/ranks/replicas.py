@@ -20,9 +20,7 @@ _MOST_GATHERED = 1_000_000
 """Checksums that may be gathered to count the replicas of parameters that differ."""
 
 
-def count_copies(
-    parameters: Sequence[torch.Tensor], group: RankGroup, given: int | None
-) -> list[float]:
+def count_copies(parameters: Sequence[torch.Tensor], group: RankGroup, given: int) -> list[float]:
     """For each parameter, how many ranks hold the same part of it; a collective."""
     copies = [num_copies(parameter, group.num_holders) for parameter in parameters]
     if group.world == 1 or group.num_holders != group.world or not parameters:
@@ -32,12 +30,12 @@ def count_copies(
     different = _different(parameters, group)
     if not different:
         return copies
-    if given is not None:
-        return [given if at in different else n for at, n in enumerate(copies)]
+    if given:
+        return [float(given) if at in different else n for at, n in enumerate(copies)]
     if len(different) * group.world > _MOST_GATHERED:
         raise ConfigError(
-            f"{len(different)} parameters differ between {group.world} ranks; pass replicas= with "
-            "the number of ranks that hold the same part of each"
+            f"{len(different)} parameters differ between {group.world} ranks; set live.replicas "
+            "to the number of ranks that hold the same part of each"
         )
     sums = torch.stack([checksum(parameters[at]) for at in sorted(different)])
     gathered = [torch.empty_like(sums) for _ in range(group.world)]

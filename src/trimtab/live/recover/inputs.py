@@ -1,15 +1,17 @@
 """What the user gives to recover with: schedulers and other state, refused if it cannot work."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from trimtab.core.errors import ConfigError
 
 
 def as_schedulers(given: Any) -> tuple[Any, ...]:
-    """The schedulers in one, several or none."""
+    """Return the schedulers in one, several or none."""
     if given is None:
         return ()
     several = tuple(given) if isinstance(given, list | tuple) else (given,)
@@ -18,12 +20,36 @@ def as_schedulers(given: Any) -> tuple[Any, ...]:
     return several
 
 
-def as_state(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The user's other state, by name."""
-    state = dict(given or {})
-    for name, part in state.items():
-        _require_state(part, f"state[{name!r}]")
-    return state
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenState:
+    """What the user gave as `state`, sorted by kind."""
+
+    schedulers: tuple[Any, ...]
+    scaler: Any
+    """The GradScaler; None if there is none."""
+    others: dict[str, Any]
+    """Everything else, by name."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any] | None) -> "GivenState":
+        """Sort the objects of a mapping; a value may be a list of them, or None."""
+        schedulers: list[Any] = []
+        scaler = None
+        others: dict[str, Any] = {}
+        for name, value in (given or {}).items():
+            several = isinstance(value, list | tuple)
+            for place, part in enumerate(value if several else [value]):
+                if part is None:
+                    continue
+                full = f"{name} {place}" if several else name
+                _require_state(part, f"state[{full!r}]")
+                if _is_scheduler(part):
+                    schedulers.append(part)
+                elif _is_scaler(part):
+                    scaler = part
+                else:
+                    others[full] = part
+        return cls(schedulers=tuple(schedulers), scaler=scaler, others=others)
 
 
 def require_schedulers(optimizers: Sequence[Optimizer], schedulers: Sequence[Any]) -> None:
@@ -34,8 +60,18 @@ def require_schedulers(optimizers: Sequence[Optimizer], schedulers: Sequence[Any
         if has_scheduler and not any(_may_belong(s, optimizer) for s in schedulers):
             raise ConfigError(
                 f"a learning rate scheduler changes {type(optimizer).__name__}, and a rollback "
-                "must set it back too: pass it as watch(..., scheduler=scheduler)"
+                "must set it back too: pass it as watch(..., state={'scheduler': scheduler})"
             )
+
+
+def _is_scheduler(part: Any) -> bool:
+    inner = getattr(part, "scheduler", part)  # such as Accelerate's wrapper
+    return isinstance(inner, LRScheduler) or hasattr(inner, "get_last_lr")
+
+
+def _is_scaler(part: Any) -> bool:
+    """Return whether it scales losses: torch's GradScaler, or one with the same methods."""
+    return hasattr(part, "unscale_") and hasattr(part, "get_scale")
 
 
 def _may_belong(scheduler: Any, optimizer: Optimizer) -> bool:

@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.nn.parallel import DistributedDataParallel
 
 import trimtab
+from trimtab.core.config import Config, LiveConfig
 from trimtab.core.errors import TrimtabError
 
 MODES = ["observe", "protect"]
@@ -92,12 +93,12 @@ def train_on_two_of_three(rank: int, folder: Path, mode: str, is_given: bool) ->
         time.sleep(0.5)
         return 0.0
     model, optimizer = build(trainers)
-    options = {"process_group": trainers} if is_given else {}
+    options: dict[str, Any] = {"config": Config(live=LiveConfig(ranks=(0, 1)))} if is_given else {}
     try:
         guard = watch(model, optimizer, run_dir=folder, mode=mode, **options)
     except TrimtabError as error:
         sentence = str(error)
-        assert "process_group" in sentence
+        assert "live.ranks" in sentence
         guard = watch(model, optimizer, run_dir=folder, enabled=False)
     with guard:
         for step, batch in enumerate(batches(16, seed=rank)):

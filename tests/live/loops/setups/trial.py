@@ -88,7 +88,7 @@ class Loop:
         optimizer = self.optimizer(model)
         optimizers = optimizer if isinstance(optimizer, list) else [optimizer]
         scaler = torch.amp.GradScaler("cpu", init_scale=256.0) if self.scaler else None
-        options = {"scaler": scaler} if self.scaler == "given" else {}
+        options = {"state": {"scaler": scaler}} if self.scaler == "given" else {}
         guard = watch(model, optimizer, **options)
         call = self.wrap(model) if self.wrap else model
         data = self.data(STEPS * self.accumulate)
