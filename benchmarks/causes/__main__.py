@@ -16,9 +16,8 @@ from benchmarks.causes import scores
 from benchmarks.causes.cases import Case, Cases, read_cases
 from benchmarks.causes.fitting import fit, leave_one_seed_out
 from benchmarks.results import publish
-from trimtab.explain.causes import weights as module
-from trimtab.explain.causes.ranking import Ranking, rank
-from trimtab.explain.causes.weights import Weights, lab_weights
+from trimtab.explain.causes import ranking
+from trimtab.explain.causes.ranking import Ranking, Weights, lab_weights, rank
 
 TUNE_SEEDS = range(31)
 """Seeds over 30 are kept for measurements and are never fitted on."""
@@ -58,7 +57,7 @@ def _fit(read: Cases) -> None:
         "incidents": len(cases),
     }
     weights = fit(cases, provenance)
-    path = Path(module.__file__).with_name(module.FILE)
+    path = Path(ranking.__file__).with_name(ranking.WEIGHTS_FILE)
     path.write_text(_as_text(weights), encoding="utf-8")
     print(f"{path.name}: {len(cases)} incidents, temperature {weights.temperature}")
 

@@ -22,8 +22,8 @@ from trimtab.core.signals import GRAD_NORM, LOSS
 from trimtab.diagnosis import make_judge, read_run
 from trimtab.explain.causes.by_evidence import possible_causes
 from trimtab.explain.context import IncidentContext
-from trimtab.explain.evidence.check import CheckResult, Outcome
-from trimtab.explain.evidence.observations import OBSERVATIONS
+from trimtab.explain.evidence import OBSERVATIONS
+from trimtab.explain.evidence.checks import Observed, ObservedOutcome
 
 CACHE = ".cases"
 """A folder beside the runs of a suite."""
@@ -62,14 +62,14 @@ class Case:
     @property
     def among(self) -> Collection[Cause]:
         """The causes that its symptoms allow."""
-        is_alone = self.answers.get("several_ranks") == Outcome.NO
+        is_alone = self.answers.get("several_ranks") == ObservedOutcome.NO
         return possible_causes(self.symptoms, is_alone=is_alone)
 
-    def results(self, *, few: bool = False) -> dict[str, CheckResult]:
+    def results(self, *, few: bool = False) -> dict[str, Observed]:
         """The answers as a ranking takes them."""
         chosen = self.few if few else self.answers
         return {
-            id: CheckResult(signal="", outcome=Outcome(outcome), observation="")
+            id: Observed(signal="", outcome=ObservedOutcome(outcome), observation="")
             for id, outcome in chosen.items()
         }
 
@@ -158,7 +158,7 @@ def _answers(incident: Incident, run: Block, facts: RunFacts) -> dict[str, str]:
 def _code_digest() -> str:
     """A digest of the code that finds incidents and observes them."""
     root = Path(trimtab.__file__).parent
-    folders = (root / "detect", root / "diagnose" / "evidence", root / "diagnose" / "incidents")
+    folders = (root / "detect", root / "explain" / "evidence", root / "explain" / "incidents")
     digest = hashlib.sha256()
     for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
         digest.update(path.read_bytes())

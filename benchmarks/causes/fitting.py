@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.causes.cases import Case
+from benchmarks.causes.expectations import EXPECTATIONS
 from trimtab.core.causes import Cause
-from trimtab.explain.causes.expectations import EXPECTATIONS
-from trimtab.explain.causes.ranking import Ranking, rank
-from trimtab.explain.causes.weights import Weights
-from trimtab.explain.evidence.check import Outcome
-from trimtab.explain.evidence.observations import OBSERVATIONS
+from trimtab.explain.causes.ranking import Ranking, Weights, rank
+from trimtab.explain.evidence import OBSERVATIONS
+from trimtab.explain.evidence.checks import ObservedOutcome
 
 PRIOR_INCIDENTS = 4.0
 """The expectations count as this many incidents of each cause. Source: 1, 2 and 4 differ by less
@@ -41,8 +40,8 @@ def fit_shares(cases: Sequence[Case]) -> dict[str, dict[Cause, float]]:
 
 def _share(cases: Sequence[Case], id: str, cause: Cause) -> float:
     answers = [case.answers.get(id) for case in cases if case.cause is cause]
-    yes = answers.count(Outcome.YES.value)
-    made = yes + answers.count(Outcome.NO.value)
+    yes = answers.count(ObservedOutcome.YES.value)
+    made = yes + answers.count(ObservedOutcome.NO.value)
     expected = EXPECTATIONS[cause].share(id)
     return (yes + PRIOR_INCIDENTS * expected) / (made + PRIOR_INCIDENTS)
 

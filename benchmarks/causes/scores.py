@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from benchmarks.causes.cases import Case
 from benchmarks.results import table
-from trimtab.explain.causes.ranking import Candidate, Ranking
-from trimtab.explain.causes.weights import Weights
+from trimtab.explain.causes.ranking import Candidate, Ranking, Weights
 
 Ranked = Sequence[tuple[Case, Ranking]]
 

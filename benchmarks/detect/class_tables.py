@@ -28,7 +28,7 @@ def class_section(lab: Sequence[Classed], real: Sequence[Classed], splits: Seque
     parts.append(
         "How sure it was: the outlooks of each look that said so, and how many were right. The "
         "certainties come from the tuning splits of both "
-        "(`src/trimtab/diagnose/incidents/outlook.py`).\n\n"
+        "(`src/trimtab/explain/incidents/closing.py`).\n\n"
         + _certainty_table([*lab, *real], splits)
     )
     return "\n\n".join(parts)

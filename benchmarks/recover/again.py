@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from trimtab.decide.ladder.decision_log import read_decisions, recompute
+from trimtab.decide.ladder import read_decisions, recompute
 from trimtab.journal import RunDirectory, read_journal
 
 

@@ -16,7 +16,7 @@ from trimtab.core import signals
 from trimtab.core.causes import Cause
 from trimtab.core.config import Config, Mode
 from trimtab.core.errors import NonFiniteRun, RunStopped
-from trimtab.decide.ladder.decision_log import recompute
+from trimtab.decide.ladder import recompute
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.journal.exit_request import RunExit
 from trimtab.lab.corpus.data import Batch, Loader

@@ -17,7 +17,7 @@ from benchmarks.contenders import Contender, Make
 from benchmarks.overhead import SHORT_TOKENS, STEP_TOKENS, Race, percent
 from benchmarks.results import publish, table
 from benchmarks.snapshots import EVERY, WARM_STEPS, Recover
-from trimtab.decide.ladder.canary import CANARY_SHARE, CANARY_STEPS, YOUNG_BOUNDARIES, canary_every
+from trimtab.decide.readings import CANARY_SHARE, CANARY_STEPS, YOUNG_BOUNDARIES, canary_every
 from trimtab.lab.model.sizes import SIZES
 from trimtab.live.recover.paired_probe import PairedProbe
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from benchmarks.causes import scores
 from benchmarks.causes.cases import Case, read_cases
+from benchmarks.causes.expectations import EXPECTATIONS, TYPICAL
 from benchmarks.causes.fitting import PRIOR_INCIDENTS, fit, fit_shares, leave_one_seed_out
 
 from trimtab.core.causes import Cause
-from trimtab.explain.causes.expectations import TYPICAL
-from trimtab.explain.evidence.observations import OBSERVATIONS
+from trimtab.explain.evidence import OBSERVATIONS
 
 FIXTURES = Path(__file__).parents[2] / "tests" / "journal" / "fixtures"
 
@@ -27,6 +27,20 @@ def case(seed: int, cause: Cause, *yes: str) -> Case:
         few=answers,
         symptoms=("loss spike",),
     )
+
+
+def test_every_cause_has_expectations() -> None:
+    assert set(EXPECTATIONS) == set(Cause)
+    for expected in EXPECTATIONS.values():
+        known = {*expected.typical.split(), *expected.possible.split()}
+        assert known <= set(OBSERVATIONS)
+
+
+def test_every_observation_is_expected_of_some_cause() -> None:
+    expected = {
+        id for item in EXPECTATIONS.values() for id in (item.typical + " " + item.possible).split()
+    }
+    assert set(OBSERVATIONS) - expected == set()
 
 
 def test_without_incidents_the_shares_are_what_is_expected() -> None:

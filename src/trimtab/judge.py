@@ -23,9 +23,8 @@ from trimtab.core.records.history import History
 from trimtab.core.records.rollbacks import RECOVERY, before_rollback, line_to, pieces, target
 from trimtab.core.run import RunFacts
 from trimtab.detect.detector_set import DetectorSet
-from trimtab.explain.context import IncidentContext
+from trimtab.explain.context import IncidentContext, went_well_again
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.evidence.redone import went_well_again
 from trimtab.explain.incidents.tracker import IncidentTracker
 from trimtab.rulesets import RuleSet, rule_set
 
@@ -72,7 +71,7 @@ class Judge:
         judging = [*self.rules.make_detectors(self._config), *detectors]
         self._names = [detector.name for detector in judging]
         self._detectors = DetectorSet(judging)
-        self._tracker = IncidentTracker(self.rules.make_recovery(self._config))
+        self._tracker = IncidentTracker(self.rules.make_closing(self._config))
         self._incidents: dict[int, Incident] = {}
         """As they stood at their last change."""
         self._last_tick: int | None = None

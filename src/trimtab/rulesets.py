@@ -18,12 +18,10 @@ from trimtab.detect.textbook.textbook_detectors import textbook_detectors
 from trimtab.detect.textbook.thresholds import TEXTBOOK_THRESHOLDS, TextbookThresholds
 from trimtab.detect.trimtab_detectors import trimtab_detectors
 from trimtab.explain.causes.by_evidence import explain_by_evidence
-from trimtab.explain.causes.by_tree import by_tree
 from trimtab.explain.diagnosis import Diagnosis, Explain
-from trimtab.explain.incidents.recovery import Recovery
-from trimtab.explain.incidents.textbook_recovery import TextbookRecovery
-from trimtab.explain.incidents.trimtab_recovery import TrimtabRecovery
-from trimtab.explain.tree.textbook import TEXTBOOK_TREE
+from trimtab.explain.incidents.closing import ClosingRules, TrimtabClosing
+from trimtab.explain.textbook.causes import explain_by_tree
+from trimtab.explain.textbook.closing import TextbookClosing
 
 
 class Advise(Protocol):
@@ -40,7 +38,7 @@ class RuleSet:
 
     name: str
     make_detectors: Callable[[Config], Sequence[Detector]]
-    make_recovery: Callable[[Config], Recovery]
+    make_closing: Callable[[Config], ClosingRules]
     """When an incident is over, and which class it gets."""
     explain: Explain
     """How the cause of an incident is found."""
@@ -50,7 +48,7 @@ class RuleSet:
 TRIMTAB = RuleSet(
     name="trimtab",
     make_detectors=trimtab_detectors,
-    make_recovery=lambda config: TrimtabRecovery(),
+    make_closing=lambda config: TrimtabClosing(),
     explain=explain_by_evidence,
     advise=advise,
 )
@@ -62,8 +60,8 @@ def textbook_rules(thresholds: TextbookThresholds = TEXTBOOK_THRESHOLDS) -> Rule
     return RuleSet(
         name="textbook",
         make_detectors=lambda config: textbook_detectors(thresholds),
-        make_recovery=lambda config: TextbookRecovery(thresholds),
-        explain=by_tree(TEXTBOOK_TREE),
+        make_closing=lambda config: TextbookClosing(thresholds),
+        explain=explain_by_tree,
         advise=advise_by_textbook,
     )
 

@@ -13,12 +13,17 @@ from tests.kit.cases import examples
 
 from trimtab.core.config import LadderConfig
 from trimtab.core.findings import Symptom
-from trimtab.decide.ladder.decide import check_step, decide
-from trimtab.decide.ladder.decision import Decision
-from trimtab.decide.ladder.decision_log import DecisionLog, recompute
-from trimtab.decide.ladder.differences import SettingsView, find_differences
-from trimtab.decide.ladder.reading import Reading, scale_of
-from trimtab.decide.ladder.situation import ROLLBACKS, SKIPPING, Act, SettingDifference, Situation
+from trimtab.decide.ladder import DecisionLog, check_step, decide, recompute
+from trimtab.decide.readings import Reading, scale_of
+from trimtab.decide.situation import (
+    ROLLBACKS,
+    SKIPPING,
+    Act,
+    Decision,
+    SettingDifference,
+    Situation,
+)
+from trimtab.decide.suspects import SettingsView, find_differences
 from trimtab.decide.symptoms import TRAITS, Family
 
 LIMITS = LadderConfig()

@@ -7,10 +7,9 @@ import pytest
 from tests.decide.test_ladder import LIMITS, look, situation
 
 from trimtab.core.findings import Symptom
-from trimtab.decide.ladder.decide import decide
-from trimtab.decide.ladder.decision_log import DecisionLog, recompute
-from trimtab.decide.ladder.situation import Act
-from trimtab.decide.ladder.suspects import suspect_rank, suspect_source
+from trimtab.decide.ladder import DecisionLog, decide, recompute
+from trimtab.decide.situation import Act
+from trimtab.decide.suspects import suspect_rank, suspect_source
 
 MIX = ["web", "code", "web", "books"] * 8
 

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 from trimtab.core.jsonable import to_jsonable
-from trimtab.explain.batches.batch_report import BatchReport
-from trimtab.explain.batches.examine import MAX_ROWS, MAX_TOKEN_IDS, KeptBatches, examine
-from trimtab.explain.batches.kept_batch import KeptBatch, TokenRows
-from trimtab.explain.batches.mix_shift import find_shift
-from trimtab.explain.batches.row_scores import repetition
-from trimtab.explain.batches.token_counts import bands, divergence, g2, unusual_tokens
+from trimtab.explain.batches.batch_report import (
+    MAX_ROWS,
+    MAX_TOKEN_IDS,
+    BatchReport,
+    KeptBatches,
+    examine,
+)
+from trimtab.explain.batches.rows import KeptBatch, TokenRows, repetition
+from trimtab.explain.batches.tokens import bands, divergence, find_shift, g2, unusual_tokens
 
 VOCABULARY, ROWS, LENGTH = 400, 6, 64
 ONSET = 150

@@ -2,12 +2,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.core.block import Block, Column
 from trimtab.core.errors import LogError
-from trimtab.explain.measures.comparison import Comparison, compare_losses
+from trimtab.explain.comparison import Comparison, compare_losses
 
 
 def block(losses: list[float], steps: list[int] | None = None) -> Block:
@@ -136,6 +136,7 @@ def test_no_common_step() -> None:
 floats = st.floats(allow_nan=True, allow_infinity=True)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(floats, floats), min_size=1, max_size=60), st.floats(0, 10))
 def test_swapping_the_runs_changes_nothing_but_the_sign(
     pairs: list[tuple[float, float]], within: float

@@ -5,7 +5,7 @@ from tests.kit.synthetic import add_spike, falling_loss
 
 from trimtab.core.block import Block, Column, Event
 from trimtab.core.records.rollbacks import RECOVERY, ROLLBACK
-from trimtab.explain.measures.goodput import compute_goodput, count_lost
+from trimtab.explain.goodput import compute_goodput, count_lost
 from trimtab.judge import Judge
 
 BACK_AT, TO, LENGTH = 610, 590, 800

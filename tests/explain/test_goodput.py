@@ -6,7 +6,7 @@ import numpy as np
 from tests.kit.synthetic import falling_loss
 
 from trimtab.core.block import Block, Column, Event
-from trimtab.explain.measures.goodput import compute_goodput
+from trimtab.explain.goodput import compute_goodput
 
 
 def run(step: list[int], *not_applied: tuple[int, int]) -> Block:

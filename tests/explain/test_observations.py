@@ -12,11 +12,16 @@ from trimtab.core.incidents import IncidentClass, Moment
 from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.run import RunFacts
 from trimtab.explain.context import IncidentContext
-from trimtab.explain.evidence.check import Outcome
-from trimtab.explain.evidence.observations import ALL_OBSERVATIONS, OBSERVATIONS
+from trimtab.explain.evidence import ALL_OBSERVATIONS, OBSERVATIONS
+from trimtab.explain.evidence.checks import ObservedOutcome
 
 LENGTH, AT = 400, 300
-YES, NO, MISSING, TOO_FEW = Outcome.YES, Outcome.NO, Outcome.NOT_RECORDED, Outcome.TOO_FEW
+YES, NO, MISSING, TOO_FEW = (
+    ObservedOutcome.YES,
+    ObservedOutcome.NO,
+    ObservedOutcome.NOT_RECORDED,
+    ObservedOutcome.TOO_FEW,
+)
 
 
 def context(
@@ -210,7 +215,9 @@ def test_bursts_that_come_and_go_are_told_from_one_that_stays() -> None:
 
 
 @pytest.mark.parametrize(("ranks", "outcome"), [(None, MISSING), (1, NO), (8, YES)])
-def test_the_number_of_ranks_is_a_fact_of_the_run(ranks: int | None, outcome: Outcome) -> None:
+def test_the_number_of_ranks_is_a_fact_of_the_run(
+    ranks: int | None, outcome: ObservedOutcome
+) -> None:
     facts = RunFacts.from_manifest({"world": ranks})
     assert OBSERVATIONS["several_ranks"](context({}, facts)).outcome is outcome
 
@@ -274,13 +281,13 @@ def test_the_ids_and_statements_of_observations_are_their_own() -> None:
 @pytest.mark.parametrize(
     ("size", "rate", "outcome"),
     [
-        (700.0, 1.0, Outcome.YES),
-        (700.0, 100.0, Outcome.NO),  # the learning rate explains it
-        (100.0, 1.0, Outcome.NO),  # a stale second moment can do it
+        (700.0, 1.0, ObservedOutcome.YES),
+        (700.0, 100.0, ObservedOutcome.NO),  # the learning rate explains it
+        (100.0, 1.0, ObservedOutcome.NO),  # a stale second moment can do it
     ],
 )
 def test_a_jump_beyond_all_updates_comes_from_outside(
-    size: float, rate: float, outcome: Outcome
+    size: float, rate: float, outcome: ObservedOutcome
 ) -> None:
     norm, update, lr = np.full(LENGTH, 12.0), np.full(LENGTH, 0.2), np.full(LENGTH, 1e-3)
     norm[AT:] += size
@@ -293,4 +300,4 @@ def test_a_jump_beyond_all_updates_comes_from_outside(
 def test_without_updates_nothing_is_said_about_the_outside() -> None:
     signals = {"param_norm/mlp": np.full(LENGTH, 12.0), "lr": np.full(LENGTH, 1e-3)}
     found = ALL_OBSERVATIONS["moved_from_outside"](context(signals))
-    assert not found.outcome.is_answer
+    assert not found.is_answer

@@ -9,12 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.core.causes import Cause
-from trimtab.explain.causes.expectations import EXPECTATIONS
-from trimtab.explain.causes.ranking import Ranking, rank
-from trimtab.explain.causes.texts import TEXTS
-from trimtab.explain.causes.weights import Weights, lab_weights
-from trimtab.explain.evidence.check import CheckResult, Outcome
-from trimtab.explain.evidence.observations import OBSERVATIONS
+from trimtab.explain.causes.conclusions import CONCLUSIONS
+from trimtab.explain.causes.ranking import Ranking, Weights, lab_weights, rank
+from trimtab.explain.evidence import OBSERVATIONS
+from trimtab.explain.evidence.checks import Observed, ObservedOutcome
 
 UNUSUAL = dict.fromkeys(Cause, 0.1)
 TOY = Weights(
@@ -28,11 +26,11 @@ TOY = Weights(
 )
 
 
-def seen(**outcomes: Outcome) -> Ranking:
-    given = {name: outcomes.get(name, Outcome.NOT_RECORDED) for name in TOY.shares}
+def seen(**outcomes: ObservedOutcome) -> Ranking:
+    given = {name: outcomes.get(name, ObservedOutcome.NOT_RECORDED) for name in TOY.shares}
     return rank(
         {
-            name: CheckResult(signal=name, outcome=outcome, observation="")
+            name: Observed(signal=name, outcome=outcome, observation="")
             for name, outcome in given.items()
         },
         TOY,
@@ -44,54 +42,57 @@ def of(ranking: Ranking) -> Mapping[Cause | None, float]:
 
 
 def test_the_cause_that_more_speaks_for_comes_first() -> None:
-    ranking = seen(burst=Outcome.YES, rare=Outcome.YES, fp16=Outcome.NO)
+    ranking = seen(burst=ObservedOutcome.YES, rare=ObservedOutcome.YES, fp16=ObservedOutcome.NO)
     assert ranking.first.cause is Cause.RARE_TOKENS
     assert ranking.first.probability > 0.7
     assert sum(of(ranking).values()) == pytest.approx(1)
 
 
 def test_the_odds_of_two_causes_are_the_product_of_their_likelihood_ratios() -> None:
-    found = of(seen(burst=Outcome.YES, fp16=Outcome.YES))
+    found = of(seen(burst=ObservedOutcome.YES, fp16=ObservedOutcome.YES))
     ratio = found[Cause.FP16_OVERFLOW] / found[Cause.RARE_TOKENS]
     assert ratio == pytest.approx((0.1 * 0.9) / (0.8 * 0.1))
 
 
 def test_what_was_not_recorded_says_nothing() -> None:
-    with_no = of(seen(burst=Outcome.YES, rare=Outcome.NO))
-    without = of(seen(burst=Outcome.YES))
+    with_no = of(seen(burst=ObservedOutcome.YES, rare=ObservedOutcome.NO))
+    without = of(seen(burst=ObservedOutcome.YES))
     assert without[Cause.HARD_BATCH] == without[Cause.RARE_TOKENS]
     assert with_no[Cause.HARD_BATCH] > with_no[Cause.RARE_TOKENS]
 
 
 def test_causes_that_cannot_be_told_apart_are_a_group_with_the_signal_that_would_decide() -> None:
-    ranking = seen(burst=Outcome.YES, fp16=Outcome.NO)
+    ranking = seen(burst=ObservedOutcome.YES, fp16=ObservedOutcome.NO)
     alike = {candidate.cause for candidate in ranking.alike}
     assert alike == {Cause.HARD_BATCH, Cause.RARE_TOKENS}
     assert ranking.decides == "rare"
-    decided = seen(burst=Outcome.YES, fp16=Outcome.NO, rare=Outcome.YES)
+    decided = seen(burst=ObservedOutcome.YES, fp16=ObservedOutcome.NO, rare=ObservedOutcome.YES)
     assert [candidate.cause for candidate in decided.alike] == [Cause.RARE_TOKENS]
     assert decided.decides is None
 
 
 def test_no_cause_is_named_that_nothing_speaks_for() -> None:
-    ranking = seen(burst=Outcome.NO, rare=Outcome.NO)  # leaves fp16, but nothing shows it
+    ranking = seen(
+        burst=ObservedOutcome.NO, rare=ObservedOutcome.NO
+    )  # leaves fp16, but nothing shows it
     assert ranking.first.cause is None
     assert len(ranking.candidates) == 1
     assert seen().first.cause is None
 
 
 def test_what_decided_is_what_was_seen_and_speaks_for_the_first_against_the_second() -> None:
-    ranking = seen(burst=Outcome.YES, rare=Outcome.YES, fp16=Outcome.NO)
+    ranking = seen(burst=ObservedOutcome.YES, rare=ObservedOutcome.YES, fp16=ObservedOutcome.NO)
     assert ranking.deciding(3) == ("rare", "burst")
     assert ranking.deciding(1) == ("rare",)
 
 
 @settings(deadline=None)  # the first example reads the weights
-@given(st.dictionaries(st.sampled_from(sorted(OBSERVATIONS)), st.sampled_from(list(Outcome))))
-def test_any_answers_give_probabilities(outcomes: dict[str, Outcome]) -> None:
+@given(
+    st.dictionaries(st.sampled_from(sorted(OBSERVATIONS)), st.sampled_from(list(ObservedOutcome)))
+)
+def test_any_answers_give_probabilities(outcomes: dict[str, ObservedOutcome]) -> None:
     results = {
-        id: CheckResult(signal="", outcome=outcome, observation="")
-        for id, outcome in outcomes.items()
+        id: Observed(signal="", outcome=outcome, observation="") for id, outcome in outcomes.items()
     }
     ranking = rank(results, lab_weights())
     shares = [candidate.probability for candidate in ranking.candidates]
@@ -109,18 +110,8 @@ def test_the_data_file_covers_every_observation_and_every_cause() -> None:
     assert all(0 < share < 1 for row in weights.shares.values() for share in row.values())
 
 
-def test_every_cause_has_expectations_and_a_text() -> None:
-    assert set(EXPECTATIONS) == set(TEXTS) == set(Cause)
-    for expected in EXPECTATIONS.values():
-        known = {*expected.typical.split(), *expected.possible.split()}
-        assert known <= set(OBSERVATIONS)
-
-
-def test_every_observation_is_expected_of_some_cause() -> None:
-    expected = {
-        id for item in EXPECTATIONS.values() for id in (item.typical + " " + item.possible).split()
-    }
-    assert set(OBSERVATIONS) - expected == set()
+def test_every_cause_has_a_text() -> None:
+    assert set(CONCLUSIONS) == set(Cause)
 
 
 def test_the_docs_list_every_observation_and_every_cause() -> None:

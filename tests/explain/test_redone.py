@@ -13,8 +13,8 @@ from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, Moment
 from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.explain.causes.ranking import HARDWARE
-from trimtab.explain.evidence.check import Outcome
-from trimtab.explain.evidence.redone import REDONE_STEPS, went_well_again
+from trimtab.explain.context import REPEATED_STEPS, went_well_again
+from trimtab.explain.evidence.checks import ObservedOutcome
 
 BACK_AT, TO = 110, 90
 """The tick of the rollback, and the step it goes to."""
@@ -44,7 +44,7 @@ def spike(tick: int, step: int, *, number: int = 1, rolled_back: bool = False) -
 
 
 FIRST = spike(100, 100, rolled_back=True)
-FAR = BACK_AT + 100 - TO + REDONE_STEPS + 1
+FAR = BACK_AT + 100 - TO + REPEATED_STEPS + 1
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,10 @@ def test_an_incident_without_a_rollback_was_not_done_again() -> None:
 
 
 def test_what_goes_well_again_speaks_for_the_hardware_and_not_for_the_batch() -> None:
-    seen = {"loss_burst": Outcome.YES, "gradient_burst": Outcome.YES}
+    seen = {"loss_burst": ObservedOutcome.YES, "gradient_burst": ObservedOutcome.YES}
     before = ranked(**seen).first
-    after = ranked(**seen, well_again=Outcome.YES)
-    back = ranked(gradient_huge=Outcome.YES, well_again=Outcome.NO)
+    after = ranked(**seen, well_again=ObservedOutcome.YES)
+    back = ranked(gradient_huge=ObservedOutcome.YES, well_again=ObservedOutcome.NO)
     assert before.cause not in HARDWARE
     assert after.first.cause is not before.cause
     assert back.first.cause is not Cause.BIT_FLIP

@@ -8,7 +8,7 @@ from trimtab.core.incidents import Moment
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import FINGERPRINT, LOSS
 from trimtab.explain.context import IncidentContext
-from trimtab.explain.measures.repeats import RepeatedBatch, repeated_batch
+from trimtab.explain.measures import RepeatedBatch, repeated_batch
 
 ONSET, LAST = 50, 70
 

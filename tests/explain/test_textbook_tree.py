@@ -12,10 +12,9 @@ from trimtab.core.incidents import IncidentClass
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.evidence.check import Outcome
-from trimtab.explain.tree import textbook as leaves
-from trimtab.explain.tree.textbook import TEXTBOOK_TREE
-from trimtab.explain.tree.walk import Leaf, Walk
+from trimtab.explain.evidence.checks import ObservedOutcome
+from trimtab.explain.textbook import tree as leaves
+from trimtab.explain.textbook.tree import TEXTBOOK_TREE, Leaf, Walk
 from trimtab.judge import Judge
 from trimtab.rulesets import TEXTBOOK
 
@@ -173,7 +172,7 @@ def test_every_question_leads_to_one_that_exists() -> None:
 def test_a_signal_that_was_not_recorded_is_reported_and_takes_the_no_branch() -> None:
     walk = walk_of(last({"loss": spike()}))
     by_id = {answer.id: answer for answer in walk.answers}
-    assert by_id["2.3a"].result.outcome is Outcome.NOT_RECORDED
+    assert by_id["2.3a"].result.outcome is ObservedOutcome.NOT_RECORDED
     assert by_id["2.3a"].goes_to == "2.3b"
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trimtab.core.incidents import Moment
-from trimtab.explain.incidents.trend import trend_of
+from trimtab.explain.incidents.course import trend_of
 
 
 def moments(losses: np.ndarray, *, first: int = 100) -> list[Moment]:

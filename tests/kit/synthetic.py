@@ -15,7 +15,7 @@ from trimtab.explain.causes.experiments import experiment_weights
 from trimtab.explain.causes.ranking import Ranking, rank
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.evidence.check import CheckResult, Outcome
+from trimtab.explain.evidence.checks import Observed, ObservedOutcome
 
 Array = NDArray[np.float64]
 
@@ -99,10 +99,10 @@ def diagnosis_of(symptom: Symptom, *, resumed: bool = False) -> Diagnosis:
     return explain_by_evidence(context)
 
 
-def ranked(**answers: Outcome) -> Ranking:
+def ranked(**answers: ObservedOutcome) -> Ranking:
     """Return the causes, ranked by these answers to checks alone."""
     results = {
-        name: CheckResult(signal="", outcome=outcome, observation="")
+        name: Observed(signal="", outcome=outcome, observation="")
         for name, outcome in answers.items()
     }
     return rank(results, experiment_weights())

@@ -19,7 +19,7 @@ from trimtab.core.block import Event
 from trimtab.core.causes import Cause
 from trimtab.explain.causes.experiments import propose
 from trimtab.explain.causes.ranking import HARDWARE, Ranking
-from trimtab.explain.evidence.check import Outcome
+from trimtab.explain.evidence.checks import ObservedOutcome
 from trimtab.probes.first_nonfinite import NonfiniteFinder
 from trimtab.probes.precision import without_autocast
 from trimtab.probes.rows import keep_rows
@@ -240,7 +240,7 @@ def proposed_for(
 
 
 def test_the_experiment_that_separates_the_first_two_causes_is_proposed() -> None:
-    ranking = ranked(gradient_huge=Outcome.YES)
+    ranking = ranked(gradient_huge=ObservedOutcome.YES)
     proposed = proposed_for(ranking)
     assert proposed == "again"
     assert ranking.first.cause is Cause.BAD_DEVICE
@@ -248,28 +248,32 @@ def test_the_experiment_that_separates_the_first_two_causes_is_proposed() -> Non
 
 
 def test_a_replay_shows_where_weights_that_are_not_finite_come_from() -> None:
-    ranking = ranked(early=Outcome.YES, gradient_fell=Outcome.YES)
+    ranking = ranked(early=ObservedOutcome.YES, gradient_fell=ObservedOutcome.YES)
     assert ranking.first.cause not in HARDWARE
     assert proposed_for(ranking, is_state_nonfinite=True) == "again"
 
 
 def test_a_step_that_is_finite_when_it_is_done_again_speaks_for_the_hardware() -> None:
-    nonfinite = {"loss_nonfinite": Outcome.YES, "state_nonfinite_first": Outcome.NO}
-    before = ranked(**nonfinite, operation_not_finite=Outcome.NO)
-    after = ranked(**nonfinite, operation_not_finite=Outcome.NO, finite_again=Outcome.YES)
+    nonfinite = {"loss_nonfinite": ObservedOutcome.YES, "state_nonfinite_first": ObservedOutcome.NO}
+    before = ranked(**nonfinite, operation_not_finite=ObservedOutcome.NO)
+    after = ranked(
+        **nonfinite, operation_not_finite=ObservedOutcome.NO, finite_again=ObservedOutcome.YES
+    )
     assert before.first.cause not in HARDWARE
     assert after.first.cause in HARDWARE
 
 
 def test_an_exact_answer_outweighs_that_something_unknown_may_fit() -> None:
-    against = {"loss_nonfinite": Outcome.YES, "state_nonfinite_first": Outcome.NO}
-    ranking = ranked(**against, gradient_nonfinite_first=Outcome.NO, replay_differs=Outcome.YES)
+    against = {"loss_nonfinite": ObservedOutcome.YES, "state_nonfinite_first": ObservedOutcome.NO}
+    ranking = ranked(
+        **against, gradient_nonfinite_first=ObservedOutcome.NO, replay_differs=ObservedOutcome.YES
+    )
     assert ranking.first.cause in HARDWARE
 
 
 def test_an_answer_is_evidence_like_any_other() -> None:
-    before = ranked(gradient_huge=Outcome.YES).first
-    after = ranked(gradient_huge=Outcome.YES, replay_differs=Outcome.NO).first
+    before = ranked(gradient_huge=ObservedOutcome.YES).first
+    after = ranked(gradient_huge=ObservedOutcome.YES, replay_differs=ObservedOutcome.NO).first
     assert before.cause is Cause.BAD_DEVICE
     assert after.cause not in HARDWARE
 

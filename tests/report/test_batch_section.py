@@ -8,10 +8,10 @@ import pytest
 from tests.kit.synthetic import troubled_run
 from tests.report.test_reports import report_of
 
-from trimtab.explain.batches.batch_report import BatchReport, MixShift, RowReport
-from trimtab.explain.batches.token_counts import Band, TokenShare
+from trimtab.explain.batches.batch_report import BatchReport, RowReport
+from trimtab.explain.batches.tokens import Band, TokenShare, TokenShift
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.measures.repeats import RepeatedBatch
+from trimtab.explain.measures import RepeatedBatch
 from trimtab.report.batch_section import (
     HOW_TO_KEEP,
     batch_items,
@@ -107,7 +107,7 @@ def test_a_repeated_batch_in_one_line() -> None:
 
 
 def test_a_shift_in_one_line() -> None:
-    shift = MixShift(
+    shift = TokenShift(
         step=300,
         data_position=1200,
         num_batches=60,
@@ -156,7 +156,7 @@ def test_text_of_the_data_is_never_read_as_markup() -> None:
 
 
 def test_the_figure_is_well_formed_whatever_is_in_it() -> None:
-    shift = MixShift(
+    shift = TokenShift(
         step=1,
         data_position=-1,
         num_batches=1,

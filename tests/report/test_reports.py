@@ -10,7 +10,7 @@ from tests.kit.synthetic import add_spike, block_of, falling_loss, troubled_run
 
 from trimtab.core.block import Block
 from trimtab.core.run import RunFacts
-from trimtab.explain.measures.discards import compute_discards
+from trimtab.explain.measures import compute_discards
 from trimtab.judge import Judge
 from trimtab.report.escaping import escape_markdown, printable
 from trimtab.report.postmortem import write_postmortem

@@ -13,8 +13,8 @@ from trimtab.cli.exit_codes import ExitCode
 from trimtab.cli.progress import progress_bar
 from trimtab.core.errors import ConfigError, JournalError, TrimtabError
 from trimtab.core.jsonable import to_jsonable
-from trimtab.explain.measures.discards import compute_discards
-from trimtab.explain.measures.goodput import compute_goodput
+from trimtab.explain.goodput import compute_goodput
+from trimtab.explain.measures import compute_discards
 from trimtab.journal import RunDirectory
 from trimtab.journal.atomic_file import replace_file
 from trimtab.report.escaping import printable

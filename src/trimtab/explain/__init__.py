@@ -4,8 +4,9 @@ findings --> IncidentTracker --> incident --> observations --> ranking --> Diagn
              (onset, peak,                    (yes, no, not    (causes by
               end, class)                      recorded)        probability)
 
-incidents/    the state machine          evidence/    checks and observations
-causes/       from evidence to a cause   tree/        the textbook's decision tree
-batches/      its sequences, tokens      measures/    figures of an incident or a run
-context, diagnosis                       one incident before and after it is explained
+incidents/    the state machine               context       an incident and the records around it
+evidence/     what can be observed            diagnosis     everything that is said about it
+causes/       from evidence to a cause        measures      an incident in numbers
+textbook/     the other rule set              goodput       how much of a run was kept
+batches/      its sequences and tokens        comparison    how far apart two runs are
 """

@@ -1,19 +1,35 @@
-"""IncidentContext: one incident with the records around it, for the checks to look at."""
+"""IncidentContext: one incident with the records and events around it; what explanations read."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from trimtab.core.block import Block, Column, FloatArray
+from trimtab.core.findings import HARMLESS, Finding
 from trimtab.core.incidents import Incident
+from trimtab.core.records.probe_events import PROBE_ANSWER
+from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import LOSS, Quality
 from trimtab.detect.textbook.thresholds import TEXTBOOK_THRESHOLDS, TextbookThresholds
 
 RECORDS_BEFORE = 4096
 RECORDS_AFTER = 1024
-"""How far around an incident the checks look: the textbook's windows are 200 records and 500
+"""How far the context reaches around an incident: the textbook's windows are 200 records and 500
 after the peak; with telemetry every 10 steps that is 2,000 and more."""
+
+NEAR_STEPS = 16
+"""An experiment may be about a step shortly before the onset or after the last record of an
+incident. Source: the margin with which onsets are dated."""
+
+REPEATED_STEPS = 16
+"""Steps after an incident that must have been repeated as well. Chosen: twice the steps by which an
+onset may be dated too late."""
+
+_CHANGES = ("skip", "hold", "source", "lr_factor")
+"""Facts of a rollback that changes something."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +42,7 @@ class IncidentContext:
     facts: RunFacts
     config: TextbookThresholds = TEXTBOOK_THRESHOLDS
     went_well_again: bool | None = None
-    """Whether its steps went well when they were done again without a change; None if that is not
+    """Whether its steps went well when they were repeated without a change; None if that is not
     known."""
 
     @classmethod
@@ -38,7 +54,7 @@ class IncidentContext:
         *,
         went_well_again: bool | None = None,
     ) -> "IncidentContext":
-        """The context of an incident in a run, which may have lost some of its records."""
+        """Return the context of an incident in a run, which may have lost some of its records."""
         start = max(run.row_of(incident.onset.tick) - RECORDS_BEFORE, 0)
         stop = run.row_of(incident.last.tick) + RECORDS_AFTER
         return cls(
@@ -61,20 +77,20 @@ class IncidentContext:
 
     @property
     def last_row(self) -> int:
-        """The row of the last record looked at while the incident was open."""
+        """The row of the last record that was judged while the incident was open."""
         return self.block.row_of(self.incident.last.tick)
 
     def recorded(self, signal: str) -> bool:
-        """Whether the signal has any value in the records that the checks look at."""
+        """Return whether the signal has any value in the incident or shortly before it."""
         around = slice(max(self.onset_row - self.config.rise_records, 0), self.last_row + 1)
         return self.block.column(signal)[around].recorded
 
     def during(self, signal: str) -> Column:
-        """The signal from the onset to the last record of the incident."""
+        """Return the signal from the onset to the last record of the incident."""
         return self.block.column(signal)[self.onset_row : self.last_row + 1]
 
     def before(self, signal: str, records: int, *, within_steps: int | None = None) -> FloatArray:
-        """The last `records` finite values before the onset, not older than `within_steps`."""
+        """Return the last `records` finite values before the onset, at most `within_steps` old."""
         column = self.block.column(signal)[: self.onset_row]
         chosen = column.finite
         if within_steps is not None:
@@ -82,31 +98,74 @@ class IncidentContext:
         return column.values[chosen][-records:]
 
     def at_onset(self, signal: str) -> float | None:
-        """The value at the onset; None if it was not recorded there."""
+        """Return the value at the onset; None if it was not recorded there."""
         column = self.block.column(signal)
         row = self.onset_row
         return float(column.values[row]) if self.has_onset and column.present[row] else None
 
     def worst(self, signal: str) -> float | None:
-        """The largest value from the onset on; a non-finite one is larger than any finite one."""
+        """Return the largest value from the onset on; a non-finite one is larger than any other."""
         column = self.during(signal)
         bad = column.values[column.nonfinite]
         return float(bad[0]) if len(bad) else self.largest_finite(signal)
 
     def largest_finite(self, signal: str) -> float | None:
-        """The largest finite value from the onset on."""
+        """Return the largest finite value from the onset on."""
         column = self.during(signal)
         values = column.values[column.finite]
         return float(values.max()) if len(values) else None
 
     def loss_after(self, records: int) -> float | None:
-        """The loss this many records after the peak; None if the log ends before."""
+        """Return the loss this many records after the peak; None if the log ends before."""
         column = self.block.column(LOSS)
         start = self.block.row_of(self.incident.peak.tick)
         rows = np.flatnonzero(column.present[start:])
         return float(column.values[start + rows[records]]) if len(rows) > records else None
 
+    def first_finding(self, *symptoms: str, opening: bool = False) -> Finding | None:
+        """Return the first finding with one of these symptoms; only the very first if `opening`."""
+        findings = self.incident.findings[:1] if opening else self.incident.findings
+        return next((finding for finding in findings if finding.symptom in symptoms), None)
+
     def caveat(self, signal: str) -> str:
-        """What qualifies a signal that is not raw; empty if it is."""
+        """Return what qualifies a signal that is not raw; empty if it is."""
         quality = self.block.quality(signal)
         return "" if quality is Quality.RAW else f" (recorded as {quality.label})"
+
+    def caveat_of(self, finding: Finding) -> str:
+        """Return what qualifies a finding: the quality of its signal, its confidence."""
+        quality = self.caveat(finding.signal)
+        if finding.confidence < 1:
+            return f"{quality}, confidence {100 * finding.confidence:.0f} %"
+        return quality
+
+
+def answers_about(incident: Incident, block: Block) -> dict[str, Mapping[str, Any]]:
+    """Return the last answer of each experiment on an incident, by the name of the experiment."""
+    first, last = incident.onset.step - NEAR_STEPS, incident.last.step + NEAR_STEPS
+    found: dict[str, Mapping[str, Any]] = {}
+    for event in block.events:
+        about = event.facts.get("about")
+        if event.kind == PROBE_ANSWER and isinstance(about, int) and first <= about <= last:
+            found[str(event.facts.get("probe"))] = event.facts
+    return found
+
+
+def went_well_again(incident: Incident, incidents: Iterable[Incident], run: Block) -> bool | None:
+    """Return whether the steps of an incident went well when the run repeated them.
+
+    A rollback that changes nothing is an experiment: the same batches, settings and random numbers
+    from the same state. What does not come back came from outside of them. None if something was
+    changed, or if it is too early to say.
+    """
+    later = [e for e in run.events if e.kind == ROLLBACK and e.tick > incident.last.tick]
+    if not incident.rolled_back or not later or any(later[0].facts.get(name) for name in _CHANGES):
+        return None
+    until = incident.last.step + REPEATED_STEPS
+    first, end = later[0].tick, later[1].tick if len(later) > 1 else None
+    for other in incidents:
+        is_same_place = other.onset.tick >= first and other.onset.step <= until
+        if is_same_place and not HARMLESS.issuperset(other.symptoms):
+            return False
+    rows = slice(run.row_of(first), None if end is None else run.row_of(end))
+    return True if (run.step[rows] >= until).any() else None

@@ -13,14 +13,20 @@ from trimtab.core.causes import AnyCause, Hypothesis
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.jsonable import to_jsonable
 from trimtab.explain.batches.batch_report import BatchReport
-from trimtab.explain.causes.conclusion import Conclusion
+from trimtab.explain.causes.conclusions import Conclusion
 from trimtab.explain.causes.ranking import Ranking
 from trimtab.explain.context import IncidentContext
-from trimtab.explain.measures.cost import Cost, compute_cost
-from trimtab.explain.measures.layers import LayerNorms, layer_norms
-from trimtab.explain.measures.repeats import RepeatedBatch, repeated_batch
-from trimtab.explain.measures.symptoms import Symptoms, measure
-from trimtab.explain.tree.walk import Walk
+from trimtab.explain.measures import (
+    Cost,
+    LayerNorms,
+    RepeatedBatch,
+    Symptoms,
+    compute_cost,
+    layer_norms,
+    measure,
+    repeated_batch,
+)
+from trimtab.explain.textbook.tree import Walk
 
 NO_ADVICE = Action(
     kind=ActionKind.WAIT, instruction="None.", reason="The incident was explained, not advised on."

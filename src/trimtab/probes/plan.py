@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 from trimtab.core.errors import ConfigError
 from trimtab.diagnosis import diagnose
 from trimtab.explain.causes.experiments import Proposal, propose
+from trimtab.explain.context import answers_about
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.evidence.answers import answers_about
-from trimtab.explain.evidence.check import Outcome
 from trimtab.journal import RunDirectory
 from trimtab.report.run_report import RunReport
 from trimtab.state.checkpoints.index import CheckpointIndex, Verdict
@@ -111,7 +110,7 @@ def _proposal(diagnosis: Diagnosis, made: set[str]) -> Proposal | None:
     ranking = diagnosis.ranking
     if ranking is None:
         return None
-    yes = {name for name, result in ranking.results.items() if result.outcome is Outcome.YES}
+    yes = {name for name, result in ranking.results.items() if result.is_yes}
     return propose(
         ranking,
         is_nonfinite=bool(yes & {"loss_nonfinite", "gradient_nonfinite_first"}),

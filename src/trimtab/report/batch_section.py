@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from trimtab.explain.batches.batch_report import BatchReport, MixShift, RowReport
-from trimtab.explain.batches.token_counts import BAND_NAMES, TokenShare
+from trimtab.core.text import number
+from trimtab.explain.batches.batch_report import BatchReport, RowReport
+from trimtab.explain.batches.tokens import BAND_NAMES, TokenShare, TokenShift
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.evidence.check import number
-from trimtab.explain.measures.repeats import RepeatedBatch
+from trimtab.explain.measures import RepeatedBatch
 from trimtab.report.document import CodeBlock, Content, Paragraph, ReportTable, RichText, prose
 from trimtab.report.escaping import printable
 
@@ -178,7 +178,7 @@ def _repeated(repeated: RepeatedBatch) -> str:
     return f"the batch at {first} was served {times}, last at {last}{others}"
 
 
-def _shifted(shift: MixShift) -> str:
+def _shifted(shift: TokenShift) -> str:
     where = f"from position {shift.data_position} on " if shift.data_position >= 0 else ""
     line = (
         f"{where}the tokens differ from those of the run before (divergence "
@@ -234,7 +234,7 @@ def _name(token: TokenShare) -> str:
     return str(token.id) if token.text is None else f"{token.id} {printable(token.text)!r}"
 
 
-def batch_place(batch: BatchReport | MixShift | RepeatedBatch) -> str:
+def batch_place(batch: BatchReport | TokenShift | RepeatedBatch) -> str:
     """Return where a batch was served: its data position, or its step if that is not known."""
     return _place(batch.data_position, batch.step)
 

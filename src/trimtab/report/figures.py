@@ -12,9 +12,9 @@ import numpy as np
 
 from trimtab.core import signals
 from trimtab.core.block import Block, Column, IntArray
+from trimtab.core.text import number
 from trimtab.explain.batches.batch_report import BatchReport
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.evidence.check import number
 from trimtab.report.batch_section import Bar, batch_place, histogram_groups
 from trimtab.report.escaping import Html, tag
 from trimtab.report.pages.series import LOG_RATIO, minmax_rows, percentiles

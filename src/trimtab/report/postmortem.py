@@ -10,10 +10,11 @@ import numpy as np
 from trimtab.core.block import Column
 from trimtab.core.causes import Standing
 from trimtab.core.signals import GRAD_NORM, LOSS, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
+from trimtab.core.text import counted, number
+from trimtab.explain.context import answers_about
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.evidence.answers import answers_about
-from trimtab.explain.evidence.check import Outcome, counted, number
-from trimtab.explain.measures.goodput import count_lost
+from trimtab.explain.evidence.checks import ObservedOutcome
+from trimtab.explain.goodput import count_lost
 from trimtab.report.batch_section import batch_contents, batch_items, unusual_tokens_text
 from trimtab.report.document import (
     BulletList,
@@ -291,9 +292,9 @@ def _questions(diagnosis: Diagnosis) -> Iterator[Content]:
     answers = list(asked(diagnosis))
     yield ReportTable(
         ("observation", "seen", "value"),
-        tuple((what, r.outcome, r.observation) for _, what, r in answers if r.outcome.is_answer),
+        tuple((what, r.outcome, r.observation) for _, what, r in answers if r.is_answer),
     )
-    for outcome in (Outcome.NOT_RECORDED, Outcome.TOO_FEW):
+    for outcome in (ObservedOutcome.NOT_RECORDED, ObservedOutcome.TOO_FEW):
         names = sorted({result.signal for *_, result in answers if result.outcome is outcome})
         if names:
             yield Paragraph(f"{outcome.value.capitalize()}: {', '.join(names)}.")

@@ -12,7 +12,7 @@ from trimtab.core.jsonable import to_jsonable
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.measures.discards import compute_discards
+from trimtab.explain.measures import compute_discards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

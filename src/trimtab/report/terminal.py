@@ -28,9 +28,10 @@ from trimtab.core.signals import (
     UPDATE_NORM,
 )
 from trimtab.core.sink import RunStatus
+from trimtab.core.text import counted, number
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.evidence.check import Outcome, counted, number
-from trimtab.explain.measures.discards import compute_discards
+from trimtab.explain.evidence.checks import ObservedOutcome
+from trimtab.explain.measures import compute_discards
 from trimtab.journal import RunTotals
 from trimtab.journal.approval import Proposal
 from trimtab.report.batch_section import batch_lines
@@ -73,7 +74,7 @@ _STYLES = {
     IncidentClass.SILENT: "magenta",
     IncidentClass.RECOVERABLE: "yellow",
 }
-_OUTCOMES = {Outcome.YES: "bold", Outcome.NO: ""}
+_OUTCOMES = {ObservedOutcome.YES: "bold", ObservedOutcome.NO: ""}
 """How answers look; what was not answered is dim."""
 
 
@@ -220,8 +221,8 @@ def _questions(diagnosis: Diagnosis) -> Table:
     """Return the questions of the walk, or the observations: those answered with yes first."""
     answers = list(asked(diagnosis))
     if diagnosis.walk is None:
-        made = [item for item in answers if item[2].outcome.is_answer]
-        answers = sorted(made, key=lambda item: item[2].outcome is not Outcome.YES)
+        made = [item for item in answers if item[2].is_answer]
+        answers = sorted(made, key=lambda item: item[2].outcome is not ObservedOutcome.YES)
     table = Table(box=None, pad_edge=False, show_header=False)
     if diagnosis.walk is not None:
         table.add_column(no_wrap=True)

@@ -8,10 +8,11 @@ from trimtab.core.causes import Standing
 from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import to_number
 from trimtab.core.records.rollbacks import ROLLBACK
+from trimtab.core.text import number
 from trimtab.explain.causes.by_evidence import would_decide
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.evidence.check import CheckResult, Outcome, number
-from trimtab.explain.evidence.observations import ALL_OBSERVATIONS
+from trimtab.explain.evidence import ALL_OBSERVATIONS
+from trimtab.explain.evidence.checks import Observed
 from trimtab.journal.run_totals import INCIDENT
 
 MIN_RUNNER_UP = 0.1
@@ -89,7 +90,7 @@ def fix_text(diagnosis: Diagnosis) -> str:
     return f"If so, {remedy[:1].lower()}{remedy[1:]}" if is_doubtful(diagnosis) else remedy
 
 
-def asked(diagnosis: Diagnosis) -> Iterator[tuple[str, str, CheckResult]]:
+def asked(diagnosis: Diagnosis) -> Iterator[tuple[str, str, Observed]]:
     """Yield everything that was asked: its id, the question, and the answer."""
     if diagnosis.walk is not None:
         for answer in diagnosis.walk.answers:
@@ -106,7 +107,7 @@ def deciding_lines(diagnosis: Diagnosis, count: int) -> list[str]:
     """
     ranking = diagnosis.ranking
     if ranking is None or ranking.first.cause is None:
-        seen = [r.observation for _, _, r in asked(diagnosis) if r.outcome is Outcome.YES]
+        seen = [r.observation for _, _, r in asked(diagnosis) if r.is_yes]
         return list(dict.fromkeys(seen))[:count]
     return [
         f"{ALL_OBSERVATIONS[id].statement}: {ranking.results[id].observation}"

@@ -15,7 +15,7 @@ import trimtab
 from trimtab.core.block import Event
 from trimtab.core.config import Config
 from trimtab.core.errors import RunStopped
-from trimtab.decide.ladder.decision_log import recompute
+from trimtab.decide.ladder import recompute
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.journal.exit_request import ExitRequest
 from trimtab.live.guard import Guard

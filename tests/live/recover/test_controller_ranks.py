@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trimtab.core import signals
 from trimtab.core.errors import RunStopped
-from trimtab.decide.ladder.decision_log import recompute
+from trimtab.decide.ladder import recompute
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.trainer.local_ranks import run_ranks
 

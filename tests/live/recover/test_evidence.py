@@ -9,8 +9,8 @@ from trimtab.core.config import RecoverConfig
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, Moment
 from trimtab.core.records.builder import Record
-from trimtab.decide.ladder.canary import CANARY_SHARE, canary_every
-from trimtab.decide.ladder.situation import Act, Situation
+from trimtab.decide.readings import CANARY_SHARE, canary_every
+from trimtab.decide.situation import Act, Situation
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.canary import CONFIRM_BOUNDARIES
 from trimtab.live.recover.decide.probing import PROBE_AGE

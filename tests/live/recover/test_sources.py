@@ -10,8 +10,8 @@ from torch import optim
 
 import trimtab
 from trimtab.core.config import Config
-from trimtab.decide.ladder.decision_log import read_decisions, recompute
-from trimtab.decide.ladder.situation import Act
+from trimtab.decide.ladder import read_decisions, recompute
+from trimtab.decide.situation import Act
 from trimtab.journal import RunDirectory
 from trimtab.live.guard import Guard
 from trimtab.live.recover.quarantine import read_quarantine

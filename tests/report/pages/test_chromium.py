@@ -21,7 +21,7 @@ from tests.report.pages.test_pages import odd_run
 from tests.report.server.test_server import serving
 from tests.report.test_reports import report_of
 
-from trimtab.explain.measures.comparison import compare_losses
+from trimtab.explain.comparison import compare_losses
 from trimtab.journal import JournalWriter, RunDirectory, add_note
 from trimtab.report.incident_files import write_incidents
 from trimtab.report.pages.many_runs import Compared, compare_page

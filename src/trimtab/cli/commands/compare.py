@@ -10,7 +10,7 @@ from trimtab.cli.json_output import AsJson, print_json
 
 if TYPE_CHECKING:
     from trimtab.core.run import Run
-    from trimtab.explain.measures.comparison import Comparison
+    from trimtab.explain.comparison import Comparison
 
 
 def compare(
@@ -43,7 +43,7 @@ def compare(
     from trimtab.cli import output
     from trimtab.core.signals import LOSS
     from trimtab.diagnosis import read_run
-    from trimtab.explain.measures.comparison import compare_losses
+    from trimtab.explain.comparison import compare_losses
     from trimtab.report.pages.many_runs import Compared, compare_page
 
     paths = [run, *(others or ())]

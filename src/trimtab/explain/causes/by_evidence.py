@@ -5,33 +5,33 @@ context --> observations --> rank --> hypotheses, conclusion
              not recorded)
 """
 
+import dataclasses
 from collections.abc import Collection, Iterable
 
 from trimtab.core.causes import Cause, Evidence, Hypothesis, Standing
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import Incident, IncidentClass
-from trimtab.explain.causes.conclusion import (
+from trimtab.explain.causes.conclusions import (
+    BY_SYMPTOM,
+    CONCLUSIONS,
+    DESTRUCTIVE_UPDATE,
+    KNOWN_OPERATION,
+    NOTHING_FITS,
     Conclusion,
     by_finding,
     by_users_alarm,
+    each_cause_once,
     first_explained,
+    hypothesis_of,
     is_users_alarm,
     opening,
 )
 from trimtab.explain.causes.experiments import experiment_weights
-from trimtab.explain.causes.hypotheses import destructive_update, from_finding
 from trimtab.explain.causes.ranking import Candidate, Ranking, rank
-from trimtab.explain.causes.texts import (
-    BY_SYMPTOM,
-    KNOWN_OPERATION,
-    NOTHING_FITS,
-    TEXTS,
-    CauseText,
-)
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.diagnosis import Diagnosis, make_diagnosis
-from trimtab.explain.evidence.check import Outcome
-from trimtab.explain.evidence.observations import ALL_OBSERVATIONS
+from trimtab.explain.evidence import ALL_OBSERVATIONS
+from trimtab.explain.evidence.checks import nonfinite_loss, stays_nonfinite
 
 SURE, SUPPORTED, OPEN = 0.9, 0.5, 0.05
 """Probabilities from which on a hypothesis outranks the explanation of a later finding, counts as
@@ -57,27 +57,26 @@ LASTING_CAUSES = frozenset({Cause.LOSS_REDUCTION_BUG})
 def explain_by_evidence(context: IncidentContext) -> Diagnosis:
     """Explain one incident by all observations that its records allow."""
     incident = context.incident
-    results = {id: look(context) for id, look in ALL_OBSERVATIONS.items()}
-    is_alone = results["several_ranks"].outcome is Outcome.NO
+    results = {id: observe(context) for id, observe in ALL_OBSERVATIONS.items()}
+    is_alone = results["several_ranks"].is_no
     possible = possible_causes(incident.symptoms, is_alone=is_alone)
     if _came_back(incident):
         possible = frozenset(possible) - LASTING_CAUSES
     ranking = rank(results, experiment_weights(), possible)
-    conclusion = _conclude(incident, ranking)
-    given = (from_finding(finding) for finding in incident.findings)
+    given = map(hypothesis_of, incident.findings)
     ranked = [_hypothesis(candidate, ranking) for candidate in _listed(ranking)]
     is_flat = set(incident.symptoms) == {Symptom.NO_LEARNING}
     return make_diagnosis(
         context,
-        conclusion,
-        _once((*given, destructive_update(context), *ranked)),
+        _conclude(incident, ranking),
+        tuple(each_cause_once((*given, _destructive_update(context), *ranked))),
         incident_class=IncidentClass.PLATEAU if is_flat else None,
         ranking=ranking,
     )
 
 
 def possible_causes(symptoms: Collection[str], *, is_alone: bool) -> Collection[Cause]:
-    """The causes that an incident with these symptoms can have.
+    """Return the causes that an incident with these symptoms can have.
 
     Where only time is lost, what the data or the weights look like by chance explains nothing. A
     run of one rank has no other to differ from.
@@ -88,7 +87,7 @@ def possible_causes(symptoms: Collection[str], *, is_alone: bool) -> Collection[
 
 
 def _came_back(incident: Incident) -> bool:
-    """Whether the loss rose and is where it was before."""
+    """Return whether the loss rose and is where it was before."""
     has_risen = incident.incident_class in (IncidentClass.RECOVERABLE, IncidentClass.LINGERING)
     return has_risen and incident.end is not None and incident.new_level is None
 
@@ -100,9 +99,10 @@ def _listed(ranking: Ranking) -> Iterable[Candidate]:
 
 
 def _conclude(incident: Incident, ranking: Ranking) -> Conclusion:
-    """The explanation of a finding outranks the evidence if it opened the incident.
+    """Return the explanation of a finding, or what the evidence says.
 
-    A later one does so unless the evidence is sure of a cause.
+    The explanation of an opening finding outranks the evidence; a later one does so unless the
+    evidence is sure of a cause.
     """
     explained = first_explained(opening(incident))
     first = ranking.first
@@ -113,31 +113,34 @@ def _conclude(incident: Incident, ranking: Ranking) -> Conclusion:
         return by_finding(*explained)
     if is_users_alarm(incident) and first.cause is None:
         return by_users_alarm(incident)
-    text = _text(incident, ranking)
-    return Conclusion(
-        cause=first.cause,
-        root_cause=text.root_cause + _doubt(ranking),
-        remedy=text.remedy,
-        lesson=text.lesson,
-    )
+    found = _by_ranking(incident, ranking)
+    return dataclasses.replace(found, root_cause=found.root_cause + _doubt(ranking))
 
 
-def _text(incident: Incident, ranking: Ranking) -> CauseText:
+def _by_ranking(incident: Incident, ranking: Ranking) -> Conclusion:
     cause = ranking.first.cause
-    if cause is Cause.LOGIC_NAN and _is_seen(ranking, "operation_not_finite"):
+    if cause is Cause.LOGIC_NAN and ranking.results["operation_not_finite"].is_yes:
         return KNOWN_OPERATION
     if cause is not None:
-        return TEXTS[cause]
+        return CONCLUSIONS[cause]
     return next((BY_SYMPTOM[s] for s in incident.symptoms if s in BY_SYMPTOM), NOTHING_FITS)
 
 
-def _is_seen(ranking: Ranking, observation: str) -> bool:
-    result = ranking.results.get(observation)
-    return result is not None and result.outcome is Outcome.YES
+def _destructive_update(context: IncidentContext) -> Hypothesis | None:
+    """Return what a NaN that stays means, whatever caused it; None if the loss is finite again."""
+    stays = stays_nonfinite(context)
+    if not (stays.is_yes and nonfinite_loss(context).is_yes):
+        return None
+    return Hypothesis(
+        cause=None,
+        statement=DESTRUCTIVE_UPDATE.format(step=context.incident.peak.step),
+        standing=Standing.SUPPORTED,
+        evidence=(stays.to_evidence(),),
+    )
 
 
 def _doubt(ranking: Ranking) -> str:
-    """What the first cause cannot be told apart from, and what would do so."""
+    """Return what the first cause cannot be told apart from, and what would do so."""
     others = [f"{item.cause.id} {item.cause.title}" for item in ranking.alike[1:] if item.cause]
     if not others:
         return ""
@@ -146,7 +149,7 @@ def _doubt(ranking: Ranking) -> str:
 
 
 def would_decide(ranking: Ranking) -> str:
-    """What would decide between the first two causes."""
+    """Return what would decide between the first two causes."""
     if ranking.decides is None:
         return "replaying the step from the state before it would show whether it is the batch"
     missing = ranking.results[ranking.decides].signal
@@ -160,7 +163,7 @@ def _hypothesis(candidate: Candidate, ranking: Ranking) -> Hypothesis:
         standing = Standing.SUPPORTED if probability >= SUPPORTED else Standing.OPEN
     statement = "something that is not known, or that left no trace in what was recorded"
     if candidate.cause is not None:
-        statement = TEXTS[candidate.cause].root_cause.rstrip(".")
+        statement = CONCLUSIONS[candidate.cause].root_cause.rstrip(".")
     return Hypothesis(
         cause=candidate.cause,
         statement=statement,
@@ -171,22 +174,14 @@ def _hypothesis(candidate: Candidate, ranking: Ranking) -> Hypothesis:
 
 
 def _evidence(candidate: Candidate, ranking: Ranking) -> Iterable[Evidence]:
-    """The heaviest evidence, with its weight."""
+    """Yield the heaviest evidence, with its weight."""
     heaviest = sorted(candidate.weights, key=lambda id: -abs(candidate.weights[id]))
     for id in heaviest[:MAX_EVIDENCE]:
         result, weight = ranking.results[id], candidate.weights[id]
-        said = "" if result.outcome is Outcome.YES else "not so: "
+        said = "" if result.is_yes else "not so: "
         yield Evidence(
             signal=result.signal,
             observation=f"{said}{ALL_OBSERVATIONS[id].statement} ({result.observation})",
             favors=weight > 0,
             weight=weight,
         )
-
-
-def _once(found: Iterable[Hypothesis | None]) -> tuple[Hypothesis, ...]:
-    first: dict[object, Hypothesis] = {}
-    for item in found:
-        if item is not None:
-            first.setdefault(item.cause or item.statement, item)
-    return tuple(first.values())

@@ -9,9 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from trimtab.core.causes import Cause
-from trimtab.explain.causes.ranking import HARDWARE, Ranking
-from trimtab.explain.causes.weights import Weights, lab_weights
-from trimtab.explain.evidence.observations import BY_COMPARISON
+from trimtab.explain.causes.ranking import HARDWARE, Ranking, Weights, lab_weights
+from trimtab.explain.evidence.experiments import COMPARISONS
 
 NEARLY_ALWAYS, OFTEN, SELDOM, RARELY, NEARLY_NEVER = 0.97, 0.6, 0.15, 0.05, 0.002
 
@@ -117,7 +116,9 @@ _REPLAY = Proposal(experiment="again", reason="a replay shows whether it is the 
 def experiment_weights() -> Weights:
     """The fitted weights, with those of the experiments."""
     fitted = lab_weights()
-    exact = {seen for name in _EXACT for seen in OBSERVED_BY[name]} | set(BY_COMPARISON)
+    exact = {seen for name in _EXACT for seen in OBSERVED_BY[name]} | {
+        compared.id for compared in COMPARISONS
+    }
     shares = {
         name: {
             cause: said.get(cause, NEARLY_NEVER if name in exact else RARELY)

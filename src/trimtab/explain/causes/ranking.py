@@ -1,13 +1,89 @@
 """Ranking: the causes of an incident by their probability, from what was observed."""
 
+import json
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
 
 from trimtab.core.causes import Cause
-from trimtab.explain.causes.weights import Weights
-from trimtab.explain.evidence.check import CheckResult, Outcome
-from trimtab.explain.evidence.observations import BY_EXPERIMENT
+from trimtab.explain.evidence import BY_EXPERIMENT
+from trimtab.explain.evidence.checks import Observed, ObservedOutcome
+
+WEIGHTS_FILE = "weights.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """What is known about observations and causes."""
+
+    shares: Mapping[str, Mapping[Cause, float]]
+    """By observation and cause: the share of incidents in which the answer is yes, smoothed."""
+    temperature: float
+    """Scores are divided by it: observations are not independent, so their sum is too certain."""
+    unknown: Mapping[str, float] = field(default_factory=dict)
+    """By observation: the share of yes if nothing known fits; where it is not given, the mean over
+    the causes."""
+    provenance: Mapping[str, Any]
+    """The command that wrote it, the seeds, the date."""
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """The causes that were measured."""
+        return tuple(next(iter(self.shares.values())))
+
+    def weight(self, observation: str, cause: Cause | None, *, yes: bool) -> float:
+        """What an answer says about a cause: over 0 speaks for it, under 0 against it."""
+        shares = self.shares.get(observation)
+        if shares is None:
+            return 0.0
+        mean = sum(shares.values()) / len(shares)
+        share = self.unknown.get(observation, mean) if cause is None else shares[cause]
+        return math.log(share / mean) if yes else math.log((1 - share) / (1 - mean))
+
+    def separation(self, observation: str, first: Cause | None, second: Cause | None) -> float:
+        """How far apart two causes are expected to move if this observation is made."""
+        shares = self.shares.get(observation)
+        if shares is None:
+            return 0.0
+        mean = sum(shares.values()) / len(shares)
+        without = self.unknown.get(observation, mean)
+        p, q = (without if cause is None else shares[cause] for cause in (first, second))
+        return (p - q) * (math.log(p / q) - math.log((1 - p) / (1 - q)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "provenance": dict(self.provenance),
+            "temperature": self.temperature,
+            "shares": {
+                name: {cause.id: round(share, 3) for cause, share in shares.items()}
+                for name, shares in self.shares.items()
+            },
+        }
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> "Weights":
+        """The weights that `to_dict` wrote."""
+        known = {cause.id: cause for cause in Cause}
+        return cls(
+            provenance=state["provenance"],
+            temperature=state["temperature"],
+            shares={
+                name: {known[id]: share for id, share in shares.items()}
+                for name, shares in state["shares"].items()
+            },
+        )
+
+
+@cache
+def lab_weights() -> Weights:
+    """The weights in the data file beside this one."""
+    text = resources.files(__package__).joinpath(WEIGHTS_FILE).read_text(encoding="utf-8")
+    return Weights.from_dict(json.loads(text))
+
 
 UNKNOWN_PRIOR = 0.5
 """How probable "nothing known fits" is before anything is seen, next to 1 for a cause. Source: the
@@ -48,7 +124,7 @@ class Ranking:
     """The candidates for the cause of an incident, the most probable first."""
 
     candidates: tuple[Candidate, ...]
-    results: Mapping[str, CheckResult]
+    results: Mapping[str, Observed]
     """What was seen, by the id of the observation."""
     decides: str | None
     """The observation that was not made and would decide best between the first two candidates;
@@ -73,13 +149,13 @@ class Ranking:
         gains = {
             name: 2 * weight - other.get(name, 0.0)
             for name, weight in self.first.weights.items()
-            if weight > 0 and self.results[name].outcome is Outcome.YES
+            if weight > 0 and self.results[name].is_yes
         }
         return tuple(sorted(gains, key=lambda name: -gains[name])[:count])
 
 
 def rank(
-    results: Mapping[str, CheckResult], weights: Weights, among: Collection[Cause] | None = None
+    results: Mapping[str, Observed], weights: Weights, among: Collection[Cause] | None = None
 ) -> Ranking:
     """The causes that something speaks for, the most probable first, then "something else".
 
@@ -92,11 +168,7 @@ def rank(
     nothing. Causes that nothing speaks for are not named: their probability is part of "something
     else", which comes first only where what was seen is less like any cause than like their mean.
     """
-    answers = {
-        name: result.outcome is Outcome.YES
-        for name, result in results.items()
-        if result.outcome.is_answer
-    }
+    answers = {name: result.is_yes for name, result in results.items() if result.is_answer}
     known = [cause for cause in weights.causes if among is None or cause in among]
     causes: tuple[Cause | None, ...] = (*known, None)
     said = {
@@ -134,7 +206,7 @@ def _prior(cause: Cause | None) -> float:
 
 
 def _decides(
-    candidates: list[Candidate], results: Mapping[str, CheckResult], weights: Weights
+    candidates: list[Candidate], results: Mapping[str, Observed], weights: Weights
 ) -> str | None:
     if len(candidates) < 2:
         return None
@@ -143,7 +215,7 @@ def _decides(
         name: weights.separation(name, first, second)
         for name, result in results.items()
         # A log cannot make an experiment; a run proposes its own (`experiments.py`).
-        if result.outcome is Outcome.NOT_RECORDED and name not in BY_EXPERIMENT
+        if result.outcome is ObservedOutcome.NOT_RECORDED and name not in BY_EXPERIMENT
     }
     best = max(missing, key=lambda name: missing[name], default=None)
     return best if best is not None and missing[best] >= _MIN_SEPARATION else None

@@ -1,9 +1,29 @@
-"""What can be seen in the records around an incident.
+"""What can be observed in the records around an incident: one table for all causes.
 
-check           what a yes/no test is and returns
-precision       non-finite values and the loss scale
-spike, slow     sudden rises and slow changes, as the textbook asks for them
-observation     what an observation is: a function whose parameters are its inputs
-signal_view     one signal around the onset
-observations/   all observations that speak for or against causes
+checks          the answer to a yes/no question; the questions that both rule sets ask
+observation     an observation: a function whose parameters are its inputs; one signal's view
+curves          loss, gradient norm, learning rate
+model           optimizer moments, updates, weights, activations, logits
+run             batches, resumes, precision, time, ranks
+experiments     repeated steps, and comparisons with a snapshot
 """
+
+from types import ModuleType
+
+from trimtab.explain.evidence import curves, experiments, model, run
+from trimtab.explain.evidence.observation import Observation
+
+
+def _of(*modules: ModuleType) -> dict[str, Observation]:
+    found = (item for module in modules for item in vars(module).values())
+    return {item.id: item for item in found if isinstance(item, Observation)}
+
+
+OBSERVATIONS = _of(curves, model, run)
+"""Every observation on records, by its id; their weights are fitted in the lab."""
+
+BY_EXPERIMENT = _of(experiments)
+"""What they say about causes is by construction; most can only be made in a recovering run."""
+
+ALL_OBSERVATIONS = OBSERVATIONS | BY_EXPERIMENT
+"""Both, for a ranking and its report."""

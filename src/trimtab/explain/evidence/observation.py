@@ -1,10 +1,11 @@
-"""Observation: one thing that can be seen around an incident, whatever its cause.
+"""Observation: one thing that can be observed around an incident, whatever its cause.
 
 An observation is a function whose parameters name its inputs. It is made where all of them were
-recorded, and it may return None where the records do not suffice to answer:
+recorded; it returns yes or no with the numbers behind it, or None where the records do not suffice:
 
     @observation("The optimizer's second moment falls", source="...")
-    def v_fell(adam_v_norm: SignalView) -> Seen | None:
+    def v_fell(adam_v_norm: SignalView) -> YesNo | None:
+        return adam_v_norm.jump() < 0.9, f"{adam_v_norm.jump():.3g} times the one before"
 
 A parameter is the name of a signal, or one of the names in `INPUTS`. A finding of a detector can
 answer it, too: `symptoms=(Symptom.LR_JUMP,)`.
@@ -17,8 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from trimtab.core.block import FloatArray
 from trimtab.core.findings import Finding, Symptom
 from trimtab.core.records.probe_events import DECISION
+from trimtab.core.robust import median, sigma_around
 from trimtab.core.signals import (
     ACTIVATION_RMS,
     ADAM_M_NORM,
@@ -28,29 +31,202 @@ from trimtab.core.signals import (
     PARAM_NORM,
     UPDATE_NORM,
 )
-from trimtab.explain.context import IncidentContext
-from trimtab.explain.evidence import spike
-from trimtab.explain.evidence.answers import NEAR_STEPS, answers_about
-from trimtab.explain.evidence.check import (
-    CheckResult,
-    Outcome,
-    answered,
-    caveat,
-    first_finding,
-    number,
-    too_few,
-    unrecorded,
-)
-from trimtab.explain.evidence.signal_view import MIN_BEFORE, RECORDS, SignalView
+from trimtab.core.text import number
+from trimtab.explain.context import NEAR_STEPS, IncidentContext, answers_about
+from trimtab.explain.evidence.checks import Observed, answered, resumed, too_few, unrecorded
+
+YesNo = tuple[bool, str]
+"""The answer of an observation, and the numbers behind it."""
+
+RECORDS = 64
+"""Records before and after the onset that a view holds. Source: faults of small models move
+their first signal within 8 steps of each other and show their outcome within 64."""
+
+MIN_BEFORE = 8
+"""With fewer records before the onset, nothing is known about what is usual."""
+
+MIN_MOVING = 3
+"""Records after the onset that can show a growth: two changes in a row are the two largest of 34 by
+chance once in 561 times."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """The answer of an observation."""
+class SignalView:
+    """One signal around the onset; only made where there are finite values on both sides."""
 
-    yes: bool
-    text: str
-    """The numbers behind it."""
+    name: str
+    before: FloatArray
+    """The last finite values before the onset."""
+    after: FloatArray
+    """The values from the onset on, up to the first that is not finite."""
+
+    @property
+    def usual(self) -> float:
+        """The median before the onset."""
+        return float(np.median(self.before))
+
+    @property
+    def noise(self) -> float:
+        """The robust standard deviation before the onset; never 0."""
+        return deviation(self.before)
+
+    def median(self, start: int, stop: int) -> float | None:
+        """Return the median of these records after the onset; None if half of them are missing."""
+        values = self.after[start:stop]
+        return float(np.median(values)) if len(values) >= (stop - start + 1) // 2 else None
+
+    def peak(self, records: int) -> float:
+        """Return the largest of the first records, in multiples of the usual value."""
+        return self.ratio(float(self.after[:records].max()))
+
+    def ratio(self, value: float) -> float:
+        """Return a value in multiples of the usual one."""
+        return value / self.usual if self.usual else (1.0 if value == 0 else np.inf)
+
+    def sigmas(self, value: float) -> float:
+        """Return how far a value is from the usual one, in standard deviations."""
+        return (value - self.usual) / self.noise
+
+    def jump(self) -> float:
+        """Return the value at the onset in multiples of the last one before it."""
+        last = float(self.before[-1])
+        return float(self.after[0]) / last if last else np.inf
+
+    def jump_sigmas(self) -> float:
+        """Return the change at the onset in deviations of the changes before it."""
+        changes = np.diff(self.before)
+        usual = float(np.median(changes))
+        return (float(self.after[0] - self.before[-1]) - usual) / deviation(changes)
+
+    def growth(self, records: int) -> tuple[float, float] | None:
+        """Return the growth per record before and after the onset, as fractions.
+
+        Fewer records after the onset count only if they move faster than any before it.
+        """
+        after = self.after[:records]
+        if len(after) < MIN_MOVING or min(self.before.min(), after.min()) <= 0:
+            return None
+        if len(after) < records and not self._moves_faster(after):
+            return None
+        # From the older half: a slow change is found late. A jump at the onset is not growth.
+        half = len(self.before) // 2
+        earlier = float(np.log(self.before[half] / self.before[0])) / half
+        return earlier, float(np.log(after[-1] / after[0])) / (len(after) - 1)
+
+    def _moves_faster(self, after: FloatArray) -> bool:
+        """Return whether all changes after the onset go one way and exceed every one before."""
+        changes = np.diff(np.log(after))
+        largest = float(np.abs(np.diff(np.log(self.before))).max())
+        return bool((changes > largest).all() or (changes < -largest).all())
+
+
+def deviation(values: FloatArray) -> float:
+    """Return the robust standard deviation; never 0."""
+    middle = median(values.tolist())
+    # A floor for signals that never moved, so that any change of them is many deviations.
+    floor = 1e-9 * max(abs(middle), 1e-9)
+    return max(sigma_around(middle, values.tolist()), floor)
+
+
+def view(context: IncidentContext, signal: str) -> SignalView | None:
+    """Return the signal around the onset; None if it has too few values on one side."""
+    column = context.block.column(signal)
+    row = context.onset_row
+    before = slice(max(row - RECORDS, 0), row)
+    after = slice(row, row + RECORDS)
+    values = column.values[before][column.finite[before]]
+    later = column.values[after][column.present[after]]
+    # What follows a NaN is a consequence of it.
+    later = later[: int(np.argmin(np.isfinite(later)))] if not np.isfinite(later).all() else later
+    if len(values) < MIN_BEFORE or not len(later):
+        return None
+    return SignalView(signal, values, later)
+
+
+# Inputs other than single signals.
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """How the input of one parameter is found."""
+
+    find: Callable[[IncidentContext], Any]
+    """Returns None if it was not recorded."""
+    label: str
+    """What a report calls it."""
+    prefix: str | None = None
+    """How the names of its signals begin, if it is made of several."""
+
+
+def _views(prefix: str, label: str) -> _Input:
+    def find(context: IncidentContext) -> tuple[SignalView, ...] | None:
+        names = [name for name in context.block.columns if name.startswith(prefix)]
+        found = [item for item in (view(context, name) for name in names) if item is not None]
+        return tuple(found) or None
+
+    return _Input(find, label, prefix)
+
+
+def _answer(experiment: str) -> _Input:
+    return _Input(
+        lambda context: answers_about(context.incident, context.block).get(experiment),
+        f"experiment {experiment}",
+    )
+
+
+def _has_resumed(context: IncidentContext) -> bool | None:
+    found = resumed(context)
+    return found.is_yes if found.is_answer else None
+
+
+def _dtype(context: IncidentContext) -> str | None:
+    if context.facts.dtype is None and context.recorded(LOSS_SCALE):
+        return "fp16"
+    return context.facts.dtype
+
+
+def _norm_drifts(context: IncidentContext) -> tuple[Finding, ...]:
+    """Return the findings of weight norms whose growth has changed."""
+    findings = context.incident.findings
+    return tuple(f for f in findings if f.symptom == Symptom.NORM_DRIFT and "growth" in f.facts)
+
+
+def _held_settings(context: IncidentContext) -> tuple[str, ...] | None:
+    """Return what a decision about this incident held at a snapshot's value; None if nothing."""
+    first, last = context.incident.onset.step, context.incident.last.step + NEAR_STEPS
+    for event in reversed(context.block.events):
+        held = event.facts.get("hold")
+        is_decision = event.kind == DECISION and first <= event.step <= last
+        if is_decision and isinstance(held, list | tuple) and held:
+            return tuple(map(str, held))
+    return None
+
+
+INPUTS: Mapping[str, _Input] = {
+    "param_norms": _views(f"{PARAM_NORM}/", f"{PARAM_NORM} by group"),
+    "update_norms": _views(f"{UPDATE_NORM}/", f"{UPDATE_NORM} by group"),
+    "m_norms": _views(ADAM_M_NORM, ADAM_M_NORM),
+    "v_norms": _views(ADAM_V_NORM, ADAM_V_NORM),
+    "activations": _views(ACTIVATION_RMS, f"{ACTIVATION_RMS.rstrip('/')} by block"),
+    "norm_drifts": _Input(_norm_drifts, "norm_drifts"),
+    "resumed": _Input(_has_resumed, "events"),
+    "dtype": _Input(_dtype, "dtype"),
+    "ranks": _Input(lambda context: context.facts.ranks, "ranks"),
+    "onset_row": _Input(lambda context: context.onset_row, "step"),
+    "onset_step": _Input(lambda context: context.incident.onset.step, "onset_step"),
+    "context": _Input(lambda context: context, LOSS),
+    "held_settings": _Input(_held_settings, "settings that differed"),
+    "went_well_again": _Input(
+        lambda context: context.went_well_again, "the same steps, done again"
+    ),
+    "again_answer": _answer("again"),
+    "first_nonfinite_answer": _answer("first-nonfinite"),
+    "fp32_answer": _answer("fp32"),
+    "half_answer": _answer("half"),
+    "earlier_answer": _answer("earlier"),
+    "next_answer": _answer("next"),
+}
+"""By the name of the parameter; any other name is that of a signal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,34 +241,31 @@ class Observation:
     """A finding with one of these symptoms in the incident answers it with yes."""
     opening: bool
     """Only the finding that opened the incident does so."""
-    function: Callable[..., Seen | None]
+    function: Callable[..., YesNo | None]
 
-    def __call__(self, context: IncidentContext) -> CheckResult:
-        """Look; not recorded where an input is missing or the records do not suffice."""
-        finding = first_finding(context, *self.symptoms, opening=self.opening)
+    def __call__(self, context: IncidentContext) -> Observed:
+        """Observe; not recorded where an input is missing or the records do not suffice."""
+        finding = context.first_finding(*self.symptoms, opening=self.opening)
         if finding is not None:
             text = f"{finding.symptom}: {finding.signal} {number(finding.value)}"
-            text += f" at step {finding.step}{caveat(context, finding)}"
+            text += f" at step {finding.step}{context.caveat_of(finding)}"
             return answered(finding.signal, True, text)
-        values = {name: find_input(context, name) for name in self.inputs}
-        for name, value in values.items():
-            if value is None:
-                signal = SIGNAL_OF.get(name, name)
-                is_recorded = _is_recorded(context, name)
-                return too_few(signal) if is_recorded else _unrecorded(signal)
-        signal = SIGNAL_OF.get(self.inputs[0], self.inputs[0])
-        seen = self.function(**values)
-        if seen is None:
-            return too_few(signal)
-        return answered(signal, seen.yes, seen.text)
+        values = {}
+        for name in self.inputs:
+            values[name] = INPUTS[name].find(context) if name in INPUTS else view(context, name)
+            if values[name] is None:
+                return _missing(context, name)
+        found = self.function(**values)
+        signal = _label(self.inputs[0])
+        return too_few(signal) if found is None else answered(signal, *found)
 
 
 def observation(
     statement: str, *, source: str, symptoms: tuple[Symptom, ...] = (), opening: bool = False
-) -> Callable[[Callable[..., Seen | None]], Observation]:
+) -> Callable[[Callable[..., YesNo | None]], Observation]:
     """Make an observation of a function; its name becomes the id."""
 
-    def make(function: Callable[..., Seen | None]) -> Observation:
+    def make(function: Callable[..., YesNo | None]) -> Observation:
         return Observation(
             id=function.__name__,
             statement=statement,
@@ -106,116 +279,16 @@ def observation(
     return make
 
 
-def find_input(context: IncidentContext, name: str) -> Any:
-    """The input of this name; None if it was not recorded."""
-    return INPUTS[name](context) if name in INPUTS else view(context, name)
+def _label(name: str) -> str:
+    return INPUTS[name].label if name in INPUTS else name
 
 
-def view(context: IncidentContext, signal: str) -> SignalView | None:
-    """The signal around the onset; None if it has too few values on one side."""
-    column = context.block.column(signal)
-    row = context.onset_row
-    before = slice(max(row - RECORDS, 0), row)
-    after = slice(row, row + RECORDS)
-    values = column.values[before][column.finite[before]]
-    later = column.values[after][column.present[after]]
-    # What follows a NaN is a consequence of it.
-    later = later[: int(np.argmin(np.isfinite(later)))] if not np.isfinite(later).all() else later
-    if len(values) < MIN_BEFORE or not len(later):
-        return None
-    return SignalView(signal, values, later)
-
-
-def _is_recorded(context: IncidentContext, name: str) -> bool:
-    """Whether an input has values, though not enough of them around the onset."""
-    prefix = PREFIXES.get(name)
-    names = [name] if prefix is None else [n for n in context.block.columns if n.startswith(prefix)]
-    return any(context.block.column(name).recorded for name in names)
-
-
-def _unrecorded(signal: str) -> CheckResult:
-    return unrecorded(signal, f"{signal} not recorded")
-
-
-def _views(prefix: str) -> Callable[[IncidentContext], tuple[SignalView, ...] | None]:
-    def find(context: IncidentContext) -> tuple[SignalView, ...] | None:
-        names = [name for name in context.block.columns if name.startswith(prefix)]
-        found = [item for item in (view(context, name) for name in names) if item is not None]
-        return tuple(found) or None
-
-    return find
-
-
-def _has_resumed(context: IncidentContext) -> bool | None:
-    outcome = spike.resumed(context).outcome
-    return None if outcome is Outcome.NOT_RECORDED else outcome is Outcome.YES
-
-
-def _dtype(context: IncidentContext) -> str | None:
-    if context.facts.dtype is None and context.recorded(LOSS_SCALE):
-        return "fp16"
-    return context.facts.dtype
-
-
-def _answer(experiment: str) -> Callable[[IncidentContext], Mapping[str, Any] | None]:
-    return lambda context: answers_about(context.incident, context.block).get(experiment)
-
-
-def _norm_drifts(context: IncidentContext) -> tuple[Finding, ...]:
-    """The findings of weight norms whose growth has changed."""
-    findings = context.incident.findings
-    return tuple(f for f in findings if f.symptom == Symptom.NORM_DRIFT and "growth" in f.facts)
-
-
-def _held_settings(context: IncidentContext) -> tuple[str, ...] | None:
-    """What a decision about this incident held at the value of a snapshot; None if nothing."""
-    first, last = context.incident.onset.step, context.incident.last.step + NEAR_STEPS
-    for event in reversed(context.block.events):
-        held = event.facts.get("hold")
-        is_decision = event.kind == DECISION and first <= event.step <= last
-        if is_decision and isinstance(held, list | tuple) and held:
-            return tuple(map(str, held))
-    return None
-
-
-EXPERIMENTS = ("again", "first-nonfinite", "fp32", "half", "earlier", "next")
-"""The experiments whose answers are observations, as the parameter `NAME_answer`."""
-
-PREFIXES: Mapping[str, str] = {
-    "param_norms": f"{PARAM_NORM}/",
-    "update_norms": f"{UPDATE_NORM}/",
-    "m_norms": ADAM_M_NORM,
-    "v_norms": ADAM_V_NORM,
-    "activations": ACTIVATION_RMS,
-}
-"""Inputs of several signals, by how the names of these begin."""
-
-INPUTS: Mapping[str, Callable[[IncidentContext], Any]] = {
-    **{name: _views(prefix) for name, prefix in PREFIXES.items()},
-    "norm_drifts": _norm_drifts,
-    "resumed": _has_resumed,
-    "dtype": _dtype,
-    "ranks": lambda context: context.facts.ranks,
-    "onset_row": lambda context: context.onset_row,
-    "onset_step": lambda context: context.incident.onset.step,
-    "context": lambda context: context,
-    "held_settings": _held_settings,
-    "went_well_again": lambda context: context.went_well_again,
-    **{f"{name.replace('-', '_')}_answer": _answer(name) for name in EXPERIMENTS},
-}
-"""Inputs other than single signals, by the name of the parameter."""
-
-SIGNAL_OF: Mapping[str, str] = {
-    "param_norms": f"{PARAM_NORM} by group",
-    "update_norms": f"{UPDATE_NORM} by group",
-    "m_norms": ADAM_M_NORM,
-    "v_norms": ADAM_V_NORM,
-    "activations": f"{ACTIVATION_RMS.rstrip('/')} by block",
-    "resumed": "events",
-    "onset_row": "step",
-    "context": LOSS,
-    "held_settings": "settings that differed",
-    "went_well_again": "the same steps, done again",
-    **{f"{name.replace('-', '_')}_answer": f"experiment {name}" for name in EXPERIMENTS},
-}
-"""What such an input is called in a report."""
+def _missing(context: IncidentContext, name: str) -> Observed:
+    """Return why an input is missing: never recorded, or not often enough around the onset."""
+    prefix = INPUTS[name].prefix if name in INPUTS else None
+    columns = context.block.columns
+    names = [name] if prefix is None else [n for n in columns if n.startswith(prefix)]
+    label = _label(name)
+    if any(context.block.column(name).recorded for name in names):
+        return too_few(label)
+    return unrecorded(label, f"{label} not recorded")

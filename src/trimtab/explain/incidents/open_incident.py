@@ -15,8 +15,51 @@ from trimtab.core.incidents import (
     Outlook,
     Transition,
 )
+from trimtab.core.state import Stateful
 from trimtab.explain.incidents.course import Course
-from trimtab.explain.incidents.run_start import MAX_RECORDS
+
+MAX_RECORDS = 64
+"""Records in which the loss must have fallen clearly for a restart to be recognised later."""
+
+CLEAR_FALL = 0.8
+"""A loss at this share of the first one has fallen clearly."""
+
+LIKENESS = 0.1
+"""The share by which losses of a restart may differ from those of the start. Chosen: the restarts
+of a public run differ from its start by 1 to 2 %."""
+
+
+class RunStart(Stateful):
+    """The first loss of a run, and when it had fallen clearly."""
+
+    def __init__(self) -> None:
+        self.is_known = False
+        """Whether nothing more is to be learned."""
+        self.records = 0
+        """Records from the first loss to the one that had fallen clearly; 0 if it did not."""
+        self._num_seen = 0
+        self._first = self._fallen = math.nan
+
+    def observe(self, moment: Moment) -> None:
+        """Add the next loss of the run."""
+        if self.is_known or moment.loss is None or not math.isfinite(moment.loss):
+            return
+        if not self._num_seen:
+            self._first = moment.loss
+        elif 0 < moment.loss <= CLEAR_FALL * self._first:
+            self.records, self._fallen = self._num_seen, moment.loss
+        self._num_seen += 1
+        self.is_known = self.records > 0 or self._num_seen > MAX_RECORDS
+
+    def is_repeated_by(self, losses: Sequence[float]) -> bool:
+        """Whether losses from a peak on, one more than `records`, are like those of the start."""
+        if not self.records or len(losses) <= self.records:
+            return False
+        return _is_like(losses[0], self._first) and _is_like(losses[self.records], self._fallen)
+
+
+def _is_like(loss: float, known: float) -> bool:
+    return abs(loss - known) <= LIKENESS * abs(known)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,13 +126,13 @@ class OpenIncident:
         self.incident_class = kept
         self.join(alarms, is_loud=is_loud)
 
-    def see(self, moment: Moment, *, is_waiting: bool = True) -> None:
+    def observe(self, moment: Moment, *, is_waiting: bool = True) -> None:
         """Add a record that has a loss; `is_waiting` unless it came before the alarm."""
         self.last = moment
         self.missing = 0
         self.calm += is_waiting
         self.waiting += is_waiting
-        self.course.see(moment)
+        self.course.observe(moment)
         if _badness(moment) > _badness(self.peak):
             self.peak = moment
             self.since_peak = []

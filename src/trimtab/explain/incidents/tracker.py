@@ -1,4 +1,4 @@
-"""IncidentTracker: the incident state machine. What differs between rule sets is in Recovery.
+"""IncidentTracker: the incident state machine. What differs between rule sets is in ClosingRules.
 
              alarm                  the loss is back
     quiet ----------> open --------------------------------> closed: hard batch, recoverable,
@@ -25,19 +25,18 @@ from trimtab.core.block import Block
 from trimtab.core.findings import HARMLESS, NOT_RESTORED, Finding, Severity
 from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Moment, Transition
 from trimtab.core.signals import LOSS
-from trimtab.explain.incidents.open_incident import OpenIncident
-from trimtab.explain.incidents.recovery import Recovery
-from trimtab.explain.incidents.run_start import RunStart
+from trimtab.explain.incidents.closing import ClosingRules, Ruling
+from trimtab.explain.incidents.open_incident import OpenIncident, RunStart
 
 
 class IncidentTracker:
     """Groups findings into incidents, record by record."""
 
-    def __init__(self, recovery: Recovery) -> None:
-        self._recovery = recovery
-        self._recent: deque[Moment] = deque(maxlen=recovery.history_records)
+    def __init__(self, rules: ClosingRules) -> None:
+        self._rules = rules
+        self._recent: deque[Moment] = deque(maxlen=rules.history_records)
         """The history: the latest quiet records with a loss."""
-        self._warnings: deque[int] = deque(maxlen=recovery.lead_records)
+        self._warnings: deque[int] = deque(maxlen=rules.lead_records)
         """Ticks of the latest warnings."""
         self._open: OpenIncident | None = None
         self._closed: OpenIncident | None = None
@@ -79,7 +78,7 @@ class IncidentTracker:
         incident = self._open
         if incident is None:
             return []
-        return self._classify(incident, self._recovery.class_at_end(incident))
+        return self._classify(incident, self._rules.class_at_end(incident))
 
     @property
     def open_incident(self) -> Incident | None:
@@ -120,8 +119,8 @@ class IncidentTracker:
         self._since_closed += len(rows)
         if not self._start.is_known:  # only in the first records of a run
             for row in rows.tolist():
-                self._start.see(_moment(block, row))
-        kept = rows[-self._recovery.history_records :].tolist()
+                self._start.observe(_moment(block, row))
+        kept = rows[-self._rules.history_records :].tolist()
         self._recent.extend(_moment(block, row) for row in kept)
 
     def _remember_one(self, moment: Moment) -> None:
@@ -129,14 +128,14 @@ class IncidentTracker:
             self._recent.append(moment)
             self._since_closed += 1
             if not self._start.is_known:
-                self._start.see(moment)
+                self._start.observe(moment)
 
     def _step(self, moment: Moment, alarms: list[Finding]) -> list[IncidentChange]:
         """Process a record that has a finding, or that comes while an incident is open."""
         changes = []
         incident = self._open
         closed = self._closed
-        if incident is None and alarms and closed and self._recovery.is_echo(closed, alarms):
+        if incident is None and alarms and closed and self._rules.is_echo(closed, alarms):
             closed.num_findings += len(alarms)
             alarms = []
         if incident is None and not alarms:
@@ -149,43 +148,37 @@ class IncidentTracker:
             changes.append(incident.change(Transition.WORSENED, moment.tick))
         if moment.loss is None:
             incident.missing += 1
-            if self._recovery.is_out_of_losses(incident):
-                changes += self._close(incident, incident.incident_class or IncidentClass.SILENT)
-            return changes
-        self._see(incident, moment)
-        if_over = self._recovery.class_if_over(incident, is_calm=not alarms)
-        if if_over is not None:
-            return changes + self._close(incident, if_over)
-        return changes + self._go_on(incident)
+            ruling = self._rules.rule_without_loss(incident)
+        else:
+            self._observe(incident, moment)
+            ruling = self._rules.rule(incident, is_calm=not alarms)
+        return changes + self._apply(incident, ruling)
 
-    def _go_on(self, incident: OpenIncident) -> list[IncidentChange]:
-        """Look ahead, classify or close an incident whose loss is not back."""
+    def _apply(self, incident: OpenIncident, ruling: Ruling) -> list[IncidentChange]:
+        """Forecast, classify or close an incident, as the rules say."""
         changes = []
         tick = incident.last.tick
-        outlook = self._recovery.outlook(incident)
-        if outlook is not None:
-            incident.outlook = outlook
+        if ruling.outlook is not None:
+            incident.outlook = ruling.outlook
             changes.append(incident.change(Transition.FORECAST, tick))
-        changes += self._classify(incident, self._recovery.class_if_due(incident))
-        settled = self._recovery.class_if_settled(incident)
-        if settled is None:
+        changes += self._classify(incident, ruling.incident_class)
+        if ruling.closed_as is None:
             return changes
-        normal = self._recovery.new_normal(incident)
-        if normal:
+        if ruling.new_normal:
             # An incident cannot alarm for ever: its level becomes the new normal.
             incident.course.returned = None
             self._recent.clear()
-            self._recent.extend(normal)
-            incident.new_level = self._recovery.new_level(normal)
-        if incident.new_level is not None:
+            self._recent.extend(ruling.new_normal)
+        if ruling.new_level is not None:
+            incident.new_level = ruling.new_level
             changes.append(incident.change(Transition.REBASELINED, tick))
-        return changes + self._close(incident, settled)
+        return changes + self._close(incident, ruling.closed_as)
 
     def _begin(self, moment: Moment, alarms: list[Finding]) -> tuple[OpenIncident, Transition]:
         """Open a new incident, or reopen the latest one if it has only just been closed."""
         closed, is_loud = self._closed, self._is_loud(alarms)
-        if closed and self._recovery.may_reopen(closed, self._since_closed):
-            closed.reopen(alarms, self._recovery.class_if_reopened(closed), is_loud=is_loud)
+        if closed and self._rules.may_reopen(closed, self._since_closed):
+            closed.reopen(alarms, self._rules.class_if_reopened(closed), is_loud=is_loud)
             self._open, self._closed = closed, None
             return closed, Transition.REOPENED
         self.num_incidents += 1
@@ -195,31 +188,31 @@ class IncidentTracker:
         incident = OpenIncident.begin(
             self.num_incidents,
             led_up[0] if led_up else moment,
-            self._recovery.start(before),
+            self._rules.start(before),
             alarms,
             is_loud=is_loud,
         )
         for earlier in led_up:
-            self._see(incident, earlier, is_waiting=False)
+            self._observe(incident, earlier, is_waiting=False)
         self._recent.clear()
         self._recent.extend(before)
         self._open, self._closed = incident, None
         return incident, Transition.OPENED
 
-    def _see(self, incident: OpenIncident, moment: Moment, *, is_waiting: bool = True) -> None:
-        incident.see(moment, is_waiting=is_waiting)
+    def _observe(self, incident: OpenIncident, moment: Moment, *, is_waiting: bool = True) -> None:
+        incident.observe(moment, is_waiting=is_waiting)
         if self._start.is_repeated_by(incident.since_peak):
             incident.started_again = True
-        self._recovery.follow(incident)
+        self._rules.follow(incident)
 
     def _is_loud(self, alarms: Sequence[Finding]) -> bool:
-        return any(self._recovery.shows_in_loss(alarm) for alarm in alarms)
+        return any(self._rules.is_loud(alarm) for alarm in alarms)
 
     def _first_sign(
         self, moment: Moment, alarms: Sequence[Finding], before: Sequence[Moment]
     ) -> int:
         """The index among the records before at which the incident began."""
-        lead = self._recovery.lead_records
+        lead = self._rules.lead_records
         ticks = [earlier.tick for earlier in before]
         onsets = [alarm.onset_tick for alarm in alarms if alarm.onset_tick is not None]
         place = bisect_left(ticks, min(onsets, default=moment.tick))

@@ -27,8 +27,8 @@ from trimtab.core.signals import (
     UNIQUE_TOKEN_SHARE,
     UPDATE_NORM,
 )
+from trimtab.core.text import number
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.evidence.check import number
 from trimtab.lab.practice.exercise import Exercise, Mark, Origin, Stakes
 from trimtab.report.escaping import printable
 from trimtab.report.sparkline import marks, sparkline

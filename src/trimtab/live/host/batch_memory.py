@@ -21,10 +21,9 @@ from trimtab.core.config import LiveConfig
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import Incident
-from trimtab.explain.batches.batch_report import BatchReport, Decode
-from trimtab.explain.batches.examine import MARGIN, KeptBatches, examine
-from trimtab.explain.batches.kept_batch import KeptBatch, TokenRows, flat_tokens
-from trimtab.explain.batches.token_counts import count_tokens
+from trimtab.explain.batches.batch_report import MARGIN, BatchReport, Decode, KeptBatches, examine
+from trimtab.explain.batches.rows import KeptBatch, TokenRows, flat_tokens
+from trimtab.explain.batches.tokens import count_tokens
 from trimtab.live.host.step_note import StepNote
 from trimtab.live.measure.row_losses import VALUES
 from trimtab.live.shield import Shield, log

@@ -20,10 +20,10 @@ from trimtab.core.records.probe_events import DECISION, PROBE_ANSWER
 from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
+from trimtab.core.text import counted
 from trimtab.detect.resume.journal_past import JournalPast
 from trimtab.diagnosis import build_report, make_judge
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.evidence.check import counted
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.exit_request import announce_run
 from trimtab.live.host.batch_memory import BatchMemory

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from trimtab.core.block import NO_POSITION
-from trimtab.explain.batches.kept_batch import TokenRows
+from trimtab.explain.batches.rows import TokenRows
 from trimtab.live.host.in_flight import HostCopy
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from trimtab.core import signals
 from trimtab.core.block import NO_POSITION
 from trimtab.core.errors import ConfigError
-from trimtab.explain.batches.kept_batch import TokenRows
+from trimtab.explain.batches.rows import TokenRows
 from trimtab.live.measure.batch_facts import BatchFacts
 
 

@@ -10,7 +10,7 @@ import torch
 
 from trimtab.core import signals
 from trimtab.core.block import FloatArray, IntArray
-from trimtab.explain.batches.kept_batch import TokenRows
+from trimtab.explain.batches.rows import TokenRows
 
 MAX_TOKEN_ID = 1 << 20
 """Token ids beyond this are not a vocabulary; the largest in use have some 260,000 entries."""

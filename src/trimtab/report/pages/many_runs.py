@@ -8,8 +8,8 @@ import numpy as np
 
 from trimtab.core import signals
 from trimtab.core.block import Block, Column
-from trimtab.explain.evidence.check import number
-from trimtab.explain.measures.comparison import Comparison, trailing_differences
+from trimtab.core.text import number
+from trimtab.explain.comparison import Comparison, trailing_differences
 from trimtab.report.escaping import Html, Text, html_table, tag
 from trimtab.report.pages.page import facts_list, render_page
 from trimtab.report.pages.run_charts import make_chart

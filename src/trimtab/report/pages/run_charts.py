@@ -18,7 +18,7 @@ from trimtab.core.jsonable import to_number
 from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.signals import DISCARDED, EVAL_LOSS
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.measures.goodput import lost_records
+from trimtab.explain.goodput import lost_records
 from trimtab.report.pages.series import BUCKETS, RunLines, heat_map, shared_axis, short, stretches
 from trimtab.report.run_report import RunReport
 from trimtab.report.wording import event_text, is_quiet

@@ -6,10 +6,10 @@ Text is in the HTML, escaped; the scripts only draw the charts, from the JSON be
 from collections.abc import Mapping
 from typing import Any
 
+from trimtab.core.text import number
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.evidence.check import number
-from trimtab.explain.measures.discards import compute_discards
-from trimtab.explain.measures.goodput import compute_goodput
+from trimtab.explain.goodput import compute_goodput
+from trimtab.explain.measures import compute_discards
 from trimtab.report.document import ReportDocument, section_html, text_html
 from trimtab.report.escaping import Html, Text, html, html_table, join, tag
 from trimtab.report.pages.page import facts_list, render_page

@@ -16,7 +16,7 @@ from trimtab.core.incidents import SEVERE, Transition
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.signals import CLOCK, EVAL_LOSS, LOSS, STEP_SECONDS, TOKENS_PER_SECOND
 from trimtab.core.sink import RunStatus
-from trimtab.explain.evidence.check import number
+from trimtab.core.text import number
 from trimtab.journal import PIECE_RECORDS, Follower, RunDirectory, RunTotals
 from trimtab.journal.exit_request import ExitRequest
 from trimtab.journal.run_totals import INCIDENT

@@ -4,10 +4,9 @@ import dataclasses
 from collections.abc import Callable
 
 from trimtab.core.findings import Symptom
-from trimtab.decide.ladder.decide import check_step
-from trimtab.decide.ladder.decision import Decision
-from trimtab.decide.ladder.differences import JUMP, RATE
-from trimtab.decide.ladder.situation import SKIPPING, Act, Situation
+from trimtab.decide.ladder import check_step
+from trimtab.decide.situation import SKIPPING, Act, Decision, Situation
+from trimtab.decide.suspects import JUMP, RATE
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.remedies import Remedy, RemedyHistory

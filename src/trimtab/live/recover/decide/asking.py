@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trimtab.decide.ladder.decision import Decision
+from trimtab.decide.situation import Decision
 from trimtab.journal.approval import Proposal, answer_to, withdraw
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide.run_view import RunView

@@ -16,14 +16,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trimtab.core.records.builder import Record
-from trimtab.decide.ladder.canary import (
+from trimtab.decide.readings import (
     CANARY_SHARE,
+    MIN_READINGS,
     WATCH_EVERY,
     WATCH_READINGS,
     canary_every,
     watch_pause,
 )
-from trimtab.decide.ladder.reading import MIN_READINGS
 from trimtab.live.recover.decide.probing import Probing
 from trimtab.live.recover.decide.run_view import RunView
 

@@ -16,12 +16,10 @@ from trimtab.core.config import LadderConfig
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.records.builder import Record
 from trimtab.core.records.probe_events import DECISION
-from trimtab.decide.ladder.decide import BAD_IN_A_ROW, decide
-from trimtab.decide.ladder.decision import Decision
-from trimtab.decide.ladder.decision_log import DecisionLog, read_decisions
-from trimtab.decide.ladder.origins import FACT
-from trimtab.decide.ladder.situation import STUCK, Act, Situation
-from trimtab.decide.ladder.suspects import suspect_source
+from trimtab.decide.costs import FACT
+from trimtab.decide.ladder import BAD_IN_A_ROW, DecisionLog, decide, read_decisions
+from trimtab.decide.situation import STUCK, Act, Decision, Situation
+from trimtab.decide.suspects import suspect_source
 from trimtab.journal.exit_request import supervisor_folder
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide import evidence

@@ -11,7 +11,6 @@ from trimtab.core.findings import HARMLESS, Symptom
 from trimtab.core.incidents import Incident
 from trimtab.core.records.builder import Record
 from trimtab.explain.causes.experiments import propose
-from trimtab.explain.evidence.check import Outcome
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide.run_view import RunView
 from trimtab.live.recover.experiments.questions import make_question
@@ -92,7 +91,7 @@ class Experimenting:
             ranking,
             is_nonfinite=is_nonfinite,
             is_state_nonfinite=is_state_nonfinite,
-            is_half_precision=precision is not None and precision.outcome is Outcome.YES,
+            is_half_precision=precision is not None and precision.is_yes,
             made=made.names,
         )
         if chosen is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from trimtab.core import signals
 from trimtab.core.records.builder import Record
-from trimtab.decide.ladder.reading import Reading, scale_of
+from trimtab.decide.readings import Reading, scale_of
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.run_view import RunView

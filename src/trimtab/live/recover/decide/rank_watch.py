@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from trimtab.core import signals
 from trimtab.core.findings import Symptom
 from trimtab.core.records.builder import Record
-from trimtab.decide.ladder.origins import FACT
-from trimtab.decide.ladder.situation import Situation
-from trimtab.decide.ladder.suspects import suspect_rank
+from trimtab.decide.costs import FACT
+from trimtab.decide.situation import Situation
+from trimtab.decide.suspects import suspect_rank
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.run_view import RunView
 from trimtab.live.recover.order import Order

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from trimtab.decide.ladder.decide import WINDOW_STEPS
-from trimtab.decide.ladder.situation import ROLLBACKS, Act, Situation
+from trimtab.decide.ladder import WINDOW_STEPS
+from trimtab.decide.situation import ROLLBACKS, Act, Situation
 
 SAME_PLACE_STEPS = 200
 """Trouble of the same family within this many steps of a remedy's onset has come back. Source: the

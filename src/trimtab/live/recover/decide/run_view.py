@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from trimtab.decide.ladder.differences import RATE, SettingsView, plain_options
+from trimtab.decide.suspects import RATE, SettingsView, plain_options
 from trimtab.live.recover.holds import Holds
 from trimtab.state.ring import SnapshotRing
 from trimtab.state.snapshot import Snapshot

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import Incident
 from trimtab.core.records.builder import Record
-from trimtab.decide.ladder.differences import find_differences
-from trimtab.decide.ladder.origins import certainty_of
-from trimtab.decide.ladder.situation import SettingDifference, Situation
+from trimtab.decide.costs import certainty_of
+from trimtab.decide.situation import SettingDifference, Situation
+from trimtab.decide.suspects import find_differences
 from trimtab.decide.symptoms import Family, family_of, traits_of
 from trimtab.live.recover.decide import evidence
 from trimtab.live.recover.decide.run_view import RunView

@@ -13,7 +13,7 @@ from trimtab.core import signals
 from trimtab.core.block import NO_POSITION
 from trimtab.core.records.builder import Record
 from trimtab.core.records.probe_events import PROBE_ANSWER
-from trimtab.decide.ladder.situation import Situation
+from trimtab.decide.situation import Situation
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.order import Order
 from trimtab.live.shield import Shield, log

@@ -1,0 +1,15 @@
+"""Numbers and counts as people read them."""
+
+import math
+
+
+def number(value: float | None) -> str:
+    """Return a value in four significant digits; None is "not recorded"."""
+    if value is None:
+        return "not recorded"
+    return f"{value:.4g}" if math.isfinite(value) else str(value)
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 step`, `2,000 steps`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

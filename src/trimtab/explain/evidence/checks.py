@@ -1,0 +1,157 @@
+"""Observed: the answer to one yes/no question about an incident.
+
+A check is a function of the context that returns such an answer. The checks that both rule sets
+need are here; those of the textbook alone are in `textbook/checks.py`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from trimtab.core.causes import Evidence
+from trimtab.core.findings import Symptom
+from trimtab.core.records.rollbacks import ROLLBACK
+from trimtab.core.signals import ADAM_V_NORM, GRAD_NORM, LOSS, PARAM_NORM, UPDATE_NORM
+from trimtab.explain.context import IncidentContext
+
+
+class ObservedOutcome(StrEnum):
+    """Yes, no, or why there is no answer."""
+
+    YES = "yes"
+    NO = "no"
+    NOT_RECORDED = "not recorded"
+    TOO_FEW = "too few records"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """The answer to one question about an incident."""
+
+    signal: str
+    """The signal, event or setting that was checked."""
+    outcome: ObservedOutcome
+    observation: str
+    """The numbers behind it: "loss is nan at step 900"."""
+
+    @property
+    def is_yes(self) -> bool:
+        """Whether the answer is yes."""
+        return self.outcome is ObservedOutcome.YES
+
+    @property
+    def is_no(self) -> bool:
+        """Whether the answer is no; false where there is no answer."""
+        return self.outcome is ObservedOutcome.NO
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the question was answered."""
+        return self.is_yes or self.is_no
+
+    def to_evidence(self) -> Evidence:
+        """Return the answer as evidence for a hypothesis that a yes supports."""
+        favors = self.is_yes if self.is_answer else None
+        return Evidence(signal=self.signal, observation=self.observation, favors=favors)
+
+
+Check = Callable[[IncidentContext], Observed]
+"""Answers one yes/no question from the records around an incident."""
+
+
+def answered(signal: str, answer: bool, observation: str) -> Observed:
+    """Return the answer of a check whose signal was recorded."""
+    outcome = ObservedOutcome.YES if answer else ObservedOutcome.NO
+    return Observed(signal=signal, outcome=outcome, observation=observation)
+
+
+def unrecorded(signal: str, observation: str) -> Observed:
+    """Return the answer of a check whose signal was not recorded."""
+    return Observed(signal=signal, outcome=ObservedOutcome.NOT_RECORDED, observation=observation)
+
+
+def too_few(signal: str) -> Observed:
+    """Return the answer where the signal was not recorded often enough around the onset."""
+    observation = "too few records to tell"
+    return Observed(signal=signal, outcome=ObservedOutcome.TOO_FEW, observation=observation)
+
+
+# The checks that both rule sets need: what was not finite first, and whether the run resumed.
+
+
+def nonfinite_loss(context: IncidentContext) -> Observed:
+    """Is the loss NaN or infinite at any record of the incident?"""
+    loss = context.during(LOSS)
+    bad = loss.nonfinite
+    if not loss.recorded:
+        first = context.first_finding(Symptom.NONFINITE_LOSS)
+        if first is None:
+            return unrecorded(LOSS, "no loss recorded in the incident")
+        return answered(LOSS, True, f"loss was {first.value} at step {first.step}, a lost record")
+    if not bad.any():
+        return answered(LOSS, False, "every recorded loss of the incident is finite")
+    row = context.onset_row + int(np.flatnonzero(bad)[0])
+    value = context.block.column(LOSS).values[row]
+    return answered(LOSS, True, f"loss is {value} at step {context.block.step[row]}")
+
+
+def stays_nonfinite(context: IncidentContext) -> Observed:
+    """Did the loss stay non-finite to the end of the incident?"""
+    loss = context.during(LOSS)
+    bad = loss.nonfinite[loss.present]
+    if not len(bad):
+        return unrecorded(LOSS, "the losses of the incident were lost")
+    count = int(np.argmin(bad[::-1])) if not bad.all() else len(bad)
+    return answered(LOSS, count > 1, f"the last {count} recorded losses are non-finite")
+
+
+def gradient_first(context: IncidentContext) -> Observed:
+    """Was the gradient norm non-finite while the loss was still finite?"""
+    if not context.recorded(GRAD_NORM):
+        return unrecorded(GRAD_NORM, "gradient norm not recorded")
+    gradient, loss = context.during(GRAD_NORM).nonfinite, context.during(LOSS).nonfinite
+    if not gradient.any():
+        return answered(GRAD_NORM, False, "the gradient norm stayed finite")
+    first = int(np.argmax(gradient))
+    step = int(context.block.step[context.onset_row + first])
+    earlier = not loss[: first + 1].any()
+    when = "while the loss was still finite" if earlier else "no earlier than the loss"
+    return answered(GRAD_NORM, earlier, f"gradient norm non-finite at step {step}, {when}")
+
+
+def state_first(context: IncidentContext) -> Observed:
+    """Was a norm of weights, updates or moments non-finite while the loss was still finite?"""
+    norms = state_norms(context)
+    if not norms:
+        return unrecorded(PARAM_NORM, "weight, update and optimizer norms not recorded")
+    loss = context.during(LOSS).finite
+    for name in norms:
+        rows = np.flatnonzero(context.during(name).nonfinite & loss)
+        if len(rows):
+            step = int(context.block.step[context.onset_row + rows[0]])
+            return answered(name, True, f"{name} non-finite at step {step}, the loss finite")
+    return answered(norms[0], False, f"{', '.join(norms)} not non-finite before the loss")
+
+
+def state_norms(context: IncidentContext) -> list[str]:
+    """Return which norms of weights, updates and moments were recorded."""
+    return [name for name in (PARAM_NORM, UPDATE_NORM, ADAM_V_NORM) if context.recorded(name)]
+
+
+def resumed(context: IncidentContext) -> Observed:
+    """Did the run resume, or its step go back, within the 50 records before the onset?"""
+    start = max(context.onset_row - context.config.recovery_records, 0)
+    rows = slice(start, context.onset_row + 1)
+    ticks, attempts = context.block.tick[rows], context.block.attempt[rows]
+    if not len(ticks):
+        return unrecorded("events", "the records before the onset were lost")
+    events = [event for event in context.block.events if ticks[0] <= event.tick <= ticks[-1]]
+    for event in events:
+        if event.kind == "resume":
+            return answered("events", True, f"resume at step {event.step}")
+    # A rollback restores the exact state: what is different after it is not what it restored.
+    if attempts[-1] - attempts[0] > sum(event.kind == ROLLBACK for event in events):
+        return answered("step", True, "the step went back shortly before: a restart")
+    return answered("events", False, "no resume and no step going back shortly before")

@@ -1,0 +1,261 @@
+"""Observations on the curves that any log has: loss, gradient norm, learning rate."""
+
+import math
+
+import numpy as np
+
+from trimtab.core.findings import Symptom
+from trimtab.core.text import number
+from trimtab.explain.context import IncidentContext
+from trimtab.explain.evidence.checks import Observed, gradient_first, nonfinite_loss, state_first
+from trimtab.explain.evidence.observation import SignalView, YesNo, deviation, observation
+
+_LAB = "small models with one fault each (docs/causes.md)"
+
+_USUAL, _MULTIPLIED, _STEADY = 1.2, 1.4, 1.6
+"""Times the usual: less than the first is noise, more than the second is a multiple. A constant
+multiple of a loss varies by less than the third in 8 records; a spike that decays by more."""
+
+_MAX_LEAD = 16
+"""Records between an onset that is dated to an odd gradient and the fault: twice the lead of a
+warning, which may itself follow a warning."""
+
+
+@observation("The loss rises at once and comes back", source="detection thresholds of 6 sigma")
+def loss_burst(loss: SignalView) -> YesNo | None:
+    """Is the loss far off within four records, and back soon after?"""
+    later = loss.median(24, 64)
+    later = loss.median(8, 24) if later is None else later
+    if later is None:
+        return None
+    high = loss.sigmas(float(loss.after[:4].max()))
+    return high > 4 and loss.sigmas(later) < 1, f"loss {high:.1f} sigma up, then back"
+
+
+@observation("The loss moves to a higher level at once", source=_LAB)
+def loss_level_up(loss: SignalView) -> YesNo | None:
+    """Is the loss higher from the onset on, and still after it?"""
+    first, later = loss.median(0, 8), loss.median(16, 48)
+    if first is None or later is None:
+        return None
+    text = f"loss {number(loss.usual)} before, {number(first)} at first, {number(later)} later"
+    return loss.sigmas(first) > 1.5 and loss.sigmas(later) > 1, text
+
+
+@observation("The loss rises slowly", source=_LAB)
+def loss_creeps_up(loss: SignalView) -> YesNo | None:
+    """Is the loss as usual at the onset and clearly higher later?"""
+    first, later = loss.median(0, 4), loss.median(32, 64)
+    if first is None or later is None:
+        return None
+    text = f"loss {number(loss.usual)} before, {number(first)} at first, {number(later)} later"
+    return loss.sigmas(first) < 1.5 and loss.sigmas(later) > 1, text
+
+
+@observation("The loss falls far", source="duplicate batches and leaks: one-sided rules miss them")
+def loss_fell(loss: SignalView) -> YesNo | None:
+    """Is the loss far below its usual level soon after the onset?"""
+    soon, later = loss.median(0, 8), loss.median(16, 48)
+    if soon is None:
+        return None
+    low = min(soon, soon if later is None else later)
+    return loss.sigmas(low) < -2.5, f"loss {number(loss.usual)} before, {number(low)} after"
+
+
+def _first_multiplied(signal: SignalView, spread: float = math.inf) -> int:
+    """The record from which on the signal is a multiple of the usual, if it became so at once.
+
+    The onset may be dated to an odd gradient a few records earlier.
+    """
+    ratios = signal.after / signal.usual if signal.usual else signal.after
+    for at in range(1, min(_MAX_LEAD, len(ratios) - 8) + 1):
+        low, high = ratios[at : at + 8].min(), ratios[at : at + 8].max()
+        if ratios[at - 1] < _USUAL and low > _MULTIPLIED and high < spread * low:
+            return at
+    return 0
+
+
+@observation("Loss and gradient norm are multiplied at once", source=_LAB)
+def loss_multiplied(loss: SignalView, grad_norm: SignalView) -> YesNo | None:
+    """Are all losses and gradient norms from the onset on a multiple of the usual ones?"""
+    if len(loss.after) < 8:
+        return None
+    at = min(_first_multiplied(loss, _STEADY), len(grad_norm.after) - 1)
+    low, low_norm = (item.ratio(float(item.after[at:][:8].min())) for item in (loss, grad_norm))
+    text = f"lowest of 8 records: loss {low:.2g} times, norm {low_norm:.2g} times the usual"
+    return low > _MULTIPLIED and low_norm > _MULTIPLIED, text
+
+
+@observation("The gradient norm is multiplied at once and stays so", source=_LAB)
+def gradient_multiplied(grad_norm: SignalView) -> YesNo | None:
+    """Is every gradient norm larger by about the same factor?"""
+    at = _first_multiplied(grad_norm)
+    first, later = grad_norm.median(at, at + 8), grad_norm.median(at + 16, at + 48)
+    if first is None or later is None or first <= 0:
+        return None
+    low = grad_norm.ratio(float(grad_norm.after[at : at + 8].min()))
+    text = f"gradient norm {grad_norm.ratio(first):.2g} times the usual, later "
+    text += f"{grad_norm.ratio(later):.2g} times"
+    return low > _MULTIPLIED and 0.7 < later / first < 1.4, text
+
+
+@observation("The gradient norm is large for a few records", source="norm over 3 times its median")
+def gradient_burst(grad_norm: SignalView) -> YesNo | None:
+    """Is the norm several times the usual one, then back?"""
+    later = grad_norm.median(6, 22)
+    if later is None:
+        return None
+    high = grad_norm.peak(4)
+    return high > 3 and grad_norm.ratio(later) < 1.7, f"gradient norm {high:.3g} times usual"
+
+
+@observation("The gradient norm is beyond any batch", source="bad data reaches about 40 times")
+def gradient_huge(grad_norm: SignalView) -> YesNo:
+    """Is the norm over 100 times the usual one?"""
+    high = grad_norm.peak(len(grad_norm.after))
+    return high > 100, f"gradient norm {high:.3g} times the usual at most"
+
+
+@observation("Large gradient norms come and go", source="a bad device fails at some steps")
+def gradient_intermittent(grad_norm: SignalView) -> YesNo | None:
+    """Are there at least three separate bursts, with usual norms between them?"""
+    if len(grad_norm.after) < 32:
+        return None
+    high = grad_norm.after > 4 * grad_norm.usual
+    bursts = int((high[1:] & ~high[:-1]).sum()) + int(high[0])
+    usual = float((grad_norm.after < 2 * grad_norm.usual).mean())
+    return bursts >= 3 and usual > 0.5, f"{bursts} separate bursts of the gradient norm"
+
+
+@observation("The gradient norm grows", source=_LAB)
+def gradient_grows(grad_norm: SignalView) -> YesNo | None:
+    """Is the norm later clearly larger than at the onset?"""
+    first, later = grad_norm.median(0, 8), grad_norm.median(40, 64)
+    if first is None or later is None or first <= 0:
+        return None
+    return later > 1.3 * first, f"gradient norm {number(first)}, later {number(later)}"
+
+
+@observation("The gradient norm falls at once", source=_LAB)
+def gradient_fell(grad_norm: SignalView) -> YesNo | None:
+    """Is the norm smaller from the onset on?"""
+    first = grad_norm.median(0, 8)
+    if first is None:
+        return None
+    ratio = grad_norm.ratio(first)
+    fell = ratio < 0.9 and grad_norm.sigmas(first) < -1.5
+    return fell, f"gradient norm {ratio:.2g} times the usual"
+
+
+@observation("Loss and gradient norm become noisier", source="noise goes as 1/sqrt(batch size)")
+def noisier(loss: SignalView, grad_norm: SignalView) -> YesNo | None:
+    """Do the changes from record to record grow, without a change of the level?"""
+    if min(len(loss.after), len(grad_norm.after)) < 32:
+        return None
+    ratios = [
+        deviation(np.diff(item.after)) / deviation(np.diff(item.before))
+        for item in (loss, grad_norm)
+    ]
+    text = f"changes from record to record: loss {ratios[0]:.2g}, norm {ratios[1]:.2g} times usual"
+    return min(ratios) > 1.3 and max(ratios) < 4, text
+
+
+# Values that are NaN or infinite: where, and which first.
+
+_GUIDES = "stability guides, their first questions"
+
+
+@observation("The loss is NaN or infinite", source=_GUIDES)
+def loss_nonfinite(context: IncidentContext) -> YesNo | None:
+    """Is any loss of the incident non-finite?"""
+    return _yes_no(nonfinite_loss(context))
+
+
+@observation("The gradient is non-finite while the loss is finite", source=_GUIDES)
+def gradient_nonfinite_first(context: IncidentContext) -> YesNo | None:
+    """Does the gradient norm leave the finite numbers before the loss does?"""
+    return _yes_no(gradient_first(context))
+
+
+@observation(
+    "Weights or moments are non-finite before the loss", source="bit flips in a small model"
+)
+def state_nonfinite_first(context: IncidentContext) -> YesNo | None:
+    """Is a norm of weights, updates or moments non-finite at a record with a finite loss?"""
+    return _yes_no(state_first(context))
+
+
+def _yes_no(found: Observed) -> YesNo | None:
+    return (found.is_yes, found.observation) if found.is_answer else None
+
+
+# The learning rate, and where in the run the incident begins.
+
+EARLY_RECORDS, EARLY_STEPS = 150, 4000
+"""An incident this soon after the start of a run has no healthy past. Source: a learning rate that
+is too high shows in or shortly after the warm-up, which takes about 2,000 steps in published runs
+and 50 in the lab."""
+
+LR_JUMP = 1.2
+"""A learning rate that changes by more than this factor in one record, and by more than three times
+its usual rate of change, is discontinuous. Source: published diagnoses use this factor for a
+schedule fault; the rate of change keeps a steep warm-up in a thinned log from counting."""
+
+RATES = 1e-30, 1e30
+"""Learning rates outside count as these: the ratio of two damaged values must stay finite."""
+
+
+@observation(
+    "The learning rate jumps",
+    source="over 1.2 times in a step: published diagnoses",
+    symptoms=(Symptom.LR_JUMP,),
+)
+def lr_jumped(lr: SignalView) -> YesNo:
+    """Is one change near the onset far larger than those before?"""
+    values = np.concatenate((lr.before, lr.after[:4]))
+    moves = np.abs(np.diff(np.log(np.clip(values, *RATES))))
+    near, earlier = moves[-6:], moves[:-6]
+    usual = float(np.median(earlier)) if len(earlier) else 0.0
+    largest = float(near.max())
+    text = f"largest change of the learning rate in a record: {np.exp(largest):.3g} times"
+    return largest > np.log(LR_JUMP) and largest > 3 * usual, text
+
+
+@observation(
+    "The learning rate turns up in its decay",
+    source="inverted cosine: stability guides",
+    symptoms=(Symptom.LR_RISING,),
+)
+def lr_turned_up(lr: SignalView) -> YesNo | None:
+    """Did the rate fall before, and does it rise after?"""
+    if len(lr.after) < 8:
+        return None
+    top = int(np.argmax(lr.before))
+    lowest = float(lr.before[top:].min())
+    fell = lowest < 0.999 * float(lr.before[top])
+    rises = float(np.median(np.diff(lr.after))) > 0
+    text = f"learning rate {number(float(lr.before[top]))} -> {number(lowest)} -> "
+    return fell and rises, text + number(float(lr.after[-1]))
+
+
+@observation(
+    "The incident begins early in the run, or the run never learned",
+    source="LR too high shows in the warm-up",
+    symptoms=(Symptom.NO_LEARNING,),
+    opening=True,
+)
+def early(onset_row: int, onset_step: int) -> YesNo:
+    """Is the onset among the first records and steps of the run?"""
+    is_early = onset_row < EARLY_RECORDS and onset_step < EARLY_STEPS
+    return is_early, f"step {onset_step}, {onset_row} records before it"
+
+
+@observation(
+    "The run has learned nothing",
+    source="loss at the entropy of single tokens",
+    symptoms=(Symptom.NO_LEARNING,),
+    opening=True,
+)
+def never_learned(loss: SignalView) -> YesNo:
+    """Did the incident open because the loss never left its start, not for something sudden?"""
+    return False, f"loss {number(loss.usual)} before, {number(float(loss.after[0]))} now"

@@ -1,0 +1,178 @@
+"""Observations on what the run is fed and runs on: batches, resumes, precision, time, ranks."""
+
+import numpy as np
+
+from trimtab.core.findings import Symptom
+from trimtab.core.signals import FINGERPRINT, LOSS_SCALE
+from trimtab.core.text import counted, number
+from trimtab.explain.context import IncidentContext
+from trimtab.explain.evidence.observation import SignalView, YesNo, deviation, observation
+
+_NEAR = 8
+
+
+@observation("One batch follows itself", source="equal fingerprints")
+def batch_repeated(context: IncidentContext) -> YesNo | None:
+    """Are two batches in a row near the onset equal?"""
+    # Not a `SignalView`: a run may repeat its batch from the first step on.
+    near = slice(max(context.onset_row - _NEAR, 0), context.onset_row + _NEAR)
+    column = context.block.column(FINGERPRINT)[near]
+    prints = column.values[column.finite]
+    if len(prints) < 2:
+        return None
+    count = int((np.diff(prints) == 0).sum())
+    return count > 0, f"{count} of {len(prints) - 1} batches equal the one before"
+
+
+@observation("Batches from long before come again", source="equal fingerprints")
+def batches_come_again(fingerprint: SignalView, context: IncidentContext) -> YesNo:
+    """Were batches from the onset on served more than a few records before it?"""
+    column = context.block.column(FINGERPRINT)[: max(context.onset_row - 1, 0)]
+    known = column.values[column.finite]
+    first = fingerprint.after[:_NEAR]
+    count = int((np.isin(first, known) & (first != fingerprint.before[-1])).sum())
+    return count > 1, f"{count} of the {len(first)} batches at the onset were served before"
+
+
+@observation(
+    "The run resumes or goes back at the onset",
+    source="resume events, step and data position",
+    symptoms=(Symptom.WENT_BACK, Symptom.DATA_BACK),
+)
+def resumes(resumed: bool) -> YesNo:
+    """Is there a resume shortly before the onset?"""
+    return resumed, "a resume shortly before" if resumed else "no resume shortly before"
+
+
+@observation(
+    "The loss does not continue after a resume",
+    source="first losses after a resume off by over 0.002: Marin",
+    symptoms=(Symptom.RESUME_GAP,),
+)
+def resume_gap(resumed: bool) -> YesNo | None:
+    """Does a detector report a gap between the losses before and after the resume?"""
+    return (False, "the loss continues after the resume") if resumed else None
+
+
+@observation(
+    "Step, data position or batches are not those expected",
+    source="counters; fingerprints of a reference",
+    symptoms=(Symptom.WENT_BACK, Symptom.DATA_BACK, Symptom.OTHER_BATCH),
+)
+def order_broken(context: IncidentContext) -> YesNo:
+    """Does a detector report that the order of the run is broken?"""
+    return False, "step and data position only go forward"
+
+
+@observation("The batch has rare tokens", source="rarity +0.9 to +7.6: rare-token batches")
+def rare_tokens(token_rarity: SignalView, resumed: bool) -> YesNo | None:
+    """Is the mean rarity of a batch far above the usual, for a few records?"""
+    if resumed:  # the counts of tokens begin anew at a resume
+        return None
+    high = token_rarity.sigmas(float(token_rarity.after[:4].max()))
+    return high > 6, f"token rarity {high:.1f} sigma above the usual"
+
+
+@observation("The batch repeats few tokens", source="repeated n-grams: OLMo 2")
+def few_distinct_tokens(unique_token_share: SignalView) -> YesNo:
+    """Is the share of distinct tokens far below the usual?"""
+    low = unique_token_share.sigmas(float(unique_token_share.after[:4].min()))
+    return low < -4.5, f"share of distinct tokens {low:.1f} sigma from the usual"
+
+
+@observation(
+    "The kind of text changes for good",
+    source="token statistics of a mix",
+    symptoms=(Symptom.TEXT_CHANGED,),
+)
+def text_changed(
+    token_rarity: SignalView, unique_token_share: SignalView, resumed: bool
+) -> YesNo | None:
+    """Do token statistics move to another level?"""
+    if resumed or len(token_rarity.after) < 32:
+        return None
+    moves = []
+    for item in (token_rarity, unique_token_share):
+        early = item.before[: max(len(item.before) // 2, 4)]  # the onset may be late
+        moves.append(abs(float(np.median(item.after) - np.median(early))) / deviation(early))
+    text = f"rarity moves by {moves[0]:.1f}, distinct tokens by {moves[1]:.1f} deviations"
+    return max(moves) > 1, text
+
+
+@observation("The number of tokens per step changes", source="batch or sequence-length change")
+def tokens_changed(tokens: SignalView) -> YesNo:
+    """Do steps near the onset differ in their number of tokens for more than a few records?"""
+    counts = np.concatenate((tokens.before, tokens.after))
+    differ = float((np.abs(counts / tokens.usual - 1) > 0.05).mean())
+    text = f"tokens per step {number(float(counts.min()))} to {number(float(counts.max()))}"
+    return differ > 0.1, text
+
+
+# Precision, time and ranks.
+
+
+@observation(
+    "The loss scale never moves",
+    source="a dynamic scale grows every 2,000 steps",
+    symptoms=(Symptom.SCALE_FROZEN,),
+)
+def scale_frozen(loss_scale: SignalView) -> YesNo:
+    """Does a detector report a constant scale?"""
+    return False, "the loss scale moves"
+
+
+@observation("The run is fp16", source="bf16 and fp32 have the range that fp16 lacks")
+def half_precision(dtype: str) -> YesNo:
+    """Is the regime fp16?"""
+    return dtype == "fp16", f"the run is {dtype}"
+
+
+@observation(
+    "The loss scale falls",
+    source="3 halvings in 100 steps: detection survey",
+    symptoms=(Symptom.SCALE_COLLAPSE, Symptom.OVERFLOWS),
+)
+def scale_fell(loss_scale: SignalView, context: IncidentContext) -> YesNo:
+    """Is the loss scale halved at least three times while the incident is open?"""
+    scale = context.during(LOSS_SCALE)
+    lowest = float(scale.values[scale.finite].min())
+    highest = float(loss_scale.before.max())
+    return lowest <= highest / 8, f"loss scale {number(highest)} -> {number(lowest)}"
+
+
+@observation(
+    "A stalled step opens the incident",
+    source="detector of stalled steps; steps of a shared machine stall in any incident",
+    symptoms=(Symptom.STALL,),
+    opening=True,
+)
+def stalls(step_seconds: SignalView) -> YesNo:
+    """Is a stall what the incident began with?"""
+    return False, f"a step takes {number(step_seconds.usual)} s"
+
+
+@observation(
+    "Slower steps open the incident",
+    source="detector of the throughput",
+    symptoms=(Symptom.SLOW,),
+    opening=True,
+)
+def slower(step_seconds: SignalView) -> YesNo:
+    """Is a lower throughput what the incident began with?"""
+    return False, f"a step takes {number(step_seconds.usual)} s"
+
+
+@observation("Slow steps wait for data", source="data-wait share: detection survey")
+def waits_for_data(data_seconds: SignalView, step_seconds: SignalView) -> YesNo:
+    """Does the longest step spend its time waiting for data?"""
+    data = np.concatenate((data_seconds.before[-16:], data_seconds.after[:16]))
+    steps = np.concatenate((step_seconds.before[-16:], step_seconds.after[:16]))
+    longest = float(data.max())
+    share = longest / max(float(steps.max()), 1e-9)
+    return longest > 10 * data_seconds.usual and share > 0.5, f"waits {number(longest)} s"
+
+
+@observation("Several ranks train together", source="one process cannot be out of step with itself")
+def several_ranks(ranks: int) -> YesNo:
+    """Is there more than one process?"""
+    return ranks > 1, counted(ranks, "rank")

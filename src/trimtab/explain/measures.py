@@ -1,0 +1,250 @@
+"""Symptoms: an incident in numbers, before any explanation."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from trimtab.core.block import NO_POSITION, Block, FloatArray
+from trimtab.core.signals import (
+    ACTIVATION_RMS,
+    DISCARDED,
+    FINGERPRINT,
+    GRAD_NORM,
+    GRAD_NORM_OF,
+    LOSS,
+    LR,
+    STEP_SECONDS,
+    TOKEN_RARITY,
+    TOKENS_PER_SECOND,
+    UNIQUE_TOKEN_SHARE,
+)
+from trimtab.explain.context import IncidentContext
+from trimtab.explain.evidence.observation import deviation
+
+EMA_RECORDS = 50
+"""The loss before the onset is an exponential average over 50 records. Source: the post-mortem
+template of the textbook."""
+
+OUTLIER_DEVIATIONS = 8.0
+"""Values this far above the median do not count: they belong to an incident before this one.
+Chosen: far beyond what noise reaches in 50 records."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symptoms:
+    """The numbers of an incident; None is "not recorded"."""
+
+    loss_before: float | None
+    """Exponential average over the 50 records before the onset, without outliers."""
+    loss_peak: float | None
+    loss_after_50: float | None
+    """50 records after the peak."""
+    loss_after_500: float | None
+    grad_norm_before: float | None
+    grad_norm_peak: float | None
+    lr: float | None
+    dtype: str | None
+    data_position: int | None
+    token_rarity: float | None
+    unique_token_share: float | None
+    """Of the batch at the onset."""
+
+
+def measure(context: IncidentContext) -> Symptoms:
+    """The numbers of an incident."""
+    norms = context.before(GRAD_NORM, EMA_RECORDS)
+    position = NO_POSITION
+    if context.has_onset:
+        position = int(context.block.data_position[context.onset_row])
+    return Symptoms(
+        loss_before=_average(context.before(LOSS, 4 * EMA_RECORDS)),
+        loss_peak=context.incident.peak.loss,
+        loss_after_50=context.loss_after(50),
+        loss_after_500=context.loss_after(500),
+        grad_norm_before=_average(norms),
+        grad_norm_peak=context.worst(GRAD_NORM),
+        lr=context.at_onset(LR),
+        dtype=context.facts.dtype,
+        data_position=None if position == NO_POSITION else position,
+        token_rarity=context.at_onset(TOKEN_RARITY),
+        unique_token_share=context.at_onset(UNIQUE_TOKEN_SHARE),
+    )
+
+
+def _average(values: FloatArray) -> float | None:
+    """The exponential average at the last of these values."""
+    if not len(values):
+        return None
+    newest = values[-EMA_RECORDS:]
+    limit = np.median(newest) + OUTLIER_DEVIATIONS * deviation(newest)
+    kept = values[values <= limit]
+    average = float(kept[0])
+    for value in kept[1:]:
+        average += (float(value) - average) * 2 / (EMA_RECORDS + 1)
+    return average if math.isfinite(average) else None
+
+
+TELEMETRY_RECORDS = 20
+"""Telemetry is recorded every 10 steps by default: within twice that, there must be one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerNorms:
+    """One layer's signal: the last value before the onset and the first from it on."""
+
+    signal: str
+    before: float | None
+    after: float | None
+
+
+def layer_norms(context: IncidentContext) -> tuple[LayerNorms, ...]:
+    """What was recorded by layer around the onset; None where no record was near."""
+    names = [n for n in context.block.columns if n.startswith((ACTIVATION_RMS, GRAD_NORM_OF))]
+    row = context.onset_row
+    found = []
+    for name in sorted(names, key=_natural):
+        column = context.block.column(name)
+        early = np.flatnonzero(column.present[max(row - TELEMETRY_RECORDS, 0) : row])
+        late = np.flatnonzero(column.present[row : row + TELEMETRY_RECORDS])
+        before = column.values[max(row - TELEMETRY_RECORDS, 0) + early[-1]] if len(early) else None
+        after = column.values[row + late[0]] if len(late) else None
+        if before is not None or after is not None:
+            found.append(
+                LayerNorms(
+                    signal=name,
+                    before=None if before is None else float(before),
+                    after=None if after is None else float(after),
+                )
+            )
+    return tuple(found)
+
+
+def _natural(name: str) -> tuple[list[int], str]:
+    """An order in which layer 10 comes after layer 9."""
+    return [int(part) for part in name.replace("/", ".").split(".") if part.isdigit()], name
+
+
+NEAR_RECORDS = 8
+"""Records before the onset that are looked at too: the onset may be dated a little late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedBatch:
+    """A batch that was served several times."""
+
+    step: int
+    data_position: int
+    """Where it was served first, as far as the records go; negative if it is not known."""
+    count: int
+    """How often it was served, the first time included."""
+    last_step: int
+    last_data_position: int
+    num_others: int
+    """Other batches of the incident that were served before too."""
+
+
+def repeated_batch(context: IncidentContext) -> RepeatedBatch | None:
+    """The batch that was served most often during an incident; None if none came twice.
+
+    A run that goes over its data again repeats batches by plan: it is not reported.
+    """
+    block, column = context.block, context.block.column(FINGERPRINT)
+    if not context.has_onset:
+        return None
+    # Another attempt serves its batches again, as it should.
+    is_same_attempt = block.attempt == block.attempt[context.onset_row]
+    rows = np.flatnonzero(column.finite & is_same_attempt)
+    first_row = max(context.onset_row - NEAR_RECORDS, 0)
+    _, first, numbers = np.unique(column.values[rows], return_index=True, return_inverse=True)
+    came_before = first[numbers] < np.arange(len(rows))
+    during = (rows >= first_row) & (rows <= context.last_row)
+    before = rows < first_row
+    if not (came_before & during).any():
+        return None
+    if before.any() and came_before[before][-NEAR_RECORDS:].all():
+        return None
+    repeated = numbers[came_before & during]
+    which = int(np.bincount(repeated).argmax())
+    served = rows[numbers == which]
+    return RepeatedBatch(
+        step=int(block.step[served[0]]),
+        data_position=int(block.data_position[served[0]]),
+        count=len(served),
+        last_step=int(block.step[served[-1]]),
+        last_data_position=int(block.data_position[served[-1]]),
+        num_others=len(np.unique(repeated)) - 1,
+    )
+
+
+_MAX_STRETCHES = 6
+"""Listed one by one; in a run with more, the places hardly matter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discards:
+    """How many steps were discarded, and where."""
+
+    count: int
+    stretches: tuple[tuple[int, int], ...]
+    """First and last step of each unbroken series of them."""
+
+    def where(self) -> str:
+        """The steps as text: `117 to 120, 203 and 2 more places`."""
+        shown = [
+            f"{first:,}" if first == last else f"{first:,} to {last:,}"
+            for first, last in self.stretches[:_MAX_STRETCHES]
+        ]
+        more = len(self.stretches) - len(shown)
+        return ", ".join(shown) + (f" and {more:,} more places" if more else "")
+
+
+def compute_discards(block: Block) -> Discards | None:
+    """What was discarded in these records; None if the run was not protected."""
+    column = block.column(DISCARDED)
+    if not column.recorded:
+        return None
+    rows = np.flatnonzero(column.present & (column.values > 0))
+    # By rows, not steps: after a rollback the same step may be discarded twice.
+    breaks = np.flatnonzero(np.diff(rows) > 1) + 1
+    return Discards(
+        count=len(rows),
+        stretches=tuple(
+            (int(block.step[part[0]]), int(block.step[part[-1]]))
+            for part in np.split(rows, breaks)
+            if len(part)
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What an incident took from its onset to its end; None is "not recorded"."""
+
+    steps: int
+    seconds: float | None
+    tokens: float | None
+    discarded: Discards | None
+    """The steps that never reached the weights; None if the run was not protected."""
+
+
+def compute_cost(context: IncidentContext) -> Cost:
+    """The cost of an incident, by the step time and throughput around it."""
+    incident = context.incident
+    steps = max(incident.last.step - incident.onset.step, 0) + 1
+    step_seconds = _typical(context, STEP_SECONDS)
+    tokens_per_second = _typical(context, TOKENS_PER_SECOND)
+    seconds = tokens = None
+    if step_seconds is not None:
+        seconds = steps * step_seconds
+        if tokens_per_second is not None:
+            tokens = seconds * tokens_per_second
+    discarded = compute_discards(context.block[context.onset_row : context.last_row + 1])
+    return Cost(steps=steps, seconds=seconds, tokens=tokens, discarded=discarded)
+
+
+def _typical(context: IncidentContext, signal: str) -> float | None:
+    """The median around the incident: a few stalled steps must not set the price of all others."""
+    column = context.block.column(signal)
+    values = column.values[column.finite]
+    return float(np.median(values)) if len(values) else None

@@ -1,0 +1,224 @@
+"""The cause by the textbook's tree, with the suspects that the tree does not ask about.
+
+walk --> leaf --> conclusion
+suspects that fit the class, each with its checks --> hypotheses
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trimtab.core.causes import AnyCause, Cause, Hypothesis, Standing
+from trimtab.core.incidents import Incident, IncidentClass
+from trimtab.explain.causes.conclusions import (
+    DESTRUCTIVE_UPDATE,
+    Conclusion,
+    by_finding,
+    by_users_alarm,
+    each_cause_once,
+    first_explained,
+    hypothesis_of,
+    is_users_alarm,
+    opening,
+)
+from trimtab.explain.context import IncidentContext
+from trimtab.explain.diagnosis import Diagnosis, make_diagnosis
+from trimtab.explain.evidence.checks import (
+    Check,
+    gradient_first,
+    nonfinite_loss,
+    resumed,
+    stays_nonfinite,
+)
+from trimtab.explain.textbook import checks
+from trimtab.explain.textbook.tree import Walk, walk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A possible cause and the checks that can support it or rule it out."""
+
+    cause: Cause | None
+    statement: str
+    signs: tuple[Check, ...]
+    """One yes supports it; if every recorded one says no, it is ruled out."""
+    requires: tuple[Check, ...] = ()
+    """One no rules it out, whatever the signs say."""
+
+
+_DESTRUCTIVE = Suspect(
+    cause=None,
+    statement=DESTRUCTIVE_UPDATE,
+    signs=(stays_nonfinite,),
+)
+_OVERFLOW = Suspect(
+    cause=Cause.FP16_OVERFLOW,
+    statement="a value left the range of fp16",
+    requires=(checks.half_precision,),
+    signs=(gradient_first,),
+)
+_LOGIC_NAN = Suspect(
+    cause=Cause.LOGIC_NAN,
+    statement="an operation gave NaN from finite inputs (log 0, 0/0, a full mask)",
+    signs=(checks.loss_first,),
+)
+_LONG_TAIL = Suspect(
+    cause=Cause.RARE_TOKENS,
+    statement="tokens that the model had hardly seen dominated the gradient of one batch",
+    signs=(checks.long_tail, checks.odd_tokens),
+)
+_LR_JUMP = Suspect(
+    cause=Cause.LR_DISCONTINUITY,
+    statement="the learning rate jumped",
+    signs=(checks.lr_jump,),
+)
+_SAME_BATCH = Suspect(
+    cause=Cause.DUPLICATE_BATCH,
+    statement="the loader served a batch a second time",
+    signs=(checks.repeated_batch,),
+)
+_STATE_LOST = Suspect(
+    cause=Cause.OPTIMIZER_STATE_LOST,
+    statement="a resume did not bring back the optimizer's moments",
+    signs=(resumed,),
+)
+_SCHEDULE = Suspect(
+    cause=Cause.WRONG_SCHEDULE,
+    statement="the schedule runs the wrong way",
+    signs=(checks.lr_rising,),
+)
+_DECAY = Suspect(
+    cause=Cause.WEIGHT_DECAY,
+    statement="weight decay does not balance the updates",
+    signs=(checks.norm_changed,),
+)
+_TOO_HOT = Suspect(
+    cause=Cause.LR_TOO_HIGH,
+    statement="the learning rate is too high for this part of training",
+    signs=(checks.gradient_trend,),
+)
+_BIT_FLIP = Suspect(
+    cause=Cause.BIT_FLIP,
+    statement="a flipped bit or an overflow in the update corrupted a weight or a moment",
+    signs=(checks.nonfinite_norm,),
+)
+
+
+def suspects(context: IncidentContext) -> tuple[Suspect, ...]:
+    """The suspects, in the order of how often they are true for such an incident."""
+    if context.incident.incident_class is IncidentClass.SILENT:
+        return (_SCHEDULE, _DECAY, _TOO_HOT, _BIT_FLIP)
+    sudden = (_LONG_TAIL, _LR_JUMP, _SAME_BATCH, _STATE_LOST)
+    if nonfinite_loss(context).is_yes:
+        return (_DESTRUCTIVE, _OVERFLOW, _LOGIC_NAN, *sudden)
+    return (*sudden, _OVERFLOW)
+
+
+def from_suspects(context: IncidentContext) -> list[Hypothesis]:
+    """One hypothesis per suspect."""
+    return [_judge(suspect, context) for suspect in suspects(context)]
+
+
+def explain_by_tree(context: IncidentContext) -> Diagnosis:
+    """Explain one incident by the textbook's questions."""
+    incident = context.incident
+    walked = walk(context)
+    suspected = from_suspects(context)
+    conclusion = _conclude(incident, walked, suspected)
+    return make_diagnosis(
+        context,
+        conclusion,
+        _collect(incident, walked, suspected, conclusion.cause),
+        incident_class=walked.leaf.incident_class,
+        walk=walked,
+    )
+
+
+def _conclude(incident: Incident, walked: Walk, suspected: Sequence[Hypothesis]) -> Conclusion:
+    """Return the explanation of an opening finding, else what the tree names.
+
+    Where the tree names nothing, the explanation of a later finding or the best supported suspect
+    replaces it.
+    """
+    leaf = walked.leaf
+    explained = first_explained(opening(incident))
+    if explained is None and (leaf.cause is None or not leaf.is_explained):
+        explained = first_explained(incident.findings)
+    if explained is not None:
+        return by_finding(*explained)
+    if is_users_alarm(incident) and not any(answer.result.is_yes for answer in walked.answers):
+        return by_users_alarm(incident)
+    best = next((item for item in suspected if item.standing is Standing.SUPPORTED), None)
+    if leaf.is_explained or best is None:
+        return leaf
+    seen = "; ".join(item.observation for item in best.evidence if item.favors)
+    return dataclasses.replace(
+        leaf,
+        cause=best.cause or leaf.cause,
+        root_cause=f"Best supported: {best.statement} ({seen}).",
+    )
+
+
+def _from_walk(walked: Walk, known: Sequence[Hypothesis]) -> Hypothesis | None:
+    """Return the hypothesis that the tree ended in, with the evidence of the same suspect.
+
+    The tree supports it if the leaf explains the incident and its last answer was recorded. Where
+    the suspect's checks rule out what the tree names, the hypothesis stays open.
+    """
+    leaf, last = walked.leaf, walked.answers[-1]
+    if leaf.cause is None:
+        return None
+    standing = Standing.SUPPORTED if leaf.is_explained and last.result.is_answer else Standing.OPEN
+    statement = leaf.root_cause.removeprefix("Not known: ").rstrip(".")
+    evidence = [a.result.to_evidence() for a in walked.answers if a.result.is_yes]
+    same = next((item for item in known if item.cause is leaf.cause), None)
+    if same is not None:
+        statement = same.statement
+        evidence = [*same.evidence, *evidence]
+        if same.standing is Standing.SUPPORTED:
+            standing = Standing.SUPPORTED
+        elif same.standing is Standing.RULED_OUT:
+            standing = Standing.OPEN
+    return Hypothesis(
+        cause=leaf.cause,
+        statement=statement,
+        standing=standing,
+        evidence=tuple(dict.fromkeys(evidence)),
+    )
+
+
+def _collect(
+    incident: Incident, walked: Walk, suspected: Sequence[Hypothesis], cause: AnyCause | None
+) -> tuple[Hypothesis, ...]:
+    """Return all hypotheses, each cause once: supported ones first, then open, then ruled out.
+
+    Among equals the cause that the diagnosis names comes first.
+    """
+    order = list(Standing)
+    given = map(hypothesis_of, incident.findings)
+    return tuple(
+        sorted(
+            each_cause_once((*given, _from_walk(walked, suspected), *suspected)),
+            key=lambda item: (order.index(item.standing), cause is None or item.cause != cause),
+        )
+    )
+
+
+def _judge(suspect: Suspect, context: IncidentContext) -> Hypothesis:
+    requirements = [check(context).to_evidence() for check in suspect.requires]
+    signs = [check(context).to_evidence() for check in suspect.signs]
+    answers = {sign.favors for sign in signs}
+    if any(item.favors is False for item in requirements):
+        standing = Standing.RULED_OUT
+    elif True in answers:
+        standing = Standing.SUPPORTED
+    elif False in answers:
+        standing = Standing.RULED_OUT
+    else:
+        standing = Standing.OPEN
+    return Hypothesis(
+        cause=suspect.cause,
+        statement=suspect.statement.format(step=context.incident.peak.step),
+        standing=standing,
+        evidence=(*requirements, *signs),
+    )

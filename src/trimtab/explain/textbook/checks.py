@@ -1,0 +1,260 @@
+"""The questions of the textbook, as checks on the records around an incident."""
+
+import math
+
+import numpy as np
+
+from trimtab.core.findings import Symptom
+from trimtab.core.incidents import IncidentClass
+from trimtab.core.robust import mean_and_deviation
+from trimtab.core.signals import (
+    FINGERPRINT,
+    GRAD_NORM,
+    LOSS,
+    LOSS_SCALE,
+    LR,
+    PARAM_NORM,
+    TOKEN_RARITY,
+    UNIQUE_TOKEN_SHARE,
+)
+from trimtab.core.text import number
+from trimtab.explain.context import IncidentContext
+from trimtab.explain.evidence.checks import (
+    Observed,
+    answered,
+    gradient_first,
+    state_norms,
+    unrecorded,
+)
+from trimtab.explain.evidence.curves import LR_JUMP
+
+ODD_TOKENS_SIGMAS = 6.0
+"""A batch whose rarity or share of distinct tokens is further off than this is odd. Source: robust
+scores of healthy public runs stay under 4.5; batches of rare or repeated tokens in small models
+moved these two by 10 deviations and more."""
+
+_RECOVERED = (IncidentClass.RECOVERABLE, IncidentClass.HARD_BATCH)
+
+_USUAL_RECORDS = 20
+_USUAL_FACTOR = 3.0
+
+
+# Non-finite values: norms, precision, the loss scale.
+
+
+def nonfinite_norm(context: IncidentContext) -> Observed:
+    """Is a weight, update or optimizer norm NaN or infinite?"""
+    first = context.first_finding(Symptom.NONFINITE_NORM)
+    if first is not None:
+        return answered(first.signal, True, f"{first.signal} is {first.value} at step {first.step}")
+    norms = state_norms(context)
+    if not norms:
+        return unrecorded(PARAM_NORM, "weight, update and optimizer norms not recorded")
+    return answered(norms[0], False, f"{', '.join(norms)} finite")
+
+
+def half_precision(context: IncidentContext) -> Observed:
+    """Was the run in fp16?"""
+    if context.facts.dtype is not None:
+        return answered("dtype", context.facts.dtype == "fp16", f"the run is {context.facts.dtype}")
+    if context.recorded(LOSS_SCALE):
+        return answered(
+            "dtype", True, "dtype not recorded, but a loss scale is: assumed to be fp16"
+        )
+    return unrecorded("dtype", "neither dtype nor loss scale recorded")
+
+
+def loss_first(context: IncidentContext) -> Observed:
+    """Was the loss non-finite no later than the gradient norm?"""
+    other = gradient_first(context)
+    return answered(LOSS, other.is_no, other.observation) if other.is_answer else other
+
+
+def nonfinite_gradient(context: IncidentContext) -> Observed:
+    """Is there a record whose gradient norm is NaN or infinite?"""
+    if not context.recorded(GRAD_NORM):
+        return unrecorded(GRAD_NORM, "gradient norm not recorded")
+    count = int(context.during(GRAD_NORM).nonfinite.sum())
+    return answered(GRAD_NORM, count > 0, f"{count} non-finite gradient norms")
+
+
+def scale_collapsed(context: IncidentContext) -> Observed:
+    """Did the loss scale fall under 1?"""
+    scale = context.during(LOSS_SCALE)
+    if not scale.finite.any():
+        return unrecorded(LOSS_SCALE, "loss scale not recorded")
+    lowest = float(scale.values[scale.finite].min())
+    return answered(
+        LOSS_SCALE, lowest < context.config.scale_floor, f"lowest loss scale {number(lowest)}"
+    )
+
+
+def scale_constant(context: IncidentContext) -> Observed:
+    """Did the loss scale never change?"""
+    scale = context.block.column(LOSS_SCALE)[: context.last_row + 1]
+    values = scale.values[scale.finite]
+    if not len(values):
+        return unrecorded(LOSS_SCALE, "loss scale not recorded")
+    constant = bool((values == values[0]).all())
+    seen = f"{number(float(values.min()))} to {number(float(values.max()))}"
+    return answered(LOSS_SCALE, constant, f"loss scale {seen} over {len(values)} records")
+
+
+# A sudden rise of the loss, and what may have caused it.
+
+
+def spike(context: IncidentContext) -> Observed:
+    """Is there a loss above mean + 3 sigma of the 100 before it?"""
+    first = context.first_finding(Symptom.LOSS_SPIKE)
+    if first is None:
+        return answered(LOSS, False, "no loss above the limit")
+    return answered(
+        LOSS,
+        True,
+        f"loss {number(first.value)} at step {first.step}, limit {number(first.limit)}"
+        f"{context.caveat_of(first)}",
+    )
+
+
+def recovered(context: IncidentContext) -> Observed:
+    """Was the loss back in the time that a recovery may take?"""
+    incident = context.incident
+    if incident.end and incident.incident_class in _RECOVERED:
+        return answered(LOSS, True, f"back at step {incident.end.step}, {incident.records} records")
+    ended = "" if incident.end else "; the log ends there"
+    return answered(LOSS, False, f"not back in {incident.records} records{ended}")
+
+
+def had_its_time(context: IncidentContext) -> Observed:
+    """Did the log continue for the time that a recovery may take?"""
+    seen = f"{context.incident.records} records from the onset on"
+    return answered(LOSS, context.incident.incident_class is not None, seen)
+
+
+def long_tail(context: IncidentContext) -> Observed:
+    """Is the gradient norm at the spike over 30 times its rolling mean?"""
+    peak, usual = (
+        context.largest_finite(GRAD_NORM),
+        context.before(GRAD_NORM, context.config.window),
+    )
+    if peak is None or not len(usual):
+        return unrecorded(GRAD_NORM, "no finite gradient norm before clipping recorded")
+    mean, _ = mean_and_deviation(usual)
+    ratio = peak / mean if mean else math.inf
+    return answered(
+        GRAD_NORM,
+        ratio > context.config.long_tail_ratio,
+        f"gradient norm {number(peak)}, {ratio:.1f} times the mean before "
+        f"({number(mean)}){context.caveat(GRAD_NORM)}",
+    )
+
+
+def odd_tokens(context: IncidentContext) -> Observed:
+    """Are the tokens of the batch at the onset far from those of the batches before?"""
+    shown = []
+    odd = False
+    for signal, worse in ((TOKEN_RARITY, 1.0), (UNIQUE_TOKEN_SHARE, -1.0)):
+        value, usual = context.at_onset(signal), context.before(signal, context.config.window)
+        if value is None or len(usual) < 2:
+            continue
+        mean, deviation = mean_and_deviation(usual)
+        odd = odd or worse * (value - mean) > ODD_TOKENS_SIGMAS * deviation
+        shown.append(f"{signal} {number(value)}, before {number(mean)} +- {number(deviation)}")
+    if not shown:
+        return unrecorded(TOKEN_RARITY, "token statistics of the batch not recorded")
+    return answered(TOKEN_RARITY, odd, "; ".join(shown))
+
+
+def lr_jump(context: IncidentContext) -> Observed:
+    """Did the learning rate jump at the onset?"""
+    lr = context.block.column(LR)
+    rows = np.flatnonzero(lr.finite[: context.onset_row + 1])[-_USUAL_RECORDS - 2 :]
+    if len(rows) < 3:
+        return unrecorded(LR, "learning rate not recorded")
+    values = lr.values[rows]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        moves = np.abs(np.log(values[1:] / values[:-1]))
+    # This loss shows the update of the step before, so a jump one record earlier counts too.
+    largest, usual = (
+        float(np.max(moves[-2:])),
+        float(np.median(moves[:-2])) if len(moves) > 2 else 0,
+    )
+    jumped = largest > math.log(LR_JUMP) and largest > _USUAL_FACTOR * usual
+    path = " -> ".join(number(float(value)) for value in values[-3:])
+    return answered(LR, jumped, f"learning rate {path}")
+
+
+def repeated_batch(context: IncidentContext) -> Observed:
+    """Was the batch at the onset seen shortly before?"""
+    prints = context.block.column(FINGERPRINT)
+    row = context.onset_row
+    if not context.has_onset or not prints.present[row]:
+        return unrecorded(FINGERPRINT, "batch fingerprints not recorded")
+    start = max(row - context.config.rise_records, 0)
+    same = np.flatnonzero(prints.values[start:row] == prints.values[row])
+    if not len(same):
+        return answered(FINGERPRINT, False, f"no equal batch in the {row - start} records before")
+    step = int(context.block.step[start + same[-1]])
+    return answered(FINGERPRINT, True, f"the same batch as at step {step}")
+
+
+# Slow changes: the 200 records up to the onset.
+
+
+def monotone_rise(context: IncidentContext) -> Observed:
+    """Did the loss rise at each of the last 200 records?"""
+    count = context.config.rise_records
+    first = context.first_finding(Symptom.RISING_LOSS)
+    if first is None:
+        return answered(LOSS, False, f"no {count} losses in a row that each rose")
+    losses = context.before(LOSS, count)
+    start = float(losses[0]) if len(losses) else None
+    return answered(
+        LOSS,
+        True,
+        f"loss rose {number(start)} -> {number(first.value)} without a break in the {count} "
+        f"records up to step {first.step}",
+    )
+
+
+def lr_rising(context: IncidentContext) -> Observed:
+    """Did the learning rate increase over the same records?"""
+    rates = context.before(LR, context.config.rise_records)
+    if len(rates) < 2:
+        return unrecorded(LR, "learning rate not recorded")
+    change = f"learning rate {number(float(rates[0]))} -> {number(float(rates[-1]))}"
+    return answered(LR, bool(rates[-1] > rates[0]), change)
+
+
+def norm_changed(context: IncidentContext) -> Observed:
+    """Did a parameter group's weight norm change by more than 2x in the 200 steps up to here?"""
+    names = [n for n in context.block.columns if n == PARAM_NORM or n.startswith(f"{PARAM_NORM}/")]
+    changes = {}
+    for name in names:
+        norms = context.before(
+            name, context.config.norm_steps, within_steps=context.config.norm_steps
+        )
+        if len(norms) > 1 and min(norms[0], norms[-1]) > 0:
+            changes[name] = float(norms[0]), float(norms[-1])
+    if not changes:
+        return unrecorded(PARAM_NORM, "weight norms not recorded")
+    name = max(changes, key=lambda name: abs(math.log(changes[name][1] / changes[name][0])))
+    then, now = changes[name]
+    ratio = max(now / then, then / now)
+    change = f"{name} {number(then)} -> {number(now)} in {context.config.norm_steps} steps"
+    return answered(name, ratio > context.config.norm_ratio, change)
+
+
+def gradient_trend(context: IncidentContext) -> Observed:
+    """Does the rolling mean of the gradient norm trend up?"""
+    norms = context.before(GRAD_NORM, context.config.rise_records)
+    if len(norms) < 4:
+        return unrecorded(GRAD_NORM, "gradient norm not recorded")
+    earlier, deviation = mean_and_deviation(norms[: len(norms) // 2])
+    later, _ = mean_and_deviation(norms[len(norms) // 2 :])
+    # Two standard errors of a mean of half the records: the textbook only says "trending".
+    rises = later - earlier > 2 * deviation / np.sqrt(len(norms) // 2)
+    means = (
+        f"mean gradient norm {number(earlier)} -> {number(later)} from the first half to the second"
+    )
+    return answered(GRAD_NORM, bool(rises), f"{means}{context.caveat(GRAD_NORM)}")
