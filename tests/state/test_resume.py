@@ -363,5 +363,5 @@ def test_wrong_calls_say_what_to_do(tmp_path: Path) -> None:
         Checkpoints(run_dir=tmp_path, keep=0)
     with pytest.raises(ConfigError, match="pass the model and the optimizer"):
         Checkpoints(run_dir=tmp_path).save(3)
-    with pytest.raises(ConfigError, match="no checkpointer 'tape-robot' is installed"):
+    with pytest.raises(ConfigError, match="there is no checkpointer 'tape-robot'"):
         Checkpoints(run_dir=tmp_path, checkpointer="tape-robot")

@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Iterable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -47,10 +48,15 @@ class Guard:
         self._resumed_position = None if checkpoints is None else checkpoints.resumed.data_position
         """Where the data continues; None once it has."""
         self._checkpoints = checkpoints
-        self._boundary = CheckpointBoundary(
-            checkpoints, monitor.shields.checkpoints, lambda: monitor.recorder, self.state_dict
-        )
         self._states = StateJournal(monitor)
+        # Not `self.state_dict`: in a reference cycle a guard that is dropped would be closed by the
+        # garbage collector, in the middle of whatever step is under way then.
+        self._boundary = CheckpointBoundary(
+            checkpoints,
+            monitor.shields.checkpoints,
+            lambda: monitor.recorder,
+            partial(_checkpoint_state, monitor, self._states),
+        )
         if recovery is not None:
             recovery.on_return = self._boundary.went_back
         trained = (p for p in model.parameters() if p.requires_grad)
@@ -288,10 +294,7 @@ class Guard:
         What the gate has learnt, and what the state is like now (`audit`), so that a resume from
         it can be checked. Reads the device. Some trainers do not save the random state.
         """
-        gate = self._monitor.gate
-        state: dict[str, Any] = {} if gate is None else {"gate": gate.rule.state_dict()}
-        audit = self._states.save(with_generators=with_random_state)
-        return state if audit is None else {**state, "audit": audit}
+        return _checkpoint_state(self._monitor, self._states, with_random_state=with_random_state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state; on every rank, before the first step."""
@@ -348,3 +351,13 @@ class Guard:
         if (what or sentence) not in self._reported and len(self._reported) < 256:
             self._reported.add(what or sentence)
             log.warning("%s", sentence)
+
+
+def _checkpoint_state(
+    monitor: StepMonitor, states: StateJournal, *, with_random_state: bool = True
+) -> dict[str, Any]:
+    """Return what a guard adds to a checkpoint: the gate's state and an audit of the run's."""
+    gate = monitor.gate
+    state: dict[str, Any] = {} if gate is None else {"gate": gate.rule.state_dict()}
+    audit = states.save(with_generators=with_random_state)
+    return state if audit is None else {**state, "audit": audit}

@@ -92,7 +92,7 @@ def test_a_function_without_a_width_is_a_usage_error_of_widths() -> None:
 
 
 def test_the_docs_list_every_test_as_it_is() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "preflight.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "preflight.md").read_text(encoding="utf-8")
     for check in CHECKS.values():
         cells = (check.id, check.title, check.mechanism, check.source, check.cannot_see)
         assert f"| {' | '.join(cells)} |" in page
