@@ -13,8 +13,9 @@ from tests.cli.test_commands import write_csv, write_run
 from tests.kit.plugins import install_plugin
 from tests.kit.synthetic import troubled_run
 from trimtab.cli.main import app
+from trimtab.core.block import Record
 from trimtab.core.config import Config
-from trimtab.core.detector import Detector, Row
+from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Finding, Severity
 from trimtab.rulesets import TEXTBOOK
@@ -42,8 +43,8 @@ class At200(Detector):
 class At300(Detector):
     name = "at-300"
 
-    def update(self, row: Row) -> list[Finding]:
-        if row.step != 300:
+    def update(self, record: Record) -> list[Finding]:
+        if record.step != 300:
             return []
         return [
             Finding(
@@ -51,8 +52,8 @@ class At300(Detector):
                 symptom="step 300",
                 severity=Severity.ALARM,
                 signal="loss",
-                step=row.step,
-                tick=row.tick,
+                step=record.step,
+                tick=record.tick,
                 value=1.0,
             )
         ]
@@ -61,7 +62,7 @@ class At300(Detector):
 class Failing(Detector):
     name = "failing"
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         raise ZeroDivisionError("at every record")
 
 
@@ -190,5 +191,5 @@ def test_the_code_in_the_docs_runs(page: str, monkeypatch: pytest.MonkeyPatch) -
     else:
         detector = names["RewardCollapse"]()
         rewards = [0.1, 0.5, 0.4, 0.09]
-        rows = [Row(step, step, 0, -1, {"reward": r}, {}) for step, r in enumerate(rewards)]
+        rows = [Record(step, step, {"reward": r}) for step, r in enumerate(rewards)]
         assert [len(detector.update(row)) for row in rows] == [0, 0, 0, 1]

@@ -11,18 +11,17 @@ pytest.importorskip("torchdata")
 
 from benchmarks.twins import Pair
 
-from trimtab.core.block import Block
-from trimtab.core.records.builder import BlockBuilder, Record
+from trimtab.core.block import Block, Record
 
 STEPS, ONSET = 300, 150
 
 
 def block(**curves: np.ndarray) -> Block:
-    builder = BlockBuilder()
+    records = []
     for step in range(STEPS):
         values_at_step = {name: float(values[step]) for name, values in curves.items()}
-        builder.add(Record(step=step, tick=step, signals=values_at_step))
-    return builder.build()
+        records.append(Record(step=step, tick=step, signals=values_at_step))
+    return Block.from_records(records)
 
 
 def noise(seed: int, level: float, sd: float) -> np.ndarray:

@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from trimtab.core.block import NO_POSITION, Block, Column, Event
+from trimtab.core.block import NO_POSITION, Block, Column, Event, Record
 from trimtab.core.signals import Quality
 
 
@@ -109,3 +111,24 @@ def test_a_complete_column_needs_no_memory_for_its_mask_even_when_joined() -> No
 def test_row_of_finds_the_first_record_at_or_after_a_tick() -> None:
     block = Block.from_columns({}, step=np.arange(3), tick=np.array([10, 20, 30]))
     assert [block.row_of(tick) for tick in (0, 10, 11, 30, 31)] == [0, 0, 1, 2, 3]
+
+
+numbers = st.floats(allow_nan=True, allow_infinity=True)
+signals = st.dictionaries(st.sampled_from(["loss", "grad_norm", "lr", "x/y"]), numbers)
+
+
+@given(st.lists(signals, max_size=20))
+def test_records_come_back_from_a_block_bit_for_bit(found: list[dict[str, float]]) -> None:
+    records = [
+        Record(step=tick * 3, tick=tick, signals=signals, attempt=1, data_position=tick)
+        for tick, signals in enumerate(found)
+    ]
+    block = Block.from_records(records, [Event(kind="resume", tick=1, step=2)])
+    assert block.events[0].kind == "resume"
+    assert block.step.tolist() == [record.step for record in records]
+    for record, again in zip(records, block.records(), strict=True):
+        assert set(again.signals) == set(record.signals)  # absent ones are missing, not NaN
+        for name, value in record.signals.items():
+            assert np.float64(value).tobytes() == np.float64(again.signals[name]).tobytes()
+        assert (again.step, again.tick, again.attempt) == (record.step, record.tick, 1)
+        assert again.data_position == record.data_position

@@ -11,9 +11,9 @@ import pytest
 from tests.detect.feeding import at, block
 from tests.detect.runs import every_kind_of_run
 
-from trimtab.core.block import Block
+from trimtab.core.block import Block, Record
 from trimtab.core.config import Config
-from trimtab.core.detector import Detector, KnownChange, Row
+from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.detect.detector_set import SHORT, DetectorSet
 from trimtab.detect.trimtab_detectors import trimtab_detectors
@@ -57,21 +57,21 @@ class Repeated(Detector):
     def __init__(self) -> None:
         self._last: float | None = None
 
-    def update(self, row: Row) -> list[Finding]:
-        loss = row.signals.get("loss")
+    def update(self, record: Record) -> list[Finding]:
+        loss = record.signals.get("loss")
         last, self._last = self._last, loss
-        return [finding(row, self.name)] if loss is not None and loss == last else []
+        return [finding(record, self.name)] if loss is not None and loss == last else []
 
 
-def finding(row: Row, name: str) -> Finding:
+def finding(record: Record, name: str) -> Finding:
     return Finding(
         detector=name,
         symptom=cast(Symptom, "loss repeated"),
         severity=Severity.WARN,
         signal="loss",
-        step=row.step,
-        tick=row.tick,
-        value=row.signals["loss"],
+        step=record.step,
+        tick=record.tick,
+        value=record.signals["loss"],
     )
 
 
@@ -119,10 +119,10 @@ class Failing(Detector):
     def on_event(self, change: KnownChange) -> None:
         self._fail("on_event")
 
-    def update(self, row: Row) -> list[Finding]:
-        if row.step == self._step:
+    def update(self, record: Record) -> list[Finding]:
+        if record.step == self._step:
             self._fail("update")
-        return [finding(row, self.name)]
+        return [finding(record, self.name)]
 
     def state_dict(self) -> dict[str, Any]:
         self._fail("state_dict")

@@ -4,7 +4,7 @@ import numpy as np
 from tests.detect.feeding import block
 
 from trimtab.core.block import Block, Event
-from trimtab.core.detector import KnownChange, rows_of
+from trimtab.core.detector import KnownChange
 from trimtab.detect.event_schedule import MIN_LASTING, MIN_SETTLED, EventSchedule
 
 
@@ -13,7 +13,7 @@ def changes(run: Block) -> list[tuple[int, KnownChange]]:
     for schedule in (whole, single):
         schedule.add(run.events)
     found = whole.update_many(run)
-    one_by_one = [single.update(row) for row in rows_of(run)]
+    one_by_one = [single.update(row) for row in run.records()]
     assert [(row, what) for row, what in enumerate(one_by_one) if what] == found
     assert single.state_dict() == whole.state_dict()
     return found

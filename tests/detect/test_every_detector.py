@@ -13,9 +13,9 @@ import pytest
 from tests.detect.runs import every_kind_of_run
 
 import trimtab.detect
-from trimtab.core.block import Block
+from trimtab.core.block import Block, Record
 from trimtab.core.config import Config
-from trimtab.core.detector import Detector, KnownChange, Row, rows_of
+from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding
 from trimtab.detect.detector_set import DetectorSet
 from trimtab.detect.event_schedule import EventSchedule
@@ -44,12 +44,12 @@ every_detector = pytest.mark.parametrize(
 
 
 @cache
-def run_of(seed: int) -> tuple[Block, list[Row], dict[int, KnownChange]]:
+def run_of(seed: int) -> tuple[Block, list[Record], dict[int, KnownChange]]:
     """A run with every kind of trouble, its rows, and what is known to have happened in it."""
     run = every_kind_of_run(seed, LENGTHS[seed % len(LENGTHS)])
     schedule = EventSchedule()
     schedule.add(run.events)
-    return run, list(rows_of(run)), dict(schedule.update_many(run))
+    return run, list(run.records()), dict(schedule.update_many(run))
 
 
 def new(rules: str, place: int) -> Detector:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.kit.synthetic import block_of, falling_loss
 
 from trimtab.core.block import Block, Column
-from trimtab.core.detector import rows_of
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.detect.reference.earlier_attempt import STEPS_REMEMBERED, EarlierAttempt
 from trimtab.detect.reference.reference import Reference
@@ -161,8 +160,8 @@ def test_a_different_batch_at_the_same_step_is_not_the_same(known: str) -> None:
 
     for mark, is_same in ((3, True), (4, False)):
         memory = EarlierAttempt()
-        memory.update(next(rows_of(record(0, 3))))
-        assert (memory.update(next(rows_of(record(1, mark)))) == 2.0) is is_same
+        memory.update(next(record(0, 3).records()))
+        assert (memory.update(next(record(1, mark).records())) == 2.0) is is_same
 
 
 def test_the_memory_is_bounded() -> None:
@@ -189,7 +188,7 @@ def test_how_a_run_is_cut_and_saved_changes_nothing(
         block = lay_beside(block, block_of(series(8)))
     whole = Reference().update_many(block)
     one_by_one = Reference()
-    assert [found for row in rows_of(block) for found in one_by_one.update(row)] == whole
+    assert [found for row in block.records() for found in one_by_one.update(row)] == whole
     pieces = []
     detector = Reference()
     for first, last in pairwise([0, *sorted(cuts), len(block)]):
@@ -209,7 +208,7 @@ def test_a_long_second_attempt_meets_the_first_where_they_overlap() -> None:
     block = Block.from_columns({"loss": Column.complete(loss)}, step=step, attempt=attempt)
     many, one = EarlierAttempt(), EarlierAttempt()
     references = many.update_many(block)
-    assert np.array_equal(references, [one.update(row) for row in rows_of(block)], equal_nan=True)
+    assert np.array_equal(references, [one.update(row) for row in block.records()], equal_nan=True)
     assert np.flatnonzero(~np.isnan(references)).tolist() == list(
         range(STEPS_REMEMBERED, STEPS_REMEMBERED + STEPS_REMEMBERED // 2)
     )

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.core.block import Block, Column, Event
-from trimtab.core.detector import Row
+from trimtab.core.block import Block, Column, Event, Record
 from trimtab.core.findings import Severity, Symptom
 from trimtab.detect.resume import facts
 from trimtab.detect.resume.comparison import compare, is_restarted
@@ -99,9 +98,9 @@ def test_only_torch_s_generator_is_an_alarm() -> None:
         assert difference.severity is severity
 
 
-def row(value: float) -> Row:
+def row(value: float) -> Record:
     signals = {"loss": 3.0, "resume_audit": value}
-    return Row(step=100, tick=100, attempt=0, data_position=-1, signals=signals, qualities={})
+    return Record(step=100, tick=100, attempt=0, data_position=-1, signals=signals, qualities={})
 
 
 def test_differences_travel_as_bits_and_become_findings_in_their_order() -> None:

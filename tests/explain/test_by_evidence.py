@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.kit.synthetic import Array, add_spike, block_of, diagnosis_of, falling_loss, troubled_run
 
-from trimtab.core.block import Block, Event
+from trimtab.core.block import Block, Event, Record
 from trimtab.core.causes import Cause, Standing
-from trimtab.core.detector import Detector, Row
+from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.records.probe_events import DECISION
@@ -121,8 +121,8 @@ class Says(Detector):
     def __init__(self, finding: Finding) -> None:
         self._finding = finding
 
-    def update(self, row: Row) -> list[Finding]:
-        return [self._finding] if row.tick == self._finding.tick else []
+    def update(self, record: Record) -> list[Finding]:
+        return [self._finding] if record.tick == self._finding.tick else []
 
 
 def test_what_happened_is_said_where_no_cause_is_known() -> None:

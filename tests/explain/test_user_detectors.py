@@ -8,9 +8,9 @@ import pytest
 from tests.kit.synthetic import block_of, falling_loss
 
 from trimtab.core.actions import ActionKind
-from trimtab.core.block import Block, Column
+from trimtab.core.block import Block, Column, Record
 from trimtab.core.causes import Cause, Standing, UserCause
-from trimtab.core.detector import Detector, Row
+from trimtab.core.detector import Detector
 from trimtab.core.findings import Explanation, Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_jsonable
@@ -34,8 +34,8 @@ class Temperature(Detector):
         self._explanation = explanation
         self.was_hot = False
 
-    def update(self, row: Row) -> list[Finding]:
-        value = row.signals.get("gpu_celsius", 0.0)
+    def update(self, record: Record) -> list[Finding]:
+        value = record.signals.get("gpu_celsius", 0.0)
         is_new = value > 90 and not self.was_hot
         self.was_hot = value > 90
         if not is_new:
@@ -46,8 +46,8 @@ class Temperature(Detector):
                 symptom="GPU too hot",
                 severity=Severity.ALARM,
                 signal="gpu_celsius",
-                step=row.step,
-                tick=row.tick,
+                step=record.step,
+                tick=record.tick,
                 value=value,
                 explanation=self._explanation,
             )

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from tests.kit.synthetic import incident_of
 
-from trimtab.core.block import Block
+from trimtab.core.block import Block, Record
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
-from trimtab.core.records.builder import BlockBuilder, Record
 from trimtab.state.checkpoints.index import CheckpointEntry, Verdict
 from trimtab.state.checkpoints.manifest import CheckpointFacts
 from trimtab.state.checkpoints.verdicts import RunHistory, judge_checkpoint, mark_given_up
@@ -28,23 +27,21 @@ def entry(step: int, *, attempt: int = 0, **more: Any) -> CheckpointEntry:
     return CheckpointEntry(folder=f"step-{step:08d}", facts=facts, **more)
 
 
-def records(*attempts: tuple[int, int], norms: dict[int, float] | None = None) -> Block:
+def block_of(*attempts: tuple[int, int], norms: dict[int, float] | None = None) -> Block:
     """The records of attempts from a first to a last step; norms by tick."""
-    builder = BlockBuilder()
-    tick = 0
+    records: list[Record] = []
     for number, (first, last) in enumerate(attempts):
         for step in range(first, last + 1):
             signals = {"loss": 2.0}
-            if norms and tick in norms:
-                signals["param_norm"] = norms[tick]
-            builder.add(Record(step=step, tick=tick, attempt=number, signals=signals))
-            tick += 1
-    return builder.build()
+            if norms and len(records) in norms:
+                signals["param_norm"] = norms[len(records)]
+            records.append(Record(step=step, tick=len(records), attempt=number, signals=signals))
+    return Block.from_records(records)
 
 
 def history(*attempts: tuple[int, int], norms: dict[int, float] | None = None) -> RunHistory:
     made = RunHistory()
-    made.update(records(*attempts, norms=norms))
+    made.update(block_of(*attempts, norms=norms))
     return made
 
 
@@ -189,7 +186,7 @@ def test_a_run_without_records_leaves_the_verdict_as_it_is() -> None:
 @pytest.mark.parametrize("size", [1, 7, 64])
 def test_how_a_run_is_cut_does_not_change_its_history(size: int) -> None:
     norms = {190: 1.0, 199: np.nan, 209: np.inf, 219: 1.0, 300: np.nan}
-    block = records((0, 220), (100, 250), norms=norms)
+    block = block_of((0, 220), (100, 250), norms=norms)
     whole, cut = RunHistory(), RunHistory()
     whole.update(block)
     for part in block.cut(size):

@@ -1,4 +1,6 @@
-"""Block: consecutive records as columns. Readers and journals make blocks, detectors read them.
+"""Record and Block: the numbers of one step, and of consecutive steps as columns.
+
+Readers and journals make blocks, a live run makes records; detectors read both.
 
 Per record: step, tick, attempt, data position. Per signal: one float64 column and one mask.
 NaN, +inf, -inf and missing are four different things: the first three are recorded values (mask
@@ -13,6 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, Protocol
 
 import numpy as np
@@ -142,6 +145,9 @@ class StoredColumns(Mapping[str, Column]):
 NO_POSITION = -1
 """The data position of a record whose batch is not known."""
 
+_RECORDS_AT_ONCE = 1024
+"""Records of a long block that are turned into plain Python at a time: a bound on memory."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
@@ -152,6 +158,20 @@ class Event:
     """The tick of the next record."""
     step: int
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One step in plain Python: for a single record, numpy costs more than the arithmetic."""
+
+    step: int
+    tick: int
+    signals: Mapping[str, float]
+    """Only what was recorded, finite or not; a signal that is absent is missing."""
+    attempt: int = 0
+    data_position: int = NO_POSITION
+    qualities: Mapping[str, Quality] = field(default_factory=dict)
+    """Of the signals that are worse than raw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +234,33 @@ class Block:
         )
 
     @classmethod
+    def from_records(cls, records: Sequence[Record], events: Iterable[Event] = ()) -> Block:
+        """Create a block from single records, which must be in the order of their ticks."""
+        axes = np.array(
+            [(one.step, one.tick, one.attempt, one.data_position) for one in records],
+            dtype=np.int64,
+        ).reshape(-1, 4)
+        rows_by_names: dict[tuple[str, ...], list[int]] = {}
+        for row, record in enumerate(records):
+            rows_by_names.setdefault(tuple(record.signals), []).append(row)
+        columns: dict[str, Column] = {}
+        for names, rows in rows_by_names.items():  # live runs repeat very few sets of signals
+            values = np.array([tuple(records[row].signals.values()) for row in rows])
+            for place, name in enumerate(names):
+                column = columns.setdefault(name, Column.missing(len(records)))
+                column.values[rows] = values[:, place]
+                column.present[rows] = True
+        step, tick, attempt, data_position = axes.T.copy()
+        return cls(
+            step=step,
+            tick=tick,
+            attempt=attempt,
+            data_position=data_position,
+            columns=columns,
+            events=tuple(events),
+        )
+
+    @classmethod
     def concat(cls, blocks: Iterable[Block]) -> Block:
         """Join blocks end to end; a signal that a block lacks is missing there."""
         parts = [block for block in blocks if len(block) or block.events]
@@ -259,6 +306,11 @@ class Block:
         for start in range(0, len(self), size):
             yield self[start : start + size]
 
+    def records(self) -> Iterator[Record]:
+        """Yield the records one by one."""
+        for piece in (self,) if len(self) <= _RECORDS_AT_ONCE else self.cut(_RECORDS_AT_ONCE):
+            yield from _records(piece)
+
     def column(self, name: str) -> Column:
         """Return the column of a signal; all missing if the signal was never recorded."""
         column = self.columns.get(name)
@@ -279,6 +331,19 @@ class Block:
         after = self.tick[start - 1] if start else np.iinfo(np.int64).min
         until = self.tick[stop - 1] if stop < len(self) else np.iinfo(np.int64).max
         return tuple(event for event in self.events if after < event.tick <= until)
+
+
+def _records(block: Block) -> Iterator[Record]:
+    signals: list[dict[str, float]] = [{} for _ in range(len(block))]
+    for name, column in block.columns.items():
+        values, present = column.values.tolist(), column.present.tolist()
+        for found, value, is_present in zip(signals, values, present, strict=True):
+            if is_present:
+                found[name] = value
+    axes = (axis.tolist() for axis in (block.step, block.tick))
+    places = (axis.tolist() for axis in (block.attempt, block.data_position))
+    qualities = repeat(block.qualities, len(block))
+    return map(Record, *axes, signals, *places, qualities)
 
 
 def _cut(columns: Mapping[str, Column], start: int, stop: int) -> Mapping[str, Column]:

@@ -3,14 +3,14 @@
     class HighLoss(Detector):
         name = "high-loss"
 
-        def update(self, row: Row) -> list[Finding]:
-            loss = row.signals.get("loss", 0.0)
+        def update(self, record: Record) -> list[Finding]:
+            loss = record.signals.get("loss", 0.0)
             if not loss > 20.0:
                 return []
             return [
                 Finding(
                     detector=self.name, symptom="loss over 20", severity=Severity.WARN,
-                    signal="loss", step=row.step, tick=row.tick, value=loss,
+                    signal="loss", step=record.step, tick=record.tick, value=loss,
                 )
             ]
 
@@ -18,32 +18,12 @@
 loaded without further code (state.py).
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Flag, auto
 from typing import ClassVar
 
-from trimtab.core.block import Block
+from trimtab.core.block import Block, Record
 from trimtab.core.findings import Finding
-from trimtab.core.signals import Quality
 from trimtab.core.state import Stateful
-
-_ROWS_AT_ONCE = 1024
-"""Records of a long block that are turned into rows at a time: a bound on memory."""
-
-
-@dataclass(slots=True)
-class Row:
-    """One record in plain Python: for a single record, numpy costs more than the arithmetic."""
-
-    step: int
-    tick: int
-    attempt: int
-    data_position: int
-    signals: dict[str, float]
-    """Only what was recorded, finite or not; a signal that is absent is missing."""
-    qualities: Mapping[str, Quality]
-    """Of the signals that are not raw."""
 
 
 class KnownChange(Flag):
@@ -85,7 +65,7 @@ class Detector(Stateful):
     def on_event(self, change: KnownChange) -> None:
         """React to what happened before the next record."""
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge the next record."""
         raise NotImplementedError
 
@@ -94,35 +74,4 @@ class Detector(Stateful):
 
         Override it only for speed.
         """
-        return [finding for row in rows_of(block) for finding in self.update(row)]
-
-
-def rows_of(block: Block) -> Iterator[Row]:
-    """The records of a block, one by one."""
-    for piece in (block,) if len(block) <= _ROWS_AT_ONCE else block.cut(_ROWS_AT_ONCE):
-        yield from _rows(piece)
-
-
-def _rows(block: Block) -> list[Row]:
-    axes = zip(
-        block.step.tolist(),
-        block.tick.tolist(),
-        block.attempt.tolist(),
-        block.data_position.tolist(),
-        strict=True,
-    )
-    qualities = block.qualities
-    rows = [Row(step, tick, attempt, at, {}, qualities) for step, tick, attempt, at in axes]
-    if len(rows) == 1:  # a live step: item() saves two lists per signal
-        signals = rows[0].signals
-        for name, column in block.columns.items():
-            if column.present.item():
-                signals[name] = column.values.item()
-        return rows
-    for name, column in block.columns.items():
-        for row, value, present in zip(
-            rows, column.values.tolist(), column.present.tolist(), strict=True
-        ):
-            if present:
-                row.signals[name] = value
-    return rows
+        return [finding for record in block.records() for finding in self.update(record)]

@@ -13,8 +13,8 @@ A detector that raises is left out from then on, and the others continue: `failu
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from trimtab.core.block import Block
-from trimtab.core.detector import Detector, KnownChange, Row, rows_of
+from trimtab.core.block import Block, Record
+from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding
 from trimtab.detect.event_schedule import EventSchedule
 
@@ -55,7 +55,7 @@ class DetectorSet:
         if not len(block):
             return []
         if len(block) <= SHORT:
-            return [finding for row in rows_of(block) for finding in self._update(row)]
+            return [finding for row in block.records() for finding in self._update(row)]
         changes = self._schedule.update_many(block)
         findings = [
             finding
@@ -111,9 +111,9 @@ class DetectorSet:
                 getattr(detector, name).load_state_dict(part)
         return findings
 
-    def _update(self, row: Row) -> list[Finding]:
-        self._step = row.step
-        change = self._schedule.update(row)
+    def _update(self, record: Record) -> list[Finding]:
+        self._step = record.step
+        change = self._schedule.update(record)
         is_odd = False
         if change is not KnownChange.NOTHING:
             self._announce(change)
@@ -124,11 +124,11 @@ class DetectorSet:
             if is_odd and detector.skips_odd_batches:
                 continue
             try:
-                findings += detector.update(row)
+                findings += detector.update(record)
             except Exception as error:
                 failed.append((detector, error))
         for detector, reason in failed:
-            self._leave_out(detector, reason, f"at step {row.step}")
+            self._leave_out(detector, reason, f"at step {record.step}")
         return findings
 
     def _announce(self, change: KnownChange) -> None:
@@ -167,7 +167,7 @@ class DetectorSet:
 
     def _judge_rows(self, detector: Detector, block: Block) -> Iterator[Finding]:
         """What `update_many` does by default, but a failure is placed at its step."""
-        for row in rows_of(block):
+        for row in block.records():
             self._place = f"at step {row.step}"
             yield from detector.update(row)
 

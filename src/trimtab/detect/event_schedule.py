@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from trimtab.core.block import Block, Event, FloatArray
-from trimtab.core.detector import KnownChange, Row
+from trimtab.core.block import Block, Event, FloatArray, Record
+from trimtab.core.detector import KnownChange
 from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.signals import TOKENS
 from trimtab.core.state import Stateful
@@ -66,16 +66,16 @@ class EventSchedule(Stateful):
             if event.kind in CHANGES and (event.facts.get("skip") or not is_rollback):
                 self._pending.append((event.tick, event.step, event.kind))
 
-    def update(self, row: Row) -> KnownChange:
+    def update(self, record: Record) -> KnownChange:
         """What happened before a record."""
         change = KnownChange.NOTHING
         if self._pending:
-            change = self._pop_due(row.tick, row.step)
-        if row.attempt != self._attempt:
+            change = self._pop_due(record.tick, record.step)
+        if record.attempt != self._attempt:
             if self._attempt is not None and not self._continues:
                 change |= KnownChange.WENT_BACK
-            self._attempt, self._continues = row.attempt, False
-        tokens = row.signals.get(TOKENS)
+            self._attempt, self._continues = record.attempt, False
+        tokens = record.signals.get(TOKENS)
         if tokens is not None:
             change |= self._judge_tokens(tokens)
         return change

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from trimtab.core import signals
-from trimtab.core.records.builder import Record
+from trimtab.core.block import Record
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide.canary import CONFIRM_BOUNDARIES, Canary
 from trimtab.live.recover.decide.probing import Probing

@@ -5,10 +5,10 @@ import math
 import pytest
 
 from trimtab.core import signals
+from trimtab.core.block import Record
 from trimtab.core.config import RecoverConfig
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, Moment
-from trimtab.core.records.builder import Record
 from trimtab.decide.readings import CANARY_SHARE, canary_every
 from trimtab.decide.situation import Act, Situation
 from trimtab.live.recover.decide import evidence

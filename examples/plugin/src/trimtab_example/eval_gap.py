@@ -2,7 +2,8 @@
 
 import math
 
-from trimtab.core.detector import Detector, Row
+from trimtab.core.block import Record
+from trimtab.core.detector import Detector
 from trimtab.core.findings import Explanation, Finding, Severity
 from trimtab.core.signals import EVAL_LOSS, LOSS
 
@@ -25,33 +26,33 @@ class EvalGap(Detector):
         self.best_step = 0
         self.worse = 0
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge the next record."""
-        loss = row.signals.get(LOSS, math.nan)
+        loss = record.signals.get(LOSS, math.nan)
         if math.isfinite(loss):
             past = loss if self.train_loss is None else self.train_loss
             self.train_loss = past + SMOOTHING * (loss - past)
-        eval_loss = row.signals.get(EVAL_LOSS, math.nan)
+        eval_loss = record.signals.get(EVAL_LOSS, math.nan)
         if not math.isfinite(eval_loss) or self.train_loss is None:
             return []
         if eval_loss < self.best:
-            self.best, self.best_step = eval_loss, row.step
+            self.best, self.best_step = eval_loss, record.step
             self.train_loss_at_best = self.train_loss
             self.worse = 0
             return []
         self.worse += 1
         if self.worse != PATIENCE or self.train_loss >= self.train_loss_at_best:
             return []
-        return [self._finding(row, eval_loss)]
+        return [self._finding(record, eval_loss)]
 
-    def _finding(self, row: Row, eval_loss: float) -> Finding:
+    def _finding(self, record: Record, eval_loss: float) -> Finding:
         return Finding(
             detector=self.name,
             symptom="evaluation loss rising",
             severity=Severity.ALARM,
             signal=EVAL_LOSS,
-            step=row.step,
-            tick=row.tick,
+            step=record.step,
+            tick=record.tick,
             value=eval_loss,
             expected=self.best,
             explanation=Explanation(

@@ -7,8 +7,8 @@ import math
 import re
 from pathlib import Path
 
+from trimtab.core.block import Block, Record
 from trimtab.core.errors import UnreadableLog
-from trimtab.core.records.builder import BlockBuilder, Record
 from trimtab.core.run import Run
 
 _PAIR = re.compile(r"([\w.]+)=(\S+)")
@@ -29,7 +29,7 @@ class LogfmtReader:
 
     def read(self, path: Path) -> Run:
         """Read the log; raise `UnreadableLog` if it has no records."""
-        builder = BlockBuilder()
+        records: list[Record] = []
         skipped = 0
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             signals = _numbers(line)
@@ -37,11 +37,11 @@ class LogfmtReader:
             if step is None or not math.isfinite(step) or not signals:
                 skipped += bool(line.strip())
                 continue
-            builder.add(Record(step=int(step), tick=len(builder), signals=signals))
-        if not len(builder):
+            records.append(Record(step=int(step), tick=len(records), signals=signals))
+        if not records:
             raise UnreadableLog(f"{path} has no line with a step and a value")
         notes = (f"Lines without a step and a value, left out: {skipped}.",) if skipped else ()
-        return Run(block=builder.build(), notes=notes)
+        return Run(block=Block.from_records(records), notes=notes)
 
 
 def _numbers(line: str) -> dict[str, float]:

@@ -15,9 +15,9 @@ from trimtab.checks.objects.measure.loader import draw
 from trimtab.checks.objects.measure.measurements import PASS_ELEMENTS, PASS_ROWS
 from trimtab.checks.objects.measure.training import run_steps
 from trimtab.core import signals
+from trimtab.core.block import Block, Record
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Severity
-from trimtab.core.records.builder import BlockBuilder, Record
 from trimtab.judge import Judge
 
 LOWEST, HIGHEST = 1e-6, 10.0
@@ -141,11 +141,10 @@ def _run(
 
 def _alarm(judge: Judge, step: int, loss: float, norm: float) -> str:
     """The first alarm of the detectors at this step."""
-    builder = BlockBuilder()
     # The rate itself is left out: that it grows is no incident here.
     seen = {signals.LOSS: loss, signals.GRAD_NORM: norm}
-    builder.add(Record(step=step, tick=step, signals=seen))
-    found = judge.update(builder.build()).findings
+    block = Block.from_records([Record(step, step, seen)])
+    found = judge.update(block).findings
     alarms = [finding for finding in found if finding.severity is Severity.ALARM]
     return str(alarms[0].symptom) if alarms else ""
 

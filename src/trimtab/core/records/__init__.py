@@ -1,6 +1,5 @@
-"""Records: how blocks are built and cut at rollbacks.
+"""Records: what is kept of them to go back, and what a rollback took back.
 
-builder         records to a block
 history         what is kept to go back; rollbacks: what was taken back
 probe_events    the events of experiments
 """

@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 
-from trimtab.core.block import Block
-from trimtab.core.detector import Detector, KnownChange, Row
+from trimtab.core.block import Block, Record
+from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.robust import median
 from trimtab.core.signals import LOSS
@@ -43,11 +43,11 @@ class GrossLoss(Detector):
         """The baseline of the loss starts again."""
         self._num_left = NUM_JUDGED
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
-        if not self._num_left or LOSS not in row.signals:
+        if not self._num_left or LOSS not in record.signals:
             return []
-        finding = self._judge(Seen(row.tick, row.step, row.signals[LOSS]))
+        finding = self._judge(Seen(record.tick, record.step, record.signals[LOSS]))
         return [] if finding is None else [finding]
 
     def update_many(self, block: Block) -> list[Finding]:

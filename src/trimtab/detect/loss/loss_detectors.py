@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from trimtab.core.block import Block, FloatArray, IntArray
-from trimtab.core.detector import Detector, KnownChange, Row
+from trimtab.core.block import Block, FloatArray, IntArray, Record
+from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding
 from trimtab.core.signals import GRAD_NORM, LOSS
 from trimtab.core.state import Parts
@@ -45,28 +45,28 @@ class LossDetectors(Detector):
         self._norms = Parts(_new_norm_baseline)
         self._norm_spikes = Parts(NormSpike)
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
         findings: list[Finding | None] = []
         norm_z = math.nan
         for name in NORMS:
-            value = row.signals.get(name, 0.0)
-            if not 0.0 < value < math.inf or NORMS[name].better in row.signals:
+            value = record.signals.get(name, 0.0)
+            if not 0.0 < value < math.inf or NORMS[name].better in record.signals:
                 continue
             logarithm = math.log(value)
-            score = self._norms[name].update(logarithm, row.step)
-            trust = trust_in(name, row.qualities)
+            score = self._norms[name].update(logarithm, record.step)
+            trust = trust_in(name, record.qualities)
             if score is not None and trust < 1:
                 score = score._replace(z=score.z * trust)
-            seen = Seen(row.tick, row.step, value)
+            seen = Seen(record.tick, record.step, value)
             findings.append(
                 _with_confidence(self._norm_spikes[name].update(seen, logarithm, score), trust)
             )
             if name == GRAD_NORM and score is not None:
                 norm_z = score.z
-        loss = row.signals.get(LOSS, math.nan)
+        loss = record.signals.get(LOSS, math.nan)
         if math.isfinite(loss):  # the loss comes first: it is what people look for
-            found, z = self._judge_loss(row, loss, norm_z)
+            found, z = self._judge_loss(record, loss, norm_z)
             if any(findings):
                 findings = [norm and with_loss(norm, z) for norm in findings]
             findings = found + findings
@@ -101,13 +101,13 @@ class LossDetectors(Detector):
             baseline.restart()
 
     def _judge_loss(
-        self, row: Row, loss: float, norm_z: float
+        self, record: Record, loss: float, norm_z: float
     ) -> tuple[list[Finding | None], float]:
         """What the loss shows, and its score."""
-        seen = Seen(row.tick, row.step, min(max(loss, -_MAX_LOSS), _MAX_LOSS))
-        score = self._baseline.update(seen.value, row.step)
+        seen = Seen(record.tick, record.step, min(max(loss, -_MAX_LOSS), _MAX_LOSS))
+        score = self._baseline.update(seen.value, record.step)
         near = self._neighbours.update(seen.value)
-        trust = trust_in(LOSS, row.qualities)
+        trust = trust_in(LOSS, record.qualities)
         if trust < 1:
             score = score and score._replace(z=score.z * trust)
             near = near and near._replace(z=near.z * trust)

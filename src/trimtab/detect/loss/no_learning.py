@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from trimtab.core.block import Block
-from trimtab.core.detector import Detector, Row
+from trimtab.core.block import Block, Record
+from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS, TOKEN_RARITY
 from trimtab.detect.loss.fall_from_start import FallFromStart
@@ -38,19 +38,19 @@ class NoLearning(Detector):
         self._is_reported = False
         self._fall = FallFromStart()
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
-        loss, rarity = row.signals.get(LOSS), row.signals.get(TOKEN_RARITY)
+        loss, rarity = record.signals.get(LOSS), record.signals.get(TOKEN_RARITY)
         if loss is None:
             return []
         if rarity is None:
             if self._fall.is_over:
                 return []
-            finding = self._fall.update(Seen(row.tick, row.step, loss))
+            finding = self._fall.update(Seen(record.tick, record.step, loss))
             return [] if finding is None else [finding]
         if not self._fall.is_over:
             self._fall.stop()
-        finding = self._judge(Seen(row.tick, row.step, loss), rarity)
+        finding = self._judge(Seen(record.tick, record.step, loss), rarity)
         return [] if finding is None else [finding]
 
     def update_many(self, block: Block) -> list[Finding]:

@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
-from trimtab.core.block import Block
-from trimtab.core.detector import Detector, KnownChange, Row
+from trimtab.core.block import Block, Record
+from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.robust import median, sigma_around
 from trimtab.core.signals import LOSS
@@ -43,12 +43,12 @@ class ResumeGap(Detector):
         elif self._after is None and len(self._recent) == LOSSES_BEFORE:
             self._after = []
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
-        loss = row.signals.get(LOSS)
+        loss = record.signals.get(LOSS)
         if loss is None or not math.isfinite(loss):
             return []
-        finding = self._judge(Seen(row.tick, row.step, loss))
+        finding = self._judge(Seen(record.tick, record.step, loss))
         return [] if finding is None else [finding]
 
     def update_many(self, block: Block) -> list[Finding]:

@@ -13,8 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from trimtab.core.block import NO_POSITION, Block, FloatArray, IntArray
-from trimtab.core.detector import Row
+from trimtab.core.block import NO_POSITION, Block, FloatArray, IntArray, Record
 from trimtab.core.signals import FINGERPRINT, LOSS
 from trimtab.core.state import Stateful
 
@@ -33,15 +32,15 @@ class EarlierAttempt(Stateful):
         self._before: dict[int, Batch] = {}
         self._now: dict[int, Batch] = {}
 
-    def update(self, row: Row) -> float:
+    def update(self, record: Record) -> float:
         """The loss of the same batch in the attempt before; NaN if it is not known."""
-        if row.attempt != self._attempt:
-            self._start_attempt(row.attempt)
-        loss = row.signals.get(LOSS, math.nan)
+        if record.attempt != self._attempt:
+            self._start_attempt(record.attempt)
+        loss = record.signals.get(LOSS, math.nan)
         if not math.isfinite(loss):
             return math.nan
-        mark = row.signals.get(FINGERPRINT, math.nan)
-        return self._look_up(row.step, (loss, mark, row.data_position))
+        mark = record.signals.get(FINGERPRINT, math.nan)
+        return self._look_up(record.step, (loss, mark, record.data_position))
 
     def update_many(self, block: Block) -> FloatArray:
         """The same for each of many records."""

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from trimtab.core.block import Block, FloatArray
-from trimtab.core.detector import Detector, Row
+from trimtab.core.block import Block, FloatArray, Record
+from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import FINGERPRINT, LOSS, REFERENCE_LOSS, REFERENCE_OF
 from trimtab.core.state import Parts
@@ -58,19 +58,20 @@ class Reference(Detector):
         self._parted: int | None = None
         """The record of the last gap."""
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
         self._records += 1
-        signals = row.signals
-        earlier = self._earlier.update(row)
+        signals = record.signals
+        earlier = self._earlier.update(record)
         if REFERENCE_LOSS not in signals:
             if math.isnan(earlier):
                 return []
             return [
-                self._graded(found, self._records) for found in self._judge_pair(row, LOSS, earlier)
+                self._graded(found, self._records)
+                for found in self._judge_pair(record, LOSS, earlier)
             ]
         if FINGERPRINT in signals and REFERENCE_OF + FINGERPRINT in signals:
-            seen = Seen(row.tick, row.step, signals[FINGERPRINT])
+            seen = Seen(record.tick, record.step, signals[FINGERPRINT])
             theirs = signals[REFERENCE_OF + FINGERPRINT]
             if seen.value != theirs:
                 return self._other_batch(seen, theirs)
@@ -78,7 +79,7 @@ class Reference(Detector):
         return [
             self._graded(finding, self._records)
             for name in compared(list(signals))
-            for finding in self._judge_pair(row, name, signals[REFERENCE_OF + name])
+            for finding in self._judge_pair(record, name, signals[REFERENCE_OF + name])
         ]
 
     def update_many(self, block: Block) -> list[Finding]:
@@ -116,14 +117,14 @@ class Reference(Detector):
                 gaps[name].trust = trust
             yield gaps[name], way
 
-    def _judge_pair(self, row: Row, name: str, theirs: float) -> list[Finding]:
-        seen = Seen(row.tick, row.step, row.signals.get(name, math.nan))
+    def _judge_pair(self, record: Record, name: str, theirs: float) -> list[Finding]:
+        seen = Seen(record.tick, record.step, record.signals.get(name, math.nan))
         if not (0.0 < seen.value < math.inf and 0.0 < theirs < math.inf):
             return []
         gap = math.log(seen.value / theirs)
         findings = []
-        for side, way in self._sides(name, trust_in(name, row.qualities)):
-            hit = side.update(way * gap, row.step)
+        for side, way in self._sides(name, trust_in(name, record.qualities)):
+            hit = side.update(way * gap, record.step)
             if hit is not None:
                 findings.append(_finding(name, way, seen, theirs, hit))
         return findings

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.core.block import Block
+from trimtab.core.block import Block, Record
 from trimtab.core.causes import Cause
-from trimtab.core.detector import Detector, Row
+from trimtab.core.detector import Detector
 from trimtab.core.findings import Explanation, Finding, Severity, Symptom
 from trimtab.core.signals import RESUME_AUDIT
 from trimtab.detect.resume import facts
@@ -90,10 +90,10 @@ class ResumeAudit(Detector):
     def __init__(self) -> None:
         """Nothing is remembered: each record says all."""
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
-        value = row.signals.get(RESUME_AUDIT)
-        return [] if value is None else _findings(Seen(row.tick, row.step, value))
+        value = record.signals.get(RESUME_AUDIT)
+        return [] if value is None else _findings(Seen(record.tick, record.step, value))
 
     def update_many(self, block: Block) -> list[Finding]:
         """Judge many records, with the findings that `update` would return."""

@@ -6,8 +6,8 @@ that goes back to where the run started is the next epoch.
 
 import numpy as np
 
-from trimtab.core.block import NO_POSITION, Block, IntArray
-from trimtab.core.detector import Detector, KnownChange, Row
+from trimtab.core.block import NO_POSITION, Block, IntArray, Record
+from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import ADAM_STEP, LOSS
 
@@ -44,22 +44,22 @@ class Counters(Detector):
         self._step = self._position = self._counted = None
         self._standing = 0
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
         findings = []
-        place = row.step, row.tick
-        step, self._step = self._step, row.step
-        if step is not None and row.step < step:
-            findings.append(_finding(Symptom.WENT_BACK, "step", place, row.step, step))
-        if row.data_position != NO_POSITION:
-            last, self._position = self._position, row.data_position
+        place = record.step, record.tick
+        step, self._step = self._step, record.step
+        if step is not None and record.step < step:
+            findings.append(_finding(Symptom.WENT_BACK, "step", place, record.step, step))
+        if record.data_position != NO_POSITION:
+            last, self._position = self._position, record.data_position
             if self._first_position is None:
-                self._first_position = row.data_position
-            if last is not None and self._first_position < row.data_position < last:
-                at = row.data_position
+                self._first_position = record.data_position
+            if last is not None and self._first_position < record.data_position < last:
+                at = record.data_position
                 findings.append(_finding(Symptom.DATA_BACK, "data_position", place, at, last))
-        findings += self._judge_count(row.signals.get(ADAM_STEP), place)
-        return findings + self._judge_loss(LOSS in row.signals, place)
+        findings += self._judge_count(record.signals.get(ADAM_STEP), place)
+        return findings + self._judge_loss(LOSS in record.signals, place)
 
     def update_many(self, block: Block) -> list[Finding]:
         """Judge many records, with the findings that `update` would return."""

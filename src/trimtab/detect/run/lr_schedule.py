@@ -7,8 +7,8 @@ sign or repeats its warm-up by mistake.
 
 import numpy as np
 
-from trimtab.core.block import Block
-from trimtab.core.detector import Detector, KnownChange, Row
+from trimtab.core.block import Block, Record
+from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LR
 from trimtab.detect.tools.rows import Seen
@@ -33,15 +33,15 @@ class LrSchedule(Detector):
         """A resume or a change may bring a new warm-up."""
         self._last, self._falls, self._rises = None, 0, 0
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
-        value = row.signals.get(LR)
+        value = record.signals.get(LR)
         if value is None or value != value:
             return []
         last, self._last = self._last, value
         if last is None or value == last or not self._moved(value > last, 1):
             return []
-        return [_finding(Seen(row.tick, row.step, value))]
+        return [_finding(Seen(record.tick, record.step, value))]
 
     def update_many(self, block: Block) -> list[Finding]:
         """Judge many records, with the findings that `update` would return."""

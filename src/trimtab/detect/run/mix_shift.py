@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from trimtab.core.block import Block, FloatArray, IntArray
-from trimtab.core.detector import Detector, KnownChange, Row
+from trimtab.core.block import Block, FloatArray, IntArray, Record
+from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import TOKEN_RARITY, UNIQUE_TOKEN_SHARE
 from trimtab.detect.tools.rows import Seen
@@ -50,13 +50,13 @@ class MixShift(Detector):
         """A planned change of the mix or of the batch."""
         self._restart()
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
-        share = row.signals.get(UNIQUE_TOKEN_SHARE, math.nan)
-        rarity = row.signals.get(TOKEN_RARITY, math.nan)
+        share = record.signals.get(UNIQUE_TOKEN_SHARE, math.nan)
+        rarity = record.signals.get(TOKEN_RARITY, math.nan)
         if not (0.0 <= share <= 1.0 and 0.0 <= rarity < _MAX_RARITY):
             return []
-        found = self._add(Seen(row.tick, row.step, share), rarity)
+        found = self._add(Seen(record.tick, record.step, share), rarity)
         return [] if found is None else [found]
 
     def update_many(self, block: Block) -> list[Finding]:

@@ -7,8 +7,8 @@ rewound repeats from anywhere else.
 
 import numpy as np
 
-from trimtab.core.block import Block
-from trimtab.core.detector import Detector, KnownChange, Row
+from trimtab.core.block import Block, Record
+from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import FINGERPRINT
 from trimtab.detect.tools.rows import Seen
@@ -42,12 +42,12 @@ class RepeatedBatch(Detector):
         """A new attempt serves its batches again, as it should; after a skip, from elsewhere."""
         self._places, self._epoch_start, self._period = {}, self._count, 0
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
-        value = row.signals.get(FINGERPRINT)
+        value = record.signals.get(FINGERPRINT)
         if value is None or value != value:
             return []
-        finding = self._judge(Seen(row.tick, row.step, value))
+        finding = self._judge(Seen(record.tick, record.step, value))
         return [] if finding is None else [finding]
 
     def update_many(self, block: Block) -> list[Finding]:

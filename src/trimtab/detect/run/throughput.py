@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from trimtab.core.block import Block, FloatArray, IntArray
-from trimtab.core.detector import Detector, KnownChange, Row
+from trimtab.core.block import Block, FloatArray, IntArray, Record
+from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.robust import median, medians
 from trimtab.core.signals import DATA_SECONDS, STEP_SECONDS, TOKENS_PER_SECOND
@@ -92,9 +92,9 @@ class Throughput(Detector):
             self._pace.restart()
             self._lasting.stop()
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
-        signals = row.signals
+        signals = record.signals
         if self._signal is None:
             names = [name for name in (STEP_SECONDS, TOKENS_PER_SECOND) if name in signals]
             if not names:
@@ -103,7 +103,7 @@ class Throughput(Detector):
         value = signals.get(self._signal, 0.0)
         if not MIN_VALUE < value < MAX_VALUE:
             return []
-        seen = Seen(row.tick, row.step, value)
+        seen = Seen(record.tick, record.step, value)
         seconds = value if self._signal == STEP_SECONDS else 1.0 / value
         self._count += 1
         if self._is_excused:

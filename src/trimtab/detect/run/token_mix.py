@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trimtab.core.block import Block, FloatArray
-from trimtab.core.detector import Detector, KnownChange, Row
+from trimtab.core.block import Block, FloatArray, Record
+from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import UNIQUE_TOKEN_SHARE
 from trimtab.detect.tools.range_test import OutOfRange, RangeSpec, RangeTest
@@ -38,9 +38,9 @@ class TokenMix(Detector):
         self._range.restart()
         self._count, self._total = 0, 0.0
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
-        value = row.signals.get(UNIQUE_TOKEN_SHARE)
+        value = record.signals.get(UNIQUE_TOKEN_SHARE)
         if value is None or not 0.0 <= value <= 1.0:
             return []
         self._count += 1
@@ -49,7 +49,7 @@ class TokenMix(Detector):
             return []
         found = self._range.update(self._total / RECORDS_PER_MEAN)
         self._count, self._total = 0, 0.0
-        return [] if found is None else [_finding(Seen(row.tick, row.step, value), found)]
+        return [] if found is None else [_finding(Seen(record.tick, record.step, value), found)]
 
     def update_many(self, block: Block) -> list[Finding]:
         """Judge many records, with the findings that `update` would return."""

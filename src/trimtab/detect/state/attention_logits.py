@@ -6,8 +6,8 @@ that is far too high shows here long before it shows in the loss.
 
 import numpy as np
 
-from trimtab.core.block import Block
-from trimtab.core.detector import Detector, Row
+from trimtab.core.block import Block, Record
+from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.detect.tools.rows import Seen
 from trimtab.detect.tools.streaks import reached
@@ -31,9 +31,9 @@ class AttentionLogits(Detector):
         self._num_over = [0] * len(LEVELS)
         """Records in a row over each level; negative once it is reported."""
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
-        value = row.signals.get(MAX_ATTENTION_LOGIT)
+        value = record.signals.get(MAX_ATTENTION_LOGIT)
         findings: list[Finding] = []
         if value is None:
             return findings
@@ -44,7 +44,7 @@ class AttentionLogits(Detector):
             self._num_over[at] = num_over + 1 if value > level else 0
             if self._num_over[at] == MIN_RECORDS:
                 self._num_over[at] = -1
-                findings.append(_finding(severity, Seen(row.tick, row.step, value)))
+                findings.append(_finding(severity, Seen(record.tick, record.step, value)))
         return findings
 
     def update_many(self, block: Block) -> list[Finding]:

@@ -7,8 +7,8 @@ is hidden by the others.
 
 import numpy as np
 
-from trimtab.core.block import Block, BoolArray
-from trimtab.core.detector import Detector, Row
+from trimtab.core.block import Block, BoolArray, Record
+from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import DISCARDED, GRAD_NORM, GRAD_NORM_OF, LR, UPDATE_NORM
 
@@ -35,17 +35,17 @@ class Frozen(Detector):
         """The tick of the first of them."""
         self._reported: dict[str, bool] = {}
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
         findings: list[Finding] = []
-        signals = row.signals
+        signals = record.signals
         if 0.0 not in signals.values() and not self._zeros:
             return findings
         if signals.get(LR, 1.0) == 0.0 or signals.get(DISCARDED, 0.0) == 1.0:
             return findings
         for name, value in signals.items():
             if _is_judged(name):
-                findings += self._judge(name, value, row.step, row.tick)
+                findings += self._judge(name, value, record.step, record.tick)
         return findings
 
     def update_many(self, block: Block) -> list[Finding]:

@@ -6,8 +6,8 @@ occasional halving is how it works, and several at the start are how it finds it
 
 import numpy as np
 
-from trimtab.core.block import Block
-from trimtab.core.detector import Detector, Row
+from trimtab.core.block import Block, Record
+from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS_SCALE
 from trimtab.detect.tools.rows import Seen
@@ -44,17 +44,17 @@ class LossScale(Detector):
         self._falls: list[int] = []
         """Steps of the recent falls."""
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
-        value = row.signals.get(LOSS_SCALE)
+        value = record.signals.get(LOSS_SCALE)
         if value is None or value != value:
             return []
         self._count += 1
         if value != self._last:
-            return self._move(Seen(row.tick, row.step, value), self._count)
+            return self._move(Seen(record.tick, record.step, value), self._count)
         if self._has_moved or self._count - self._moved != MAX_CONSTANT:
             return []
-        seen = Seen(row.tick, row.step, value)
+        seen = Seen(record.tick, record.step, value)
         return [_finding(Symptom.SCALE_FROZEN, Severity.INFO, seen)]
 
     def update_many(self, block: Block) -> list[Finding]:

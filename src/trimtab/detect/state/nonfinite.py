@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from trimtab.core.block import Block, BoolArray
-from trimtab.core.detector import Detector, Row
+from trimtab.core.block import Block, BoolArray, Record
+from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import (
     ADAM_V_NORM,
@@ -42,19 +42,19 @@ class NonFinite(Detector):
         """Of a non-finite gradient norm in a record with a loss scale."""
         self._is_inside = dict.fromkeys(SYMPTOMS, False)
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
         findings = []
         for signal, was_inside in self._is_inside.items():
-            value = row.signals.get(signal)
+            value = record.signals.get(signal)
             if value is None:  # a missing value neither starts nor ends a stretch
                 continue
             is_bad = not math.isfinite(value)
             if is_bad != was_inside:
                 self._is_inside[signal] = is_bad
                 if is_bad:
-                    seen = Seen(row.tick, row.step, value)
-                    findings.append(self._finding(signal, seen, LOSS_SCALE in row.signals))
+                    seen = Seen(record.tick, record.step, value)
+                    findings.append(self._finding(signal, seen, LOSS_SCALE in record.signals))
         return findings
 
     def update_many(self, block: Block) -> list[Finding]:

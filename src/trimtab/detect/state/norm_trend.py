@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trimtab.core.block import Block, FloatArray, IntArray
-from trimtab.core.detector import Detector, KnownChange, Row
+from trimtab.core.block import Block, FloatArray, IntArray, Record
+from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LR, PARAM_NORM, UPDATE_NORM
 from trimtab.core.state import Parts, Stateful
@@ -62,18 +62,20 @@ class NormTrend(Detector):
         for trend in self._trends.values():
             trend.restart()
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
         findings: list[Finding] = []
-        rate = row.signals.get(LR, 0.0)
+        rate = record.signals.get(LR, 0.0)
         if not 0.0 < rate < math.inf:
             return findings
-        for name, value in row.signals.items():
+        for name, value in record.signals.items():
             if name.startswith(PARAM_NORM) and 0.0 < value < math.inf:
-                moved = row.signals.get(_updates_of(name), 0.0)
-                found = self._trends[name].update(value, row.step, rate, moved)
+                moved = record.signals.get(_updates_of(name), 0.0)
+                found = self._trends[name].update(value, record.step, rate, moved)
                 if found is not None:
-                    findings.append(self._finding(name, Seen(row.tick, row.step, value), found))
+                    findings.append(
+                        self._finding(name, Seen(record.tick, record.step, value), found)
+                    )
         return findings
 
     def update_many(self, block: Block) -> list[Finding]:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trimtab.core.block import Block
-from trimtab.core.detector import Detector, KnownChange, Row
+from trimtab.core.block import Block, Record
+from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity
 from trimtab.core.signals import LR
 from trimtab.core.state import Parts
@@ -40,10 +40,10 @@ class StateJumps(Detector):
             elif rule is not None and rule.may_step_back:
                 test.skip_next()
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
         findings = []
-        signals = row.signals
+        signals = record.signals
         for name, value in signals.items():
             rule = rule_of(name)
             if rule is None:
@@ -55,9 +55,9 @@ class StateJumps(Detector):
                 value = rule.min_value
             if not 0.0 < value < math.inf:
                 continue
-            jump = self._tests[name].update(value, row.step)
+            jump = self._tests[name].update(value, record.step)
             if jump is not None:
-                seen = Seen(row.tick, row.step, signals[name])
+                seen = Seen(record.tick, record.step, signals[name])
                 findings.append(_finding(name, rule, seen, jump))
         return findings
 

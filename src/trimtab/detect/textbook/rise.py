@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from trimtab.core.block import Block
-from trimtab.core.detector import Detector, Row
+from trimtab.core.block import Block, Record
+from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS
 from trimtab.detect.textbook.thresholds import TextbookThresholds
@@ -23,16 +23,16 @@ class TextbookRise(Detector):
         self._last = math.nan  # no loss is above it, so the first one starts at zero
         self._num_rises = 0
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
-        loss = row.signals.get(LOSS)
+        loss = record.signals.get(LOSS)
         if loss is None:
             return []
         rose = loss > self._last and math.isfinite(loss)
         self._last, self._num_rises = loss, self._num_rises + 1 if rose else 0
         if self._num_rises != self._length:
             return []
-        return [self._finding(Seen(row.tick, row.step, loss))]
+        return [self._finding(Seen(record.tick, record.step, loss))]
 
     def update_many(self, block: Block) -> list[Finding]:
         """Judge many records, with the findings that `update` would return."""

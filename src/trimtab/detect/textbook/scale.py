@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from trimtab.core.block import Block
-from trimtab.core.detector import Detector, Row
+from trimtab.core.block import Block, Record
+from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS_SCALE
 from trimtab.detect.textbook.thresholds import TextbookThresholds
@@ -22,15 +22,15 @@ class TextbookScale(Detector):
         self._floor = config.scale_floor
         self._is_under = False
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
-        scale = row.signals.get(LOSS_SCALE, math.nan)
+        scale = record.signals.get(LOSS_SCALE, math.nan)
         if not math.isfinite(scale):
             return []
         was_under, self._is_under = self._is_under, scale < self._floor
         if was_under or not self._is_under:
             return []
-        return [self._finding(Seen(row.tick, row.step, scale))]
+        return [self._finding(Seen(record.tick, record.step, scale))]
 
     def update_many(self, block: Block) -> list[Finding]:
         """Judge many records, with the findings that `update` would return."""

@@ -5,8 +5,8 @@ from collections import deque
 
 import numpy as np
 
-from trimtab.core.block import Block
-from trimtab.core.detector import Detector, Row
+from trimtab.core.block import Block, Record
+from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS
 from trimtab.detect.textbook.thresholds import TextbookThresholds
@@ -28,16 +28,18 @@ class TextbookSpike(Detector):
         self._config = config
         self._recent: deque[float] = deque(maxlen=config.window)
 
-    def update(self, row: Row) -> list[Finding]:
+    def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
-        loss = row.signals.get(LOSS, math.nan)
+        loss = record.signals.get(LOSS, math.nan)
         if not math.isfinite(loss):
             return []
         findings = []
         if len(self._recent) == self._config.window:
             mean, deviation = moments(self._recent)
             if loss > mean + self._config.spike_sigmas * deviation:
-                findings.append(self._finding(Seen(row.tick, row.step, loss), mean, deviation))
+                findings.append(
+                    self._finding(Seen(record.tick, record.step, loss), mean, deviation)
+                )
         self._recent.append(loss)
         return findings
 

@@ -15,9 +15,8 @@ one is noticed. A sealed file keeps them as the same lines.
 from collections.abc import Iterable
 from typing import Any, TypeGuard
 
-from trimtab.core.block import NO_POSITION
+from trimtab.core.block import NO_POSITION, Record
 from trimtab.core.jsonable import to_number
-from trimtab.core.records.builder import Record
 from trimtab.core.signals import Quality
 from trimtab.journal.format.damage import Damage
 from trimtab.journal.format.lines import Entry

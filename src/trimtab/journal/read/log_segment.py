@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from trimtab.core.block import Block, IntArray
-from trimtab.core.records.builder import BlockBuilder, Record
+from trimtab.core.block import Block, IntArray, Record
 from trimtab.journal.format.damage import Damage, DamageKind
 from trimtab.journal.format.entries import parse_entry, schema_of
 from trimtab.journal.format.header import AXES, Axis
@@ -125,12 +124,9 @@ class LogParser:
     def pop(self) -> LogSegment:
         """What was parsed since the last call."""
         records = self._in_order()
-        builder = BlockBuilder()
-        for record in records:
-            builder.add(record)
         segment = LogSegment(
             file=self._file,
-            block=builder.build() if records else Block.empty(),
+            block=Block.from_records(records),
             entries=tuple(sorted(self._entries, key=_number)),
             damage=tuple(self._damage),
         )

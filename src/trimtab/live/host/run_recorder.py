@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from trimtab.core import signals
-from trimtab.core.block import Block, Event
+from trimtab.core.block import Block, Event, Record
 from trimtab.core.config import Config
 from trimtab.core.incidents import Incident, IncidentChange
-from trimtab.core.records.builder import BlockBuilder, Record
 from trimtab.core.records.probe_events import DECISION, PROBE_ANSWER
 from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.run import RunFacts
@@ -212,7 +211,7 @@ class RunRecorder:
         events, self._pending_events = self._pending_events, []
         if not self._shield.is_down:
             with self._shield.guarding("rollback"):
-                self._see(_block((), events))
+                self._see(Block.from_records((), events))
         self._attempt += 1
         self._last_clock, self._last_step = None, to - 1
         kept = [record for record in self._recent if record.step < to]
@@ -263,7 +262,7 @@ class RunRecorder:
         events = [event for event in self._pending_events if event.tick <= last]
         self._pending_events = [event for event in self._pending_events if event.tick > last]
         with self._shield.guarding("record"):
-            self._see(_block(records, events))
+            self._see(Block.from_records(records, events))
 
     def _see(self, block: Block) -> None:
         """Judge a block and report what it changes."""
@@ -313,7 +312,7 @@ class RunRecorder:
 
     def explain(self, incident: Incident) -> Diagnosis | None:
         """What the last records say about an incident; None if they are too few."""
-        known = _block(self._recent, self._explaining)
+        known = Block.from_records(tuple(self._recent), self._explaining)
         try:
             return self._judge.explain(incident, known, self._facts)
         except Exception:  # it began before the records that are kept
@@ -336,12 +335,3 @@ def _past(earlier: Block, first_step: int) -> JournalPast | None:
     except Exception:
         log.exception("trimtab: the journal cannot be read for the resume audit; it is left out")
         return None
-
-
-def _block(records: Iterable[Record], events: Iterable[Event] = ()) -> Block:
-    builder = BlockBuilder()
-    for record in records:
-        builder.add(record)
-    for event in events:
-        builder.add_event(event)
-    return builder.build()

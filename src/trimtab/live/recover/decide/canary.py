@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trimtab.core.records.builder import Record
+from trimtab.core.block import Record
 from trimtab.decide.readings import (
     CANARY_SHARE,
     MIN_READINGS,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trimtab.core import signals
+from trimtab.core.block import Record
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident
-from trimtab.core.records.builder import Record
 from trimtab.core.robust import median, sigma_around
 from trimtab.decide.symptoms import PASSIVE, traits_of
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trimtab.core import signals
+from trimtab.core.block import Record
 from trimtab.core.config import ProbesConfig
 from trimtab.core.findings import HARMLESS, Symptom
 from trimtab.core.incidents import Incident
-from trimtab.core.records.builder import Record
 from trimtab.explain.causes.experiments import propose
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide.run_view import RunView

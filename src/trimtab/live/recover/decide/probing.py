@@ -7,7 +7,7 @@ ones.
 from collections.abc import Callable, Sequence
 
 from trimtab.core import signals
-from trimtab.core.records.builder import Record
+from trimtab.core.block import Record
 from trimtab.decide.readings import Reading, scale_of
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.decide import evidence

@@ -7,8 +7,8 @@ odd gradients recur --> all ranks measure their own gradients for some steps
 from collections.abc import Callable, Sequence
 
 from trimtab.core import signals
+from trimtab.core.block import Record
 from trimtab.core.findings import Symptom
-from trimtab.core.records.builder import Record
 from trimtab.decide.costs import FACT
 from trimtab.decide.situation import Situation
 from trimtab.decide.suspects import suspect_rank

@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Sequence
 
+from trimtab.core.block import Record
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import Incident
-from trimtab.core.records.builder import Record
 from trimtab.decide.costs import certainty_of
 from trimtab.decide.situation import SettingDifference, Situation
 from trimtab.decide.suspects import find_differences

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trimtab.core import signals
-from trimtab.core.block import NO_POSITION
-from trimtab.core.records.builder import Record
+from trimtab.core.block import NO_POSITION, Record
 from trimtab.core.records.probe_events import PROBE_ANSWER
 from trimtab.decide.situation import Situation
 from trimtab.live.host.run_recorder import RunRecorder
