@@ -306,10 +306,13 @@ class Block:
         for start in range(0, len(self), size):
             yield self[start : start + size]
 
-    def records(self) -> Iterator[Record]:
-        """Yield the records one by one."""
-        for piece in (self,) if len(self) <= _RECORDS_AT_ONCE else self.cut(_RECORDS_AT_ONCE):
-            yield from _records(piece)
+    def records(self, rows: IntArray | None = None) -> Iterator[Record]:
+        """Yield the records one by one: those of `rows`, which must ascend, or all."""
+        rows = np.arange(len(self)) if rows is None else rows
+        for first in range(0, len(rows), _RECORDS_AT_ONCE):
+            some = rows[first : first + _RECORDS_AT_ONCE]
+            # Of columns that are on disk, only what is needed for these rows is read.
+            yield from self[int(some[0]) : int(some[-1]) + 1]._make_records(some - some[0])
 
     def column(self, name: str) -> Column:
         """Return the column of a signal; all missing if the signal was never recorded."""
@@ -324,6 +327,18 @@ class Block:
         """Return the row of the first record at or after a tick."""
         return int(np.searchsorted(self.tick, tick))
 
+    def _make_records(self, rows: IntArray) -> Iterator[Record]:
+        signals: list[dict[str, float]] = [{} for _ in range(len(rows))]
+        # Column by column, then turned: reading single values out of numpy arrays is far slower.
+        for name, column in self.columns.items():
+            values, present = column.values[rows].tolist(), column.present[rows].tolist()
+            for found, value, is_present in zip(signals, values, present, strict=True):
+                if is_present:
+                    found[name] = value
+        axes = (axis[rows].tolist() for axis in (self.step, self.tick))
+        places = (axis[rows].tolist() for axis in (self.attempt, self.data_position))
+        return map(Record, *axes, signals, *places, repeat(self.qualities, len(rows)))
+
     def _events_between(self, start: int, stop: int) -> tuple[Event, ...]:
         if not self.events or start >= stop:
             return ()
@@ -331,19 +346,6 @@ class Block:
         after = self.tick[start - 1] if start else np.iinfo(np.int64).min
         until = self.tick[stop - 1] if stop < len(self) else np.iinfo(np.int64).max
         return tuple(event for event in self.events if after < event.tick <= until)
-
-
-def _records(block: Block) -> Iterator[Record]:
-    signals: list[dict[str, float]] = [{} for _ in range(len(block))]
-    for name, column in block.columns.items():
-        values, present = column.values.tolist(), column.present.tolist()
-        for found, value, is_present in zip(signals, values, present, strict=True):
-            if is_present:
-                found[name] = value
-    axes = (axis.tolist() for axis in (block.step, block.tick))
-    places = (axis.tolist() for axis in (block.attempt, block.data_position))
-    qualities = repeat(block.qualities, len(block))
-    return map(Record, *axes, signals, *places, qualities)
 
 
 def _cut(columns: Mapping[str, Column], start: int, stop: int) -> Mapping[str, Column]:

@@ -7,22 +7,19 @@
             loss = record.signals.get("loss", 0.0)
             if not loss > 20.0:
                 return []
-            return [
-                Finding(
-                    detector=self.name, symptom="loss over 20", severity=Severity.WARN,
-                    signal="loss", step=record.step, tick=record.tick, value=loss,
-                )
-            ]
+            return [self.finding(record, "loss over 20", Severity.WARN, signal="loss")]
 
 `update` is all that a detector needs. What it remembers it keeps in attributes; they are saved and
 loaded without further code (state.py).
 """
 
 from enum import Flag, auto
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from trimtab.core.block import Block, Record
-from trimtab.core.findings import Finding
+import numpy as np
+
+from trimtab.core.block import Block, IntArray, Record
+from trimtab.core.findings import Finding, Severity
 from trimtab.core.state import Stateful
 
 
@@ -69,9 +66,49 @@ class Detector(Stateful):
         """Judge the next record."""
         raise NotImplementedError
 
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows of the next records that `update` must be called for, in order.
+
+        The others must not matter: with or without them, `update` finds the same here and later.
+        All rows matter by default. Override it only for speed, where a glance at whole columns
+        tells: a log of a million steps is mostly rows in which nothing happens.
+        """
+        return np.arange(len(block))
+
     def update_many(self, block: Block) -> list[Finding]:
         """Judge the next records, with the findings that `update` would return one by one.
 
-        Override it only for speed.
+        Override it only for speed, where every row matters and `relevant_rows` cannot help.
         """
-        return [finding for record in block.records() for finding in self.update(record)]
+        records = block.records(self.relevant_rows(block))
+        return [finding for record in records for finding in self.update(record)]
+
+    def finding(
+        self,
+        record: Record,
+        symptom: str,
+        severity: Severity,
+        signal: str,
+        value: float | None = None,
+        **details: Any,
+    ) -> Finding:
+        """Return a finding of this detector at a record.
+
+        Args:
+            record: Where it shows.
+            symptom: A `Symptom`, or any string.
+            severity: How serious it is.
+            signal: The signal that shows it.
+            value: What was found; the recorded value of the signal if None.
+            details: Other fields of `Finding`, such as `expected`, `limit` or `facts`.
+        """
+        return Finding(
+            detector=self.name,
+            symptom=symptom,
+            severity=severity,
+            signal=signal,
+            step=record.step,
+            tick=record.tick,
+            value=record.signals[signal] if value is None else value,
+            **details,
+        )

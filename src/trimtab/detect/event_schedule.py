@@ -9,9 +9,7 @@ changed.
 
 from collections.abc import Iterable
 
-import numpy as np
-
-from trimtab.core.block import Block, Event, FloatArray, Record
+from trimtab.core.block import Block, Column, Event, IntArray, Record
 from trimtab.core.detector import KnownChange
 from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.signals import TOKENS
@@ -34,27 +32,20 @@ CHANGES = {
 }
 """By the kind of event in the journal."""
 
-_NEAR = 64
-"""Records within which an event nearly always finds its step: these are searched first."""
-
-
-_AT_ONCE = 4096
-"""Numbers of tokens that are compared at once."""
-
 
 class EventSchedule(Stateful):
-    """Returns what happened before each record."""
+    """Knows what happened before each record."""
 
     def __init__(self) -> None:
         self._pending: list[tuple[int, int, str]] = []
-        """Tick, step and kind of events whose record has not come yet. A live run writes its
-        records some steps late and its events at once, so the step decides."""
+        """Tick, step and kind of events whose record has not come yet, in order. A live run writes
+        its records some steps late and its events at once, so the step decides as well."""
         self._attempt: int | None = None
         self._continues = False
         """Whether the next attempt continues what is known: a rollback with a rewound judge."""
         self._tokens = 0.0
         self._num_same = 0
-        """Records with that number of tokens, not counting odd batches between them."""
+        """Records with that number of tokens, up to MIN_SETTLED; odd batches do not count."""
         self._num_odd = 0
         """Records in a row with a different number, once it was settled."""
 
@@ -65,67 +56,62 @@ class EventSchedule(Stateful):
             self._continues = self._continues or is_rollback
             if event.kind in CHANGES and (event.facts.get("skip") or not is_rollback):
                 self._pending.append((event.tick, event.step, event.kind))
+        self._pending.sort()
 
     def update(self, record: Record) -> KnownChange:
-        """What happened before a record."""
-        change = KnownChange.NOTHING
-        if self._pending:
-            change = self._pop_due(record.tick, record.step)
-        if record.attempt != self._attempt:
+        """Return what happened before a record."""
+        return self._change(record.tick, record.step, record.attempt, record.signals.get(TOKENS))
+
+    def update_many(self, block: Block) -> list[tuple[int, KnownChange]]:
+        """Return what happened before each of many records, by row, where anything did."""
+        tokens = block.column(TOKENS)
+        if self._is_quiet(block.attempt, tokens):
+            return []
+        numbers = zip(tokens.values.tolist(), tokens.present.tolist(), strict=True)
+        changes = map(
+            self._change,
+            block.tick.tolist(),
+            block.step.tolist(),
+            block.attempt.tolist(),
+            (number if is_present else None for number, is_present in numbers),
+        )
+        return [(row, change) for row, change in enumerate(changes) if change]
+
+    def _is_quiet(self, attempts: IntArray, tokens: Column) -> bool:
+        """Return whether nothing happens in these records: nearly always, in a long log."""
+        is_settled = self._num_same == MIN_SETTLED and not self._num_odd
+        return (
+            not self._pending
+            and bool((attempts == self._attempt).all())
+            and not (tokens.present & ~(is_settled & (tokens.values == self._tokens))).any()
+        )
+
+    def _change(self, tick: int, step: int, attempt: int, tokens: float | None) -> KnownChange:
+        change = self._pop_due(tick, step)
+        if attempt != self._attempt:
             if self._attempt is not None and not self._continues:
                 change |= KnownChange.WENT_BACK
-            self._attempt, self._continues = record.attempt, False
-        tokens = record.signals.get(TOKENS)
+            self._attempt, self._continues = attempt, False
         if tokens is not None:
             change |= self._judge_tokens(tokens)
         return change
 
-    def update_many(self, block: Block) -> list[tuple[int, KnownChange]]:
-        """What happened before each of many records, by row; rows without a change are left out."""
-        changes: dict[int, KnownChange] = {}
-
-        def add(row: int, change: KnownChange) -> None:
-            changes[row] = changes.get(row, KnownChange.NOTHING) | change
-
-        for row in self._due_rows(block):
-            add(row, self._pop_due(int(block.tick[row]), int(block.step[row])))
-        first = block.attempt[0] if self._attempt is None else self._attempt
-        for row in np.flatnonzero(np.diff(block.attempt, prepend=first)).tolist():
-            if not self._continues:
-                add(row, KnownChange.WENT_BACK)
-            self._continues = False
-        self._attempt = int(block.attempt[-1])
-        for row, change in self._token_changes(block):
-            add(row, change)
-        return sorted(changes.items())
-
     def _pop_due(self, tick: int, step: int) -> KnownChange:
-        change = KnownChange.NOTHING
-        waiting = []
+        change, due = KnownChange.NOTHING, []
         for event in self._pending:
-            if event[0] <= tick and event[1] <= step:
+            if event[0] > tick:  # those after it are later still
+                break
+            if event[1] <= step:
                 change |= CHANGES[event[2]]
-            else:
-                waiting.append(event)
-        self._pending = waiting
+                due.append(event)
+        for event in due:
+            self._pending.remove(event)
         return change
-
-    def _due_rows(self, block: Block) -> list[int]:
-        """The rows before which an event falls due, in order."""
-        rows = set()
-        for tick, step, _ in self._pending:
-            first = block.row_of(tick)
-            for last in (first + _NEAR, len(block)):
-                reached = np.flatnonzero(block.step[first:last] >= step)
-                if len(reached):
-                    rows.add(first + int(reached[0]))
-                    break
-        return sorted(rows)
 
     def _judge_tokens(self, tokens: float) -> KnownChange:
         """Judge the number of tokens of a record."""
         if tokens == self._tokens:
-            self._num_same, self._num_odd = self._num_same + 1, 0
+            self._num_same, self._num_odd = min(self._num_same + 1, MIN_SETTLED), 0
             return KnownChange.NOTHING
         if self._num_same >= MIN_SETTLED:
             self._num_odd += 1
@@ -136,36 +122,3 @@ class EventSchedule(Stateful):
             change = KnownChange.NOTHING
         self._tokens, self._num_same, self._num_odd = tokens, 1, 0
         return change
-
-    def _token_changes(self, block: Block) -> list[tuple[int, KnownChange]]:
-        column = block.columns.get(TOKENS)
-        rows = np.flatnonzero(column.present) if column is not None else np.empty(0, dtype=np.int64)
-        if column is None or not len(rows):
-            return []
-        values = column.values[rows]
-        changes = []
-        at = 0
-        while at < len(values):
-            same = _num_equal(values[at:], self._tokens)
-            if same:  # nearly always all of them
-                self._num_same, self._num_odd = self._num_same + same, 0
-                at += same
-            else:
-                change = self._judge_tokens(float(values[at]))
-                if change:
-                    changes.append((int(rows[at]), change))
-                at += 1
-        return changes
-
-
-def _num_equal(values: FloatArray, value: float) -> int:
-    """How many values from the first on are equal to one; looks at few of them at a time."""
-    if values[0] != value:
-        return 0
-    count = 0
-    while count < len(values):
-        differs = values[count : count + _AT_ONCE] != value
-        if differs.any():
-            return count + int(np.argmax(differs))
-        count += len(differs)
-    return count

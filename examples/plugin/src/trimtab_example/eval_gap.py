@@ -43,17 +43,14 @@ class EvalGap(Detector):
         self.worse += 1
         if self.worse != PATIENCE or self.train_loss >= self.train_loss_at_best:
             return []
-        return [self._finding(record, eval_loss)]
+        return [self._finding(record)]
 
-    def _finding(self, record: Record, eval_loss: float) -> Finding:
-        return Finding(
-            detector=self.name,
-            symptom="evaluation loss rising",
-            severity=Severity.ALARM,
+    def _finding(self, record: Record) -> Finding:
+        return self.finding(
+            record,
+            "evaluation loss rising",
+            Severity.ALARM,
             signal=EVAL_LOSS,
-            step=record.step,
-            tick=record.tick,
-            value=eval_loss,
             expected=self.best,
             explanation=Explanation(
                 cause_id="EX1",

@@ -2,11 +2,8 @@
 
 import math
 
-from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.robust import median
-from trimtab.core.signals import LOSS
 from trimtab.core.state import Stateful
-from trimtab.detect.tools.rows import Seen
 
 FIRST_LOSSES, LOSSES_PER_MEAN = 8, 32
 """Losses whose median is the start, and how many later ones are averaged."""
@@ -37,18 +34,18 @@ class FallFromStart(Stateful):
         self.is_over = True
         self._first = []
 
-    def update(self, seen: Seen) -> Finding | None:
-        """Judge the next loss."""
-        if self.is_over or not math.isfinite(seen.value):
+    def update(self, loss: float, step: int) -> tuple[float, float] | None:
+        """Judge the next loss; return the start and the mean now of a run that did not learn."""
+        if self.is_over or not math.isfinite(loss):
             return None
         self._count += 1
-        if self._count == 1 and seen.step > MAX_FIRST_STEP:
+        if self._count == 1 and step > MAX_FIRST_STEP:
             self.stop()
             return None
         if self._count <= FIRST_LOSSES:
-            self._first.append(seen.value)
+            self._first.append(loss)
             return None
-        self._total += seen.value
+        self._total += loss
         self._in_mean += 1
         if self._in_mean < LOSSES_PER_MEAN:
             return None
@@ -56,21 +53,7 @@ class FallFromStart(Stateful):
         self._total, self._in_mean = 0.0, 0
         if start < FROM_SCRATCH_LOSS or mean < (1 - HAS_FALLEN) * start:
             self.stop()
-        elif self._count >= MIN_LOSSES and seen.step >= MIN_STEPS and mean > (1 - MIN_FALL) * start:
+        elif self._count >= MIN_LOSSES and step >= MIN_STEPS and mean > (1 - MIN_FALL) * start:
             self.stop()
-            return _finding(seen, start, mean)
+            return start, mean
         return None
-
-
-def _finding(seen: Seen, start: float, mean: float) -> Finding:
-    return Finding(
-        detector="no-learning",
-        symptom=Symptom.NO_LEARNING,
-        severity=Severity.ALARM,
-        signal=LOSS,
-        step=seen.step,
-        tick=seen.tick,
-        value=seen.value,
-        expected=start,
-        facts={"better_by": start - mean},
-    )

@@ -8,13 +8,12 @@ import math
 
 import numpy as np
 
-from trimtab.core.block import Block, Record
+from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.robust import median
 from trimtab.core.signals import LOSS
 from trimtab.detect.tools.baseline import MIN_WINDOW, RECORDS_PER_CELL
-from trimtab.detect.tools.rows import Seen
 
 NUM_JUDGED = MIN_WINDOW + 2 * RECORDS_PER_CELL
 """Losses until the baseline of the loss is ready: its window, its gap and a cell."""
@@ -45,44 +44,24 @@ class GrossLoss(Detector):
 
     def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
-        if not self._num_left or LOSS not in record.signals:
+        loss = record.signals.get(LOSS, math.nan)
+        if not self._num_left or not math.isfinite(loss):
             return []
-        finding = self._judge(Seen(record.tick, record.step, record.signals[LOSS]))
-        return [] if finding is None else [finding]
-
-    def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
-        if not self._num_left:
-            return []
-        findings = []
-        column = block.column(LOSS)
-        for row in np.flatnonzero(column.finite)[: self._num_left].tolist():
-            finding = self._judge(Seen.at(block, row, column.values[row]))
-            if finding is not None:
-                findings.append(finding)
-        return findings
-
-    def _judge(self, seen: Seen) -> Finding | None:
-        if not math.isfinite(seen.value):
-            return None
         self._num_left -= 1
         usual = median(self._before) if len(self._before) >= MIN_BEFORE else math.inf
-        was_gross = self._was_gross
         limit = max(GROSS_TIMES * abs(usual), GROSS_LOSS)
-        self._was_gross = seen.value > limit
+        was_gross, self._was_gross = self._was_gross, loss > limit
         if not self._was_gross:
-            self._before = [*self._before[1 - NUM_JUDGED :], seen.value]
-            return None
+            self._before = [*self._before[1 - NUM_JUDGED :], loss]
+            return []
         if was_gross:
-            return None
-        return Finding(
-            detector=self.name,
-            symptom=Symptom.LOSS_SPIKE,
-            severity=Severity.ALARM,
-            signal=LOSS,
-            step=seen.step,
-            tick=seen.tick,
-            value=seen.value,
-            expected=usual,
-            limit=limit,
-        )
+            return []
+        return [
+            self.finding(
+                record, Symptom.LOSS_SPIKE, Severity.ALARM, LOSS, expected=usual, limit=limit
+            )
+        ]
+
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows of the first losses."""
+        return np.flatnonzero(block.column(LOSS).finite)[: self._num_left]

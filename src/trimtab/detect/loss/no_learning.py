@@ -10,12 +10,11 @@ import math
 
 import numpy as np
 
-from trimtab.core.block import Block, Record
+from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS, TOKEN_RARITY
 from trimtab.detect.loss.fall_from_start import FallFromStart
-from trimtab.detect.tools.rows import Seen
 
 NO_BETTER = 0.05
 """Nats under the loss of the token frequencies. Source: models of the lab that never learned to use
@@ -44,67 +43,45 @@ class NoLearning(Detector):
         if loss is None:
             return []
         if rarity is None:
-            if self._fall.is_over:
-                return []
-            finding = self._fall.update(Seen(record.tick, record.step, loss))
-            return [] if finding is None else [finding]
-        if not self._fall.is_over:
-            self._fall.stop()
-        finding = self._judge(Seen(record.tick, record.step, loss), rarity)
-        return [] if finding is None else [finding]
+            stayed = self._fall.update(loss, record.step)
+            return (
+                [] if stayed is None else [self._finding(record, stayed[0], stayed[0] - stayed[1])]
+            )
+        self._fall.stop()
+        mean = self._mean_gain(rarity - loss)
+        if mean is None:
+            return []
+        was_reported, self._is_reported = self._is_reported, mean < NO_BETTER
+        if was_reported or not self._is_reported:
+            return []
+        return [self._finding(record, rarity, mean)]
 
-    def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
-        loss, rarity = block.column(LOSS), block.columns.get(TOKEN_RARITY)
-        findings: list[Finding] = []
-        if not self._fall.is_over:
-            findings += self._judge_fall(block)
-        if rarity is None:
-            return findings
-        rows = np.flatnonzero(loss.present & rarity.present)
-        ticks, steps = block.tick[rows].tolist(), block.step[rows].tolist()
-        seen = map(Seen, ticks, steps, loss.values[rows].tolist())
-        found = map(self._judge, seen, rarity.values[rows].tolist())
-        return findings + [finding for finding in found if finding is not None]
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows with a loss; once the run has learned, those with a rarity as well."""
+        loss, rarity = block.column(LOSS).present, block.column(TOKEN_RARITY).present
+        return np.flatnonzero(loss & rarity if self._fall.is_over else loss)
 
-    def _judge_fall(self, block: Block) -> list[Finding]:
-        """Judge the first losses; nothing is left to do once a rarity was recorded."""
-        loss, rarity = block.column(LOSS), block.column(TOKEN_RARITY)
-        findings: list[Finding] = []
-        for row in np.flatnonzero(loss.present).tolist():
-            if rarity.present[row]:
-                self._fall.stop()
-            if self._fall.is_over:
-                break
-            finding = self._fall.update(Seen.at(block, row, loss.values[row]))
-            if finding is not None:
-                findings.append(finding)
-        return findings
-
-    def _judge(self, seen: Seen, rarity: float) -> Finding | None:
-        better = rarity - seen.value
-        if not math.isfinite(better):
+    def _mean_gain(self, gain: float) -> float | None:
+        """Return the mean of the last gains over the token frequencies, when it is due."""
+        if not math.isfinite(gain):
             return None
         self._count += 1
         if self._count <= MIN_RECORDS - RECORDS_PER_MEAN:
             return None
         self._in_mean += 1
-        self._total += better
+        self._total += gain
         if self._in_mean < RECORDS_PER_MEAN:
             return None
         mean = self._total / RECORDS_PER_MEAN
         self._in_mean, self._total = 0, 0.0
-        was_reported, self._is_reported = self._is_reported, mean < NO_BETTER
-        if was_reported or not self._is_reported:
-            return None
-        return Finding(
-            detector=self.name,
-            symptom=Symptom.NO_LEARNING,
-            severity=Severity.ALARM,
-            signal=LOSS,
-            step=seen.step,
-            tick=seen.tick,
-            value=seen.value,
-            expected=rarity,
-            facts={"better_by": mean},
+        return mean
+
+    def _finding(self, record: Record, expected: float, better_by: float) -> Finding:
+        return self.finding(
+            record,
+            Symptom.NO_LEARNING,
+            Severity.ALARM,
+            LOSS,
+            expected=expected,
+            facts={"better_by": better_by},
         )

@@ -9,12 +9,11 @@ import math
 
 import numpy as np
 
-from trimtab.core.block import Block, Record
+from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.robust import median, sigma_around
 from trimtab.core.signals import LOSS
-from trimtab.detect.tools.rows import Seen
 
 LOSSES_BEFORE, LOSSES_AFTER = 32, 8
 """Losses on either side whose medians are compared."""
@@ -45,47 +44,30 @@ class ResumeGap(Detector):
 
     def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
-        loss = record.signals.get(LOSS)
-        if loss is None or not math.isfinite(loss):
+        loss = record.signals.get(LOSS, math.nan)
+        if not math.isfinite(loss):
             return []
-        finding = self._judge(Seen(record.tick, record.step, loss))
-        return [] if finding is None else [finding]
-
-    def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
-        column = block.column(LOSS)
-        rows = np.flatnonzero(column.finite)
-        findings = []
-        gathered = 0 if self._after is None else LOSSES_AFTER - len(self._after)
-        for row in rows[:gathered].tolist():
-            finding = self._judge(Seen.at(block, row, column.values[row]))
-            if finding is not None:
-                findings.append(finding)
-        rest = column.values[rows[gathered:][-LOSSES_BEFORE:]].tolist()
-        self._recent = [*self._recent, *rest][-LOSSES_BEFORE:]
-        return findings
-
-    def _judge(self, seen: Seen) -> Finding | None:
         if self._after is None:
-            self._recent = [*self._recent[1 - LOSSES_BEFORE :], seen.value]
-            return None
-        self._after.append(seen.value)
+            self._recent = [*self._recent[1 - LOSSES_BEFORE :], loss]
+            return []
+        self._after.append(loss)
         if len(self._after) < LOSSES_AFTER:
-            return None
+            return []
         level = median(self._recent)
         scale = sigma_around(level, self._recent)
         gap = median(self._after) - level
         self._recent, self._after = [*self._recent, *self._after][-LOSSES_BEFORE:], None
         if not gap > max(MIN_SCALES * scale, MIN_SHARE * abs(level)):
-            return None
-        return Finding(
-            detector=self.name,
-            symptom=Symptom.RESUME_GAP,
-            severity=Severity.ALARM,
-            signal=LOSS,
-            step=seen.step,
-            tick=seen.tick,
-            value=seen.value,
-            expected=level,
-            facts={"gap": gap, "deviation": scale},
-        )
+            return []
+        facts = {"gap": gap, "deviation": scale}
+        return [
+            self.finding(
+                record, Symptom.RESUME_GAP, Severity.ALARM, LOSS, expected=level, facts=facts
+            )
+        ]
+
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows of the losses after a resume, and of the last ones, for the next."""
+        rows = np.flatnonzero(block.column(LOSS).finite)
+        num_wanted = 0 if self._after is None else LOSSES_AFTER - len(self._after)
+        return np.concatenate((rows[:num_wanted], rows[num_wanted:][-LOSSES_BEFORE:]))

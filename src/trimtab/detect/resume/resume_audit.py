@@ -9,14 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.core.block import Block, Record
+from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.causes import Cause
 from trimtab.core.detector import Detector
 from trimtab.core.findings import Explanation, Finding, Severity, Symptom
 from trimtab.core.signals import RESUME_AUDIT
 from trimtab.detect.resume import facts
 from trimtab.detect.resume.comparison import Difference
-from trimtab.detect.tools.rows import Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +92,36 @@ class ResumeAudit(Detector):
     def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
         value = record.signals.get(RESUME_AUDIT)
-        return [] if value is None else _findings(Seen(record.tick, record.step, value))
+        if value is None or not 0.0 < value < _WARNING * _WARNING or value != int(value):
+            return []  # nothing, or not ours
+        bits = int(value)
+        findings = []
+        for place, symptom in enumerate(_ORDER):
+            bit = 1 << place
+            if bits & bit:
+                findings.append(self._finding(record, symptom, Severity.ALARM))
+            elif bits & bit * _WARNING:
+                findings.append(self._finding(record, symptom, Severity.WARN))
+        return findings
 
-    def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
-        column = block.columns.get(RESUME_AUDIT)
-        if column is None:
-            return []
-        rows = np.flatnonzero(column.present).tolist()
-        seen = (Seen.at(block, row, column.values[row]) for row in rows)
-        return [finding for one in seen for finding in _findings(one)]
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows of the first steps after a resume."""
+        return np.flatnonzero(block.column(RESUME_AUDIT).present)
+
+    def _finding(self, record: Record, symptom: Symptom, severity: Severity) -> Finding:
+        thing = THINGS[symptom]
+        return self.finding(
+            record,
+            symptom,
+            severity,
+            RESUME_AUDIT,
+            expected=0.0,
+            explanation=Explanation(
+                cause_id=thing.cause.id,
+                cause_title=thing.cause.title,
+                remedy=thing.fix[0].upper() + thing.fix[1:] + ".",
+            ),
+        )
 
 
 def encode(differences: Iterable[Difference]) -> float:
@@ -127,37 +146,3 @@ def describe(difference: Difference) -> str:
     elif fact.startswith(facts.RNG):
         values = f"the generator of {fact.removeprefix(facts.RNG)} is not as it was saved"
     return f"{difference.symptom} ({values}): {THINGS[difference.symptom].fix}"
-
-
-def _findings(seen: Seen) -> list[Finding]:
-    value = seen.value
-    if not 0.0 < value < _WARNING * _WARNING or value != int(value):
-        return []  # not ours
-    bits = int(value)
-    found = []
-    for place, symptom in enumerate(_ORDER):
-        bit = 1 << place
-        if bits & bit:
-            found.append(_finding(seen, symptom, Severity.ALARM))
-        elif bits & bit * _WARNING:
-            found.append(_finding(seen, symptom, Severity.WARN))
-    return found
-
-
-def _finding(seen: Seen, symptom: Symptom, severity: Severity) -> Finding:
-    thing = THINGS[symptom]
-    return Finding(
-        detector=ResumeAudit.name,
-        symptom=symptom,
-        severity=severity,
-        signal=RESUME_AUDIT,
-        step=seen.step,
-        tick=seen.tick,
-        value=seen.value,
-        expected=0.0,
-        explanation=Explanation(
-            cause_id=thing.cause.id,
-            cause_title=thing.cause.title,
-            remedy=thing.fix[0].upper() + thing.fix[1:] + ".",
-        ),
-    )

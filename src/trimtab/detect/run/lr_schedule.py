@@ -7,11 +7,10 @@ sign or repeats its warm-up by mistake.
 
 import numpy as np
 
-from trimtab.core.block import Block, Record
+from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LR
-from trimtab.detect.tools.rows import Seen
 
 FALLS, RISES = 32, 8
 """Falls in a row that make a decay, and rises in a row after them that are not part of it. Equal
@@ -39,52 +38,30 @@ class LrSchedule(Detector):
         if value is None or value != value:
             return []
         last, self._last = self._last, value
-        if last is None or value == last or not self._moved(value > last, 1):
+        if last is None or value == last:
             return []
-        return [_finding(Seen(record.tick, record.step, value))]
-
-    def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
-        column = block.column(LR)
-        rows = np.flatnonzero(column.present & ~np.isnan(column.values))
-        if not len(rows):
-            return []
-        values = column.values[rows]
-        before = np.concatenate(([values[0] if self._last is None else self._last], values[:-1]))
-        self._last = float(values[-1])
-        moved = np.flatnonzero(values != before)
-        rose = values[moved] > before[moved]
-        turns = np.flatnonzero(np.diff(rose)) + 1
-        findings = []
-        for first, last in zip([0, *turns], [*turns, len(moved)], strict=True):
-            rises_before = self._rises
-            if last > first and self._moved(bool(rose[first]), int(last - first)):
-                row = int(rows[moved[first + RISES - rises_before - 1]])
-                findings.append(_finding(Seen.at(block, row, column.values[row])))
-        return findings
-
-    def _moved(self, rose: bool, times: int) -> bool:
-        """Count a number of moves of one kind; return whether to report them."""
-        if not rose:
+        if value < last:
             if self._rises >= RISES:
                 self._falls = 0
-            self._falls, self._rises = self._falls + times, 0
-            return False
-        self._rises += times
+            self._falls, self._rises = min(self._falls + 1, FALLS), 0
+            return []
+        self._rises = min(self._rises + 1, RISES)
         if self._is_reported or self._falls < FALLS or self._rises < RISES:
-            return False
+            return []
         self._is_reported = True
-        return True
+        facts = {"rises": float(RISES)}
+        return [self.finding(record, Symptom.LR_RISING, Severity.ALARM, LR, facts=facts)]
 
-
-def _finding(seen: Seen) -> Finding:
-    return Finding(
-        detector=LrSchedule.name,
-        symptom=Symptom.LR_RISING,
-        severity=Severity.ALARM,
-        signal=LR,
-        step=seen.step,
-        tick=seen.tick,
-        value=seen.value,
-        facts={"rises": float(RISES)},
-    )
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows with a rate; of a rate that moves one way only, the first and last."""
+        column = block.column(LR)
+        rows = np.flatnonzero(column.present & ~np.isnan(column.values))
+        if self._is_reported or not len(rows):
+            return rows[:0]
+        values = column.values[rows]
+        before = np.concatenate(([values[0] if self._last is None else self._last], values[:-1]))
+        rose, fell = values > before, values < before
+        if rose.any() and fell.any():
+            return rows
+        # No more moves are counted than these; the next rate is compared with the last one.
+        return np.union1d(rows[np.flatnonzero(rose | fell)[:FALLS]], rows[[0, -1]])

@@ -11,13 +11,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
-from trimtab.core.block import Block, FloatArray, IntArray, Record
+from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import TOKEN_RARITY, UNIQUE_TOKEN_SHARE
-from trimtab.detect.tools.rows import Seen
 
 RECORDS_PER_MEAN, MEANS = 8, 24
 """Records that are averaged, and means on each side of the comparison. Source: 8 and 16 newest
@@ -56,90 +54,41 @@ class MixShift(Detector):
         rarity = record.signals.get(TOKEN_RARITY, math.nan)
         if not (0.0 <= share <= 1.0 and 0.0 <= rarity < _MAX_RARITY):
             return []
-        found = self._add(Seen(record.tick, record.step, share), rarity)
-        return [] if found is None else [found]
-
-    def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
-        share, rarity = block.column(UNIQUE_TOKEN_SHARE), block.column(TOKEN_RARITY)
-        with np.errstate(invalid="ignore"):
-            good = share.present & (share.values >= 0) & (share.values <= 1)
-            good &= rarity.present & (rarity.values >= 0) & (rarity.values < _MAX_RARITY)
-        rows = np.flatnonzero(good)
-        shares, rarities, ticks = share.values[rows], rarity.values[rows], block.tick[rows]
-        findings = []
-        at = 0
-        while at < len(rows):
-            done = self._pass_quietly(shares[at:], rarities[at:], ticks[at:])
-            if not done:  # a mean is half done, the memory is filling, or there may be a shift
-                done = min(RECORDS_PER_MEAN - self._count, len(rows) - at)
-                for place in range(at, at + done):
-                    seen = Seen.at(block, int(rows[place]), shares[place])
-                    found = self._add(seen, float(rarities[place]))
-                    if found is not None:
-                        findings.append(found)
-            at += done
-        return findings
-
-    def _pass_quietly(self, shares: FloatArray, rarities: FloatArray, ticks: IntArray) -> int:
-        """Pass the whole means before the first that may show a shift; return how many records."""
-        cells = min(len(shares) // RECORDS_PER_MEAN, _MEANS_AT_ONCE)
-        if not cells or self._count or len(self._means) < 2 * MEANS - 1:
-            return 0
-        count = cells * RECORDS_PER_MEAN
-        pairs = np.column_stack((_means_of(shares[:count]), _means_of(rarities[:count])))
-        known = np.concatenate((self._means, pairs))
-        windows = sliding_window_view(known[:, 0], 2 * MEANS)
-        before, newest = windows[:, :MEANS], windows[:, MEANS:]
-        error = np.sqrt((before.var(axis=1) + newest.var(axis=1)) / (MEANS - 1))
-        room = 0.99 * SHARE_LIMIT * error  # the exact test rounds differently
-        may_shift = ~(np.abs(newest.mean(axis=1) - before.mean(axis=1)) < room)
-        if may_shift.any():
-            cells = int(np.argmax(may_shift))
-            if not cells:
-                return 0
-        count = cells * RECORDS_PER_MEAN
-        first_ticks = [*self._first_ticks, *ticks[:count:RECORDS_PER_MEAN].tolist()]
-        self._first_ticks = first_ticks[1 - 2 * MEANS :]
-        last = known[: 2 * MEANS - 1 + cells][1 - 2 * MEANS :].tolist()
-        self._means = [(share, rarity) for share, rarity in last]
-        return count
-
-    def _restart(self) -> None:
-        self._count, self._totals = 0, (0.0, 0.0)
-        self._means, self._first_ticks = [], []
-
-    def _add(self, seen: Seen, rarity: float) -> Finding | None:
         if not self._count:
-            self._first_ticks.append(seen.tick)
+            self._first_ticks.append(record.tick)
         self._count += 1
-        self._totals = self._totals[0] + seen.value, self._totals[1] + rarity
+        self._totals = self._totals[0] + share, self._totals[1] + rarity
         if self._count < RECORDS_PER_MEAN:
-            return None
+            return []
         self._means.append((self._totals[0] / RECORDS_PER_MEAN, self._totals[1] / RECORDS_PER_MEAN))
         self._count, self._totals = 0, (0.0, 0.0)
         if len(self._means) < 2 * MEANS:
-            return None
+            return []
         shares, rarities = zip(*self._means, strict=True)
         share_t = _student_t(shares)
         if abs(share_t) > SHARE_LIMIT:
             rarity_t = _student_t(rarities)
             if abs(rarity_t) > RARITY_LIMIT:
-                found = self._finding(seen, share_t, rarity_t)
+                found = self._finding(record, share_t, rarity_t)
                 self._restart()
-                return found
+                return [found]
         del self._means[0], self._first_ticks[0]
-        return None
+        return []
 
-    def _finding(self, seen: Seen, share_t: float, rarity_t: float) -> Finding:
-        return Finding(
-            detector=self.name,
-            symptom=Symptom.TEXT_CHANGED,
-            severity=Severity.ALARM,
-            signal=UNIQUE_TOKEN_SHARE,
-            step=seen.step,
-            tick=seen.tick,
-            value=seen.value,
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows in which tokens were counted."""
+        return np.flatnonzero(block.column(TOKEN_RARITY).present)
+
+    def _restart(self) -> None:
+        self._count, self._totals = 0, (0.0, 0.0)
+        self._means, self._first_ticks = [], []
+
+    def _finding(self, record: Record, share_t: float, rarity_t: float) -> Finding:
+        return self.finding(
+            record,
+            Symptom.TEXT_CHANGED,
+            Severity.ALARM,
+            UNIQUE_TOKEN_SHARE,
             onset_tick=self._first_ticks[_change_point(self._means)],
             facts={"share_t": share_t, "rarity_t": rarity_t},
         )
@@ -147,15 +96,6 @@ class MixShift(Detector):
 
 _MAX_RARITY = 1e6
 """In nats; more is damage, and its square would overflow."""
-
-_MEANS_AT_ONCE = 1024
-"""Means that are compared at once: one that may show a shift wastes the work on those after it."""
-
-
-def _means_of(values: FloatArray) -> FloatArray:
-    """The means of whole groups of records, added in order as `update` does."""
-    grouped = values.reshape(-1, RECORDS_PER_MEAN)
-    return np.asarray(np.add.accumulate(grouped, axis=1)[:, -1] / RECORDS_PER_MEAN)
 
 
 def _student_t(means: Sequence[float]) -> float:

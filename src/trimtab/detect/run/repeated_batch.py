@@ -7,11 +7,10 @@ rewound repeats from anywhere else.
 
 import numpy as np
 
-from trimtab.core.block import Block, Record
+from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import FINGERPRINT
-from trimtab.detect.tools.rows import Seen
 
 BATCHES_REMEMBERED = 4096
 """Batches that are remembered: 150 kB. The end of a longer epoch is not seen."""
@@ -47,53 +46,31 @@ class RepeatedBatch(Detector):
         value = record.signals.get(FINGERPRINT)
         if value is None or value != value:
             return []
-        finding = self._judge(Seen(record.tick, record.step, value))
-        return [] if finding is None else [finding]
-
-    def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
-        column = block.columns.get(FINGERPRINT)
-        if column is None:
-            return []
-        rows = np.flatnonzero(column.present & ~np.isnan(column.values))
-        ticks, steps = block.tick[rows].tolist(), block.step[rows].tolist()
-        seen = map(Seen, ticks, steps, column.values[rows].tolist())
-        return [finding for finding in map(self._judge, seen) if finding is not None]
-
-    def _judge(self, seen: Seen) -> Finding | None:
         here = self._count
         self._count += 1
-        before = self._places.pop(seen.value, None)
-        self._places[seen.value] = here
+        before = self._places.pop(value, None)
+        self._places[value] = here
         if len(self._places) > BATCHES_REMEMBERED:
             del self._places[next(iter(self._places))]
         if before is None or self._is_next_epoch(before, here):
-            return None
+            return []
         distance = here - before
         if here - self._last > REPEAT_WINDOW or distance != self._distance:
             self._times = 0
         self._last, self._distance = here, distance
         self._times += 1
         if self._times > 2:
-            return None
+            return []
         severity = Severity.ALARM if self._times == 2 else Severity.WARN
-        return _finding(seen, severity, distance)
+        facts = {"records_back": float(distance)}
+        return [self.finding(record, Symptom.REPEATED_BATCH, severity, FINGERPRINT, facts=facts)]
+
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows with a fingerprint."""
+        return np.flatnonzero(block.column(FINGERPRINT).present)
 
     def _is_next_epoch(self, before: int, here: int) -> bool:
         distance = here - before
         if before == self._epoch_start and distance > 1:
             self._epoch_start, self._period = here, distance
         return distance == self._period
-
-
-def _finding(seen: Seen, severity: Severity, distance: int) -> Finding:
-    return Finding(
-        detector=RepeatedBatch.name,
-        symptom=Symptom.REPEATED_BATCH,
-        severity=severity,
-        signal=FINGERPRINT,
-        step=seen.step,
-        tick=seen.tick,
-        value=seen.value,
-        facts={"records_back": float(distance)},
-    )

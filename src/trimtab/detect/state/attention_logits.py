@@ -6,11 +6,9 @@ that is far too high shows here long before it shows in the loss.
 
 import numpy as np
 
-from trimtab.core.block import Block, Record
+from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
-from trimtab.detect.tools.rows import Seen
-from trimtab.detect.tools.streaks import reached
 
 MAX_ATTENTION_LOGIT = "max_attention_logit"
 
@@ -44,35 +42,13 @@ class AttentionLogits(Detector):
             self._num_over[at] = num_over + 1 if value > level else 0
             if self._num_over[at] == MIN_RECORDS:
                 self._num_over[at] = -1
-                findings.append(_finding(severity, Seen(record.tick, record.step, value)))
+                findings.append(
+                    self.finding(
+                        record, Symptom.LARGE_LOGITS, severity, MAX_ATTENTION_LOGIT, limit=level
+                    )
+                )
         return findings
 
-    def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
-        column = block.columns.get(MAX_ATTENTION_LOGIT)
-        if column is None:
-            return []
-        findings = []
-        rows = np.flatnonzero(column.present)
-        for at, (severity, level) in enumerate(LEVELS.items()):
-            num_over = self._num_over[at]
-            if num_over < 0:
-                continue
-            places, self._num_over[at] = reached(column.values[rows] > level, num_over, MIN_RECORDS)
-            for row in rows[places[:1]].tolist():
-                self._num_over[at] = -1
-                findings.append(_finding(severity, Seen.at(block, row, column.values[row])))
-        return sorted(findings, key=lambda finding: finding.tick)
-
-
-def _finding(severity: Severity, seen: Seen) -> Finding:
-    return Finding(
-        detector=AttentionLogits.name,
-        symptom=Symptom.LARGE_LOGITS,
-        severity=severity,
-        signal=MAX_ATTENTION_LOGIT,
-        step=seen.step,
-        tick=seen.tick,
-        value=seen.value,
-        limit=LEVELS[severity],
-    )
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows in which the logits were measured."""
+        return np.flatnonzero(block.column(MAX_ATTENTION_LOGIT).present)

@@ -7,7 +7,7 @@ is hidden by the others.
 
 import numpy as np
 
-from trimtab.core.block import Block, BoolArray, Record
+from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import DISCARDED, GRAD_NORM, GRAD_NORM_OF, LR, UPDATE_NORM
@@ -37,68 +37,51 @@ class Frozen(Detector):
 
     def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
-        findings: list[Finding] = []
         signals = record.signals
         if 0.0 not in signals.values() and not self._zeros:
-            return findings
+            return []
         if signals.get(LR, 1.0) == 0.0 or signals.get(DISCARDED, 0.0) == 1.0:
-            return findings
+            return []
+        findings = []
         for name, value in signals.items():
-            if _is_judged(name):
-                findings += self._judge(name, value, record.step, record.tick)
+            if _is_judged(name) and self._is_frozen(name, value, record.tick):
+                facts = {"records": float(self._zeros[name])}
+                findings.append(
+                    self.finding(
+                        record, Symptom.FROZEN, Severity.ALARM, name, value=0.0, facts=facts
+                    )
+                )
         return findings
 
-    def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
-        rate, discarded = block.column(LR), block.column(DISCARDED)
-        counts = ~((rate.values == 0.0) & rate.present)
-        counts &= ~((discarded.values == 1.0) & discarded.present)
-        names = [name for name in block.columns if _is_judged(name)]
-        return [finding for name in names for finding in self._judge_signal(block, name, counts)]
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows in which a norm is recorded, from the first zero on."""
+        columns = [column for name, column in block.columns.items() if _is_judged(name)]
+        is_relevant = np.zeros(len(block), dtype=np.bool_)
+        is_zero = np.zeros(len(block), dtype=np.bool_)
+        for column in columns:
+            is_relevant |= column.present
+            is_zero |= column.present & (column.values == 0.0)
+        rows = np.flatnonzero(is_relevant)
+        if self._zeros:
+            return rows
+        return rows[rows >= np.argmax(is_zero)] if is_zero.any() else rows[:0]
 
-    def _judge_signal(self, block: Block, name: str, counts: BoolArray) -> list[Finding]:
-        column = block.columns[name]
-        rows = np.flatnonzero(column.present & counts)
-        values = column.values[rows]
-        # Only zeros, and what ends a row of them, are looked at.
-        is_zero = values == 0.0
-        ends = ~is_zero & np.concatenate(([name in self._zeros], is_zero[:-1]))
-        return [
-            finding
-            for place in np.flatnonzero(is_zero | ends).tolist()
-            for finding in self._judge(
-                name, values[place], int(block.step[rows[place]]), int(block.tick[rows[place]])
-            )
-        ]
-
-    def _judge(self, name: str, value: float, step: int, tick: int) -> list[Finding]:
+    def _is_frozen(self, name: str, value: float, tick: int) -> bool:
+        """Return whether a signal has been at zero for long enough, once for each stretch."""
         if value != 0.0:
             self._zeros.pop(name, None)
             self._since.pop(name, None)
             self._reported.pop(name, None)
-            return []
+            return False
         if name in self._reported:
-            return []
+            return False
         zeros = self._zeros[name] = self._zeros.get(name, 0) + 1
         ticks = tick - self._since.setdefault(name, tick) + 1
         if zeros < MIN_ZEROS or ticks < MIN_TICKS:
-            return []
+            return False
         self._reported[name] = True
-        return [_finding(name, step, tick, zeros)]
+        return True
 
 
 def _is_judged(name: str) -> bool:
     return name == GRAD_NORM or name.startswith(_PREFIXES)
-
-
-def _finding(name: str, step: int, tick: int, zeros: int) -> Finding:
-    return Finding(
-        detector=Frozen.name,
-        symptom=Symptom.FROZEN,
-        severity=Severity.ALARM,
-        signal=name,
-        step=step,
-        tick=tick,
-        value=0.0,
-        facts={"records": float(zeros)},
-    )

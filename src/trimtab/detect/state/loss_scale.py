@@ -6,11 +6,10 @@ occasional halving is how it works, and several at the start are how it finds it
 
 import numpy as np
 
-from trimtab.core.block import Block, Record
+from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS_SCALE
-from trimtab.detect.tools.rows import Seen
 
 FLOOR, LOWER_TIMES = 1.0, 65536.0
 """A scale under 1 shrinks the loss: what still overflows is nothing that a scaler can fix. It is
@@ -36,8 +35,8 @@ class LossScale(Detector):
 
     def __init__(self) -> None:
         self._last: float | None = None
-        self._count, self._moved = 0, 0
-        """Records so far, and the one at which the scale last moved."""
+        self._num_same = 0
+        """Records since the scale last moved, up to `_num_counted`."""
         self._has_settled = self._has_moved = False
         self._floor = FLOOR
         """The scale under which the next collapse is reported."""
@@ -49,67 +48,43 @@ class LossScale(Detector):
         value = record.signals.get(LOSS_SCALE)
         if value is None or value != value:
             return []
-        self._count += 1
         if value != self._last:
-            return self._move(Seen(record.tick, record.step, value), self._count)
-        if self._has_moved or self._count - self._moved != MAX_CONSTANT:
+            return self._move(record, value)
+        if self._num_same == self._num_counted:
             return []
-        seen = Seen(record.tick, record.step, value)
-        return [_finding(Symptom.SCALE_FROZEN, Severity.INFO, seen)]
-
-    def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
-        column = block.columns.get(LOSS_SCALE)
-        if column is None:
+        self._num_same += 1
+        if self._has_moved or self._num_same != MAX_CONSTANT:
             return []
-        rows = np.flatnonzero(column.present & ~np.isnan(column.values))
-        if not len(rows):
-            return []
-        values = column.values[rows]
-        last = np.concatenate(([np.nan if self._last is None else self._last], values[:-1]))
-        begin, self._count = self._count, self._count + len(rows)
+        return [self.finding(record, Symptom.SCALE_FROZEN, Severity.INFO, LOSS_SCALE)]
 
-        def seen(at: int) -> Seen:
-            row = rows[at]
-            return Seen.at(block, row, values[at])
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows with a scale, or none if it has been the same for long and still is."""
+        column = block.column(LOSS_SCALE)
+        rows = np.flatnonzero(column.present)
+        is_constant = self._num_same == self._num_counted
+        return rows[:0] if is_constant and (column.values[rows] == self._last).all() else rows
 
+    @property
+    def _num_counted(self) -> int:
+        """How far records with a constant scale are counted: more make no difference."""
+        return MIN_SETTLED if self._has_moved else MAX_CONSTANT
+
+    def _move(self, record: Record, value: float) -> list[Finding]:
+        """Judge a scale that differs from the last one."""
         findings = []
-        for at in [*np.flatnonzero(values != last).tolist(), len(rows)]:
-            due = self._moved + MAX_CONSTANT - begin - 1
-            if not self._has_moved and self._moved and 0 <= due < at:
-                findings.append(_finding(Symptom.SCALE_FROZEN, Severity.INFO, seen(due)))
-            if at < len(rows):
-                findings += self._move(seen(at), begin + at + 1)
-        return findings
-
-    def _move(self, seen: Seen, count: int) -> list[Finding]:
-        """The scale differs from the last one, in record number `count`."""
-        findings = []
-        last, self._last = self._last, seen.value
+        last, self._last = self._last, value
         if last is not None:
-            self._has_settled |= count - self._moved > MIN_SETTLED
+            self._has_settled |= self._num_same >= MIN_SETTLED
             self._has_moved = True
-            if seen.value < last and self._has_settled:
-                recent = [step for step in self._falls if 0 < seen.step - step < FALL_WINDOW]
-                self._falls = [*recent, seen.step]
+            if value < last and self._has_settled:
+                recent = [step for step in self._falls if 0 < record.step - step < FALL_WINDOW]
+                self._falls = [*recent, record.step]
                 if len(self._falls) == FALLS_FOR_WARNING:
-                    findings.append(_finding(Symptom.OVERFLOWS, Severity.WARN, seen))
+                    findings.append((Symptom.OVERFLOWS, Severity.WARN))
                 if len(self._falls) == FALLS_FOR_ALARM:
-                    findings.append(_finding(Symptom.SCALE_COLLAPSE, Severity.ALARM, seen))
-        self._moved = count
-        if seen.value < self._floor:
-            self._floor = seen.value / LOWER_TIMES
-            findings.append(_finding(Symptom.SCALE_COLLAPSE, Severity.ALARM, seen))
-        return findings
-
-
-def _finding(symptom: Symptom, severity: Severity, seen: Seen) -> Finding:
-    return Finding(
-        detector=LossScale.name,
-        symptom=symptom,
-        severity=severity,
-        signal=LOSS_SCALE,
-        step=seen.step,
-        tick=seen.tick,
-        value=seen.value,
-    )
+                    findings.append((Symptom.SCALE_COLLAPSE, Severity.ALARM))
+        self._num_same = 0
+        if value < self._floor:
+            self._floor = value / LOWER_TIMES
+            findings.append((Symptom.SCALE_COLLAPSE, Severity.ALARM))
+        return [self.finding(record, *found, LOSS_SCALE) for found in findings]

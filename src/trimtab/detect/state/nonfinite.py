@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from trimtab.core.block import Block, BoolArray, Record
+from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import (
@@ -15,7 +15,6 @@ from trimtab.core.signals import (
     PARAM_NORM,
     UPDATE_NORM,
 )
-from trimtab.detect.tools.rows import Seen
 
 SYMPTOMS = {
     LOSS: Symptom.NONFINITE_LOSS,
@@ -53,37 +52,16 @@ class NonFinite(Detector):
             if is_bad != was_inside:
                 self._is_inside[signal] = is_bad
                 if is_bad:
-                    seen = Seen(record.tick, record.step, value)
-                    findings.append(self._finding(signal, seen, LOSS_SCALE in record.signals))
+                    is_overflow = signal == GRAD_NORM and LOSS_SCALE in record.signals
+                    severity = self._under_scaler if is_overflow else Severity.ALARM
+                    findings.append(self.finding(record, SYMPTOMS[signal], severity, signal))
         return findings
 
-    def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
-        scaled = block.column(LOSS_SCALE).present
-        findings = []
-        for signal in SYMPTOMS:
-            column = block.columns.get(signal)
-            if column is None:
-                continue
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows in which a stretch of non-finite values begins or ends."""
+        is_relevant = np.zeros(len(block), dtype=np.bool_)
+        for signal, was_inside in self._is_inside.items():
+            column = block.column(signal)
             rows = np.flatnonzero(column.present)
-            if not len(rows):
-                continue
-            bad: BoolArray = column.nonfinite[rows]
-            before = np.concatenate(([self._is_inside[signal]], bad[:-1]))
-            self._is_inside[signal] = bool(bad[-1])
-            for row in rows[bad & ~before].tolist():
-                seen = Seen.at(block, row, column.values[row])
-                findings.append(self._finding(signal, seen, bool(scaled[row])))
-        return sorted(findings, key=lambda finding: finding.tick)
-
-    def _finding(self, signal: str, seen: Seen, is_scaled: bool) -> Finding:
-        is_overflow = signal == GRAD_NORM and is_scaled
-        return Finding(
-            detector=self.name,
-            symptom=SYMPTOMS[signal],
-            severity=self._under_scaler if is_overflow else Severity.ALARM,
-            signal=signal,
-            step=seen.step,
-            tick=seen.tick,
-            value=seen.value,
-        )
+            is_relevant[rows[np.diff(column.nonfinite[rows], prepend=was_inside)]] = True
+        return np.flatnonzero(is_relevant)

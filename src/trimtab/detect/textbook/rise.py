@@ -4,12 +4,11 @@ import math
 
 import numpy as np
 
-from trimtab.core.block import Block, Record
+from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS
 from trimtab.detect.textbook.thresholds import TextbookThresholds
-from trimtab.detect.tools.rows import Seen
 
 
 class TextbookRise(Detector):
@@ -28,38 +27,14 @@ class TextbookRise(Detector):
         loss = record.signals.get(LOSS)
         if loss is None:
             return []
+        # A jump to infinity is a different symptom, not a slow rise.
         rose = loss > self._last and math.isfinite(loss)
         self._last, self._num_rises = loss, self._num_rises + 1 if rose else 0
         if self._num_rises != self._length:
             return []
-        return [self._finding(Seen(record.tick, record.step, loss))]
+        facts = {"rises": float(self._length)}
+        return [self.finding(record, Symptom.RISING_LOSS, Severity.ALARM, LOSS, facts=facts)]
 
-    def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
-        loss = block.column(LOSS)
-        rows = np.flatnonzero(loss.present)
-        if not len(rows):
-            return []
-        values = loss.values[rows]
-        with np.errstate(invalid="ignore"):
-            rose = values > np.concatenate(([self._last], values[:-1]))
-        rose &= np.isfinite(values)  # a jump to infinity is a different symptom, not a slow rise
-        index = np.arange(1, len(rows) + 1)
-        rises = index - np.maximum.accumulate(np.where(rose, -self._num_rises, index))
-        self._last, self._num_rises = float(values[-1]), int(rises[-1])
-        return [
-            self._finding(Seen.at(block, rows[at], values[at]))
-            for at in np.flatnonzero(rises == self._length).tolist()
-        ]
-
-    def _finding(self, seen: Seen) -> Finding:
-        return Finding(
-            detector=self.name,
-            symptom=Symptom.RISING_LOSS,
-            severity=Severity.ALARM,
-            signal=LOSS,
-            step=seen.step,
-            tick=seen.tick,
-            value=seen.value,
-            facts={"rises": float(self._length)},
-        )
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows with a loss."""
+        return np.flatnonzero(block.column(LOSS).present)

@@ -4,12 +4,11 @@ import math
 
 import numpy as np
 
-from trimtab.core.block import Block, Record
+from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS_SCALE
 from trimtab.detect.textbook.thresholds import TextbookThresholds
-from trimtab.detect.tools.rows import Seen
 
 
 class TextbookScale(Detector):
@@ -30,31 +29,12 @@ class TextbookScale(Detector):
         was_under, self._is_under = self._is_under, scale < self._floor
         if was_under or not self._is_under:
             return []
-        return [self._finding(Seen(record.tick, record.step, scale))]
-
-    def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
-        scale = block.column(LOSS_SCALE)
-        rows = np.flatnonzero(scale.finite)
-        if not len(rows):
-            return []
-        values = scale.values[rows]
-        under = values < self._floor
-        before = np.concatenate(([self._is_under], under[:-1]))
-        self._is_under = bool(under[-1])
         return [
-            self._finding(Seen.at(block, rows[at], values[at]))
-            for at in np.flatnonzero(under & ~before).tolist()
+            self.finding(
+                record, Symptom.SCALE_COLLAPSE, Severity.ALARM, LOSS_SCALE, limit=self._floor
+            )
         ]
 
-    def _finding(self, seen: Seen) -> Finding:
-        return Finding(
-            detector=self.name,
-            symptom=Symptom.SCALE_COLLAPSE,
-            severity=Severity.ALARM,
-            signal=LOSS_SCALE,
-            step=seen.step,
-            tick=seen.tick,
-            value=seen.value,
-            limit=self._floor,
-        )
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows with a loss scale."""
+        return np.flatnonzero(block.column(LOSS_SCALE).present)

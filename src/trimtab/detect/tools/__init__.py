@@ -7,5 +7,5 @@ score_history.py  how high scores rise when nothing is wrong: thresholds that fo
 jump_test.py      a change from one record to the next that exceeds all recent ones
 range_test.py     values that leave the range they had
 running_sums.py cell_means.py cell_sums.py   sums that do not depend on how a run is cut
-windows.py streaks.py rows.py                trailing moments, streaks, values with their place
+windows.py rows.py                           trailing moments, values with their place
 """
