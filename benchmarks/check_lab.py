@@ -19,8 +19,9 @@ from torch import Tensor
 from benchmarks.rare_tokens import rare_tail
 from benchmarks.results import publish, table
 from trimtab.checks import read_config
-from trimtab.checks.catalogue import RULES
+from trimtab.checks.catalogue import PLAN_RULES
 from trimtab.checks.plan import NormPlace, Precision, TrainingPlan
+from trimtab.checks.rule import Fault
 from trimtab.lab.corpus.data import Batch, DataConfig, Split, TokenCorpus, WindowDataset
 from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
 from trimtab.lab.model.gpt import Gpt
@@ -116,8 +117,8 @@ TRIALS = (
 def fault_and_fix(trial: Trial) -> tuple[TrainingPlan, TrainingPlan]:
     """The plan with the fault, and the same plan with the rule's fix."""
     broken = read_config({**BASE, **trial.changes}).plan
-    fault = RULES[trial.rule].run(broken)
-    if fault is None:
+    fault = PLAN_RULES[trial.rule].run(broken)
+    if not isinstance(fault, Fault):
         raise AssertionError(f"{trial.rule} does not find the fault of its trial")
     return broken, replace(broken, **{change.field: change.value for change in fault.fix})
 
@@ -232,7 +233,7 @@ def compare(
     better = sum(not good >= bad for bad, good in zip(broken, fixed, strict=True))
     row: list[object] = [
         trial.rule,
-        RULES[trial.rule].title,
+        PLAN_RULES[trial.rule].title,
         mean_loss(broken),
         mean_loss(fixed),
         interval(broken, fixed),

@@ -19,7 +19,7 @@ from trimtab.cli.main import app
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
-CALLABLES = ("Checkpoints", "diagnose", "preflight", "read_log", "replay", "watch")
+CALLABLES = ("Checkpoints", "check", "diagnose", "read_log", "replay", "watch")
 
 
 def blocks(page: Path, *languages: str) -> list[str]:

@@ -36,7 +36,7 @@ def test_the_pure_rooms_work_without_torch() -> None:
         "import sys\n"
         "sys.modules['torch'] = None\n"  # any import of torch now raises
         "import trimtab\n"
-        "needs_torch = {'watch', 'Checkpoints', 'preflight', 'replay'}\n"
+        "needs_torch = {'watch', 'Checkpoints', 'check', 'replay'}\n"
         "for name in set(trimtab.__all__) - needs_torch: getattr(trimtab, name)\n"
         "import trimtab.diagnosis, trimtab.report.terminal\n"
         "try: trimtab.watch\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from benchmarks.check_lab import MIN_BETTER, SEEDS, TRIALS, Trial, fault_and_fix
 
-from trimtab.checks.catalogue import RULES
+from trimtab.checks.catalogue import PLAN_RULES
 from trimtab.checks.rule import Shown
 
 RESULTS = Path(__file__).parents[1] / "RESULTS.md"
@@ -22,7 +22,7 @@ def trials_won() -> dict[str, int]:
 
 def test_the_marks_are_those_of_the_published_trials() -> None:
     shown = {rule for rule, won in trials_won().items() if won >= MIN_BETTER}
-    assert {rule.id for rule in RULES.values() if rule.shown is Shown.LAB} == shown
+    assert {rule.id for rule in PLAN_RULES.values() if rule.shown is Shown.LAB} == shown
     assert len(shown) >= 1
 
 
@@ -33,7 +33,7 @@ def test_every_trial_is_published() -> None:
 
 @pytest.mark.parametrize("trial", TRIALS, ids=[trial.rule for trial in TRIALS])
 def test_a_trial_has_its_fault_and_the_fix_takes_it_away(trial: Trial) -> None:
-    rule = RULES[trial.rule]
+    rule = PLAN_RULES[trial.rule]
     broken, fixed = fault_and_fix(trial)
     assert broken != fixed
     assert rule.concerns(broken)

@@ -2,7 +2,7 @@
 
     report = trimtab.diagnose("train.log")             # what happened in a finished run
     with trimtab.watch(model, optimizer) as guard:     # the same for a live one
-    trimtab.preflight(model, optimizer, loader=loader) # before the first step
+    trimtab.check(model, optimizer, loader=loader)     # before the first step
 
 Names are loaded on first use: `import trimtab` costs next to nothing, and torch is loaded only by
 the names that need it.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trimtab._version import __version__
 
 if TYPE_CHECKING:
-    from trimtab.checks.objects.run import preflight
+    from trimtab.checks.objects.run import check
     from trimtab.core.block import Block, Column, Event
     from trimtab.core.config import Config
     from trimtab.core.errors import TrimtabError
@@ -42,8 +42,8 @@ __all__ = [
     "RunReport",
     "TrimtabError",
     "__version__",
+    "check",
     "diagnose",
-    "preflight",
     "read_log",
     "replay",
     "watch",
@@ -61,8 +61,8 @@ _HOME = {
     "Judge": "trimtab.judge",
     "RunReport": "trimtab.report.run_report",
     "TrimtabError": "trimtab.core.errors",
+    "check": "trimtab.checks.objects.run",
     "diagnose": "trimtab.diagnosis",
-    "preflight": "trimtab.checks.objects.run",
     "read_log": "trimtab.readers",
     "replay": "trimtab.probes.plan",
     "watch": "trimtab.live.watch",

@@ -15,11 +15,12 @@ from tests.checks.plans import HEALTHY
 from tests.kit.cases import examples
 
 from trimtab.checks import check_config, read_config
+from trimtab.checks.config_reading import FixLine
 from trimtab.checks.curve import Shape
-from trimtab.checks.examine import Examination, FixLine
 from trimtab.checks.formats.shell import read_flags
 from trimtab.checks.formats.training_table import FIELDS
 from trimtab.checks.plan import LossScaling, NormPlace, Precision
+from trimtab.checks.report import CheckReport
 from trimtab.core.config import Config
 from trimtab.core.errors import ConfigError, TrimtabError, UnreadablePlan
 
@@ -87,13 +88,13 @@ def write(tmp_path: Path, name: str, text: str) -> Path:
     return path
 
 
-def fixes(found: Examination, rule_id: str) -> tuple[FixLine, ...]:
-    return next(o.fix for o in found.objections if o.rule.id == rule_id)
+def fixes(found: CheckReport, rule_id: str) -> tuple[FixLine, ...]:
+    return next(o.fix for o in found.findings if o.rule.id == rule_id)
 
 
 def test_hf_arguments_as_transformers_writes_them() -> None:
     found = check_config(DATA / "hf_5.22.json")
-    plan = found.reading.plan
+    plan = found.plan
     assert (plan.lr, plan.beta2, plan.steps, plan.warmup_steps) == (3e-4, 0.999, 2000, 60)
     assert (plan.schedule, plan.micro_batches, plan.log_steps) == (Shape.COSINE, 8, 500)
     (line,) = fixes(found, "TT083")
@@ -107,10 +108,10 @@ def test_hf_arguments_that_are_not_set_have_the_trainers_defaults(tmp_path: Path
     path = write(tmp_path, "args.json", '{\n  "per_device_train_batch_size": 4,\n  "fp16": true\n}')
     found = check_config(path)
     assert fixes(found, "TT083") == (FixLine(text='"logging_nan_inf_filter": false,', line=None),)
-    plan = found.reading.plan
+    plan = found.plan
     assert (plan.compute, plan.loss_scaling) == (Precision.FP16, LossScaling.DYNAMIC)
     assert plan.steps is None
-    assert "--set steps=N" in found.reading.notes[0]
+    assert "--set steps=N" in found.notes[0]
 
 
 def test_steps_that_are_given_reach_the_schedule() -> None:
@@ -170,8 +171,8 @@ def test_hf_flags_in_a_script(tmp_path: Path) -> None:
         "    --max_steps 5000 --max_grad_norm 0\n"
     )
     found = check_config(write(tmp_path, "run.sh", script))
-    assert found.reading.plan.lr == 2e-4
-    assert found.reading.plan.warmup_steps == 150
+    assert found.plan.lr == 2e-4
+    assert found.plan.warmup_steps == 150
     assert fixes(found, "TT002") == (FixLine(text="--max_grad_norm 1.0", line=8),)
 
 
@@ -186,7 +187,7 @@ def test_schedule_settings_on_a_command_line(tmp_path: Path) -> None:
 
 def test_a_megatron_script_is_parsed_and_never_executed(tmp_path: Path) -> None:
     found = check_config(write(tmp_path, "train.slurm", MEGATRON))
-    plan = found.reading.plan
+    plan = found.plan
     assert (plan.layers, plan.width, plan.lr, plan.batch_size) == (30, 4096, 6e-5, 512)
     assert (plan.steps, plan.warmup_steps) == (976562 // 512, 183_105 // 512)
     assert (plan.compute, plan.loss_scaling) == (Precision.FP16, LossScaling.NONE)
@@ -234,7 +235,7 @@ def test_flags_of_a_script(text: str, value: str | None) -> None:
 
 def test_a_torchtitan_toml(tmp_path: Path) -> None:
     found = check_config(write(tmp_path, "llama3.toml", TORCHTITAN))
-    plan = found.reading.plan
+    plan = found.plan
     assert (plan.parameters, plan.steps, plan.batch_tokens) == (8e9, 5000, 64 * 8192)
     assert (plan.weights, plan.compute) == (Precision.BF16, Precision.FP8)
     assert (plan.beta2, plan.weight_decay) == (0.95, 0.1)  # torchtitan's defaults
@@ -248,7 +249,7 @@ def test_a_torchtitan_toml(tmp_path: Path) -> None:
 
 def test_the_json_that_torchtitan_saves_and_its_rate_below_zero() -> None:
     found = check_config(DATA / "torchtitan_0.3.json")
-    plan = found.reading.plan
+    plan = found.plan
     assert (plan.lr, plan.beta2, plan.epsilon) == (3e-4, 0.95, 1e-8)
     assert plan.curve is not None
     assert plan.curve.lr[-1] < 0
@@ -264,7 +265,7 @@ def test_our_own_table_with_its_rules_off(tmp_path: Path) -> None:
     found = check_config(path)
     assert fixes(found, "TT002") == (FixLine(text="clip_norm = 1.0", line=7),)
     assert found.off == ("TT025",)
-    assert "TT025" not in {o.rule.id for o in found.objections}
+    assert "TT025" not in {o.rule.id for o in found.findings}
     assert Config.from_toml(path).check.off == ("TT025",)
 
 

@@ -16,7 +16,7 @@ MANIFEST = ROOT.parent / "shared" / "data" / "runs" / "manifest.json"
 
 def warnings_of(run: str) -> set[str]:
     found = check_config(PUBLISHED[run][1])
-    return {o.rule.id for o in found.objections if o.rule.level is Level.WARNING}
+    return {o.rule.id for o in found.findings if o.level is Level.WARNING}
 
 
 def defended() -> dict[str, set[str]]:
@@ -39,7 +39,7 @@ def test_there_are_enough_of_them() -> None:
 @pytest.mark.parametrize("run", PUBLISHED)
 def test_a_published_run_raises_no_error(run: str) -> None:
     found = check_config(PUBLISHED[run][1])
-    assert not [o.what for o in found.objections if o.rule.level is Level.ERROR]
+    assert not [o.what for o in found.findings if o.level is Level.ERROR]
 
 
 def test_every_warning_is_defended_and_every_defence_is_needed() -> None:

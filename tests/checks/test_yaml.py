@@ -68,8 +68,8 @@ def write(tmp_path: Path, text: str, name: str = "config.yaml") -> Path:
 
 def fixes(path: Path) -> dict[str, int | None]:
     """Every line of every fix with the line number it refers to."""
-    found = check_config(path).objections
-    return {line.text: line.line for objection in found for line in objection.fix}
+    found = check_config(path).findings
+    return {line.text: line.line for finding in found for line in finding.fix}
 
 
 def test_hf_arguments_in_yaml(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_axolotl(tmp_path: Path) -> None:
     assert (plan.steps, plan.from_scratch) == (500, False)
     assert reading.lines["lr"] == 11
     assert reading.lines["schedule"] == 10
-    assert reading.dialect.spell("schedule", None) == 'lr_scheduler: "cosine"'
+    assert reading.dialect.spellings["schedule"](None) == 'lr_scheduler: "cosine"'
 
 
 def test_what_an_axolotl_config_does_not_set_is_left_open(tmp_path: Path) -> None:

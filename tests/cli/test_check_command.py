@@ -5,7 +5,7 @@ import pytest
 from tests.checks.plans import HEALTHY
 from typer.testing import CliRunner
 
-from trimtab.checks.catalogue import RULES
+from trimtab.checks.catalogue import PLAN_RULES
 from trimtab.checks.formats.training_table import FIELDS
 from trimtab.cli.main import app
 
@@ -93,7 +93,7 @@ def test_text_out_of_a_config_cannot_act_in_a_terminal(tmp_path: Path) -> None:
 
 def test_the_docs_list_every_rule_as_it_is() -> None:
     docs = (Path(__file__).parents[2] / "docs" / "check.md").read_text(encoding="utf-8")
-    for rule in RULES.values():
+    for rule in PLAN_RULES.values():
         row = f"| {rule.id} | {rule.level.name.lower()} | {rule.title} | {rule.mechanism} | "
         assert f"{row}{rule.source} | {rule.shown} |" in docs, rule.id
 

@@ -46,11 +46,12 @@ ERRORS = [
 ]
 
 WITH_TORCH = [
-    ("preflight x", 2, "'x' is not module:function", "such as train:setup"),
-    ("preflight absent_module:f", 2, "no module 'absent_module'", "run the command in its folder"),
-    ("preflight json:absent", 2, "'json' has no function 'absent'", "give module:function"),
-    ("preflight json:dumps", 2, "cannot be called without arguments", "give a function that can"),
-    ("preflight json:dumps --svg x.svg", 2, "--svg needs --widths", "for example --widths"),
+    ("check x --lr-range", 2, "'x' is not module:function", "such as train:setup"),
+    ("check x:f --set lr=1", 2, "--set is for configs", "change the objects"),
+    ("check absent_module:f", 2, "no module 'absent_module'", "run the command in its folder"),
+    ("check json:absent", 2, "'json' has no function 'absent'", "give module:function"),
+    ("check json:dumps", 2, "cannot be called without arguments", "give a function that can"),
+    ("check json:dumps --svg x.svg", 2, "--svg needs --widths", "for example --widths"),
 ]
 
 WITH_LAB = [
@@ -89,7 +90,7 @@ def test_an_error_says_what_was_found_and_what_to_do(
 
 
 @pytest.mark.parametrize(("command", "code", "found", "next_step"), WITH_TORCH)
-def test_errors_of_preflight(command: str, code: int, found: str, next_step: str) -> None:
+def test_errors_of_check(command: str, code: int, found: str, next_step: str) -> None:
     pytest.importorskip("torch")
     check(command, code, found, next_step)
 

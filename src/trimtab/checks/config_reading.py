@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from trimtab.checks.plan import TrainingPlan
+from trimtab.checks.rule import Change
 
 Spelling = Callable[[Any], str]
 
@@ -48,14 +49,14 @@ class Dialect:
     spellings: Mapping[str, Spelling]
     """How each field that the format can set is written."""
 
-    def spell(self, field: str, value: Any) -> str | None:
-        """The line that gives a field this value, or None if the format has none for it."""
-        spelling = self.spellings.get(field)
-        return None if spelling is None else spelling(value)
 
-    def explain(self, field: str, value: Any) -> str:
-        """What to do, as a sentence."""
-        return _INSTRUCTIONS.get(field, f"set {field} to {value}")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixLine:
+    """One line of a fix, as the user would write it."""
+
+    text: str
+    line: int | None
+    """Where that setting is now; None if it is not in the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,3 +73,11 @@ class ConfigReading:
     """What was left out, assumed or not understood, in plain sentences."""
     off: tuple[str, ...] = ()
     """Rules that the config itself switches off."""
+
+    def write(self, change: Change) -> FixLine | str:
+        """Return the line that makes a change, or a sentence if the format has no setting for
+        it."""
+        spelling = self.dialect.spellings.get(change.field)
+        if spelling is None:
+            return _INSTRUCTIONS.get(change.field, f"set {change.field} to {change.value}")
+        return FixLine(text=spelling(change.value), line=self.lines.get(change.field))

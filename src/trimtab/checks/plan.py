@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from trimtab.checks.curve import Curve, Points, Shape, simulate
+from trimtab.checks.wording import hours
 from trimtab.core.errors import UnreadablePlan
 
 ADAM_FAMILY = frozenset({"adam", "adamw", "nadamw"})
@@ -28,6 +29,10 @@ _NOT_BELOW_ZERO = frozenset(
 )
 _LARGEST = 1e15
 """No setting of a run is larger; a larger one is a slip, and would not fit the arithmetic."""
+
+DETECTION_STEPS = 200
+"""Steps until trouble is acted on, by default: the textbook waits 200 steps for a spike to
+recover, and calls 200 rises in a row a divergence."""
 
 DETERMINED_BY: Mapping[str, tuple[str, ...]] = {
     "adam": ("optimizer",),
@@ -66,6 +71,26 @@ class NormPlace(StrEnum):
     """After each residual sum, as in the first transformer."""
     BRANCH = "branch"
     """After each layer and before the sum (OLMo 2), or before and after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackCost:
+    """The worst case: the last checkpoint was about to be written when trouble began."""
+
+    steps: int
+    """Steps made for nothing: since the checkpoint, and until somebody acted."""
+    detection: int
+    """How many of them pass before somebody acts."""
+    seconds: float | None
+    dollars: float | None
+
+    def __str__(self) -> str:
+        parts = [f"{self.steps:,} steps"]
+        if self.seconds is not None:
+            parts.append(hours(self.seconds))
+        if self.dollars is not None:
+            parts.append(f"${self.dollars:,.0f}")
+        return " = ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,6 +289,25 @@ class TrainingPlan:
     def resumed(self) -> bool:
         """Whether the run goes on from a checkpoint."""
         return self.resume_step is not None
+
+    @property
+    def detection_delay(self) -> int:
+        """Steps between the onset of trouble and a reaction: it is not seen before it is logged."""
+        steps = DETECTION_STEPS if self.detection_steps is None else self.detection_steps
+        return steps + (self.log_steps or 0)
+
+    @property
+    def rollback(self) -> RollbackCost | None:
+        """What a rollback costs at worst; None if there is no checkpoint to return to."""
+        if self.checkpoint_steps is None or self.checkpoint_steps <= 0:
+            return None
+        steps = self.checkpoint_steps + self.detection_delay
+        seconds = None if self.step_seconds is None else steps * self.step_seconds
+        price = self.price_per_hour
+        dollars = None if seconds is None or price is None else seconds / 3600 * price
+        return RollbackCost(
+            steps=steps, detection=self.detection_delay, seconds=seconds, dollars=dollars
+        )
 
     @property
     def curve(self) -> Curve | None:

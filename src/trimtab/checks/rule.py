@@ -1,20 +1,24 @@
-"""ConfigRule: one thing that can be wrong with a plan.
+"""CheckRule: one thing that can be wrong with a run before its first step.
 
-A rule is a function whose parameters name its inputs. It runs when all inputs without a default are
-known:
+A rule is a function whose parameters name its inputs, and it runs when all inputs without a default
+are known. The inputs of rules on configs (TT...) are settings of a `TrainingPlan`, those of rules
+on real objects (PF...) are `Measurements`:
 
     @rule("TT004", Level.ERROR, "Adam's epsilon swamps the second moment", only=ADAM, ...)
     def huge_epsilon(epsilon: float) -> Fault | None:
+
+    @rule("PF010", Level.WARNING, "Activations explode or vanish with depth", ...)
+    def activations(fresh_pass: Pass) -> Fault | str:
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from trimtab.checks.plan import TrainingPlan
+from trimtab.core.rules import Missing, RuleFunction
 
 
 class Level(IntEnum):
@@ -37,9 +41,13 @@ class Shown(StrEnum):
     """Reported by others, or measured outside the lab; the source says which."""
 
 
+class NotMeasured(Exception):
+    """Raised for an input that these objects do not allow; the message is the reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A setting and the value that it should have."""
+    """A setting of the plan and the value that it should have."""
 
     field: str
     value: Any
@@ -47,56 +55,62 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What a rule found in a plan."""
+    """What a rule found."""
 
     what: str
-    """What is wrong, with the numbers of this plan."""
+    """What is wrong, with the numbers of this run."""
     fix: tuple[Change, ...] = ()
-    """The smallest change that fixes it."""
+    """The smallest change of settings that fixes it."""
     how: str = ""
     """What to do, where no setting does it."""
+    level: Level | None = None
+    """Where it depends on the numbers; None is the level of the rule."""
 
 
-RuleFunction = Callable[..., Fault | None]
+Found = Fault | str | None
+"""What a rule returns: a fault, or what it saw that is as it should be, if there is anything to
+say about that."""
 
 ADAM: Mapping[str, Any] = MappingProxyType({"adam": True})
 """For rules on what only Adam and its family have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigRule:
-    """One thing that can be wrong with a plan."""
+class CheckRule:
+    """One thing that can be wrong with a run before its first step."""
 
     id: str
-    """TT and three digits; never reused."""
+    """TT (configs) or PF (objects) and three digits; never reused."""
     level: Level
+    """Level of what it finds, unless the fault has its own."""
     title: str
+    """The problem, as it is reported."""
     mechanism: str
     """Why it does harm, in one sentence."""
     source: str
-    """Who found it."""
+    """Who found it, or where the thresholds come from."""
     shown: Shown
     only: Mapping[str, Any]
     """Properties that a plan must have for the rule to apply."""
-    check: RuleFunction
-    needs: tuple[str, ...]
-    """What must be known for the rule to run."""
-    uses: tuple[str, ...]
-    """Optional inputs of the rule."""
+    cannot_see: str
+    """What the rule does not look at; empty for rules on configs."""
+    function: RuleFunction[Found]
 
-    def concerns(self, plan: TrainingPlan) -> bool:
-        """Whether the rule applies to such a plan, as far as is known."""
-        found = ((getattr(plan, name), wanted) for name, wanted in self.only.items())
+    def concerns(self, subject: object) -> bool:
+        """Return whether the rule applies to a plan, as far as is known."""
+        found = ((getattr(subject, name), wanted) for name, wanted in self.only.items())
         return all(value is None or value == wanted for value, wanted in found)
 
-    def missing(self, plan: TrainingPlan) -> tuple[str, ...]:
-        """The inputs that the rule needs and the plan does not have."""
-        names = (*self.only, *self.needs)
-        return tuple(name for name in names if getattr(plan, name) is None)
+    def run(self, subject: object) -> Found | Missing:
+        """Run the rule on a plan or on measurements: its inputs are attributes of them.
 
-    def run(self, plan: TrainingPlan) -> Fault | None:
-        """Run the rule on a plan that has all its inputs."""
-        return self.check(**{name: getattr(plan, name) for name in self.needs + self.uses})
+        Raises NotMeasured for a measurement that cannot be made.
+        """
+        find = partial(getattr, subject)
+        if any(find(name) is None for name in self.only):
+            names = (*self.only, *self.function.needs)
+            return Missing(tuple(name for name in names if find(name) is None))
+        return self.function.call(find)
 
 
 def rule(
@@ -106,14 +120,14 @@ def rule(
     *,
     mechanism: str,
     source: str,
-    only: Mapping[str, Any] = MappingProxyType({}),
     shown: Shown = Shown.LITERATURE,
-) -> Callable[[RuleFunction], ConfigRule]:
+    only: Mapping[str, Any] = MappingProxyType({}),
+    cannot_see: str = "",
+) -> Callable[[Callable[..., Found]], CheckRule]:
     """Turn a function into a rule; its parameters are the inputs."""
 
-    def make(check: RuleFunction) -> ConfigRule:
-        parameters = inspect.signature(check).parameters
-        return ConfigRule(
+    def make(function: Callable[..., Found]) -> CheckRule:
+        return CheckRule(
             id=id,
             level=level,
             title=title,
@@ -121,9 +135,8 @@ def rule(
             source=source,
             shown=shown,
             only=only,
-            check=check,
-            needs=tuple(n for n, p in parameters.items() if p.default is p.empty),
-            uses=tuple(n for n, p in parameters.items() if p.default is not p.empty),
+            cannot_see=cannot_see,
+            function=RuleFunction.of(function),
         )
 
     return make

@@ -1,140 +1,110 @@
-"""The result of `trimtab check` for a terminal and as JSON: the worst first, a summary last."""
+"""A CheckReport for a terminal: the worst first, a summary last."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.checks.examine import Examination, Objection
+from trimtab.checks.report import CheckReport, RuleResult
 from trimtab.checks.rule import Level, Shown
-from trimtab.core.jsonable import to_jsonable
 from trimtab.report.escaping import printable
 
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.ADVICE: "cyan"}
 
 
-def check_view(found: Examination) -> RenderableType:
-    """The result for a terminal."""
-    parts: list[RenderableType] = [_heading(found)]
-    parts += [Text(f"note: {printable(note)}", style="dim") for note in found.reading.notes]
-    parts += objections_view(found)
+def check_view(report: CheckReport, *, is_verbose: bool = False) -> RenderableType:
+    """Return the report for a terminal; `is_verbose` adds what passed, with its numbers."""
+    heading = Text(printable(report.source), style="bold")
+    parts: list[RenderableType] = [heading.append(f"  {report.format}", style="not bold")]
+    parts += [_dim(f"note: {note}") for note in report.notes]
+    for result in report.findings:
+        parts += [Text(), _finding(result)]
     parts.append(Text())
-    if found.rollback is not None:
-        parts.append(Text(f"rollback: at worst {found.rollback}", style="dim"))
-    if found.unchecked:
-        parts.append(_unchecked(found))
-    if found.off:
-        parts.append(Text(f"switched off: {', '.join(found.off)}", style="dim"))
-    parts.append(_summary(found))
+    if is_verbose:
+        parts += [_passed(report), Text()]
+    if report.plan.rollback is not None:
+        parts.append(_dim(f"rollback: at worst {report.plan.rollback}"))
+    parts += _not_run(report)
+    if report.off:
+        parts.append(_dim(f"switched off: {', '.join(report.off)}"))
+    if report.changed:
+        text = f"not restored: {', '.join(report.changed)}; please report this"
+        parts.append(Text(text, style="bold red"))
+    parts.append(_summary(report))
     return Group(*parts)
 
 
-def _heading(found: Examination) -> Text:
-    text = Text(printable(found.reading.source), style="bold")
-    return text.append(f"  {found.reading.dialect.name}", style="not bold")
+def _dim(text: str) -> Text:
+    return Text(printable(text), style="dim")
 
 
-def _objection(objection: Objection) -> Table:
-    rule = objection.rule
-    fixes = [
-        Text(f"line {line.line}: " if line.line else "add: ").append(printable(line.text), "green")
-        for line in objection.fix
-    ]
-    if objection.how:
-        fixes.append(Text(printable(objection.how)))
-    proof = f" ({rule.shown})" if rule.shown is Shown.LAB else ""
-    return finding_view(
-        level=rule.level,
-        title=f"{rule.id}  {rule.title}",
-        what=objection.what,
-        mechanism=rule.mechanism,
-        fixes=fixes,
-        source=rule.source + proof,
-    )
-
-
-def finding_view(
-    *, level: Level, title: str, what: str, mechanism: str, fixes: Sequence[Text], source: str
-) -> Table:
-    """One finding: what is wrong, why it does harm, how to fix it, who found it."""
+def _grid() -> Table:
     table = Table.grid(padding=(0, 1))
     table.add_column(width=7)
     table.add_column(overflow="fold")
-    table.add_row(Text(level.name.lower(), style=_STYLES[level]), Text(title, style="bold"))
-    table.add_row("", Text(printable(what)))
-    table.add_row(Text("why", style="dim"), Text(mechanism, style="dim"))
-    for fix in fixes:
-        table.add_row(Text("fix", style="green"), fix)
-    table.add_row(Text("source", style="dim"), Text(source, style="dim"))
     return table
 
 
-def objections_view(found: Examination) -> list[RenderableType]:
-    """The objections, each with a line before it."""
-    return [part for objection in found.objections for part in (Text(), _objection(objection))]
+def _finding(result: RuleResult) -> Table:
+    """What is wrong, why it does harm, how to fix it, who found it."""
+    rule, level = result.rule, result.level or Level.ADVICE
+    table = _grid()
+    title = Text(f"{rule.id}  {rule.title}", style="bold")
+    table.add_row(Text(level.name.lower(), style=_STYLES[level]), title)
+    table.add_row("", Text(printable(result.what)))
+    table.add_row(_dim("why"), _dim(rule.mechanism))
+    for line in result.fix:
+        place = Text(f"line {line.line}: " if line.line else "add: ")
+        table.add_row(Text("fix", style="green"), place.append(printable(line.text), "green"))
+    if result.how:
+        table.add_row(Text("fix", style="green"), Text(printable(result.how)))
+    proof = f" ({rule.shown})" if rule.shown is Shown.LAB else ""
+    table.add_row(_dim("source"), _dim(rule.source + proof))
+    return table
 
 
-def _unchecked(found: Examination) -> Text:
-    """The rules that did not run, by the settings that they need."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for skipped in found.unchecked:
-        groups[", ".join(sorted(skipped.needs))].append(skipped.rule.id)
-    needed = "; ".join(f"{' '.join(ids)} needs {needs}" for needs, ids in groups.items())
-    return Text(f"not checked (add by --set): {needed}", style="dim")
+def _passed(report: CheckReport) -> Table:
+    table = _grid()
+    for result in report.passed:
+        rule = result.rule
+        text = f"{rule.id}  {printable(result.what) or rule.title + ': no'}"
+        table.add_row(Text("passed", style="green"), Text(text))
+        if rule.cannot_see:
+            table.add_row("", _dim(f"       does not see: {rule.cannot_see}"))
+    return table
 
 
-def _summary(found: Examination) -> Text:
-    rest = f"{found.checked} rules ran, {len(found.unchecked)} need more settings"
-    return summary_line(found.count, rest)
+def _not_run(report: CheckReport) -> list[Text]:
+    """Return the rules that did not run, by the settings that they need and by other reasons."""
+    needed: dict[str, list[str]] = defaultdict(list)
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for result in report.not_run:
+        if result.needs:
+            needed[", ".join(sorted(result.needs))].append(result.rule.id)
+        else:
+            reasons[result.reason].append(result.rule.id)
+    lines = []
+    if needed:
+        text = "; ".join(f"{' '.join(ids)} needs {names}" for names, ids in needed.items())
+        lines.append(_dim(f"not checked (add by --set): {text}"))
+    if reasons:
+        text = "; ".join(f"{' '.join(ids)}: {reason}" for reason, ids in reasons.items())
+        lines.append(_dim(f"not checked: {text}"))
+    return lines
 
 
-def summary_line(count: Callable[[Level], int], rest: str) -> Text:
-    """The last line: how many findings of each level, and what else there is to know."""
-    errors, warnings, advice = (
-        count(level) for level in (Level.ERROR, Level.WARNING, Level.ADVICE)
-    )
+def _summary(report: CheckReport) -> Text:
+    ran = f"{len(report.results) - len(report.not_run)} rules ran, {len(report.not_run)} could not"
+    if report.seconds:
+        ran += f", {report.seconds:.0f} s"
+    errors, warnings, advice = (report.count(level) for level in reversed(Level))
     if not errors + warnings + advice:
-        return Text(f"Nothing found; {rest}.", style="bold green")
-    style = "bold red" if errors else "bold yellow" if warnings else "bold cyan"
+        return Text(f"Nothing found; {ran}.", style="bold green")
     counts = f"{_counted(errors, 'error')}, {_counted(warnings, 'warning')}, {advice} advice"
-    return Text(f"{counts}; {rest}.", style=style)
+    worst = next(iter(report.findings)).level or Level.ADVICE
+    return Text(f"{counts}; {ran}.", style=_STYLES[worst])
 
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def check_to_dict(found: Examination) -> dict[str, Any]:
-    """The result as JSON values."""
-    plan = to_jsonable(found.reading.plan)
-    return {
-        "source": found.reading.source,
-        "format": found.reading.dialect.name,
-        "notes": list(found.reading.notes),
-        "findings": [objection_to_dict(objection) for objection in found.objections],
-        "not_checked": [
-            {"id": skipped.rule.id, "needs": list(skipped.needs)} for skipped in found.unchecked
-        ],
-        "checked": found.checked,
-        "off": list(found.off),
-        "rollback": to_jsonable(found.rollback),
-        "plan": {name: value for name, value in plan.items() if value is not None},
-    }
-
-
-def objection_to_dict(objection: Objection) -> dict[str, Any]:
-    """One objection as JSON values."""
-    return {
-        "id": objection.rule.id,
-        "level": objection.rule.level.name.lower(),
-        "title": objection.rule.title,
-        "what": objection.what,
-        "why": objection.rule.mechanism,
-        "fix": [to_jsonable(line) for line in objection.fix],
-        "how": objection.how,
-        "source": objection.rule.source,
-        "evidence": objection.rule.shown.value,
-    }

@@ -15,7 +15,6 @@ from trimtab.cli.commands.demo import demo
 from trimtab.cli.commands.diagnose import diagnose
 from trimtab.cli.commands.follow import follow
 from trimtab.cli.commands.note import note
-from trimtab.cli.commands.preflight import preflight
 from trimtab.cli.commands.probe import probe
 from trimtab.cli.commands.report import report
 from trimtab.cli.commands.run import run
@@ -35,7 +34,6 @@ app = typer.Typer(
 )
 app.command(cls=CommandWithPlugins)(diagnose)
 app.command()(check)
-app.command()(preflight)
 app.command()(compare)
 app.command(cls=CommandWithPlugins)(report)
 app.command()(follow)

@@ -1,21 +1,20 @@
 """Batches cut to a size that can be afforded, and the checks that only look at batches."""
 
 import torch
-from tests.kit.preflight.architectures import text
-from tests.kit.preflight.faults import healthy
+from tests.kit.check_objects.architectures import text
+from tests.kit.check_objects.faults import healthy
 
-from trimtab.checks.catalogue import RULES
-from trimtab.checks.objects.catalogue import CHECKS
+from trimtab.checks.catalogue import PLAN_RULES, object_rules
 from trimtab.checks.objects.measure.batches import (
     batch_fingerprint,
     cut,
     row_fingerprints,
 )
-from trimtab.checks.objects.run import preflight
+from trimtab.checks.objects.run import check
 
 
 def only(name: str) -> set[str]:
-    return {*CHECKS, *RULES} - {name}
+    return {*object_rules(), *PLAN_RULES} - {name}
 
 
 def test_text_is_cut_in_rows_and_length_and_images_in_rows_only() -> None:
@@ -39,11 +38,11 @@ def test_a_batch_with_ignored_targets_only_is_found() -> None:
     for batch in setup["loader"]:
         batch["labels"][:, 2:] = -100
         batch["labels"][1:] = -100
-    report = preflight(**setup, off=only("PF053"))
+    report = check(**setup, off=only("PF053"))
     assert report.ids == ("PF053",)
 
 
 def test_batches_of_different_sizes_are_found() -> None:
     setup = healthy()
     setup["loader"][2] = {name: part[:3] for name, part in setup["loader"][2].items()}
-    assert preflight(**setup, off=only("PF075")).ids == ("PF075",)
+    assert check(**setup, off=only("PF075")).ids == ("PF075",)

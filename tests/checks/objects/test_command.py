@@ -1,4 +1,4 @@
-"""`trimtab preflight`: the command, its output and its exit codes."""
+"""`trimtab check` on objects: the command, its output and its exit codes."""
 
 import json
 from pathlib import Path
@@ -7,14 +7,14 @@ import pytest
 from tests.kit.printed_json import call, validate
 from typer.testing import CliRunner
 
-from trimtab.checks.objects.catalogue import CHECKS
+from trimtab.checks.catalogue import object_rules
 from trimtab.cli.main import app
 
 runner = CliRunner()
 
 MODULE = """
-from tests.kit.preflight.faults import FAULTS, healthy
-from tests.kit.preflight.widths import make_at_width
+from tests.kit.check_objects.faults import FAULTS, healthy
+from tests.kit.check_objects.widths import make_at_width
 
 def good():
     return healthy()
@@ -33,12 +33,12 @@ FAST = ["--off", "PF014", "--off", "PF022", "--off", "PF035", "--off", "PF050"]
 
 @pytest.fixture(autouse=True)
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "preflight_objects.py").write_text(MODULE)
+    (tmp_path / "run_objects.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
 
 
 def test_a_healthy_run_exits_0_and_verbose_shows_what_passed() -> None:
-    result = runner.invoke(app, ["preflight", "preflight_objects:good", "-v", *FAST])
+    result = runner.invoke(app, ["check", "run_objects:good", "-v", *FAST])
     assert result.exit_code == 0, result.output
     assert "PF030  all" in result.stdout
     assert "does not see: optimizers that were not given" in result.stdout
@@ -46,26 +46,26 @@ def test_a_healthy_run_exits_0_and_verbose_shows_what_passed() -> None:
 
 
 def test_a_finding_exits_1_with_reason_and_fix() -> None:
-    result = runner.invoke(app, ["preflight", "preflight_objects:bad", *FAST])
+    result = runner.invoke(app, ["check", "run_objects:bad", *FAST])
     assert result.exit_code == 1, result.output
     assert "error   PF030  No optimizer holds a trained parameter" in result.stdout
     assert "position.weight" in result.stdout
     assert "fix     add them to a parameter group" in result.stdout
-    assert "not looked at: " in result.stdout
+    assert "not checked: " in result.stdout
 
 
 def test_json_is_for_machines() -> None:
-    result = runner.invoke(app, ["preflight", "preflight_objects:bad", "--json", *FAST])
+    result = runner.invoke(app, ["check", "run_objects:bad", "--json", *FAST])
     printed = json.loads(result.stdout)
-    validate("preflight", printed)
+    validate("check", printed)
     assert printed["findings"][0]["id"] == "PF030"
     assert printed["changed"] == []
     assert {"PF014", "PF022", "PF035", "PF050"} == set(printed["off"])
-    assert {part["id"] for part in printed["not_looked_at"]} >= {"PF052", "PF072"}
+    assert {part["id"] for part in printed["not_checked"]} >= {"PF052", "PF072"}
 
 
 def test_widths_print_a_table_and_write_a_picture(tmp_path: Path) -> None:
-    arguments = ["preflight", "preflight_objects:at_width", "--widths", "32,64,128"]
+    arguments = ["check", "run_objects:at_width", "--widths", "32,64,128"]
     result = runner.invoke(app, [*arguments, "--svg", str(tmp_path / "mup.svg")])
     assert result.exit_code == 1, result.output
     assert "not stable" in result.stdout
@@ -74,31 +74,30 @@ def test_widths_print_a_table_and_write_a_picture(tmp_path: Path) -> None:
 
 def test_usage_errors_exit_2() -> None:
     for name, message in (
-        ("nothing", "is not module:function"),
         ("no_such_module:f", "no module 'no_such_module'"),
-        ("preflight_objects:missing", "has no function 'missing'"),
-        ("preflight_objects:wrong", "must return a dict"),
-        ("preflight_objects:at_width", "at_width(width) cannot be called without arguments"),
+        ("run_objects:missing", "has no function 'missing'"),
+        ("run_objects:wrong", "must return a dict"),
+        ("run_objects:at_width", "at_width(width) cannot be called without arguments"),
     ):
-        result = runner.invoke(app, ["preflight", name])
+        result = runner.invoke(app, ["check", name])
         assert result.exit_code == 2, result.output
         assert message in result.output
 
 
 def test_a_function_without_a_width_is_a_usage_error_of_widths() -> None:
-    result = runner.invoke(app, ["preflight", "preflight_objects:good", "--widths", "32,64"])
+    result = runner.invoke(app, ["check", "run_objects:good", "--widths", "32,64"])
     assert result.exit_code == 2, result.output
     assert "good() cannot be called with the width" in result.output
 
 
 def test_the_docs_list_every_test_as_it_is() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "preflight.md").read_text(encoding="utf-8")
-    for check in CHECKS.values():
-        cells = (check.id, check.title, check.mechanism, check.source, check.cannot_see)
+    page = (Path(__file__).parents[3] / "docs" / "check-objects.md").read_text(encoding="utf-8")
+    for rule in object_rules().values():
+        cells = (rule.id, rule.title, rule.mechanism, rule.source, rule.cannot_see)
         assert f"| {' | '.join(cells)} |" in page
 
 
 def test_the_json_of_the_other_tests_has_its_schema() -> None:
-    widths = call("preflight", "preflight_objects:at_width", "--widths", "32,64,128", code=1)
+    widths = call("check", "run_objects:at_width", "--widths", "32,64,128", code=1)
     assert not widths["stable"]
-    assert call("preflight", "preflight_objects:good", "--lr-range")["rates"]
+    assert call("check", "run_objects:good", "--lr-range")["rates"]

@@ -6,18 +6,17 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from tests.kit.preflight.architectures import text
-from tests.kit.preflight.faults import healthy
+from tests.kit.check_objects.architectures import text
+from tests.kit.check_objects.faults import healthy
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from trimtab.checks.catalogue import RULES
-from trimtab.checks.objects.catalogue import CHECKS
-from trimtab.checks.objects.run import preflight
+from trimtab.checks.catalogue import PLAN_RULES, object_rules
+from trimtab.checks.objects.run import check
 from trimtab.lab.trainer.local_ranks import run_ranks
 
-ONLY_RANKS = ({*CHECKS, *RULES}) - {"PF052", "PF072"}
+ONLY_RANKS = ({*object_rules(), *PLAN_RULES}) - {"PF052", "PF072"}
 
 
 def find(rank: int, fault: str) -> tuple[str, ...]:
@@ -27,7 +26,7 @@ def find(rank: int, fault: str) -> tuple[str, ...]:
         for batch in setup["loader"]:
             batch["labels"][:, 3:] = -100
         setup["model"].head.weight.data.mul_(5)
-    return preflight(**setup, off=ONLY_RANKS).ids
+    return check(**setup, off=ONLY_RANKS).ids
 
 
 def test_ranks_with_the_same_data_are_found_on_every_rank() -> None:
@@ -54,7 +53,7 @@ def over_all_targets(model: nn.Module, batch: Any) -> Tensor:
 
 
 def under_ddp(rank: int, fault: str) -> tuple[dict[str, Any], bool]:
-    """A preflight of a model under DDP, with a loss that waits for the other ranks."""
+    """A check of a model under DDP, with a loss that waits for the other ranks."""
     setup = healthy()
     rows = [tokens for batch in text() for tokens in batch["input_ids"]]
     data: Any = [{"input_ids": tokens, "labels": tokens} for tokens in rows]
@@ -69,7 +68,7 @@ def under_ddp(rank: int, fault: str) -> tuple[dict[str, Any], bool]:
     if fault == "one rank fails" and rank == 1:
         setup["loader"] = [{"input_ids": batch["input_ids"]} for batch in text()]
     before = [p.detach().clone() for p in model.parameters()]
-    report = preflight(**setup, off=["PF022", "PF023", *RULES])
+    report = check(**setup, off=["PF022", "PF023", *PLAN_RULES])
     after = [p.detach() for p in model.parameters()]
     is_same = all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
     return report.to_dict(), is_same and not report.changed
@@ -79,7 +78,7 @@ def under_ddp(rank: int, fault: str) -> tuple[dict[str, Any], bool]:
 def test_a_model_under_ddp_with_a_loss_that_communicates(fault: str) -> None:
     for report, is_untouched in run_ranks(under_ddp, 2, fault):
         assert is_untouched
-        assert not [part for part in report["not_looked_at"] if part["broken"]]
+        assert not [part for part in report["not_checked"] if part["broken"]]
         assert ("PF072" in {part["id"] for part in report["findings"]}) == (fault == "same data")
         assert "PF050" in {part["id"] for part in report["passed"]}
 
@@ -88,5 +87,5 @@ def test_a_rank_that_fails_leaves_no_other_waiting() -> None:
     (first, _), (second, is_untouched) = run_ranks(under_ddp, 2, "one rank fails")
     assert is_untouched
     assert "PF001" in {part["id"] for part in second["findings"]}
-    reasons = {part["id"]: part["reason"] for part in first["not_looked_at"]}
+    reasons = {part["id"]: part["reason"] for part in first["not_checked"]}
     assert reasons["PF050"] == "the first step failed on rank 1"

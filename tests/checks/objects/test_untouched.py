@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.kit.preflight.faults import Tokens, healthy
+from tests.kit.check_objects.faults import Tokens, healthy
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from trimtab.checks.objects.run import preflight
+from trimtab.checks.objects.run import check
 from trimtab.core.errors import ConfigError
 
 
@@ -104,16 +104,16 @@ def test_a_run_in_the_middle_of_training_is_left_as_it_was() -> None:
     setup = training()
     tensors = [id(p) for p in setup["model"].parameters()]
     before = values(setup)
-    report = preflight(**setup, pretrained=True)
+    report = check(**setup, pretrained=True)
     assert_equal(before, values(setup))
     assert report.changed == ()
     assert tensors == [id(p) for p in setup["model"].parameters()]
     assert len(report.passed) > 15
 
 
-def test_training_after_a_preflight_has_the_bits_of_one_without() -> None:
+def test_training_after_a_check_has_the_bits_of_one_without() -> None:
     with_it, without = training(), training()
-    preflight(**with_it, pretrained=True)
+    check(**with_it, pretrained=True)
     torch.manual_seed(3)
     for setup in (without, with_it):
         torch.manual_seed(3)
@@ -135,7 +135,7 @@ def test_a_change_that_cannot_be_put_back_is_reported() -> None:
         return plain(model, batch)
 
     setup["loss"] = meddling
-    assert preflight(**setup, off=["PF014", "PF022", "PF035", "PF050"]).changed == ("hooks",)
+    assert check(**setup, off=["PF014", "PF022", "PF035", "PF050"]).changed == ("hooks",)
 
 
 def test_buffers_that_a_pass_makes_or_replaces_are_put_back() -> None:
@@ -150,7 +150,7 @@ def test_buffers_that_a_pass_makes_or_replaces_are_put_back() -> None:
         return plain(model, batch)
 
     setup["loss"] = caching
-    report = preflight(**setup, off=["PF014", "PF022", "PF035", "PF050"])
+    report = check(**setup, off=["PF014", "PF022", "PF035", "PF050"])
     assert report.changed == ()
     assert list(model._buffers) == ["cache"]
     assert model.get_buffer("cache") is buffer
@@ -160,7 +160,7 @@ def test_buffers_that_a_pass_makes_or_replaces_are_put_back() -> None:
 def test_a_compiled_model_is_tested_as_the_module_inside() -> None:
     setup = healthy()
     setup["model"] = torch.compile(setup["model"], backend="aot_eager")
-    assert preflight(**setup, off=["PF014", "PF022", "PF035", "PF050"]).ids == ()
+    assert check(**setup, off=["PF014", "PF022", "PF035", "PF050"]).ids == ()
 
 
 def test_an_error_in_the_users_code_is_a_finding_and_the_rest_goes_on() -> None:
@@ -170,10 +170,10 @@ def test_an_error_in_the_users_code_is_a_finding_and_the_rest_goes_on() -> None:
         raise KeyError("labels")
 
     setup["loss"] = broken
-    report = preflight(**setup)
+    report = check(**setup)
     assert "PF001" in report.ids
-    assert "KeyError: 'labels'" in next(r.seen.what for r in report.findings if r.seen)
-    passed = {result.check.id for result in report.passed}
+    assert "KeyError: 'labels'" in next(r.what for r in report.findings)
+    passed = {result.rule.id for result in report.passed}
     assert {"PF003", "PF030", "PF040", "PF070"} <= passed
     assert not report.changed
 
@@ -192,26 +192,26 @@ def test_a_scheduler_that_raises_stops_only_its_own_test() -> None:
             pass
 
     setup["scheduler"] = Broken()
-    report = preflight(**setup, off=["PF050"])
+    report = check(**setup, off=["PF050"])
     broken = [result for result in report.results if result.is_broken]
-    assert [(r.check.id, r.reason) for r in broken] == [("PF040", "RuntimeError: no more steps")]
-    assert "PF014" in {result.check.id for result in report.passed}
+    assert [(r.rule.id, r.reason) for r in broken] == [("PF040", "RuntimeError: no more steps")]
+    assert "PF014" in {result.rule.id for result in report.passed}
 
 
 def test_without_a_loader_the_static_tests_run() -> None:
     setup = healthy()
     del setup["loader"]
-    report = preflight(**setup)
-    reasons = {result.check.id: result.reason for result in report.not_looked}
+    report = check(**setup)
+    reasons = {result.rule.id: result.reason for result in report.not_run}
     assert reasons["PF001"] == "no loader was given"
-    assert {"PF003", "PF030", "PF040"} <= {result.check.id for result in report.passed}
+    assert {"PF003", "PF030", "PF040"} <= {result.rule.id for result in report.passed}
 
 
 def test_usage_errors_say_what_to_give() -> None:
     setup = healthy()
     with pytest.raises(ConfigError, match="pass the loader itself"):
-        preflight(**(setup | {"loader": iter(setup["loader"])}))
-    with pytest.raises(ConfigError, match="no check PF999"):
-        preflight(**setup, off=["PF999"])
+        check(**(setup | {"loader": iter(setup["loader"])}))
+    with pytest.raises(ConfigError, match="no rule PF999"):
+        check(**setup, off=["PF999"])
     with pytest.raises(ConfigError, match="steps must be 1 or more"):
-        preflight(**(setup | {"steps": 0}))
+        check(**(setup | {"steps": 0}))

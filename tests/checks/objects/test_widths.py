@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tests.kit.preflight.widths import make_at_width
+from tests.kit.check_objects.widths import make_at_width
 
 from trimtab.checks.objects.lr_range import LrRange, lr_range_test
 from trimtab.checks.objects.mup import CoordinateCheck, coordinate_check, parse_widths

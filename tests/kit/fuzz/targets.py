@@ -75,7 +75,7 @@ def _log(path: Path, format: str | None = None) -> Sequence[str]:
 
 
 def _config(path: Path) -> Sequence[str]:
-    return check_config(path).reading.notes
+    return check_config(path).notes
 
 
 def _journal(path: Path) -> Sequence[str]:

@@ -5,20 +5,25 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.text import Text
 from torch import nn
 
-from trimtab.checks.objects.definition import NotMeasured
 from trimtab.checks.objects.inputs import Inputs, Loss, model_loss
 from trimtab.checks.objects.measure.batches import cut
 from trimtab.checks.objects.measure.kept_state import KeptState
 from trimtab.checks.objects.measure.loader import draw
 from trimtab.checks.objects.measure.measurements import PASS_ELEMENTS, PASS_ROWS
 from trimtab.checks.objects.measure.training import run_steps
+from trimtab.checks.rule import NotMeasured
+from trimtab.checks.wording import number
 from trimtab.core import signals
-from trimtab.core.block import Block, Record
+from trimtab.core.block import Block, Column, Record
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Severity
 from trimtab.judge import Judge
+from trimtab.report.sparkline import sparkline
 
 LOWEST, HIGHEST = 1e-6, 10.0
 """Rates of the first and the last step. Published AdamW rates are 1e-5 to 3e-3."""
@@ -84,6 +89,24 @@ class LrRange:
         }
 
 
+def range_view(found: LrRange) -> RenderableType:
+    """The losses as a curve, and which rate to begin with."""
+    low, high = number(found.rates[0]), number(found.rates[-1])
+    lines = [
+        Text(f"loss over the learning rate, {low} to {high}: {len(found.rates)} steps"),
+        Text(sparkline(Column.complete(np.asarray(found.losses)), 80)),
+        Text(f"stopped by: {found.stop}"),
+        Text(
+            f"falls fastest near {number(found.steepest)}, not any more from "
+            f"{number(found.turning)} on"
+        ),
+    ]
+    if found.advised is not None:
+        text = f"begin with a peak rate of at most {number(found.advised)}"
+        lines.append(Text(text, style="bold"))
+    return Group(*lines)
+
+
 def lr_range_test(
     model: nn.Module,
     optimizer: Any,
@@ -97,7 +120,7 @@ def lr_range_test(
 ) -> LrRange:
     """Train with a growing learning rate until an alarm; everything is put back afterwards.
 
-    `others` are further arguments of `trimtab.preflight`. Groups keep the ratio of their rates.
+    `others` are further arguments of `trimtab.check`. Groups keep the ratio of their rates.
     """
     inputs = Inputs(model, optimizer, loader=loader, loss=loss or model_loss, **others)
     kept = KeptState(inputs)

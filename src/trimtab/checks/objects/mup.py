@@ -11,17 +11,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 from torch import nn
 
-from trimtab.checks.objects.inputs import Inputs, Loss
+from trimtab.checks.objects.inputs import Inputs, Loss, as_setup, call_setup
 from trimtab.checks.objects.measure.batches import cut
 from trimtab.checks.objects.measure.kept_state import KeptState
 from trimtab.checks.objects.measure.loader import draw
 from trimtab.checks.objects.measure.passes import main_loss
 from trimtab.checks.objects.measure.trace import Trace, rms
 from trimtab.checks.objects.measure.training import run_steps
-from trimtab.checks.objects.setups import as_setup, call_setup
 from trimtab.core.errors import ConfigError
+from trimtab.report.escaping import printable
 from trimtab.report.figures import ChartLine, draw_charts
 from trimtab.state.batches import clone
 
@@ -135,6 +138,24 @@ class CoordinateCheck:
         return draw_charts(f"Coordinate check over the width: {verdict}", "width", charts)
 
 
+def coordinates_view(check: CoordinateCheck) -> RenderableType:
+    """One row per layer: what the steps changed at each width."""
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    table.add_column(f"change after {check.steps} steps")
+    for width in check.widths:
+        table.add_column(f"width {width}", justify="right")
+    table.add_column("power of width", justify="right")
+    for layer in check.layers:
+        is_bad = not abs(layer.slope) <= MAX_SLOPE
+        slope = f"{layer.slope:+.2f}" if math.isfinite(layer.slope) else "unknown"
+        cells = [f"{value:.3g}" for value in layer.change]
+        last = Text(slope, style="red" if is_bad else "green")
+        table.add_row(printable(layer.name), *cells, last)
+    style = "bold green" if check.is_stable else "bold red"
+    verdict = "stable" if check.is_stable else "not stable"
+    return Group(table, Text(), Text(f"{verdict}: {printable(check.advice)}", style=style))
+
+
 def coordinate_check(
     make: Callable[[int], Any],
     widths: Sequence[int],
@@ -148,7 +169,7 @@ def coordinate_check(
     """Train a model of each width for a few steps and compare what changes in its layers.
 
     Args:
-        make: Takes a width; returns the model, or a dict as `trimtab preflight` takes it.
+        make: Takes a width; returns the model, or a dict as `trimtab check` takes it.
         widths: Two or more widths.
         optimizer: Makes the optimizer of a model, where `make` returns a model.
         loader: Batches, where `make` returns a model; every width sees the first one.

@@ -2,9 +2,9 @@
 
 import math
 
-from trimtab.checks.number_text import amount, number
 from trimtab.checks.plan import NormPlace
 from trimtab.checks.rule import Change, Fault, Level, Shown, rule
+from trimtab.checks.wording import amount, number
 
 DEEP_POST_NORM = 12
 """Layers. The lab's 12-layer post-norm model never leaves the entropy of single tokens."""

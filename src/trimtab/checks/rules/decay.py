@@ -2,8 +2,8 @@
 
 import math
 
-from trimtab.checks.number_text import amount, number
 from trimtab.checks.rule import ADAM, Change, Fault, Level, Shown, rule
+from trimtab.checks.wording import amount, number
 
 HIGHEST_DECAY, LOWEST_DECAY = 0.5, 0.01
 """Stability guides: over 0.5 a model cannot fit, under 0.01 its weights drift. GPT-NeoX and SmolLM

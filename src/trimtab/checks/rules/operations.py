@@ -1,6 +1,6 @@
 """Rules on running it: whether trouble will be seen, and what going back will cost."""
 
-from trimtab.checks.rollback import DETECTION_STEPS, compute_rollback_cost
+from trimtab.checks.plan import RollbackCost
 from trimtab.checks.rule import Change, Fault, Level, rule
 
 COSTLY_SECONDS = 2 * 3600
@@ -53,26 +53,18 @@ def no_checkpoints(
 )
 def costly_rollback(
     checkpoint_steps: int,
+    rollback: RollbackCost | None = None,
     steps: int | None = None,
     step_seconds: float | None = None,
-    price_per_hour: float | None = None,
-    detection_steps: int | None = None,
-    log_steps: int | None = None,
 ) -> Fault | None:
-    """Compute what going back costs at worst."""
-    cost = compute_rollback_cost(
-        checkpoint_steps=checkpoint_steps,
-        detection_steps=detection_steps,
-        log_steps=log_steps,
-        step_seconds=step_seconds,
-        price_per_hour=price_per_hour,
-    )
-    if cost is None or (steps is not None and checkpoint_steps >= steps):
+    """Look at what a rollback costs at worst."""
+    if rollback is None or (steps is not None and checkpoint_steps >= steps):
         return None  # there is nothing to go back to; TT080 reports it
-    if cost.seconds is not None:
-        dear = cost.seconds > COSTLY_SECONDS
+    if rollback.seconds is not None:
+        dear = rollback.seconds > COSTLY_SECONDS
     else:
-        dear = steps is not None and cost.steps > max(COSTLY_SHARE * steps, 2 * cost.detection)
+        share = 0 if steps is None else COSTLY_SHARE * steps
+        dear = steps is not None and rollback.steps > max(share, 2 * rollback.detection)
     if not dear:
         return None
     better = _good_cadence(steps)
@@ -80,8 +72,10 @@ def costly_rollback(
         better = max(int(float(f"{COSTLY_SECONDS / 4 / step_seconds:.0e}")), 1)
     if better >= checkpoint_steps:
         better = max(checkpoint_steps // 4, 1)
-    share = f", {100 * cost.steps / steps:.0f} % of the run" if steps else ""
-    return Fault(f"a rollback costs up to {cost}{share}", (Change("checkpoint_steps", better),))
+    what = f"a rollback costs up to {rollback}"
+    if steps:
+        what += f", {100 * rollback.steps / steps:.0f} % of the run"
+    return Fault(what, (Change("checkpoint_steps", better),))
 
 
 @rule(
@@ -93,25 +87,20 @@ def costly_rollback(
     source="pocket-tts issue 262: keep 3 deleted the last healthy ones; PaLM went back 100 steps",
 )
 def short_retention(
-    checkpoint_steps: int,
-    keep_checkpoints: int,
-    detection_steps: int | None = None,
-    log_steps: int | None = None,
+    checkpoint_steps: int, keep_checkpoints: int, detection_delay: int
 ) -> Fault | None:
     """Compare the age of the oldest checkpoint with the delay of detection."""
     if checkpoint_steps <= 0 or keep_checkpoints <= 0:
         return None
-    delay = DETECTION_STEPS if detection_steps is None else detection_steps
-    delay += log_steps or 0
     # Right after a save, the oldest of k checkpoints is k - 1 intervals old.
     reach = (keep_checkpoints - 1) * checkpoint_steps
-    if reach >= delay:
+    if reach >= detection_delay:
         return None
-    enough = -(-delay // checkpoint_steps) + 1
+    enough = -(-detection_delay // checkpoint_steps) + 1
     kept = f"{keep_checkpoints} kept checkpoint{'s' if keep_checkpoints > 1 else ''}"
     return Fault(
         f"{kept}: right after a save the oldest is {reach:,} steps old, and trouble may be "
-        f"{delay:,} steps old when it is seen",
+        f"{detection_delay:,} steps old when it is seen",
         (Change("keep_checkpoints", enough),),
     )
 

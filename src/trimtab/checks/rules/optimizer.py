@@ -1,7 +1,7 @@
 """Rules on the optimizer: moments, epsilon, clipping, the height of the learning rate."""
 
-from trimtab.checks.number_text import amount, number
 from trimtab.checks.rule import ADAM, Change, Fault, Level, Shown, rule
+from trimtab.checks.wording import amount, number
 
 LONGEST_MEMORY_TOKENS = 400e6
 """Tokens that a second moment of published runs averages over at most: 320M (Llama 3 405B, 0.95 at

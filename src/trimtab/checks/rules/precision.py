@@ -1,8 +1,8 @@
 """Rules on number formats: where range or precision is too small for what is done in it."""
 
-from trimtab.checks.number_text import number
 from trimtab.checks.plan import LossScaling, Precision
 from trimtab.checks.rule import ADAM, Change, Fault, Level, Shown, rule
+from trimtab.checks.wording import number
 
 STUCK_BETA2 = 0.997
 """From here on a bf16 second moment does not decay any more: v times beta2 rounds back to v

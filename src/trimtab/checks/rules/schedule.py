@@ -3,8 +3,8 @@
 import numpy as np
 
 from trimtab.checks.curve import Curve, Points, Shape
-from trimtab.checks.number_text import number
 from trimtab.checks.rule import Change, Fault, Level, Shown, rule
+from trimtab.checks.wording import number
 
 RISE = 0.05
 """Share of the peak that a rate may rise in its decay: more than rounding, less than any plan."""

@@ -1,8 +1,8 @@
 """Rules on the warm-up: missing, too short, too long, endless."""
 
 from trimtab.checks.curve import Curve, Points
-from trimtab.checks.number_text import amount, number
 from trimtab.checks.rule import ADAM, Change, Fault, Level, rule
+from trimtab.checks.wording import amount, number
 
 LONGEST_WARMUP = 1 / 3
 """Share of a run. Published runs take 0.02 to 20 % (torchtitan's recipes)."""

@@ -1,4 +1,4 @@
-"""`trimtab check`: what is wrong with a training config, before it costs anything."""
+"""`trimtab check`: what is wrong with a run before it costs anything, by its config or objects."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,12 +11,13 @@ from trimtab.cli.settings import ConfigFile
 
 
 def check(
-    path: Annotated[
-        Path,
+    subject: Annotated[
+        str,
         typer.Argument(
-            metavar="TRAINING_CONFIG",
-            help="HF training arguments (JSON), torchtitan (TOML, JSON), a script with Megatron-LM "
-            "or HF flags, or a TOML file with a training table.",
+            metavar="CONFIG|MODULE:FUNCTION",
+            help="A training config: HF training arguments, axolotl, torchtitan, a script with "
+            "Megatron-LM or HF flags, or a training table. Or a function that returns a dict with "
+            "model, optimizer and any of scheduler, loader, loss, steps, clip_norm, pretrained.",
         ),
     ],
     off: Annotated[
@@ -33,25 +34,72 @@ def check(
         ),
     ] = None,
     config: ConfigFile = None,
+    widths: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...",
+            help="Coordinate check (muP) instead: call the function with each width.",
+        ),
+    ] = None,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the picture of --widths.")
+    ] = None,
+    lr_range: Annotated[
+        bool, typer.Option("--lr-range", help="Learning-rate range test of the function instead.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show what passed, and what it does not see.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check a training config: what is wrong, why, and the line that fixes it.
+    """Check a training config, or model, optimizer, scheduler and loader, before step 1.
 
-    Exit code: 0 nothing found, 1 findings, 2 usage error, 3 no readable config.
+    Shows what is wrong, why, and how to fix it. Nothing of the objects is changed.
+
+    Exit code: 0 nothing found, 1 findings, 2 usage error, 3 no readable config, or no torch for
+    objects.
     """
-    # Imported here so that `trimtab --help` does not wait for numpy.
+    # Imported here so that `trimtab --help` does not wait for numpy or torch.
     from rich.console import Console
 
     from trimtab.checks import check_config
-    from trimtab.checks.view import check_to_dict, check_view
+    from trimtab.checks.view import check_view
     from trimtab.cli import output
     from trimtab.cli.settings import load_config, parse_settings
 
     with output.reported_errors():
+        if svg is not None and widths is None:
+            raise typer.BadParameter("--svg needs --widths, for example --widths 64,128,256")
         rules_off = (*load_config(config, None).check.off, *(off or ()))
-        found = check_config(path, off=rules_off, known=parse_settings(known or ()))
+        is_function = ":" in subject and not Path(subject).exists()
+        if not is_function and widths is None and not lr_range:
+            report = check_config(subject, off=rules_off, known=parse_settings(known or ()))
+            found, printed = bool(report.ids), report.to_dict()
+            view = check_view(report, is_verbose=verbose)
+        else:
+            if known:
+                raise typer.BadParameter("--set is for configs; change the objects instead")
+            from trimtab import check as check_objects
+            from trimtab.checks.objects.inputs import as_setup, call_setup, find_setup
+            from trimtab.checks.objects.lr_range import lr_range_test, range_view
+            from trimtab.checks.objects.mup import coordinate_check, coordinates_view, parse_widths
+
+            make = find_setup(subject)
+            if widths is not None:
+                coordinates = coordinate_check(make, parse_widths(widths))
+                found, printed = not coordinates.is_stable, coordinates.to_dict()
+                view = coordinates_view(coordinates)
+                if svg is not None:
+                    output.write_page(coordinates.to_svg(), svg)
+            elif lr_range:
+                rates = lr_range_test(**as_setup(call_setup(make)))
+                found, printed, view = False, rates.to_dict(), range_view(rates)
+            else:
+                report = check_objects(**as_setup(call_setup(make)), off=rules_off)
+                found, printed = bool(report.ids or report.changed), report.to_dict()
+                view = check_view(report, is_verbose=verbose)
     if as_json:
-        print_json("check", check_to_dict(found))
+        print_json("check", printed)
     else:
-        Console(highlight=False).print(check_view(found))
-    raise typer.Exit(ExitCode.FINDINGS if found.objections else ExitCode.CLEAN)
+        Console(highlight=False).print(view)
+    raise typer.Exit(ExitCode.FINDINGS if found else ExitCode.CLEAN)

@@ -11,9 +11,9 @@ A parameter is the name of a signal, or one of the names in `INPUTS`. A finding 
 answer it, too: `symptoms=(Symptom.LR_JUMP,)`.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from trimtab.core.block import FloatArray
 from trimtab.core.findings import Finding, Symptom
 from trimtab.core.records.probe_events import DECISION
 from trimtab.core.robust import median, sigma_around
+from trimtab.core.rules import Missing, RuleFunction
 from trimtab.core.signals import (
     ACTIVATION_RMS,
     ADAM_M_NORM,
@@ -236,12 +237,12 @@ class Observation:
     id: str
     statement: str
     source: str
-    inputs: tuple[str, ...]
     symptoms: tuple[str, ...]
     """A finding with one of these symptoms in the incident answers it with yes."""
     opening: bool
     """Only the finding that opened the incident does so."""
-    function: Callable[..., YesNo | None]
+    function: RuleFunction[YesNo | None]
+    """Its parameters are the inputs."""
 
     def __call__(self, context: IncidentContext) -> Observed:
         """Observe; not recorded where an input is missing or the records do not suffice."""
@@ -250,13 +251,10 @@ class Observation:
             text = f"{finding.symptom}: {finding.signal} {number(finding.value)}"
             text += f" at step {finding.step}{context.caveat_of(finding)}"
             return answered(finding.signal, True, text)
-        values = {}
-        for name in self.inputs:
-            values[name] = INPUTS[name].find(context) if name in INPUTS else view(context, name)
-            if values[name] is None:
-                return _missing(context, name)
-        found = self.function(**values)
-        signal = _label(self.inputs[0])
+        found = self.function.call(partial(_find, context))
+        if isinstance(found, Missing):
+            return _missing(context, found.names[0])
+        signal = _label(self.function.needs[0])
         return too_few(signal) if found is None else answered(signal, *found)
 
 
@@ -270,13 +268,17 @@ def observation(
             id=function.__name__,
             statement=statement,
             source=source,
-            inputs=tuple(inspect.signature(function).parameters),
             symptoms=symptoms,
             opening=opening,
-            function=function,
+            function=RuleFunction.of(function),
         )
 
     return make
+
+
+def _find(context: IncidentContext, name: str) -> Any:
+    """Return an input by its name; None if it was not recorded."""
+    return INPUTS[name].find(context) if name in INPUTS else view(context, name)
 
 
 def _label(name: str) -> str:

@@ -1,8 +1,8 @@
-"""What the checks look at, each measured once.
+"""What the rules look at, each measured once.
 
 measurements.py    Measurements: every measurement by its name, made on first use
 batches.py         batches of any nesting: cut, split, compared
-kept_state.py      the user's objects as they were, put back and compared
+kept_state.py      the user's objects as they were, restored and compared
 trace.py           what a forward pass does: losses, softmaxes, norms, activations, tokens
 attention.py       entropy and largest logit of an attention call
 passes.py          forward and backward passes: of a batch, in bf16, split, with a changed future

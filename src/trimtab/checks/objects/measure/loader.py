@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from trimtab.checks.objects.definition import NotMeasured
 from trimtab.checks.objects.inputs import Inputs
 from trimtab.checks.objects.measure.batches import batch_fingerprint
 from trimtab.checks.objects.measure.ranks import exchange, num_ranks
+from trimtab.checks.rule import NotMeasured
 from trimtab.state.batches import clone
 from trimtab.state.rng import get_random_state, set_random_state
 

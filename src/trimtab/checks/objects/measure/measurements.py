@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from trimtab.checks.objects.definition import NotMeasured
 from trimtab.checks.objects.inputs import Inputs
 from trimtab.checks.objects.measure import loader as loaders
 from trimtab.checks.objects.measure import passes, training
@@ -17,10 +16,11 @@ from trimtab.checks.objects.measure.batches import cut
 from trimtab.checks.objects.measure.kept_state import KeptState
 from trimtab.checks.objects.measure.ranks import exchange
 from trimtab.checks.objects.measure.simulation import Simulation, simulate_schedule
+from trimtab.checks.rule import NotMeasured
 
 PASS_ROWS, PASS_ELEMENTS = 4, 512
 """Rows and tokens of a pass: four micro-batches. With these numbers the passes and steps of a 50M
-model take under 2 minutes on 2 cores (benchmarks/RESULTS.md, "Preflight: time")."""
+model take under 2 minutes on 2 cores (benchmarks/RESULTS.md, "Check of objects: time")."""
 
 OVERFIT_ROWS, OVERFIT_ELEMENTS = 2, 128
 """Rows and tokens of the batch that is trained on again and again: few enough that a step of
@@ -28,8 +28,8 @@ AdamW costs as much as the passes."""
 
 MIN_FALL = 0.1
 """Share of the first loss that 30 steps on one batch must take away; else 10 times the rate is
-tried. Source: benchmarks/RESULTS.md, "Preflight": the least of 13 healthy architectures is
-38 %."""
+tried. Source: benchmarks/RESULTS.md, "Check of objects": the least of 13 healthy architectures
+is 38 %."""
 
 T = TypeVar("T")
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from trimtab.checks.objects.definition import NotMeasured
 from trimtab.checks.objects.inputs import Inputs
 from trimtab.checks.objects.measure.batches import cut_rows
 from trimtab.checks.objects.measure.ranks import exchange
 from trimtab.checks.objects.measure.trace import LOW, LossCall, Trace, rms
+from trimtab.checks.rule import NotMeasured
 from trimtab.state.batches import clone, map_tensors, num_rows, tensors_in
 
 MICRO_BATCHES = 4

@@ -1,4 +1,4 @@
-"""What ranks exchange during a preflight, so that all of them make the same passes.
+"""What ranks exchange during a check, so that all of them make the same passes.
 
 A loss may communicate: a rank that makes one step more than the others would wait for them forever.
 So whatever decides how many passes are made is decided from the values of all ranks, and ranks wait
@@ -10,7 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from trimtab.checks.objects.definition import NotMeasured
+from trimtab.checks.rule import NotMeasured
 
 
 class RanksDiverged(NotMeasured):
@@ -31,7 +31,7 @@ def exchange(place: str, value: Any) -> list[Any]:
     return [value for _, value in gathered]
 
 
-def meet(place: str) -> None:
+def wait_for_ranks(place: str) -> None:
     """Wait until all ranks have come to this place."""
     while any(other != place for other, _ in _gather(place, None)):
         pass  # a rank was in the middle of something, and has just learnt that it should come

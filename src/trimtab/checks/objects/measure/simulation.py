@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from trimtab.checks.objects.definition import NotMeasured
 from trimtab.checks.objects.inputs import Inputs
+from trimtab.checks.rule import NotMeasured
 from trimtab.core.block import FloatArray
 
 MAX_SECONDS = 20.0

@@ -1,6 +1,6 @@
-"""Measures preflight: planted faults, healthy architectures, muP over 4 widths, time for 50M.
+"""Measures `trimtab.check`: planted faults, healthy architectures, muP over 4 widths, time for 50M.
 
-scripts/bench preflight [faults|architectures|mup|time]
+scripts/bench check_objects [faults|architectures|mup|time]
 """
 
 import sys
@@ -8,15 +8,14 @@ import time
 from collections.abc import Callable
 
 import torch
-from tests.kit.preflight.architectures import NAMES, optimizer_for, scheduler_for, setup
-from tests.kit.preflight.faults import FAULTS, Setup, healthy
-from tests.kit.preflight.widths import make_at_width
+from tests.kit.check_objects.architectures import NAMES, optimizer_for, scheduler_for, setup
+from tests.kit.check_objects.faults import FAULTS, Setup, healthy
+from tests.kit.check_objects.widths import make_at_width
 
 from benchmarks.results import publish, table
 from trimtab.checks.objects.lr_range import lr_range_test
 from trimtab.checks.objects.mup import MAX_SLOPE, coordinate_check
-from trimtab.checks.objects.report import PreflightReport
-from trimtab.checks.objects.run import preflight
+from trimtab.checks.objects.run import check
 from trimtab.checks.rule import Level
 
 WIDTHS = (64, 128, 256, 512)
@@ -26,10 +25,10 @@ MIN_FOUND, MIN_CLEAN = 30, 12
 
 def faults() -> None:
     """Every fault with all checks: is it found by its own, and what else is reported?"""
-    clean = preflight(**healthy())
+    clean = check(**healthy())
     rows, found = [], 0
     for fault in FAULTS:
-        report = preflight(**fault.make())
+        report = check(**fault.make())
         is_found = fault.id in report.ids
         found += is_found
         others = [name for name in report.ids if name != fault.id]
@@ -39,17 +38,21 @@ def faults() -> None:
         f"without a fault: {len(clean.ids)} findings."
     )
     body = table(["check", "planted fault", "result", "also reported"], rows)
-    publish("Preflight: planted faults", "scripts/bench preflight faults", f"{head}\n\n{body}")
+    publish(
+        "Check of objects: planted faults",
+        "scripts/bench check_objects faults",
+        f"{head}\n\n{body}",
+    )
 
 
 def architectures() -> None:
     """Healthy models of transformers: errors would be false."""
     rows, clean = [], 0
     for name in NAMES:
-        report = preflight(**setup(name))
+        report = check(**setup(name))
         errors, warnings = report.count(Level.ERROR), report.count(Level.WARNING)
         clean += not errors and not report.changed
-        seen = {result.check.id: result.seen.what for result in report.results if result.seen}
+        seen = {result.rule.id: result.what for result in report.results}
         rows.append(
             [
                 name,
@@ -57,7 +60,7 @@ def architectures() -> None:
                 warnings,
                 ", ".join(report.ids),
                 len(report.passed),
-                " ".join(result.check.id for result in report.not_looked),
+                " ".join(result.rule.id for result in report.not_run),
                 seen.get("PF050", "").split(" in ")[0],
                 seen.get("PF021", "").rpartition("by ")[2].split(" ")[0],
                 seen.get("PF011", "").rpartition(": ")[2].split(" ")[0],
@@ -68,32 +71,32 @@ def architectures() -> None:
         "transformers with random weights; their batches are lists, in one process."
     )
     columns = [
-        *("model", "errors", "warnings", "findings", "passed", "not looked at"),
+        *("model", "errors", "warnings", "findings", "passed", "not checked"),
         *("one batch", "bf16 logits", "gradient ratio"),
     ]
-    command = "scripts/bench preflight architectures"
-    publish("Preflight: healthy architectures", command, f"{head}\n\n{table(columns, rows)}")
+    command = "scripts/bench check_objects architectures"
+    publish("Check of objects: healthy architectures", command, f"{head}\n\n{table(columns, rows)}")
 
 
 def mup() -> None:
     """The lab's GPT, with muP and without, and the range test on it."""
     rows = []
     for label, is_mup in (("muP", True), ("standard", False)):
-        check = coordinate_check(make_at_width(is_mup=is_mup), WIDTHS)
-        for layer in check.layers:
+        found = coordinate_check(make_at_width(is_mup=is_mup), WIDTHS)
+        for layer in found.layers:
             cells = [f"{value:.3g}" for value in layer.change]
             rows.append([label, layer.name, *cells, f"{layer.slope:+.2f}"])
-        rows.append([label, "verdict", *[""] * len(WIDTHS), "stable" if check.is_stable else "not"])
+        rows.append([label, "verdict", *[""] * len(WIDTHS), "stable" if found.is_stable else "not"])
     columns = ["parametrisation", "layer", *(f"width {width}" for width in WIDTHS), "power"]
-    found = lr_range_test(**make_at_width(is_mup=False)(64))
+    rates = lr_range_test(**make_at_width(is_mup=False)(64))
     tail = (
-        f"Learning-rate range test at width 64: stopped at {found.highest or 0:.2g} by "
-        f'"{found.stop}"; the loss falls fastest near {found.steepest:.2g} and not any more from '
-        f"{found.turning:.2g} on; advised {found.advised or 0:.2g}."
+        f"Learning-rate range test at width 64: stopped at {rates.highest or 0:.2g} by "
+        f'"{rates.stop}"; the loss falls fastest near {rates.steepest:.2g} and not any more from '
+        f"{rates.turning:.2g} on; advised {rates.advised or 0:.2g}."
     )
     head = f"Change of each layer's output after 4 steps; stable is a power of at most {MAX_SLOPE}."
     body = f"{head}\n\n{table(columns, rows)}\n\n{tail}"
-    publish("Preflight: coordinate check", "scripts/bench preflight mup", body)
+    publish("Check of objects: coordinate check", "scripts/bench check_objects mup", body)
 
 
 def large() -> Setup:
@@ -128,26 +131,26 @@ def duration() -> None:
     torch.set_num_threads(2)
     setup_50m = large()
     began = time.process_time()
-    report: PreflightReport = preflight(**setup_50m)
+    report = check(**setup_50m)
     used = time.process_time() - began
     body = table(
         [
             *("model", "seconds", "bar", "processor seconds of 2 threads"),
-            *("checks that looked", "errors", "objects changed"),
+            *("rules that ran", "errors", "objects changed"),
         ],
         [
             [
-                report.subject,
+                report.source,
                 f"{report.seconds:.0f}",
                 f"{MAX_SECONDS:.0f}",
                 f"{used:.0f}",
-                len(report.results) - len(report.not_looked),
+                len(report.results) - len(report.not_run),
                 report.count(Level.ERROR),
                 len(report.changed),
             ]
         ],
     )
-    publish("Preflight: time", "scripts/bench preflight time", body)
+    publish("Check of objects: time", "scripts/bench check_objects time", body)
 
 
 PARTS: dict[str, Callable[[], None]] = {

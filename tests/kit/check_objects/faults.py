@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from tests.kit.preflight.architectures import STEPS, optimizer_for, scheduler_for, text
-from tests.kit.preflight.small_gpt import Options, SmallGpt, next_token_loss
+from tests.kit.check_objects.architectures import STEPS, optimizer_for, scheduler_for, text
+from tests.kit.check_objects.small_gpt import Options, SmallGpt, next_token_loss
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 

@@ -7,11 +7,10 @@ from collections import defaultdict
 import torch
 from torch import nn
 
-from trimtab.checks.number_text import number
-from trimtab.checks.objects.definition import Seen, listed, preflight_check
 from trimtab.checks.objects.measure.measurements import Attempt, named_trained
 from trimtab.checks.objects.measure.passes import Pass
-from trimtab.checks.rule import Level
+from trimtab.checks.rule import Fault, Level, rule
+from trimtab.checks.wording import listed, number
 from trimtab.live.measure.activations import find_blocks
 from trimtab.live.measure.roles import role_of
 
@@ -40,18 +39,19 @@ _RESIDUAL = re.compile(r"(?:o_proj|out_proj|c_proj|down_proj|wo|w2|fc2|dense_4h_
 _INDEX = re.compile(r"\.(\d+)\.")
 
 
-@preflight_check(
+@rule(
     "PF001",
+    Level.ERROR,
     "The first step does not run, or its loss is not finite",
     mechanism="Nothing can be trained from here; each later check needs this step.",
     source="follows from the definition of a step",
     cannot_see="batches after the first, and rows and tokens beyond the cut of the first",
 )
-def first_step(attempt: Attempt) -> Seen:
+def first_step(attempt: Attempt) -> Fault | str:
     """Run one forward and backward pass."""
     if attempt.result is None:
         fix = "run loss(model, batch).backward() by hand with the first batch of the loader"
-        return Seen(attempt.error, Level.ERROR, fix)
+        return Fault(attempt.error, how=fix)
     found = attempt.result
     bad = [
         name
@@ -61,12 +61,13 @@ def first_step(attempt: Attempt) -> Seen:
     if not math.isfinite(found.loss) or bad:
         where = f"; gradients not finite: {listed(bad)}" if bad else ""
         fix = "look for log 0, 0/0, a fully masked row, targets that are all ignored"
-        return Seen(f"the first loss is {found.loss}{where}", Level.ERROR, fix)
-    return Seen(f"first loss {found.loss:.4g}, all gradients finite")
+        return Fault(f"the first loss is {found.loss}{where}", how=fix)
+    return f"first loss {found.loss:.4g}, all gradients finite"
 
 
-@preflight_check(
+@rule(
     "PF002",
+    Level.ERROR,
     "The first loss is not that of a guess",
     mechanism="A fresh model should give each of V classes the same chance, a loss of ln V; above "
     "it the first steps only undo the init, below it the model sees its targets.",
@@ -74,22 +75,25 @@ def first_step(attempt: Attempt) -> Seen:
     "thresholds follow from the deviation of the logits",
     cannot_see="losses other than cross-entropy, and weights that were trained before",
 )
-def first_loss(fresh_pass: Pass) -> Seen:
+def first_loss(fresh_pass: Pass) -> Fault | str:
     """Compare the first loss with ln V."""
     guess = math.log(fresh_pass.num_classes)
     what = f"first loss {fresh_pass.loss:.3f}, ln {fresh_pass.num_classes:,} is {guess:.3f}"
     apart = fresh_pass.loss - guess
     if apart > LOSS_ABOVE:
         level = Level.ERROR if apart > LOSS_FAR_ABOVE else Level.WARNING
-        return Seen(what, level, "initialise the output layer smaller: std 0.02, or 1/sqrt(width)")
+        return Fault(
+            what, how="initialise the output layer smaller: std 0.02, or 1/sqrt(width)", level=level
+        )
     if apart < -LOSS_BELOW:
         fix = "look for targets among the inputs, a divided loss, or pass pretrained=True"
-        return Seen(what, Level.ERROR, fix)
-    return Seen(what)
+        return Fault(what, how=fix)
+    return what
 
 
-@preflight_check(
+@rule(
     "PF003",
+    Level.ERROR,
     "The std of a weight fits no rule",
     mechanism="A weight that starts too large saturates what follows it; one that is too small, or "
     "constant, passes on no signal and learns the same in every unit.",
@@ -98,7 +102,7 @@ def first_loss(fresh_pass: Pass) -> Seen:
     "over sqrt(2L) for residual outputs; 1 for embeddings (torch)",
     cannot_see="which rule was meant: a std within a factor of the range of the rules passes",
 )
-def weight_std(fresh_model: nn.Module) -> Seen:
+def weight_std(fresh_model: nn.Module) -> Fault | str:
     """Compare each matrix with the range that the rules span."""
     layers = max(len(find_blocks(fresh_model)), 1)
     large, small, constant = [], [], []
@@ -120,20 +124,23 @@ def weight_std(fresh_model: nn.Module) -> Seen:
     if large or constant:
         parts = [f"too large: {listed(large)}"] if large else []
         parts += [f"constant: {listed(constant)}"] if constant else []
-        return Seen("; ".join(parts), Level.ERROR, "initialise with normal_(std=0.02)")
+        return Fault("; ".join(parts), how="initialise with normal_(std=0.02)")
     if small:
-        return Seen(f"too small: {listed(small)}", Level.WARNING, "use normal_(std=0.02)")
-    return Seen(f"{len(weights)} matrices within the range of the rules")
+        return Fault(
+            f"too small: {listed(small)}", how="use normal_(std=0.02)", level=Level.WARNING
+        )
+    return f"{len(weights)} matrices within the range of the rules"
 
 
-@preflight_check(
+@rule(
     "PF004",
+    Level.ERROR,
     "A layer is initialised unlike its neighbours",
     mechanism="One layer that an init function missed trains at a different speed from all others.",
     source="depth-scaled rules change by at most sqrt(2) from one layer to the next",
     cannot_see="layers that are not numbered in their names",
 )
-def siblings(fresh_model: nn.Module) -> Seen:
+def siblings(fresh_model: nn.Module) -> Fault | str:
     """Compare the std of each matrix with that of the same one in the layers around it."""
     rows: dict[str, dict[int, tuple[str, float]]] = defaultdict(dict)
     for name, weight in named_trained(fresh_model).items():
@@ -156,19 +163,20 @@ def siblings(fresh_model: nn.Module) -> Seen:
             if min(ratios) > SIBLING and is_alone:
                 odd.append(f"{name} (std {number(std)}, neighbours {number(closest[0])})")
     if odd:
-        return Seen(listed(odd), Level.ERROR, "apply the same init to every layer")
-    return Seen(f"{len(rows)} kinds of matrices agree over the layers")
+        return Fault(listed(odd), how="apply the same init to every layer")
+    return f"{len(rows)} kinds of matrices agree over the layers"
 
 
-@preflight_check(
+@rule(
     "PF005",
+    Level.ADVICE,
     "Residual outputs are not scaled with depth",
     mechanism="Each layer adds twice to the residual stream; without a factor of 1/sqrt(2L) its "
     "variance grows with depth, and the last layers hardly change it.",
     source="GPT-2 (Radford et al. 2019); Llama and Qwen in transformers train without it",
     cannot_see="factors that are applied in the forward pass, and outputs under other names",
 )
-def depth_scaled(fresh_model: nn.Module) -> Seen:
+def depth_scaled(fresh_model: nn.Module) -> Fault | str:
     """Compare the outputs of blocks with their other matrices."""
     layers = len(find_blocks(fresh_model))
     inside = {n: p for n, p in named_trained(fresh_model).items() if _INDEX.search(n)}
@@ -176,13 +184,13 @@ def depth_scaled(fresh_model: nn.Module) -> Seen:
     outputs = [std for name, std in matrices.items() if _RESIDUAL.search(name)]
     others = [std for name, std in matrices.items() if not _RESIDUAL.search(name)]
     if not outputs or not others:
-        return Seen("no residual outputs recognised by name")
+        return "no residual outputs recognised by name"
     share = (sum(outputs) / len(outputs)) / max(sum(others) / len(others), 1e-30)
     what = f"{layers} layers; std of residual outputs is {share:.2f} times that of other matrices"
     if layers >= DEEP and share > 0.7:
         fix = f"divide the init of attention and MLP outputs by sqrt(2 * {layers})"
-        return Seen(what, Level.ADVICE, fix)
-    return Seen(what)
+        return Fault(what, how=fix)
+    return what
 
 
 def is_matrix(weight: torch.Tensor) -> bool:

@@ -185,7 +185,7 @@ def scheduler_for(optimizer: torch.optim.Optimizer, steps: int = STEPS) -> Any:
 
 
 def setup(name: str, seed: int = 0) -> dict[str, Any]:
-    """The healthy objects of a run, as arguments of `trimtab.preflight`."""
+    """The healthy objects of a run, as arguments of `trimtab.check`."""
     model = build(name, seed)
     optimizer = optimizer_for(model)
     return {

@@ -4,10 +4,10 @@ import math
 
 import torch
 
-from trimtab.checks.objects.definition import NotMeasured, Seen, listed, preflight_check
 from trimtab.checks.objects.measure.passes import Pass, Precisions
 from trimtab.checks.objects.measure.training import ShortRun
-from trimtab.checks.rule import Level
+from trimtab.checks.rule import Fault, Level, NotMeasured, rule
+from trimtab.checks.wording import listed
 
 LOSS_APART, LOSS_FAR_APART = 0.01, 0.05
 """Relative. bf16 rounds to 2^-9 = 0.2 %."""
@@ -20,31 +20,32 @@ LOST = 0.5
 an update below 2^-9 of the weight is rounded away."""
 
 
-@preflight_check(
+@rule(
     "PF020",
+    Level.WARNING,
     "A softmax is taken in low precision",
     mechanism="bf16 has 8 bits: chances below 1/256 of the largest are lost in the sum, and so are "
     "their gradients.",
     source="TT047 of `trimtab check`; PaLM, Llama and OLMo take softmax and loss in fp32",
     cannot_see="softmaxes inside fused kernels, which sum up in fp32 themselves",
 )
-def low_softmax(first_pass: Pass) -> Seen:
+def low_softmax(first_pass: Pass) -> Fault | str:
     """Look for softmaxes whose input and output are in low precision."""
     trace = first_pass.trace
     if not trace.num_softmaxes:
         raise NotMeasured("no softmax is called")
     if trace.low_softmaxes:
-        return Seen(
+        return Fault(
             f"{len(trace.low_softmaxes)} of {trace.num_softmaxes} in low precision: "
             f"{listed(trace.low_softmaxes)}",
-            Level.WARNING,
-            "call .float() before the softmax, or softmax(..., dtype=torch.float32)",
+            how="call .float() before the softmax, or softmax(..., dtype=torch.float32)",
         )
-    return Seen(f"{trace.num_softmaxes} softmaxes, none in low precision")
+    return f"{trace.num_softmaxes} softmaxes, none in low precision"
 
 
-@preflight_check(
+@rule(
     "PF021",
+    Level.ERROR,
     "The model in bf16 is not the model in fp32",
     mechanism="Some operation of the model does not survive 8 bits: a large sum, a difference of "
     "large numbers, an exponential.",
@@ -52,7 +53,7 @@ def low_softmax(first_pass: Pass) -> Seen:
     "0.013 of their deviation (RESULTS.md), the limit is 0.1",
     cannot_see="gradients, and what autocast leaves in fp32",
 )
-def bf16(precisions: Precisions) -> Seen:
+def bf16(precisions: Precisions) -> Fault | str:
     """Compare loss and logits of one batch."""
     full, low, logits = precisions.full, precisions.low, precisions.logits_apart
     what = f"loss {full:.5g} in fp32, {low:.5g} in bf16"
@@ -61,14 +62,15 @@ def bf16(precisions: Precisions) -> Seen:
     fix = "keep norms, softmax, rotary angles and the loss in fp32"
     apart, logits = abs(low - full) / max(abs(full), 1e-6), logits or 0.0
     if not (apart <= LOSS_FAR_APART and logits <= LOGITS_FAR_APART):
-        return Seen(what, Level.ERROR, fix)
+        return Fault(what, how=fix)
     if not (apart <= LOSS_APART and logits <= LOGITS_APART):
-        return Seen(what, Level.WARNING, fix)
-    return Seen(what)
+        return Fault(what, how=fix, level=Level.WARNING)
+    return what
 
 
-@preflight_check(
+@rule(
     "PF022",
+    Level.WARNING,
     "Updates do not change the weights",
     mechanism="A learning rate of 0, or updates below the rounding of the weight's format: the "
     "step costs as much as any other and nothing is learned.",
@@ -76,7 +78,7 @@ def bf16(precisions: Precisions) -> Seen:
     "stochastic rounding)",
     cannot_see="vectors (norms and biases), and schedules that reach 0 after the peak",
 )
-def lost_updates(short_run: ShortRun) -> Seen:
+def lost_updates(short_run: ShortRun) -> Fault | str:
     """Count the elements with a gradient that ten steps leave as they are."""
     lost = short_run.unchanged
     if not lost:
@@ -85,18 +87,19 @@ def lost_updates(short_run: ShortRun) -> Seen:
     if bad:
         level = Level.ERROR if min(lost.values()) > LOST else Level.WARNING
         fix = "keep fp32 master weights, or raise the learning rate of this group"
-        return Seen(f"elements as they were after ten steps: {listed(bad)}", level, fix)
-    return Seen(f"at most {100 * max(lost.values()):.1f} % of a matrix stays as it is")
+        return Fault(f"elements as they were after ten steps: {listed(bad)}", how=fix, level=level)
+    return f"at most {100 * max(lost.values()):.1f} % of a matrix stays as it is"
 
 
-@preflight_check(
+@rule(
     "PF023",
+    Level.WARNING,
     "The same seed does not give the same bits",
     mechanism="A failure cannot be replayed, and a resumed run is not the run that was saved.",
     source="torch's notes on reproducibility",
     cannot_see="other batches, and kernels that differ only now and then",
 )
-def same_bits(first_pass: Pass, second_pass: Pass) -> Seen:
+def same_bits(first_pass: Pass, second_pass: Pass) -> Fault | str:
     """Compare loss and gradients of two passes from one state."""
     differ = [
         name
@@ -105,12 +108,12 @@ def same_bits(first_pass: Pass, second_pass: Pass) -> Seen:
     ]
     is_same_loss = first_pass.loss == second_pass.loss or math.isnan(first_pass.loss)
     if is_same_loss and not differ:
-        return Seen(f"loss and {len(first_pass.gradients)} gradients have the same bits")
+        return f"loss and {len(first_pass.gradients)} gradients have the same bits"
     what = f"losses {first_pass.loss!r} and {second_pass.loss!r}"
     if differ:
         what += f"; gradients differ: {listed(differ)}"
     fix = "draw from torch's seeded generators, and set torch.use_deterministic_algorithms(True)"
-    return Seen(what, Level.WARNING, fix)
+    return Fault(what, how=fix)
 
 
 def _equal(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:

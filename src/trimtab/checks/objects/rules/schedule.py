@@ -2,24 +2,24 @@
 
 import numpy as np
 
-from trimtab.checks.number_text import number
-from trimtab.checks.objects.definition import NotMeasured, Seen, preflight_check
 from trimtab.checks.objects.measure.simulation import Simulation
-from trimtab.checks.rule import Level
+from trimtab.checks.rule import Fault, Level, NotMeasured, rule
+from trimtab.checks.wording import number
 
 RESUME_RATIO = 1.2
 """F05 of the catalogue: a rate that differs by this factor from one step to the next."""
 
 
-@preflight_check(
+@rule(
     "PF040",
+    Level.ERROR,
     "The learning rate jumps at a resume",
     mechanism="The scheduler's state does not hold all that its rate depends on, so a resumed run "
     "goes on at a rate that weights and moments have never seen.",
     source="F05 of the catalogue; the ratio is that of TT031 of `trimtab check`",
     cannot_see="what the training script saves; state_dict of scheduler and optimizer are assumed",
 )
-def resume(simulation: Simulation) -> Seen:
+def resume(simulation: Simulation) -> Fault | str:
     """Compare the rates after a save and load half-way with those without."""
     at, after = simulation.resumed_at, simulation.resumed
     if not len(after):
@@ -35,5 +35,5 @@ def resume(simulation: Simulation) -> Seen:
     )
     if apart[row, group] > floor:
         fix = "save and load every attribute that the rate depends on in state_dict"
-        return Seen(what, Level.ERROR, fix)
-    return Seen(what)
+        return Fault(what, how=fix)
+    return what

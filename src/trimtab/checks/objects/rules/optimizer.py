@@ -6,67 +6,69 @@ from collections import Counter
 
 from torch import nn
 
-from trimtab.checks.number_text import number
-from trimtab.checks.objects.definition import NotMeasured, Seen, listed, preflight_check
 from trimtab.checks.objects.inputs import Inputs
 from trimtab.checks.objects.measure.trace import is_norm
 from trimtab.checks.objects.measure.training import ShortRun
-from trimtab.checks.rule import Level
+from trimtab.checks.rule import Fault, Level, NotMeasured, rule
+from trimtab.checks.wording import listed, number
 from trimtab.live.measure.roles import role_of
 
 TIGHT, LOOSE = 0.1, 100.0
 """Clip threshold over the median norm. In 30 public logs the median norm is 0.1 to 5 and the
-threshold 1 (TT003 of `trimtab check`); batches of preflight are small, so their norms are
+threshold 1 (TT003 of `trimtab check`); the batches here are small, so their norms are
 larger."""
 
 _INDEX = re.compile(r"\.\d+\.")
 
 
-@preflight_check(
+@rule(
     "PF030",
+    Level.ERROR,
     "No optimizer holds a trained parameter",
     mechanism="It gets gradients at every step and never moves.",
     source="F19 of the catalogue",
     cannot_see="optimizers that were not given",
 )
-def not_held(inputs: Inputs) -> Seen:
+def not_held(inputs: Inputs) -> Fault | str:
     """Look for trained parameters in no group."""
     held = {id(p) for p in _held(inputs)}
     named = dict(inputs.model.named_parameters())
     missing = [name for name, p in named.items() if p.requires_grad and id(p) not in held]
     if missing:
         fix = "add them to a parameter group, or freeze them with requires_grad_(False)"
-        return Seen(f"held by no optimizer: {listed(missing)}", Level.ERROR, fix)
-    return Seen(f"all {len(named)} parameters are held or frozen")
+        return Fault(f"held by no optimizer: {listed(missing)}", how=fix)
+    return f"all {len(named)} parameters are held or frozen"
 
 
-@preflight_check(
+@rule(
     "PF031",
+    Level.ERROR,
     "A parameter is held twice",
     mechanism="Each step moves it twice, by two moments that know nothing of each other.",
     source="torch refuses it within one optimizer, and not over two",
     cannot_see="optimizers that were not given",
 )
-def held_twice(inputs: Inputs) -> Seen:
+def held_twice(inputs: Inputs) -> Fault | str:
     """Count how often each parameter is held."""
     counts = Counter(id(p) for p in _held(inputs))
     names = {id(p): name for name, p in inputs.model.named_parameters()}
     twice = [names.get(key, "a foreign tensor") for key, count in counts.items() if count > 1]
     if twice:
         fix = "give each parameter to one group of one optimizer"
-        return Seen(f"held twice: {listed(twice)}", Level.ERROR, fix)
-    return Seen(f"{len(counts)} parameters, each held once")
+        return Fault(f"held twice: {listed(twice)}", how=fix)
+    return f"{len(counts)} parameters, each held once"
 
 
-@preflight_check(
+@rule(
     "PF032",
+    Level.WARNING,
     "The optimizer holds tensors that are not the model's",
     mechanism="The optimizer was made before the model was copied, moved or wrapped: it moves the "
     "old tensors, and the model stays as it is.",
     source="torch.optim: construct the model's parameters first",
     cannot_see="parameters of a second module that is trained too",
 )
-def foreign(inputs: Inputs) -> Seen:
+def foreign(inputs: Inputs) -> Fault | str:
     """Look for tensors that no module has."""
     own = {id(p) for p in inputs.model.parameters()}
     held = _held(inputs)
@@ -74,19 +76,22 @@ def foreign(inputs: Inputs) -> Seen:
     if strange:
         what = f"{len(strange)} of {len(held)} tensors of the optimizer are not in the model"
         level = Level.ERROR if len(strange) == len(held) else Level.WARNING
-        return Seen(what, level, "make the optimizer from model.parameters() as the last thing")
-    return Seen(f"all {len(held)} tensors of the optimizer are the model's")
+        return Fault(
+            what, how="make the optimizer from model.parameters() as the last thing", level=level
+        )
+    return f"all {len(held)} tensors of the optimizer are the model's"
 
 
-@preflight_check(
+@rule(
     "PF033",
+    Level.WARNING,
     "A parameter looks frozen by mistake",
     mechanism="A frozen parameter is held by an optimizer, or its siblings in other layers are "
     "trained.",
     source="F19 of the catalogue",
     cannot_see="what was meant: whole parts that are frozen together pass",
 )
-def frozen(inputs: Inputs) -> Seen:
+def frozen(inputs: Inputs) -> Fault | str:
     """Look for frozen parameters in groups, and for odd ones among siblings."""
     named = dict(inputs.model.named_parameters())
     held = {id(p) for p in _held(inputs)}
@@ -104,20 +109,21 @@ def frozen(inputs: Inputs) -> Seen:
     found = list(dict.fromkeys((*odd, *kept)))
     if found and (odd or len(kept) < len(named)):
         fix = "call requires_grad_(True), or take it out of the optimizer"
-        return Seen(f"frozen: {listed(found)}", Level.WARNING, fix)
+        return Fault(f"frozen: {listed(found)}", how=fix)
     count = sum(not p.requires_grad for p in named.values())
-    return Seen(f"{count} of {len(named)} parameters are frozen, none by itself")
+    return f"{count} of {len(named)} parameters are frozen, none by itself"
 
 
-@preflight_check(
+@rule(
     "PF034",
+    Level.ADVICE,
     "Norms, biases or embeddings are decayed",
     mechanism="A gain has no reason to be near zero, and the row of a rare token shrinks at every "
     "step in which it does not occur.",
     source="TT008 and TT009 of `trimtab check`; GPT-3, Megatron-LM; OLMo 2 for embeddings",
     cannot_see="decay that is not an option of a parameter group",
 )
-def decayed(inputs: Inputs) -> Seen:
+def decayed(inputs: Inputs) -> Fault | str:
     """Look at the weight decay of vectors and embeddings."""
     names = {id(p): name for name, p in inputs.model.named_parameters()}
     norms = {
@@ -147,19 +153,20 @@ def decayed(inputs: Inputs) -> Seen:
     found = [f"{kind}: {listed(those)}" for kind, those in bad.items() if those]
     if found:
         fix = "give them a parameter group with weight_decay 0"
-        return Seen("; ".join(found), Level.ADVICE, fix)
-    return Seen("no norm, bias or embedding is decayed")
+        return Fault("; ".join(found), how=fix)
+    return "no norm, bias or embedding is decayed"
 
 
-@preflight_check(
+@rule(
     "PF035",
+    Level.WARNING,
     "The clip threshold does not fit the gradients",
     mechanism="A threshold far below the usual norm turns every step into one of fixed length; one "
     "far above it never acts.",
     source="TT003 of `trimtab check`: the median norm of 30 public logs is 0.1 to 5, clipped at 1",
     cannot_see="norms after the first ten steps, and those of the full batch",
 )
-def clip(short_run: ShortRun, inputs: Inputs) -> Seen:
+def clip(short_run: ShortRun, inputs: Inputs) -> Fault | str:
     """Compare the threshold with the norms of ten steps."""
     if not inputs.clip_norm:
         raise NotMeasured("clip_norm= was not given")
@@ -167,10 +174,10 @@ def clip(short_run: ShortRun, inputs: Inputs) -> Seen:
     what = f"clip_norm {number(inputs.clip_norm)}, median norm of ten steps {number(middle)}"
     fix = f"clip near {number(2 * middle)}; published runs clip at 1"
     if inputs.clip_norm < TIGHT * middle:
-        return Seen(what, Level.WARNING, fix)
+        return Fault(what, how=fix)
     if inputs.clip_norm > LOOSE * middle:
-        return Seen(what, Level.ADVICE, fix)
-    return Seen(what)
+        return Fault(what, how=fix, level=Level.ADVICE)
+    return what
 
 
 def _held(inputs: Inputs) -> list[nn.Parameter]:

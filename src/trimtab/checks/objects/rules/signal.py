@@ -6,10 +6,10 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from trimtab.checks.objects.definition import NotMeasured, Seen, listed, preflight_check
 from trimtab.checks.objects.measure.passes import Pass
 from trimtab.checks.objects.measure.training import ShortRun
-from trimtab.checks.rule import Level
+from trimtab.checks.rule import Fault, Level, NotMeasured, rule
+from trimtab.checks.wording import listed
 from trimtab.live.measure.activations import find_blocks
 
 DEPTH_RATIO, DEPTH_RATIO_BAD = 30.0, 1000.0
@@ -38,43 +38,46 @@ LARGE_LOGIT = 100.0
 """Kimi K2 (arXiv 2507.20534) clips attention logits at 100."""
 
 
-@preflight_check(
+@rule(
     "PF010",
+    Level.WARNING,
     "Activations explode or vanish with depth",
     mechanism="The last layers see numbers that no longer depend on the input, or that no format "
     "holds.",
     source="sqrt(2L) for a residual stream (GPT-2); He et al. 2015 for g^L without norms",
     cannot_see="layers that are not in the model's longest list of blocks",
 )
-def activations(fresh_pass: Pass) -> Seen:
+def activations(fresh_pass: Pass) -> Fault | str:
     """Compare the outputs of the blocks of a fresh model."""
     return _by_depth(fresh_pass.trace.block_rms, "block outputs", DEPTH_RATIO, DEPTH_RATIO_BAD)
 
 
-@preflight_check(
+@rule(
     "PF011",
+    Level.WARNING,
     "Gradients explode or vanish with depth",
     mechanism="Layers with tiny gradients are not trained, or only by Adam's amplified noise; "
     "layers with huge ones use up the whole clip threshold.",
     source="Glorot and Bengio 2010; 13 healthy architectures have a ratio of at most 3.3",
     cannot_see="layers that are not in the model's longest list of blocks",
 )
-def gradients(fresh_pass: Pass, model: nn.Module) -> Seen:
+def gradients(fresh_pass: Pass, model: nn.Module) -> Fault | str:
     """Compare the gradients of the blocks' matrices."""
     return _by_depth(
         _block_gradients(fresh_pass, model), "gradients", GRADIENT_RATIO, GRADIENT_RATIO_BAD
     )
 
 
-@preflight_check(
+@rule(
     "PF012",
+    Level.ERROR,
     "Parameters get no gradient",
     mechanism="What gets no gradient is never trained: a detach, a no_grad, a branch whose output "
     "is not used.",
     source="F19 of the catalogue",
     cannot_see="parameters that later batches use, such as experts that no token chose",
 )
-def no_gradient(first_pass: Pass, model: nn.Module) -> Seen:
+def no_gradient(first_pass: Pass, model: nn.Module) -> Fault | str:
     """Look for trained parameters without a gradient."""
     without = [
         name
@@ -90,44 +93,48 @@ def no_gradient(first_pass: Pass, model: nn.Module) -> Seen:
     ]
     fix = "look for detach, no_grad, or a module whose output is not used"
     if dead:
-        return Seen(f"no gradient in the whole of {listed(dead)}", Level.ERROR, fix)
+        return Fault(f"no gradient in the whole of {listed(dead)}", how=fix)
     if without:
-        return Seen(f"no gradient, or only zeros: {listed(without)}", Level.WARNING, fix)
-    return Seen(f"all {len(trained)} trained parameters get a gradient")
+        return Fault(f"no gradient, or only zeros: {listed(without)}", how=fix, level=Level.WARNING)
+    return f"all {len(trained)} trained parameters get a gradient"
 
 
-@preflight_check(
+@rule(
     "PF013",
+    Level.WARNING,
     "Units are dead",
     mechanism="A rectifier that is 0 for every input passes no gradient back and stays 0.",
     source="Lu et al. 2019, Dying ReLU; a fresh unit is 0 for all of n rows with a chance of 2^-n",
     cannot_see="activations other than ReLU, which do not die exactly",
 )
-def dead_units(first_pass: Pass) -> Seen:
+def dead_units(first_pass: Pass) -> Fault | str:
     """Look for units that are 0 for the whole batch."""
     dead = first_pass.trace.dead
     if not dead:
         raise NotMeasured("no rectifier is called")
     bad = [f"{name} ({100 * share:.0f} %)" for name, share in dead.items() if share > DEAD]
     if not bad:
-        return Seen(f"{len(dead)} rectifiers, at most {100 * max(dead.values()):.0f} % dead")
+        return f"{len(dead)} rectifiers, at most {100 * max(dead.values()):.0f} % dead"
     level = Level.ERROR if max(dead.values()) > DEAD_BAD else Level.WARNING
-    return Seen(f"dead units: {listed(bad)}", level, "lower the rate, or raise the biases to 0")
+    return Fault(
+        f"dead units: {listed(bad)}", how="lower the rate, or raise the biases to 0", level=level
+    )
 
 
-@preflight_check(
+@rule(
     "PF014",
+    Level.ERROR,
     "Activations blow up in the first ten steps",
     mechanism="At the peak rate the residual stream grows faster than norms and softmax can "
     "absorb.",
     source="a live run's detectors take a factor of 10 for a jump",
     cannot_see="growth that takes longer than ten steps; the steps are made at the peak rate",
 )
-def after_ten_steps(short_run: ShortRun, first_pass: Pass) -> Seen:
+def after_ten_steps(short_run: ShortRun, first_pass: Pass) -> Fault | str:
     """Compare block outputs before and after ten steps."""
     if not all(map(math.isfinite, short_run.losses)):
         what = f"the loss is {short_run.losses[-1]} at step {len(short_run.losses)}"
-        return Seen(what, Level.ERROR, "lower the learning rate, or warm up")
+        return Fault(what, how="lower the learning rate, or warm up")
     before, after = first_pass.trace.block_rms, short_run.trace.block_rms
     ratios = {name: after[name] / max(size, 1.0) for name, size in before.items() if name in after}
     if not ratios:
@@ -136,19 +143,20 @@ def after_ten_steps(short_run: ShortRun, first_pass: Pass) -> Seen:
     what = f"after ten steps the output of {name} goes from {before[name]:.3g} to {after[name]:.3g}"
     if not ratios[name] < GROWTH:
         level = Level.ERROR if not ratios[name] < GROWTH_BAD else Level.WARNING
-        return Seen(what, level, "lower the learning rate, or add a norm")
-    return Seen(what)
+        return Fault(what, how="lower the learning rate, or add a norm", level=level)
+    return what
 
 
-@preflight_check(
+@rule(
     "PF015",
+    Level.WARNING,
     "A norm gets inputs without variance",
     mechanism="Where the variance is below eps the norm divides by eps: rounding noise becomes the "
     "signal, or its gradient is 1/sqrt(eps) times too large.",
     source="the definition of LayerNorm and RMSNorm",
     cannot_see="norms that are not modules with norm in the name of their class",
 )
-def norm_inputs(first_pass: Pass) -> Seen:
+def norm_inputs(first_pass: Pass) -> Fault | str:
     """Look for inputs below eps."""
     norms = first_pass.trace.norms
     if not norms:
@@ -157,22 +165,27 @@ def norm_inputs(first_pass: Pass) -> Seen:
     if not bad:
         lowest = min(norms, key=lambda norm: norm.lowest)
         what = f"{len(norms)} norms, variance at least {lowest.lowest:.3g} times eps"
-        return Seen(f"{what} ({lowest.where})")
+        return f"{what} ({lowest.where})"
     names = [f"{norm.where} ({100 * norm.share:.0f} % of rows)" for norm in bad]
     # Some rows of zeros are padding; a norm that sees nothing but constants is broken.
     level = Level.ERROR if any(norm.highest < CONSTANT for norm in bad) else Level.WARNING
-    return Seen(f"variance below eps: {listed(names)}", level, "raise the std of what comes before")
+    return Fault(
+        f"variance below eps: {listed(names)}",
+        how="raise the std of what comes before",
+        level=level,
+    )
 
 
-@preflight_check(
+@rule(
     "PF016",
+    Level.ERROR,
     "Attention looks at one token only",
     mechanism="A saturated softmax has no gradient, and the head cannot learn where to look.",
     source="Zhai et al. 2023 (entropy collapse); Kimi K2 clips logits at 100",
     cannot_see="attention in fused kernels other than scaled_dot_product_attention; sequences "
     "after the first, queries beyond 64",
 )
-def attention(first_pass: Pass) -> Seen:
+def attention(first_pass: Pass) -> Fault | str:
     """Look at entropy and logits of every attention call."""
     calls = first_pass.trace.attentions
     if not calls:
@@ -185,21 +198,22 @@ def attention(first_pass: Pass) -> Seen:
         least = min(known, key=lambda call: call.lowest_entropy)
         what += f", lowest entropy {100 * least.lowest_entropy:.0f} % of an even look"
         if least.lowest_entropy < LOW_ENTROPY:
-            return Seen(f"{what} ({least.where})", Level.ERROR, fix)
+            return Fault(f"{what} ({least.where})", how=fix)
     if largest.largest_logit > LARGE_LOGIT:
-        return Seen(f"{what} ({largest.where})", Level.ERROR, fix)
-    return Seen(what)
+        return Fault(f"{what} ({largest.where})", how=fix)
+    return what
 
 
-@preflight_check(
+@rule(
     "PF017",
+    Level.WARNING,
     "A query of attention is masked completely",
     mechanism="A softmax over nothing but -inf is NaN; over nothing but large negative numbers it "
     "is an even look at what should be hidden.",
     source="F12 of the catalogue",
     cannot_see="sequences after the first of the batch",
 )
-def masked_rows(first_pass: Pass) -> Seen:
+def masked_rows(first_pass: Pass) -> Fault | str:
     """Count queries that may look at nothing."""
     calls = first_pass.trace.attentions
     if not calls:
@@ -207,11 +221,11 @@ def masked_rows(first_pass: Pass) -> Seen:
     bad = [call for call in calls if call.num_masked_rows]
     if bad:
         what = f"{bad[0].num_masked_rows} queries may look at nothing in {bad[0].where}"
-        return Seen(what, Level.WARNING, "let every query see itself, also in padding")
-    return Seen(f"{len(calls)} attention calls, every query sees a key")
+        return Fault(what, how="let every query see itself, also in padding")
+    return f"{len(calls)} attention calls, every query sees a key"
 
 
-def _by_depth(sizes: Mapping[str, float], kind: str, limit: float, bad: float) -> Seen:
+def _by_depth(sizes: Mapping[str, float], kind: str, limit: float, bad: float) -> Fault | str:
     if len(sizes) < 2:
         raise NotMeasured("the model has no list of blocks")
     low, high = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
@@ -220,8 +234,8 @@ def _by_depth(sizes: Mapping[str, float], kind: str, limit: float, bad: float) -
     if not ratio < limit:
         level = Level.ERROR if not ratio < bad else Level.WARNING
         fix = "use pre-norm, a std from the width, and residual outputs over sqrt(2L)"
-        return Seen(f"{what}: {ratio:.3g} times", level, fix)
-    return Seen(f"{what}: {ratio:.3g} times over {len(sizes)} blocks")
+        return Fault(f"{what}: {ratio:.3g} times", how=fix, level=level)
+    return f"{what}: {ratio:.3g} times over {len(sizes)} blocks"
 
 
 def _block_gradients(found: Pass, model: nn.Module) -> dict[str, float]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tests.kit.preflight.architectures import VOCAB, text
+from tests.kit.check_objects.architectures import VOCAB, text
 
 from trimtab.lab.model.gpt import Gpt
 from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer

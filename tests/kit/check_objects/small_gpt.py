@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from tests.kit.preflight.architectures import VOCAB
+from tests.kit.check_objects.architectures import VOCAB
 from torch import Tensor, nn
 
 

@@ -4,47 +4,45 @@ from collections import Counter
 from itertools import pairwise
 from typing import Any
 
-from trimtab.checks.objects.definition import NotMeasured, Seen, preflight_check
 from trimtab.checks.objects.measure.batches import batch_fingerprint, row_fingerprints
 from trimtab.checks.objects.measure.loader import NextEpoch, RankFacts
-from trimtab.checks.rule import Level
+from trimtab.checks.rule import Fault, Level, NotMeasured, rule
 
 REPEATED_ROWS = 0.1
 """Share of rows. Corpora have duplicates; deduplicated ones have under 1 % of them (Lee et al. 2022
 report 0.4 to 14 % before)."""
 
 
-@preflight_check(
+@rule(
     "PF070",
+    Level.ERROR,
     "The loader gives the same batch twice",
     mechanism="The model learns a repeated batch by heart, and the data it replaces is never seen.",
     source="F03 of the catalogue",
     cannot_see="batches after the first 12",
 )
-def same_batch(batches: list[Any]) -> Seen:
+def same_batch(batches: list[Any]) -> Fault | str:
     """Compare the first batches."""
     marks = [batch_fingerprint(batch) for batch in batches]
     if len(marks) < 2:
         raise NotMeasured("the loader gives a single batch")
     for at, mark in enumerate(marks):
         if mark in marks[:at]:
-            return Seen(
-                f"batch {at} is batch {marks.index(mark)} again",
-                Level.ERROR,
-                "look for a sampler that is seeded anew, or an iterator made anew, at each step",
-            )
-    return Seen(f"{len(marks)} batches, all different")
+            fix = "look for a sampler that is seeded anew, or an iterator made anew, at each step"
+            return Fault(f"batch {at} is batch {marks.index(mark)} again", how=fix)
+    return f"{len(marks)} batches, all different"
 
 
-@preflight_check(
+@rule(
     "PF071",
+    Level.WARNING,
     "The loader repeats rows",
     mechanism="Each worker or shard goes over the same data, so that the run sees it several times "
     "and the rest never.",
     source="torch: an IterableDataset must be split over workers by hand; Lee et al. 2022",
     cannot_see="batches after the first 12, and rows that are nearly the same",
 )
-def same_rows(batches: list[Any]) -> Seen:
+def same_rows(batches: list[Any]) -> Fault | str:
     """Count rows that came before."""
     counts = Counter(mark for batch in batches for mark in row_fingerprints(batch))
     total = sum(counts.values())
@@ -54,76 +52,82 @@ def same_rows(batches: list[Any]) -> Seen:
     what = f"{repeated} of {total} rows came before"
     if repeated > REPEATED_ROWS * total:
         fix = "split the dataset over workers with get_worker_info()"
-        return Seen(what, Level.WARNING, fix)
-    return Seen(what)
+        return Fault(what, how=fix)
+    return what
 
 
-@preflight_check(
+@rule(
     "PF072",
+    Level.ERROR,
     "Ranks get the same data",
     mechanism="The gradient is averaged over copies of one batch: N ranks cost N times as much and "
     "learn what one would.",
     source="F03 of the catalogue; torch's DistributedSampler",
     cannot_see="batches after the first 12; ranks that share data on purpose (tensor parallel)",
 )
-def rank_data(ranks: RankFacts) -> Seen:
+def rank_data(ranks: RankFacts) -> Fault | str:
     """Compare the first batches of all ranks."""
     counts = Counter(mark for marks in ranks.fingerprints for mark in set(marks))
     shared = sum(count > 1 for count in counts.values())
     what = f"{shared} of {len(counts)} batches are seen by more than one of "
     what += f"{len(ranks.fingerprints)} ranks"
     if shared:
-        return Seen(what, Level.ERROR, "use DistributedSampler, or a seed that includes the rank")
-    return Seen(what)
+        return Fault(what, how="use DistributedSampler, or a seed that includes the rank")
+    return what
 
 
-@preflight_check(
+@rule(
     "PF073",
+    Level.ADVICE,
     "The next epoch has the same order",
     mechanism="Batches come in the same company again, which costs quality, and a resume at the "
     "wrong epoch goes unnoticed.",
     source="torch: DistributedSampler repeats its order unless set_epoch is called",
     cannot_see="whether the training loop calls set_epoch",
 )
-def epoch_order(next_epoch: NextEpoch) -> Seen:
+def epoch_order(next_epoch: NextEpoch) -> Fault | str:
     """Compare the first batches of two epochs."""
     what = f"an epoch has {next_epoch.num_batches} batches"
     if not next_epoch.is_same:
-        return Seen(f"{what}; the next one begins with different ones")
+        return f"{what}; the next one begins with different ones"
     what += "; the next one begins with the same ones"
     if next_epoch.changes_by_set_epoch:
-        return Seen(f"{what} until set_epoch is called", Level.ADVICE, "call sampler.set_epoch")
+        return Fault(f"{what} until set_epoch is called", how="call sampler.set_epoch")
     level = Level.ADVICE if next_epoch.is_sequential else Level.WARNING
-    return Seen(what, level, "shuffle with a generator that is not seeded anew at each epoch")
+    return Fault(
+        what, how="shuffle with a generator that is not seeded anew at each epoch", level=level
+    )
 
 
-@preflight_check(
+@rule(
     "PF074",
+    Level.ERROR,
     "The loader does not return to its saved state",
     mechanism="A resumed run repeats or skips data.",
     source="F18 of the catalogue",
     cannot_see="loaders without state_dict; random numbers of worker processes",
 )
-def loader_state(round_trip: tuple[list[int], list[int]]) -> Seen:
+def loader_state(round_trip: tuple[list[int], list[int]]) -> Fault | str:
     """Compare the batches after a save with those after a load."""
     wanted, found = round_trip
     if wanted == found:
-        return Seen("after its state is loaded the loader goes on with the same batches")
+        return "after its state is loaded the loader goes on with the same batches"
     fix = "save the position, the epoch and the sampler's generator in state_dict"
-    return Seen("after its state is loaded the loader gives different batches", Level.ERROR, fix)
+    return Fault("after its state is loaded the loader gives different batches", how=fix)
 
 
-@preflight_check(
+@rule(
     "PF075",
+    Level.ADVICE,
     "Batches have different shapes",
     mechanism="Each new shape costs a compilation, and a mean of losses weighs short batches more.",
     source="torch.compile recompiles for new shapes",
     cannot_see="batches after the first 12",
 )
-def shapes(batches: list[Any]) -> Seen:
+def shapes(batches: list[Any]) -> Fault | str:
     """Compare the first dimensions of neighbouring batches."""
     sizes = [len(list(row_fingerprints(batch))) for batch in batches]
     if any(one != other for one, other in pairwise(sizes[:-1])):
         what = f"between {min(sizes)} and {max(sizes)} rows in a batch"
-        return Seen(what, Level.ADVICE, "fill batches to one size")
-    return Seen(f"{sizes[0]} rows in each batch")
+        return Fault(what, how="fill batches to one size")
+    return f"{sizes[0]} rows in each batch"

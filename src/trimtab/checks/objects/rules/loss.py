@@ -2,12 +2,11 @@
 
 import math
 
-from trimtab.checks.objects.definition import Seen, preflight_check
 from trimtab.checks.objects.measure.loader import RankFacts
 from trimtab.checks.objects.measure.measurements import MIN_FALL
 from trimtab.checks.objects.measure.passes import Pass, Split
 from trimtab.checks.objects.measure.training import Overfit
-from trimtab.checks.rule import Level
+from trimtab.checks.rule import Fault, Level, rule
 
 APART, FAR_APART = 1e-3, 1e-2
 """Relative. Losses in fp32 agree to 1e-6, in bf16 to 4e-3; a sum in the place of a mean is off by
@@ -18,8 +17,9 @@ FEW_TARGETS = 0.01
 10 %."""
 
 
-@preflight_check(
+@rule(
     "PF050",
+    Level.ERROR,
     "One batch cannot be learned",
     mechanism="A model that cannot fit a few sequences by heart cannot learn a corpus: the "
     "gradient does not reach the weights, or the rate is far off.",
@@ -27,88 +27,92 @@ FEW_TARGETS = 0.01
     "least of 13 healthy architectures (RESULTS.md)",
     cannot_see="whether the model generalises; rows and tokens beyond the cut of the batch",
 )
-def overfits(overfit: Overfit) -> Seen:
+def overfits(overfit: Overfit) -> Fault | str:
     """Train on one batch again and again."""
     first, last = overfit.losses[0], overfit.losses[-1]
     what = f"loss {first:.4g} to {last:.4g} in {len(overfit.losses)} steps on one batch"
     if math.isnan(overfit.fall):
-        return Seen(what, Level.ERROR, "lower the learning rate")
+        return Fault(what, how="lower the learning rate")
     if overfit.fall < MIN_FALL:
         fix = "look at PF012, PF022 and PF030, and at the labels"
-        return Seen(f"{what}, nor at 10 times the rate", Level.ERROR, fix)
+        return Fault(f"{what}, nor at 10 times the rate", how=fix)
     if overfit.lr_factor > 1:
-        return Seen(f"{what}, at 10 times the peak rate only", Level.WARNING, "raise the rate")
-    return Seen(what)
+        return Fault(
+            f"{what}, at 10 times the peak rate only", how="raise the rate", level=Level.WARNING
+        )
+    return what
 
 
-@preflight_check(
+@rule(
     "PF051",
+    Level.ERROR,
     "Micro-batches do not add up to the batch",
     mechanism="Loss and gradient depend on how a batch is cut: a sum is taken for a mean, or "
     "tokens of short rows weigh more.",
     source="F22 of the catalogue; transformers issues 34191 and 35204 (TT015 of `trimtab check`)",
     cannot_see="how the training loop divides: the mean of the losses of micro-batches is assumed",
 )
-def accumulation(split: Split) -> Seen:
+def accumulation(split: Split) -> Fault | str:
     """Compare one batch with its micro-batches."""
     parts = len(split.parts)
     what = f"loss {split.whole:.5g} as one batch, mean {split.mean:.5g} over {parts} micro-batches"
     apart = abs(split.mean - split.whole) / max(abs(split.whole), 1e-6)
     is_uneven = len(set(split.num_targets)) > 1
     if apart <= (APART if is_uneven else FAR_APART):
-        return Seen(what)
+        return what
     if is_uneven:
         counts = f"{min(split.num_targets)} to {max(split.num_targets)}"
         fix = "divide the summed loss by all targets of the step"
-        return Seen(f"{what}; targets per micro-batch: {counts}", Level.WARNING, fix)
+        return Fault(f"{what}; targets per micro-batch: {counts}", how=fix, level=Level.WARNING)
     factor = split.whole / split.mean if split.mean else math.inf
-    return Seen(
+    return Fault(
         f"{what}: a factor of {factor:.3g}",
-        Level.ERROR,
-        "use reduction='mean', and no operation over the rows of a batch in the loss",
+        how="use reduction='mean', and no operation over the rows of a batch in the loss",
     )
 
 
-@preflight_check(
+@rule(
     "PF052",
+    Level.WARNING,
     "Ranks with unequal numbers of targets count alike",
     mechanism="DDP averages gradients over ranks, so the tokens of a rank with few targets weigh "
     "more.",
     source="transformers issues 34191 and 35204",
     cannot_see="losses that are already divided by the targets of all ranks",
 )
-def rank_reduction(ranks: RankFacts) -> Seen:
+def rank_reduction(ranks: RankFacts) -> Fault | str:
     """Compare the mean over ranks with the mean over targets."""
     counts = [count for count in ranks.num_targets if count is not None]
     if len(counts) < len(ranks.losses) or not sum(counts):
-        return Seen("the number of targets is not known")
+        return "the number of targets is not known"
     mean = sum(ranks.losses) / len(ranks.losses)
     pairs = zip(ranks.losses, counts, strict=True)
     weighted = sum(loss * count for loss, count in pairs) / sum(counts)
     what = f"mean over ranks {mean:.5g}, over targets {weighted:.5g}"
     if abs(mean - weighted) > APART * max(abs(weighted), 1e-6):
         fix = "divide the summed loss by all targets of all ranks"
-        return Seen(what, Level.WARNING, fix)
-    return Seen(what)
+        return Fault(what, how=fix)
+    return what
 
 
-@preflight_check(
+@rule(
     "PF053",
+    Level.WARNING,
     "Next to no target counts",
     mechanism="A batch whose targets are all ignored has a loss of NaN, and one with a few of them "
     "a gradient of noise.",
     source="follows from the mean over targets; masked language models train on 15 % of the tokens",
     cannot_see="batches after the first",
 )
-def ignored_targets(first_pass: Pass) -> Seen:
+def ignored_targets(first_pass: Pass) -> Fault | str:
     """Count the targets that are not ignored."""
     call = max(first_pass.trace.losses, key=lambda call: call.num_classes, default=None)
     if call is None:
-        return Seen("the loss calls neither cross_entropy nor nll_loss")
+        return "the loss calls neither cross_entropy nor nll_loss"
     total = max(call.targets.numel(), 1)
     share = call.num_targets / total
     what = f"{call.num_targets:,} of {total:,} targets count"
     if share < FEW_TARGETS:
         level = Level.ERROR if not call.num_targets else Level.WARNING
-        return Seen(what, level, "look at the masking of labels, and at truncated rows")
-    return Seen(what)
+        return Fault(what, how="look at the masking of labels, and at truncated rows", level=level)
+    return what
