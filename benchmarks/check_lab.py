@@ -120,7 +120,7 @@ def fault_and_fix(trial: Trial) -> tuple[TrainingPlan, TrainingPlan]:
     fault = PLAN_RULES[trial.rule].run(broken)
     if not isinstance(fault, Fault):
         raise AssertionError(f"{trial.rule} does not find the fault of its trial")
-    return broken, replace(broken, **{change.field: change.value for change in fault.fix})
+    return broken, replace(broken, **fault.fix)
 
 
 def train(plan: TrainingPlan, seed: int, corpus: TokenCorpus, bad_batches: bool) -> float:

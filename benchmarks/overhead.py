@@ -14,7 +14,7 @@ import torch
 from benchmarks.contenders import PEERS, Contender, Make, Trimtab, make_all
 from benchmarks.results import publish, table
 from trimtab.lab.model.sizes import SIZES
-from trimtab.selftest.operations import Counting
+from trimtab.selftest.promises import Counting
 
 ROUNDS = 110
 BARE_STEPS = 8

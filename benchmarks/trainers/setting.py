@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from trimtab.core.config import Config
-from trimtab.selftest.operations import READS, Counting
+from trimtab.selftest.promises import READS, Counting
 
 STEPS, NAN_STEP, BACK_AT = 16, 6, 10
 COUNTED = range(4, 12)

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from trimtab.checks.curve import MAX_POINTS, Shape
-from trimtab.checks.plan import TrainingPlan
+from trimtab.checks.plan import MAX_POINTS, Shape, TrainingPlan
 
 STEPS, WARMUP, LR = 200, 20, 3e-4
 

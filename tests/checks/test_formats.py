@@ -15,11 +15,10 @@ from tests.checks.plans import HEALTHY
 from tests.kit.cases import examples
 
 from trimtab.checks import check_config, read_config
-from trimtab.checks.config_reading import FixLine
-from trimtab.checks.curve import Shape
-from trimtab.checks.formats.shell import read_flags
+from trimtab.checks.formats.reading import FixLine
+from trimtab.checks.formats.syntax import read_flags
 from trimtab.checks.formats.training_table import FIELDS
-from trimtab.checks.plan import LossScaling, NormPlace, Precision
+from trimtab.checks.plan import LossScaling, NormPlace, Precision, Shape
 from trimtab.checks.report import CheckReport
 from trimtab.core.config import Config
 from trimtab.core.errors import ConfigError, TrimtabError, UnreadablePlan

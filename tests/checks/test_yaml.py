@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.checks import check_config, read_config
-from trimtab.checks.curve import Shape
-from trimtab.checks.plan import Precision
+from trimtab.checks.plan import Precision, Shape
 from trimtab.core.errors import MissingExtra, UnreadablePlan
 
 HF = """# a recipe of alignment-handbook
@@ -147,6 +146,5 @@ def test_without_the_extra_the_error_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    monkeypatch.delitem(sys.modules, "trimtab.checks.formats.yaml_file", raising=False)
     with pytest.raises(MissingExtra, match=r'pip install "trimtab\[yaml\]"'):
         read_config(write(tmp_path, TABLE))

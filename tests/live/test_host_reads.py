@@ -10,7 +10,7 @@ from tests.kit.tiny import Tiny, loss_of, make_model
 
 import trimtab
 from trimtab.live.measure.step_meter import StepMeter
-from trimtab.selftest.operations import READS, Counting
+from trimtab.selftest.promises import READS, Counting
 
 
 def steps(

@@ -3,7 +3,7 @@
 rule.py        CheckRule: a function whose parameters are its inputs; `Level`, `Fault`
 catalogue.py   every rule by its id; runs them
 report.py      CheckReport: what every rule found; view.py prints it
-plan.py        TrainingPlan: the settings that rules on configs see; curve.py its learning rate
+plan.py        TrainingPlan: the settings that rules on configs see, and its learning rate
 config_file.py a config of any format -> `ConfigReading`: plan, line numbers, syntax
 formats/       one file per format, and the parts that they share
 rules/         rules on configs, by family; no torch

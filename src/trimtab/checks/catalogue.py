@@ -9,19 +9,11 @@ from dataclasses import replace
 from functools import cache
 from types import MappingProxyType, ModuleType
 
-from trimtab.checks.config_reading import ConfigReading, FixLine
+from trimtab.checks.formats.reading import ConfigReading, FixLine
 from trimtab.checks.plan import DETERMINED_BY, TrainingPlan
 from trimtab.checks.report import CheckReport, RuleResult
 from trimtab.checks.rule import CheckRule, Fault, NotMeasured
-from trimtab.checks.rules import (
-    architecture,
-    decay,
-    operations,
-    optimizer,
-    precision,
-    schedule,
-    warmup,
-)
+from trimtab.checks.rules import architecture, operations, optimizer, precision, schedule
 from trimtab.core.errors import ConfigError
 from trimtab.core.rules import Missing
 
@@ -32,7 +24,7 @@ def _collect(*modules: ModuleType) -> Mapping[str, CheckRule]:
     return MappingProxyType({rule.id: rule for rule in sorted(rules, key=lambda rule: rule.id)})
 
 
-PLAN_RULES = _collect(optimizer, decay, schedule, warmup, precision, architecture, operations)
+PLAN_RULES = _collect(optimizer, schedule, precision, architecture, operations)
 """Every rule on a config by its id."""
 
 
@@ -40,17 +32,15 @@ PLAN_RULES = _collect(optimizer, decay, schedule, warmup, precision, architectur
 def object_rules() -> Mapping[str, CheckRule]:
     """Return every rule on the objects of a run by its id. Needs torch."""
     from trimtab.checks.objects.rules import (
-        causality,
         initialisation,
         loader,
         loss,
         optimizer,
         precision,
-        schedule,
         signal,
     )
 
-    return _collect(initialisation, signal, precision, optimizer, schedule, loss, causality, loader)
+    return _collect(initialisation, signal, precision, optimizer, loss, loader)
 
 
 def rule_ids(names: Iterable[str]) -> frozenset[str]:
@@ -77,7 +67,7 @@ def run_rule(rule: CheckRule, subject: object, reading: ConfigReading | None = N
         return RuleResult(rule=rule, needs=found.names)
     if not isinstance(found, Fault):
         return RuleResult(rule=rule, what=found or "")
-    written = [] if reading is None else [reading.write(change) for change in found.fix]
+    written = [] if reading is None else [reading.write(*part) for part in found.fix.items()]
     return RuleResult(
         rule=rule,
         level=rule.level if found.level is None else found.level,

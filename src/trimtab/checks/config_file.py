@@ -9,13 +9,12 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from trimtab.checks.config_reading import ConfigReading, Syntax
-from trimtab.checks.formats import axolotl, hf, megatron, torchtitan
-from trimtab.checks.formats.line_numbers import json_lines, toml_lines
-from trimtab.checks.formats.shell import read_flags
+from trimtab.checks.formats import hf, megatron, torchtitan
+from trimtab.checks.formats.reading import ConfigReading, Syntax
+from trimtab.checks.formats.syntax import json_lines, load_yaml, read_flags, toml_lines
 from trimtab.checks.formats.training_table import FIELDS, read_training_table, typed_settings
 from trimtab.core.config import CheckConfig
-from trimtab.core.errors import MissingExtra, UnreadablePlan
+from trimtab.core.errors import UnreadablePlan
 
 LARGEST_FILE = 4_000_000
 """Bytes. Configs are small; a file beyond this is a log or a checkpoint."""
@@ -96,12 +95,6 @@ def _read_file(path: Path, steps: int | None) -> ConfigReading:
 def _read_yaml(text: str, document: _Document) -> ConfigReading:
     if read_flags(text).values.keys() & megatron.MARKS:  # flags as keys, as in Megatron-LM's tests
         return _read_flags(text, document)
-    try:
-        from trimtab.checks.formats.yaml_file import load_yaml
-    except ModuleNotFoundError as error:
-        raise MissingExtra(
-            f'{document.source} is YAML, which needs PyYAML; run: pip install "trimtab[yaml]"'
-        ) from error
     tree, lines = load_yaml(text, document.source)
     if not isinstance(tree, Mapping):
         raise UnreadablePlan(f"{document.source} holds no settings; known: {KNOWN}")
@@ -140,8 +133,8 @@ def _read_flags(text: str, document: _Document) -> ConfigReading:
 
 def _read_tree(tree: Mapping[str, Any], document: _Document) -> ConfigReading:
     source, lines = document.source, document.lines
-    if tree.keys() & axolotl.MARKS:
-        return axolotl.read_axolotl(tree, source=source, lines=lines, steps=document.steps)
+    if tree.keys() & hf.AXOLOTL_MARKS:
+        return hf.read_axolotl(tree, source=source, lines=lines, steps=document.steps)
     if tree.keys() & hf.MARKS:
         dialect = hf.HF_YAML if document.syntax is Syntax.YAML else hf.HF_JSON
         return hf.read_hf(tree, source=source, lines=lines, dialect=dialect, steps=document.steps)

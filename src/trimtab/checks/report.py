@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from trimtab.checks.config_reading import FixLine
+from trimtab.checks.formats.reading import FixLine
 from trimtab.checks.plan import TrainingPlan
 from trimtab.checks.rule import CheckRule, Level
 from trimtab.core.jsonable import to_jsonable

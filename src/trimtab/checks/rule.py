@@ -1,8 +1,8 @@
 """CheckRule: one thing that can be wrong with a run before its first step.
 
 A rule is a function whose parameters name its inputs, and it runs when all inputs without a default
-are known. The inputs of rules on configs (TT...) are settings of a `TrainingPlan`, those of rules
-on real objects (PF...) are `Measurements`:
+are known. Its docstring says why the fault does harm. The inputs of rules on configs (TT...) are
+settings of a `TrainingPlan`, those of rules on real objects (PF...) are `Measurements`:
 
     @rule("TT004", Level.ERROR, "Adam's epsilon swamps the second moment", only=ADAM, ...)
     def huge_epsilon(epsilon: float) -> Fault | None:
@@ -11,8 +11,9 @@ on real objects (PF...) are `Measurements`:
     def activations(fresh_pass: Pass) -> Fault | str:
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from functools import partial
 from types import MappingProxyType
@@ -46,21 +47,13 @@ class NotMeasured(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A setting of the plan and the value that it should have."""
-
-    field: str
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
 class Fault:
     """What a rule found."""
 
     what: str
     """What is wrong, with the numbers of this run."""
-    fix: tuple[Change, ...] = ()
-    """The smallest change of settings that fixes it."""
+    fix: Mapping[str, Any] = field(default_factory=dict)
+    """The smallest change that fixes it: settings of the plan and their values."""
     how: str = ""
     """What to do, where no setting does it."""
     level: Level | None = None
@@ -118,20 +111,19 @@ def rule(
     level: Level,
     title: str,
     *,
-    mechanism: str,
     source: str,
     shown: Shown = Shown.LITERATURE,
     only: Mapping[str, Any] = MappingProxyType({}),
     cannot_see: str = "",
 ) -> Callable[[Callable[..., Found]], CheckRule]:
-    """Turn a function into a rule; its parameters are the inputs."""
+    """Turn a function into a rule: its parameters are the inputs, its docstring the mechanism."""
 
     def make(function: Callable[..., Found]) -> CheckRule:
         return CheckRule(
             id=id,
             level=level,
             title=title,
-            mechanism=mechanism,
+            mechanism=" ".join((function.__doc__ or title).split()),
             source=source,
             shown=shown,
             only=only,
@@ -140,3 +132,39 @@ def rule(
         )
 
     return make
+
+
+def number(value: float) -> str:
+    """Return a setting as people write it: 0.95, 3e-4, 1e-8."""
+    if value != 0 and math.isfinite(value) and (abs(value) < 1e-3 or abs(value) >= 1e6):
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    return f"{value:.6g}"
+
+
+def amount(value: float) -> str:
+    """Return a count in a few characters: 850, 12k, 4.2M, 8B."""
+    for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= unit:
+            scale = 1e3 if name == "k" else unit
+            return f"{value / scale:.3g}{name}"
+    return f"{value:,.0f}" if abs(value) >= 10 or value == int(value) else f"{value:.2g}"
+
+
+def hours(seconds: float) -> str:
+    """Return a duration: 40 s, 25 min, 3.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.3g} h"
+
+
+MAX_NAMES = 3
+"""Parameters or layers that are named one by one."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    rest = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")

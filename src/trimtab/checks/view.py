@@ -47,7 +47,7 @@ def _grid() -> Table:
 
 
 def _finding(result: RuleResult) -> Table:
-    """What is wrong, why it does harm, how to fix it, who found it."""
+    """Return what is wrong, why it does harm, how to fix it, who found it."""
     rule, level = result.rule, result.level or Level.ADVICE
     table = _grid()
     title = Text(f"{rule.id}  {rule.title}", style="bold")

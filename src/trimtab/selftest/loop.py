@@ -1,4 +1,4 @@
-"""A small model and the loops that train it, with and without a guard.
+"""A small model, the loops that train it with and without a guard, and the bits that a run leaves.
 
 No operation of the model adds up in an order that depends on threads, so two runs have the same
 bits on every device. Dropout draws random numbers: a guard that drew one too would show.
@@ -18,6 +18,14 @@ from trimtab.core.config import Config
 WIDTH, ROWS = 32, 8
 
 
+class CannotCheck(Exception):
+    """Raised by a check that this device cannot make."""
+
+
+class CheckFailed(Exception):
+    """Raised by a check that found a broken promise."""
+
+
 class SmallBlock(nn.Module):
     """A residual block, with the names by which trimtab groups parameters."""
 
@@ -29,7 +37,7 @@ class SmallBlock(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The input and what the block adds to it."""
+        """Return the input and what the block adds to it."""
         change: torch.Tensor = self.mlp(self.norm(x))
         return x + change
 
@@ -44,7 +52,7 @@ class SmallModel(nn.Module):
         self.head = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """A prediction of the same shape."""
+        """Return a prediction of the same shape."""
         for block in self.blocks:
             x = block(x)
         predicted: torch.Tensor = self.head(self.dropout(x))
@@ -74,7 +82,7 @@ class Training:
             self.scaler = torch.amp.GradScaler(self.device.type, init_scale=1024.0)
 
     def watch(self, folder: Path, mode: str, **settings: Any) -> Any:
-        """A guard on this run; what is about recovery is left to the loop."""
+        """Return a guard on this run that leaves recovery to the loop."""
         config = Config().override({"ladder.enabled": False, **settings})
         return trimtab.watch(
             self.model,
@@ -93,7 +101,7 @@ class Training:
         spoil_loss: bool = False,
         after_backward: Callable[[], None] = lambda: None,
     ) -> None:
-        """One step of a plain loop; `guard` records the loss if there is one."""
+        """Make one step of a plain loop; `guard` records the loss if there is one."""
         batch = batch.to(self.device)
         with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
             loss = (self.model(batch).float() - batch.flip(0)).square().mean()
@@ -117,6 +125,55 @@ class Training:
 
 
 def batches(count: int) -> list[torch.Tensor]:
-    """The same batches in every run."""
+    """Return the same batches in every run."""
     generator = torch.Generator().manual_seed(1)
     return [torch.randn(ROWS, WIDTH, generator=generator) for _ in range(count)]
+
+
+def trained_bits(run: Training) -> dict[str, torch.Tensor]:
+    """Return a copy of weights and optimizer state by name, on the host."""
+    names: dict[torch.Tensor, str] = {p: name for name, p in run.model.named_parameters()}
+    weights = {f"weight {name}": p.detach().cpu().clone() for p, name in names.items()}
+    state = {
+        f"{key} of {names[parameter]}": value.detach().cpu().clone()
+        for parameter, values in run.optimizer.state.items()
+        for key, value in values.items()
+        if isinstance(value, torch.Tensor)
+    }
+    return {**weights, **state}
+
+
+def all_bits(run: Training) -> dict[str, torch.Tensor]:
+    """Return weights, optimizer state, losses, loss scale and random numbers by name."""
+    found = trained_bits(run)
+    if run.losses:
+        found["losses"] = torch.stack(run.losses).float().cpu()
+    if run.scaler is not None:
+        found["loss scale"] = torch.tensor(run.scaler.get_scale())
+    found["random state of the CPU"] = torch.get_rng_state()
+    if run.device.type == "cuda":
+        found["random state of the GPU"] = torch.cuda.get_rng_state(run.device)
+    return found
+
+
+def is_finite(tensors: dict[str, torch.Tensor]) -> bool:
+    """Return whether no tensor has a NaN or an infinity."""
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
+
+
+def find_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> str | None:
+    """Name the first tensor that is not the same in every bit; None if all are."""
+    for name in [*one, *(name for name in other if name not in one)]:
+        if name not in one or name not in other:
+            return f"{name} is only in one of them"
+        if not _same(one[name], other[name]):
+            return f"{name} differs"
+    return None
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    # As bytes: a NaN is equal to the same NaN, and 0.0 is not -0.0.
+    flat = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)]
+    return torch.equal(*flat)

@@ -7,19 +7,89 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
 from trimtab._version import __version__
 from trimtab.core.errors import ConfigError
-from trimtab.selftest.gate import check_gate
-from trimtab.selftest.host_reads import check_host_reads
-from trimtab.selftest.results import CannotCheck, CheckFailed, CheckResult, Outcome, SelfTest
-from trimtab.selftest.rollback import check_rollback
-from trimtab.selftest.same_bits import check_same_bits
+from trimtab.selftest.loop import CannotCheck, CheckFailed
+from trimtab.selftest.promises import check_gate, check_host_reads, check_rollback, check_same_bits
 from trimtab.selftest.two_ranks import check_two_ranks
+
+
+class Outcome(StrEnum):
+    """How a check ended."""
+
+    PASSED = "pass"
+    FAILED = "FAIL"
+    SKIPPED = "skip"
+    """This device cannot make the check; the reason says why."""
+
+
+class SelfTestResult(NamedTuple):
+    """How one check ended, and what was compared or counted, or is wrong."""
+
+    name: str
+    outcome: Outcome
+    reason: str
+    seconds: float
+
+    def line(self) -> str:
+        """Return the line that is printed."""
+        return f"{self.outcome.value}  {self.name}: {self.reason} ({self.seconds:.1f} s)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfTest:
+    """All checks on one device."""
+
+    device: str
+    device_name: str
+    torch: str
+    trimtab: str
+    checks: tuple[SelfTestResult, ...]
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether no check failed."""
+        return all(check.outcome is not Outcome.FAILED for check in self.checks)
+
+    def count(self, outcome: Outcome) -> int:
+        """Return how many checks ended like this."""
+        return sum(check.outcome is outcome for check in self.checks)
+
+    def summary(self) -> str:
+        """Return the last line that is printed."""
+        return (
+            f"{self.count(Outcome.PASSED)} passed, {self.count(Outcome.FAILED)} failed, "
+            f"{self.count(Outcome.SKIPPED)} skipped on {self.device} ({self.device_name}), "
+            f"torch {self.torch}, trimtab {self.trimtab}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the results as JSON values."""
+        return {
+            "device": self.device,
+            "device_name": self.device_name,
+            "torch": self.torch,
+            "trimtab": self.trimtab,
+            "passed": self.has_passed,
+            "checks": [
+                {
+                    "name": name,
+                    "outcome": outcome.name.lower(),
+                    "reason": reason,
+                    "seconds": round(seconds, 3),
+                }
+                for name, outcome, reason, seconds in self.checks
+            ],
+        }
+
 
 Check = Callable[[torch.device, Path], str]
 
@@ -36,7 +106,7 @@ CHECKS: dict[str, Check] = {
 
 
 def run_selftest(
-    device: str | None = None, on_result: Callable[[CheckResult], None] = lambda result: None
+    device: str | None = None, on_result: Callable[[SelfTestResult], None] = lambda result: None
 ) -> SelfTest:
     """Make every check; `on_result` is called after each. Raises ConfigError for a bad device."""
     chosen = choose_device(device)
@@ -55,7 +125,7 @@ def run_selftest(
 
 
 def choose_device(name: str | None) -> torch.device:
-    """The device of this name; by default the GPU if there is one."""
+    """Return the device of this name; by default the GPU if there is one."""
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.zeros(1, device=device)
@@ -65,7 +135,7 @@ def choose_device(name: str | None) -> torch.device:
     return device
 
 
-def _make(name: str, check: Check, device: torch.device, folder: Path) -> CheckResult:
+def _make(name: str, check: Check, device: torch.device, folder: Path) -> SelfTestResult:
     begin = time.monotonic()
     with _collected_log() as lines:
         try:
@@ -79,12 +149,12 @@ def _make(name: str, check: Check, device: torch.device, folder: Path) -> CheckR
     if lines and outcome is not Outcome.SKIPPED:  # a part of the guard that failed is a failure
         outcome, reason = Outcome.FAILED, f"{reason}; the guard logged: {lines[0]}"
     reason = " ".join(reason.split())
-    return CheckResult(name=name, outcome=outcome, reason=reason, seconds=time.monotonic() - begin)
+    return SelfTestResult(name, outcome, reason, time.monotonic() - begin)
 
 
 @contextlib.contextmanager
 def _collected_log() -> Iterator[list[str]]:
-    """The errors that trimtab logs; nothing of its log is printed, a discarded step is no news."""
+    """Collect the errors that trimtab logs, and print nothing: a discarded step is no news."""
     logger = logging.getLogger("trimtab")
     lines: list[str] = []
 

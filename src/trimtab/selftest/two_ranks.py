@@ -1,5 +1,12 @@
-"""Two ranks decide the same, though only one of them has bad gradients."""
+"""Two ranks decide the same, though only one of them has bad gradients.
 
+Gradients become NaN on one rank after they were reduced, as a bad device would make them. A rank
+that decided for itself would apply the step on the other rank, and the replicas would diverge. Each
+rank is a process: `python -m trimtab.selftest.two_ranks RANK FOLDER DEVICE BACKEND`.
+"""
+
+import datetime
+import hashlib
 import json
 import os
 import subprocess
@@ -9,9 +16,73 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
-from trimtab.selftest.rank_worker import BAD_RANK, BAD_STEP, STEPS, WORLD
-from trimtab.selftest.results import CheckFailed
+from trimtab.selftest.loop import (
+    CheckFailed,
+    Training,
+    batches,
+    find_difference,
+    is_finite,
+    trained_bits,
+)
+
+WORLD = 2
+STEPS, BAD_STEP, BAD_RANK = 12, 8, 1
+
+
+def main() -> None:
+    """Train as one rank, and write what it found."""
+    rank, folder = int(sys.argv[1]), Path(sys.argv[2])
+    device = torch.device(sys.argv[3], rank) if sys.argv[3] == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        sys.argv[4],
+        init_method=f"file://{folder.absolute() / 'rendezvous'}",
+        rank=rank,
+        world_size=WORLD,
+        timeout=datetime.timedelta(seconds=120),
+    )
+    found = _train(rank, device, folder / "run")
+    dist.barrier()
+    (folder / f"rank-{rank}.json").write_text(json.dumps(found), encoding="utf-8")
+    dist.destroy_process_group()
+
+
+def _train(rank: int, device: torch.device, folder: Path) -> dict[str, object]:
+    run = Training(device=device)
+    run.model = DistributedDataParallel(run.model)
+    data = batches(STEPS * WORLD)[rank::WORLD]
+    before: dict[str, torch.Tensor] = {}
+    after: dict[str, torch.Tensor] = {}
+
+    def spoil() -> None:
+        for parameter in run.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.fill_(float("nan"))
+
+    with run.watch(folder, "protect") as guard:
+        for number, batch in enumerate(data):
+            is_bad = number == BAD_STEP
+            if is_bad:
+                before = trained_bits(run)
+            if is_bad and rank == BAD_RANK:
+                run.step(batch, guard, after_backward=spoil)
+            else:
+                run.step(batch, guard)
+            if is_bad:
+                after = trained_bits(run)
+    last = trained_bits(run)
+    data_bytes = b"".join(tensor.numpy().tobytes() for tensor in last.values())
+    return {
+        "is_kept_out": find_difference(before, after) is None,
+        "is_finite": is_finite(last),
+        "has_trained": any(not torch.equal(last[name], before[name]) for name in last),
+        "digest": hashlib.blake2b(data_bytes).hexdigest(),
+    }
+
 
 TIMEOUT_SECONDS = 180.0
 """Two processes that import torch take 10 s, and 60 s were seen on a machine with a load of 10."""
@@ -49,7 +120,7 @@ def _run_workers(folder: Path, kind: str, backend: str) -> list[dict[str, Any]]:
             arguments = [str(rank), str(folder), kind, backend]
             workers.append(
                 subprocess.Popen(  # noqa: S603 - this program itself
-                    [sys.executable, "-m", "trimtab.selftest.rank_worker", *arguments],
+                    [sys.executable, "-m", "trimtab.selftest.two_ranks", *arguments],
                     stdout=log,
                     stderr=log,
                     env=environment,
@@ -76,3 +147,7 @@ def _read(folder: Path, rank: int) -> dict[str, Any]:
         text = (folder / f"rank-{rank}.log").read_text(encoding="utf-8", errors="replace")
         last = text.strip().splitlines()[-1:] or ["it printed nothing"]
         raise CheckFailed(f"rank {rank} failed: {last[0]}") from None
+
+
+if __name__ == "__main__":
+    main()

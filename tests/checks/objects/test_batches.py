@@ -5,7 +5,7 @@ from tests.kit.check_objects.architectures import text
 from tests.kit.check_objects.faults import healthy
 
 from trimtab.checks.catalogue import PLAN_RULES, object_rules
-from trimtab.checks.objects.measure.batches import (
+from trimtab.checks.objects.measure.loader import (
     batch_fingerprint,
     cut,
     row_fingerprints,

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.kit.printed_json import call, validate
+from tests.kit.printed_json import validate
 from typer.testing import CliRunner
 
 from trimtab.checks.catalogue import object_rules
@@ -97,7 +97,12 @@ def test_the_docs_list_every_test_as_it_is() -> None:
         assert f"| {' | '.join(cells)} |" in page
 
 
-def test_the_json_of_the_other_tests_has_its_schema() -> None:
-    widths = call("check", "run_objects:at_width", "--widths", "32,64,128", code=1)
-    assert not widths["stable"]
-    assert call("check", "run_objects:good", "--lr-range")["rates"]
+def test_the_json_of_the_other_tests_says_which_it_is() -> None:
+    arguments = ["check", "run_objects:at_width", "--widths", "32,64,128", "--json"]
+    widths = json.loads(runner.invoke(app, arguments).stdout)
+    assert (widths["schema"], widths["stable"]) == ("trimtab check --widths 1", False)
+    rates = json.loads(
+        runner.invoke(app, ["check", "run_objects:good", "--lr-range", "--json"]).stdout
+    )
+    assert rates["schema"] == "trimtab check --lr-range 1"
+    assert rates["rates"]

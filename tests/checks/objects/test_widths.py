@@ -39,22 +39,6 @@ def test_the_picture_marks_the_layers_that_depend_on_the_width(
     assert checks[True].to_dict()["widths"] == [64, 128, 192, 256]
 
 
-def test_a_factory_of_models_needs_an_optimizer_and_a_loader() -> None:
-    setup = make_at_width(is_mup=True)
-    with pytest.raises(ConfigError, match="pass optimizer= and loader="):
-        coordinate_check(lambda width: setup(width)["model"], [64, 128])
-    given = setup(64)
-    check = coordinate_check(
-        lambda width: setup(width)["model"],
-        [64, 128],
-        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=1e-3),
-        loader=given["loader"],
-        loss=given["loss"],
-        steps=1,
-    )
-    assert [layer.name for layer in check.layers][-1] == "logits"
-
-
 def test_widths_are_whole_numbers_and_more_than_one() -> None:
     assert parse_widths("64,128") == [64, 128]
     with pytest.raises(ConfigError, match="whole numbers"):

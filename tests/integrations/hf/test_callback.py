@@ -17,7 +17,7 @@ import trimtab
 from trimtab.core.config import Config
 from trimtab.integrations.hf import TrimtabCallback, last_good_checkpoint
 from trimtab.integrations.trainers.adapter import GUARD_FILE
-from trimtab.selftest.operations import READS, Counting
+from trimtab.selftest.promises import READS, Counting
 
 BY_HAND = Config().override({"ladder.enabled": False, "recover.snapshot_every": 4})
 

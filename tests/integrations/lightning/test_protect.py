@@ -10,7 +10,7 @@ from tests.kit.tiny import journal_of
 from trimtab.core.config import Config
 from trimtab.core.errors import NonFiniteRun
 from trimtab.integrations.lightning import TrimtabCallback
-from trimtab.selftest.operations import READS, Counting
+from trimtab.selftest.promises import READS, Counting
 
 NAN_STEP = 5
 

@@ -13,7 +13,7 @@ from torch import optim
 import trimtab
 from trimtab.core.config import Config, LiveConfig
 from trimtab.live.host.step_note import StepState
-from trimtab.selftest.operations import READS, Counting
+from trimtab.selftest.promises import READS, Counting
 
 STEPS = 32
 """Two turns of the grid on which the baseline is worked out."""

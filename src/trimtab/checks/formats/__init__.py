@@ -1,1 +1,9 @@
-"""Config formats: one file per format, and the parts that they share (values, line numbers)."""
+"""Config formats.
+
+reading.py          ConfigReading: plan, line numbers, syntax; Values: settings by name and type
+syntax.py           JSON, TOML, YAML and shell scripts: settings, and the line of each
+hf.py               HF TrainingArguments, and axolotl
+torchtitan.py       torchtitan's TOML and JSON
+megatron.py         Megatron-LM's flags
+training_table.py   a table under trimtab's own names
+"""

@@ -1,17 +1,18 @@
-"""HF TrainingArguments: the JSON of `to_json_string`, an instance, or flags in a launch script.
+"""HF TrainingArguments: the JSON of `to_json_string`, an instance, YAML, or flags in a script.
 
-What is not in it has the default of transformers 5.22, because that is what will run.
+What is not in it has the default of transformers 5.22, because that is what will run. axolotl has
+the same arguments in YAML, some of them under other names; what its file does not set is left open,
+because its defaults differ from HF's and depend on the data.
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from trimtab.checks.config_reading import ConfigReading, Dialect, Spelling
-from trimtab.checks.curve import Shape
-from trimtab.checks.formats.values import Values
-from trimtab.checks.plan import LossScaling, Precision, TrainingPlan
+from trimtab.checks.formats.reading import ConfigReading, Dialect, Spelling, Values
+from trimtab.checks.plan import LossScaling, Precision, Shape, TrainingPlan
 
 MARKS = frozenset(
     {
@@ -99,7 +100,7 @@ def read_hf(
     defaults: Mapping[str, Any] = DEFAULTS,
     steps: int | None = None,
 ) -> ConfigReading:
-    """The plan in a set of training arguments; `steps` is used if they set no limit."""
+    """Read the plan from training arguments; `steps` is used if they set no limit."""
     values = Values(given, source, defaults)
     limit = values.whole("max_steps")
     if limit is not None and limit > 0:
@@ -226,7 +227,7 @@ def _notes(values: Values, steps: int | None) -> tuple[str, ...]:
 
 
 def spellings(write: Callable[[str, Any], str], between: str = " ") -> Mapping[str, Spelling]:
-    """How each field is written, by a function that writes one argument."""
+    """Return how each field is written, by a function that writes one argument."""
 
     plain = (
         "lr",
@@ -276,3 +277,59 @@ HF_YAML = Dialect(
     spellings=spellings(lambda key, value: f"{key}: {json.dumps(value)}", ", "),
 )
 HF_FLAGS = Dialect(name="HF arguments in a script", spellings=spellings(_flag))
+
+
+AXOLOTL_MARKS = frozenset({"base_model"})
+"""Names that no other format has."""
+
+_AXOLOTL_TO_HF: Mapping[str, str] = {
+    "base_model": "model_name_or_path",
+    "lr_scheduler": "lr_scheduler_type",
+    "micro_batch_size": "per_device_train_batch_size",
+    "num_epochs": "num_train_epochs",
+    "optimizer": "optim",
+}
+"""axolotl's name to HF's."""
+
+_HF_TO_AXOLOTL = {other: name for name, other in _AXOLOTL_TO_HF.items()}
+
+
+def read_axolotl(
+    given: Mapping[str, Any],
+    *,
+    source: str,
+    lines: Mapping[str, int] | None = None,
+    steps: int | None = None,
+) -> ConfigReading:
+    """Read the plan from an axolotl config."""
+    arguments = {_AXOLOTL_TO_HF.get(name, name): value for name, value in given.items()}
+    for name in ("bf16", "fp16"):
+        if arguments.get(name) in ("auto", "full"):
+            # auto takes bf16 where the GPU has it, which every GPU for training now does.
+            arguments[name] = name == "bf16"
+    reading = read_hf(
+        arguments,
+        source=source,
+        lines={_AXOLOTL_TO_HF.get(name, name): line for name, line in (lines or {}).items()},
+        dialect=AXOLOTL,
+        defaults={},
+        steps=steps,
+    )
+    unset = [field for field, keys in KEYS.items() if not arguments.keys() & set(keys)]
+    open_fields: dict[str, Any] = dict.fromkeys(unset)
+    if "optim" not in arguments:
+        open_fields["optimizer"] = None
+    if steps is not None:
+        open_fields.pop("steps", None)
+    return replace(
+        reading,
+        plan=replace(reading.plan, **open_fields),
+        notes=(*reading.notes, "settings that the file does not have are left open"),
+    )
+
+
+def _write_axolotl(name: str, value: Any) -> str:
+    return f"{_HF_TO_AXOLOTL.get(name, name)}: {json.dumps(value)}"
+
+
+AXOLOTL = Dialect(name="axolotl", spellings=spellings(_write_axolotl, ", "))

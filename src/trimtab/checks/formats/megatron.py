@@ -6,11 +6,9 @@ What is not in it has Megatron-LM's default.
 from collections.abc import Mapping
 from typing import Any
 
-from trimtab.checks.config_reading import ConfigReading, Dialect, Spelling
-from trimtab.checks.curve import Shape
-from trimtab.checks.formats.shell import Flags
-from trimtab.checks.formats.values import Values
-from trimtab.checks.plan import LossScaling, NormPlace, Precision, TrainingPlan
+from trimtab.checks.formats.reading import ConfigReading, Dialect, Spelling, Values
+from trimtab.checks.formats.syntax import Flags
+from trimtab.checks.plan import LossScaling, NormPlace, Precision, Shape, TrainingPlan
 
 MARKS = frozenset({"num-layers", "micro-batch-size", "lr-decay-style", "clip-grad", "train-iters"})
 """Names that no other format has."""
@@ -82,7 +80,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 
 
 def read_megatron(flags: Flags, *, source: str) -> ConfigReading:
-    """The plan in a set of Megatron-LM arguments."""
+    """Read the plan from Megatron-LM arguments."""
     values = Values(flags.values, source, DEFAULTS)
     open_ended = frozenset(flags.unresolved)
     saving = values.text("save") is not None or "save" in open_ended
@@ -134,7 +132,7 @@ def _any(values: Values, *names: str) -> bool:
 
 
 def _steps(values: Values, steps: str, samples: str, batch: int | None) -> int | None:
-    """A duration that may be counted in steps or in samples."""
+    """Return a duration in steps; it may be given in steps or in samples."""
     found = values.whole(steps)
     if found is not None:
         return found

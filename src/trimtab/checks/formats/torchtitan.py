@@ -9,11 +9,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trimtab.checks.config_reading import ConfigReading, Dialect, Spelling, Syntax
-from trimtab.checks.curve import Shape
-from trimtab.checks.formats.line_numbers import flatten
-from trimtab.checks.formats.values import Values
-from trimtab.checks.plan import NormPlace, Precision, TrainingPlan
+from trimtab.checks.formats.reading import ConfigReading, Dialect, Spelling, Syntax, Values
+from trimtab.checks.formats.syntax import flatten
+from trimtab.checks.plan import NormPlace, Precision, Shape, TrainingPlan
 
 TABLES = frozenset({"lr_scheduler", "parallelism", "activation_checkpoint", "metrics", "job"})
 """Tables that no other format has beside `training`."""
@@ -94,7 +92,7 @@ def read_torchtitan(
     lines: Mapping[str, int] | None = None,
     syntax: Syntax = Syntax.TOML,
 ) -> ConfigReading:
-    """The plan in a torchtitan config."""
+    """Read the plan from a torchtitan config."""
     given, places = _renamed(flatten(tree)), _renamed(lines or {})
     betas = given.get(_GROUP + "betas")
     if isinstance(betas, list | tuple) and len(betas) == 2:
@@ -145,7 +143,7 @@ def read_torchtitan(
 
 
 def _renamed(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The same settings under the names that this file knows."""
+    """Return the same settings under the names that this file knows."""
     known = dict(flat)
     for name, others in _ALIASES.items():
         for other in others:
@@ -196,7 +194,7 @@ def _precision(values: Values) -> dict[str, Any]:
 
 
 def _size(flavor: str | None) -> float | None:
-    """Parameters by the name of a flavour such as 8B; None for one that is no size."""
+    """Return the parameters of a flavour such as 8B; None for one that names no size."""
     found = _SIZE.match(flavor or "")
     return float(found[1]) * (1e9 if found[2] in "bB" else 1e6) if found else None
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, get_args, get_type_hints
 
-from trimtab.checks.config_reading import ConfigReading, Dialect, Spelling, Syntax
+from trimtab.checks.formats.reading import ConfigReading, Dialect, Spelling, Syntax
 from trimtab.checks.plan import TrainingPlan
 from trimtab.core.errors import UnreadablePlan
 
@@ -24,7 +24,7 @@ def read_training_table(
     syntax: Syntax = Syntax.JSON,
     off: tuple[str, ...] = (),
 ) -> ConfigReading:
-    """The plan in a table with the names of `TrainingPlan`."""
+    """Read the plan from a table with the names of `TrainingPlan`."""
     return ConfigReading(
         source=source,
         dialect=DIALECTS[syntax],
@@ -35,7 +35,7 @@ def read_training_table(
 
 
 def typed_settings(settings: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The settings, each of the type of its field; raises UnreadablePlan if one does not fit."""
+    """Return each setting in the type of its field; raise UnreadablePlan if one does not fit."""
     typed: dict[str, Any] = {}
     for name, value in settings.items():
         if name not in FIELDS:
@@ -48,7 +48,7 @@ def typed_settings(settings: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def _typed(source: str, name: str, value: Any) -> Any:
-    """The value as the type of its field; raises UnreadablePlan if it does not fit."""
+    """Return the value in the type of its field; raise UnreadablePlan if it does not fit."""
     hint = _TYPES[name]
     kind = next(k for k in (get_args(hint) or (hint,)) if k is not types.NoneType)
     if name == "lr_points":

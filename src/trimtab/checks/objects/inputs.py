@@ -24,7 +24,7 @@ Loss = Callable[[nn.Module, Any], torch.Tensor]
 
 
 def model_loss(model: nn.Module, batch: Any) -> torch.Tensor:
-    """The loss that the model returns, as models of `transformers` do."""
+    """Return the loss that the model returns, as models of `transformers` do."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     batch = map_tensors(batch, lambda tensor: tensor.to(device))
     if isinstance(batch, Mapping):
@@ -67,7 +67,7 @@ class Inputs:
             raise ConfigError(f"steps must be 1 or more, got {self.steps}")
         loader = self.loader
         has_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
-        if loader is not None and not has_state and iter_is_itself(loader):
+        if loader is not None and not has_state and is_iterator(loader):
             raise ConfigError(
                 "loader is an iterator, so a batch that is drawn is lost to the run; pass the "
                 "loader itself, or one with state_dict and load_state_dict"
@@ -87,7 +87,7 @@ class Inputs:
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside a wrapper; it has the same parameters.
+    """Return the module inside a wrapper; it has the same parameters.
 
     A compiled graph hides its operations. Under DDP, ranks whose passes differ would wait forever.
     """
@@ -99,8 +99,8 @@ def _unwrapped(model: nn.Module) -> nn.Module:
     return model
 
 
-def iter_is_itself(loader: Any) -> bool:
-    """Whether this is an iterator, which can be gone through only once."""
+def is_iterator(loader: Any) -> bool:
+    """Return whether this is an iterator, which can be used only once."""
     return hasattr(loader, "__next__")
 
 
@@ -111,7 +111,7 @@ Setup = dict[str, Any]
 
 
 def find_setup(name: str) -> Callable[..., Any]:
-    """The function of `module:function`; the folder of the call is searched first."""
+    """Import the function of `module:function`; the current folder is searched first."""
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
         raise ConfigError(f"{name!r} is not module:function, such as train:setup")
@@ -136,7 +136,7 @@ def find_setup(name: str) -> Callable[..., Any]:
 
 
 def call_setup(make: Callable[..., Any], *arguments: int) -> Any:
-    """What the function returns; raises ConfigError if it takes other arguments, or fails."""
+    """Call the function; raise ConfigError if it takes other arguments, or fails."""
     name = getattr(make, "__name__", "the function")
     try:
         inspect.signature(make).bind(*arguments)
@@ -156,7 +156,7 @@ def call_setup(make: Callable[..., Any], *arguments: int) -> Any:
 
 
 def as_setup(given: Any) -> Setup:
-    """What a function returned, as arguments of `trimtab.check`."""
+    """Return what a function returned as arguments of `trimtab.check`."""
     if not isinstance(given, Mapping):
         raise ConfigError(
             f"the function returns a {type(given).__name__}; it must return a dict with model, "

@@ -11,13 +11,11 @@ from rich.text import Text
 from torch import nn
 
 from trimtab.checks.objects.inputs import Inputs, Loss, model_loss
-from trimtab.checks.objects.measure.batches import cut
 from trimtab.checks.objects.measure.kept_state import KeptState
-from trimtab.checks.objects.measure.loader import draw
+from trimtab.checks.objects.measure.loader import cut, draw
 from trimtab.checks.objects.measure.measurements import PASS_ELEMENTS, PASS_ROWS
 from trimtab.checks.objects.measure.training import run_steps
-from trimtab.checks.rule import NotMeasured
-from trimtab.checks.wording import number
+from trimtab.checks.rule import NotMeasured, number
 from trimtab.core import signals
 from trimtab.core.block import Block, Column, Record
 from trimtab.core.errors import ConfigError
@@ -77,7 +75,7 @@ class LrRange:
         return self.rates[falls.index(min(falls))] if falls else self.rates[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as JSON values."""
+        """Return the result as JSON values."""
         return {
             "rates": list(self.rates),
             "losses": [loss if math.isfinite(loss) else None for loss in self.losses],
@@ -90,7 +88,7 @@ class LrRange:
 
 
 def range_view(found: LrRange) -> RenderableType:
-    """The losses as a curve, and which rate to begin with."""
+    """Return the losses as a curve, and which rate to begin with, for a terminal."""
     low, high = number(found.rates[0]), number(found.rates[-1])
     lines = [
         Text(f"loss over the learning rate, {low} to {high}: {len(found.rates)} steps"),
@@ -118,7 +116,7 @@ def lr_range_test(
     num_steps: int = STEPS,
     **others: Any,
 ) -> LrRange:
-    """Train with a growing learning rate until an alarm; everything is put back afterwards.
+    """Train with a growing learning rate until an alarm; everything is restored afterwards.
 
     `others` are further arguments of `trimtab.check`. Groups keep the ratio of their rates.
     """
@@ -130,7 +128,7 @@ def lr_range_test(
     except NotMeasured as reason:
         raise ConfigError(f"no range test: {reason}") from reason
     finally:
-        kept.put()
+        kept.restore()
 
 
 def _run(
@@ -163,7 +161,7 @@ def _run(
 
 
 def _alarm(judge: Judge, step: int, loss: float, norm: float) -> str:
-    """The first alarm of the detectors at this step."""
+    """Return the first alarm of the detectors at this step, if there is one."""
     # The rate itself is left out: that it grows is no incident here.
     seen = {signals.LOSS: loss, signals.GRAD_NORM: norm}
     block = Block.from_records([Record(step, step, seen)])
@@ -177,8 +175,7 @@ def _gross(losses: list[float]) -> str:
 
 
 def _smoothed(losses: tuple[float, ...]) -> list[float]:
-    """An exponential average without its bias at the start; what is not finite counts as
-    infinite."""
+    """Return the exponential average without its bias at the start; NaN counts as infinite."""
     average, found = 0.0, []
     for step, loss in enumerate(losses, start=1):
         average = MEMORY * average + (1 - MEMORY) * (loss if math.isfinite(loss) else math.inf)

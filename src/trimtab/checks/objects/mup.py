@@ -14,12 +14,10 @@ import torch
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
-from torch import nn
 
-from trimtab.checks.objects.inputs import Inputs, Loss, as_setup, call_setup
-from trimtab.checks.objects.measure.batches import cut
+from trimtab.checks.objects.inputs import Inputs, as_setup, call_setup
 from trimtab.checks.objects.measure.kept_state import KeptState
-from trimtab.checks.objects.measure.loader import draw
+from trimtab.checks.objects.measure.loader import cut, draw
 from trimtab.checks.objects.measure.passes import main_loss
 from trimtab.checks.objects.measure.trace import Trace, rms
 from trimtab.checks.objects.measure.training import run_steps
@@ -41,8 +39,6 @@ ROWS, ELEMENTS = 4, 512
 
 LOGITS = "logits"
 
-MakeOptimizer = Callable[[nn.Module], Any]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCoordinates:
@@ -59,7 +55,7 @@ class LayerCoordinates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinateCheck:
-    """The result: one row per layer."""
+    """The result of a coordinate check: one row per layer."""
 
     widths: tuple[int, ...]
     steps: int
@@ -97,7 +93,7 @@ class CoordinateCheck:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as JSON values."""
+        """Return the result as JSON values."""
         return {
             "widths": list(self.widths),
             "steps": self.steps,
@@ -115,7 +111,7 @@ class CoordinateCheck:
         }
 
     def to_svg(self) -> str:
-        """The picture: size at init and change after the steps, against the width."""
+        """Draw size at init and change after the steps against the width."""
         charts = [
             (
                 title,
@@ -139,7 +135,7 @@ class CoordinateCheck:
 
 
 def coordinates_view(check: CoordinateCheck) -> RenderableType:
-    """One row per layer: what the steps changed at each width."""
+    """Return one row per layer for a terminal: what the steps changed at each width."""
     table = Table(box=None, padding=(0, 2), header_style="dim")
     table.add_column(f"change after {check.steps} steps")
     for width in check.widths:
@@ -157,23 +153,18 @@ def coordinates_view(check: CoordinateCheck) -> RenderableType:
 
 
 def coordinate_check(
-    make: Callable[[int], Any],
+    make: Callable[[int], Mapping[str, Any]],
     widths: Sequence[int],
     *,
-    optimizer: MakeOptimizer | None = None,
-    loader: Any = None,
-    loss: Loss | None = None,
     steps: int = STEPS,
     seed: int = 0,
 ) -> CoordinateCheck:
     """Train a model of each width for a few steps and compare what changes in its layers.
 
     Args:
-        make: Takes a width; returns the model, or a dict as `trimtab check` takes it.
+        make: Takes a width; returns the arguments of `trimtab.check` as a dict: model, optimizer,
+            loader and, if the model does not return it, loss.
         widths: Two or more widths.
-        optimizer: Makes the optimizer of a model, where `make` returns a model.
-        loader: Batches, where `make` returns a model; every width sees the first one.
-        loss: Takes the model and a batch, where `make` returns a model.
         steps: Steps of training.
         seed: Set before each model is made.
     """
@@ -183,12 +174,7 @@ def coordinate_check(
     found: dict[int, dict[str, tuple[float, float]]] = {}
     for width in chosen:
         torch.manual_seed(seed)
-        given = call_setup(make, width)
-        if isinstance(given, nn.Module):
-            if optimizer is None or loader is None:
-                raise ConfigError("pass optimizer= and loader= where make returns a model")
-            given = {"model": given, "optimizer": optimizer(given), "loader": loader, "loss": loss}
-        found[width] = _coordinates(Inputs(**as_setup(given)), steps)
+        found[width] = _coordinates(Inputs(**as_setup(call_setup(make, width))), steps)
     names = [name for name in found[chosen[0]] if all(name in found[w] for w in chosen)]
     if not names:
         raise ConfigError("the models of these widths have no layer in common")
@@ -207,7 +193,7 @@ def parse_widths(text: str) -> list[int]:
 
 
 def _coordinates(inputs: Inputs, steps: int) -> dict[str, tuple[float, float]]:
-    """For each layer its size at init and the size of its change, of one batch."""
+    """Return for each layer its size at init and the size of its change, of one batch."""
     kept = KeptState(inputs)
     try:
         batch = cut(draw(inputs.loader)[0], ROWS, ELEMENTS)
@@ -217,7 +203,7 @@ def _coordinates(inputs: Inputs, steps: int) -> dict[str, tuple[float, float]]:
             run_steps(inputs, [batch], rates, 1)
         after = _outputs(inputs, batch)
     finally:
-        kept.put()
+        kept.restore()
     return {name: (rms(old), rms(after[name] - old)) for name, old in before.items()}
 
 

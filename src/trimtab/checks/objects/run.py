@@ -9,14 +9,13 @@ import torch
 from torch import nn
 
 from trimtab.checks.catalogue import check_plan, object_rules, rule_ids, run_rule
-from trimtab.checks.config_reading import ConfigReading, Dialect
-from trimtab.checks.curve import MAX_POINTS
+from trimtab.checks.formats.reading import ConfigReading, Dialect
 from trimtab.checks.objects.inputs import Inputs, Loss, model_loss
 from trimtab.checks.objects.measure.kept_state import KeptState
 from trimtab.checks.objects.measure.measurements import Measurements
 from trimtab.checks.objects.measure.ranks import wait_for_ranks
-from trimtab.checks.objects.measure.simulation import Simulation
-from trimtab.checks.plan import Precision, TrainingPlan
+from trimtab.checks.objects.measure.training import Simulation
+from trimtab.checks.plan import MAX_POINTS, Precision, TrainingPlan
 from trimtab.checks.report import CheckReport, RuleResult
 from trimtab.checks.rule import CheckRule
 from trimtab.live.measure.activations import find_blocks
@@ -83,7 +82,7 @@ def check(
                 wait_for_ranks(rule.id)
         settings = _check_settings(inputs, measurements, skipped)
     finally:
-        kept.put()
+        kept.restore()
     after = kept.digest()
     if settings is not None:
         # Rules on settings that no object holds, such as the time between checkpoints, say nothing.
@@ -132,7 +131,7 @@ def _describe(inputs: Inputs) -> str:
 
 
 def read_objects(inputs: Inputs, simulation: Simulation | None) -> ConfigReading:
-    """The plan in the objects; what they do not hold stays unknown.
+    """Read the plan from the objects; what they do not hold stays unknown.
 
     Decay of norms and embeddings is left to PF034, which names the parameters.
     """

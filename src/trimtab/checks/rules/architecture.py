@@ -3,8 +3,7 @@
 import math
 
 from trimtab.checks.plan import NormPlace
-from trimtab.checks.rule import Change, Fault, Level, Shown, rule
-from trimtab.checks.wording import amount, number
+from trimtab.checks.rule import Fault, Level, Shown, amount, number, rule
 
 DEEP_POST_NORM = 12
 """Layers. The lab's 12-layer post-norm model never leaves the entropy of single tokens."""
@@ -26,34 +25,32 @@ def _wide_std(width: int) -> float:
     "TT060",
     Level.WARNING,
     "Post-norm in a deep model",
-    mechanism="Every norm on the residual stream shrinks the gradient on its way down, and the "
-    "lowest layers of a deep stack get next to none of it.",
     source="Xiong et al. 2020; GPT-2 moved to pre-norm",
     shown=Shown.LAB,
 )
 def deep_post_norm(norm: NormPlace, layers: int) -> Fault | None:
-    """Look for norms on the residual stream."""
+    """Every norm on the residual stream shrinks the gradient on its way down, and the lowest layers
+    of a deep stack get next to none of it."""
     if norm is not NormPlace.POST or layers < DEEP_POST_NORM:
         return None
-    return Fault(f"{layers} layers with post-norm", (Change("norm", NormPlace.PRE),))
+    return Fault(f"{layers} layers with post-norm", {"norm": NormPlace.PRE})
 
 
 @rule(
     "TT061",
     Level.WARNING,
     "The initial weights are large for the width",
-    mechanism="Activations and gradients grow with std times the root of the width, so a "
-    "deviation that is right for a narrow model is too large for a wide one.",
     source="BLOOM: 104B with 0.02 at width 11,600 did not get past its first thousands of steps",
 )
 def large_init(init_std: float, width: int) -> Fault | None:
-    """Compare the deviation with the one for the width."""
+    """Activations and gradients grow with std times the root of the width, so a deviation that is
+    right for a narrow model is too large for a wide one."""
     ratio = init_std / _wide_std(width)
     if not LARGE_INIT < ratio <= ABSURD_INIT:
         return None
     return Fault(
         f"init std {number(init_std)} at width {width:,} is {ratio:.1f} times sqrt(1 / (3 width))",
-        (Change("init_std", float(f"{_wide_std(width):.2g}")),),
+        {"init_std": float(f"{_wide_std(width):.2g}")},
     )
 
 
@@ -61,19 +58,18 @@ def large_init(init_std: float, width: int) -> Fault | None:
     "TT062",
     Level.ERROR,
     "The initial weights are absurdly large",
-    mechanism="The first logits are so large that the loss starts far above that of guessing, and "
-    "the run spends its warm-up coming back to where it should have begun.",
     source="follows from the softmax: logits of deviation s cost about s^2 / 2 nats above guessing",
     shown=Shown.LAB,
 )
 def absurd_init(init_std: float, width: int) -> Fault | None:
-    """Compare the deviation with the one for the width."""
+    """The first logits are so large that the loss starts far above that of guessing, and the run
+    spends its warm-up coming back to where it should have begun."""
     ratio = init_std / _wide_std(width)
     if ratio <= ABSURD_INIT:
         return None
     return Fault(
         f"init std {number(init_std)} at width {width:,} is {ratio:.0f} times sqrt(1 / (3 width))",
-        (Change("init_std", min(0.02, float(f"{_wide_std(width):.2g}"))),),
+        {"init_std": min(0.02, float(f"{_wide_std(width):.2g}"))},
     )
 
 
@@ -81,17 +77,16 @@ def absurd_init(init_std: float, width: int) -> Fault | None:
     "TT063",
     Level.ADVICE,
     "The init is not scaled by the depth",
-    mechanism="Every layer adds to the residual stream; without a factor 1 / sqrt(2 layers) its "
-    "variance grows with the depth before the first step.",
     source="GPT-2; OPT scales by 1 / sqrt(2 L) too; OLMo 2 trained without it",
 )
 def unscaled_depth(depth_scaled_init: bool, layers: int) -> Fault | None:
-    """Look at deep models only."""
+    """Every layer adds to the residual stream; without a factor 1 / sqrt(2 layers) its variance
+    grows with the depth before the first step."""
     if depth_scaled_init or layers < DEEP_UNSCALED:
         return None
     return Fault(
         f"{layers} layers write into the residual stream at full size",
-        (Change("depth_scaled_init", True),),
+        {"depth_scaled_init": True},
     )
 
 
@@ -99,20 +94,19 @@ def unscaled_depth(depth_scaled_init: bool, layers: int) -> Fault | None:
     "TT064",
     Level.ADVICE,
     "No QK-norm in a large model",
-    mechanism="Nothing bounds the product of queries and keys; when attention logits run away, "
-    "heads look at one token only and gradients through them vanish or explode.",
     source="ViT-22B, Chameleon, OLMo 2; Marin 32B spiked for 80,000 steps until QK-norm; Llama "
     "has none",
     only={"large": True},
 )
 def no_qk_norm(qk_norm: bool, model_size: float) -> Fault | None:
-    """Look for what bounds attention logits."""
+    """Nothing bounds the product of queries and keys; when attention logits run away, heads look at
+    one token only and gradients through them vanish or explode."""
     if qk_norm:
         return None
     return Fault(
         f"{amount(model_size)} parameters without QK-norm; if you keep it so, log the largest "
         "attention logit",
-        (Change("qk_norm", True),),
+        {"qk_norm": True},
     )
 
 
@@ -120,34 +114,32 @@ def no_qk_norm(qk_norm: bool, model_size: float) -> Fault | None:
     "TT065",
     Level.ADVICE,
     "No z-loss in a large model",
-    mechanism="The loss does not see a constant added to all logits, so they drift until their "
-    "format or the softmax feels it.",
     source="PaLM 1e-4, OLMo 2 1e-5; small-scale proxies (arXiv 2309.14322)",
     only={"large": True},
 )
 def no_z_loss(z_loss: float, model_size: float) -> Fault | None:
-    """Look for what bounds output logits."""
+    """The loss does not see a constant added to all logits, so they drift until their format or the
+    softmax feels it."""
     if z_loss > 0:
         return None
-    return Fault(f"{amount(model_size)} parameters without z-loss", (Change("z_loss", 1e-5),))
+    return Fault(f"{amount(model_size)} parameters without z-loss", {"z_loss": 1e-5})
 
 
 @rule(
     "TT066",
     Level.ADVICE,
     "Nothing normalises the embedding of a large model",
-    mechanism="Embeddings start small against what the layers add, so the gradients of the first "
-    "layers are large and carry every rare token into the residual stream.",
     source="BLOOM; Takase et al. 2023 (Spike No More); Megatron-LM's --embedding-init-method-std",
     only={"large": True},
 )
 def bare_embedding(embedding_norm: bool, model_size: float) -> Fault | None:
-    """Look for what makes embeddings as large as what is added to them."""
+    """Embeddings start small against what the layers add, so the gradients of the first layers are
+    large and carry every rare token into the residual stream."""
     if embedding_norm:
         return None
     return Fault(
         f"{amount(model_size)} parameters without a norm after the embedding",
-        (Change("embedding_norm", True),),
+        {"embedding_norm": True},
     )
 
 
@@ -155,19 +147,18 @@ def bare_embedding(embedding_norm: bool, model_size: float) -> Fault | None:
     "TT067",
     Level.WARNING,
     "The muP base is wider than the model",
-    mechanism="muP divides the rate of hidden matrices by width / base, so a base above the width "
-    "multiplies it instead.",
     source="Yang et al. 2022: tune narrow, train wide",
     only={"mup": True},
 )
 def inverted_mup(mup_base_width: int, width: int) -> Fault | None:
-    """Look whether rates grow instead of shrinking."""
+    """muP divides the rate of hidden matrices by width / base, so a base above the width multiplies
+    it instead."""
     if mup_base_width <= width:
         return None
     return Fault(
         f"base width {mup_base_width:,} for a model of width {width:,}: hidden matrices train at "
         f"{mup_base_width / width:.2g} times the rate",
-        (Change("mup_base_width", min(256, width)),),
+        {"mup_base_width": min(256, width)},
     )
 
 
@@ -175,17 +166,14 @@ def inverted_mup(mup_base_width: int, width: int) -> Fault | None:
     "TT068",
     Level.WARNING,
     "Nothing balances the experts",
-    mechanism="Experts that are chosen more often learn faster and are chosen still more, until a "
-    "few of them do all the work.",
     source="Switch Transformer (Fedus et al. 2021) uses 1e-2; Megatron-LM's default is 0",
     only={"mixture": True},
 )
 def unbalanced_experts(
     experts: int, balance_loss: float, balance_bias: bool | None = None
 ) -> Fault | None:
-    """Look for a mixture that is left to itself."""
+    """Experts that are chosen more often learn faster and are chosen still more, until a few of
+    them do all the work."""
     if balance_loss > 0 or balance_bias:
         return None
-    return Fault(
-        f"{experts} experts and a balancing loss of weight 0", (Change("balance_loss", 1e-2),)
-    )
+    return Fault(f"{experts} experts and a balancing loss of weight 0", {"balance_loss": 1e-2})

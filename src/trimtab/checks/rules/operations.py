@@ -1,7 +1,7 @@
 """Rules on running it: whether trouble will be seen, and what going back will cost."""
 
 from trimtab.checks.plan import RollbackCost
-from trimtab.checks.rule import Change, Fault, Level, rule
+from trimtab.checks.rule import Fault, Level, rule
 
 COSTLY_SECONDS = 2 * 3600
 """Half an hour lost to a restart is what stability guides plan for; five hours is their warning."""
@@ -21,13 +21,12 @@ spike of 2022-04-12 comes and goes sixteen times over."""
     "TT080",
     Level.ERROR,
     "There are no checkpoints",
-    mechanism="Whatever stops the run, a crash as well as a NaN, costs all of it.",
     source="Llama 3: 466 interruptions in 54 days",
 )
 def no_checkpoints(
     checkpoint_steps: int, steps: int | None = None, step_seconds: float | None = None
 ) -> Fault | None:
-    """Look for a long run that saves nothing on its way."""
+    """Whatever stops the run, a crash as well as a NaN, costs all of it."""
     if steps is not None and step_seconds is not None:
         short = steps * step_seconds <= COSTLY_SECONDS
     else:
@@ -40,15 +39,13 @@ def no_checkpoints(
         what = f"the first checkpoint comes at step {checkpoint_steps:,}, the end at {steps:,}"
     else:
         return None
-    return Fault(what, (Change("checkpoint_steps", _good_cadence(steps)),))
+    return Fault(what, {"checkpoint_steps": _good_cadence(steps)})
 
 
 @rule(
     "TT081",
     Level.WARNING,
     "A rollback is expensive",
-    mechanism="Trouble that is seen late sends the run back to the last checkpoint before its "
-    "onset, and every step since is made again.",
     source="stability guides: every 1,000 steps costs 30 minutes, every 100,000 five hours",
 )
 def costly_rollback(
@@ -57,7 +54,8 @@ def costly_rollback(
     steps: int | None = None,
     step_seconds: float | None = None,
 ) -> Fault | None:
-    """Look at what a rollback costs at worst."""
+    """Trouble that is seen late sends the run back to the last checkpoint before its onset, and
+    every step since is made again."""
     if rollback is None or (steps is not None and checkpoint_steps >= steps):
         return None  # there is nothing to go back to; TT080 reports it
     if rollback.seconds is not None:
@@ -75,21 +73,20 @@ def costly_rollback(
     what = f"a rollback costs up to {rollback}"
     if steps:
         what += f", {100 * rollback.steps / steps:.0f} % of the run"
-    return Fault(what, (Change("checkpoint_steps", better),))
+    return Fault(what, {"checkpoint_steps": better})
 
 
 @rule(
     "TT082",
     Level.WARNING,
     "Retention may delete the last good checkpoint",
-    mechanism="If trouble is older than the oldest checkpoint when it is seen, all that is left "
-    "to go back to is already damaged.",
     source="pocket-tts issue 262: keep 3 deleted the last healthy ones; PaLM went back 100 steps",
 )
 def short_retention(
     checkpoint_steps: int, keep_checkpoints: int, detection_delay: int
 ) -> Fault | None:
-    """Compare the age of the oldest checkpoint with the delay of detection."""
+    """If trouble is older than the oldest checkpoint when it is seen, all that is left to go back
+    to is already damaged."""
     if checkpoint_steps <= 0 or keep_checkpoints <= 0:
         return None
     # Right after a save, the oldest of k checkpoints is k - 1 intervals old.
@@ -101,7 +98,7 @@ def short_retention(
     return Fault(
         f"{kept}: right after a save the oldest is {reach:,} steps old, and trouble may be "
         f"{detection_delay:,} steps old when it is seen",
-        (Change("keep_checkpoints", enough),),
+        {"keep_checkpoints": enough},
     )
 
 
@@ -109,97 +106,87 @@ def short_retention(
     "TT083",
     Level.WARNING,
     "The logger hides NaN",
-    mechanism="A NaN or infinite loss is left out of the logged mean, so a dead run logs a "
-    "healthy loss, or 0.0, and goes on saving.",
     source="measured: transformers 5.22.2 logs loss 0.0 with NaN weights; trl issue 6702",
 )
 def hidden_nan(nan_filter: bool) -> Fault | None:
-    """Look for a filter between the loss and the log."""
+    """A NaN or infinite loss is left out of the logged mean, so a dead run logs a healthy loss, or
+    0.0, and goes on saving."""
     if not nan_filter:
         return None
-    return Fault(
-        "NaN and infinite losses are filtered out of the log", (Change("nan_filter", False),)
-    )
+    return Fault("NaN and infinite losses are filtered out of the log", {"nan_filter": False})
 
 
 @rule(
     "TT084",
     Level.WARNING,
     "The loss is logged too rarely",
-    mechanism="A spike lasts some tens of steps and its warning four; between two points of such "
-    "a log both come and go unseen.",
     source="stability guides log every 10 steps; BLOOM's spike was over in 30",
 )
 def rare_logs(log_steps: int) -> Fault | None:
-    """Look at the distance between two points."""
+    """A spike lasts some tens of steps and its warning four; between two points of such a log both
+    come and go unseen."""
     if 0 < log_steps <= LOGGED_OFTEN:
         return None
     what = f"one loss in {log_steps:,} steps" if log_steps else "the loss is never logged"
-    return Fault(what, (Change("log_steps", 10),))
+    return Fault(what, {"log_steps": 10})
 
 
 @rule(
     "TT085",
     Level.ADVICE,
     "The run has no fixed seed",
-    mechanism="Without it no step can be replayed, and replay is what distinguishes a bad batch "
-    "from a bad device.",
     source="Gemini 2.5 replays suspicious steps; Megatron-LM's rerun engine",
 )
 def no_seed(seeded: bool) -> Fault | None:
-    """Look for a seed."""
+    """Without it no step can be replayed, and replay is what distinguishes a bad batch from a bad
+    device."""
     if seeded:
         return None
-    return Fault("weights and data order come from a random seed", (Change("seeded", True),))
+    return Fault("weights and data order come from a random seed", {"seeded": True})
 
 
 @rule(
     "TT086",
     Level.WARNING,
     "A resume does not restore the data position",
-    mechanism="The run sees the first part of its data again, or a different order than before, "
-    "and the loss falls or rises for no reason in the model.",
     source="F18 of the catalogue; transformers issue 11284, datasets issue 8308",
 )
 def lost_data_position(restores_data: bool) -> Fault | None:
-    """Look at what a resume does to the loader."""
+    """The run sees the first part of its data again, or a different order than before, and the loss
+    falls or rises for no reason in the model."""
     if restores_data:
         return None
-    return Fault("a resumed run begins its data again", (Change("restores_data", True),))
+    return Fault("a resumed run begins its data again", {"restores_data": True})
 
 
 @rule(
     "TT087",
     Level.ERROR,
     "Checkpoints cannot be resumed: no optimizer state",
-    mechanism="A resume starts with empty moments: the first updates are several times too large "
-    "and the learned scale of every weight is gone.",
     source="F06 of the catalogue; transformers issue 25849",
 )
 def no_optimizer_state(saves_optimizer: bool) -> Fault | None:
-    """Look at what a checkpoint holds."""
+    """A resume starts with empty moments: the first updates are several times too large and the
+    learned scale of every weight is gone."""
     if saves_optimizer:
         return None
-    return Fault(
-        "the optimizer's state is not saved or not loaded", (Change("saves_optimizer", True),)
-    )
+    return Fault("the optimizer's state is not saved or not loaded", {"saves_optimizer": True})
 
 
 @rule(
     "TT088",
     Level.ADVICE,
     "A resume does not restore the random generators",
-    mechanism="Dropout and sampling differ from the uninterrupted run, so a resume cannot be "
-    "checked against it.",
     source="F18 of the catalogue",
 )
 def lost_generators(saves_rng: bool) -> Fault | None:
-    """Look at what a checkpoint holds."""
+    """Dropout and sampling differ from the uninterrupted run, so a resume cannot be checked against
+    it."""
     if saves_rng:
         return None
     return Fault(
         "the state of the random generators is not saved or not loaded",
-        (Change("saves_rng", True),),
+        {"saves_rng": True},
     )
 
 
@@ -207,30 +194,28 @@ def lost_generators(saves_rng: bool) -> Fault | None:
     "TT089",
     Level.WARNING,
     "Nobody looks for NaN",
-    mechanism="One NaN gradient makes every weight NaN at the next update, and the checkpoints "
-    "after it too.",
     source="ByteRobust: NaN is the slowest class of incident, 4,289 s on average",
 )
 def no_nan_check(nan_check: bool) -> Fault | None:
-    """Look for the trainer's check."""
+    """One NaN gradient makes every weight NaN at the next update, and the checkpoints after it
+    too."""
     if nan_check:
         return None
-    return Fault("the trainer's check of losses and gradients is off", (Change("nan_check", True),))
+    return Fault("the trainer's check of losses and gradients is off", {"nan_check": True})
 
 
 @rule(
     "TT090",
     Level.ADVICE,
     "Nothing is held out",
-    mechanism="A change of the data moves the training loss and not the held-out one; without it "
-    "this cannot be distinguished from damage.",
     source="Marin: train loss moved at a data shift, eval did not",
 )
 def no_evaluation(eval_steps: int, steps: int | None = None) -> Fault | None:
-    """Look for an evaluation."""
+    """A change of the data moves the training loss and not the held-out one; without it this cannot
+    be distinguished from damage."""
     if eval_steps > 0:
         return None
-    return Fault("no loss on held-out data", (Change("eval_steps", _good_cadence(steps)),))
+    return Fault("no loss on held-out data", {"eval_steps": _good_cadence(steps)})
 
 
 def _good_cadence(steps: int | None) -> int:

@@ -1,7 +1,8 @@
-"""Rules on the optimizer: moments, epsilon, clipping, the height of the learning rate."""
+"""Rules on the optimizer: moments, epsilon, clipping, height of the learning rate, decay."""
 
-from trimtab.checks.rule import ADAM, Change, Fault, Level, Shown, rule
-from trimtab.checks.wording import amount, number
+import math
+
+from trimtab.checks.rule import ADAM, Fault, Level, Shown, amount, number, rule
 
 LONGEST_MEMORY_TOKENS = 400e6
 """Tokens that a second moment of published runs averages over at most: 320M (Llama 3 405B, 0.95 at
@@ -40,14 +41,13 @@ def _memory(beta2: float) -> float:
     "TT001",
     Level.WARNING,
     "The second moment remembers too much",
-    mechanism="A gradient that is suddenly large meets a second moment made of old small ones, "
-    "which follows too slowly to damp the step and the steps after it.",
     source="GPT-3, Llama and OLMo chose 0.95; Megatron-LM issue 1582 (0.999 spikes, 0.95 does "
     "not); Marek et al. 2025 (the memory counts in tokens)",
     only=ADAM,
 )
 def long_memory(beta2: float, batch_tokens: int) -> Fault | None:
-    """Look at the second moment's memory in tokens."""
+    """A gradient that is suddenly large meets a second moment made of old small ones, which follows
+    too slowly to damp the step and the steps after it."""
     if not 0 < beta2 < 1:
         return None
     tokens = _memory(beta2) * batch_tokens
@@ -57,7 +57,7 @@ def long_memory(beta2: float, batch_tokens: int) -> Fault | None:
         f"beta2 {number(beta2)} averages over {amount(_memory(beta2))} steps, at "
         f"{amount(batch_tokens)} tokens a step that is {amount(tokens)} tokens; published runs "
         f"stay under {amount(LONGEST_MEMORY_TOKENS)}",
-        (Change("beta2", SAFE_BETA2),),
+        {"beta2": SAFE_BETA2},
     )
 
 
@@ -65,14 +65,13 @@ def long_memory(beta2: float, batch_tokens: int) -> Fault | None:
     "TT002",
     Level.WARNING,
     "Gradients are not clipped",
-    mechanism="Nothing bounds what one bad batch does to the weights and to the moments, which "
-    "carry it on for as long as they remember.",
     source="PaLM, Llama 2 and OLMo clip at 1.0",
 )
 def no_clipping(
     clip_norm: float, adam: bool | None = None, beta2: float | None = None
 ) -> Fault | None:
-    """Look whether clipping is off."""
+    """Nothing bounds what one bad batch does to the weights and to the moments, which carry it on
+    for as long as they remember."""
     if clip_norm > 0:
         return None
     what = "clipping is off"
@@ -80,25 +79,24 @@ def no_clipping(
         what += (
             f", and beta2 {number(beta2)} carries a bad gradient for {amount(_memory(beta2))} steps"
         )
-    return Fault(what, (Change("clip_norm", 1.0),))
+    return Fault(what, {"clip_norm": 1.0})
 
 
 @rule(
     "TT003",
     Level.ADVICE,
     "The clip threshold is too high to clip anything",
-    mechanism="A healthy gradient norm lies far below it, so a bad batch may be many times worse "
-    "than normal before it is held back.",
     source="measured: in 30 public logs the median norm is 0.1 to 5; published runs clip at 1.0",
 )
 def loose_clipping(clip_norm: float) -> Fault | None:
-    """Look whether the threshold is out of reach."""
+    """A healthy gradient norm lies far below it, so a bad batch may be many times worse than normal
+    before it is held back."""
     if clip_norm <= CLIP_THAT_NEVER_CLIPS:
         return None
     return Fault(
         f"clipping at {number(clip_norm)} lets a gradient pass that is {number(clip_norm)} times "
         "the usual threshold",
-        (Change("clip_norm", 1.0),),
+        {"clip_norm": 1.0},
     )
 
 
@@ -106,19 +104,18 @@ def loose_clipping(clip_norm: float) -> Fault | None:
     "TT004",
     Level.ERROR,
     "Adam's epsilon swamps the second moment",
-    mechanism="Where the root of the second moment is small against epsilon, the step is the "
-    "gradient times lr / epsilon, and layers with small gradients hardly move.",
     source="small-scale proxies (arXiv 2309.14322); Molybog et al. 2023",
     only=ADAM,
     shown=Shown.LAB,
 )
 def huge_epsilon(epsilon: float) -> Fault | None:
-    """Look for an epsilon that makes Adam a different optimizer."""
+    """Where the root of the second moment is small against epsilon, the step is the gradient times
+    lr / epsilon, and layers with small gradients hardly move."""
     if epsilon < SWAMPING_EPSILON:
         return None
     return Fault(
         f"epsilon {number(epsilon)} is larger than most entries of sqrt(v)",
-        (Change("epsilon", 1e-8),),
+        {"epsilon": 1e-8},
     )
 
 
@@ -126,24 +123,21 @@ def huge_epsilon(epsilon: float) -> Fault | None:
     "TT005",
     Level.ADVICE,
     "Adam's epsilon is larger than it needs to be",
-    mechanism="In large models the gradients of the early layers come near epsilon, and their "
-    "updates shrink while all others go on.",
     source="OLMo 2: 1e-5 to 1e-8 let gradient norms settle sooner; Llama 2 trained with 1e-5",
     only=ADAM,
 )
 def large_epsilon(epsilon: float) -> Fault | None:
-    """Look for an epsilon in the range that only large models feel."""
+    """In large models the gradients of the early layers come near epsilon, and their updates shrink
+    while all others go on."""
     if not LARGE_EPSILON < epsilon < SWAMPING_EPSILON:
         return None
-    return Fault(f"epsilon is {number(epsilon)}", (Change("epsilon", 1e-8),))
+    return Fault(f"epsilon is {number(epsilon)}", {"epsilon": 1e-8})
 
 
 @rule(
     "TT011",
     Level.ERROR,
     "A setting of the optimizer cannot be right",
-    mechanism="Outside of its range the update is no longer that of the optimizer: it grows "
-    "without bound, stalls or reverses.",
     source="the definition of Adam",
 )
 def impossible_values(
@@ -153,7 +147,8 @@ def impossible_values(
     epsilon: float | None = None,
     weight_decay: float | None = None,
 ) -> Fault | None:
-    """Look for values outside of their range."""
+    """Outside of its range the update is no longer that of the optimizer: it grows without bound,
+    stalls or reverses."""
     wrong: dict[str, tuple[float, float]] = {}
     if lr <= 0:
         wrong["lr"] = (lr, 3e-4)
@@ -168,28 +163,27 @@ def impossible_values(
     if not wrong:
         return None
     what = ", ".join(f"{name} is {number(value)}" for name, (value, _) in wrong.items())
-    return Fault(what, tuple(Change(name, usual) for name, (_, usual) in wrong.items()))
+    return Fault(what, {name: usual for name, (_, usual) in wrong.items()})
 
 
 @rule(
     "TT012",
     Level.WARNING,
     "The peak learning rate is far above that of any published run of this size",
-    mechanism="Steps overshoot, attention logits grow until heads look at one token only, and the "
-    "loss settles near the entropy of single tokens without a spike to see.",
     source="highest published AdamW rates: 3e-3 at 135M (SmolLM), 8e-4 at 8B (MLPerf)",
     only={**ADAM, "mup": False},  # under muP the rate is that of the base width
     shown=Shown.LAB,
 )
 def high_rate(lr: float, model_size: float) -> Fault | None:
-    """Compare the rate with the highest one that was published for the size."""
+    """Steps overshoot, attention logits grow until heads look at one token only, and the loss
+    settles near the entropy of single tokens without a spike to see."""
     published = PUBLISHED_LR_AT_135M * (model_size / 135e6) ** (-1 / 3)
     if lr <= LR_MARGIN * published:
         return None
     return Fault(
         f"lr {number(lr)} at {amount(model_size)} parameters; the highest published rates lie near "
         f"{number(published)}",
-        (Change("lr", float(f"{published:.0e}")),),
+        {"lr": float(f"{published:.0e}")},
     )
 
 
@@ -197,18 +191,17 @@ def high_rate(lr: float, model_size: float) -> Fault | None:
     "TT013",
     Level.WARNING,
     "The betas look swapped",
-    mechanism="With a first moment that remembers longer than the second, old gradients are "
-    "divided by the size of new ones, and steps grow when gradients shrink.",
     source="Adam's own condition beta1 < sqrt(beta2); Kingma and Ba 2015",
     only=ADAM,
 )
 def swapped_betas(beta1: float, beta2: float) -> Fault | None:
-    """Look for a first moment slower than the second."""
+    """With a first moment that remembers longer than the second, old gradients are divided by the
+    size of new ones, and steps grow when gradients shrink."""
     if not 0 <= beta2 < beta1 < 1:
         return None
     return Fault(
         f"beta1 {number(beta1)} is above beta2 {number(beta2)}",
-        (Change("beta1", 0.9), Change("beta2", SAFE_BETA2)),
+        {"beta1": 0.9, "beta2": SAFE_BETA2},
     )
 
 
@@ -216,14 +209,13 @@ def swapped_betas(beta1: float, beta2: float) -> Fault | None:
     "TT014",
     Level.ADVICE,
     "The second moment remembers too little for so small a batch",
-    mechanism="Its average covers so few tokens that it follows the noise of single sequences, "
-    "and the step size jumps with it.",
     source="Marek et al. 2025: hold the half-life in tokens; nanoGPT takes 0.99 at 16k tokens a "
     "step",
     only=ADAM,
 )
 def short_memory(beta2: float, batch_tokens: int) -> Fault | None:
-    """Look at the second moment's memory in tokens."""
+    """Its average covers so few tokens that it follows the noise of single sequences, and the step
+    size jumps with it."""
     if not 0 < beta2 <= 0.99:
         return None
     tokens = _memory(beta2) * batch_tokens
@@ -232,7 +224,7 @@ def short_memory(beta2: float, batch_tokens: int) -> Fault | None:
     return Fault(
         f"beta2 {number(beta2)} averages over {amount(tokens)} tokens only "
         f"({amount(batch_tokens)} a step)",
-        (Change("beta2", 0.99),),
+        {"beta2": 0.99},
     )
 
 
@@ -240,16 +232,108 @@ def short_memory(beta2: float, batch_tokens: int) -> Fault | None:
     "TT015",
     Level.WARNING,
     "Micro-batches count alike, however many tokens they have",
-    mechanism="A mean of micro-batch means gives the tokens of short or masked micro-batches more "
-    "weight, so loss and gradient depend on how the batch was cut.",
     source="transformers issues 34191 and 35204",
 )
 def mean_of_means(token_weighted_loss: bool, micro_batches: int | None = None) -> Fault | None:
-    """Look how the loss is averaged."""
+    """A mean of micro-batch means gives the tokens of short or masked micro-batches more weight, so
+    loss and gradient depend on how the batch was cut."""
     if token_weighted_loss:
         return None
     parts = f"{micro_batches} micro-batches" if micro_batches else "micro-batches and ranks"
     return Fault(
         f"the loss is a mean over {parts}, not over tokens",
-        (Change("token_weighted_loss", True),),
+        {"token_weighted_loss": True},
+    )
+
+
+HIGHEST_DECAY, LOWEST_DECAY = 0.5, 0.01
+"""Stability guides: over 0.5 a model cannot fit, under 0.01 its weights drift. GPT-NeoX and SmolLM
+trained with 0.01."""
+
+
+@rule(
+    "TT006",
+    Level.WARNING,
+    "Weight decay is too high",
+    source="stability guides: over 0.5 a model cannot fit its data",
+)
+def high_decay(weight_decay: float, lr: float | None = None) -> Fault | None:
+    """Weights are pulled to zero faster than gradients can hold them, and the loss ends on a
+    plateau."""
+    if weight_decay <= HIGHEST_DECAY:
+        return None
+    what = f"weight decay is {number(weight_decay)}"
+    if lr:
+        half_life = math.log(2) / (lr * weight_decay)
+        what += f": at the peak rate a weight loses half of itself in {amount(half_life)} steps"
+    return Fault(what, {"weight_decay": 0.1})
+
+
+@rule(
+    "TT007",
+    Level.ADVICE,
+    "There is next to no weight decay",
+    source="stability guides: under 0.01",
+    only={"from_scratch": True},
+)
+def low_decay(weight_decay: float) -> Fault | None:
+    """Weights drift to large values over a long run, attention saturates and gradients flow worse;
+    it does not show in the first thousands of steps."""
+    if weight_decay >= LOWEST_DECAY:
+        return None
+    return Fault(
+        f"weight decay is {number(weight_decay)}; pretraining runs use 0.1",
+        {"weight_decay": 0.1},
+    )
+
+
+@rule(
+    "TT008",
+    Level.ADVICE,
+    "Norms and biases are decayed",
+    source="Megatron-LM and HF leave them out; OLMo 2 decays them",
+)
+def decayed_norms(decay_norms: bool, weight_decay: float) -> Fault | None:
+    """A gain has no reason to be near zero, and decay pulls it there."""
+    if not decay_norms or weight_decay == 0:
+        return None
+    return Fault(
+        f"weight decay {number(weight_decay)} also pulls on norms and biases",
+        {"decay_norms": False},
+    )
+
+
+@rule(
+    "TT009",
+    Level.ADVICE,
+    "Embeddings are decayed",
+    source="OLMo 2: spike score 0.16 with, 0.092 without",
+)
+def decayed_embeddings(decay_embeddings: bool, weight_decay: float) -> Fault | None:
+    """The row of a rare token shrinks at every step in which it does not occur, and the first block
+    then sees inputs of very unequal size."""
+    if not decay_embeddings or weight_decay == 0:
+        return None
+    return Fault(
+        f"weight decay {number(weight_decay)} also pulls on embeddings",
+        {"decay_embeddings": False},
+    )
+
+
+@rule(
+    "TT010",
+    Level.WARNING,
+    "Adam's decay is not decoupled",
+    source="Loshchilov and Hutter 2019 (AdamW)",
+    only=ADAM,
+    shown=Shown.LAB,
+)
+def coupled_decay(decoupled_decay: bool, weight_decay: float) -> Fault | None:
+    """Decay that is part of the gradient is divided by the root of the second moment, so weights
+    with large gradients are hardly decayed at all."""
+    if decoupled_decay or weight_decay == 0:
+        return None
+    return Fault(
+        f"weight decay {number(weight_decay)} is added to the gradient (Adam with L2)",
+        {"decoupled_decay": True},
     )

@@ -99,7 +99,9 @@ def check(
                 found, printed = bool(report.ids or report.changed), report.to_dict()
                 view = check_view(report, is_verbose=verbose)
     if as_json:
-        print_json("check", printed)
+        # The other two tests have fields of their own, so the name says which one was made.
+        kind = "check --widths" if widths else "check --lr-range" if lr_range else "check"
+        print_json(kind, printed)
     else:
         Console(highlight=False).print(view)
     raise typer.Exit(ExitCode.FINDINGS if found else ExitCode.CLEAN)

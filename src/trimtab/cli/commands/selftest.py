@@ -28,15 +28,16 @@ def selftest(
 
     with output.reported_errors():
         try:
-            import torch  # noqa: F401
-        except ModuleNotFoundError:
+            from trimtab.selftest.run import SelfTestResult, run_selftest
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
             from trimtab.core.errors import MissingExtra
 
             message = 'trimtab selftest needs torch; run: pip install "trimtab[torch]"'
             raise MissingExtra(message) from None
-        from trimtab.selftest import CheckResult, run_selftest
 
-        def show(result: CheckResult) -> None:
+        def show(result: SelfTestResult) -> None:
             if not as_json:
                 typer.echo(printable(result.line()))
 

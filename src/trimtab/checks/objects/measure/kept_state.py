@@ -41,8 +41,8 @@ class KeptState:
         self.loader = LoaderState(inputs.loader)
         self._snapshot.put_random_state()
 
-    def put(self) -> None:
-        """Put everything back."""
+    def restore(self) -> None:
+        """Restore everything."""
         # Some modules make buffers in their first pass, or replace them.
         for held, tensors in self._tensors:
             held.clear()
@@ -58,11 +58,11 @@ class KeptState:
             for name, value in values.items():
                 if name not in now or now[name] != value:
                     setattr(part, name, value)
-        self.loader.put()
+        self.loader.restore()
         self._snapshot.put_random_state()
 
     def digest(self) -> dict[str, Any]:
-        """Values that differ if a bit of the objects differs."""
+        """Return values that differ if a bit of the objects differs."""
         state = self._state
         tensors: dict[str, Any] = dict(state.tensors())
         tensors["gradients"] = state.gradients()
@@ -105,8 +105,8 @@ class LoaderState:
         ]
         self._epochs = [(part, part.epoch) for part in self._samplers if hasattr(part, "epoch")]
 
-    def put(self) -> None:
-        """Return to the position."""
+    def restore(self) -> None:
+        """Restore the position."""
         if self.has_state:
             self._loader.load_state_dict(copy.deepcopy(self._state))
         elif getattr(self._loader, "_iterator", None) is not self._iterator:
@@ -117,7 +117,7 @@ class LoaderState:
             part.epoch = epoch
 
     def digest(self) -> Any:
-        """Equal for equal positions."""
+        """Return a value that is equal for equal positions."""
         generators = [_checksum(generator.get_state()) for generator, _ in self._generators]
         epochs = [part.epoch for part, _ in self._epochs]
         position = _checksum(self._loader.state_dict()) if self.has_state else None
@@ -125,7 +125,7 @@ class LoaderState:
 
 
 def _plain(part: Any) -> dict[str, Any]:
-    """The numbers, texts and flags among the attributes of an object."""
+    """Return the numbers, texts and flags among the attributes of an object."""
     return {
         name: value
         for name, value in vars(part).items()
@@ -143,7 +143,7 @@ def _random_values() -> dict[str, Any]:
 
 
 def _checksum(value: Any) -> Any:
-    """Tensors inside as crc32 of their bytes; None stays None."""
+    """Return the value with tensors as crc32 of their bytes."""
     if isinstance(value, torch.Tensor):
         local = detached(value).cpu().contiguous().reshape(-1)
         return (

@@ -1,7 +1,11 @@
-"""What a loader gives: its first batches, the next epoch, a state round trip; what ranks have."""
+"""What a loader gives: first batches, next epoch, a state round trip, what other ranks have.
+
+Batches are cut to a size that can be afforded, and compared by fingerprints.
+"""
 
 import copy
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -9,11 +13,53 @@ from typing import Any
 import torch
 
 from trimtab.checks.objects.inputs import Inputs
-from trimtab.checks.objects.measure.batches import batch_fingerprint
 from trimtab.checks.objects.measure.ranks import exchange, num_ranks
 from trimtab.checks.rule import NotMeasured
-from trimtab.state.batches import clone
+from trimtab.live.measure.batch_facts import fingerprint, host_tensors
+from trimtab.state.batches import clone, map_tensors, num_rows, tensors_in
 from trimtab.state.rng import get_random_state, set_random_state
+
+
+def cut_rows(batch: Any, first: int, last: int) -> Any:
+    """Return some rows of a batch."""
+    return map_tensors(batch, lambda tensor: tensor[first:last])
+
+
+def cut(batch: Any, rows: int, elements: int) -> Any:
+    """Return the first rows, of sequences only as much as fits into `elements` tokens.
+
+    Sequences are cut only where every tensor is whole numbers of one (rows, length) shape.
+    """
+    total = num_rows(batch, of_all=True)
+    if not total:
+        return clone(batch)
+    rows = min(rows, total)
+    tensors = tensors_in(batch)
+    shapes = {tuple(tensor.shape) for tensor in tensors}
+    is_text = not any(tensor.is_floating_point() for tensor in tensors)
+    length = max((shape[1] for shape in shapes if len(shape) == 2), default=0)
+    if is_text and len(shapes) == 1 and length:
+        most = max(elements // rows, 8)
+        return map_tensors(batch, lambda tensor: tensor[:rows, :most].clone())
+    return map_tensors(batch, lambda tensor: tensor[:rows].clone())
+
+
+def batch_fingerprint(batch: Any) -> int:
+    """Return a number that is equal for equal batches."""
+    on_host = map_tensors(batch, lambda tensor: tensor.detach().cpu())
+    return fingerprint([list(host_tensors(on_host))])
+
+
+def row_fingerprints(batch: Any) -> Iterator[int]:
+    """Yield a number per row of the batch that is equal for equal rows."""
+    on_host = map_tensors(batch, lambda tensor: tensor.detach().cpu())
+    for row in range(num_rows(batch, of_all=True)):
+        parts = (t[row].contiguous().reshape(-1) for t in host_tensors(on_host))
+        value = 0
+        for part in parts:
+            value = zlib.crc32(part.view(torch.uint8).numpy().data, value)
+        yield value
+
 
 NUM_BATCHES = 12
 """Batches that are drawn: the steps of the short run, and a few to compare."""
@@ -46,7 +92,7 @@ class RankFacts:
 
 
 def draw(loader: Any) -> list[Any]:
-    """The first batches, copied: a loader may fill the same memory again."""
+    """Return copies of the first batches: a loader may fill the same memory again."""
     if loader is None:
         raise NotMeasured("no loader was given")
     batches = [clone(batch) for batch in islice(iter(loader), NUM_BATCHES)]
@@ -91,7 +137,7 @@ def _first(loader: Any) -> list[int]:
 
 
 def round_trip(inputs: Inputs, has_state: bool) -> tuple[list[int], list[int]]:
-    """The batches after a save, as they came and as they come after the state is loaded."""
+    """Return the batches after a save, as they came and as they come after the state is loaded."""
     loader = inputs.loader
     if not has_state:
         raise NotMeasured("the loader has no state_dict and load_state_dict")

@@ -12,10 +12,10 @@ from torch import nn
 from trimtab.checks.objects.inputs import Inputs
 from trimtab.checks.objects.measure import loader as loaders
 from trimtab.checks.objects.measure import passes, training
-from trimtab.checks.objects.measure.batches import cut
 from trimtab.checks.objects.measure.kept_state import KeptState
+from trimtab.checks.objects.measure.loader import cut
 from trimtab.checks.objects.measure.ranks import exchange
-from trimtab.checks.objects.measure.simulation import Simulation, simulate_schedule
+from trimtab.checks.objects.measure.training import Simulation, simulate_schedule
 from trimtab.checks.rule import NotMeasured
 
 PASS_ROWS, PASS_ELEMENTS = 4, 512
@@ -45,7 +45,7 @@ class Attempt:
 
 
 def measured(method: Callable[["Measurements"], T]) -> property:
-    """A measurement: made once, its failure kept too, the user's objects put back after it."""
+    """Make a property of a measurement: made once, failures kept, the user's objects restored."""
     name = method.__name__
 
     @functools.wraps(method)
@@ -56,7 +56,7 @@ def measured(method: Callable[["Measurements"], T]) -> property:
             except Exception as error:  # the user's code, or objects that we do not understand
                 self._made[name] = (None, error)
             finally:
-                self._kept.put()
+                self._kept.restore()
         value, failure = self._made[name]
         if failure is not None:
             raise failure
@@ -136,10 +136,10 @@ class Measurements:
         return passes.run_pass(self.inputs, self.batch)
 
     @measured
-    def eval_pass(self) -> passes.Look:
+    def eval_pass(self) -> passes.EvalPass:
         """A forward pass of the first batch without dropout, shared by what compares with it."""
         self.first_pass  # noqa: B018
-        return passes.look(self.inputs, self.batch)
+        return passes.run_eval(self.inputs, self.batch)
 
     @measured
     def precisions(self) -> passes.Precisions:
@@ -198,7 +198,7 @@ class Measurements:
         is_done = found.fall >= MIN_FALL or math.isnan(found.fall)
         if all(exchange("one batch", is_done)):
             return found
-        self._kept.put()
+        self._kept.restore()
         higher = training.overfit(self.inputs, batch, rates, 10.0)
         return higher if not is_done and higher.fall >= MIN_FALL else found
 
@@ -228,5 +228,5 @@ class Measurements:
 
 
 def named_trained(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The parameters that are trained, by name."""
+    """Return the parameters that are trained, by name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from trimtab.checks.objects.inputs import Inputs
-from trimtab.checks.objects.measure.batches import cut_rows
+from trimtab.checks.objects.measure.loader import cut_rows
 from trimtab.checks.objects.measure.ranks import exchange
 from trimtab.checks.objects.measure.trace import LOW, LossCall, Trace, rms
 from trimtab.checks.rule import NotMeasured
@@ -74,14 +74,14 @@ class LabelShift:
 
 
 def main_loss(trace: Trace) -> LossCall:
-    """The loss call with the most classes: the main one beside auxiliary ones."""
+    """Return the loss call with the most classes: the main one beside auxiliary ones."""
     if not trace.losses:
         raise NotMeasured("the loss calls neither cross_entropy nor nll_loss")
     return max(trace.losses, key=lambda call: call.num_classes)
 
 
 def run_pass(inputs: Inputs, batch: Any) -> Pass:
-    """One forward and backward pass in training mode; gradients are left on the parameters."""
+    """Run a forward and backward pass in training mode; gradients stay on the parameters."""
     model = inputs.model
     exchange("a pass", None)
     model.train()
@@ -96,11 +96,11 @@ def run_pass(inputs: Inputs, batch: Any) -> Pass:
     return Pass(loss=float(loss.detach()), trace=trace, gradients=gradients)
 
 
-Look = tuple[float, Trace]
+EvalPass = tuple[float, Trace]
 """Loss and trace of a forward pass without dropout and gradients."""
 
 
-def look(inputs: Inputs, batch: Any, model: nn.Module | None = None) -> Look:
+def run_eval(inputs: Inputs, batch: Any, model: nn.Module | None = None) -> EvalPass:
     """Loss and trace of a forward pass without dropout and gradients."""
     model = inputs.model if model is None else model
     exchange("a pass", None)
@@ -111,17 +111,19 @@ def look(inputs: Inputs, batch: Any, model: nn.Module | None = None) -> Look:
     return float(loss), trace
 
 
-def compare_precision(inputs: Inputs, batch: Any, seen: Look) -> Precisions:
-    """The batch in fp32 and in bf16: by autocast, or by a copy of a model that is in bf16
-    itself. `seen` is the batch as the model computes it."""
+def compare_precision(inputs: Inputs, batch: Any, seen: EvalPass) -> Precisions:
+    """Compare the batch in fp32 and in bf16: by autocast, or by a copy of a model in bf16.
+
+    `seen` is the batch as the model computes it.
+    """
     dtypes = {p.dtype for p in inputs.model.parameters() if p.is_floating_point()}
     if dtypes & set(LOW):
         low, low_trace = seen
-        full, trace = look(inputs, batch, copy.deepcopy(inputs.model).float())
+        full, trace = run_eval(inputs, batch, copy.deepcopy(inputs.model).float())
     else:
         full, trace = seen
         with torch.autocast(inputs.device.type, torch.bfloat16):
-            low, low_trace = look(inputs, batch)
+            low, low_trace = run_eval(inputs, batch)
     apart = None
     if trace.losses and low_trace.losses:
         logits, others = (main_loss(t).logits.float() for t in (trace, low_trace))
@@ -130,7 +132,7 @@ def compare_precision(inputs: Inputs, batch: Any, seen: Look) -> Precisions:
 
 
 def split_loss(inputs: Inputs, batch: Any, whole: float) -> Split:
-    """The loss of the batch as one, which is known, and as several micro-batches."""
+    """Return the loss of the batch as one, which is known, and as several micro-batches."""
     rows = num_rows(batch, of_all=True)
     parts = next((n for n in (MICRO_BATCHES, 3, 2) if rows and rows % n == 0), 0)
     if not parts:
@@ -138,7 +140,7 @@ def split_loss(inputs: Inputs, batch: Any, whole: float) -> Split:
     if len(set(exchange("micro-batches", parts))) > 1:
         raise NotMeasured("the batches of the ranks have different numbers of rows")
     size = rows // parts
-    found = [look(inputs, cut_rows(batch, at, at + size)) for at in range(0, rows, size)]
+    found = [run_eval(inputs, cut_rows(batch, at, at + size)) for at in range(0, rows, size)]
     counts = [trace.losses[-1].num_targets for _, trace in found if trace.losses]
     return Split(
         whole=whole,
@@ -148,7 +150,7 @@ def split_loss(inputs: Inputs, batch: Any, whole: float) -> Split:
 
 
 def label_shift(trace: Trace) -> LabelShift:
-    """How far the targets are ahead of the tokens.
+    """Find how far the targets are ahead of the tokens.
 
     A model with an encoder embeds several batches of tokens; the decoder's are those that fit.
     """
@@ -190,8 +192,8 @@ def _shift(call: LossCall, tokens: torch.Tensor) -> int:
     return ranked[0]
 
 
-def future_leak(inputs: Inputs, batch: Any, tokens: torch.Tensor, seen: Look) -> float:
-    """The largest change of a past logit when future tokens change, in deviations of the logits.
+def future_leak(inputs: Inputs, batch: Any, tokens: torch.Tensor, seen: EvalPass) -> float:
+    """Return the largest change of a past logit with future tokens, in deviations of the logits.
 
     `seen` is the batch as it is.
     """
@@ -210,12 +212,12 @@ def future_leak(inputs: Inputs, batch: Any, tokens: torch.Tensor, seen: Look) ->
         return changed
 
     before = _logits(seen, len(tokens))
-    after = _logits(look(inputs, map_tensors(batch, change)), len(tokens))
+    after = _logits(run_eval(inputs, map_tensors(batch, change)), len(tokens))
     past = min(half, before.shape[1])
     is_same = torch.equal(before[:, :past], after[:, :past])
     if all(exchange("a changed future", is_same)):
         return 0.0
-    if not torch.equal(before, _logits(look(inputs, batch), len(tokens))):
+    if not torch.equal(before, _logits(run_eval(inputs, batch), len(tokens))):
         raise NotMeasured("the same tokens do not give the same logits (PF023)")
     apart = (before[:, :past].float() - after[:, :past].float()).abs().max()
     return float(apart / before.float().std().clamp(min=1e-12))
@@ -228,8 +230,8 @@ def _begins_with(leaf: torch.Tensor, tokens: torch.Tensor) -> bool:
     return leaf.shape[1] >= length and torch.equal(leaf[:, :length].cpu(), tokens)
 
 
-def _logits(seen: Look, rows: int) -> torch.Tensor:
-    """The logits as (rows, length, classes)."""
+def _logits(seen: EvalPass, rows: int) -> torch.Tensor:
+    """Return the logits as (rows, length, classes)."""
     _, trace = seen
     given = getattr(trace.output, "logits", None)
     logits = given if isinstance(given, torch.Tensor) else main_loss(trace).logits

@@ -23,7 +23,7 @@ def num_ranks() -> int:
 
 
 def exchange(place: str, value: Any) -> list[Any]:
-    """The values of all ranks in their order; raises RanksDiverged if one is at another place."""
+    """Return the values of all ranks in order; raise RanksDiverged if one is at another place."""
     gathered = _gather(place, value)
     for rank, (other, _) in enumerate(gathered):
         if other != place:

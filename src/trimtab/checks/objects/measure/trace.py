@@ -4,6 +4,7 @@ A `TorchFunctionMode` sees losses, softmaxes, attention and embeddings in models
 hooks for all modules of the process see norms and blocks. No hook is put on a module of the user.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +18,74 @@ from torch.nn.modules.module import (
 )
 from torch.overrides import TorchFunctionMode
 
-from trimtab.checks.objects.measure.attention import AttentionStats, of_logits, of_sdpa
 from trimtab.live.measure.activations import find_blocks, first_tensor
 from trimtab.state.host_copy import local
+
+MAX_QUERIES = 64
+"""Queries of the first sequence that are looked at, evenly spaced."""
+
+MASKED = -1e4
+"""Logits below this are masks: finite ones in use are -65504, -1e9 and the smallest of a dtype."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionStats:
+    """One attention call, of the first sequence of the batch."""
+
+    where: str
+    lowest_entropy: float
+    """Entropy of the most focused head, divided by that of an even look; NaN if unknown."""
+    largest_logit: float
+    num_masked_rows: int
+    """Queries that may look at nothing."""
+
+
+def of_sdpa(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionStats:
+    """Return the statistics of a call of `scaled_dot_product_attention`."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    query, key = (given[name].detach()[:1].float() for name in ("query", "key"))
+    if query.dim() == 4 and key.shape[1] != query.shape[1]:
+        key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    scale = given.get("scale") or 1.0 / math.sqrt(query.shape[-1])
+    length, width = query.shape[-2], key.shape[-2]
+    picked = torch.linspace(0, length - 1, min(length, MAX_QUERIES), device=query.device).long()
+    logits = query[..., picked, :] @ key.transpose(-1, -2) * scale
+    if given.get("is_causal"):
+        places = torch.arange(width, device=query.device)
+        logits = logits.masked_fill(places > picked[:, None], -math.inf)
+    mask = given.get("attn_mask")
+    if mask is not None:
+        mask = mask.detach()[:1] if mask.dim() == query.dim() else mask.detach()
+        if mask.shape[-2] > 1:
+            mask = mask[..., picked, :]
+        if mask.dtype == torch.bool:
+            logits = logits.masked_fill(~mask, -math.inf)
+        else:
+            logits = logits + mask
+    return of_logits(where, logits)
+
+
+def of_logits(where: str, logits: torch.Tensor) -> AttentionStats:
+    """Return the statistics of (..., queries, keys) logits of attention."""
+    logits = logits.detach()[:1].float()
+    allowed = logits > MASKED
+    counts = allowed.sum(-1)
+    safe = torch.where(allowed, logits, torch.full_like(logits, -1e30))
+    log_chance = safe.log_softmax(-1)
+    entropy = -(log_chance.exp() * log_chance).where(allowed, logits.new_zeros(())).sum(-1)
+    several = counts > 1
+    share = (entropy / counts.clamp(min=2).float().log()).where(several, logits.new_zeros(()))
+    heads = share.flatten(0, -2).sum(-1) / several.flatten(0, -2).sum(-1)
+    known = heads[torch.isfinite(heads)]
+    largest = logits.where(allowed, logits.new_zeros(())).abs().amax()
+    return AttentionStats(
+        where=where,
+        lowest_entropy=float(known.min()) if len(known) else math.nan,
+        largest_logit=float(largest),
+        num_masked_rows=int((counts == 0).sum()),
+    )
+
 
 LOW = (torch.bfloat16, torch.float16)
 
@@ -113,7 +179,7 @@ class Trace(TorchFunctionMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         with torch.no_grad():
-            self._look(func, args, kwargs, result)
+            self._record(func, args, kwargs, result)
         return result
 
     @property
@@ -121,7 +187,7 @@ class Trace(TorchFunctionMode):
         """The module that runs now."""
         return self._open[-1] if self._open else "the loss"
 
-    def _look(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         if func in _LOSSES:
             names = ("input", "target", "weight", "size_average", "ignore_index")
             given = dict(zip(names, args, strict=False)) | kwargs
@@ -156,7 +222,7 @@ class Trace(TorchFunctionMode):
         self._open.append(self._names.get(module, type(module).__name__) or "the model")
         if is_norm(module) and inputs and isinstance(inputs[0], torch.Tensor):
             with torch.no_grad():
-                self._look_at_norm(module, inputs[0].detach())
+                self._record_norm(module, inputs[0].detach())
 
     def _after(self, module: nn.Module, inputs: Any, output: Any) -> None:
         self._open.pop()
@@ -170,7 +236,7 @@ class Trace(TorchFunctionMode):
                 if self._keeps_outputs:
                     self.outputs[name] = tensor.detach().float().clone()
 
-    def _look_at_norm(self, module: nn.Module, values: torch.Tensor) -> None:
+    def _record_norm(self, module: nn.Module, values: torch.Tensor) -> None:
         values = values.float()
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             if not module.training:
@@ -196,7 +262,7 @@ class Trace(TorchFunctionMode):
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Whether a module normalises its input, by its kind or its name."""
+    """Return whether a module normalises its input, by its kind or its name."""
     if isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.modules.batchnorm._BatchNorm):
         return True
     weight = getattr(module, "weight", None)
@@ -205,12 +271,12 @@ def is_norm(module: nn.Module) -> bool:
 
 
 def is_plain_rms(module: nn.Module) -> bool:
-    """Whether this is torch's RMSNorm, under whichever name."""
+    """Return whether this is torch's RMSNorm, under whichever name."""
     return isinstance(module, nn.RMSNorm)
 
 
 def rms(tensor: torch.Tensor) -> float:
-    """The root mean square, computed in fp32."""
+    """Return the root mean square, computed in fp32."""
     part = local(tensor.detach()).float()
     return float(part.square().mean().sqrt()) if part.numel() else 0.0
 

@@ -1,15 +1,21 @@
-"""A few real steps, and one batch again and again, with the user's optimizer."""
+"""What training does: a few real steps, one batch again and again, the schedule to its end."""
 
+import copy
 import math
+import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from trimtab.checks.objects.inputs import Inputs
 from trimtab.checks.objects.measure.ranks import exchange
 from trimtab.checks.objects.measure.trace import Trace
+from trimtab.checks.rule import NotMeasured
+from trimtab.core.block import FloatArray
 from trimtab.state.batches import clone
 
 SHORT_STEPS = 10
@@ -54,7 +60,7 @@ class Overfit:
 def run_steps(
     inputs: Inputs, batches: Sequence[Any], rates: Sequence[Sequence[float]], num_steps: int
 ) -> tuple[list[float], list[float]]:
-    """Losses and gradient norms of real steps over the batches, at fixed learning rates."""
+    """Train on the batches at fixed learning rates; return losses and gradient norms."""
     exchange("steps", None)
     inputs.model.train()
     set_rates(inputs, rates)
@@ -80,7 +86,7 @@ def run_steps(
 
 
 def _is_enough(losses: Sequence[float]) -> bool:
-    """Whether all ranks have learned their batches, or a loss is not finite."""
+    """Return whether all ranks have learned their batches, or a loss is not finite."""
     is_finite = math.isfinite(losses[-1])
     has_learned = is_finite and losses[-1] < (1 - ENOUGH_FALL) * losses[0]
     seen = exchange("a step", (is_finite, has_learned))
@@ -129,3 +135,87 @@ def overfit(
     scaled = [[lr_factor * rate for rate in values] for values in rates]
     losses, _ = run_steps(inputs, [batch], scaled, OVERFIT_STEPS)
     return Overfit(losses=tuple(losses), lr_factor=lr_factor)
+
+
+MAX_SECONDS = 20.0
+"""A scheduler takes some 10 microseconds a step; a run of a million steps fits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """The learning rates of the run, as the scheduler sets them."""
+
+    rates: FloatArray
+    """Of each step (rows) and group (columns), in the order of the optimizers."""
+    steps: int
+    """Steps of the whole run."""
+    is_whole: bool
+    """False if the run is too long to be simulated to its end."""
+    resumed_at: int
+    resumed: FloatArray
+    """Rates of the next steps after the state was saved and loaded there."""
+
+    def peaks(self, inputs: Inputs) -> list[list[float]]:
+        """Return the highest rate of each group of each optimizer."""
+        highest = iter(self.rates.max(axis=0).tolist())
+        return [[next(highest) for _ in o.param_groups] for o in inputs.optimizers]
+
+
+def simulate_schedule(inputs: Inputs) -> Simulation:
+    """Run the schedulers; the caller puts them and the options of the optimizers back."""
+    if not inputs.schedulers:
+        raise NotMeasured("no scheduler was given")
+    if inputs.steps is None:
+        raise NotMeasured("steps= was not given")
+    if any(isinstance(s, torch.optim.lr_scheduler.ReduceLROnPlateau) for s in inputs.schedulers):
+        raise NotMeasured("ReduceLROnPlateau depends on losses that are not known yet")
+    half = max(inputs.steps // 2, 1)
+    rates: list[list[float]] = []
+    saved, began = None, time.monotonic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch asks for an optimizer step before each of these
+        for step in range(inputs.steps):
+            if step == half:
+                saved = [copy.deepcopy(scheduler.state_dict()) for scheduler in inputs.schedulers]
+                options = _options(inputs)
+            rates.append(_rates(inputs))
+            _advance(inputs)
+            if step % 1000 == 0 and time.monotonic() - began > MAX_SECONDS:
+                break
+        resumed: list[list[float]] = []
+        if saved is not None:
+            for scheduler, state in zip(inputs.schedulers, saved, strict=True):
+                scheduler.load_state_dict(state)
+            for group, values in zip(_groups(inputs), options, strict=True):
+                group.update(values)
+            for _ in range(min(3, len(rates) - half)):
+                resumed.append(_rates(inputs))
+                _advance(inputs)
+    return Simulation(
+        rates=np.asarray(rates),
+        steps=inputs.steps,
+        is_whole=len(rates) == inputs.steps,
+        resumed_at=half,
+        resumed=np.asarray(resumed).reshape(len(resumed), len(rates[0])),
+    )
+
+
+def _advance(inputs: Inputs) -> None:
+    for scheduler in inputs.schedulers:
+        scheduler.step()
+
+
+def _groups(inputs: Inputs) -> list[dict[str, object]]:
+    return [group for optimizer in inputs.optimizers for group in optimizer.param_groups]
+
+
+def _rates(inputs: Inputs) -> list[float]:
+    return [float(group.get("lr", np.nan)) for group in _groups(inputs)]  # type: ignore[arg-type]
+
+
+def _options(inputs: Inputs) -> list[dict[str, object]]:
+    """Return what a checkpoint of the optimizer would hold."""
+    return [
+        {name: copy.copy(value) for name, value in group.items() if name != "params"}
+        for group in _groups(inputs)
+    ]

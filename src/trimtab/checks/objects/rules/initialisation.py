@@ -1,4 +1,4 @@
-"""Checks on the weights as they are made: the first step, its loss, the std of each weight."""
+"""Rules on the weights as they are made: the first step, its loss, the std of each weight."""
 
 import math
 import re
@@ -9,8 +9,7 @@ from torch import nn
 
 from trimtab.checks.objects.measure.measurements import Attempt, named_trained
 from trimtab.checks.objects.measure.passes import Pass
-from trimtab.checks.rule import Fault, Level, rule
-from trimtab.checks.wording import listed, number
+from trimtab.checks.rule import Fault, Level, listed, number, rule
 from trimtab.live.measure.activations import find_blocks
 from trimtab.live.measure.roles import role_of
 
@@ -43,12 +42,11 @@ _INDEX = re.compile(r"\.(\d+)\.")
     "PF001",
     Level.ERROR,
     "The first step does not run, or its loss is not finite",
-    mechanism="Nothing can be trained from here; each later check needs this step.",
     source="follows from the definition of a step",
     cannot_see="batches after the first, and rows and tokens beyond the cut of the first",
 )
 def first_step(attempt: Attempt) -> Fault | str:
-    """Run one forward and backward pass."""
+    """Nothing can be trained from here; each later check needs this step."""
     if attempt.result is None:
         fix = "run loss(model, batch).backward() by hand with the first batch of the loader"
         return Fault(attempt.error, how=fix)
@@ -69,14 +67,13 @@ def first_step(attempt: Attempt) -> Fault | str:
     "PF002",
     Level.ERROR,
     "The first loss is not that of a guess",
-    mechanism="A fresh model should give each of V classes the same chance, a loss of ln V; above "
-    "it the first steps only undo the init, below it the model sees its targets.",
     source="Karpathy 2019, A Recipe for Training Neural Networks: verify the loss at init; the "
     "thresholds follow from the deviation of the logits",
     cannot_see="losses other than cross-entropy, and weights that were trained before",
 )
 def first_loss(fresh_pass: Pass) -> Fault | str:
-    """Compare the first loss with ln V."""
+    """A fresh model should give each of V classes the same chance, a loss of ln V; above it the
+    first steps only undo the init, below it the model sees its targets."""
     guess = math.log(fresh_pass.num_classes)
     what = f"first loss {fresh_pass.loss:.3f}, ln {fresh_pass.num_classes:,} is {guess:.3f}"
     apart = fresh_pass.loss - guess
@@ -95,15 +92,14 @@ def first_loss(fresh_pass: Pass) -> Fault | str:
     "PF003",
     Level.ERROR,
     "The std of a weight fits no rule",
-    mechanism="A weight that starts too large saturates what follows it; one that is too small, or "
-    "constant, passes on no signal and learns the same in every unit.",
     source="0.02 (GPT-2), sqrt(1/(3d)) (torch's Linear), sqrt(2/(5d)) (Nguyen and Salazar 2019), "
     "1/sqrt(d), sqrt(2/d) (He et al. 2015), sqrt(2/(d_in + d_out)) (Glorot and Bengio 2010), each "
     "over sqrt(2L) for residual outputs; 1 for embeddings (torch)",
     cannot_see="which rule was meant: a std within a factor of the range of the rules passes",
 )
 def weight_std(fresh_model: nn.Module) -> Fault | str:
-    """Compare each matrix with the range that the rules span."""
+    """A weight that starts too large saturates what follows it; one that is too small, or constant,
+    passes on no signal and learns the same in every unit."""
     layers = max(len(find_blocks(fresh_model)), 1)
     large, small, constant = [], [], []
     weights = [(n, p) for n, p in named_trained(fresh_model).items() if is_matrix(p)]
@@ -136,12 +132,11 @@ def weight_std(fresh_model: nn.Module) -> Fault | str:
     "PF004",
     Level.ERROR,
     "A layer is initialised unlike its neighbours",
-    mechanism="One layer that an init function missed trains at a different speed from all others.",
     source="depth-scaled rules change by at most sqrt(2) from one layer to the next",
     cannot_see="layers that are not numbered in their names",
 )
 def siblings(fresh_model: nn.Module) -> Fault | str:
-    """Compare the std of each matrix with that of the same one in the layers around it."""
+    """One layer that an init function missed trains at a different speed from all others."""
     rows: dict[str, dict[int, tuple[str, float]]] = defaultdict(dict)
     for name, weight in named_trained(fresh_model).items():
         match = _INDEX.search(name)
@@ -171,13 +166,12 @@ def siblings(fresh_model: nn.Module) -> Fault | str:
     "PF005",
     Level.ADVICE,
     "Residual outputs are not scaled with depth",
-    mechanism="Each layer adds twice to the residual stream; without a factor of 1/sqrt(2L) its "
-    "variance grows with depth, and the last layers hardly change it.",
     source="GPT-2 (Radford et al. 2019); Llama and Qwen in transformers train without it",
     cannot_see="factors that are applied in the forward pass, and outputs under other names",
 )
 def depth_scaled(fresh_model: nn.Module) -> Fault | str:
-    """Compare the outputs of blocks with their other matrices."""
+    """Each layer adds twice to the residual stream; without a factor of 1/sqrt(2L) its variance
+    grows with depth, and the last layers hardly change it."""
     layers = len(find_blocks(fresh_model))
     inside = {n: p for n, p in named_trained(fresh_model).items() if _INDEX.search(n)}
     matrices = {n: _std(p) for n, p in inside.items() if is_matrix(p)}

@@ -1,11 +1,15 @@
-"""Checks on the loader: repeated batches and rows, ranks, epochs, state."""
+"""Rules on the loader: repeated batches and rows, ranks, epochs, state."""
 
 from collections import Counter
 from itertools import pairwise
 from typing import Any
 
-from trimtab.checks.objects.measure.batches import batch_fingerprint, row_fingerprints
-from trimtab.checks.objects.measure.loader import NextEpoch, RankFacts
+from trimtab.checks.objects.measure.loader import (
+    NextEpoch,
+    RankFacts,
+    batch_fingerprint,
+    row_fingerprints,
+)
 from trimtab.checks.rule import Fault, Level, NotMeasured, rule
 
 REPEATED_ROWS = 0.1
@@ -17,12 +21,11 @@ report 0.4 to 14 % before)."""
     "PF070",
     Level.ERROR,
     "The loader gives the same batch twice",
-    mechanism="The model learns a repeated batch by heart, and the data it replaces is never seen.",
     source="F03 of the catalogue",
     cannot_see="batches after the first 12",
 )
 def same_batch(batches: list[Any]) -> Fault | str:
-    """Compare the first batches."""
+    """The model learns a repeated batch by heart, and the data it replaces is never seen."""
     marks = [batch_fingerprint(batch) for batch in batches]
     if len(marks) < 2:
         raise NotMeasured("the loader gives a single batch")
@@ -37,13 +40,12 @@ def same_batch(batches: list[Any]) -> Fault | str:
     "PF071",
     Level.WARNING,
     "The loader repeats rows",
-    mechanism="Each worker or shard goes over the same data, so that the run sees it several times "
-    "and the rest never.",
     source="torch: an IterableDataset must be split over workers by hand; Lee et al. 2022",
     cannot_see="batches after the first 12, and rows that are nearly the same",
 )
 def same_rows(batches: list[Any]) -> Fault | str:
-    """Count rows that came before."""
+    """Each worker or shard goes over the same data, so that the run sees it several times and the
+    rest never."""
     counts = Counter(mark for batch in batches for mark in row_fingerprints(batch))
     total = sum(counts.values())
     if total < 2:
@@ -60,13 +62,12 @@ def same_rows(batches: list[Any]) -> Fault | str:
     "PF072",
     Level.ERROR,
     "Ranks get the same data",
-    mechanism="The gradient is averaged over copies of one batch: N ranks cost N times as much and "
-    "learn what one would.",
     source="F03 of the catalogue; torch's DistributedSampler",
     cannot_see="batches after the first 12; ranks that share data on purpose (tensor parallel)",
 )
 def rank_data(ranks: RankFacts) -> Fault | str:
-    """Compare the first batches of all ranks."""
+    """The gradient is averaged over copies of one batch: N ranks cost N times as much and learn
+    what one would."""
     counts = Counter(mark for marks in ranks.fingerprints for mark in set(marks))
     shared = sum(count > 1 for count in counts.values())
     what = f"{shared} of {len(counts)} batches are seen by more than one of "
@@ -80,13 +81,12 @@ def rank_data(ranks: RankFacts) -> Fault | str:
     "PF073",
     Level.ADVICE,
     "The next epoch has the same order",
-    mechanism="Batches come in the same company again, which costs quality, and a resume at the "
-    "wrong epoch goes unnoticed.",
     source="torch: DistributedSampler repeats its order unless set_epoch is called",
     cannot_see="whether the training loop calls set_epoch",
 )
 def epoch_order(next_epoch: NextEpoch) -> Fault | str:
-    """Compare the first batches of two epochs."""
+    """Batches come in the same company again, which costs quality, and a resume at the wrong epoch
+    goes unnoticed."""
     what = f"an epoch has {next_epoch.num_batches} batches"
     if not next_epoch.is_same:
         return f"{what}; the next one begins with different ones"
@@ -103,12 +103,11 @@ def epoch_order(next_epoch: NextEpoch) -> Fault | str:
     "PF074",
     Level.ERROR,
     "The loader does not return to its saved state",
-    mechanism="A resumed run repeats or skips data.",
     source="F18 of the catalogue",
     cannot_see="loaders without state_dict; random numbers of worker processes",
 )
 def loader_state(round_trip: tuple[list[int], list[int]]) -> Fault | str:
-    """Compare the batches after a save with those after a load."""
+    """A resumed run repeats or skips data."""
     wanted, found = round_trip
     if wanted == found:
         return "after its state is loaded the loader goes on with the same batches"
@@ -120,12 +119,11 @@ def loader_state(round_trip: tuple[list[int], list[int]]) -> Fault | str:
     "PF075",
     Level.ADVICE,
     "Batches have different shapes",
-    mechanism="Each new shape costs a compilation, and a mean of losses weighs short batches more.",
     source="torch.compile recompiles for new shapes",
     cannot_see="batches after the first 12",
 )
 def shapes(batches: list[Any]) -> Fault | str:
-    """Compare the first dimensions of neighbouring batches."""
+    """Each new shape costs a compilation, and a mean of losses weighs short batches more."""
     sizes = [len(list(row_fingerprints(batch))) for batch in batches]
     if any(one != other for one, other in pairwise(sizes[:-1])):
         what = f"between {min(sizes)} and {max(sizes)} rows in a batch"

@@ -1,10 +1,11 @@
-"""Checks on the loss: one batch can be learned, micro-batches and ranks add up."""
+"""Rules on loss and labels: one batch can be learned, micro-batches and ranks add up, labels are
+shifted once, and no position sees the future."""
 
 import math
 
 from trimtab.checks.objects.measure.loader import RankFacts
 from trimtab.checks.objects.measure.measurements import MIN_FALL
-from trimtab.checks.objects.measure.passes import Pass, Split
+from trimtab.checks.objects.measure.passes import LabelShift, Pass, Split
 from trimtab.checks.objects.measure.training import Overfit
 from trimtab.checks.rule import Fault, Level, rule
 
@@ -21,14 +22,13 @@ FEW_TARGETS = 0.01
     "PF050",
     Level.ERROR,
     "One batch cannot be learned",
-    mechanism="A model that cannot fit a few sequences by heart cannot learn a corpus: the "
-    "gradient does not reach the weights, or the rate is far off.",
     source="Karpathy 2019: overfit one batch; the limit of 10 % in 30 steps is a quarter of the "
     "least of 13 healthy architectures (RESULTS.md)",
     cannot_see="whether the model generalises; rows and tokens beyond the cut of the batch",
 )
 def overfits(overfit: Overfit) -> Fault | str:
-    """Train on one batch again and again."""
+    """A model that cannot fit a few sequences by heart cannot learn a corpus: the gradient does not
+    reach the weights, or the rate is far off."""
     first, last = overfit.losses[0], overfit.losses[-1]
     what = f"loss {first:.4g} to {last:.4g} in {len(overfit.losses)} steps on one batch"
     if math.isnan(overfit.fall):
@@ -47,13 +47,12 @@ def overfits(overfit: Overfit) -> Fault | str:
     "PF051",
     Level.ERROR,
     "Micro-batches do not add up to the batch",
-    mechanism="Loss and gradient depend on how a batch is cut: a sum is taken for a mean, or "
-    "tokens of short rows weigh more.",
     source="F22 of the catalogue; transformers issues 34191 and 35204 (TT015 of `trimtab check`)",
     cannot_see="how the training loop divides: the mean of the losses of micro-batches is assumed",
 )
 def accumulation(split: Split) -> Fault | str:
-    """Compare one batch with its micro-batches."""
+    """Loss and gradient depend on how a batch is cut: a sum is taken for a mean, or tokens of short
+    rows weigh more."""
     parts = len(split.parts)
     what = f"loss {split.whole:.5g} as one batch, mean {split.mean:.5g} over {parts} micro-batches"
     apart = abs(split.mean - split.whole) / max(abs(split.whole), 1e-6)
@@ -75,13 +74,11 @@ def accumulation(split: Split) -> Fault | str:
     "PF052",
     Level.WARNING,
     "Ranks with unequal numbers of targets count alike",
-    mechanism="DDP averages gradients over ranks, so the tokens of a rank with few targets weigh "
-    "more.",
     source="transformers issues 34191 and 35204",
     cannot_see="losses that are already divided by the targets of all ranks",
 )
 def rank_reduction(ranks: RankFacts) -> Fault | str:
-    """Compare the mean over ranks with the mean over targets."""
+    """DDP averages gradients over ranks, so the tokens of a rank with few targets weigh more."""
     counts = [count for count in ranks.num_targets if count is not None]
     if len(counts) < len(ranks.losses) or not sum(counts):
         return "the number of targets is not known"
@@ -99,13 +96,12 @@ def rank_reduction(ranks: RankFacts) -> Fault | str:
     "PF053",
     Level.WARNING,
     "Next to no target counts",
-    mechanism="A batch whose targets are all ignored has a loss of NaN, and one with a few of them "
-    "a gradient of noise.",
     source="follows from the mean over targets; masked language models train on 15 % of the tokens",
     cannot_see="batches after the first",
 )
 def ignored_targets(first_pass: Pass) -> Fault | str:
-    """Count the targets that are not ignored."""
+    """A batch whose targets are all ignored has a loss of NaN, and one with a few of them a
+    gradient of noise."""
     call = max(first_pass.trace.losses, key=lambda call: call.num_classes, default=None)
     if call is None:
         return "the loss calls neither cross_entropy nor nll_loss"
@@ -115,4 +111,45 @@ def ignored_targets(first_pass: Pass) -> Fault | str:
     if share < FEW_TARGETS:
         level = Level.ERROR if not call.num_targets else Level.WARNING
         return Fault(what, how="look at the masking of labels, and at truncated rows", level=level)
+    return what
+
+
+LEAK = 1e-3
+"""Deviations of the logits. Rounding of fp32 gives 1e-6; a leak through one layer 1e-2 and more."""
+
+
+@rule(
+    "PF060",
+    Level.ERROR,
+    "Labels are not shifted by one",
+    source="the definition of next-token prediction; transformers shifts labels itself",
+    cannot_see="losses other than cross_entropy and nll_loss; targets that are not tokens",
+)
+def shifted_once(label_shift: LabelShift) -> Fault | str:
+    """Without a shift the model copies its input and the loss falls to 0; shifted twice, by the
+    data and by the model, it learns to skip a token."""
+    if label_shift.places == 1:
+        return "targets are the next tokens"
+    if label_shift.places == 0:
+        return Fault("targets are the tokens themselves", how="shift the labels by one")
+    return Fault(
+        f"targets are {label_shift.places} tokens ahead",
+        how="shift labels once: in the data, or in the model",
+    )
+
+
+@rule(
+    "PF061",
+    Level.ERROR,
+    "A position sees the future",
+    source="the definition of a causal model; rounding is 1e-6 of the logits' deviation",
+    cannot_see="leaks between rows of a batch, and tokens beyond the cut of the batch",
+)
+def causal(future_leak: float) -> Fault | str:
+    """The model reads off what it should predict: the loss is too good to be true, and nothing of
+    it is there when text is generated."""
+    what = f"past logits change by {future_leak:.2g} of their deviation with future tokens"
+    if not future_leak <= LEAK:
+        fix = "mask attention with is_causal=True; pad convolutions on the left only"
+        return Fault(what, how=fix)
     return what

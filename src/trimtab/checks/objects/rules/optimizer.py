@@ -1,16 +1,20 @@
-"""Checks on what the optimizers hold, decay and leave out, and on the clip threshold."""
+"""Rules on what the optimizers hold, decay and leave out, on the clip threshold and a resume.
+
+The curve of the scheduler is judged by the rules on configs.
+"""
 
 import re
 import statistics
 from collections import Counter
 
+import numpy as np
 from torch import nn
 
 from trimtab.checks.objects.inputs import Inputs
 from trimtab.checks.objects.measure.trace import is_norm
-from trimtab.checks.objects.measure.training import ShortRun
-from trimtab.checks.rule import Fault, Level, NotMeasured, rule
-from trimtab.checks.wording import listed, number
+from trimtab.checks.objects.measure.training import ShortRun, Simulation
+from trimtab.checks.rule import Fault, Level, NotMeasured, listed, number, rule
+from trimtab.checks.rules.schedule import RESUME_RATIO
 from trimtab.live.measure.roles import role_of
 
 TIGHT, LOOSE = 0.1, 100.0
@@ -25,12 +29,11 @@ _INDEX = re.compile(r"\.\d+\.")
     "PF030",
     Level.ERROR,
     "No optimizer holds a trained parameter",
-    mechanism="It gets gradients at every step and never moves.",
     source="F19 of the catalogue",
     cannot_see="optimizers that were not given",
 )
 def not_held(inputs: Inputs) -> Fault | str:
-    """Look for trained parameters in no group."""
+    """It gets gradients at every step and never moves."""
     held = {id(p) for p in _held(inputs)}
     named = dict(inputs.model.named_parameters())
     missing = [name for name, p in named.items() if p.requires_grad and id(p) not in held]
@@ -44,12 +47,11 @@ def not_held(inputs: Inputs) -> Fault | str:
     "PF031",
     Level.ERROR,
     "A parameter is held twice",
-    mechanism="Each step moves it twice, by two moments that know nothing of each other.",
     source="torch refuses it within one optimizer, and not over two",
     cannot_see="optimizers that were not given",
 )
 def held_twice(inputs: Inputs) -> Fault | str:
-    """Count how often each parameter is held."""
+    """Each step moves it twice, by two moments that know nothing of each other."""
     counts = Counter(id(p) for p in _held(inputs))
     names = {id(p): name for name, p in inputs.model.named_parameters()}
     twice = [names.get(key, "a foreign tensor") for key, count in counts.items() if count > 1]
@@ -63,13 +65,12 @@ def held_twice(inputs: Inputs) -> Fault | str:
     "PF032",
     Level.WARNING,
     "The optimizer holds tensors that are not the model's",
-    mechanism="The optimizer was made before the model was copied, moved or wrapped: it moves the "
-    "old tensors, and the model stays as it is.",
     source="torch.optim: construct the model's parameters first",
     cannot_see="parameters of a second module that is trained too",
 )
 def foreign(inputs: Inputs) -> Fault | str:
-    """Look for tensors that no module has."""
+    """The optimizer was made before the model was copied, moved or wrapped: it moves the old
+    tensors, and the model stays as it is."""
     own = {id(p) for p in inputs.model.parameters()}
     held = _held(inputs)
     strange = [p for p in held if id(p) not in own]
@@ -86,13 +87,11 @@ def foreign(inputs: Inputs) -> Fault | str:
     "PF033",
     Level.WARNING,
     "A parameter looks frozen by mistake",
-    mechanism="A frozen parameter is held by an optimizer, or its siblings in other layers are "
-    "trained.",
     source="F19 of the catalogue",
     cannot_see="what was meant: whole parts that are frozen together pass",
 )
 def frozen(inputs: Inputs) -> Fault | str:
-    """Look for frozen parameters in groups, and for odd ones among siblings."""
+    """A frozen parameter is held by an optimizer, or its siblings in other layers are trained."""
     named = dict(inputs.model.named_parameters())
     held = {id(p) for p in _held(inputs)}
     kept = [name for name, p in named.items() if not p.requires_grad and id(p) in held]
@@ -118,13 +117,12 @@ def frozen(inputs: Inputs) -> Fault | str:
     "PF034",
     Level.ADVICE,
     "Norms, biases or embeddings are decayed",
-    mechanism="A gain has no reason to be near zero, and the row of a rare token shrinks at every "
-    "step in which it does not occur.",
     source="TT008 and TT009 of `trimtab check`; GPT-3, Megatron-LM; OLMo 2 for embeddings",
     cannot_see="decay that is not an option of a parameter group",
 )
 def decayed(inputs: Inputs) -> Fault | str:
-    """Look at the weight decay of vectors and embeddings."""
+    """A gain has no reason to be near zero, and the row of a rare token shrinks at every step in
+    which it does not occur."""
     names = {id(p): name for name, p in inputs.model.named_parameters()}
     norms = {
         f"{name}.{part}".lstrip(".")
@@ -161,13 +159,12 @@ def decayed(inputs: Inputs) -> Fault | str:
     "PF035",
     Level.WARNING,
     "The clip threshold does not fit the gradients",
-    mechanism="A threshold far below the usual norm turns every step into one of fixed length; one "
-    "far above it never acts.",
     source="TT003 of `trimtab check`: the median norm of 30 public logs is 0.1 to 5, clipped at 1",
     cannot_see="norms after the first ten steps, and those of the full batch",
 )
 def clip(short_run: ShortRun, inputs: Inputs) -> Fault | str:
-    """Compare the threshold with the norms of ten steps."""
+    """A threshold far below the usual norm turns every step into one of fixed length; one far above
+    it never acts."""
     if not inputs.clip_norm:
         raise NotMeasured("clip_norm= was not given")
     middle = statistics.median(short_run.norms)
@@ -196,3 +193,31 @@ def _is_odd(name: str, named: dict[str, nn.Parameter]) -> bool:
     layer = name[: match.end()] if match else ""
     near = [p.requires_grad for other, p in named.items() if other.startswith(layer)]
     return sum(same) > len(same) / 2 and any(near)
+
+
+@rule(
+    "PF040",
+    Level.ERROR,
+    "The learning rate jumps at a resume",
+    source="F05 of the catalogue; the ratio is that of TT031 of `trimtab check`",
+    cannot_see="what the training script saves; state_dict of scheduler and optimizer are assumed",
+)
+def resume(simulation: Simulation) -> Fault | str:
+    """The scheduler's state does not hold all that its rate depends on, so a resumed run goes on at
+    a rate that weights and moments have never seen."""
+    at, after = simulation.resumed_at, simulation.resumed
+    if not len(after):
+        raise NotMeasured("the run is too short to be resumed")
+    wanted = simulation.rates[at : at + len(after)]
+    floor = 1e-6 * np.abs(simulation.rates).max()
+    low, high = np.minimum(wanted, after), np.maximum(wanted, after)
+    apart = high - RESUME_RATIO * np.maximum(low, 0.0)
+    row, group = np.unravel_index(int(np.argmax(apart)), apart.shape)
+    what = (
+        f"resumed at step {at:,}: {number(after[row, group])} where the run has "
+        f"{number(wanted[row, group])}"
+    )
+    if apart[row, group] > floor:
+        fix = "save and load every attribute that the rate depends on in state_dict"
+        return Fault(what, how=fix)
+    return what

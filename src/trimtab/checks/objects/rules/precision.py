@@ -1,4 +1,4 @@
-"""Checks on rounding: softmax in low precision, bf16 against fp32, lost updates, same bits."""
+"""Rules on rounding: softmax in low precision, bf16 against fp32, lost updates, same bits."""
 
 import math
 
@@ -6,8 +6,7 @@ import torch
 
 from trimtab.checks.objects.measure.passes import Pass, Precisions
 from trimtab.checks.objects.measure.training import ShortRun
-from trimtab.checks.rule import Fault, Level, NotMeasured, rule
-from trimtab.checks.wording import listed
+from trimtab.checks.rule import Fault, Level, NotMeasured, listed, rule
 
 LOSS_APART, LOSS_FAR_APART = 0.01, 0.05
 """Relative. bf16 rounds to 2^-9 = 0.2 %."""
@@ -24,13 +23,12 @@ an update below 2^-9 of the weight is rounded away."""
     "PF020",
     Level.WARNING,
     "A softmax is taken in low precision",
-    mechanism="bf16 has 8 bits: chances below 1/256 of the largest are lost in the sum, and so are "
-    "their gradients.",
     source="TT047 of `trimtab check`; PaLM, Llama and OLMo take softmax and loss in fp32",
     cannot_see="softmaxes inside fused kernels, which sum up in fp32 themselves",
 )
 def low_softmax(first_pass: Pass) -> Fault | str:
-    """Look for softmaxes whose input and output are in low precision."""
+    """bf16 has 8 bits: chances below 1/256 of the largest are lost in the sum, and so are their
+    gradients."""
     trace = first_pass.trace
     if not trace.num_softmaxes:
         raise NotMeasured("no softmax is called")
@@ -47,14 +45,13 @@ def low_softmax(first_pass: Pass) -> Fault | str:
     "PF021",
     Level.ERROR,
     "The model in bf16 is not the model in fp32",
-    mechanism="Some operation of the model does not survive 8 bits: a large sum, a difference of "
-    "large numbers, an exponential.",
     source="rounding of bf16 is 0.2 %; the logits of 13 healthy architectures differ by at most "
     "0.013 of their deviation (RESULTS.md), the limit is 0.1",
     cannot_see="gradients, and what autocast leaves in fp32",
 )
 def bf16(precisions: Precisions) -> Fault | str:
-    """Compare loss and logits of one batch."""
+    """Some operation of the model does not survive 8 bits: a large sum, a difference of large
+    numbers, an exponential."""
     full, low, logits = precisions.full, precisions.low, precisions.logits_apart
     what = f"loss {full:.5g} in fp32, {low:.5g} in bf16"
     if logits is not None:
@@ -72,14 +69,13 @@ def bf16(precisions: Precisions) -> Fault | str:
     "PF022",
     Level.WARNING,
     "Updates do not change the weights",
-    mechanism="A learning rate of 0, or updates below the rounding of the weight's format: the "
-    "step costs as much as any other and nothing is learned.",
     source="F19 of the catalogue; Zamirai et al. 2020 (bf16 weights need master weights or "
     "stochastic rounding)",
     cannot_see="vectors (norms and biases), and schedules that reach 0 after the peak",
 )
 def lost_updates(short_run: ShortRun) -> Fault | str:
-    """Count the elements with a gradient that ten steps leave as they are."""
+    """A learning rate of 0, or updates below the rounding of the weight's format: the step costs as
+    much as any other and nothing is learned."""
     lost = short_run.unchanged
     if not lost:
         raise NotMeasured("no matrix with a gradient is held by an optimizer")
@@ -95,12 +91,11 @@ def lost_updates(short_run: ShortRun) -> Fault | str:
     "PF023",
     Level.WARNING,
     "The same seed does not give the same bits",
-    mechanism="A failure cannot be replayed, and a resumed run is not the run that was saved.",
     source="torch's notes on reproducibility",
     cannot_see="other batches, and kernels that differ only now and then",
 )
 def same_bits(first_pass: Pass, second_pass: Pass) -> Fault | str:
-    """Compare loss and gradients of two passes from one state."""
+    """A failure cannot be replayed, and a resumed run is not the run that was saved."""
     differ = [
         name
         for name, gradient in first_pass.gradients.items()

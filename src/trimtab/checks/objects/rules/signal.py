@@ -1,4 +1,4 @@
-"""Checks on signals by depth: activations, gradients, dead units, norms, attention."""
+"""Rules on signals by depth: activations, gradients, dead units, norms, attention."""
 
 import math
 from collections.abc import Mapping
@@ -8,8 +8,7 @@ from torch import nn
 
 from trimtab.checks.objects.measure.passes import Pass
 from trimtab.checks.objects.measure.training import ShortRun
-from trimtab.checks.rule import Fault, Level, NotMeasured, rule
-from trimtab.checks.wording import listed
+from trimtab.checks.rule import Fault, Level, NotMeasured, listed, rule
 from trimtab.live.measure.activations import find_blocks
 
 DEPTH_RATIO, DEPTH_RATIO_BAD = 30.0, 1000.0
@@ -42,13 +41,11 @@ LARGE_LOGIT = 100.0
     "PF010",
     Level.WARNING,
     "Activations explode or vanish with depth",
-    mechanism="The last layers see numbers that no longer depend on the input, or that no format "
-    "holds.",
     source="sqrt(2L) for a residual stream (GPT-2); He et al. 2015 for g^L without norms",
     cannot_see="layers that are not in the model's longest list of blocks",
 )
 def activations(fresh_pass: Pass) -> Fault | str:
-    """Compare the outputs of the blocks of a fresh model."""
+    """The last layers see numbers that no longer depend on the input, or that no format holds."""
     return _by_depth(fresh_pass.trace.block_rms, "block outputs", DEPTH_RATIO, DEPTH_RATIO_BAD)
 
 
@@ -56,13 +53,12 @@ def activations(fresh_pass: Pass) -> Fault | str:
     "PF011",
     Level.WARNING,
     "Gradients explode or vanish with depth",
-    mechanism="Layers with tiny gradients are not trained, or only by Adam's amplified noise; "
-    "layers with huge ones use up the whole clip threshold.",
     source="Glorot and Bengio 2010; 13 healthy architectures have a ratio of at most 3.3",
     cannot_see="layers that are not in the model's longest list of blocks",
 )
 def gradients(fresh_pass: Pass, model: nn.Module) -> Fault | str:
-    """Compare the gradients of the blocks' matrices."""
+    """Layers with tiny gradients are not trained, or only by Adam's amplified noise; layers with
+    huge ones use up the whole clip threshold."""
     return _by_depth(
         _block_gradients(fresh_pass, model), "gradients", GRADIENT_RATIO, GRADIENT_RATIO_BAD
     )
@@ -72,13 +68,12 @@ def gradients(fresh_pass: Pass, model: nn.Module) -> Fault | str:
     "PF012",
     Level.ERROR,
     "Parameters get no gradient",
-    mechanism="What gets no gradient is never trained: a detach, a no_grad, a branch whose output "
-    "is not used.",
     source="F19 of the catalogue",
     cannot_see="parameters that later batches use, such as experts that no token chose",
 )
 def no_gradient(first_pass: Pass, model: nn.Module) -> Fault | str:
-    """Look for trained parameters without a gradient."""
+    """What gets no gradient is never trained: a detach, a no_grad, a branch whose output is not
+    used."""
     without = [
         name
         for name, gradient in first_pass.gradients.items()
@@ -103,12 +98,11 @@ def no_gradient(first_pass: Pass, model: nn.Module) -> Fault | str:
     "PF013",
     Level.WARNING,
     "Units are dead",
-    mechanism="A rectifier that is 0 for every input passes no gradient back and stays 0.",
     source="Lu et al. 2019, Dying ReLU; a fresh unit is 0 for all of n rows with a chance of 2^-n",
     cannot_see="activations other than ReLU, which do not die exactly",
 )
 def dead_units(first_pass: Pass) -> Fault | str:
-    """Look for units that are 0 for the whole batch."""
+    """A rectifier that is 0 for every input passes no gradient back and stays 0."""
     dead = first_pass.trace.dead
     if not dead:
         raise NotMeasured("no rectifier is called")
@@ -125,13 +119,11 @@ def dead_units(first_pass: Pass) -> Fault | str:
     "PF014",
     Level.ERROR,
     "Activations blow up in the first ten steps",
-    mechanism="At the peak rate the residual stream grows faster than norms and softmax can "
-    "absorb.",
     source="a live run's detectors take a factor of 10 for a jump",
     cannot_see="growth that takes longer than ten steps; the steps are made at the peak rate",
 )
 def after_ten_steps(short_run: ShortRun, first_pass: Pass) -> Fault | str:
-    """Compare block outputs before and after ten steps."""
+    """At the peak rate the residual stream grows faster than norms and softmax can absorb."""
     if not all(map(math.isfinite, short_run.losses)):
         what = f"the loss is {short_run.losses[-1]} at step {len(short_run.losses)}"
         return Fault(what, how="lower the learning rate, or warm up")
@@ -151,13 +143,12 @@ def after_ten_steps(short_run: ShortRun, first_pass: Pass) -> Fault | str:
     "PF015",
     Level.WARNING,
     "A norm gets inputs without variance",
-    mechanism="Where the variance is below eps the norm divides by eps: rounding noise becomes the "
-    "signal, or its gradient is 1/sqrt(eps) times too large.",
     source="the definition of LayerNorm and RMSNorm",
     cannot_see="norms that are not modules with norm in the name of their class",
 )
 def norm_inputs(first_pass: Pass) -> Fault | str:
-    """Look for inputs below eps."""
+    """Where the variance is below eps the norm divides by eps: rounding noise becomes the signal,
+    or its gradient is 1/sqrt(eps) times too large."""
     norms = first_pass.trace.norms
     if not norms:
         raise NotMeasured("the model has no norms")
@@ -180,13 +171,12 @@ def norm_inputs(first_pass: Pass) -> Fault | str:
     "PF016",
     Level.ERROR,
     "Attention looks at one token only",
-    mechanism="A saturated softmax has no gradient, and the head cannot learn where to look.",
     source="Zhai et al. 2023 (entropy collapse); Kimi K2 clips logits at 100",
     cannot_see="attention in fused kernels other than scaled_dot_product_attention; sequences "
     "after the first, queries beyond 64",
 )
 def attention(first_pass: Pass) -> Fault | str:
-    """Look at entropy and logits of every attention call."""
+    """A saturated softmax has no gradient, and the head cannot learn where to look."""
     calls = first_pass.trace.attentions
     if not calls:
         raise NotMeasured("no attention call is seen")
@@ -208,13 +198,12 @@ def attention(first_pass: Pass) -> Fault | str:
     "PF017",
     Level.WARNING,
     "A query of attention is masked completely",
-    mechanism="A softmax over nothing but -inf is NaN; over nothing but large negative numbers it "
-    "is an even look at what should be hidden.",
     source="F12 of the catalogue",
     cannot_see="sequences after the first of the batch",
 )
 def masked_rows(first_pass: Pass) -> Fault | str:
-    """Count queries that may look at nothing."""
+    """A softmax over nothing but -inf is NaN; over nothing but large negative numbers it is an even
+    look at what should be hidden."""
     calls = first_pass.trace.attentions
     if not calls:
         raise NotMeasured("no attention call is seen")

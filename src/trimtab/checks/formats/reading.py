@@ -1,0 +1,143 @@
+"""What every format gives and needs: a ConfigReading, the Dialect of its fixes, typed Values."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from trimtab.checks.plan import TrainingPlan
+from trimtab.core.errors import UnreadablePlan
+
+_TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
+
+
+class Values:
+    """Settings of one format; what is not set has the format's default, or is None."""
+
+    def __init__(
+        self, given: Mapping[str, Any], source: str, defaults: Mapping[str, Any] | None = None
+    ) -> None:
+        self.given = given
+        self._source = source
+        self._defaults = defaults or {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.given
+
+    def raw(self, name: str) -> Any:
+        """Return the value as it was read."""
+        return self.given.get(name, self._defaults.get(name))
+
+    def number(self, name: str) -> float | None:
+        """Return the value as a number; text such as 2_000 or 1e-4 is one."""
+        value = self.raw(name)
+        if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+            return value
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise self._wrong(name, value, "a number") from None
+
+    def whole(self, name: str) -> int | None:
+        """Return the value as a whole number."""
+        value = self.number(name)
+        if value is None:
+            return None
+        try:
+            return int(value)
+        except (OverflowError, ValueError):  # infinite, or NaN
+            raise self._wrong(name, value, "a whole number") from None
+
+    def truth(self, name: str) -> bool | None:
+        """Return the value as yes or no; a flag without a value is yes."""
+        value = self.raw(name)
+        if value is None or isinstance(value, bool):
+            return value
+        text = str(value).lower()
+        if text in _TRUE or text == "":
+            return True
+        if text in _FALSE:
+            return False
+        raise self._wrong(name, value, "true or false")
+
+    def text(self, name: str) -> str | None:
+        """Return the value as text in lower case."""
+        value = self.raw(name)
+        return None if value is None else str(value).lower()
+
+    def _wrong(self, name: str, value: Any, wanted: str) -> UnreadablePlan:
+        return UnreadablePlan(f"{self._source}: {name} is {value!r}, which is not {wanted}")
+
+
+Spelling = Callable[[Any], str]
+
+
+class Syntax(StrEnum):
+    """The file syntaxes in which several formats are written."""
+
+    JSON = "json"
+    TOML = "toml"
+    YAML = "yaml"
+
+
+_INSTRUCTIONS = {
+    "cross_entropy_fp32": "compute the cross-entropy from fp32 logits",
+    "decay_embeddings": "give embeddings a parameter group with weight_decay 0",
+    "decay_norms": "give norms and biases a parameter group with weight_decay 0",
+    "depth_scaled_init": "divide the init of attention and MLP outputs by sqrt(2 * layers)",
+    "embedding_norm": "put a norm after the embedding",
+    "fp8_output_layer": "leave the output layer out of fp8",
+    "gradient_sum": "sum and reduce gradients in fp32",
+    "nan_check": "look for NaN in loss and gradient norm at every step",
+    "norm": "put the norms in front of attention and MLP (pre-norm)",
+    "optimizer_state": "keep Adam's moments in fp32",
+    "qk_norm": "normalise queries and keys in attention",
+    "restores_data": "save the loader's position with the checkpoint",
+    "softmax_fp32": "take the attention softmax in fp32",
+    "token_weighted_loss": "divide the summed loss by all tokens of the step",
+    "weights": "keep fp32 master weights",
+    "z_loss": "add 1e-5 * mean(log Z ** 2) to the loss",
+}
+"""What to do in the code, where a format has no setting."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """The syntax of one format."""
+
+    name: str
+    """What the format is called in reports."""
+    spellings: Mapping[str, Spelling]
+    """How each field that the format can set is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixLine:
+    """One line of a fix, as the user would write it."""
+
+    text: str
+    line: int | None
+    """Where that setting is now; None if it is not in the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigReading:
+    """A config as it was read."""
+
+    source: str
+    """The file, or the type of the object."""
+    dialect: Dialect
+    plan: TrainingPlan
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """Field of the plan to the line of the file that sets it."""
+    notes: tuple[str, ...] = ()
+    """What was left out, assumed or not understood, in plain sentences."""
+    off: tuple[str, ...] = ()
+    """Rules that the config itself switches off."""
+
+    def write(self, setting: str, value: Any) -> FixLine | str:
+        """Return the line that sets it, or a sentence if the format has no such setting."""
+        spelling = self.dialect.spellings.get(setting)
+        if spelling is None:
+            return _INSTRUCTIONS.get(setting, f"set {setting} to {value}")
+        return FixLine(text=spelling(value), line=self.lines.get(setting))

@@ -1,0 +1,211 @@
+"""The checks in one process: each trains the small model and says what it compared, or raises.
+
+`observe` changes no bit, in fp32, bf16 and fp16. Nothing on the step path reads a device value on
+the host, which would wait for the device. `protect` keeps a step with a NaN out of weights and
+optimizer state. `recover` returns to the same bits: a run that was rolled back ends like one that
+was not.
+"""
+
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trimtab.selftest.loop import (
+    CannotCheck,
+    CheckFailed,
+    Training,
+    all_bits,
+    batches,
+    find_difference,
+    is_finite,
+    trained_bits,
+)
+
+READS = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::equal"}
+"""Operations that read a value of the device on the host."""
+
+
+class Counting(TorchDispatchMode):
+    """Counts the operations that run inside it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts[func._schema.name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+SAME_BITS_STEPS = 40
+"""Four steps with telemetry among them."""
+
+
+def check_same_bits(device: torch.device, folder: Path, autocast: torch.dtype | None) -> str:
+    """Train with and without a guard; all bits must be the same."""
+    _require_precision(device, autocast)
+    plain = _train_plainly(device, autocast, None)
+    difference = find_difference(plain, _train_plainly(device, autocast, None))
+    if difference is not None:
+        raise CannotCheck(f"two runs without a guard differ on this device: {difference}")
+    watched = _train_plainly(device, autocast, folder)
+    difference = find_difference(plain, watched)
+    if difference is not None:
+        raise CheckFailed(f"the run with a guard has different bits: {difference}")
+    return f"{SAME_BITS_STEPS} steps, {len(plain)} tensors are equal in every bit"
+
+
+def _train_plainly(
+    device: torch.device, autocast: torch.dtype | None, folder: Path | None
+) -> dict[str, torch.Tensor]:
+    run = Training(device=device, autocast=autocast)
+    if folder is None:
+        for batch in batches(SAME_BITS_STEPS):
+            run.step(batch)
+    else:
+        with run.watch(folder, "observe") as guard:
+            for batch in batches(SAME_BITS_STEPS):
+                run.step(batch, guard)
+    return all_bits(run)
+
+
+def _require_precision(device: torch.device, autocast: torch.dtype | None) -> None:
+    if autocast is None:
+        return
+    if not torch.amp.is_autocast_available(device.type):
+        raise CannotCheck(f"{device.type} has no autocast")
+    if device.type == "cuda" and autocast is torch.bfloat16 and not torch.cuda.is_bf16_supported():
+        raise CannotCheck("this GPU has no bf16")
+
+
+WARM, COUNTED_STEPS = 10, 20
+"""Steps before counting begins, and steps that are counted, two of them with telemetry."""
+
+_SYNC = "called a synchronizing CUDA operation"
+"""What torch warns of in its debug mode. Source: c10/cuda/CUDAFunctions.cpp."""
+
+
+def check_host_reads(device: torch.device, folder: Path, mode: str) -> str:
+    """Count the reads of steps with a guard; there must be none more than without."""
+    plain_reads, plain_syncs = _count(device, None, mode)
+    reads, syncs = _count(device, folder, mode)
+    if reads > plain_reads:
+        raise CheckFailed(f"{reads - plain_reads} reads in {COUNTED_STEPS} steps are the guard's")
+    if syncs > plain_syncs:
+        raise CheckFailed(
+            f"{syncs - plain_syncs} waits for the GPU in {COUNTED_STEPS} steps are its own"
+        )
+    told = f"{COUNTED_STEPS} steps, 0 reads among the operations"
+    if device.type == "cuda":
+        return f"{told}, 0 waits in torch's sync debug mode"
+    return told
+
+
+def _count(device: torch.device, folder: Path | None, mode: str) -> tuple[int, int]:
+    """Return the host reads of some steps, and how often they waited for the GPU."""
+    run = Training(device=device)
+    data = [batch.to(device) for batch in batches(WARM + 2 * COUNTED_STEPS)]
+    if folder is None:
+        return _count_steps(run, data, None)
+    with run.watch(folder, mode) as guard:
+        return _count_steps(run, data, guard)
+
+
+def _count_steps(run: Training, data: list[torch.Tensor], guard: Any) -> tuple[int, int]:
+    for batch in data[:WARM]:  # state and buffers exist after them
+        run.step(batch, guard)
+    counting = Counting()
+    with counting:
+        for batch in data[WARM : WARM + COUNTED_STEPS]:
+            run.step(batch, guard)
+    reads = sum(counting.counts[name] for name in READS)
+    if run.device.type != "cuda":
+        return reads, 0
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            for batch in data[WARM + COUNTED_STEPS :]:
+                run.step(batch, guard)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return reads, sum(_SYNC in str(warning.message) for warning in caught)
+
+
+GATE_STEPS, BAD_STEP = 16, 10
+
+
+def check_gate(device: torch.device, folder: Path) -> str:
+    """Spoil the loss of one step; it must leave no trace, and the step after it must train."""
+    unguarded = Training(device=device)
+    for number, batch in enumerate(batches(GATE_STEPS)):
+        unguarded.step(batch, spoil_loss=number == BAD_STEP)
+    if is_finite(trained_bits(unguarded)):
+        raise CheckFailed("a NaN in the loss did no harm without a guard: the check is blind")
+    run = Training(device=device)
+    before: dict[str, torch.Tensor] = {}
+    with run.watch(folder, "protect") as guard:
+        for number, batch in enumerate(batches(GATE_STEPS)):
+            run.step(batch, guard, spoil_loss=number == BAD_STEP)
+            if number == BAD_STEP - 1:
+                before = trained_bits(run)
+            elif number == BAD_STEP:
+                after = trained_bits(run)
+                difference = find_difference(before, after)
+                if difference is not None:
+                    raise CheckFailed(f"a step with a NaN was applied: {difference}")
+    last = trained_bits(run)
+    if not is_finite(last):
+        raise CheckFailed("weights or optimizer state are not finite at the end")
+    if find_difference(before, last) is None:
+        raise CheckFailed("no step after the one with a NaN was applied")
+    return f"the NaN of step {BAD_STEP} changed none of {len(before)} tensors; later steps trained"
+
+
+ROLLBACK_STEPS, LEAVES, RETURNS = 40, 34, 15
+"""From before step 34 back to step 15, which no snapshot is of: some steps are repeated."""
+
+
+def check_rollback(device: torch.device, folder: Path) -> str:
+    """Train straight, and with a rollback; all bits must be the same."""
+    straight = _train_and_return(device, folder / "straight", goes_back=False)
+    difference = find_difference(
+        straight, _train_and_return(device, folder / "again", goes_back=False)
+    )
+    if difference is not None:
+        raise CannotCheck(f"two runs that never went back differ on this device: {difference}")
+    returned = _train_and_return(device, folder / "returned", goes_back=True)
+    difference = find_difference(straight, returned)
+    if difference is not None:
+        raise CheckFailed(f"the run that went back has different bits: {difference}")
+    return (
+        f"from step {LEAVES} back to {RETURNS} and on to {ROLLBACK_STEPS}: {len(straight)} tensors "
+        "are equal in every bit"
+    )
+
+
+def _train_and_return(
+    device: torch.device, folder: Path, *, goes_back: bool
+) -> dict[str, torch.Tensor]:
+    run = Training(device=device)
+    losses: dict[int, torch.Tensor] = {}
+    num_asked = 0
+    with run.watch(folder, "recover") as guard:
+        for step in guard.steps(batches(2 * ROLLBACK_STEPS)):
+            if step.number >= ROLLBACK_STEPS:
+                break
+            for batch in step:
+                run.step(batch, guard)
+            losses[step.number] = run.losses[-1]
+            if goes_back and not num_asked and step.number + 1 == LEAVES:
+                num_asked += 1
+                guard.rollback(to=RETURNS)
+        num_returned = guard.recovery.attempt if guard.recovery else 0
+    if num_returned != num_asked:
+        raise CheckFailed(f"the guard went back {num_returned} times, and was asked {num_asked}")
+    run.losses = [losses[number] for number in sorted(losses)]
+    return all_bits(run)
