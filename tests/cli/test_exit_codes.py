@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.cli.test_json_schema import COMMANDS
 
-from trimtab.cli.exit_codes import ExitCode
+from trimtab.cli.options import ExitCode
 from trimtab.journal.exit_request import RunExit
 
 PAGE = (Path(__file__).parents[2] / "docs" / "exit-codes.md").read_text()

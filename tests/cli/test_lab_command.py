@@ -15,7 +15,7 @@ pytest.importorskip("torchdata")
 from tests.kit.printed_json import validate
 from typer.testing import CliRunner
 
-from trimtab.cli.lab import train as lab
+from trimtab.cli.commands import lab_train as lab
 from trimtab.cli.main import app
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.model.optimizer import OptimizerConfig

@@ -13,7 +13,7 @@ from rich.console import Console
 from tests.lab.conftest import SMALL_BYTES
 from typer.testing import CliRunner
 
-from trimtab.cli.lab import practice as lab_practice
+from trimtab.cli.commands import lab_practice
 from trimtab.cli.main import app
 from trimtab.core.actions import ActionKind
 from trimtab.lab.practice.exercise import Exercise

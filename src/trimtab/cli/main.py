@@ -2,18 +2,21 @@
 
 import sys
 import traceback
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from trimtab._version import __version__
 from trimtab.cli.commands.approve import approve, decline
 from trimtab.cli.commands.check import check
 from trimtab.cli.commands.checkpoints import checkpoints
 from trimtab.cli.commands.compare import compare
+from trimtab.cli.commands.corpus import corpus_app
 from trimtab.cli.commands.demo import demo
 from trimtab.cli.commands.diagnose import diagnose
 from trimtab.cli.commands.follow import follow
+from trimtab.cli.commands.lab import lab_app
 from trimtab.cli.commands.note import note
 from trimtab.cli.commands.probe import probe
 from trimtab.cli.commands.report import report
@@ -21,10 +24,32 @@ from trimtab.cli.commands.run import run
 from trimtab.cli.commands.selftest import selftest
 from trimtab.cli.commands.serve import serve
 from trimtab.cli.commands.ship import ship
-from trimtab.cli.corpus.app import app as corpus
-from trimtab.cli.exit_codes import ExitCode
-from trimtab.cli.lab.app import app as lab
-from trimtab.cli.plugins import CommandWithPlugins
+from trimtab.cli.options import ExitCode
+
+
+class CommandWithPlugins(TyperCommand):
+    """A command whose help lists the installed plug-ins of other packages."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, with the plug-ins of this moment at its end."""
+        self.epilog = describe_plugins()
+        super().format_help(ctx, formatter)
+
+
+def describe_plugins() -> str:
+    """Return one paragraph per plug-in; no plug-in is loaded."""
+    from trimtab.core.plugins import CHECKPOINTERS, DETECTORS, READERS, SINKS, list_plugins
+    from trimtab.report.escaping import printable
+
+    kinds = (
+        *(("detector", DETECTORS), ("reader", READERS)),
+        *(("checkpointer", CHECKPOINTERS), ("sink", SINKS)),
+    )
+    found = [f"{kind} {plugin}" for kind, group in kinds for plugin in list_plugins(group)]
+    if not found:
+        return "Installed plug-ins: none."
+    return "\n\n".join(printable(line) for line in ("Installed plug-ins:", *found))
+
 
 app = typer.Typer(
     name="trimtab",
@@ -47,8 +72,8 @@ app.command()(decline)
 app.command(cls=CommandWithPlugins)(checkpoints)
 app.command()(selftest)
 app.command()(demo)
-app.add_typer(corpus)
-app.add_typer(lab)
+app.add_typer(corpus_app)
+app.add_typer(lab_app)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from trimtab.cli.exit_codes import ExitCode
+from trimtab.cli.options import ExitCode
 from trimtab.cli.progress import progress_bar
 from trimtab.core.errors import ConfigError, JournalError, TrimtabError
 from trimtab.core.jsonable import to_jsonable

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trimtab.cli.json_output import AsJson, print_json
+from trimtab.cli.options import AsJson, print_json
 
 RunArgument = Annotated[Path, typer.Argument(help="The directory of the run that waits.")]
 

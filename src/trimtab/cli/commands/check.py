@@ -5,9 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trimtab.cli.exit_codes import ExitCode
-from trimtab.cli.json_output import AsJson, print_json
-from trimtab.cli.settings import ConfigFile
+from trimtab.cli.options import AsJson, ConfigFile, ExitCode, print_json
 
 
 def check(
@@ -65,7 +63,7 @@ def check(
     from trimtab.checks import check_config
     from trimtab.checks.view import check_view
     from trimtab.cli import output
-    from trimtab.cli.settings import load_config, parse_settings
+    from trimtab.cli.options import load_config, parse_settings
 
     with output.reported_errors():
         if svg is not None and widths is None:

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trimtab.cli.exit_codes import ExitCode
-from trimtab.cli.json_output import AsJson, print_json
+from trimtab.cli.options import AsJson, ExitCode, print_json
 
 if TYPE_CHECKING:
     from trimtab.journal import RunDirectory

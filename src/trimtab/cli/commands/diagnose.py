@@ -5,10 +5,16 @@ from typing import Annotated
 
 import typer
 
-from trimtab.cli.completion import formats
-from trimtab.cli.exit_codes import ExitCode
-from trimtab.cli.json_output import AsJson, print_json
-from trimtab.cli.settings import ConfigFile, RuleSet, Settings, Verbose
+from trimtab.cli.options import (
+    AsJson,
+    ConfigFile,
+    ExitCode,
+    RuleSet,
+    Settings,
+    Verbose,
+    formats,
+    print_json,
+)
 
 
 def diagnose(
@@ -54,8 +60,8 @@ def diagnose(
     # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab import diagnosis
     from trimtab.cli import output
+    from trimtab.cli.options import load_config
     from trimtab.cli.progress import progress_bar
-    from trimtab.cli.settings import load_config
     from trimtab.report.incident_files import report_folder
 
     with output.reported_errors(), progress_bar() as progress:

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trimtab.cli.json_output import AsJson, print_json
-from trimtab.cli.settings import ConfigFile, RuleSet, Settings, Verbose
+from trimtab.cli.options import AsJson, ConfigFile, RuleSet, Settings, Verbose, print_json
 
 
 def report(
@@ -33,8 +32,8 @@ def report(
     import dataclasses
 
     from trimtab.cli import output
+    from trimtab.cli.options import load_config
     from trimtab.cli.progress import progress_bar
-    from trimtab.cli.settings import load_config
     from trimtab.diagnosis import diagnose
 
     with output.reported_errors():

@@ -33,7 +33,7 @@ def run(
     import os
     import shutil
 
-    from trimtab.cli.exit_codes import ExitCode
+    from trimtab.cli.options import ExitCode
     from trimtab.cli.supervisor import RelaunchBudget, Supervisor
     from trimtab.report.escaping import printable
 

@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from trimtab.cli.exit_codes import ExitCode
-from trimtab.cli.json_output import AsJson, print_json
+from trimtab.cli.options import AsJson, ExitCode, print_json
 
 
 def selftest(

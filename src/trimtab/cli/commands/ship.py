@@ -5,9 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trimtab.cli.completion import sinks
-from trimtab.cli.json_output import AsJson, print_json
-from trimtab.cli.settings import ConfigFile, Settings, load_config
+from trimtab.cli.options import AsJson, ConfigFile, Settings, load_config, print_json, sinks
 
 
 def ship(

@@ -1,17 +1,17 @@
-"""`trimtab corpus show`: what a scan found."""
+"""`trimtab corpus`: scan token files, add up the shards of a scan, show what it found."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trimtab.cli.exit_codes import ExitCode
-from trimtab.cli.json_output import AsJson, print_json
+from trimtab.cli.options import AsJson, ExitCode, print_json
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from trimtab.corpus import Summary
+
 
 NAMED, SHOWN = 5, 3
 """Tokens and places of each kind that are printed; `--json` has all that are kept."""
@@ -86,7 +86,7 @@ def _sources(facts: dict[str, Any]) -> "Table":
 
 
 def _findings(facts: dict[str, Any], vocabulary: dict[str, int] | None) -> list[str]:
-    """One line for each kind of finding, and one for each of its first places."""
+    """Return a line for each kind of finding, and one for each of its first places."""
     texts = {} if vocabulary is None else {id: token for token, id in vocabulary.items()}
 
     def named(ids: list[int]) -> str:
@@ -133,7 +133,7 @@ def _findings(facts: dict[str, Any], vocabulary: dict[str, int] | None) -> list[
 
 
 def summary_to_dict(summary: "Summary", vocabulary: dict[str, int] | None) -> dict[str, Any]:
-    """What a scan found, as JSON values; with the damaged tokens of a vocabulary."""
+    """Return what a scan found as JSON values; with the damaged tokens of a vocabulary."""
     facts = summary.to_dict() | {"counts_only": summary.result.counts_only}
     if vocabulary is not None:
         from trimtab.corpus.text_damage import damaged_tokens
@@ -154,3 +154,127 @@ def _vocabulary(tokenizer: Path | None) -> dict[str, int] | None:
 
     vocabulary: dict[str, int] = load_tokenizer(tokenizer).get_vocab()
     return vocabulary
+
+
+def scan(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILES...",
+            help="Files or folders: .bin (nanoGPT, llm.c, Megatron-LM with .idx), .npy, .parquet, "
+            ".arrow (HF datasets), .jsonl.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the results.")],
+    shards: Annotated[
+        int | None, typer.Option(help="Number of shards; the default follows the size.")
+    ] = None,
+    shard: Annotated[
+        int | None, typer.Option(help="Scan only this shard, from 0 on: a job of an array.")
+    ] = None,
+    processes: Annotated[int, typer.Option(help="Processes on this machine.")] = 1,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Scan on a Ray cluster: an address, auto, or local (starts one on this machine).",
+        ),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Token ids of a raw .bin file.")] = "uint16",
+    separator: Annotated[
+        int | None, typer.Option(help="The token that ends a document in a flat file.")
+    ] = None,
+    vocab_size: Annotated[
+        int | None, typer.Option(help="Ids from here on are out of range.")
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="tokenizer.json, for columns of text.")
+    ] = None,
+    column: Annotated[str | None, typer.Option(help="The column of text or token ids.")] = None,
+    source_column: Annotated[
+        str | None, typer.Option(help="The column with the source of each row.")
+    ] = None,
+    counts_only: Annotated[
+        bool, typer.Option(help="Only count tokens: no repeats, no documents.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Scan a corpus and write its statistics; a scan that was killed goes on where it stopped.
+
+    Exit code: 0 done, 2 usage error, 3 unreadable file.
+    """
+    # Imported here so that `trimtab --help` does not wait for numpy.
+    from trimtab import corpus
+    from trimtab.cli import output
+    from trimtab.cli.progress import progress_bar
+    from trimtab.core.errors import ConfigError
+
+    with output.reported_errors():
+        if ray is not None and (processes != 1 or shard is not None):
+            raise ConfigError("--ray, --processes and --shard exclude each other")
+        if shard is not None and shards is None:
+            raise ConfigError("--shard needs --shards: the number of jobs of the array")
+        options = corpus.ScanOptions(
+            dtype=dtype,
+            separator=separator,
+            vocab_size=vocab_size,
+            tokenizer=tokenizer,
+            column=column,
+            source_column=source_column,
+            counts_only=counts_only,
+        )
+        plan = corpus.plan_scan(paths, options, num_shards=shards)
+        if shard is not None:
+            done = corpus.scan_one(plan, shard, out)
+            if as_json:
+                facts = {"shard": shard, "shards": plan.num_shards, "scanned_now": done}
+                print_json("corpus scan", facts)
+                return
+            state = "scanned" if done else "was scanned before"
+            typer.echo(f"shard {shard} of {plan.num_shards} {state}", err=True)
+            return
+        runner: corpus.Runner = corpus.run_here
+        if ray is not None:
+            runner = corpus.run_ray(ray)
+        elif processes > 1:
+            runner = corpus.run_processes(processes)
+        with progress_bar() as progress:
+            result = corpus.scan(
+                plan, out, runner=runner, on_shard=lambda n, total: progress("Scanning", n, total)
+            )
+        summary = corpus.summarise(result)
+        if as_json:
+            print_json("corpus scan", summary_to_dict(summary, None))
+        else:
+            print_summary(summary, None)
+
+
+def merge(
+    folder: Annotated[Path, typer.Argument(help="The folder of the scan.")],
+    as_json: AsJson = False,
+) -> None:
+    """Add up the shards of a scan, each once; reports the ones that are missing.
+
+    Exit code: 0 done, 2 usage error, 3 shards are missing or damaged.
+    """
+    # Imported here so that `trimtab --help` does not wait for numpy.
+    from trimtab import corpus
+    from trimtab.cli import output
+
+    with output.reported_errors():
+        result = corpus.merge_folder(folder)
+        summary = corpus.summarise(result)
+        if as_json:
+            print_json("corpus merge", summary_to_dict(summary, None))
+        else:
+            print_summary(summary, None)
+
+
+corpus_app = typer.Typer(
+    name="corpus",
+    help="Scan token files for what makes runs spike: rare tokens, repeats, duplicates, damage.",
+    no_args_is_help=True,
+)
+corpus_app.command()(scan)
+corpus_app.command()(merge)
+corpus_app.command()(show)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trimtab.cli.json_output import AsJson, print_json
+from trimtab.cli.options import AsJson, print_json
 
 if TYPE_CHECKING:
     from trimtab.lab.trainer.train_config import TrainConfig

@@ -1,0 +1,317 @@
+"""`trimtab lab`: list the faults, train and show runs with one in them, build the suite."""
+
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trimtab.cli.commands.lab_practice import practice
+from trimtab.cli.commands.lab_train import train
+from trimtab.cli.options import AsJson, print_json
+from trimtab.cli.progress import Advance
+from trimtab.core.config import Mode
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def list_kinds(as_json: AsJson = False) -> None:
+    """List the faults, natural instabilities and hard negatives of the lab.
+
+    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
+
+    Exit code: 0 printed, 2 usage error, 3 the extra is not installed.
+    """
+    # Imported here so that `trimtab --help` does not wait for torch.
+    from rich.console import Console
+    from rich.table import Table
+
+    from trimtab.cli import output
+    from trimtab.core.jsonable import to_jsonable
+
+    with output.reported_errors():
+        from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, NATURAL, describe
+    if as_json:
+        groups = {"faults": FAULTS, "natural": NATURAL, "hard_negatives": HARMLESS}
+        shown = {
+            group: [{"name": name, **to_jsonable(describe(kind))} for name, kind in kinds.items()]
+            for group, kinds in groups.items()
+        }
+        print_json("lab list", shown)
+        return
+    console = Console(highlight=False)
+    for title, kinds in (
+        ("Faults", FAULTS),
+        ("Natural instabilities: caused by a setting alone", NATURAL),
+        ("Hard negatives: they look like a fault and are not", HARMLESS),
+    ):
+        table = Table("name", "what it does", "severity 0 to 1", "lasts", "run", title=title)
+        table.title_justify, table.box = "left", None
+        for name, kind in kinds.items():
+            row = describe(kind)
+            table.add_row(name, row.title, row.strengths, row.lasts, row.base)
+        console.print(table)
+        console.print()
+
+
+_CURVES = ("loss", "grad_norm", "lr", "update_norm", "adam_v_norm", "loss_scale", "step_seconds")
+_NAME_WIDTH = 14
+
+
+def show(
+    run: Annotated[Path, typer.Argument(help="A run of `lab run` or `lab suite`.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show the curves of a run with the fault marked, its clean twin, and what was done to it.
+
+    Exit code: 0 shown, 2 usage error, 3 not a run of the lab.
+    """
+    print_trial(run, as_json="lab show" if as_json else None)
+
+
+def print_trial(run: Path, *, as_json: str | None) -> None:
+    """Print the curves and the truth of a trial; as JSON of the command of that name, if given."""
+    # Imported here so that `trimtab --help` does not wait for numpy.
+    from rich.console import Console
+
+    from trimtab.cli import output
+
+    console = Console(highlight=False)
+    with output.reported_errors():
+        from trimtab.lab.scenarios.suite import read_truth
+
+        truth = read_truth(run)
+        if as_json is not None:
+            print_json(as_json, {"run": str(run), "truth": truth})
+            return
+        console.print(_curves(run, truth, console.width))
+    console.print(_summary(truth))
+    typer.echo(f"for trimtab's diagnosis: trimtab report {run}", err=True)
+
+
+def _curves(run: Path, truth: dict[str, Any], width: int) -> "RenderableType":
+    from rich.text import Text
+
+    from trimtab.cli.output import find_run
+    from trimtab.journal import read_journal
+    from trimtab.report.sparkline import marks, sparkline
+
+    block = read_journal(find_run(run)).block
+    room = min(width - _NAME_WIDTH, 100)
+    lines = []
+    for name in _CURVES:
+        column = block.column(name)
+        if column.recorded:
+            lines.append(f"{name:<{_NAME_WIDTH}}{sparkline(column, room)}")
+    twin = run.parent / truth["twin"] if truth["twin"] else None
+    if twin is not None and (twin / "trimtab").exists():
+        clean = read_journal(find_run(twin)).block
+        lines.insert(1, f"{'  clean twin':<{_NAME_WIDTH}}{sparkline(clean.column('loss'), room)}")
+    if truth["onset"] is not None:
+        labels = [(truth["onset"], "^onset")]
+        if truth["end"] is not None and truth["end"] < len(block):
+            labels.append((truth["end"], "^end"))
+        lines.append(" " * _NAME_WIDTH + marks(labels, len(block), room))
+    return Text("\n".join(lines))
+
+
+def _summary(truth: dict[str, Any]) -> str:
+    """Return what was done to the run, in a few lines."""
+    setting = truth["setting"]
+    lines = [
+        f"{truth['scenario']}: {setting['regime']}, learning rate {setting['lr']:g}, "
+        f"{setting['batch_size']} windows of {setting['length']}, width {setting['width']}"
+    ]
+    if truth["onset"] is None:
+        lines.append("a clean run, without any fault")
+        return "\n".join(lines)
+    until = "to the end" if truth["end"] is None else f"until step {truth['end']}"
+    cause = truth["cause"] or ("fault" if truth["is_fault"] else "no fault")
+    lines.append(f"{cause}: {truth['title']}, from step {truth['onset']} {until}")
+    lines.append(
+        f"severity {truth['severity']:.2f}: {truth['strength']:.4g} {truth['strength_is']}"
+    )
+    lines += [f"  {name}: {_short(fact)}" for name, fact in truth["facts"].items()]
+    return "\n".join(lines)
+
+
+def _short(fact: Any) -> str:
+    text = str(fact)
+    return text if len(text) <= 70 else text[:67] + "..."
+
+
+# The lab has this as an enum too, but importing it imports torch, and `--help` must not wait.
+class GradeName(StrEnum):
+    """How severe the fault is."""
+
+    MILD = "mild"
+    SEVERE = "severe"
+
+
+def run(
+    kind: Annotated[str, typer.Argument(help="The fault, e.g. F02; see `lab list`.")],
+    seed: Annotated[int, typer.Option(help="Determines settings, onset, severity.", min=0)] = 0,
+    grade: Annotated[GradeName, typer.Option(help="Range to draw the severity from.")] = (
+        GradeName.SEVERE
+    ),
+    severity: Annotated[
+        float | None, typer.Option(help="0 to 1, instead of drawing it.", min=0.0, max=1.0)
+    ] = None,
+    mode: Annotated[
+        Mode, typer.Option(help="What trimtab does: observe the run, or protect the weights.")
+    ] = Mode.OBSERVE,
+    steps: Annotated[int, typer.Option(help="Length of the run.", min=20)] = 600,
+    out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("lab"),
+    twin: Annotated[bool, typer.Option(help="Also train the same run without the fault.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Train a small model with a fault in it, and show what happened.
+
+    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
+
+    Exit code: 0 trained, 2 usage error, 3 the lab cannot do this here.
+    """
+    # Imported here so that `trimtab --help` does not wait for torch.
+    from trimtab.cli import output
+    from trimtab.cli.progress import progress_bar
+
+    with output.reported_errors():
+        from trimtab.lab.scenarios.scenario import Grade, Scenario
+        from trimtab.lab.scenarios.suite import run_trial
+
+        scenario = Scenario(
+            kind=kind, seed=seed, grade=Grade(grade), steps=steps, severity=severity, mode=mode
+        )
+        scenarios = [scenario.twin(), scenario] if twin else [scenario]
+        with progress_bar() as advance:
+            total = steps * len(scenarios)
+            for before, one in zip(range(0, total, steps), scenarios, strict=True):
+                on_step = partial(_advance, advance, before, total)
+                run_dir = run_trial(one, out, on_step=on_step)
+    print_trial(run_dir, as_json="lab run" if as_json else None)
+
+
+def _advance(advance: Advance, before: int, total: int, done: int) -> None:
+    advance("Training", before + done, total)
+
+
+def suite(
+    out: Annotated[
+        Path, typer.Option(help="Folder of the suite; an unfinished suite is continued.")
+    ],
+    kinds: Annotated[
+        str | None,
+        typer.Option(help="Only these kinds, e.g. F02,cooldown. Default: all of `lab list`."),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="Only these seeds, e.g. 31,32. Default: 0 to 4; hard negatives 0 to 8."),
+    ] = None,
+    shape: Annotated[
+        str, typer.Option(help="Shape of the models: small, deep (4 layers) or broad (vocabulary).")
+    ] = "small",
+    fast: Annotated[
+        bool, typer.Option(help="Each fault once, in minutes; not with --kinds, --seeds, --shape.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option(help="Number of processes. Default: one per core.", min=1)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Build the labelled runs that trimtab is measured on, or a part of them.
+
+    Faults are built both mild and severe. Each run has its journal and a truth.json, and the clean
+    twin of each run is built too. --kinds and --seeds choose runs; both are comma-separated lists.
+
+    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
+
+    Exit code: 0 built, 2 usage error, 3 the lab cannot do this here.
+    """
+    # Imported here so that `trimtab --help` does not wait for torch.
+    import time
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    from trimtab.cli import output
+    from trimtab.cli.progress import shows_progress
+
+    if fast and (kinds is not None or seeds is not None or shape != "small"):
+        raise typer.BadParameter(
+            "--fast has a fixed choice of runs; leave out --kinds and --seeds, and --shape"
+        )
+    wanted_kinds, wanted_seeds = _names(kinds), _seeds(seeds)
+    started = time.monotonic()
+    console = Console(stderr=True)
+    bar = Progress(
+        "{task.description}",
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not shows_progress(console),
+    )
+    with output.reported_errors():
+        from trimtab.lab.scenarios.scenario import Shape
+        from trimtab.lab.scenarios.suite import build_suite, fast_suite, make_suite
+
+        if shape not in set(Shape):
+            raise typer.BadParameter(f"--shape is one of {', '.join(Shape)}, got {shape!r}")
+        wanted_shape = Shape(shape)
+        scenarios = fast_suite() if fast else make_suite(wanted_kinds, wanted_seeds, wanted_shape)
+        with bar:
+            task = bar.add_task("preparing text", total=None)
+            built = build_suite(
+                scenarios,
+                out,
+                workers=workers,
+                on_text=lambda done, total: bar.update(task, completed=done, total=total),
+                on_run=lambda done, total: bar.update(
+                    task, description="runs", completed=done, total=total
+                ),
+            )
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    if as_json:
+        shown = {"folder": out, "runs": built.runs, "trained": built.trained, "bytes": size}
+        print_json("lab suite", shown)
+        return
+    minutes = (time.monotonic() - started) / 60
+    typer.echo(
+        f"{built.runs} runs in {out} ({size / 2**20:.0f} MB), {built.trained} of them trained now "
+        f"in {minutes:.1f} minutes; to look at one: trimtab lab show {out}/NAME"
+    )
+
+
+def _names(text: str | None) -> list[str] | None:
+    """Return the items of a comma-separated list, each once; None if it was not given."""
+    if text is None:
+        return None
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise typer.BadParameter(f"expected a comma-separated list, got {text!r}")
+    return names
+
+
+def _seeds(text: str | None) -> list[int] | None:
+    names = _names(text)
+    if names is None:
+        return None
+    if not all(name.isascii() and name.isdecimal() for name in names):
+        raise typer.BadParameter(f"--seeds takes whole numbers such as 31,32, got {text!r}")
+    return list(dict.fromkeys(map(int, names)))
+
+
+lab_app = typer.Typer(
+    name="lab",
+    help="Train a small GPT on real text, cause real faults in it, and practise handling them.",
+    no_args_is_help=True,
+)
+lab_app.command()(train)
+lab_app.command("list")(list_kinds)
+lab_app.command()(run)
+lab_app.command()(show)
+lab_app.command()(suite)
+lab_app.command()(practice)

@@ -1,1 +1,0 @@
-"""The commands of `trimtab lab`, one file each; app.py registers them."""

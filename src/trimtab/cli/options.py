@@ -1,0 +1,121 @@
+"""What commands share: exit codes, options, the settings that they give, completion.
+
+Nothing heavy is imported here: every `--help` imports it. docs/exit-codes.md lists the exit codes.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trimtab.core.config import Rules
+
+if TYPE_CHECKING:
+    from trimtab.core.config import Config
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every subcommand."""
+
+    CLEAN = 0
+    """Nothing found, or done."""
+    FINDINGS = 1
+    """Something was found, or not everything could be done."""
+    USAGE = 2
+    """Usage error: an option, setting or argument that cannot be right."""
+    UNREADABLE = 3
+    """The input cannot be used: not readable, no usable loss, or an extra is not installed."""
+    BUG = 70
+    """A bug in trimtab, with a traceback (EX_SOFTWARE of sysexits.h)."""
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON (docs/json.md).")]
+
+JSON_VERSION = 1
+"""Grows when a field is removed or changes its meaning; a new field does not change it."""
+
+
+def print_json(command: str, values: Mapping[str, Any], *, is_line: bool = False) -> None:
+    """Print the values of a command on standard output, with the name of their schema.
+
+    NaN and the infinities are strings. `is_line` prints everything on one line, for a stream.
+    """
+    import json
+
+    from trimtab.core.jsonable import to_jsonable
+
+    shown = {"schema": f"trimtab {command} {JSON_VERSION}", **to_jsonable(values)}
+    typer.echo(json.dumps(shown, indent=None if is_line else 1, allow_nan=False))
+
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", help="Settings in TOML: the tool.trimtab table of the file, or all of it."
+    ),
+]
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Change one setting, for example threshold_scale=2; may be repeated.",
+    ),
+]
+
+RuleSet = Annotated[
+    Rules | None,
+    typer.Option(
+        "--rules", help="The rules to judge by.", show_default="trimtab, or as --config says"
+    ),
+]
+
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show the questions that led to each cause.")
+]
+
+
+def load_config(file: Path | None, settings: Iterable[str] | None) -> "Config":
+    """Return the settings of the file, changed by those of the command line; raises ConfigError."""
+    from trimtab.core.config import Config
+
+    config = Config.from_toml(file) if file else Config()
+    return config.override(parse_settings(settings or ()))
+
+
+def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return settings given as name=value, each value as TOML reads it; raises ConfigError."""
+    from trimtab.core.errors import ConfigError
+
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        name, sign, value = (part.strip() for part in pair.partition("="))
+        if not sign or not name:
+            raise ConfigError(
+                f"--set takes NAME=VALUE, got {pair!r}; for example --set threshold_scale=2"
+            )
+        try:
+            settings[name] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:  # a word without quotes, as on every command line
+            settings[name] = value
+    return settings
+
+
+def formats(incomplete: str) -> list[str]:
+    """Return the log formats that begin with what was typed."""
+    from trimtab.readers.registry import FORMATS
+
+    return [name for name in FORMATS if name.startswith(incomplete)]
+
+
+def sinks(incomplete: str) -> list[str]:
+    """Return the sinks that begin with what was typed."""
+    from trimtab.core.plugins import SINKS, list_plugins
+    from trimtab.integrations.shipper.shipper import OWN_SINKS
+
+    names = [*OWN_SINKS, *(plugin.name for plugin in list_plugins(SINKS))]
+    return [name for name in names if name.startswith(incomplete)]
