@@ -22,10 +22,10 @@ from tests.kit.killed_writers import kill_writers
 from benchmarks.results import publish, table
 from trimtab.core.block import Block, Column
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
-from trimtab.journal.format.files import JournalFiles
-from trimtab.journal.write.record_layouts import RecordLayout
-from trimtab.journal.write.sealed_segment import write_segment
-from trimtab.journal.write.writer import JournalLimits
+from trimtab.journal.files import JournalFiles
+from trimtab.journal.record_queue import RecordLayout
+from trimtab.journal.sealed_segment import write_segment
+from trimtab.journal.writer import JournalLimits
 
 NAMES = [f"signal_{number:02d}" for number in range(20)]
 LONGEST = 1800

@@ -24,9 +24,9 @@ from benchmarks.results import publish, table
 from trimtab.core.block import Block, Column
 from trimtab.diagnosis import diagnose
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
-from trimtab.journal.format.files import JournalFiles
-from trimtab.journal.write.sealed_segment import write_segment
-from trimtab.journal.write.writer import JournalLimits
+from trimtab.journal.files import JournalFiles
+from trimtab.journal.sealed_segment import write_segment
+from trimtab.journal.writer import JournalLimits
 from trimtab.report.pages.run_page import dashboard_page
 
 RECORDS = 1_000_000

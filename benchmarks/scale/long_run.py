@@ -6,9 +6,9 @@ import numpy as np
 
 from trimtab.core.block import Block, Column
 from trimtab.journal import RunDirectory
-from trimtab.journal.format.files import JournalFiles
-from trimtab.journal.write.sealed_segment import write_segment
-from trimtab.journal.write.writer import JournalLimits
+from trimtab.journal.files import JournalFiles
+from trimtab.journal.sealed_segment import write_segment
+from trimtab.journal.writer import JournalLimits
 from trimtab.state.checkpoints.index import CheckpointEntry, CheckpointIndex
 from trimtab.state.checkpoints.manifest import CheckpointFacts, Manifest, write_manifest
 

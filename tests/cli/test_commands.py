@@ -16,7 +16,7 @@ from trimtab._version import __version__
 from trimtab.cli.main import app
 from trimtab.core.block import Block
 from trimtab.journal import JournalWriter, RunDirectory
-from trimtab.journal.format.lines import encode
+from trimtab.journal.lines import encode
 
 runner = CliRunner()
 

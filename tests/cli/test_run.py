@@ -17,7 +17,7 @@ SCRIPT = """
     import os, pathlib, signal, sys, time
     from trimtab.journal import JournalWriter, RunDirectory, read_journal
     from trimtab.journal.exit_request import ExitRequest, RunExit, announce_run
-    from trimtab.journal.write.writer import JournalLimits
+    from trimtab.journal.writer import JournalLimits
 
     here = pathlib.Path(sys.argv[1])
     run = RunDirectory(here)

@@ -38,7 +38,7 @@ def test_a_pyproject_section_is_found(tmp_path: Path) -> None:
         ({"recover": {"zzz": 1}}, "known: snapshot_every"),
         ({"gate": {"window": 64}}, "not a setting any more: the gate's thresholds are measured"),
         ({"textbook": {"window": 50}}, "'textbook' is not a setting any more: the textbook's"),
-        ({"journal": {"flush_seconds": 3.0}}, "trimtab/journal/write/writer.py; remove it"),
+        ({"journal": {"flush_seconds": 3.0}}, "trimtab/journal/writer.py; remove it"),
         ({"live": {"batch_memory_mb": 8.0}}, "token ids take 64 MB at most"),
         ({"ladder": {"window_steps": 500}}, "measured constants"),
         ({"recover": 3}, "table of settings"),

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.journal import JournalWriter, RunDirectory
-from trimtab.journal.format.files import JournalFiles
-from trimtab.journal.format.header import CHUNK_ROWS
-from trimtab.journal.read.sealed_segment import SealedSegment
-from trimtab.journal.write.open_segment import OpenSegment
-from trimtab.journal.write.record_layouts import RecordLayouts
-from trimtab.journal.write.writer import JournalLimits
+from trimtab.journal.files import JournalFiles
+from trimtab.journal.header import CHUNK_ROWS
+from trimtab.journal.record_queue import RecordLayouts
+from trimtab.journal.sealed_segment import SealedSegment
+from trimtab.journal.sealing import OpenSegment
+from trimtab.journal.writer import JournalLimits
 
 SEALED, OPEN = 10_000, 400
 """Records in each of the two sealed files, and in the log after them."""

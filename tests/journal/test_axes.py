@@ -7,8 +7,8 @@ import pytest
 
 from trimtab.core.block import Block
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
-from trimtab.journal.read.axes import find_ranges
-from trimtab.journal.write.writer import JournalLimits
+from trimtab.journal.assembly import find_ranges
+from trimtab.journal.writer import JournalLimits
 
 
 def write(folder: Path, steps: list[int], attempts: list[int], positions: list[int]) -> Block:

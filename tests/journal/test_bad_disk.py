@@ -10,7 +10,7 @@ from tests.kit.disks import CannotMount, Costs, disk_that_can_hang, hanging, sma
 from tests.kit.journal_rows import wait_until
 
 from trimtab.journal import JournalRun, JournalWriter, RunDirectory, read_journal
-from trimtab.journal.write.writer import JournalLimits
+from trimtab.journal.writer import JournalLimits
 
 CONFIG = JournalLimits(queue_records=500, segment_records=200, close_seconds=30)
 SIGNALS = {f"signal {number}": 1 / (number + 3) for number in range(20)}

@@ -9,7 +9,7 @@ from tests.kit.journal_rows import rows_of, wait_until
 
 from trimtab.core.block import Block
 from trimtab.journal import DamageKind, Follower, JournalWriter, RunDirectory, read_journal
-from trimtab.journal.write.writer import JournalLimits
+from trimtab.journal.writer import JournalLimits
 
 
 @pytest.mark.parametrize("segment_records", [5, 100, 100_000])

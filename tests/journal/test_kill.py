@@ -7,7 +7,7 @@ from tests.kit.journal_rows import rows_of
 from tests.kit.killed_writers import kill_writers, signals_at
 
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
-from trimtab.journal.write.writer import JournalLimits
+from trimtab.journal.writer import JournalLimits
 
 BOUND = 0.5
 """Seconds: half of what is promised."""

@@ -8,10 +8,9 @@ import pytest
 from trimtab.core.block import Block, Column, StoredColumns
 from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.diagnosis import diagnose
-from trimtab.journal import JournalWriter, RunDirectory, read_journal
-from trimtab.journal.format.files import JournalFiles
-from trimtab.journal.read import assembly
-from trimtab.journal.write.writer import JournalLimits
+from trimtab.journal import JournalWriter, RunDirectory, assembly, read_journal
+from trimtab.journal.files import JournalFiles
+from trimtab.journal.writer import JournalLimits
 
 RECORDS = 700
 CONFIG = JournalLimits(segment_records=100)

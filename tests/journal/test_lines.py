@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.journal.format.entries import SCHEMA, parse_entry
-from trimtab.journal.format.lines import decode, encode
+from trimtab.journal.lines import SCHEMA, decode, encode, parse_entry
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)

@@ -20,10 +20,10 @@ from trimtab.journal import (
     RunDirectory,
     read_journal,
 )
-from trimtab.journal.format.files import JournalFiles
-from trimtab.journal.format.lines import Entry, encode
-from trimtab.journal.write.sealing import seal_leftover
-from trimtab.journal.write.writer import JournalLimits
+from trimtab.journal.files import JournalFiles
+from trimtab.journal.lines import Entry, encode
+from trimtab.journal.sealing import seal_leftover
+from trimtab.journal.writer import JournalLimits
 
 HEAD = {"kind": "segment", "note": 0, "schema": 1, "index": 0, "qualities": {}}
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kit.journal_rows import row, rows_of
 
-from trimtab.journal.format.lines import encode
-from trimtab.journal.write.record_layouts import PackedRows, RecordLayout, RecordLayouts
+from trimtab.journal.lines import encode
+from trimtab.journal.record_queue import PackedRows, RecordLayout, RecordLayouts
 
 one_nan = st.floats().map(lambda value: value if value == value else float("nan"))
 records = st.dictionaries(st.text(), one_nan, max_size=5)

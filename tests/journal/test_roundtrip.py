@@ -14,7 +14,7 @@ from trimtab.core.block import Block, Event
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.signals import Quality
 from trimtab.journal import Follower, JournalWriter, RunDirectory, read_journal
-from trimtab.journal.write.writer import JournalLimits
+from trimtab.journal.writer import JournalLimits
 
 names = st.sampled_from(["loss", "50 % off", 'quote"d', "\N{GREEK SMALL LETTER MU}"])
 names |= st.text(max_size=6)

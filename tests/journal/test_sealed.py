@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from trimtab.core.block import Block, Column
-from trimtab.journal.format.damage import DamageKind
-from trimtab.journal.format.header import CHUNK_ROWS, MAGIC, MAX_ROWS, trailer
-from trimtab.journal.format.lines import decode, encode
-from trimtab.journal.read import sealed_segment as sealed_module
-from trimtab.journal.read.assembly import assemble
-from trimtab.journal.read.sealed_segment import SealedSegment
-from trimtab.journal.write.sealed_segment import write_segment
+from trimtab.journal import sealed_segment as sealed_module
+from trimtab.journal.assembly import assemble
+from trimtab.journal.header import CHUNK_ROWS, MAGIC, MAX_ROWS, trailer
+from trimtab.journal.lines import DamageKind, decode, encode
+from trimtab.journal.sealed_segment import SealedSegment, write_segment
 
 ROWS = 3 * CHUNK_ROWS + 17
 ENTRIES = [{"kind": "segment", "schema": 1, "index": 0, "qualities": {}}]

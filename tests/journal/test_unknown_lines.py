@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from tests.kit.cases import examples
 
 from trimtab.journal import Follower, RunDirectory, read_journal
-from trimtab.journal.format.entries import _FIELDS
-from trimtab.journal.format.files import JournalFiles
-from trimtab.journal.format.lines import Entry, encode
-from trimtab.journal.write.sealing import seal_leftover
+from trimtab.journal.files import JournalFiles
+from trimtab.journal.lines import _FIELDS, Entry, encode
+from trimtab.journal.sealing import seal_leftover
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),

@@ -16,11 +16,11 @@ from tests.kit.journal_rows import row, rows_of, wait_until
 from trimtab.core.errors import JournalError
 from trimtab.core.signals import Quality
 from trimtab.journal import Follower, JournalWriter, RunDirectory, read_journal
-from trimtab.journal.format.files import JournalFiles
-from trimtab.journal.write import sealing as sealing_module
-from trimtab.journal.write.open_segment import OpenSegment
-from trimtab.journal.write.record_layouts import RecordLayouts
-from trimtab.journal.write.writer import JournalLimits
+from trimtab.journal import sealing as sealing_module
+from trimtab.journal.files import JournalFiles
+from trimtab.journal.record_queue import RecordLayouts
+from trimtab.journal.sealing import OpenSegment
+from trimtab.journal.writer import JournalLimits
 
 QUICK = JournalLimits(flush_seconds=0.005, segment_records=10)
 
@@ -222,9 +222,7 @@ def test_a_log_that_cannot_be_sealed_stays_and_is_sealed_next_time(
 def test_a_sealed_file_is_proven_before_the_log_goes(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "trimtab.journal.read.sealed_segment.SealedSegment.is_whole", lambda _: False
-    )
+    monkeypatch.setattr("trimtab.journal.sealed_segment.SealedSegment.is_whole", lambda _: False)
     with JournalWriter(run, QUICK) as writer:
         writer.append(0, {"loss": 1.0})
     assert isinstance(writer.error, JournalError)
@@ -243,7 +241,7 @@ def test_a_short_write_and_an_error_leave_the_file_whole(
             raise OSError(errno.EIO, "Input/output error")
         return real(descriptor, bytes(data[: 1 + len(data) // 3]))
 
-    monkeypatch.setattr("trimtab.journal.write.open_segment.os.write", moody)
+    monkeypatch.setattr("trimtab.journal.sealing.os.write", moody)
     with JournalWriter(run, QUICK) as writer:
         for step in range(25):
             writer.append(step, {"loss": step})
@@ -261,7 +259,7 @@ def test_what_does_not_fit_the_queue_is_dropped_counted_and_reported(
         gate.wait()
         return real(descriptor, data)
 
-    monkeypatch.setattr("trimtab.journal.write.open_segment.os.write", hanging)
+    monkeypatch.setattr("trimtab.journal.sealing.os.write", hanging)
     config = JournalLimits(flush_seconds=0.005, queue_records=10, close_seconds=30)
     with Follower(run) as follower, JournalWriter(run, config) as writer:
         writer.append(0, {"loss": 0.0})
@@ -288,7 +286,7 @@ def test_notes_are_bounded_too(run: RunDirectory, monkeypatch: pytest.MonkeyPatc
         gate.wait()
         return real(descriptor, data)
 
-    monkeypatch.setattr("trimtab.journal.write.open_segment.os.write", hanging)
+    monkeypatch.setattr("trimtab.journal.sealing.os.write", hanging)
     with JournalWriter(run, JournalLimits(flush_seconds=0.005, queue_records=1)) as writer:
         writer.append(0, {})
         time.sleep(0.1)
@@ -308,7 +306,7 @@ def test_closing_gives_up_on_a_disk_that_does_not_answer(
         gate.wait()
         return real(descriptor, data)
 
-    monkeypatch.setattr("trimtab.journal.write.open_segment.os.write", hanging)
+    monkeypatch.setattr("trimtab.journal.sealing.os.write", hanging)
     writer = JournalWriter(run, JournalLimits(flush_seconds=0.005, close_seconds=0.3))
     writer.append(0, {"loss": 1.0})
     begin = time.monotonic()
@@ -329,7 +327,7 @@ def test_closing_gives_up_on_a_disk_that_refuses(
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("trimtab.journal.write.open_segment.os.write", full)
+    monkeypatch.setattr("trimtab.journal.sealing.os.write", full)
     writer = JournalWriter(run, JournalLimits(flush_seconds=0.005, close_seconds=0.3))
     writer.append(0, {"loss": 1.0})
     begin = time.monotonic()
@@ -349,7 +347,7 @@ def test_a_file_system_without_locks_is_written_all_the_same(
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
-    monkeypatch.setattr("trimtab.journal.write.lock.fcntl.flock", no_locks)
+    monkeypatch.setattr("trimtab.journal.files.fcntl.flock", no_locks)
     with JournalWriter(run, QUICK) as writer:
         writer.append(0, {"loss": 1.0})
     assert (written(run), writer.error) == (1, None)

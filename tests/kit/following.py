@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from trimtab.journal import Follower, JournalWriter, RunDirectory
-from trimtab.journal.write.writer import JournalLimits
+from trimtab.journal.writer import JournalLimits
 
 _LAST = "last"
 

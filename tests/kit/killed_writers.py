@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.kit.journal_rows import row, rows_of
 from trimtab.journal import DamageKind, JournalRun, JournalWriter, RunDirectory, read_journal
-from trimtab.journal.write.writer import JournalLimits
+from trimtab.journal.writer import JournalLimits
 
 _PLACES = 100_000
 """Records of which a child notes the time; it is killed long before it has written so many."""

@@ -62,7 +62,7 @@ JOURNAL = [
     "trimtab.live.host.run_recorder.RunRecorder.record",
     "trimtab.live.host.run_recorder.RunRecorder._derive",
     "trimtab.live.loop.step_facts.StepFacts.fill",
-    "trimtab.journal.write.writer.JournalWriter.append",
+    "trimtab.journal.writer.JournalWriter.append",
 ]
 """Without these nothing more is recorded."""
 
@@ -161,9 +161,7 @@ def test_a_part_fails_alone(
 
 
 def test_a_failing_writer_thread_costs_records_only(bare: Outcome, tmp_path: Path) -> None:
-    assert_same_bits(
-        bare, train_with("trimtab.journal.write.open_segment.OpenSegment.flush", tmp_path)
-    )
+    assert_same_bits(bare, train_with("trimtab.journal.writer.OpenSegment.flush", tmp_path))
 
 
 def test_a_guard_that_cannot_begin_steps_aside(

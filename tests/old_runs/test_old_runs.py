@@ -7,8 +7,8 @@ import pytest
 from tests.kit.printed_json import call
 
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.journal.format.entries import SCHEMA
-from trimtab.journal.write.writer import JournalWriter
+from trimtab.journal.lines import SCHEMA
+from trimtab.journal.writer import JournalWriter
 
 HERE = Path(__file__).parent
 RUNS = sorted(path.name for path in HERE.iterdir() if (path / "trimtab").is_dir())

@@ -17,19 +17,22 @@ After a kill of the process they can be read; after a power loss, up to the last
                                   00000003.seg                   ---------+
                                   columns with checksums; the log is removed
 
-`format/` is the bytes on disk, `write/` and `read/` the two directions, `directory` the folder of
-the run, `run_totals` what it adds up to while it is followed, `notes` what people add, `approval`
-what the run asks them, `exit_request` how it ends itself.
+on disk    lines.py, header.py (of a sealed segment), files.py (names, the lock)
+writing    writer.py, record_queue.py, sealing.py, sealed_segment.py
+reading    reader.py, segments.py, log_segment.py, sealed_segment.py, assembly.py, follow.py;
+           run_totals.py what a run adds up to while it is followed
+the run    directory.py the folder, notes.py what people add, approval.py what the run asks them,
+           exit_request.py how it ends itself
 """
 
 from trimtab.journal.directory import RunDirectory
-from trimtab.journal.format.damage import Damage, DamageKind
+from trimtab.journal.follow import PIECE_RECORDS, Follower
+from trimtab.journal.lines import Damage, DamageKind
 from trimtab.journal.notes import add_note
-from trimtab.journal.read.entry_summary import UNKNOWN_EVENT
-from trimtab.journal.read.follow import PIECE_RECORDS, Follower
-from trimtab.journal.read.reader import AUDIT_EVENT, JournalRun, read_journal
+from trimtab.journal.reader import AUDIT_EVENT, JournalRun, read_journal
 from trimtab.journal.run_totals import RunTotals
-from trimtab.journal.write.writer import JournalWriter
+from trimtab.journal.segments import UNKNOWN_EVENT
+from trimtab.journal.writer import JournalWriter
 
 __all__ = [
     "AUDIT_EVENT",

@@ -10,8 +10,8 @@ import time
 from trimtab.core.block import Event
 from trimtab.core.errors import JournalError
 from trimtab.journal.directory import RunDirectory
-from trimtab.journal.format.lines import decode, encode
-from trimtab.journal.read.follow import PIECE_RECORDS, Follower
+from trimtab.journal.follow import PIECE_RECORDS, Follower
+from trimtab.journal.lines import decode, encode
 
 NOTE = "note"
 MAX_NOTE_CHARS = 10_000

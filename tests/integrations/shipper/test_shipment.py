@@ -24,7 +24,7 @@ from trimtab.integrations.shipper.log import ShipLog
 from trimtab.integrations.shipper.shipper import Shipper
 from trimtab.journal import JournalWriter, RunDirectory
 from trimtab.journal.notes import read_notes
-from trimtab.journal.write.writer import JournalLimits
+from trimtab.journal.writer import JournalLimits
 
 
 def test_a_run_is_sent_once_with_its_events_and_its_own_clock(tmp_path: Path) -> None:

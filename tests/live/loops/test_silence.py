@@ -13,8 +13,8 @@ from tests.live.loops.foreign_optimizers import SharpnessAware
 from torch import nn
 
 import trimtab
-from trimtab.journal.write import writer
-from trimtab.journal.write.writer import JournalLimits
+from trimtab.journal import writer
+from trimtab.journal.writer import JournalLimits
 
 watch: Any = trimtab.watch
 

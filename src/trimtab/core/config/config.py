@@ -298,5 +298,5 @@ class Config(Section):
     REMOVED: ClassVar[Mapping[str, str]] = {
         "textbook": "the textbook's thresholds are what the textbook says, so they are constants",
         "journal": "how a journal is written is tuned by measurement; the constants are in "
-        "trimtab/journal/write/writer.py",
+        "trimtab/journal/writer.py",
     }

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from trimtab.core.block import IntArray
-from trimtab.journal.format.lines import Entry, encode
+from trimtab.journal.lines import Entry, encode
 
 MAGIC = b"TRIMTAB\n"
 TRAILER_BYTES = 16

@@ -14,16 +14,12 @@ from trimtab.core.errors import JournalError
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.signals import Quality
 from trimtab.journal.directory import RunDirectory
-from trimtab.journal.format.files import JournalFiles
-from trimtab.journal.format.header import MAX_ROWS
-from trimtab.journal.format.lines import Entry
-from trimtab.journal.read.entry_summary import RESERVED
-from trimtab.journal.read.open_segments import open_segments
-from trimtab.journal.write.lock import JournalLock
-from trimtab.journal.write.open_segment import OpenSegment
-from trimtab.journal.write.record_layouts import RecordLayouts
-from trimtab.journal.write.record_queue import RecordQueue
-from trimtab.journal.write.sealing import Sealer
+from trimtab.journal.files import JournalFiles, JournalLock
+from trimtab.journal.header import MAX_ROWS
+from trimtab.journal.lines import Entry
+from trimtab.journal.record_queue import RecordLayouts, RecordQueue
+from trimtab.journal.sealing import OpenSegment, Sealer
+from trimtab.journal.segments import RESERVED, open_segments
 
 _MIN_WAIT, _MAX_WAIT = 0.05, 1.0
 """Seconds between two tries at a disk that fails: doubled from the first to the longest."""

@@ -1,4 +1,11 @@
-"""What an entry means. One line of a journal is one entry: a record, or one of these kinds:
+"""The lines of a journal: how one is written, what it means, and what is said of a damaged one.
+
+A line is `crc32 of the body as 8 hex digits, space, body as compact JSON, newline`. Each line is
+independent: damage to one never costs another. The body is ASCII and holds no newline. Python's
+repr of a float is the shortest text that reads back as the same bits, so the text loses nothing;
+NaN and the infinities are the strings of core.jsonable.
+
+A line holds one entry: a record, or one of these kinds:
 
     segment    the first line of a file: schema, number of the file, qualities so far
     event      something known that happened
@@ -12,14 +19,118 @@ Entries other than records are numbered within their file (the field `note`), so
 one is noticed. A sealed file keeps them as the same lines.
 """
 
-from collections.abc import Iterable
-from typing import Any, TypeGuard
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self, TypeGuard
+from zlib import crc32
 
 from trimtab.core.block import NO_POSITION, Record
-from trimtab.core.jsonable import to_number
+from trimtab.core.jsonable import to_jsonable, to_number
 from trimtab.core.signals import Quality
-from trimtab.journal.format.damage import Damage
-from trimtab.journal.format.lines import Entry
+
+Entry = dict[str, Any]
+"""The content of one line."""
+
+_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+_PREFIX = 9  # 8 hex digits and a space
+
+
+def encode(entry: Mapping[str, Any]) -> bytes:
+    """The entry as one line."""
+    try:
+        return frame(_encode(entry))
+    except ValueError:  # NaN or infinity: rare, so the common line does not pay for the check
+        return frame(_encode(to_jsonable(entry)))
+
+
+def frame(text: str) -> bytes:
+    """JSON text as one line."""
+    body = text.encode("ascii")
+    return b"%08x %s\n" % (crc32(body), body)
+
+
+def decode(line: bytes) -> Entry | None:
+    """The entry of a line without its newline; None if it is damaged."""
+    body = line[_PREFIX:]
+    if line[:_PREFIX] != b"%08x " % crc32(body):
+        return None
+    try:
+        entry = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+class DamageKind(StrEnum):
+    """What kind of damage was found."""
+
+    TORN_TAIL = "torn tail"
+    """The last line of an open file is not complete: its writer was killed, or is writing it."""
+    DAMAGED_LINES = "damaged lines"
+    LOST_LINES = "lost lines"
+    """Lines other than records are missing from the numbering."""
+    DAMAGED_CHUNK = "damaged column chunk"
+    """Some rows of one signal are lost."""
+    DAMAGED_AXIS = "damaged axis chunk"
+    """Some rows are lost, because their step or tick is."""
+    DAMAGED_HEADER = "damaged header"
+    """The second copy of the header was used; nothing is lost."""
+    UNREADABLE = "unreadable file"
+    MISSING_FILE = "missing file"
+    LOST_TICKS = "lost ticks"
+    """Ticks that neither a record nor a reported drop accounts for."""
+    REPEATED = "repeated"
+    """The same records or lines were found twice; the first were kept."""
+    NEWER_SCHEMA = "newer schema"
+    """Written by a later trimtab; what is not understood is kept but not used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """One damaged place of a journal: where, what, and what it costs."""
+
+    kind: DamageKind
+    file: str
+    """The name of the file, or of the folder if several files are concerned."""
+    sentence: str
+    ticks: tuple[int, int] | None = None
+    """The first and last tick affected, where known."""
+    extent: tuple[int, int] | None = None
+    """The first byte affected and the one after the last, where known."""
+    signal: str | None = None
+    """The signal affected; None if whole records are."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The damage as a JSON object."""
+        fields: dict[str, Any] = to_jsonable(self)
+        return fields
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self | None:
+        """The damage of a JSON object that `to_dict` made; None if it is not one."""
+        kind, file, sentence = (fields.get(name) for name in ("kind", "file", "sentence"))
+        if kind not in set(DamageKind) or not isinstance(file, str):
+            return None
+        signal = fields.get("signal")
+        return cls(
+            kind=DamageKind(kind),
+            file=file,
+            sentence=str(sentence),
+            ticks=_pair(fields.get("ticks")),
+            extent=_pair(fields.get("extent")),
+            signal=signal if isinstance(signal, str) else None,
+        )
+
+
+def _pair(value: Any) -> tuple[int, int] | None:
+    match value:
+        case [int(first), int(last)]:
+            return first, last
+    return None
+
 
 SCHEMA = 1
 """The version of the lines and of the sealed files that is written here."""

@@ -2,22 +2,209 @@
 
 The columns are allocated once, for all files, and each file is read straight into its rows: a
 journal of a million records is not copied after reading. The columns of a journal that is too large
-for that stay in its files (segment_columns.py); each value is read once to find damage.
+for that stay in its files (`SegmentColumns`); each value is read once to find damage.
+
+Most runs count on without a break. Such an axis is a range (`JournalAxes`), known from the headers
+of the files: it takes no memory if it is constant, and axes that are the same range share it. At
+5,000,000 records four arrays would take 160 MB.
 """
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from trimtab.core.block import Block, BoolArray, Column, Event, FloatArray, IntArray, StoredColumns
 from trimtab.core.signals import Quality
-from trimtab.journal.format.damage import Damage, DamageKind
-from trimtab.journal.read.axes import JournalAxes
-from trimtab.journal.read.segment import ColumnTarget, ReadLosses, Segment
-from trimtab.journal.read.segment_columns import SegmentColumns
+from trimtab.journal.header import AXES, Axis
+from trimtab.journal.lines import Damage, DamageKind, Entry
+
+
+@dataclass(slots=True)
+class ColumnTarget:
+    """Where the rows of one signal go; no mask if every row is recorded."""
+
+    values: FloatArray
+    present: BoolArray | None
+
+
+@dataclass(slots=True)
+class ReadLosses:
+    """What could not be read: whole rows, or rows of one signal."""
+
+    rows: list[slice] = field(default_factory=list)
+    values: list[tuple[str, slice]] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+
+
+class Segment(Protocol):
+    """The records and other entries of one file."""
+
+    @property
+    def file(self) -> str:
+        """The name of the file."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """The number of records."""
+        ...
+
+    @property
+    def last_tick(self) -> int:
+        """The highest tick, -1 if there are no records."""
+        ...
+
+    @property
+    def schema(self) -> int:
+        """The highest schema that it names."""
+        ...
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """Its lines that are not records, parsed."""
+        ...
+
+    @property
+    def damage(self) -> Sequence[Damage]:
+        """The damage found before any column was read."""
+        ...
+
+    def names(self) -> Mapping[str, bool]:
+        """Its signals, and whether each was recorded in every row."""
+        ...
+
+    def ranges(self) -> Mapping[str, Axis]:
+        """Its axes that are a range."""
+        ...
+
+    def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, ColumnTarget]) -> ReadLosses:
+        """Fill the requested axes, the tick among them, and the requested columns."""
+        ...
+
+
+class JournalAxes:
+    """The axes of all segments; those that are no range are filled file by file."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self.rows = sum(segment.rows for segment in segments)
+        known = [(segment.rows, segment.ranges()) for segment in segments if segment.rows]
+        shared: dict[Axis, IntArray] = {}
+        self._arrays: dict[str, IntArray] = {}
+        self._filled = {"tick"}
+        """What the segments fill; always the tick, which they report damage by."""
+        for name in AXES:
+            found = _join([(rows, ranges.get(name)) for rows, ranges in known])
+            if found is None:
+                self._arrays[name] = np.empty(self.rows, dtype=np.int64)
+                self._filled.add(name)
+            elif found.stride == 0 and name != "tick":
+                self._arrays[name] = np.broadcast_to(np.int64(found.start), (self.rows,))
+            else:
+                if found not in shared:
+                    shared[found] = np.empty(self.rows, dtype=np.int64)
+                    found.fill(shared[found])
+                self._arrays[name] = shared[found]
+
+    @property
+    def tick(self) -> IntArray:
+        """The tick of every record."""
+        return self._arrays["tick"]
+
+    def part(self, span: slice) -> dict[str, IntArray]:
+        """What a segment with these rows fills."""
+        return {name: self._arrays[name][span] for name in AXES if name in self._filled}
+
+    def take(self, order: IntArray | None) -> dict[str, IntArray]:
+        """All axes, or some of their rows."""
+        if order is None:
+            return dict(self._arrays)
+        return {name: axis[order] for name, axis in self._arrays.items()}
+
+
+def find_ranges(axes: Mapping[str, IntArray]) -> dict[str, Axis]:
+    """The axes that are a range."""
+    found = {}
+    for name, values in axes.items():
+        if len(values):
+            stride = int(values[1]) - int(values[0]) if len(values) > 1 else 0
+            fits = abs(stride) < 2**63  # any two numbers of 64 bits may be further apart
+            if fits and (values[1:] == values[:-1] + stride).all():
+                found[name] = Axis(start=int(values[0]), stride=stride)
+    return found
+
+
+def _join(parts: Sequence[tuple[int, Axis | None]]) -> Axis | None:
+    """The range that the ranges of consecutive files are together; None if they are not one."""
+    joined: Axis | None = None
+    length = 0
+    for rows, axis in parts:
+        if axis is None:
+            return None
+        if joined is None:
+            joined, length = axis, rows
+            continue
+        gap = axis.start - (joined.start + joined.stride * (length - 1))
+        stride = gap if length == 1 else joined.stride
+        if gap != stride or (rows > 1 and axis.stride != stride):
+            return None
+        joined, length = Axis(start=joined.start, stride=stride), length + rows
+    return joined if joined is None or joined.fits(length) else None
+
+
+class SegmentColumns:
+    """The rows of all segments, one after the other.
+
+    A value that cannot be read is missing. What is lost is reported once, when the journal is
+    opened.
+    """
+
+    def __init__(
+        self, segments: Sequence[Segment], spans: Sequence[slice], names: Sequence[str]
+    ) -> None:
+        self._segments = segments
+        self._spans = spans
+        self._starts = [span.start for span in spans]
+        self._has = [segment.names() for segment in segments]
+        self.names = names
+        """The signals."""
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of all segments."""
+        return int(self._spans[-1].stop) if self._spans else 0
+
+    def read(self, name: str, start: int, stop: int) -> Column:
+        """Consecutive rows of a signal; each file is read as a whole."""
+        values = np.full(stop - start, np.nan)
+        present = np.zeros(stop - start, dtype=np.bool_)
+        first = max(bisect_right(self._starts, start) - 1, 0)
+        for number in range(first, len(self._segments)):
+            span = self._spans[number]
+            if span.start >= stop:
+                break
+            if name not in self._has[number] or span.stop <= start:
+                continue
+            column = _read(self._segments[number], name)
+            low, high = max(span.start, start), min(span.stop, stop)
+            part = slice(low - span.start, high - span.start)
+            values[low - start : high - start] = column.values[part]
+            present[low - start : high - start] = column.present[part]
+        return Column(values, present) if not present.all() else Column.complete(values)
+
+
+def _read(segment: Segment, name: str) -> Column:
+    column = Column.missing(segment.rows)
+    target = ColumnTarget(column.values, column.present)
+    losses = segment.read({"tick": np.empty(segment.rows, dtype=np.int64)}, {name: target})
+    for lost in (*losses.rows, *(rows for _, rows in losses.values)):
+        column.values[lost], column.present[lost] = np.nan, False
+    return column
+
 
 Progress = Callable[[int, int], None]
 """Called with the number of files read so far and the number of all files."""

@@ -5,12 +5,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from trimtab.core.block import Block, IntArray, Record
-from trimtab.journal.format.damage import Damage, DamageKind
-from trimtab.journal.format.entries import parse_entry, schema_of
-from trimtab.journal.format.header import AXES, Axis
-from trimtab.journal.format.lines import Entry, decode
-from trimtab.journal.read.axes import find_ranges
-from trimtab.journal.read.segment import ColumnTarget, ReadLosses
+from trimtab.journal.assembly import ColumnTarget, ReadLosses, find_ranges
+from trimtab.journal.header import AXES, Axis
+from trimtab.journal.lines import Damage, DamageKind, Entry, decode, parse_entry, schema_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

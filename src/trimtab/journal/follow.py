@@ -7,15 +7,13 @@ from types import TracebackType
 from typing import Self
 
 from trimtab.core.block import Block
+from trimtab.journal.assembly import Segment, assemble
 from trimtab.journal.directory import RunDirectory
-from trimtab.journal.format.damage import Damage
-from trimtab.journal.format.files import JournalFiles
-from trimtab.journal.read.assembly import assemble
-from trimtab.journal.read.entry_summary import EntrySummary
-from trimtab.journal.read.log_segment import LogParser, LogSegment
-from trimtab.journal.read.open_segments import open_sealed, unreadable
-from trimtab.journal.read.sealed_segment import SealedSegment
-from trimtab.journal.read.segment import Segment
+from trimtab.journal.files import JournalFiles
+from trimtab.journal.lines import Damage
+from trimtab.journal.log_segment import LogParser, LogSegment
+from trimtab.journal.sealed_segment import SealedSegment
+from trimtab.journal.segments import EntrySummary, open_sealed, unreadable
 
 _PIECE = 2**20
 """Bytes read at once from an open file."""

@@ -13,11 +13,11 @@ import numpy as np
 from trimtab.core.block import Event, IntArray
 from trimtab.core.errors import JournalError
 from trimtab.core.run import Run, RunFacts
+from trimtab.journal.assembly import Progress, assemble
 from trimtab.journal.directory import RunDirectory
-from trimtab.journal.format.damage import Damage, DamageKind
+from trimtab.journal.lines import Damage, DamageKind
 from trimtab.journal.notes import read_notes
-from trimtab.journal.read.assembly import Progress, assemble
-from trimtab.journal.read.open_segments import open_segments
+from trimtab.journal.segments import open_segments
 
 JOURNAL = "journal"
 """The format of a run that was read from its journal."""

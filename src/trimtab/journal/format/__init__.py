@@ -1,1 +1,0 @@
-"""The journal on disk: lines, entries, the header of a sealed segment, file names, damage."""
