@@ -21,6 +21,9 @@ from trimtab.readers.table import Table
 CALL_STEP = "_step"
 """The column in which W&B and trackio count calls of log()."""
 
+HF_PREFIX = "train/"
+"""What HF's Trainer prepends to its names in W&B, TensorBoard and trackio."""
+
 _HF_NAMES = ("loss", "learning_rate", "epoch")
 """Names that the Trainer logs together at every record."""
 

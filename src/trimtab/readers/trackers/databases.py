@@ -26,6 +26,7 @@ from trimtab.readers.log_file import Progress
 from trimtab.readers.table import Table
 from trimtab.readers.trackers.conventions import (
     CALL_STEP,
+    HF_PREFIX,
     StoredRun,
     choose_run,
     note_choice,
@@ -225,8 +226,6 @@ _ROWS = {
 }
 """What identifies a run: older versions have only names."""
 
-_HF_PREFIX = "train/"
-
 
 def _read_trackio(database: Database, path: Path, wanted: str | None) -> Table:
     key = "run_id" if "run_id" in database.columns()["metrics"] else "run_name"
@@ -247,7 +246,7 @@ def _read_trackio(database: Database, path: Path, wanted: str | None) -> Table:
     note_choice(table, run, runs)
     table.note_counts({"Rows whose metrics are not a JSON object, left out": num_bad})
     prefer_steps_beside_loss(table)
-    restore_if_hf(table, _HF_PREFIX)
+    restore_if_hf(table, HF_PREFIX)
     return table
 
 

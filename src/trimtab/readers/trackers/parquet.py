@@ -20,6 +20,7 @@ from trimtab.readers.log_file import Progress
 from trimtab.readers.table import MAX_COLUMNS, Table
 from trimtab.readers.trackers.conventions import (
     CALL_STEP,
+    HF_PREFIX,
     StoredRun,
     choose_run,
     note_choice,
@@ -39,8 +40,6 @@ _FREE_UNPACKED = 1 << 28
 _BATCH_ROWS = 1 << 16
 _RUN_COLUMNS = ("run_id", "run_name")
 """Of trackio: which run a row is of."""
-
-_HF_PREFIX = "train/"
 
 
 def _read(path: Path, progress: Progress, wanted: str | None = None) -> Table:
@@ -64,7 +63,7 @@ def _read(path: Path, progress: Progress, wanted: str | None = None) -> Table:
         raise UnreadableLog(f"{path} holds no rows; check that the run logged anything")
     note_choice(table, chosen, runs)
     prefer_steps_beside_loss(table)
-    restore_if_hf(table, _HF_PREFIX)
+    restore_if_hf(table, HF_PREFIX)
     return table
 
 

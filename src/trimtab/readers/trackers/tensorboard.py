@@ -19,13 +19,12 @@ from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
 from trimtab.readers.table import Table
 from trimtab.readers.trackers import protowire
-from trimtab.readers.trackers.conventions import restore_if_hf
+from trimtab.readers.trackers.conventions import HF_PREFIX, restore_if_hf
 from trimtab.readers.trackers.points import Points
 from trimtab.readers.trackers.protowire import BYTES, FIXED32, FIXED64, VARINT, BadMessage
 from trimtab.readers.trackers.tfrecord import RecordFile, Records, sound_headers
 
 _MARK = b"brain.Event:"
-_HF_PREFIX = "train/"
 _WRITTEN = re.compile(r"tfevents\.(\d+)")
 
 
@@ -87,7 +86,7 @@ class _Log:
             )
         table = self._points.to_table(by_time=self._overlap)
         table.add_note(*notes)
-        restore_if_hf(table, _HF_PREFIX)
+        restore_if_hf(table, HF_PREFIX)
         return table
 
     def _notes(self) -> list[str]:

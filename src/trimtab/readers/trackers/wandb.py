@@ -25,6 +25,7 @@ from trimtab.readers.table import Table
 from trimtab.readers.trackers import protowire
 from trimtab.readers.trackers.conventions import (
     CALL_STEP,
+    HF_PREFIX,
     StoredRun,
     choose_run,
     note_choice,
@@ -55,7 +56,6 @@ _BATCH = 4096
 _CELL_BYTES = 64
 """No number is longer as text; a longer cell is a list or a picture."""
 
-_HF_PREFIX = "train/"
 
 Cell = str | float
 
@@ -164,7 +164,7 @@ def _read_run_file(path: Path, progress: Progress) -> Table:
         found = " ".join(table.notes) or "nothing is damaged"
         raise UnreadableLog(f"{path} has no history ({found}); check that the run logged anything")
     prefer_steps_beside_loss(table)
-    restore_if_hf(table, _HF_PREFIX)
+    restore_if_hf(table, HF_PREFIX)
     return table
 
 
@@ -242,7 +242,7 @@ def _read_export(path: Path, progress: Progress, run: str | None = None) -> Tabl
     table = _only(whole, names, chosen.name)
     note_choice(table, chosen, runs)
     _drop_bounds(table)
-    restore_if_hf(table, _HF_PREFIX)
+    restore_if_hf(table, HF_PREFIX)
     return table
 
 
