@@ -20,7 +20,7 @@ from tests.kit.fuzz.session import LONGEST, Tally, keep, mutate
 from tests.kit.fuzz.targets import Target, all_targets
 
 from benchmarks.results import publish, table
-from trimtab.readers.registry import FORMATS
+from trimtab.readers.reading import FORMATS
 
 INPUTS = 50_000
 BAR = 1_000_000

@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks.results import publish, table
 from trimtab.core.block import Block
 from trimtab.readers import read_log
-from trimtab.readers.registry import FORMATS
+from trimtab.readers.reading import FORMATS
 from trimtab.readers.table import to_run
 
 os.environ["POLARS_MAX_THREADS"] = "1"

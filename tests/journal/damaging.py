@@ -15,8 +15,7 @@ from trimtab.journal.files import JournalFiles
 from trimtab.journal.header import CHUNK_ROWS
 from trimtab.journal.record_queue import RecordLayouts
 from trimtab.journal.sealed_segment import SealedSegment
-from trimtab.journal.sealing import OpenSegment
-from trimtab.journal.writer import JournalLimits
+from trimtab.journal.writer import JournalLimits, OpenSegment
 
 SEALED, OPEN = 10_000, 400
 """Records in each of the two sealed files, and in the log after them."""

@@ -22,8 +22,7 @@ from trimtab.journal import (
 )
 from trimtab.journal.files import JournalFiles
 from trimtab.journal.lines import Entry, encode
-from trimtab.journal.sealing import seal_leftover
-from trimtab.journal.writer import JournalLimits
+from trimtab.journal.writer import JournalLimits, seal_leftover
 
 HEAD = {"kind": "segment", "note": 0, "schema": 1, "index": 0, "qualities": {}}
 

@@ -10,7 +10,7 @@ from tests.kit.cases import examples
 from trimtab.journal import Follower, RunDirectory, read_journal
 from trimtab.journal.files import JournalFiles
 from trimtab.journal.lines import _FIELDS, Entry, encode
-from trimtab.journal.sealing import seal_leftover
+from trimtab.journal.writer import seal_leftover
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),

@@ -16,11 +16,10 @@ from tests.kit.journal_rows import row, rows_of, wait_until
 from trimtab.core.errors import JournalError
 from trimtab.core.signals import Quality
 from trimtab.journal import Follower, JournalWriter, RunDirectory, read_journal
-from trimtab.journal import sealing as sealing_module
+from trimtab.journal import writer as writer_module
 from trimtab.journal.files import JournalFiles
 from trimtab.journal.record_queue import RecordLayouts
-from trimtab.journal.sealing import OpenSegment
-from trimtab.journal.writer import JournalLimits
+from trimtab.journal.writer import JournalLimits, OpenSegment
 
 QUICK = JournalLimits(flush_seconds=0.005, segment_records=10)
 
@@ -206,7 +205,7 @@ def test_a_log_that_cannot_be_sealed_stays_and_is_sealed_next_time(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(sealing_module, "write_segment", fail)
+        patch.setattr(writer_module, "write_segment", fail)
         with JournalWriter(run, QUICK) as writer:
             for step in range(35):
                 writer.append(step, {"loss": step})
@@ -241,7 +240,7 @@ def test_a_short_write_and_an_error_leave_the_file_whole(
             raise OSError(errno.EIO, "Input/output error")
         return real(descriptor, bytes(data[: 1 + len(data) // 3]))
 
-    monkeypatch.setattr("trimtab.journal.sealing.os.write", moody)
+    monkeypatch.setattr("trimtab.journal.writer.os.write", moody)
     with JournalWriter(run, QUICK) as writer:
         for step in range(25):
             writer.append(step, {"loss": step})
@@ -259,7 +258,7 @@ def test_what_does_not_fit_the_queue_is_dropped_counted_and_reported(
         gate.wait()
         return real(descriptor, data)
 
-    monkeypatch.setattr("trimtab.journal.sealing.os.write", hanging)
+    monkeypatch.setattr("trimtab.journal.writer.os.write", hanging)
     config = JournalLimits(flush_seconds=0.005, queue_records=10, close_seconds=30)
     with Follower(run) as follower, JournalWriter(run, config) as writer:
         writer.append(0, {"loss": 0.0})
@@ -286,7 +285,7 @@ def test_notes_are_bounded_too(run: RunDirectory, monkeypatch: pytest.MonkeyPatc
         gate.wait()
         return real(descriptor, data)
 
-    monkeypatch.setattr("trimtab.journal.sealing.os.write", hanging)
+    monkeypatch.setattr("trimtab.journal.writer.os.write", hanging)
     with JournalWriter(run, JournalLimits(flush_seconds=0.005, queue_records=1)) as writer:
         writer.append(0, {})
         time.sleep(0.1)
@@ -306,7 +305,7 @@ def test_closing_gives_up_on_a_disk_that_does_not_answer(
         gate.wait()
         return real(descriptor, data)
 
-    monkeypatch.setattr("trimtab.journal.sealing.os.write", hanging)
+    monkeypatch.setattr("trimtab.journal.writer.os.write", hanging)
     writer = JournalWriter(run, JournalLimits(flush_seconds=0.005, close_seconds=0.3))
     writer.append(0, {"loss": 1.0})
     begin = time.monotonic()
@@ -327,7 +326,7 @@ def test_closing_gives_up_on_a_disk_that_refuses(
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("trimtab.journal.sealing.os.write", full)
+    monkeypatch.setattr("trimtab.journal.writer.os.write", full)
     writer = JournalWriter(run, JournalLimits(flush_seconds=0.005, close_seconds=0.3))
     writer.append(0, {"loss": 1.0})
     begin = time.monotonic()

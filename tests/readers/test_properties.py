@@ -17,7 +17,7 @@ from tests.kit.cases import examples
 from trimtab.core.block import Block
 from trimtab.core.errors import LogError
 from trimtab.readers import log_file, read_log
-from trimtab.readers.registry import FORMATS
+from trimtab.readers.reading import FORMATS
 
 Cell = float | None
 Rows = list[tuple[int, Cell, Cell, Cell]]

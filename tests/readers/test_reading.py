@@ -9,7 +9,7 @@ from trimtab import readers
 from trimtab.core.errors import LogError, NoUsableLoss, UnreadableLog
 from trimtab.core.run import Run
 from trimtab.readers import log_file, read_log
-from trimtab.readers.registry import FORMATS
+from trimtab.readers.reading import FORMATS
 
 
 def test_public_names() -> None:

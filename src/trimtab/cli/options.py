@@ -107,7 +107,7 @@ def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
 
 def formats(incomplete: str) -> list[str]:
     """Return the log formats that begin with what was typed."""
-    from trimtab.readers.registry import FORMATS
+    from trimtab.readers.reading import FORMATS
 
     return [name for name in FORMATS if name.startswith(incomplete)]
 

@@ -16,7 +16,7 @@ from trimtab.core.jsonable import to_jsonable
 from trimtab.explain.goodput import compute_goodput
 from trimtab.explain.measures import compute_discards
 from trimtab.journal import RunDirectory
-from trimtab.journal.atomic_file import replace_file
+from trimtab.journal.files import replace_file
 from trimtab.report.escaping import printable
 from trimtab.report.incident_files import incident_folder_name, update_lessons, write_incidents
 from trimtab.report.pages.run_page import DASHBOARD_FILE, POSTMORTEM_FILE, dashboard_page

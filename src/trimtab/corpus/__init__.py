@@ -6,7 +6,6 @@ token_files.py  files of token ids
 row_files.py    files with rows of text or token ids
 counting.py     the counting, on numpy arrays
 text_damage.py  text that was decoded wrongly
-scan_units.py   one shard -> Statistics
 statistics.py   what is counted, duplicate documents in bounded memory; parts add up
 scan.py         scan and merge: in this process, in several, on Ray
 storing.py      results on disk

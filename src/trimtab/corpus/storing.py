@@ -22,7 +22,7 @@ from trimtab.corpus.statistics import (
     SourceStatistics,
     Statistics,
 )
-from trimtab.journal.atomic_file import replace_file
+from trimtab.journal.files import replace_file
 
 _FORMAT = 1
 _COLUMNS = ("hashes", "counts", "lengths", "files", "places")

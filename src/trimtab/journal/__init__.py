@@ -17,8 +17,8 @@ After a kill of the process they can be read; after a power loss, up to the last
                                   00000003.seg                   ---------+
                                   columns with checksums; the log is removed
 
-on disk    lines.py, header.py (of a sealed segment), files.py (names, the lock)
-writing    writer.py, record_queue.py, sealing.py, sealed_segment.py
+on disk    lines.py, header.py (of a sealed segment), files.py (names, the lock, atomic writes)
+writing    writer.py, record_queue.py, sealed_segment.py
 reading    reader.py, segments.py, log_segment.py, sealed_segment.py, assembly.py, follow.py;
            run_totals.py what a run adds up to while it is followed
 the run    directory.py the folder, notes.py what people add, approval.py what the run asks them,

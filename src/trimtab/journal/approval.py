@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from trimtab.core.errors import JournalError
-from trimtab.journal.atomic_file import replace_file
 from trimtab.journal.directory import RunDirectory
+from trimtab.journal.files import replace_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from typing import Any
 
 from trimtab.core.errors import JournalError
 from trimtab.core.jsonable import to_jsonable
-from trimtab.journal.atomic_file import replace_file
+from trimtab.journal.files import replace_file
 
 _HOME = "trimtab"
 _JOURNAL_FILE = re.compile(r"\d{8,}\.(log|seg)")

@@ -12,8 +12,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Self
 
-from trimtab.journal.atomic_file import replace_file
 from trimtab.journal.directory import RunDirectory
+from trimtab.journal.files import replace_file
 
 SUPERVISOR_FOLDER = "TRIMTAB_SUPERVISOR"
 """The environment variable in which `trimtab run` passes its folder to the run."""

@@ -1,4 +1,7 @@
-"""The files of a journal, 00000000.log an open segment and 00000000.seg a sealed one; its lock."""
+"""Files of a run: how one is replaced, the segments of a journal, and its lock.
+
+00000000.log is an open segment, 00000000.seg a sealed one.
+"""
 
 import fcntl
 import os
@@ -10,6 +13,24 @@ from itertools import islice
 from pathlib import Path
 
 from trimtab.core.errors import JournalError
+
+
+def replace_file(path: Path, content: str | bytes) -> None:
+    """Replace a small file atomically: a reader gets the old content or the new one.
+
+    It is written under another name, and renamed once it is on disk.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with draft.open("wb") as file:
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
 
 _NAME = re.compile(r"(\d{8,})\.(?:log|seg)")
 

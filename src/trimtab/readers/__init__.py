@@ -1,7 +1,7 @@
 """Training logs of other tools as runs, under trimtab's signal names.
 
 `reading`            `read_log`: which reader reads a log, and the run that it returns
-`registry`           trimtab's own formats; `formats`: what a format is
+`formats`            what a format is; trimtab's own are listed in `reading`
 `folders`            which log in a folder is meant
 `csv_log`, `json_log`, `text/`, `trackers/`  the formats
 `log_file`           the bytes and lines of a log (gzip too); `cells`: its values

@@ -1,6 +1,6 @@
 """Format: one of trimtab's own log formats, a `Reader` like those of other packages.
 
-A new format is one value of it, listed in `registry.py`.
+A new format is one value of it, listed in `reading.py`.
 """
 
 from collections.abc import Callable, Sequence

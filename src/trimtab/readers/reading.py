@@ -12,7 +12,7 @@ A reader of 1 or 3 that fails becomes a note, and the next one is tried.
 
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from os import PathLike
@@ -22,10 +22,40 @@ from trimtab.core.errors import ConfigError, LogError, NoUsableLoss, UnreadableL
 from trimtab.core.plugins import READERS, describe_error, load_plugins
 from trimtab.core.run import Reader, Run
 from trimtab.core.signals import LOSS
+from trimtab.readers.csv_log import CSV, LIGHTNING
 from trimtab.readers.folders import Choice, choose_log, no_log_in
 from trimtab.readers.formats import Format
+from trimtab.readers.json_log import GOLDEN, HF, JSON, JSONL
 from trimtab.readers.log_file import Progress, no_progress, read_head
-from trimtab.readers.registry import FORMATS
+from trimtab.readers.text.corrected import (
+    DEEPSPEED,
+    FAIRSEQ,
+    MEGATRON,
+    MLPERF,
+    MODDED_NANOGPT,
+    NEMO,
+)
+from trimtab.readers.text.grammars import LLMC, NANOCHAT, NANOGPT, OLMO, TORCHTITAN
+from trimtab.readers.trackers.databases import SQLITE
+from trimtab.readers.trackers.mlflow_files import MLFLOW
+from trimtab.readers.trackers.parquet import PARQUET
+from trimtab.readers.trackers.tensorboard import TENSORBOARD
+from trimtab.readers.trackers.wandb import WANDB, WANDB_CSV
+
+# Trackers recognise their files by a mark.
+_TRACKERS = (HF, GOLDEN, TENSORBOARD, WANDB, SQLITE, MLFLOW, LIGHTNING, PARQUET, WANDB_CSV)
+
+# MLPerf first and DeepSpeed last: both appear among the lines of other trainers.
+_TEXT = (
+    *(MLPERF, MEGATRON, NEMO, TORCHTITAN, OLMO, FAIRSEQ),
+    *(NANOCHAT, LLMC, NANOGPT, MODDED_NANOGPT, DEEPSPEED),
+)
+
+FORMATS: Mapping[str, Format] = {
+    format.name: format for format in (*_TRACKERS, JSON, JSONL, *_TEXT, CSV)
+}
+"""By name, in the order in which they are tried."""
+
 
 _HEAD_BYTES = 1 << 20
 """Enough to read past the arguments, warnings and source that trainers print first."""

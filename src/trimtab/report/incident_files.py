@@ -22,7 +22,7 @@ from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import to_jsonable
 from trimtab.explain.batches.batch_report import BatchReport
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.journal.atomic_file import replace_file
+from trimtab.journal.files import replace_file
 from trimtab.report.document import to_markdown
 from trimtab.report.escaping import escape_markdown
 from trimtab.report.figures import draw_tokens

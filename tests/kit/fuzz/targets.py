@@ -15,7 +15,7 @@ from trimtab.corpus.storing import load_result
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.judge import Judge
 from trimtab.readers import read_log
-from trimtab.readers.registry import FORMATS
+from trimtab.readers.reading import FORMATS
 from trimtab.state.checkpoints.index import CheckpointIndex
 from trimtab.state.checkpoints.manifest import find_damage, read_manifest
 

@@ -14,7 +14,7 @@ from tests.kit.text_logs.writers import SAMPLES, Sample
 from trimtab.core.block import Block
 from trimtab.core.errors import LogError
 from trimtab.readers import log_file, read_log
-from trimtab.readers.registry import FORMATS
+from trimtab.readers.reading import FORMATS
 from trimtab.readers.text import parser
 
 LINES = sorted(

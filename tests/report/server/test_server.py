@@ -16,8 +16,7 @@ from tests.kit.synthetic import block_of, falling_loss, troubled_run
 from trimtab.diagnosis import diagnose
 from trimtab.journal import JournalWriter, RunDirectory
 from trimtab.report.server import http_server
-from trimtab.report.server.access import Access, is_loopback
-from trimtab.report.server.http_server import RunServer
+from trimtab.report.server.http_server import Access, RunServer, is_loopback
 from trimtab.report.server.hub import Hub, find_runs
 from trimtab.report.server.run_feed import KEPT_MESSAGES
 

@@ -10,7 +10,7 @@ from trimtab.core.block import Block
 from trimtab.core.errors import JournalError
 from trimtab.core.sink import RunStatus, SinkMemory
 from trimtab.journal import RunDirectory
-from trimtab.journal.atomic_file import replace_file
+from trimtab.journal.files import replace_file
 
 SCHEMA = 1
 

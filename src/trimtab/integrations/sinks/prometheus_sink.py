@@ -26,7 +26,7 @@ from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.incident_news import IncidentNews
 from trimtab.integrations.shipper.feed import NONFINITE
-from trimtab.journal.atomic_file import replace_file
+from trimtab.journal.files import replace_file
 
 DEFAULT_PORT = 9464
 

@@ -13,7 +13,7 @@ from trimtab._version import __version__
 from trimtab.core.block import Block
 from trimtab.diagnosis import RECORDS_PER_BLOCK
 from trimtab.journal import RunDirectory
-from trimtab.journal.atomic_file import replace_file
+from trimtab.journal.files import replace_file
 from trimtab.judge import Judge
 from trimtab.live.shield import log
 

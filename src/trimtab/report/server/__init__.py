@@ -6,6 +6,5 @@
 
 run_feed     one run: what it adds up to, who needs attention, what is new
 hub          all runs of the given folders, polled by one thread
-access       who may read: host, origin, token
-http_server  requests to pages and streams
+http_server  requests to pages and streams; who may read: host, origin, token
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.core.errors import RestoreError
-from trimtab.journal.atomic_file import replace_file
+from trimtab.journal.files import replace_file
 from trimtab.state.checkpoints.manifest import (
     MANIFEST,
     CheckpointFacts,
