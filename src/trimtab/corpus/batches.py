@@ -32,7 +32,7 @@ def mask_repeats(
     max_period: int = MAX_PERIOD,
     ignore_index: int = IGNORE_INDEX,
 ) -> Any:
-    """A copy of the labels in which repeated phrases are ignored; the tokens stay as they are.
+    """Copy the labels, with repeated phrases ignored; the tokens stay as they are.
 
     Args:
         tokens: (rows, length) or (length,): arrays, tensors in host memory, or lists of rows.
@@ -87,7 +87,7 @@ class Shuffle:
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """The order of the next `iter()` is that of this epoch."""
+        """Set the epoch whose order the next `iter()` has."""
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
@@ -216,7 +216,7 @@ class SpreadBatches:
         return _Batches(self)
 
     def batch(self, index: int) -> list[int]:
-        """The rows of a micro-batch of this rank."""
+        """Return the rows of a micro-batch of this rank."""
         step, micro = divmod(index, self._accumulate)
         first = step * self.step_rows
         first += (micro * self._world_size + self._rank) * self._micro_rows
@@ -224,7 +224,7 @@ class SpreadBatches:
         return rows
 
     def advance(self) -> list[int] | None:
-        """The next batch; None at the end of the epoch."""
+        """Return the next batch; None at the end of the epoch."""
         if self._next >= len(self):
             return None
         self._next += 1
@@ -275,7 +275,7 @@ class SpreadBatches:
         return plan
 
     def _draw(self) -> Ids:
-        """The order of the current epoch from the sampler."""
+        """Draw the order of the current epoch from the sampler."""
         if hasattr(self._sampler, "set_epoch"):
             self._sampler.set_epoch(self._epoch)
             return np.fromiter(self._sampler, dtype=np.int64)

@@ -79,13 +79,13 @@ class TokenCounter:
 
 @functools.cache
 def _range(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """The lowest and the highest number of an integer type."""
+    """Return the lowest and the highest number of an integer type."""
     kind = np.iinfo(dtype)
     return int(kind.min), int(kind.max)
 
 
 def add_counts(one: Counts, other: Counts) -> Counts:
-    """The sum of counts that may have different lengths."""
+    """Add up counts that may have different lengths."""
     long, short = (one, other) if len(one) >= len(other) else (other, one)
     total = long.copy()
     total[: len(short)] += short
@@ -124,7 +124,7 @@ class DocumentReader:
         return self.start is not None and self._length < MAX_DOCUMENT
 
     def begin(self, at: int) -> None:
-        """A document begins at this place of the file."""
+        """Begin a document at this place of the file."""
         self._hash = hashlib.sha1(usedforsecurity=False)
         self._length = 0
         self.start = at
@@ -147,7 +147,7 @@ class DocumentReader:
             self._add(data, done - at, len(tokens), width)
 
     def close(self) -> None:
-        """The document ends here."""
+        """End the document."""
         if self.start is not None:
             self._starts.append(self.start)
             self._lengths.append(self._length)
@@ -188,7 +188,7 @@ class Run:
 
 
 def find_runs(tokens: Tokens, *, repeats: int = REPEATS, max_period: int = MAX_PERIOD) -> list[Run]:
-    """The repeated phrases in order of their periods; one of period 1 is not one of period 2."""
+    """Find repeated phrases, by period; one of period 1 is not reported as period 2 again."""
     runs: list[Run] = []
     covered: NDArray[np.bool_] | None = None
     for period in range(1, max_period + 1):
@@ -203,7 +203,7 @@ def find_runs(tokens: Tokens, *, repeats: int = REPEATS, max_period: int = MAX_P
 
 
 def repeated_tokens(tokens: Tokens, runs: list[Run]) -> NDArray[np.bool_]:
-    """Whether each token is part of a run."""
+    """Return whether each token is part of a run."""
     mask = np.zeros(len(tokens), dtype=np.bool_)
     for run in runs:
         mask[run.start : run.stop] = True
@@ -211,7 +211,7 @@ def repeated_tokens(tokens: Tokens, runs: list[Run]) -> NDArray[np.bool_]:
 
 
 def _equal_runs(tokens: Tokens, period: int, shortest: int) -> Iterator[tuple[int, int]]:
-    """The longest stretches in which each token equals the one a period before."""
+    """Yield the longest stretches in which each token equals the one a period before."""
     size = len(tokens) - period
     if size < shortest:
         return
@@ -232,7 +232,7 @@ def _equal_runs(tokens: Tokens, period: int, shortest: int) -> Iterator[tuple[in
 
 
 def _stretches(equal: NDArray[np.bool_], shortest: int, offset: int) -> Iterator[tuple[int, int]]:
-    """Where at least this many values in a row are true: the first place, and the one after."""
+    """Yield the start and end of each stretch with at least this many true values in a row."""
     edges = np.flatnonzero(np.diff(equal.astype(np.int8), prepend=0, append=0))
     for start, stop in edges.reshape(-1, 2).tolist():
         if stop - start >= shortest:

@@ -53,7 +53,7 @@ class RowEncoder:
         self._tokenizer: Tokenizer | None = None
 
     def column(self, names: Sequence[str]) -> str:
-        """The column to read."""
+        """Return the column to read."""
         if self.options.column is not None:
             if self.options.column not in names:
                 raise ConfigError(f"{self.path} has no column {self.options.column!r}")
@@ -67,7 +67,7 @@ class RowEncoder:
         )
 
     def source_columns(self, names: Sequence[str]) -> list[str]:
-        """The column of sources, if one is given."""
+        """Return the column of sources, if one is given."""
         source = self.options.source_column
         if source is not None and source not in names:
             raise ConfigError(f"{self.path} has no column {source!r}")
@@ -116,7 +116,7 @@ def load_tokenizer(path: Path) -> "Tokenizer":
 
 
 def _as_ids(value: Any) -> Tokens | None:
-    """A list of token ids as an array; None if it is something else."""
+    """Return a list of token ids as an array; None if it is something else."""
     try:
         ids = np.asarray(value)
     except ValueError:
@@ -152,7 +152,7 @@ class JsonLinesFile:
         return [(a, b, b - a) for a, b in pairwise(cuts) if b > a]
 
     def rows(self, first: int, last: int, encoder: RowEncoder) -> Iterator[Rows]:
-        """The rows that begin in a range of bytes."""
+        """Yield the rows that begin in a range of bytes."""
         rows, values, size = Rows(), [], 0
         column: str | None = None
         for place, line in self._lines(first, last):
@@ -175,7 +175,7 @@ class JsonLinesFile:
         yield rows
 
     def _lines(self, first: int, last: int) -> Iterator[tuple[int, bytes | None]]:
-        """Each line with its place; None for one that is too long."""
+        """Yield each line with its place; None for one that is too long."""
         with self.path.open("rb") as file:
             if first:
                 # The line that the range begins in belongs to the range before.
@@ -196,7 +196,7 @@ class JsonLinesFile:
 
 
 def _parse(line: bytes | None) -> dict[str, Any] | None:
-    """The object in a line; bytes that are not UTF-8 become replacement characters."""
+    """Parse the object in a line; bytes that are not UTF-8 become replacement characters."""
     if line is None:
         return None
     try:
@@ -222,7 +222,7 @@ class ParquetFile:
     kind: str = "parquet"
 
     def units(self) -> list[tuple[int, int, int]]:
-        """One for each row group, with its compressed bytes."""
+        """Return one unit per row group, with its compressed bytes."""
         with _readable(self.path), self.path.open("rb") as source:
             metadata = _module("pyarrow.parquet").ParquetFile(source).metadata
             size = self.path.stat().st_size
@@ -234,7 +234,7 @@ class ParquetFile:
         return [(i, i + 1, share) for i in range(len(groups)) if groups[i].num_rows]
 
     def rows(self, first: int, last: int, encoder: RowEncoder) -> Iterator[Rows]:
-        """The rows of some row groups."""
+        """Yield the rows of some row groups."""
         with _readable(self.path), self.path.open("rb") as source:
             file = _module("pyarrow.parquet").ParquetFile(source)
             column = encoder.column(file.schema_arrow.names)
@@ -255,11 +255,11 @@ class ArrowFile:
     kind: str = "arrow"
 
     def units(self) -> list[tuple[int, int, int]]:
-        """The whole file."""
+        """Return the whole file as one unit."""
         return [(0, 1, max(self.path.stat().st_size, 1))]
 
     def rows(self, first: int, last: int, encoder: RowEncoder) -> Iterator[Rows]:
-        """The rows of the file."""
+        """Yield the rows of the file."""
         with _readable(self.path), _BoundedFile(self.path) as source:
             place = 0
             for batch in _module("pyarrow").ipc.open_stream(source):
@@ -279,7 +279,7 @@ class _BoundedFile(io.FileIO):
     """
 
     def read(self, size: int | None = -1) -> bytes:
-        """The next bytes, at most all that are left."""
+        """Return the next bytes, at most all that are left."""
         left = max(os.fstat(self.fileno()).st_size - self.tell(), 0)
         return super().read(left if size is None or size < 0 else min(size, left)) or b""
 

@@ -39,7 +39,7 @@ OnBytes = Callable[[int], None]
 
 
 def scan_shard(plan: ScanPlan, index: int, on_bytes: OnBytes | None = None) -> Statistics:
-    """The statistics of one shard."""
+    """Read and count the units of one shard."""
     found = Statistics()
     opened: tuple[int, TokenFile] | None = None
     for unit in plan.shard(index):
@@ -61,7 +61,7 @@ def scan_shard(plan: ScanPlan, index: int, on_bytes: OnBytes | None = None) -> S
 
 
 def _check_size(planned: PlannedFile) -> None:
-    """A file that changed since the scan was planned would be counted in part."""
+    """Raise CorpusError if a file has changed since the scan was planned."""
     try:
         size = Path(planned.path).stat().st_size
     except OSError as error:
@@ -103,7 +103,7 @@ def _has_documents(file: FlatFile, options: ScanOptions) -> bool:
 
 
 def _first_document(file: FlatFile, unit: Unit, reader: FlatReader) -> DocumentReader:
-    """A document belongs to the unit in which it begins."""
+    """Start a document if one begins with the unit; a document belongs to where it begins."""
     documents = DocumentReader(ends_with_separator=file.separator is not None)
     before = reader.read(unit.first - 1, unit.first)
     if unit.first == 0 or unit.first in file.document_ends(before, unit.first - len(before)):
@@ -159,7 +159,7 @@ def _scan_rows(
         _add_counts(found, name, counter)
         if options.counts_only:
             continue
-        # One look at all rows; only if it finds something, one at each.
+        # Searched together first; row by row only if something is found.
         has_runs = bool(find_runs(together))
         documents = DocumentReader(ends_with_separator=False)
         for at in chosen:
@@ -194,13 +194,13 @@ until they are written."""
 
 
 def run_here(plan: ScanPlan, shards: Sequence[int]) -> Iterator[ShardStatistics]:
-    """One shard after the other in this process."""
+    """Scan one shard after the other in this process."""
     for index in shards:
         yield index, scan_shard(plan, index)
 
 
 def run_processes(num_processes: int) -> Runner:
-    """Several processes on this machine."""
+    """Return a runner with several processes on this machine."""
 
     def run(plan: ScanPlan, shards: Sequence[int]) -> Iterator[ShardStatistics]:
         # Spawned: a fork would copy the threads of whatever the caller has imported.
@@ -219,7 +219,7 @@ def run_processes(num_processes: int) -> Runner:
 
 
 def run_ray(address: str = "auto") -> Runner:
-    """Tasks on a Ray cluster: at an address, the running one ("auto"), or a new one ("local").
+    """Return a runner on a Ray cluster: by address, the running one ("auto"), a new one ("local").
 
     Every node needs trimtab and the files, at the same paths.
     """
@@ -291,12 +291,12 @@ def scan_one(plan: ScanPlan, index: int, folder: Path) -> bool:
 
 
 def shard_file(folder: Path, plan: ScanPlan, index: int) -> Path:
-    """The result file of a shard."""
+    """Return the result file of a shard."""
     return folder / f"shard-{index:05d}-of-{plan.num_shards:05d}.npz"
 
 
 def is_done(plan: ScanPlan, index: int, folder: Path) -> bool:
-    """Whether a shard has a result of this plan; one of a different plan is an error."""
+    """Return whether a shard has a result of this plan; one of a different plan is an error."""
     path = shard_file(folder, plan, index)
     if not path.exists():
         return False

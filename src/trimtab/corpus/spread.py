@@ -27,7 +27,7 @@ class RareRows:
 
     @classmethod
     def of(cls, rows: Ids, tokens: Ids, num_rows: int) -> "RareRows":
-        """From occurrences in any order."""
+        """Build from occurrences in any order."""
         order = np.lexsort((tokens, rows))
         return cls(rows=rows[order], tokens=tokens[order], num_rows=num_rows)
 
@@ -39,7 +39,7 @@ class RareRows:
 
 
 def find_rare_windows(tokens: NDArray[np.integer], rare: ArrayLike, length: int) -> RareRows:
-    """The rare tokens of a flat file that is read in windows: row i has tokens i * length on.
+    """Find the rare tokens of a flat file read in windows: row i begins at token i * length.
 
     Tokens after the last whole window are left out. `tokens` may be a `np.memmap`.
     """
@@ -55,7 +55,7 @@ def find_rare_windows(tokens: NDArray[np.integer], rare: ArrayLike, length: int)
 
 
 def find_rare_rows(dataset: Iterable[Any], rare: ArrayLike, column: str = "input_ids") -> RareRows:
-    """The rare tokens of a dataset of rows: arrays or lists of ids, or dicts with such a column.
+    """Find the rare tokens of a dataset of rows: arrays or lists of ids, or dicts with a column.
 
     A dataset of HF datasets is read through Arrow, without a Python object for each token.
     """
@@ -71,7 +71,7 @@ def find_rare_rows(dataset: Iterable[Any], rare: ArrayLike, column: str = "input
 
 
 def _batches(dataset: Iterable[Any], column: str) -> Iterator[tuple[NDArray[Any], list[int]]]:
-    """All ids of a few rows, and the number of them in each row."""
+    """Yield all ids of a few rows, and the number of them in each row."""
     if hasattr(dataset, "with_format") and hasattr(dataset, "iter"):
         for table in dataset.with_format("arrow").iter(_ROWS):
             values = table.column(column).combine_chunks()
@@ -90,7 +90,7 @@ def _batches(dataset: Iterable[Any], column: str) -> Iterator[tuple[NDArray[Any]
 
 
 def _lookup(rare: ArrayLike) -> NDArray[np.bool_]:
-    """Whether each id up to the largest rare one is rare."""
+    """Return whether each id up to the largest rare one is rare."""
     ids = np.asarray(rare, dtype=np.int64)
     table = np.zeros(int(ids.max()) + 2 if len(ids) else 1, dtype=np.bool_)
     table[ids] = True
@@ -180,17 +180,17 @@ class _Batches:
         self._share = max(-(-total // num_batches), heaviest)
 
     def repeated(self) -> int:
-        """Occurrences of a token that is in the same batch already."""
+        """Count the occurrences of a token that is in the same batch already."""
         return sum(n - 1 for counts in self._counts.values() for n in counts.values() if n > 1)
 
     def misplaced(self) -> Iterator[int]:
-        """Places of rows that should move, as long as they should; the lightest rows first."""
+        """Yield the places of rows that should move, while they should; the lightest rows first."""
         for place in sorted(self._tokens, key=lambda place: (self._tokens[place].total(), place)):
             if place in self._tokens and (self._is_repeated(place) or self._is_over(place)):
                 yield place
 
     def _is_repeated(self, place: int) -> bool:
-        """Whether another row of the batch has one of its tokens."""
+        """Return whether another row of the batch has one of its tokens."""
         counts = self._counts[place // self._rows]
         return any(counts[token] > own for token, own in self._tokens[place].items())
 
@@ -198,7 +198,7 @@ class _Batches:
         return self._counts[place // self._rows].total() > self._share
 
     def find_target(self, place: int, random: np.random.Generator) -> int | None:
-        """The place to change with; None if no swap is better than none."""
+        """Return the best place to swap with; None if no swap is an improvement."""
         best, found = (0, 0), None
         for target in random.integers(len(self.order), size=_TRIES).tolist():
             change = self._change(place, target)
@@ -214,7 +214,7 @@ class _Batches:
         return found
 
     def _change(self, place: int, target: int) -> _Change:
-        """What swapping two rows changes."""
+        """Return what a swap changes: (repeated tokens, tokens above the even share)."""
         here, there = place // self._rows, target // self._rows
         if here == there:
             return (0, 0)
@@ -225,7 +225,7 @@ class _Batches:
         return (one[0] + two[0], one[1] + two[1])
 
     def _change_of(self, batch: int, out: _Tokens, into: _Tokens) -> _Change:
-        """What a batch changes in which some tokens are replaced by others."""
+        """Return the same change for one batch, which loses tokens and gets others."""
         counts = self._counts.get(batch, Counter())
         repeats = 0
         for token in out.keys() | into.keys():
@@ -248,7 +248,7 @@ class _Batches:
 
 
 def _places(order: Ids, rare: RareRows) -> NDArray[np.int64]:
-    """The place in the order of each occurrence; -1 for rows that are not in it."""
+    """Return the place in the order of each occurrence; -1 for rows that are not in it."""
     places: NDArray[np.int64] = np.full(max(rare.num_rows, int(order.max(initial=0)) + 1), -1)
     places[order] = np.arange(len(order))
     return places[rare.rows]

@@ -158,7 +158,7 @@ class Statistics:
     """The first documents with damaged text: file, place, what is wrong."""
 
     def source(self, name: str) -> SourceStatistics:
-        """The statistics of a source; beyond the limit, those of all other sources together."""
+        """Return the statistics of a source; beyond the limit, all further sources share one."""
         if name not in self.sources and len(self.sources) >= MAX_SOURCES:
             name = OTHER_SOURCES
         return self.sources.setdefault(name, SourceStatistics())

@@ -44,7 +44,7 @@ class ScanResult:
 
     @classmethod
     def of_shard(cls, plan: ScanPlan, index: int, statistics: Statistics) -> "ScanResult":
-        """The result of one shard."""
+        """Return the result of one shard."""
         return cls(
             digest=plan.digest,
             num_shards=plan.num_shards,
@@ -62,7 +62,7 @@ def save_result(result: ScanResult, path: Path) -> None:
 
 
 def to_bytes(result: ScanResult) -> bytes:
-    """The content of a result file."""
+    """Encode a result as the content of its file."""
     found = result.statistics
     names = sorted(found.sources)
     facts = {

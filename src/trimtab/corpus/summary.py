@@ -45,7 +45,7 @@ class Summary:
         return np.flatnonzero(self.counts == 0)
 
     def total(self, name: str) -> int:
-        """A number summed over all sources."""
+        """Sum a statistic over all sources."""
         sources = self.result.statistics.sources.values()
         return sum(int(getattr(source, name)) for source in sources)
 
@@ -57,7 +57,7 @@ class Summary:
         return found or self.result.statistics.table.duplicates > 0
 
     def place(self, file: int, at: int) -> str:
-        """A place in a file, as text."""
+        """Format a place in a file."""
         files = self.result.files
         return f"{files[file].path}:{at}" if 0 <= file < len(files) else f"file {file}:{at}"
 
@@ -113,12 +113,12 @@ class Summary:
 
 
 def summarise(result: ScanResult, below: int = RARE) -> Summary:
-    """What a result means."""
+    """Summarise a scan: rare tokens, repeats, duplicates, damage."""
     return Summary(result=result, below=below)
 
 
 def load_summary(path: Path | str, below: int = RARE) -> Summary:
-    """The summary of a scan, by its folder or its result file."""
+    """Load the summary of a scan from its folder or its result file."""
     path = Path(path)
     file = path / RESULT if path.is_dir() else path
     if not file.exists():

@@ -17,13 +17,13 @@ _SIGNS: Mapping[str, re.Pattern[str]] = {
 
 
 def damage_in(text: str) -> str:
-    """The kinds of damage in a text, separated by commas; empty if it has none."""
+    """Return the kinds of damage in a text, separated by commas; empty if it has none."""
     return ", ".join(kind for kind, sign in _SIGNS.items() if sign.search(text))
 
 
 @cache
 def _byte_alphabet() -> dict[str, int]:
-    """The characters that byte-level vocabularies write for bytes (GPT-2's table)."""
+    """Return the characters that byte-level vocabularies write for bytes (GPT-2's table)."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     table = {chr(byte): byte for byte in shown}
     hidden = [byte for byte in range(256) if byte not in shown]
@@ -31,7 +31,7 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 def damaged_tokens(vocabulary: Mapping[str, int]) -> dict[str, list[int]]:
-    """The ids of a vocabulary that stand for damaged text, by kind.
+    """Return the ids of a vocabulary that stand for damaged text, by kind.
 
     Part of a character is no damage: a byte-level token may end in the middle of one.
     """
@@ -44,7 +44,7 @@ def damaged_tokens(vocabulary: Mapping[str, int]) -> dict[str, list[int]]:
 
 
 def _text_of(token: str) -> str:
-    """The text of a token of a byte-level vocabulary, or the token itself."""
+    """Return the text of a token of a byte-level vocabulary, or the token itself."""
     table = _byte_alphabet()
     if len(token) < 2 or not all(char in table for char in token):
         return token if len(token) > 1 else ""

@@ -68,7 +68,10 @@ class FlatFile:
             os.close(descriptor)
 
     def document_ends(self, tokens: Tokens, at: int) -> Sequence[int]:
-        """The places after the ends of documents in these tokens, which begin at place `at`."""
+        """Return the offsets in the file just after each document that ends in these tokens.
+
+        `at` is the offset of the first token.
+        """
         if self.separator is not None:
             ends: list[int] = (np.flatnonzero(tokens == self.separator) + at + 1).tolist()
             return ends
@@ -91,7 +94,7 @@ class FlatReader:
         self._buffer = np.empty(0, dtype=np.uint8)
 
     def read(self, first: int, last: int) -> Tokens:
-        """The tokens of a range, until the next call; the range is cut to the file."""
+        """Read a range, cut to the file; the tokens are valid until the next call."""
         first, last = max(first, 0), min(last, self._file.size)
         length = max(last - first, 0) * self._dtype.itemsize
         if len(self._buffer) < length:
@@ -111,7 +114,7 @@ class FlatReader:
 
 
 def open_bin(path: Path, dtype: str, separator: int | None) -> FlatFile:
-    """A raw file, or one with the header of llm.c."""
+    """Open a raw file, or one with the header of llm.c."""
     size = path.stat().st_size
     with path.open("rb") as file:
         head = np.frombuffer(file.read(12).ljust(12, b"\0"), dtype="<i4")
@@ -141,7 +144,7 @@ def open_bin(path: Path, dtype: str, separator: int | None) -> FlatFile:
 
 
 def open_npy(path: Path, separator: int | None) -> FlatFile:
-    """A numpy array of one or two dimensions, never a pickle."""
+    """Open a numpy array of one or two dimensions, never a pickle."""
     with path.open("rb") as file:
         try:
             version = np.lib.format.read_magic(file)
@@ -193,14 +196,14 @@ class MegatronFile(FlatFile):
         return True
 
     def document_ends(self, tokens: Tokens, at: int) -> Sequence[int]:
-        """The places after the ends of documents, from the index."""
+        """Return the places after the ends of documents, from the index."""
         starts, firsts = self._arrays()
         low, high = (self._search(starts, firsts, place) for place in (at, at + len(tokens)))
         ends: list[int] = np.unique(self._places(starts, firsts[low:high])).tolist()
         return ends
 
     def _search(self, starts: NDArray[np.int64], firsts: NDArray[np.int64], place: int) -> int:
-        """The number of documents that begin at this place or before.
+        """Return the number of documents that begin at this place or before.
 
         The last entry begins none: it is where the last document ends.
         """
@@ -214,7 +217,7 @@ class MegatronFile(FlatFile):
         return low
 
     def _places(self, starts: NDArray[np.int64], sequences: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The places at which sequences begin."""
+        """Return the places at which sequences begin."""
         if len(sequences) and not 0 <= sequences.min() <= sequences.max() <= self.sequences:
             raise CorpusError(f"{self.index} names a sequence beyond its {self.sequences}: damaged")
         offsets = starts[np.minimum(sequences, self.sequences - 1)]
@@ -266,7 +269,7 @@ SUFFIXES = (".bin", ".npy", ".parquet", ".arrow", ".jsonl")
 
 
 def find_files(paths: Iterable[Path]) -> list[tuple[Path, str]]:
-    """The token files at these paths and in these folders, each with its source.
+    """Return the token files at these paths and in these folders, each with its source.
 
     The source of a file in a folder is the subfolder, or the folder itself; that of a file is its
     name without the suffix.

@@ -73,7 +73,7 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
 
 
 def advise_by_textbook(diagnosis: Diagnosis, *, recurs: bool) -> Action:
-    """The textbook's action; `recurs` if the incident came at the same place before a restart."""
+    """Return the textbook's action; `recurs`: it was at the same place before a restart."""
     if diagnosis.incident.rolled_back:
         return _rolled_back(diagnosis.incident)
     return _choose(_TEXTBOOK, diagnosis, recurs=recurs)
@@ -99,7 +99,7 @@ def _choose(table: Table, diagnosis: Diagnosis, *, recurs: bool) -> Action:
 
 
 def _before(incident: Incident) -> str:
-    """The state that the incident has not touched."""
+    """Return the state that the incident has not touched."""
     step = incident.onset.step
     return f"a checkpoint older than step {step}" if step > 1 else "the initial weights"
 
@@ -199,7 +199,7 @@ def _after_silence(diagnosis: Diagnosis) -> Action:
 
 
 def _is_one_signal(incident: Incident) -> bool:
-    """Whether one signal left its usual range, and neither the loss nor another one did."""
+    """Return whether one signal left its usual range, and neither the loss nor another one did."""
     if incident.incident_class is not IncidentClass.SILENT:
         return False
     if any(finding.explanation for finding in incident.findings):
@@ -209,7 +209,7 @@ def _is_one_signal(incident: Incident) -> bool:
 
 
 def _passes(diagnosis: Diagnosis) -> bool:
-    """Whether it is over with its batch, or of gradients alone, and the loss is unharmed."""
+    """Return whether it is over with its batch, or of gradients alone, and the loss is unharmed."""
     incident = diagnosis.incident
     if incident.incident_class is not IncidentClass.SILENT:
         return False
@@ -220,7 +220,7 @@ def _passes(diagnosis: Diagnosis) -> bool:
 
 
 def _was_kept_out(diagnosis: Diagnosis) -> bool:
-    """Whether it has passed, was only not finite, and each of its steps was discarded."""
+    """Return whether it has passed, was only not finite, and each of its steps was discarded."""
     incident, discarded = diagnosis.incident, diagnosis.cost.discarded
     has_passed = diagnosis.incident_class in (IncidentClass.RECOVERABLE, IncidentClass.HARD_BATCH)
     if discarded is None or not has_passed or not NOT_FINITE.issuperset(incident.symptoms):
@@ -288,7 +288,7 @@ def _has_known_symptom(incident: Incident) -> bool:
 
 
 def _while_open(diagnosis: Diagnosis) -> Action:
-    """Nothing is certain yet: the outlook decides whether to prepare a rollback."""
+    """Advise while the incident is open: the outlook decides whether to prepare a rollback."""
     incident = diagnosis.incident
     outlook = incident.outlook
     if outlook is None:

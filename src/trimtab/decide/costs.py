@@ -88,14 +88,14 @@ Source: of 24 healthy runs, two had an act by one signal and none by two."""
 
 
 def certainty_of(*, has_fact: bool, num_signals: int, has_difference: bool) -> float:
-    """How likely it is that something is wrong, by the kind of evidence."""
+    """Return how likely it is that something is wrong, by the kind of evidence."""
     if has_fact or has_difference:
         return FACT
     return SEVERAL if num_signals > 1 else ALONE
 
 
 def chance_of_cure(act: Act, situation: Situation, reading: Reading | None) -> float:
-    """How likely an act ends the trouble, after what was tried before."""
+    """Return how likely an act ends the trouble, after what was tried before."""
     priors = _PRIORS.get(situation.family, _PRIORS[Family.LOSS])
     odds = dict(priors if situation.symptoms or situation.rise is None else _UNDATED)
     if situation.suspect_rank is not None:
@@ -117,7 +117,7 @@ def chance_of_cure(act: Act, situation: Situation, reading: Reading | None) -> f
 
 
 def _is_beyond_data(situation: Situation, reading: Reading | None) -> bool:
-    """Whether the weights are hurt more than batches could do in that time."""
+    """Return whether the weights are hurt more than batches could do in that time."""
     if situation.has_broken_weights:
         return True  # the gate keeps out every update that could make a weight infinite
     if reading is None:
@@ -230,7 +230,7 @@ def harm_so_far(situation: Situation) -> float:
 
 
 def cost(act: Act, situation: Situation, reading: Reading | None, ahead: int = LOOK_AHEAD) -> float:
-    """The expected cost of an act in steps; `ahead` remedies are considered in case it fails."""
+    """Return the expected cost of an act in steps, with up to `ahead` remedies in case it fails."""
     real = situation.certainty
     left_alone = harm(situation, reading)
     if act is Act.WAIT:
@@ -254,14 +254,14 @@ def cost(act: Act, situation: Situation, reading: Reading | None, ahead: int = L
 
 
 def _relaunch_from(situation: Situation) -> int | None:
-    """The step from which on a relaunch does steps again."""
+    """Return the first step that a relaunch repeats."""
     if situation.suspect_rank is not None:  # what it did wrong did not reach the weights
         return max(situation.slots, default=None)
     return situation.resumed_at if situation.family is Family.RESUME else situation.target
 
 
 def _next_best(act: Act, situation: Situation, reading: Reading | None, ahead: int) -> float:
-    """The cost of going on once the act has failed: the next remedy, or a person."""
+    """Return the cost of going on once the act has failed: the next remedy, or a person."""
     if not ahead:
         return STOP_STEPS
     failed = dataclasses.replace(
@@ -274,20 +274,20 @@ def _next_best(act: Act, situation: Situation, reading: Reading | None, ahead: i
 
 
 def shows_in_loss(situation: Situation) -> bool:
-    """Whether the loss shows it too, so that a probe can settle it."""
+    """Return whether the loss shows it too, so that a probe can settle it."""
     families = {traits_of(symptom).family for symptom in situation.symptoms}
     return bool(families & {Family.LOSS, Family.NONFINITE})
 
 
 def _growth(situation: Situation) -> float:
-    """How much larger the harm gets until a person looks: what no detector dates goes on."""
+    """Return the factor by which the harm grows until a person intervenes."""
     if situation.symptoms:
         return 1.0
     return 1.0 + GOES_ON * HORIZON_STEPS / max(situation.step - situation.onset, 1)
 
 
 def _rate_rose(situation: Situation) -> bool:
-    """Whether the rate is higher than before, or its difference is not known."""
+    """Return whether the rate is higher than before, or its difference is not known."""
     rates = [part for part in situation.unplanned if part.name.endswith("lr")]
     return not rates or any(part.after > part.before for part in rates)
 

@@ -98,7 +98,7 @@ def scale_of(healthy: Sequence[float], num_steps: int) -> tuple[float, float]:
 
 
 def reading_of(situation: Situation) -> Reading | None:
-    """The probe's reading; without a probe, the loss itself; None if nothing was read."""
+    """Return the probe's reading; without a probe, the loss itself; None if nothing was read."""
     if situation.probe is not None:
         mean, sigma = scale_of(situation.healthy, situation.probe_steps)
         return Reading(value=situation.probe, mean=mean, sigma=sigma)

@@ -23,7 +23,7 @@ steps, and looking at ranks begins only where odd steps recur."""
 
 
 def suspect_source(before: Sequence[str | None], since: Sequence[str | None]) -> str | None:
-    """The source that comes since the onset and hardly came before; None if there is none.
+    """Return the source that comes since the onset and hardly came before; None if there is none.
 
     Both have the source of each batch, None where a batch does not name one.
     """
@@ -42,7 +42,7 @@ def suspect_source(before: Sequence[str | None], since: Sequence[str | None]) ->
 
 
 def suspect_rank(named: Sequence[int], world: int) -> int | None:
-    """The rank that odd steps name more often than chance would; None if there is none.
+    """Return the rank that odd steps name more often than chance would; None if there is none.
 
     `named` has the rank that each odd step names: the one whose loss or gradient was largest.
     """
@@ -76,7 +76,7 @@ class SettingsView:
     requires_grad: Mapping[str, bool]
 
     def values(self) -> dict[str, Any]:
-        """Every setting by name."""
+        """Return every setting by name."""
         found: dict[str, Any] = {}
         for number, groups in enumerate(self.options):
             of = f"optimizer {number} " if len(self.options) > 1 else ""
@@ -95,7 +95,7 @@ def find_differences(
     later: Sequence[SettingsView] = (),
     planned_changes: Iterable[int] = (),
 ) -> tuple[SettingDifference, ...]:
-    """What differs now from the last of the healthy snapshots, which come in order of time.
+    """Return what differs now from the last of the healthy snapshots, which come in order of time.
 
     `later` are the snapshots after those, where the rate may have turned. `planned_changes` are the
     steps at which the user announced one.
@@ -127,7 +127,7 @@ def find_differences(
 
 
 def plain_options(options: Options) -> Options:
-    """The options with tensors of one element as numbers."""
+    """Return the options with tensors of one element as numbers."""
     return [[{k: _plain(v) for k, v in group.items()} for group in groups] for groups in options]
 
 
@@ -141,7 +141,7 @@ def _option(name: str) -> str:
 
 
 def _rate_counts(before: Any, after: Any, *, with_rate: bool) -> bool:
-    """Whether a change of the rate counts; schedules lower it as they like."""
+    """Return whether a change of the rate counts; schedules lower it as they like."""
     if not isinstance(before, int | float) or not isinstance(after, int | float):
         return False
     return bool(after > before and (with_rate or after > JUMP * before))
@@ -153,7 +153,7 @@ def _largest_rate(settings: SettingsView) -> float:
 
 
 def _scheduled(healthy: Sequence[SettingsView]) -> set[str]:
-    """The settings that changed between two healthy snapshots."""
+    """Return the settings that changed between two healthy snapshots."""
     found = set()
     for one, other in itertools.pairwise(healthy):
         earlier, later = one.values(), other.values()

@@ -99,18 +99,18 @@ _UNKNOWN = Traits(family=Family.OTHER)
 
 
 def traits_of(symptom: str) -> Traits:
-    """The traits of a symptom; those of an observation if a user's detector reports it."""
+    """Return the traits of a symptom; those of an observation if a user's detector reports it."""
     return TRAITS.get(symptom, _UNKNOWN)
 
 
 def family_of(symptoms: Collection[str]) -> Family:
-    """The family that decides; the loss if there is no symptom but a probe's reading."""
+    """Return the family that decides; the loss if there is no symptom but a probe's reading."""
     families = {traits_of(symptom).family for symptom in symptoms}
     return next((family for family in Family if family in families), Family.LOSS)
 
 
 def margin_of(symptoms: Collection[str]) -> int:
-    """The margin before the onset: the largest of the family that decides."""
+    """Return the margin before the onset: the largest of the family that decides."""
     family = family_of(symptoms)
     margins = [t.margin for t in map(traits_of, symptoms) if t.family is family]
     return max(margins, default=BY_PERSISTENCE)

@@ -89,7 +89,7 @@ def compare_losses(run: Block, base: Block, tolerance: float, until: int | None)
 
 
 def trailing_differences(run: Block, base: Block, until: int | None) -> tuple[IntArray, FloatArray]:
-    """The steps that both runs have, and the trailing mean of the run minus that of the base."""
+    """Return the common steps, and the trailing mean of the run minus that of the base."""
     steps, ours, theirs = _common(run, base, until)
     finite = np.isfinite(ours) & np.isfinite(theirs)
     window = _window(int(np.count_nonzero(finite)))
@@ -105,7 +105,7 @@ def _apart(ours: FloatArray, theirs: FloatArray, finite: BoolArray) -> FloatArra
 
 
 def _common(run: Block, base: Block, until: int | None) -> tuple[IntArray, FloatArray, FloatArray]:
-    """The steps that both runs have, and the losses of both."""
+    """Return the steps that both runs have, and the losses of both."""
     (ours, mine), (theirs, other) = _losses(run), _losses(base)
     steps = ours
     if not np.array_equal(ours, theirs):
@@ -125,7 +125,7 @@ def _common(run: Block, base: Block, until: int | None) -> tuple[IntArray, Float
 
 
 def _losses(block: Block) -> tuple[IntArray, FloatArray]:
-    """The steps with a loss, in order, and the loss that was recorded last at each."""
+    """Return the steps with a loss, in order, and the loss that was recorded last at each."""
     column = block.column(LOSS)
     steps, values = block.step, column.values
     if not column.present.all():
@@ -137,7 +137,7 @@ def _losses(block: Block) -> tuple[IntArray, FloatArray]:
 
 
 def _trailing(steps: IntArray, differences: FloatArray, window: int) -> tuple[IntArray, FloatArray]:
-    """The trailing means of the differences, which are the differences of the trailing means."""
+    """Return the trailing means of the differences, equal to the differences of the means."""
     if not len(steps):
         return steps, differences
     return steps[window - 1 :], np.convolve(differences, np.full(window, 1 / window), "valid")

@@ -33,7 +33,7 @@ checkpoints of large public runs take minutes, restarts hours."""
 
 
 def compute_goodput(block: Block) -> Goodput:
-    """The goodput of a run."""
+    """Compute the goodput of a run."""
     is_lost = lost_records(block)
     kept = int(np.count_nonzero(~is_lost))
     if not (block.step[1:] > block.step[:-1]).all():
@@ -50,7 +50,7 @@ def compute_goodput(block: Block) -> Goodput:
 
 
 def lost_records(block: Block) -> BoolArray:
-    """The records whose step was discarded, not applied, taken back, or done in vain."""
+    """Return which records are of steps discarded, not applied, rolled back, or in vain."""
     discarded = block.column(DISCARDED)
     is_lost = discarded.present & (discarded.values > 0)
     for event in block.events:
@@ -64,7 +64,7 @@ def lost_records(block: Block) -> BoolArray:
 
 
 def count_lost(incident: Incident, block: Block) -> int:
-    """The steps that an incident cost: those that the goodput misses because of it.
+    """Count the steps that an incident cost: those that the goodput lacks because of it.
 
     A rollback also takes back the steps between the state it returns to and the onset.
     """
@@ -80,7 +80,7 @@ def count_lost(incident: Incident, block: Block) -> int:
 
 
 def _done_with_destroyed_weights(block: Block) -> BoolArray:
-    """The steps from which on no loss of an attempt is finite any more.
+    """Find the steps after which no loss of an attempt is finite any more.
 
     A loss that is not finite once is a bad batch. One that stays so until the attempt ends is a
     NaN in the weights: what was trained from there on is lost.
@@ -99,7 +99,7 @@ def _done_with_destroyed_weights(block: Block) -> BoolArray:
 
 
 def _attempts(block: Block) -> IntArray:
-    """The numbers of the attempts."""
+    """Return the numbers of the attempts."""
     if len(block) and block.attempt.min() == block.attempt.max():
         return block.attempt[:1]
     return np.unique(block.attempt)

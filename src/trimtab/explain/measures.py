@@ -52,7 +52,7 @@ class Symptoms:
 
 
 def measure(context: IncidentContext) -> Symptoms:
-    """The numbers of an incident."""
+    """Measure an incident."""
     norms = context.before(GRAD_NORM, EMA_RECORDS)
     position = NO_POSITION
     if context.has_onset:
@@ -73,7 +73,7 @@ def measure(context: IncidentContext) -> Symptoms:
 
 
 def _average(values: FloatArray) -> float | None:
-    """The exponential average at the last of these values."""
+    """Return the exponential average at the last of these values."""
     if not len(values):
         return None
     newest = values[-EMA_RECORDS:]
@@ -99,7 +99,7 @@ class LayerNorms:
 
 
 def layer_norms(context: IncidentContext) -> tuple[LayerNorms, ...]:
-    """What was recorded by layer around the onset; None where no record was near."""
+    """Return what was recorded by layer around the onset; None where no record was near."""
     names = [n for n in context.block.columns if n.startswith((ACTIVATION_RMS, GRAD_NORM_OF))]
     row = context.onset_row
     found = []
@@ -121,7 +121,7 @@ def layer_norms(context: IncidentContext) -> tuple[LayerNorms, ...]:
 
 
 def _natural(name: str) -> tuple[list[int], str]:
-    """An order in which layer 10 comes after layer 9."""
+    """Return a sort key with which layer 10 comes after layer 9."""
     return [int(part) for part in name.replace("/", ".").split(".") if part.isdigit()], name
 
 
@@ -145,7 +145,7 @@ class RepeatedBatch:
 
 
 def repeated_batch(context: IncidentContext) -> RepeatedBatch | None:
-    """The batch that was served most often during an incident; None if none came twice.
+    """Find the batch that was served most often during an incident; None if none came twice.
 
     A run that goes over its data again repeats batches by plan: it is not reported.
     """
@@ -190,7 +190,7 @@ class Discards:
     """First and last step of each unbroken series of them."""
 
     def where(self) -> str:
-        """The steps as text: `117 to 120, 203 and 2 more places`."""
+        """Return the steps as text: `117 to 120, 203 and 2 more places`."""
         shown = [
             f"{first:,}" if first == last else f"{first:,} to {last:,}"
             for first, last in self.stretches[:_MAX_STRETCHES]
@@ -200,7 +200,7 @@ class Discards:
 
 
 def compute_discards(block: Block) -> Discards | None:
-    """What was discarded in these records; None if the run was not protected."""
+    """Sum up what was discarded in these records; None if the run was not protected."""
     column = block.column(DISCARDED)
     if not column.recorded:
         return None
@@ -229,7 +229,7 @@ class Cost:
 
 
 def compute_cost(context: IncidentContext) -> Cost:
-    """The cost of an incident, by the step time and throughput around it."""
+    """Compute the cost of an incident, by the step time and throughput around it."""
     incident = context.incident
     steps = max(incident.last.step - incident.onset.step, 0) + 1
     step_seconds = _typical(context, STEP_SECONDS)
@@ -244,7 +244,7 @@ def compute_cost(context: IncidentContext) -> Cost:
 
 
 def _typical(context: IncidentContext, signal: str) -> float | None:
-    """The median around the incident: a few stalled steps must not set the price of all others."""
+    """Return the median around the incident: a few stalled steps must not set the price."""
     column = context.block.column(signal)
     values = column.values[column.finite]
     return float(np.median(values)) if len(values) else None

@@ -39,7 +39,7 @@ class Proposal:
 
     @classmethod
     def read(cls, run: RunDirectory) -> Self | None:
-        """The proposal that waits for an answer; None if there is none, or if it has expired."""
+        """Return the proposal that waits for an answer; None if there is none or it has expired."""
         values = _read(run.home / "proposal.json")
         try:
             found = cls(
@@ -71,14 +71,14 @@ def answer(run: RunDirectory, *, is_approved: bool) -> Proposal:
 
 
 def answer_to(run: RunDirectory, number: int) -> bool | None:
-    """Whether the proposal of this number was approved; None without an answer."""
+    """Return whether the proposal of this number was approved; None without an answer."""
     values = _read(run.home / "answer.json")
     approved = values.get("is_approved")
     return approved if values.get("number") == number and isinstance(approved, bool) else None
 
 
 def withdraw(run: RunDirectory) -> None:
-    """Take back the proposal, if there is one: it was answered, has expired, or is pointless."""
+    """Remove the proposal, if there is one: it was answered, has expired, or is pointless."""
     for name in ("proposal.json", "answer.json"):
         (run.home / name).unlink(missing_ok=True)
 

@@ -75,11 +75,11 @@ class Segment(Protocol):
         ...
 
     def names(self) -> Mapping[str, bool]:
-        """Its signals, and whether each was recorded in every row."""
+        """Return its signals, and whether each was recorded in every row."""
         ...
 
     def ranges(self) -> Mapping[str, Axis]:
-        """Its axes that are a range."""
+        """Return its axes that are a range."""
         ...
 
     def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, ColumnTarget]) -> ReadLosses:
@@ -116,18 +116,18 @@ class JournalAxes:
         return self._arrays["tick"]
 
     def part(self, span: slice) -> dict[str, IntArray]:
-        """What a segment with these rows fills."""
+        """Return the slices of the axes that the segment with these rows must fill."""
         return {name: self._arrays[name][span] for name in AXES if name in self._filled}
 
     def take(self, order: IntArray | None) -> dict[str, IntArray]:
-        """All axes, or some of their rows."""
+        """Return all axes, or the rows of an order that `_order` gave."""
         if order is None:
             return dict(self._arrays)
         return {name: axis[order] for name, axis in self._arrays.items()}
 
 
 def find_ranges(axes: Mapping[str, IntArray]) -> dict[str, Axis]:
-    """The axes that are a range."""
+    """Return those of the axes whose values are a range, as ranges."""
     found = {}
     for name, values in axes.items():
         if len(values):
@@ -139,7 +139,7 @@ def find_ranges(axes: Mapping[str, IntArray]) -> dict[str, Axis]:
 
 
 def _join(parts: Sequence[tuple[int, Axis | None]]) -> Axis | None:
-    """The range that the ranges of consecutive files are together; None if they are not one."""
+    """Join the ranges of consecutive files into one; None if they do not continue each other."""
     joined: Axis | None = None
     length = 0
     for rows, axis in parts:
@@ -241,7 +241,7 @@ def assemble(
     find_damage: bool = True,
     max_bytes: int | None = None,
 ) -> tuple[Block, list[Damage]]:
-    """The records of the segments by rising tick, and the damage found while reading.
+    """Read the segments into one block by rising tick; return the damage found as well.
 
     Columns that together are larger than `max_bytes` stay on disk. Without `find_damage` they are
     not read here.
@@ -329,7 +329,7 @@ def _strike_out(table: _Table, start: int, losses: ReadLosses) -> None:
 
 
 def _order(table: _Table, damage: list[Damage]) -> IntArray | None:
-    """The rows to take, by rising tick and each tick once; None if that is how they lie."""
+    """Return the rows by rising tick, each tick once; None if they are in that order already."""
     ticks = table.axes.tick
     if table.lost is None and (ticks[1:] > ticks[:-1]).all():
         return None

@@ -41,7 +41,7 @@ class RunDirectory:
 
     @classmethod
     def find(cls, path: Path) -> "RunDirectory | None":
-        """The run directory at a path: the run's folder or its trimtab/ folder."""
+        """Return the run directory at a path: the run's folder or its trimtab/ folder."""
         candidates = [cls(path)]
         if path.resolve().name == _HOME:
             candidates.append(cls(path.resolve().parent))
@@ -83,7 +83,7 @@ class RunDirectory:
         return self.home / "decisions.jsonl"
 
     def tracker_link(self) -> str | None:
-        """Where the run is shown, if a tracker that it was sent to has a page for it."""
+        """Return the address of the run's page, if it was shipped to a tracker that has one."""
         for path in sorted(self.home.glob("ship/*.json")):
             try:
                 link = json.loads(path.read_bytes())["memory"]["link"]
@@ -94,7 +94,7 @@ class RunDirectory:
         return None
 
     def exists(self) -> bool:
-        """Whether trimtab has written a manifest or a journal here."""
+        """Return whether trimtab has written a manifest or a journal here."""
         # A folder called trimtab/journal alone is not enough: a source tree has one too.
         if self.manifest.is_file():
             return True
@@ -109,7 +109,7 @@ class RunDirectory:
         replace_file(self.manifest, text)
 
     def read_manifest(self) -> dict[str, Any]:
-        """All fields of the manifest, known or not; empty if none was written."""
+        """Return all fields of the manifest, known or not; empty if none was written."""
         try:
             manifest = json.loads(self.manifest.read_bytes())
         except FileNotFoundError:

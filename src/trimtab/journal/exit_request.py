@@ -46,7 +46,7 @@ class ExitRequest:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """The request in a folder; None if there is none that can be read."""
+        """Return the request in a folder; None if there is none that can be read."""
         try:
             values = json.loads((folder / "exit.json").read_text(encoding="utf-8"))
             return cls(
@@ -57,13 +57,13 @@ class ExitRequest:
 
 
 def supervisor_folder() -> Path | None:
-    """The folder of the supervisor that launched this process, if one did."""
+    """Return the folder of the supervisor that launched this process, if one did."""
     folder = os.environ.get(SUPERVISOR_FOLDER)
     return Path(folder) if folder and Path(folder).is_dir() else None
 
 
 def announce_run(run: RunDirectory) -> None:
-    """At the start of a run: no request is left over, and the supervisor knows the directory."""
+    """Remove an old request and tell the supervisor the run directory; called at the start."""
     (run.home / "exit.json").unlink(missing_ok=True)
     folder = supervisor_folder()
     if folder is not None:
@@ -71,7 +71,7 @@ def announce_run(run: RunDirectory) -> None:
 
 
 def announced_run(folder: Path) -> RunDirectory | None:
-    """The run directory that a run has announced in the supervisor's folder."""
+    """Return the run directory that a run has announced in the supervisor's folder."""
     try:
         values = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         return RunDirectory(Path(values["run"]))

@@ -45,24 +45,24 @@ class JournalFiles:
     folder: Path
 
     def log(self, index: int) -> Path:
-        """The open file of one segment."""
+        """Return the open file of one segment."""
         return self.folder / f"{index:08d}.log"
 
     def sealed(self, index: int) -> Path:
-        """The sealed file of one segment."""
+        """Return the sealed file of one segment."""
         return self.folder / f"{index:08d}.seg"
 
     def draft(self, index: int) -> Path:
-        """The sealed file while it is being written."""
+        """Return the name under which a sealed file is written, before it gets its own."""
         return self.folder / f".{index:08d}.seg.tmp"
 
     def exists(self, index: int) -> bool:
-        """Whether a segment exists."""
+        """Return whether a segment exists."""
         # In this order: the sealed file appears before the log goes, so one of the two is seen.
         return self.log(index).exists() or self.sealed(index).exists()
 
     def indices(self) -> list[int]:
-        """The numbers of all segments, in order."""
+        """Return the numbers of all segments, in order."""
         try:
             names = [path.name for path in self.folder.iterdir()]
         except FileNotFoundError:
@@ -74,7 +74,7 @@ class JournalFiles:
         return sorted(found)
 
     def after(self, index: int) -> int | None:
-        """The number of the next segment; None if there is none yet."""
+        """Return the number of the next segment; None if there is none yet."""
         later = next((found for found in self.indices() if found > index), None)
         if later not in (None, index + 1) and self.exists(index + 1):
             return index + 1

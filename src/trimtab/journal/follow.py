@@ -60,7 +60,7 @@ class Follower:
         return self._summary.ended
 
     def poll(self, max_records: int | None = None) -> Block:
-        """The records and events since the last call; the whole journal the first time.
+        """Return the records and events since the last call, at first the whole journal.
 
         With `max_records`, no further file is opened once there are as many records, and
         `has_more` is set. A journal that is larger than memory is not searched for damage.
@@ -108,7 +108,7 @@ class Follower:
         self.close()
 
     def _next_segment(self) -> Segment | None:
-        """What is new in the next segment with something new; None if nothing is."""
+        """Return what is new in the next segment with something new; None if nothing is."""
         if self._tail is None:
             index = self._after(self._done)
             if index is None:
@@ -165,7 +165,7 @@ class _Tail:
         self._descriptor = os.open(path, os.O_RDONLY)
 
     def read(self, finished: bool) -> LogSegment:
-        """What has arrived since the last call."""
+        """Parse and return what was appended since the last call."""
         while data := os.pread(self._descriptor, _PIECE, self._parser.fed):
             self._parser.feed(data)
         if finished:

@@ -42,7 +42,7 @@ class Axis:
     checksums: Sequence[int] | None = None
 
     def fits(self, rows: int) -> bool:
-        """Whether a range of this many numbers fits in 64 bits."""
+        """Return whether a range of this many numbers fits in 64 bits."""
         ends = (self.start, self.stride, self.start + self.stride * rows)
         return all(-(2**63) <= end < 2**63 for end in ends)
 
@@ -75,7 +75,7 @@ class Header:
     entries_checksum: int
 
     def line(self) -> bytes:
-        """The header as a line of the file."""
+        """Return the header as a line of the file."""
         return encode(
             {
                 "kind": KIND,
@@ -93,7 +93,7 @@ class Header:
 
     @classmethod
     def parse(cls, entry: Entry) -> "Header":
-        """The header in an entry; raises ValueError if it is not valid."""
+        """Return the header in an entry; raises ValueError if it is not valid."""
         rows, notes, axes = entry.get("rows"), entry.get("notes"), entry.get("axes")
         if entry.get("kind") != KIND or entry.get("chunk") != CHUNK_ROWS:
             raise ValueError("its header has a different layout")
@@ -117,7 +117,7 @@ class Header:
         )
 
     def offsets(self) -> dict[tuple[str, str], int]:
-        """Where each section begins, relative to the end of the first header."""
+        """Return where each section begins, relative to the end of the first header."""
         offsets: dict[tuple[str, str], int] = {("entries", ""): 0}
         at = self.entries_bytes
         for name, axis in self.axes.items():
@@ -135,7 +135,7 @@ class Header:
 
 
 def trailer(line: bytes) -> bytes:
-    """The last bytes of a file, which locate the second copy of its header."""
+    """Return the last bytes of a file, which locate the second copy of its header."""
     return b"%08x" % len(line) + MAGIC
 
 
@@ -174,7 +174,7 @@ def _signals(terms: Any, rows: int) -> dict[str, Signal]:
 
 
 def num_chunks(rows: int) -> int:
-    """How many checksums an axis, a column or a mask of this many rows has."""
+    """Return how many checksums an axis, a column or a mask of this many rows has."""
     return -(-rows // CHUNK_ROWS)
 
 

@@ -39,7 +39,7 @@ _PREFIX = 9  # 8 hex digits and a space
 
 
 def encode(entry: Mapping[str, Any]) -> bytes:
-    """The entry as one line."""
+    """Encode an entry as one line."""
     try:
         return frame(_encode(entry))
     except ValueError:  # NaN or infinity: rare, so the common line does not pay for the check
@@ -47,13 +47,13 @@ def encode(entry: Mapping[str, Any]) -> bytes:
 
 
 def frame(text: str) -> bytes:
-    """JSON text as one line."""
+    """Add checksum and newline to JSON text."""
     body = text.encode("ascii")
     return b"%08x %s\n" % (crc32(body), body)
 
 
 def decode(line: bytes) -> Entry | None:
-    """The entry of a line without its newline; None if it is damaged."""
+    """Decode a line without its newline; None if it is damaged."""
     body = line[_PREFIX:]
     if line[:_PREFIX] != b"%08x " % crc32(body):
         return None
@@ -104,13 +104,13 @@ class Damage:
     """The signal affected; None if whole records are."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The damage as a JSON object."""
+        """Return the damage as a JSON object."""
         fields: dict[str, Any] = to_jsonable(self)
         return fields
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self | None:
-        """The damage of a JSON object that `to_dict` made; None if it is not one."""
+        """Read the JSON object of `to_dict`; None if it is not one."""
         kind, file, sentence = (fields.get(name) for name in ("kind", "file", "sentence"))
         if kind not in set(DamageKind) or not isinstance(file, str):
             return None
@@ -148,7 +148,7 @@ _RECORD_FIELDS = {"kind", "step", "tick", "attempt", "position", "signals"}
 
 
 def parse_entry(entry: Entry, tick: int, step: int) -> tuple[Record | None, list[Entry]]:
-    """The record in an entry, or None, and other entries whose fields have the right types.
+    """Split an entry into its record, or None, and other entries with fields of the right types.
 
     Nothing is thrown away: what is not understood becomes an `unknown` entry at `tick` and `step`,
     unless it names its own.
@@ -170,12 +170,12 @@ def parse_entry(entry: Entry, tick: int, step: int) -> tuple[Record | None, list
 
 
 def schema_of(entries: Iterable[Entry]) -> int:
-    """The highest schema that the first lines of files name."""
+    """Return the highest schema that the first lines of files name."""
     return max((entry["schema"] for entry in entries if entry["kind"] == "segment"), default=SCHEMA)
 
 
 def _parse_record(entry: Entry) -> tuple[Record | None, Entry]:
-    """The record in an entry, and the fields that are not understood."""
+    """Return the record in an entry, and the fields that are not understood."""
     step, tick, attempt = entry.get("step"), entry.get("tick"), entry.get("attempt", 0)
     position, signals = entry.get("position", NO_POSITION), entry.get("signals")
     if not (_is_int(step) and _is_int(tick) and _is_int(attempt) and _is_int(position)):
@@ -204,7 +204,7 @@ def _numbers(signals: dict[str, Any]) -> tuple[dict[str, float], dict[str, Any]]
 
 
 def _parse_other(entry: Entry, fields: dict[str, type]) -> tuple[Entry | None, Entry]:
-    """The entry with the fields of its kind, and the fields that are not understood."""
+    """Return the entry with the fields of its kind, and the fields that are not understood."""
     for key, kind in fields.items():
         value = entry.get(key)
         if not (_is_int(value) if kind is int else isinstance(value, kind)):
@@ -227,7 +227,7 @@ def _parse_other(entry: Entry, fields: dict[str, type]) -> tuple[Entry | None, E
 
 
 def _unknown(line: Entry, tick: int, step: int) -> Entry:
-    """An entry that keeps what was not understood."""
+    """Wrap what was not understood in an entry of its own."""
     line_tick, line_step = line.get("tick"), line.get("step")
     entry: Entry = {
         "kind": "unknown",
@@ -247,5 +247,5 @@ def _is_quality(label: Any) -> bool:
 
 
 def _is_int(value: Any) -> TypeGuard[int]:
-    """Whether it is an integer that a column can hold; JSON's true and false are not."""
+    """Return whether it is an integer that a column can hold; JSON's true and false are not."""
     return type(value) is int and -(2**63) <= value < 2**63

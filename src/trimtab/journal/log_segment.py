@@ -36,11 +36,11 @@ class LogSegment:
         return schema_of(self.entries)
 
     def names(self) -> dict[str, bool]:
-        """Its signals, and whether each was recorded in every row."""
+        """Return its signals, and whether each was recorded in every row."""
         return {name: bool(column.present.all()) for name, column in self.block.columns.items()}
 
     def ranges(self) -> dict[str, Axis]:
-        """Its axes that are a range."""
+        """Return its axes that are a range."""
         return find_ranges(self._axes)
 
     def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, ColumnTarget]) -> ReadLosses:
@@ -119,7 +119,7 @@ class LogParser:
             )
 
     def pop(self) -> LogSegment:
-        """What was parsed since the last call."""
+        """Return and forget what was parsed since the last call."""
         records = self._in_order()
         segment = LogSegment(
             file=self._file,
@@ -150,7 +150,7 @@ class LogParser:
                 )
 
     def _in_order(self) -> list[Record]:
-        """The records by rising tick, each tick once; a copied part of the file is corrected."""
+        """Sort the records by tick; a part of the file that is there twice counts once."""
         records = self._records
         rising = all(one.tick < other.tick for one, other in pairwise(records))
         if rising and (not records or records[0].tick > self._after):

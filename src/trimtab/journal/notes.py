@@ -43,7 +43,7 @@ def add_note(run: RunDirectory, text: str) -> int:
 
 
 def read_notes(run: RunDirectory) -> list[Event]:
-    """The notes as events, by tick; a damaged line is left out."""
+    """Return the notes as events, by tick; a damaged line is left out."""
     try:
         lines = run.notes.read_bytes().splitlines()
     except FileNotFoundError:

@@ -104,7 +104,7 @@ def _audit_notes(events: Iterable[Event]) -> Iterator[str]:
 
 
 def _lost_ticks(ticks: IntArray, drops: Iterable[tuple[int, int]]) -> Iterator[Damage]:
-    """The ticks before and between the records that no drop accounts for."""
+    """Yield the ticks before and between the records that no drop accounts for."""
     if not len(ticks) or ticks[-1] == len(ticks) - 1:
         return
     holes = np.flatnonzero(np.diff(ticks, prepend=-1) > 1)

@@ -44,14 +44,14 @@ class RecordLayout:
     def pack(
         self, step: int, tick: int, attempt: int, position: int, values: Iterable[float]
     ) -> bytes:
-        """One record; raises TypeError if a value is not a number."""
+        """Pack one record; raises TypeError if a value is not a number."""
         try:
             return self._struct.pack(self.number, step, tick, attempt, position, *values)
         except StructError as error:
             raise TypeError(f"signals are numbers: {error}") from error
 
     def line(self, packed: bytes) -> bytes:
-        """The record as a line of the journal."""
+        """Return the record as a line of the journal."""
         _, step, tick, attempt, position, *values = self._struct.unpack(packed)
         if isfinite(sum(values)):
             # The same text as below, in two thirds of the time.
@@ -76,7 +76,7 @@ class RecordLayouts:
         self._by_number: list[RecordLayout] = []
 
     def for_names(self, names: tuple[str, ...]) -> RecordLayout:
-        """The layout for records with these signals."""
+        """Return the layout for records with these signals."""
         layout = self._by_names.get(names)
         if layout is None:
             layout = self._by_names[names] = RecordLayout(len(self._by_number), names)
@@ -84,7 +84,7 @@ class RecordLayouts:
         return layout
 
     def of_record(self, packed: bytes) -> RecordLayout:
-        """The layout of a packed record."""
+        """Return the layout of a packed record."""
         number: int = _LAYOUT_NUMBER.unpack_from(packed)[0]
         return self._by_number[number]
 
@@ -108,7 +108,7 @@ class PackedRows:
         self._length += 1
 
     def block(self) -> Block:
-        """All records by rising tick."""
+        """Build a block of all records by rising tick."""
         tables = {
             layout: np.frombuffer(rows, dtype=layout.dtype) for layout, rows in self._rows.items()
         }
@@ -134,7 +134,7 @@ class PackedRows:
 
 
 def _text(names: tuple[str, ...]) -> str:
-    """A template of the JSON line: Python's %r of a float is what its JSON encoder writes."""
+    """Return a %-template of the JSON line; %r of a float is what the JSON encoder writes."""
     signals = ",".join(json.dumps(name).replace("%", "%%") + ":%r" for name in names)
     axes = '"kind":"record","step":%d,"tick":%d,"attempt":%d,"position":%d'
     return "{" + axes + ',"signals":{' + signals + "}}"
@@ -214,7 +214,7 @@ class RecordQueue:
             self._wakeups.put(None)
 
     def pop(self) -> list[bytes | Entry]:
-        """The next items for the disk, none if nothing waits."""
+        """Remove and return the next items for the disk; empty if nothing waits."""
         return [self._items.popleft() for _ in range(min(len(self._items), _BATCH))]
 
     def wait(self, seconds: float) -> None:
@@ -224,7 +224,7 @@ class RecordQueue:
                 self._wakeups.get(timeout=seconds)
 
     def is_finished(self) -> bool:
-        """Whether the last entry has been popped, and so everything before it."""
+        """Return whether the last entry has been popped, and so everything before it."""
         return not self._open and not self._items
 
     def stop(self) -> None:

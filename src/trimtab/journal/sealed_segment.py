@@ -141,11 +141,11 @@ class SealedSegment:
         return max(self.header.schema, schema_of(self.entries))
 
     def names(self) -> dict[str, bool]:
-        """Its signals, and whether each was recorded in every row."""
+        """Return its signals, and whether each was recorded in every row."""
         return {name: signal.mask is None for name, signal in self.header.signals.items()}
 
     def ranges(self) -> dict[str, Axis]:
-        """Its axes that are a range, and need not be read."""
+        """Return its axes that are a range, and need not be read."""
         return {n: axis for n, axis in self.header.axes.items() if axis.checksums is None}
 
     def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, ColumnTarget]) -> ReadLosses:
@@ -165,7 +165,7 @@ class SealedSegment:
         return losses
 
     def is_whole(self) -> bool:
-        """Whether every byte is as it was written; reads the whole file."""
+        """Read the whole file and return whether every byte is as it was written."""
         if self.damage:
             return False
         axes = {name: np.empty(self.rows, dtype=np.int64) for name in self.header.axes}
@@ -263,7 +263,7 @@ class SealedSegment:
 
 
 def _find_header(file: BufferedReader, size: int) -> tuple[Header, int, bool]:
-    """The header, the length of its line, and whether only the second copy could be read."""
+    """Find the header; return it, the length of its line, and whether it is the second copy."""
     file.seek(len(MAGIC))
     line = file.readline()
     entry = decode(line.removesuffix(b"\n"))

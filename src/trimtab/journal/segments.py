@@ -99,7 +99,7 @@ _TRIES = 3
 
 
 def open_segments(run: RunDirectory) -> tuple[list[Segment], EntrySummary]:
-    """The segments of a journal in order, and what their entries add up to."""
+    """Open the segments of a journal in order, and sum up their entries."""
     files = JournalFiles(run.journal)
     summary = EntrySummary()
     opened: list[Segment] = []
@@ -120,7 +120,7 @@ def open_segments(run: RunDirectory) -> tuple[list[Segment], EntrySummary]:
 
 
 def open_segment(files: JournalFiles, index: int, damage: list[Damage]) -> list[Segment]:
-    """One segment; two readings of it if it was sealed badly and its log is still there."""
+    """Open one segment: twice, log and sealed file, if it was sealed badly and its log exists."""
     for _ in range(_TRIES):
         sealed = open_sealed(files.sealed(index))
         log = _read_log_segment(files.log(index))
@@ -134,7 +134,7 @@ def open_segment(files: JournalFiles, index: int, damage: list[Damage]) -> list[
 
 
 def open_sealed(path: Path) -> SealedSegment | Damage | None:
-    """The sealed segment at a path, what is wrong with it, or None if there is no such file."""
+    """Open a sealed segment; return what is wrong with it, or None if there is no such file."""
     try:
         return SealedSegment(path)
     except FileNotFoundError:
@@ -165,7 +165,7 @@ def _missing(first: int, last: int) -> Damage:
 
 
 def unreadable(path: Path, error: Exception) -> Damage:
-    """The damage of a file that cannot be read."""
+    """Describe a file that cannot be read."""
     return Damage(
         kind=DamageKind.UNREADABLE,
         file=path.name,

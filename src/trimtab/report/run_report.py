@@ -46,20 +46,20 @@ class RunReport:
         return {name: self.block.quality(name) for name in self.block.columns}
 
     def by_severity(self) -> tuple[Diagnosis, ...]:
-        """The incidents, the most severe first."""
+        """Return the incidents, the most severe first."""
         return tuple(sorted(self.incidents, key=_severity, reverse=True))
 
     def most_severe(self, count: int) -> tuple[Diagnosis, ...]:
-        """The most severe incidents, in the order of onset."""
+        """Return the most severe incidents, in the order of onset."""
         chosen = {report.incident.number for report in self.by_severity()[:count]}
         return tuple(report for report in self.incidents if report.incident.number in chosen)
 
     def package_of(self, finding: Finding) -> str | None:
-        """The package whose detector made this finding; None if it is trimtab's."""
+        """Return the package whose detector made this finding; None if it is trimtab's."""
         return self.packages.get(finding.detector)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON values, without the records."""
+        """Return the report as JSON values, without the records."""
         steps = self.block.step
         return {
             "source": self.source,
@@ -77,7 +77,7 @@ class RunReport:
         }
 
     def to_markdown(self) -> str:
-        """The post-mortems of all incidents as one document."""
+        """Return the post-mortems of all incidents as one document."""
         # Imported here: the post-mortem is built from this class.
         from trimtab.report.postmortem import write_postmortem
 
@@ -87,7 +87,7 @@ class RunReport:
 
 
 def _severity(diagnosis: Diagnosis) -> tuple[int, float]:
-    """A key that sorts incidents from the least to the most severe."""
+    """Return a key that sorts incidents from the least to the most severe."""
     symptoms = diagnosis.symptoms
     height = (symptoms.loss_peak or 0.0) - (symptoms.loss_before or 0.0)
     return (

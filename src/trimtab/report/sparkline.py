@@ -26,7 +26,7 @@ flatten the rest of the run."""
 
 
 def sparkline(column: Column, width: int) -> str:
-    """The series in at most `width` characters; each shows the largest of its values."""
+    """Return the series in at most `width` characters; each shows the largest of its values."""
     cells = [_cell(column[rows]) for rows in _spans(len(column.values), width)]
     heights = np.array([cell for cell in cells if cell is not None and math.isfinite(cell)])
     if len(heights) >= _MIN_CELLS:
@@ -35,7 +35,7 @@ def sparkline(column: Column, width: int) -> str:
 
 
 def marks(rows: Sequence[tuple[int, str]], length: int, width: int) -> str:
-    """A line with a label under the character of each row; a label without room is left out."""
+    """Place a label under the character of each row; one without room is left out."""
     line = [" "] * width
     spans = list(_spans(length, width))
     free = 0
@@ -54,7 +54,7 @@ def _spans(length: int, width: int) -> list[slice]:
 
 
 def _cell(column: Column) -> float | None:
-    """The value that one character shows: the worst one, or None if nothing was recorded."""
+    """Return the value that one character shows: the worst one, or None if nothing was recorded."""
     if column.nonfinite.any():
         return math.nan
     values = column.values[column.finite]

@@ -94,7 +94,7 @@ class BatchReport:
         return bool(self.num_unusual_rows or self.shift)
 
     def decoded(self, decode: Decode) -> "BatchReport":
-        """The same with its sequences and tokens as text."""
+        """Return a copy with its sequences and tokens as text."""
         rows = tuple(
             dataclasses.replace(row, text=str(decode(list(row.token_ids)))) for row in self.rows
         )
@@ -108,7 +108,7 @@ class BatchReport:
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> "BatchReport":
-        """The report that was saved as JSON; raises KeyError, TypeError or ValueError if it is
+        """Read a report from JSON; raises KeyError, TypeError or ValueError if it is
         not one."""
         shift = saved["shift"]
         return cls(
@@ -147,7 +147,7 @@ def _bands(saved: Any) -> tuple[Band, ...]:
 
 
 def _known(cls: type[Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that this version knows; raises TypeError for a value of the wrong type."""
+    """Return the fields that this version knows; raises TypeError for a value of the wrong type."""
     return {f.name: _checked(f.type, saved[f.name]) for f in dataclasses.fields(cls)}
 
 
@@ -251,13 +251,13 @@ def examine(kept: KeptBatches) -> BatchReport | None:
 
 
 def _is_near(tick: int, kept: KeptBatches) -> bool:
-    """Whether a batch may have caused what was seen at the onset or at the peak."""
+    """Return whether a batch may have caused what was seen at the onset or at the peak."""
     near_onset = abs(tick - kept.onset_tick) <= MARGIN
     return near_onset or kept.peak_tick - MARGIN <= tick <= kept.peak_tick
 
 
 def _choose(around: list[KeptBatch], rows: RowScores, total: FloatArray, onset_tick: int) -> int:
-    """The first batch that is about as unusual as any; if none is, that at the onset."""
+    """Choose the first batch about as unusual as the most unusual; else the one at the onset."""
     if total.any():
         sums = np.bincount(rows.batch, weights=total, minlength=len(around))
         return int(np.argmax(sums >= _NEARLY * sums.max()))
@@ -266,7 +266,7 @@ def _choose(around: list[KeptBatch], rows: RowScores, total: FloatArray, onset_t
 
 
 def _order(rows: RowScores, total: FloatArray, at: int) -> tuple[float, float, float]:
-    """The most unusual sequence first, then the highest loss, then the rarest tokens."""
+    """Return a sort key: most unusual first, then highest loss, then rarest tokens."""
     loss, rare = rows.scores["loss"][at], rows.scores["rarity"][at]
     return -total[at], -np.nan_to_num(loss, nan=-1.0), -np.nan_to_num(rare, nan=-1.0)
 
@@ -291,7 +291,7 @@ def _row_report(batch: KeptBatch, rows: RowScores, at: int, names: list[str]) ->
 
 
 def _medians(rows: RowScores) -> dict[str, float]:
-    """The usual value of each score that is shown."""
+    """Return the usual value of each score that is shown."""
     finite = {
         name: rows.scores[name][np.isfinite(rows.scores[name])]
         for name in ("rarity", "repetition", "loss")

@@ -38,16 +38,16 @@ class KeptBatch:
         return sum(len(part) for part in self.parts or self.losses)
 
     def position_of(self, part: int) -> int:
-        """The data position of a micro-batch."""
+        """Return the data position of a micro-batch."""
         return NO_POSITION if self.data_position == NO_POSITION else self.data_position + part
 
     def tokens(self) -> TokenRows:
-        """All token ids, without padding."""
+        """Return all token ids, without padding."""
         return flat_tokens(self.parts)
 
 
 def flat_tokens(parts: Sequence[TokenRows]) -> TokenRows:
-    """The token ids of these sequences in one flat array, without padding."""
+    """Return the token ids of these sequences in one flat array, without padding."""
     if not parts:
         return np.zeros(0, dtype=np.int32)
     flat = np.concatenate([part.reshape(-1) for part in parts])
@@ -91,7 +91,7 @@ class Usual:
 
     @classmethod
     def of(cls, values: FloatArray, floor: float) -> "Usual | None":
-        """From the values before an incident; None if they are too few."""
+        """Compute from the values before an incident; None if they are too few."""
         values = values[np.isfinite(values)]
         if len(values) < MIN_USUAL:
             return None
@@ -168,7 +168,7 @@ def score_rows(
 def _came_before(
     rows: TokenRows, repeats: FloatArray, position: int, seen: dict[int, tuple[int, int]]
 ) -> FloatArray:
-    """Whether each sequence is among those seen; one that only repeats itself does not count.
+    """Return whether each sequence was seen before; one that only repeats itself does not count.
 
     Nor does one that was seen at the same place of the data: after a rollback it is served again.
     """
@@ -183,7 +183,7 @@ def _came_before(
 
 
 def _gaps(losses: FloatArray) -> FloatArray:
-    """How far each loss is above the median of all; infinite for one that is not finite."""
+    """Return how far each loss is above the median of all; infinite for one that is not finite."""
     is_finite = np.isfinite(losses)
     if not is_finite.any():
         return np.full(len(losses), np.nan)
@@ -191,13 +191,13 @@ def _gaps(losses: FloatArray) -> FloatArray:
 
 
 def usual_rows(scores: RowScores) -> dict[str, Usual]:
-    """What is usual for each score that is judged, if it is known well enough."""
+    """Return what is usual for each score that is judged, if it is known well enough."""
     found = {name: Usual.of(scores.scores[name], floor) for name, floor in _FLOORS.items()}
     return {name: usual for name, usual in found.items() if usual is not None}
 
 
 def rarity(rows: TokenRows, surprise: FloatArray) -> FloatArray:
-    """The mean surprise of each sequence's tokens; NaN if it has none."""
+    """Return the mean surprise of each sequence's tokens; NaN if it has none."""
     is_token = rows >= 0
     total = (surprise[np.where(is_token, rows, 0)] * is_token).sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -206,7 +206,7 @@ def rarity(rows: TokenRows, surprise: FloatArray) -> FloatArray:
 
 
 def repetition(rows: TokenRows) -> FloatArray:
-    """The share of each sequence's 4-grams that occurred in it before."""
+    """Return the share of each sequence's 4-grams that occurred in it before."""
     length = rows.shape[1] - NGRAM + 1
     if length < 2:
         return np.zeros(len(rows))

@@ -57,7 +57,7 @@ class Band:
 
 
 def count_tokens(arrays: Iterable[NDArray[np.integer]], size: int = 0) -> IntArray:
-    """The count of each token id."""
+    """Count each token id."""
     flat = list(arrays)
     if len(flat) == 1:
         tokens = flat[0]
@@ -74,7 +74,7 @@ def pad(counts: IntArray, size: int) -> IntArray:
 def unusual_tokens(
     counts: IntArray, run: IntArray, limit: int, *, fewer: bool = False
 ) -> tuple[TokenShare, ...]:
-    """The tokens that are over-represented against the run, the clearest first; or under."""
+    """Return the tokens that are over-represented against the run, the clearest first; or under."""
     size = max(len(counts), len(run))
     counts, run = pad(counts, size), pad(run, size)
     here, there = int(counts.sum()), int(run.sum())
@@ -118,7 +118,7 @@ def _x_log_ratio(observed: IntArray, expected: FloatArray) -> FloatArray:
 
 
 def bands(counts: IntArray, run: IntArray) -> tuple[Band, ...]:
-    """A small histogram: shares by how frequent a token is in the run."""
+    """Compute a small histogram: shares by how frequent a token is in the run."""
     size = max(len(counts), len(run))
     counts, run = pad(counts, size), pad(run, size)
     if not counts.sum() or not run.sum():
@@ -136,7 +136,7 @@ def bands(counts: IntArray, run: IntArray) -> tuple[Band, ...]:
 
 
 def divergence(one: IntArray, other: IntArray) -> FloatArray:
-    """The Jensen-Shannon divergence along the last axis, in bits: 0 if alike, 1 if disjoint."""
+    """Return the Jensen-Shannon divergence along the last axis: 0 bits if alike, 1 if disjoint."""
     p = one / one.sum(axis=-1, keepdims=True)
     q = other / other.sum(axis=-1, keepdims=True)
     return _entropy((p + q) / 2) - (_entropy(p) + _entropy(q)) / 2
@@ -182,7 +182,7 @@ class TokenShift:
 
 
 def find_shift(batches: Sequence[KeptBatch], run: IntArray, max_tokens: int) -> TokenShift | None:
-    """The shift of the mix among these batches; `run` has the counts of the run before them."""
+    """Find a shift of the mix among these batches; `run` has the counts of the run before."""
     batches = [batch for batch in batches if any((rows >= 0).any() for rows in batch.parts)]
     if len(batches) < 2 * MIN_SIDE:
         return None
@@ -213,7 +213,7 @@ def find_shift(batches: Sequence[KeptBatch], run: IntArray, max_tokens: int) -> 
 
 
 def _table(batches: Sequence[KeptBatch], size: int) -> IntArray:
-    """A row of token counts for each batch; rare tokens share the last column."""
+    """Return a row of token counts for each batch; rare tokens share the last column."""
     tokens = [batch.tokens() for batch in batches]
     total = count_tokens(tokens, size)
     column = np.full(size, min(MAX_KINDS, size))
@@ -223,7 +223,7 @@ def _table(batches: Sequence[KeptBatch], size: int) -> IntArray:
 
 
 def _best_split(table: IntArray, stride: int) -> tuple[int, float]:
-    """Where the batches before and after differ most, and by how much."""
+    """Return where the batches before and after differ most, and by how much."""
     splits = np.arange(MIN_SIDE, len(table) - MIN_SIDE + 1, stride)
     sums = np.cumsum(table, axis=0)
     before = sums[splits - 1]
@@ -237,6 +237,6 @@ def _difference(table: IntArray, split: int, later: int) -> float:
 
 
 def _limit(chance: list[float]) -> float:
-    """What chance does not reach."""
+    """Return the divergence that chance alone does not reach."""
     values: FloatArray = np.array(chance)
     return float(values.mean() + SIGMAS * max(values.std(), 0.02 * values.mean()))

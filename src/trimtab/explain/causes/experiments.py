@@ -114,7 +114,7 @@ _REPLAY = Proposal(experiment="again", reason="a replay shows whether it is the 
 
 
 def experiment_weights() -> Weights:
-    """The fitted weights, with those of the experiments."""
+    """Return the fitted weights, with those of the experiments."""
     fitted = lab_weights()
     exact = {seen for name in _EXACT for seen in OBSERVED_BY[name]} | {
         compared.id for compared in COMPARISONS
@@ -142,7 +142,7 @@ def propose(
     is_half_precision: bool,
     made: Collection[str],
 ) -> Proposal | None:
-    """The experiment that separates the first two causes best for its cost.
+    """Propose the experiment that separates the first two causes best for its cost.
 
     Args:
         ranking: The causes.

@@ -35,7 +35,7 @@ class Weights:
         return tuple(next(iter(self.shares.values())))
 
     def weight(self, observation: str, cause: Cause | None, *, yes: bool) -> float:
-        """What an answer says about a cause: over 0 speaks for it, under 0 against it."""
+        """Return what an answer says about a cause: over 0 speaks for it, under 0 against it."""
         shares = self.shares.get(observation)
         if shares is None:
             return 0.0
@@ -44,7 +44,7 @@ class Weights:
         return math.log(share / mean) if yes else math.log((1 - share) / (1 - mean))
 
     def separation(self, observation: str, first: Cause | None, second: Cause | None) -> float:
-        """How far apart two causes are expected to move if this observation is made."""
+        """Return how far apart two causes are expected to move if this observation is made."""
         shares = self.shares.get(observation)
         if shares is None:
             return 0.0
@@ -54,7 +54,7 @@ class Weights:
         return (p - q) * (math.log(p / q) - math.log((1 - p) / (1 - q)))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the weights as JSON values."""
         return {
             "provenance": dict(self.provenance),
             "temperature": self.temperature,
@@ -66,7 +66,7 @@ class Weights:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> "Weights":
-        """The weights that `to_dict` wrote."""
+        """Read what `to_dict` wrote."""
         known = {cause.id: cause for cause in Cause}
         return cls(
             provenance=state["provenance"],
@@ -80,7 +80,7 @@ class Weights:
 
 @cache
 def lab_weights() -> Weights:
-    """The weights in the data file beside this one."""
+    """Load the weights from the data file beside this one."""
     text = resources.files(__package__).joinpath(WEIGHTS_FILE).read_text(encoding="utf-8")
     return Weights.from_dict(json.loads(text))
 
@@ -144,7 +144,7 @@ class Ranking:
         return tuple(item for item in self.candidates if item.cause and item.probability >= least)
 
     def deciding(self, count: int) -> tuple[str, ...]:
-        """What was seen and speaks most for the first candidate, above all against the second."""
+        """Return what speaks most for the first candidate, above all against the second."""
         other = self.candidates[1].weights if len(self.candidates) > 1 else {}
         gains = {
             name: 2 * weight - other.get(name, 0.0)
@@ -157,7 +157,7 @@ class Ranking:
 def rank(
     results: Mapping[str, Observed], weights: Weights, among: Collection[Cause] | None = None
 ) -> Ranking:
-    """The causes that something speaks for, the most probable first, then "something else".
+    """Rank the causes that something speaks for, the most probable first, then "something else".
 
     Args:
         results: What was seen, by the id of the observation.

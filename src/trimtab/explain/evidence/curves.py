@@ -63,7 +63,7 @@ def loss_fell(loss: SignalView) -> YesNo | None:
 
 
 def _first_multiplied(signal: SignalView, spread: float = math.inf) -> int:
-    """The record from which on the signal is a multiple of the usual, if it became so at once.
+    """Find the record from which the signal is a multiple of the usual, if it became so at once.
 
     The onset may be dated to an odd gradient a few records earlier.
     """

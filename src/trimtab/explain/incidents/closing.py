@@ -170,7 +170,7 @@ class TrimtabClosing(ClosingRules):
         )
 
     def follow(self, incident: OpenIncident) -> None:
-        """Of a silent incident, note whether the loss follows; if not, it ended with the alarm."""
+        """Note whether the loss follows a silent incident; if not, it ended with the alarm."""
         if not incident.is_silent:
             return
         course = incident.course

@@ -44,18 +44,18 @@ class Trend:
 
     @classmethod
     def flat(cls, *, level: float, scale: float, step: int) -> "Trend":
-        """A level that stays where it is."""
+        """Return a level that stays where it is."""
         return cls(level=level, step=step, fall=0.0, scale=scale, ceiling=level)
 
     def at(self, step: int) -> float:
-        """The loss that is expected at a step."""
+        """Return the loss that is expected at a step."""
         if self.fall == 0.0 or step <= self.step:
             return self.level
         return self.level + SLOPE_TRUST * self.fall * (_log(step) - _log(self.step))
 
 
 def trend_of(before: Sequence[Moment], *, is_thinned: bool) -> Trend | None:
-    """The trend of the records before an onset; None if there are too few."""
+    """Fit the trend of the records before an onset; None if there are too few."""
     known = [m for m in before if m.loss is not None and math.isfinite(m.loss)]
     known = known[-(LEVEL_RECORDS if is_thinned else TREND_RECORDS) :]
     losses = [m.loss for m in known if m.loss is not None]
@@ -77,13 +77,13 @@ def trend_of(before: Sequence[Moment], *, is_thinned: bool) -> Trend | None:
 
 
 def _ceiling(losses: Sequence[float]) -> float:
-    """The highest median of 16 losses among the newest 96."""
+    """Return the highest median of 16 losses among the newest 96."""
     newest = losses[-96:]
     return max(median(newest[at : at + 16]) for at in range(0, len(newest), 16))
 
 
 def _fall(known: Sequence[Moment], losses: Sequence[float]) -> float:
-    """The slope between the first and the last third, by their medians."""
+    """Return the slope between the first and the last third, by their medians."""
     if len(known) < MIN_FOR_SLOPE or known[0].step < 0:
         return 0.0
     if any(after.step <= m.step for m, after in pairwise(known)):
@@ -205,7 +205,7 @@ class Course:
         return NEAR_RECORDS if self.recovery_records >= 4 * NEAR_RECORDS else 1
 
     def has_moved(self) -> bool:
-        """Whether the loss has just left its trend by more than its noise."""
+        """Return whether the loss has just left its trend by more than its noise."""
         if not self.is_finite or not self.excess:
             return False
         if self.excess[-1] > HIGH_SCALES:
@@ -214,7 +214,7 @@ class Course:
         return len(recent) == MOVED_RECORDS and sum(recent) / MOVED_RECORDS > MOVED_SCALES
 
     def is_back(self, waiting: int) -> bool:
-        """Whether the loss is where it would have been, and has stayed there.
+        """Return whether the loss is where it would have been, and has stayed there.
 
         Args:
             waiting: Records since the alarm; those before it do not count.
@@ -242,7 +242,7 @@ class Course:
         self.returned, self.returned_after = moment, self.records
 
     def runs_away(self) -> bool:
-        """Whether the loss is lost: non-finite, rising, or far above and not falling."""
+        """Return whether the loss is lost: non-finite, rising, or far above and not falling."""
         if not self.is_finite:
             return True
         third = len(self.tail) // 3
@@ -258,7 +258,7 @@ class Course:
         return is_rising or (height > max(FAR_NATS, FAR_SCALES * scale) and rise > -clear)
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole state as JSON values."""
+        """Return the whole state as JSON values."""
         return {
             **{name: getattr(self, name) for name in _PLAIN},
             "trend": dataclasses.asdict(self.trend) if self.trend else None,
@@ -268,7 +268,7 @@ class Course:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Course":
-        """The course that `state_dict` described."""
+        """Restore what `state_dict` returned."""
         loaded = cls(
             **{name: state[name] for name in _PLAIN},
             trend=Trend(**state["trend"]) if state["trend"] else None,

@@ -52,7 +52,7 @@ class RunStart(Stateful):
         self.is_known = self.records > 0 or self._num_seen > MAX_RECORDS
 
     def is_repeated_by(self, losses: Sequence[float]) -> bool:
-        """Whether losses from a peak on, one more than `records`, are like those of the start."""
+        """Return whether the losses from a peak on, one more than `records`, are like the first."""
         if not self.records or len(losses) <= self.records:
             return False
         return _is_like(losses[0], self._first) and _is_like(losses[self.records], self._fallen)
@@ -162,16 +162,16 @@ class OpenIncident:
         return self.course.trend.scale if self.course.trend else None
 
     def change(self, transition: Transition, tick: int) -> IncidentChange:
-        """A transition, with the incident as it now stands."""
+        """Return a transition of the incident, with its present state."""
         return IncidentChange(transition=transition, tick=tick, incident=self.snapshot())
 
     def snapshot(self) -> Incident:
-        """The incident as it now stands."""
+        """Return the incident as it now stands."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(Incident)}
         return Incident(**{**fields, "findings": tuple(self.findings)})
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole state as JSON values."""
+        """Return the whole state as JSON values."""
         return {
             "incident": dataclasses.asdict(self.snapshot()),
             "course": self.course.state_dict(),
@@ -180,7 +180,7 @@ class OpenIncident:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "OpenIncident":
-        """The incident that `state_dict` described."""
+        """Restore what `state_dict` returned."""
         incident = Incident.from_state(state["incident"])
         shared = {f.name for f in dataclasses.fields(cls)} & _PUBLIC
         return cls(
@@ -199,7 +199,7 @@ _PRIVATE = tuple(
 
 
 def _badness(moment: Moment) -> float:
-    """A number that orders losses from good to bad: non-finite is worse than any finite."""
+    """Return a number that orders losses from good to bad: non-finite is worse than any finite."""
     if moment.loss is None:
         return -math.inf
     return moment.loss if math.isfinite(moment.loss) else math.inf

@@ -86,7 +86,7 @@ class IncidentTracker:
         return self._open.snapshot() if self._open else None
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole state as JSON values."""
+        """Return the whole state as JSON values."""
         return {
             "recent": [[moment.step, moment.tick, moment.loss] for moment in self._recent],
             "warnings": list(self._warnings),
@@ -211,7 +211,7 @@ class IncidentTracker:
     def _first_sign(
         self, moment: Moment, alarms: Sequence[Finding], before: Sequence[Moment]
     ) -> int:
-        """The index among the records before at which the incident began."""
+        """Return the index among the records before at which the incident began."""
         lead = self._rules.lead_records
         ticks = [earlier.tick for earlier in before]
         onsets = [alarm.onset_tick for alarm in alarms if alarm.onset_tick is not None]
@@ -244,7 +244,7 @@ class IncidentTracker:
 
 
 def _moment(block: Block, row: int) -> Moment:
-    """The record of a row, as far as an incident needs it."""
+    """Return the record of a row, as far as an incident needs it."""
     column = block.columns.get(LOSS)
     loss = None
     if column is not None and column.present.item(row):

@@ -105,7 +105,7 @@ _BIT_FLIP = Suspect(
 
 
 def suspects(context: IncidentContext) -> tuple[Suspect, ...]:
-    """The suspects, in the order of how often they are true for such an incident."""
+    """Return the suspects, in the order of how often they are true for such an incident."""
     if context.incident.incident_class is IncidentClass.SILENT:
         return (_SCHEDULE, _DECAY, _TOO_HOT, _BIT_FLIP)
     sudden = (_LONG_TAIL, _LR_JUMP, _SAME_BATCH, _STATE_LOST)
@@ -115,7 +115,7 @@ def suspects(context: IncidentContext) -> tuple[Suspect, ...]:
 
 
 def from_suspects(context: IncidentContext) -> list[Hypothesis]:
-    """One hypothesis per suspect."""
+    """Make one hypothesis per suspect."""
     return [_judge(suspect, context) for suspect in suspects(context)]
 
 

@@ -202,7 +202,7 @@ class RunAlerts:
         return alerts
 
     def _from_discard(self, event: Event) -> list[Alert]:
-        """A run whose steps are all discarded does not train any more."""
+        """Alert once all steps are discarded: such a run does not train any more."""
         state = self._discards
         alerts = [] if event.step == state["last"] + 1 else self._end_discards(event.step)
         state |= {"count": state["count"] + 1, "last": event.step}

@@ -52,7 +52,7 @@ class TokenCorpus:
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:
-        """The corpus in a folder; None if it does not exist or is damaged."""
+        """Return the corpus in a folder; None if it does not exist or is damaged."""
         try:
             manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
             for name, entry in manifest["files"].items():
@@ -73,7 +73,7 @@ class TokenCorpus:
         return Tokenizer.from_file(str(self.folder / TOKENIZER))
 
     def tokens(self, split: Split) -> dict[Source, TokenArray]:
-        """The tokens of a split by source, in the order of the labels."""
+        """Return the tokens of a split by source, in the order of the labels."""
         arrays: dict[Source, TokenArray] = {}
         for source in Source:
             name = shard_name(source, split)
@@ -82,7 +82,7 @@ class TokenCorpus:
         return arrays
 
     def counts(self) -> npt.NDArray[np.int64]:
-        """How often each token occurs in the training split."""
+        """Return how often each token occurs in the training split."""
         counts = np.zeros(self.vocab_size, dtype=np.int64)
         for array in self.tokens(Split.TRAIN).values():
             counts += np.bincount(array, minlength=self.vocab_size)
@@ -90,12 +90,12 @@ class TokenCorpus:
 
 
 def shard_name(source: Source, split: Split) -> str:
-    """The name of the token file of a source and split."""
+    """Return the name of the token file of a source and split."""
     return f"{split}-{source}.npy"
 
 
 def checksum(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal."""
+    """Return the sha256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -146,12 +146,12 @@ class Batch:
         return self.tokens.numel()
 
     def to(self, device: torch.device | str) -> Self:
-        """The same batch on a device; the copy from pinned memory is asynchronous."""
+        """Return the same batch on a device; the copy from pinned memory is asynchronous."""
         tokens, targets = (t.to(device, non_blocking=True) for t in (self.tokens, self.targets))
         return replace(self, tokens=tokens, targets=targets)
 
     def pin_memory(self) -> Self:
-        """The same batch in pinned memory; called by the loader."""
+        """Return the same batch in pinned memory; called by the loader."""
         return replace(self, tokens=self.tokens.pin_memory(), targets=self.targets.pin_memory())
 
 
@@ -212,7 +212,7 @@ class WindowDataset(Dataset[Batch]):
         )
 
     def _windows_at(self, position: int) -> npt.NDArray[np.int64]:
-        """The windows of a global batch, which may span two epochs."""
+        """Return the windows of a global batch, which may span two epochs."""
         first = position * self.config.batch_size
         places = np.arange(first, first + self.config.batch_size)
         epochs = places // self.windows
@@ -223,7 +223,7 @@ class WindowDataset(Dataset[Batch]):
         return windows
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
-        """The order of all windows in an epoch."""
+        """Return the order of all windows in an epoch."""
         if epoch not in self._orders:
             random = np.random.default_rng((self.config.seed, epoch))
             # Keep the previous epoch only: a batch may span two epochs.
@@ -236,11 +236,11 @@ class Loader(Protocol):
     """An endless stream of batches with a position: a torchdata `StatefulDataLoader`."""
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches from the current position."""
+        """Return the batches from the current position."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, which is the same on all ranks and for any number of ranks."""
+        """Return the position, which is the same on all ranks and for any number of ranks."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -74,7 +74,7 @@ class SourceFile:
 
 
 def library_files(max_bytes: int, library: Path | None = None) -> list[SourceFile]:
-    """The library's .py files, up to a total size, in the same order on every machine."""
+    """Return the library's .py files, up to a total size, in the same order on every machine."""
     root = library or Path(sysconfig.get_path("stdlib"))
     files = []
     for folder, folders, names in os.walk(root):
@@ -97,12 +97,12 @@ def library_files(max_bytes: int, library: Path | None = None) -> list[SourceFil
 
 
 def _is_wanted(name: str) -> bool:
-    """Whether a folder or file has the same content on all machines."""
+    """Return whether a folder or file has the same content on all machines."""
     return name not in _SKIPPED and not name.startswith(_OF_THIS_MACHINE)
 
 
 def documents_of(file: SourceFile, place: int) -> Iterator[Document]:
-    """The documents of the file at a place in the listing; none if it cannot be read."""
+    """Yield the documents of the file at a place in the listing; none if it cannot be read."""
     held_out = place % _PERIOD == 0
     read = _read(file.path)
     if read is None:
@@ -119,7 +119,7 @@ def documents_of(file: SourceFile, place: int) -> Iterator[Document]:
 
 
 def _read(path: Path) -> tuple[str, ast.Module] | None:
-    """A file's text and syntax tree; None if it cannot be read or parsed."""
+    """Return a file's text and syntax tree; None if it cannot be read or parsed."""
     try:
         with tokenize.open(path) as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecated escapes in the library's strings
@@ -130,7 +130,7 @@ def _read(path: Path) -> tuple[str, ast.Module] | None:
 
 
 def _split(text: str, tree: ast.Module) -> tuple[str, str]:
-    """The code without its docstrings, and the docstrings."""
+    """Return the code without its docstrings, and the docstrings."""
     lines: list[str | None] = list(text.split("\n"))
     prose: dict[int, str] = {}
     for node in ast.walk(tree):

@@ -91,7 +91,7 @@ class CorpusConfig:
 
 
 def default_cache() -> Path:
-    """Where caches are kept: `$XDG_CACHE_HOME/trimtab`, or `~/.cache/trimtab`."""
+    """Return where caches are kept: `$XDG_CACHE_HOME/trimtab`, or `~/.cache/trimtab`."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification: relative paths must be ignored.
     base = Path(given) if Path(given).is_absolute() else Path.home() / ".cache"

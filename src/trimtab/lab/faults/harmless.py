@@ -112,10 +112,6 @@ class LongEvaluation(Intervention):
             config, eval_steps=max(self.onset, 1), eval_batches=int(self.strength)
         )
 
-    def attach(self, parts: RunParts) -> Run:
-        """The settings already contain the change."""
-        return parts.run
-
 
 class RightResume(Intervention):
     """The run is stopped at the onset and resumed correctly, after a pause."""
@@ -191,10 +187,10 @@ class LateWarmup(Intervention):
         return float(self.onset)
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        """The same run with a longer warm-up."""
+        """Lengthen the warm-up."""
         return dataclasses.replace(config, warmup_steps=self.onset)
 
     def attach(self, parts: RunParts) -> Run:
-        """The settings already contain the change."""
+        """Note where the change is; the settings contain it."""
         self.truth["changes_at"] = self.onset
         return parts.run

@@ -44,7 +44,7 @@ class _BitFlip(Intervention):
         return _LOWEST + math.ceil((_HIGHEST - _LOWEST) * self.severity)
 
     def _choose(self, parts: RunParts) -> tuple[str, nn.Parameter, int]:
-        """A random element of a random matrix."""
+        """Return a random element of a random matrix."""
         matrices = [(n, p) for n, p in parts.run.model.named_parameters() if p.ndim == 2]
         name, parameter = matrices[int(self.random.integers(len(matrices)))]
         element = int(self.random.spawn(1)[0].integers(parameter.numel()))

@@ -9,8 +9,7 @@ fp32 either: they lose quality silently, and in fp16 they overflow.
 import dataclasses
 
 from trimtab.core.causes import Cause
-from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.intervention import Base, Intervention, RunParts, interpolate
+from trimtab.lab.trainer.intervention import Base, Intervention, interpolate
 from trimtab.lab.trainer.train_config import TrainConfig
 
 
@@ -18,10 +17,6 @@ class _Natural(Intervention):
     """Changes a setting and nothing else."""
 
     from_start = True
-
-    def attach(self, parts: RunParts) -> Run:
-        """The run itself is not changed."""
-        return parts.run
 
 
 class AttentionCollapse(_Natural):
@@ -38,7 +33,7 @@ class AttentionCollapse(_Natural):
         return interpolate(1e-2, 1e-1, self.severity)
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        """A higher learning rate; the models of the suite have no QK-norm."""
+        """Raise the learning rate; the models of the suite have no QK-norm."""
         return _with_lr(config, self.strength)
 
 
@@ -55,7 +50,7 @@ class PostNorm(_Natural):
         return float(round(interpolate(8, 12, self.severity)))
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        """A deep post-norm model without warm-up."""
+        """Make the model deep and post-norm, without warm-up."""
         model = dataclasses.replace(config.model, post_norm=True, layers=int(self.strength))
         return dataclasses.replace(config, model=model, warmup_steps=1)
 
@@ -73,7 +68,7 @@ class WideInit(_Natural):
         return interpolate(0.2, 1.0, self.severity)
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        """A larger init."""
+        """Widen the initial weights."""
         model = dataclasses.replace(config.model, init_std=self.strength)
         return dataclasses.replace(config, model=model)
 
@@ -91,7 +86,7 @@ class NoWarmup(_Natural):
         return interpolate(1e-2, 5e-2, self.severity)
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        """A higher learning rate, and no warm-up."""
+        """Raise the learning rate, without warm-up."""
         return dataclasses.replace(_with_lr(config, self.strength), warmup_steps=0)
 
 
@@ -111,7 +106,7 @@ class Fp16Spiral(_Natural):
         return interpolate(0.2, 0.3, self.severity)
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        """A higher learning rate."""
+        """Raise the learning rate."""
         return _with_lr(config, self.strength)
 
 

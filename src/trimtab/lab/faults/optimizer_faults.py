@@ -169,12 +169,12 @@ class RateTooHigh(Intervention):
         return interpolate(5, 60, self.severity)
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        """The same run with a higher peak."""
+        """Raise the peak."""
         lr = config.optimizer.lr * self.strength
         return dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, lr=lr))
 
     def attach(self, parts: RunParts) -> Run:
-        """The settings already contain the fault."""
+        """Note the learning rate; the settings contain the fault."""
         self.truth["lr"] = parts.config.optimizer.lr
         return parts.run
 

@@ -43,7 +43,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The normalised vectors, in the input's dtype."""
+        """Return the normalised vectors, in the input's dtype."""
         normed = F.rms_norm(x.float(), self.weight.shape, self.weight.float(), _NORM_EPSILON)
         return normed.to(x.dtype)
 
@@ -78,7 +78,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.width, config.width, bias=False)
 
     def forward(self, x: Tensor, measure: bool) -> tuple[Tensor, Tensor | None]:
-        """The attention output, and the largest logit if `measure` is set."""
+        """Return the attention output, and the largest logit if `measure` is set."""
         batch, length, width = x.shape
         qkv = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
@@ -94,7 +94,7 @@ class Attention(nn.Module):
 
 @torch.no_grad()
 def max_attention_logit(query: Tensor, key: Tensor) -> Tensor:
-    """The largest scaled logit over all pairs that causal attention uses, in fp32.
+    """Return the largest scaled logit over all pairs that causal attention uses, in fp32.
 
     Needs memory for all logits of the layer: (batch, heads, length, length).
     """
@@ -147,7 +147,7 @@ class Mlp(nn.Module):
         self.down = nn.Linear(config.mlp_width, config.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same for each position."""
+        """Apply the layer to each position."""
         out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
         return out
 
@@ -165,7 +165,7 @@ class Block(nn.Module):
         self.mlp = Mlp(config)
 
     def forward(self, x: Tensor, measure: bool) -> tuple[Tensor, Tensor | None]:
-        """The residual stream after this block, and its largest attention logit if measured."""
+        """Return the residual stream after the block; the largest attention logit if measured."""
         if not (self.checkpoint_activations and torch.is_grad_enabled()):
             return self._run(x, measure)
         # Inside the block, so that FSDP2's hooks do not run twice. Nothing here draws random
@@ -250,7 +250,7 @@ class Gpt(nn.Module):
         return self._score(logits, targets, peaks)
 
     def _score(self, logits: Tensor, targets: Tensor, peaks: list[Tensor]) -> Output:
-        """The loss, and the signals if measuring is on."""
+        """Return the loss, and the signals if measuring is on."""
         # fp32: a softmax over thousands of tokens in half precision loses small probabilities.
         scores, wanted = logits.float().flatten(0, 1), targets.flatten()
         loss = cross_entropy = F.cross_entropy(scores, wanted)

@@ -17,7 +17,7 @@ _FLOOR = 0.1
 
 
 def lr_factor(step: int, *, warmup: int, steps: int) -> float:
-    """The learning rate of a step as a share of the peak; steps count from 0."""
+    """Return the learning rate of a step as a share of the peak; steps count from 0."""
     if step < warmup:
         # Not 0 at step 0: a step with a learning rate of 0 would be wasted.
         return (step + 1) / warmup

@@ -114,7 +114,7 @@ class Exercise:
 
     @classmethod
     def from_seed(cls, seed: int, steps: int = STEPS) -> "Exercise":
-        """The exercise of a seed."""
+        """Return the exercise of a seed."""
         if seed < 0:
             raise ConfigError(f"seed must not be negative, got {seed}")
         if steps < MIN_STEPS:
@@ -126,7 +126,7 @@ class Exercise:
 
     @classmethod
     def from_kind(cls, kind: str, seed: int, steps: int = STEPS) -> "Exercise":
-        """The exercise of a seed, with this kind instead of a random one."""
+        """Return the exercise of a seed, with this kind instead of a random one."""
         spec = (_FAULTS | _HARMLESS)[kind]
         # Seeds of the tuning split: its models are smaller and train faster.
         scenario = Scenario(kind=kind, seed=5 * (seed // 2) + seed % 2, steps=steps)
@@ -166,12 +166,12 @@ class Exercise:
         return max(step for step in self.checkpoints if step <= self.onset)
 
     def intervention(self) -> Intervention:
-        """The fault or harmless change in the run."""
+        """Return the fault or harmless change in the run."""
         kind = kind_named(self.scenario.kind)
         return kind(onset=self.onset, severity=self.severity, seed=self.seed)
 
     def config(self) -> TrainConfig:
-        """The settings of the run."""
+        """Return the settings of the run."""
         config, every = self.scenario.config(), self.steps // _CHECKPOINTS
         return dataclasses.replace(
             config,
@@ -231,7 +231,7 @@ def parse_answer(text: str, exercise: Exercise) -> Answer:
 
 
 def candidates(exercise: Exercise) -> list[Answer]:
-    """The answers that are tried in every exercise, mildest first."""
+    """Return the answers that are tried in every exercise, mildest first."""
     newest = Answer(kind=ActionKind.ROLL_BACK, number=exercise.checkpoints[-1])
     defaults = [Answer(kind=kind, number=_default_number(kind, exercise)) for kind in ActionKind]
     good = Answer(kind=ActionKind.ROLL_BACK, number=exercise.last_good)
@@ -239,7 +239,7 @@ def candidates(exercise: Exercise) -> list[Answer]:
 
 
 def _default_number(kind: ActionKind, exercise: Exercise) -> float | None:
-    """The number of an action if the learner gives none."""
+    """Return the number of an action if the learner gives none."""
     match kind:
         case ActionKind.SKIP:
             return exercise.decision_step - exercise.last_good
@@ -302,7 +302,7 @@ class Mark:
 
 
 def mark(results: Mapping[Answer, Result], stakes: Stakes) -> list[Mark]:
-    """All answers, the best first; among equal ones, the milder first."""
+    """Return all answers, the best first; among equal ones, the milder first."""
     costs = {answer: _cost(result, stakes) for answer, result in results.items()}
     best = min(costs.values())
     marks = [

@@ -158,7 +158,7 @@ class Plan:
 
 
 def make_plan(answer: Answer, exercise: Exercise, fault: Intervention) -> Plan:
-    """How to carry out an answer."""
+    """Return how to carry out an answer."""
     good, decision, number = exercise.last_good, exercise.decision_step, answer.number or 0.0
     left = None if exercise.origin is Origin.ONCE else fault
     match answer.kind:
@@ -187,7 +187,7 @@ def make_plan(answer: Answer, exercise: Exercise, fault: Intervention) -> Plan:
 
 
 def _after_skip(fault: Intervention, count: int, start: int) -> Intervention | None:
-    """A fault in some batches, moved earlier by the skipped ones; None if all were skipped."""
+    """Move a fault in some batches earlier by the skipped ones; None if all were skipped."""
     if fault.end is not None and fault.end - count <= start:
         return None
     return dataclasses.replace(fault, onset=max(fault.onset - count, 0))

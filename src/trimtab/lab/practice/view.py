@@ -79,7 +79,7 @@ class Line:
 
 
 def empty_write_up(title: str) -> str:
-    """The template to fill in."""
+    """Return the template to fill in."""
     return "\n".join(_template(title)) + "\n"
 
 
@@ -94,7 +94,7 @@ def _template(title: str) -> Iterator[str]:
 
 
 def read_write_up(text: str) -> WriteUp | None:
-    """What the learner filled in; None if nothing can be compared."""
+    """Read what the learner filled in; None if nothing can be compared."""
     found = WriteUp(
         onset=_filled_in("Onset step", text),
         incident_class=_filled_in("Class", text),
@@ -106,7 +106,7 @@ def read_write_up(text: str) -> WriteUp | None:
 
 
 def write_up_of(diagnosis: Diagnosis | None) -> WriteUp:
-    """The same lines as trimtab fills them in; None means that it found no incident."""
+    """Return these lines as trimtab fills them in; None if it found no incident."""
     if diagnosis is None:
         return WriteUp(onset=NONE, incident_class=NONE, cause=NONE, action=ActionKind.WAIT)
     return WriteUp(
@@ -118,7 +118,7 @@ def write_up_of(diagnosis: Diagnosis | None) -> WriteUp:
 
 
 def truth_of(exercise: Exercise, marks: list[Mark]) -> WriteUp:
-    """The true values of the same lines; the class is left open, as it depends on judgement."""
+    """Return the true values of these lines; the class is open, as it depends on judgement."""
     was = exercise.intervention()
     best = dict.fromkeys(mark.answer.kind for mark in marks if mark.score == 100)
     return WriteUp(
@@ -193,7 +193,7 @@ _LESSONS = {
 
 
 def show_run(shown: Block, exercise: Exercise, width: int) -> RenderableType:
-    """The run up to the decision step, without revealing what is wrong with it."""
+    """Return the run up to the decision step, without revealing what is wrong with it."""
     recent = shown[max(len(shown) - _RECENT, 0) :]
     room = max(min(width - _INDENT, 80), 20)
     config, regime = exercise.config(), exercise.scenario.setting.regime
@@ -214,7 +214,7 @@ def show_run(shown: Block, exercise: Exercise, width: int) -> RenderableType:
 
 
 def show_marks(graded: list[Mark], chosen: Mark, stakes: Stakes) -> RenderableType:
-    """The result of every answer, the best first."""
+    """Return the result of every answer, the best first."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("answer")
     for name in ("held-out loss", "steps computed", "score"):
@@ -237,7 +237,7 @@ def show_marks(graded: list[Mark], chosen: Mark, stakes: Stakes) -> RenderableTy
 
 
 def show_truth(exercise: Exercise, facts: dict[str, object]) -> RenderableType:
-    """The truth about the exercise."""
+    """Return the truth about the exercise."""
     was = exercise.intervention()
     table = Table.grid(padding=(0, 2))
     last = exercise.steps - 1 if was.end is None else was.end - 1
@@ -256,7 +256,7 @@ def show_truth(exercise: Exercise, facts: dict[str, object]) -> RenderableType:
 
 
 def show_comparison(lines: list[Line]) -> RenderableType:
-    """The learner's write-up next to trimtab's and the truth."""
+    """Return the learner's write-up next to trimtab's and the truth."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("", "yours", "trimtab's", "agree", "truth"):
         table.add_column(name)

@@ -120,7 +120,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType({**FAULTS, **NATURAL, **HARMLESS})
 
 
 def kind_named(name: str) -> Kind:
-    """The intervention with this name; raises ConfigError if the name is unknown."""
+    """Return the intervention with this name; raises ConfigError if the name is unknown."""
     if name not in KINDS:
         names = {known.lower(): known for known in KINDS}
         close = [names[match] for match in difflib.get_close_matches(name.lower(), names)]
@@ -148,7 +148,7 @@ class Description:
 
 
 def describe(kind: Kind) -> Description:
-    """What a kind does, how strongly, and for how long."""
+    """Return what a kind does, how strongly, and for how long."""
     mild, severe = (
         [kind(onset=_ONSET, severity=severity, seed=seed) for seed in _SEEDS]
         for severity in (0.0, 1.0)

@@ -91,7 +91,7 @@ class Setting:
 
     @classmethod
     def from_seed(cls, seed: int) -> "Setting":
-        """The setting of a seed."""
+        """Return the setting of a seed."""
         random = np.random.default_rng([seed, _STREAM])
         held_out = seed % 5 >= 2
 
@@ -109,7 +109,7 @@ class Setting:
         )
 
     def config(self, base: Base, steps: int, shape: Shape = Shape.SMALL) -> TrainConfig:
-        """The settings of a run without an intervention."""
+        """Return the settings of a run without an intervention."""
         clipped = self.regime is Regime.CLIPPED
         vocab_size, layers = _VOCAB_SIZES[shape], _LAYERS[shape]
         return TrainConfig(
@@ -188,7 +188,7 @@ class Scenario:
         return round(self.steps * random.uniform(_EARLIEST, _LATEST))
 
     def intervention(self) -> Intervention | None:
-        """The intervention of the run; None for a clean run."""
+        """Return the intervention of the run; None for a clean run."""
         if self.kind == CLEAN:
             return None
         severity = self.severity
@@ -198,7 +198,7 @@ class Scenario:
         return kind_named(self.kind)(onset=self.onset, severity=severity, seed=self.seed)
 
     def config(self) -> TrainConfig:
-        """The settings of the run."""
+        """Return the settings of the run."""
         config = self.setting.config(self.required_base, self.steps, self.shape)
         intervention = self.intervention()
         if self.stop is not None:
@@ -206,7 +206,7 @@ class Scenario:
         return config if intervention is None else intervention.settings(config)
 
     def twin(self) -> "Scenario":
-        """The same run without the intervention."""
+        """Return the same run without the intervention."""
         return Scenario(
             kind=CLEAN,
             seed=self.seed,
@@ -216,7 +216,7 @@ class Scenario:
         )
 
     def description(self) -> dict[str, Any]:
-        """The part of the truth that is known before the run."""
+        """Return the part of the truth that is known before the run."""
         setting = dataclasses.asdict(self.setting)
         known: dict[str, Any] = {
             "scenario": self.name,

@@ -77,7 +77,7 @@ def run_trial(
 
 
 def is_done(scenario: Scenario, folder: Path) -> bool:
-    """Whether the folder has this run, complete and with the same settings."""
+    """Return whether the folder has this run, complete and with the same settings."""
     try:
         truth = read_truth(folder / scenario.name)
     except LabError:
@@ -90,7 +90,7 @@ def is_done(scenario: Scenario, folder: Path) -> bool:
 
 
 def read_truth(run_dir: Path) -> dict[str, Any]:
-    """The truth of a finished trial; raises LabError if there is none."""
+    """Read the truth of a finished trial; raises LabError if there is none."""
     try:
         truth: dict[str, Any] = json.loads((run_dir / TRUTH).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -174,7 +174,7 @@ def make_suite(
     seeds: Sequence[int] | None = None,
     shape: Shape = Shape.SMALL,
 ) -> list[Scenario]:
-    """Each kind with each seed, and the clean twins; faults are both mild and severe.
+    """List each kind with each seed, and the clean twins; faults are both mild and severe.
 
     Args:
         kinds: Names from the catalogue, or `clean`; None is every kind.
@@ -190,7 +190,7 @@ def make_suite(
 
 
 def fast_suite() -> list[Scenario]:
-    """Each fault and each hard negative once: about a tenth of the full suite."""
+    """List each fault and each hard negative once: about a tenth of the full suite."""
     seeds = {kind: _FAST_SEEDS[place % 2] for place, kind in enumerate([*FAULTS, *HARMLESS])}
     return with_twins(Scenario(kind=kind, seed=seed) for kind, seed in seeds.items())
 
@@ -200,7 +200,7 @@ def _default_seeds(kind: str) -> range:
 
 
 def with_twins(scenarios: Iterable[Scenario]) -> list[Scenario]:
-    """The clean twins of the scenarios, each once, followed by the scenarios."""
+    """Return the clean twins of the scenarios, each once, followed by the scenarios."""
     wanted = list(scenarios)
     twins = (scenario.twin() for scenario in wanted)
     return list(dict.fromkeys((*twins, *wanted)))  # a dict keeps the order

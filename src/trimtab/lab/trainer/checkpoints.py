@@ -59,7 +59,7 @@ class Run:
 
 
 def latest(folder: Path) -> Path | None:
-    """The newest checkpoint in a folder; None if it has none."""
+    """Return the newest checkpoint in a folder; None if it has none."""
     return max(folder.glob("step-*"), default=None)  # padded with zeros: names sort like numbers
 
 

@@ -40,7 +40,7 @@ class Ranks:
             dist.barrier()
 
     def mean(self, value: Tensor) -> Tensor:
-        """The mean over ranks, bit-identical on all of them."""
+        """Return the mean over ranks, bit-identical on all of them."""
         if self.size > 1:
             dist.all_reduce(value)
         return value / self.size
@@ -71,7 +71,7 @@ def join_ranks() -> Iterator[Ranks]:
 def build_model(
     config: ModelConfig, engine: Engine, ranks: Ranks, seed: int
 ) -> tuple[Gpt, Forward]:
-    """The model with its initial weights, and the callable to use for its forward pass.
+    """Return the model with its initial weights, and the callable to use for its forward pass.
 
     The initial weights are bit-identical under every engine.
     """
@@ -103,7 +103,7 @@ def set_gradient_sync(forward: Forward, *, enabled: bool) -> None:
 
 
 def _shard(model: Gpt, engine: Engine, ranks: Ranks) -> None:
-    """Each block is one FSDP2 unit; embedding, last norm and head form another."""
+    """Shard with FSDP2: a unit per block, and one of embedding, last norm and head."""
     # Imported here because they take most of a second, and only sharded engines need them.
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard

@@ -6,7 +6,6 @@ the gradient, the state or the clock.
 """
 
 import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -49,7 +48,7 @@ class _InjectedLoader:
 
 
 def current_step(run: Run) -> int:
-    """The current step, on the clock that the intervention goes by (`run_clock.py`)."""
+    """Return the current step, on the clock that the intervention goes by (`run_clock.py`)."""
     # The scheduler's count is saved in checkpoints and resumed.
     return run.clock.time(int(run.scheduler.last_epoch))
 
@@ -128,7 +127,7 @@ class RunParts:
 
 
 @dataclass(kw_only=True)
-class Intervention(ABC):
+class Intervention:
     """One intervention in one run; all its random numbers are drawn before the run starts."""
 
     cause: ClassVar[Cause | None]
@@ -198,18 +197,21 @@ class Intervention(ABC):
         return np.random.default_rng([self.seed, *type(self).__name__.encode()])
 
     def covers(self, step: int) -> bool:
-        """Whether it is active at this step."""
+        """Return whether it is active at this step."""
         return self.onset <= step and (self.end is None or step < self.end)
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        """The settings of the run with this intervention; most kinds change nothing here."""
+        """Return the settings of the run with this intervention; most kinds change nothing here."""
         return config
 
-    @abstractmethod
     def attach(self, parts: RunParts) -> Run:
-        """Install it into a run; called once per process, before the run is watched."""
+        """Install it into a run; called once per process, before the run is watched.
+
+        A kind that changes only the settings has nothing to do here.
+        """
+        return parts.run
 
 
 def interpolate(low: float, high: float, severity: float) -> float:
-    """The strength at a severity: from `low` at 0 to `high` at 1, on a logarithmic scale."""
+    """Return the strength at a severity: from `low` at 0 to `high` at 1, on a logarithmic scale."""
     return float(low * (high / low) ** severity)

@@ -82,7 +82,7 @@ def _run_once(
 def _next_result(
     results_queue: Any, children: list[ForkProcess], deadline: float
 ) -> tuple[int, Any, str | None]:
-    """The next rank's result; raises RanksLost if no more can be expected."""
+    """Return the next rank's result; raises RanksLost if no more can be expected."""
     while True:
         try:
             message: tuple[int, Any, str | None] | None = results_queue.get(timeout=_POLL_SECONDS)

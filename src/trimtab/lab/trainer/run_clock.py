@@ -39,7 +39,7 @@ class RunClock:
         self._before_step.append(act)
 
     def begin(self, step: int, position: int) -> None:
-        """A step begins, with the batch at this data position."""
+        """Begin a step with the batch at this data position."""
         self._tick = step if self._tick is None else self._tick + 1
         times = {Clock.STEP: step, Clock.TICK: self._tick, Clock.DATA: self.time_of_batch(position)}
         self._offset = times[self.by] - step
@@ -47,16 +47,16 @@ class RunClock:
             act(times[self.by])
 
     def time_of_batch(self, position: int) -> int:
-        """The step of a batch in a run that never goes back."""
+        """Return the step of a batch in a run that never goes back."""
         return position // self._accumulate
 
     def time(self, step: int) -> int:
-        """The time at a step that is done now."""
+        """Return the time of the step that is computed now."""
         return step + self._offset if self._probed is None else self._probed
 
     @contextmanager
     def at_batch(self, position: int) -> Iterator[None]:
-        """A forward pass with a batch of another step: what goes by data sees that batch."""
+        """Set the clock to the batch of another step during a forward pass."""
         if self.by is Clock.DATA:
             self._probed = self.time_of_batch(position)
         try:

@@ -64,7 +64,7 @@ class Evaluator:
 
     @torch.no_grad()
     def evaluate(self, forward: Forward) -> Evaluation:
-        """The mean loss over the held-out batches; synchronizes with the device."""
+        """Return the mean loss over the held-out batches; synchronizes with the device."""
         started = time.perf_counter()
         device = self._ranks.device
         total = torch.zeros((), device=device)
@@ -217,7 +217,7 @@ def train(
 def _batch_loss(
     config: TrainConfig, run: checkpoints.Run, forward: Forward, ranks: Ranks, batch: Batch
 ) -> Tensor:
-    """The loss of a batch as the loop records it."""
+    """Return the loss of a batch as the loop records it."""
     batch = batch.to(ranks.device)
     with run.clock.at_batch(batch.position), config.dtype.autocast(ranks.device):
         return forward(batch.tokens, batch.targets).cross_entropy
@@ -226,7 +226,7 @@ def _batch_loss(
 def build_run(
     config: TrainConfig, corpus: TokenCorpus, ranks: Ranks
 ) -> tuple[checkpoints.Run, Forward]:
-    """The parts of a run before its first step, and the callable for its forward pass."""
+    """Build the parts of a run before its first step, and the callable for its forward pass."""
     windows = DataConfig(batch_size=config.micro_batch_size, length=config.length, seed=config.seed)
     data = WindowDataset(corpus, windows, rank=ranks.rank, world_size=ranks.size)
     model, forward = build_model(config.model, config.engine, ranks, config.seed)
@@ -249,7 +249,7 @@ def build_run(
 def _corpus(
     config: TrainConfig, ranks: Ranks, cache_dir: Path | None, on_text: Progress | None
 ) -> TokenCorpus:
-    """The token files; rank 0 builds them, the other ranks load them from the cache."""
+    """Return the token files; rank 0 builds them, the other ranks load them from the cache."""
     wanted = CorpusConfig(vocab_size=config.model.vocab_size, max_bytes=config.corpus_bytes)
     if ranks.rank == 0:
         prepare_corpus(wanted, cache_dir=cache_dir, progress=on_text)
@@ -258,7 +258,7 @@ def _corpus(
 
 
 def _gradient_norm(model: Gpt) -> Tensor:
-    """The norm that clipping would have returned."""
+    """Return the norm that clipping would have returned."""
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     return torch.nn.utils.get_total_norm(gradients)
 

@@ -26,7 +26,7 @@ class Dtype(StrEnum):
     FP16 = "fp16"
 
     def autocast(self, device: torch.device) -> torch.autocast:
-        """The context of a forward pass; torch keeps operations that need it in fp32."""
+        """Return the context of a forward pass; torch keeps operations that need it in fp32."""
         types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
         return torch.autocast(device.type, types[self.value], enabled=self is not Dtype.FP32)
 
@@ -128,5 +128,5 @@ class TrainConfig:
         return min(_LONGEST_WARMUP, self.steps // 10)
 
     def identity(self) -> dict[str, Any]:
-        """The settings that must not change when a run is resumed."""
+        """Return the settings that must not change when a run is resumed."""
         return {k: v for k, v in dataclasses.asdict(self).items() if k not in _MAY_CHANGE}

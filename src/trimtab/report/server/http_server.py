@@ -44,7 +44,7 @@ COOKIE = "trimtab"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a bind to this address can only be reached from this machine."""
+    """Return whether a bind to this address can only be reached from this machine."""
     if host == "localhost":
         return True
     try:
@@ -65,13 +65,13 @@ class Access:
 
     @classmethod
     def of(cls, host: str, port: int, token: str | None = None) -> "Access":
-        """The access of a server; one that others can reach gets a token if none is given."""
+        """Make the access of a server; one that others can reach gets a token if none is given."""
         if token is None and not is_loopback(host):
             token = secrets.token_urlsafe(24)
         return cls(host=host, port=port, token=token)
 
     def refuses(self, headers: Mapping[str, str]) -> str | None:
-        """Why a request is refused; None if it is not. The token is checked apart from it."""
+        """Return why a request is refused; None if it is not. `admits` checks the token."""
         host = headers.get("Host", "")
         if not self._is_own(host):
             return "the Host header does not name this server"
@@ -86,7 +86,7 @@ class Access:
         return None
 
     def admits(self, given: str | None, headers: Mapping[str, str]) -> bool:
-        """Whether a request has the token: in the address, in its cookie, or as a bearer."""
+        """Return whether a request has the token: in the address, in its cookie, or as a bearer."""
         if self.token is None:
             return True
         scheme, _, bearer = headers.get("Authorization", "").partition(" ")
@@ -180,7 +180,7 @@ class RunServer(ThreadingHTTPServer):
         self._judging = threading.Lock()
 
     def report_of(self, id: str, feed: RunFeed) -> RunReport:
-        """The run, judged; an earlier report is used again while it is fresh."""
+        """Return the run, judged; an earlier report is used again while it is fresh."""
         with self._judging:  # one at a time: judging takes all of a core
             held = self._reports.pop(id, None)
             version = feed.version
@@ -357,14 +357,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _held_bytes(block: Block) -> int:
-    """The memory of the records of a report, at most."""
+    """Return the memory of the records of a report, at most."""
     if isinstance(block.columns, StoredColumns):
         return CACHE_BYTES + 32 * len(block)
     return 9 * len(block) * (len(block.columns) + 4)
 
 
 def _whole_number(query: dict[str, list[str]], name: str, last: str | None) -> int:
-    """The version that a stream goes on from; 0, before the first one, if none is named."""
+    """Return the version that a stream goes on from; 0, before the first one, if none is named."""
     for text in (last, *query.get(name, [])):
         if text is not None and text.isascii() and text.isdigit() and len(text) < 16:
             return int(text)
