@@ -10,7 +10,7 @@ from trimtab.core.causes import Cause
 from trimtab.lab.corpus.data import Batch, Split, TokenArray
 from trimtab.lab.corpus.text import Source
 from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.intervention import Intervention, RunParts, change_batches, interpolate
+from trimtab.lab.trainer.intervention import Intervention, RunParts, change_batches
 from trimtab.lab.trainer.run_clock import Clock
 
 
@@ -21,17 +21,14 @@ class HardBatch(Intervention):
     clock = Clock.DATA
     title = "one batch with its tokens in random order"
     strength_name = "of the batch's windows"
+    strengths = (0.25, 1.0)
+    """From a quarter of the batch to all of it."""
     heals = True
 
     @property
     def steps(self) -> int:
         """A single batch."""
         return 1
-
-    @property
-    def strength(self) -> float:
-        """From a quarter of the batch to all of it."""
-        return interpolate(0.25, 1.0, self.severity)
 
     def attach(self, parts: RunParts) -> Run:
         """Shuffle the batch of the onset."""
@@ -66,17 +63,14 @@ class DegenerateTokens(Intervention):
     clock = Clock.DATA
     title = "rows of rare tokens, or of a repeated phrase"
     strength_name = "of the rows in each batch"
+    strengths = (0.125, 1.0)
+    """From an eighth of the rows to all of them."""
     heals = True
 
     @property
     def steps(self) -> int:
         """1 to 5 batches, as a shard of bad documents would fill in a large run."""
         return int(self.random.integers(1, 6))
-
-    @property
-    def strength(self) -> float:
-        """From an eighth of the rows to all of them."""
-        return interpolate(0.125, 1.0, self.severity)
 
     def attach(self, parts: RunParts) -> Run:
         """Replace rows in the batches from onset to end."""
@@ -119,17 +113,14 @@ class DuplicateBatch(Intervention):
     clock = Clock.DATA
     title = "the same batch repeated"
     strength_name = "steps"
+    strengths = (4, 80)
+    """From 4 steps, when momentum has just adapted to it, to 80."""
     heals = True
 
     @property
     def steps(self) -> int:
         """The repetitions, without the first occurrence."""
         return round(self.strength)
-
-    @property
-    def strength(self) -> float:
-        """From 4 steps, when momentum has just adapted to it, to 80."""
-        return interpolate(4, 80, self.severity)
 
     def attach(self, parts: RunParts) -> Run:
         """Keep the batch before the onset and return it until the end."""
@@ -154,13 +145,10 @@ class MixShift(Intervention):
     clock = Clock.DATA
     title = "a different data mix, unannounced"
     strength_name = "of the rows from one source"
+    strengths = (0.25, 1.0)
+    """From a quarter of the rows to all."""
     sources: ClassVar[tuple[Source, ...]] = (Source.PROSE, Source.TABLES, Source.GARBAGE)
     """Prose is close to the usual data, tables are easy to predict, garbage is hard."""
-
-    @property
-    def strength(self) -> float:
-        """From a quarter of the rows to all."""
-        return interpolate(0.25, 1.0, self.severity)
 
     def attach(self, parts: RunParts) -> Run:
         """Replace rows with windows from one source, from the onset on."""
@@ -193,12 +181,9 @@ class SmallerBatch(Intervention):
     clock = Clock.DATA
     title = "a smaller batch, unannounced"
     strength_name = "times fewer rows"
+    strengths = (1.5, 4)
+    """From a third fewer rows to a quarter of them."""
     is_fault = False
-
-    @property
-    def strength(self) -> float:
-        """From a third fewer rows to a quarter of them."""
-        return interpolate(1.5, 4, self.severity)
 
     def attach(self, parts: RunParts) -> Run:
         """Truncate the batches."""

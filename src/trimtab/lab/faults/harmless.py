@@ -28,14 +28,11 @@ class BatchRamp(Intervention):
     clock = Clock.DATA
     title = "batch-size ramp"
     strength_name = "times more rows"
+    strengths = (2, 4)
+    """From twice the rows to four times."""
     is_fault = False
     from_start = True
     planned = True
-
-    @property
-    def strength(self) -> float:
-        """From twice the rows to four times."""
-        return interpolate(2, 4, self.severity)
 
     def attach(self, parts: RunParts) -> Run:
         """Truncate the batches before the onset."""
@@ -59,14 +56,11 @@ class LongerSequences(Intervention):
     clock = Clock.DATA
     title = "sequence-length change"
     strength_name = "times longer"
+    strengths = (1.5, 4)
+    """From 1.5 times as long to four times as long."""
     is_fault = False
     from_start = True
     planned = True
-
-    @property
-    def strength(self) -> float:
-        """From 1.5 times as long to four times as long."""
-        return interpolate(1.5, 4, self.severity)
 
     def attach(self, parts: RunParts) -> Run:
         """Truncate the windows before the onset."""
@@ -119,13 +113,10 @@ class RightResume(Intervention):
     cause = None
     title = "correct resume"
     strength_name = "seconds of pause"
+    strengths = (0.1, 1.0)
+    """Up to a second."""
     is_fault = False
     base = Base.RESUME
-
-    @property
-    def strength(self) -> float:
-        """Up to a second."""
-        return interpolate(0.1, 1.0, self.severity)
 
     def attach(self, parts: RunParts) -> Run:
         """Wait for the first batch after the resume, as a loader that fills its buffers does."""

@@ -24,7 +24,6 @@ from trimtab.lab.trainer.intervention import (
     change_batches,
     change_gradient,
     change_output,
-    interpolate,
 )
 from trimtab.lab.trainer.run_clock import Clock
 
@@ -120,12 +119,9 @@ class BadDevice(Intervention):
     clock = Clock.TICK
     title = "a rank that computes wrong gradients"
     strength_name = "times too large"
+    strengths = (30, 30_000)
+    """From 30 times the right value to 30,000 times."""
     base = Base.RANKS
-
-    @property
-    def strength(self) -> float:
-        """From 30 times the right value to 30,000 times."""
-        return interpolate(30, 30_000, self.severity)
 
     def attach(self, parts: RunParts) -> Run:
         """Corrupt the gradients of the last rank."""
@@ -160,12 +156,9 @@ class OutOfSync(Intervention):
     clock = Clock.TICK
     title = "a rank whose weights differ"
     strength_name = "times the size of the weights"
+    strengths = (0.01, 1.0)
+    """From 1 % to the size of the weights themselves."""
     base = Base.RANKS
-
-    @property
-    def strength(self) -> float:
-        """From 1 % to the size of the weights themselves."""
-        return interpolate(0.01, 1.0, self.severity)
 
     def attach(self, parts: RunParts) -> Run:
         """Add noise to the weights of the last rank at the onset."""
@@ -195,17 +188,14 @@ class LoaderStall(Intervention):
     clock = Clock.DATA
     title = "batches that arrive late"
     strength_name = "seconds"
+    strengths = (0.25, 2.0)
+    """From a quarter of a second, about ten steps of a small model, to two seconds."""
     heals = True
 
     @property
     def steps(self) -> int:
         """Four stalls."""
         return 4 * _EVERY
-
-    @property
-    def strength(self) -> float:
-        """From a quarter of a second, about ten steps of a small model, to two seconds."""
-        return interpolate(0.25, 2.0, self.severity)
 
     def attach(self, parts: RunParts) -> Run:
         """Sleep in the loader."""
@@ -230,6 +220,8 @@ class SlowRank(Intervention):
     clock = Clock.TICK
     title = "a slow rank"
     strength_name = "extra seconds per step"
+    strengths = (0.03, 0.15)
+    """From 30 ms, about one step of a small model, to 150 ms."""
     base = Base.RANKS
     heals = True
 
@@ -237,11 +229,6 @@ class SlowRank(Intervention):
     def steps(self) -> int:
         """60 steps, to keep the suite fast."""
         return 60
-
-    @property
-    def strength(self) -> float:
-        """From 30 ms, about one step of a small model, to 150 ms."""
-        return interpolate(0.03, 0.15, self.severity)
 
     def attach(self, parts: RunParts) -> Run:
         """Sleep in the forward pass of the last rank."""
@@ -265,13 +252,10 @@ class WrongWeights(Intervention):
     clock = Clock.TICK
     title = "old weights after a resume"
     strength_name = "of the steps back to the start"
+    strengths = (0.1, 0.9)
+    """From a tenth of the steps so far to nine tenths."""
     base = Base.RESUME
     _kept: dict[str, Tensor]
-
-    @property
-    def strength(self) -> float:
-        """From a tenth of the steps so far to nine tenths."""
-        return interpolate(0.1, 0.9, self.severity)
 
     def attach(self, parts: RunParts) -> Run:
         """Keep the weights of an earlier step and load them after the resume."""
@@ -296,13 +280,10 @@ class WrongPosition(Intervention):
     clock = Clock.TICK
     title = "an old data position after a resume"
     strength_name = "steps back"
+    strengths = (10, 200)
+    """From 10 batches back to 200."""
     base = Base.RESUME
     _seen: deque[Batch]
-
-    @property
-    def strength(self) -> float:
-        """From 10 batches back to 200."""
-        return interpolate(10, 200, self.severity)
 
     def attach(self, parts: RunParts) -> Run:
         """Keep the last batches before the resume and repeat them after it."""

@@ -27,11 +27,8 @@ class AttentionGrowth(Intervention):
     cause = Cause.ATTENTION_LOGIT_GROWTH
     title = "growing attention logits"
     strength_name = "growth of query and key weights per step"
-
-    @property
-    def strength(self) -> float:
-        """From 0.2 % per step to 3 %."""
-        return interpolate(0.002, 0.03, self.severity)
+    strengths = (0.002, 0.03)
+    """From 0.2 % per step to 3 %."""
 
     def attach(self, parts: RunParts) -> Run:
         """Scale the weights up before each step from the onset on."""
@@ -53,11 +50,8 @@ class OutputDrift(Intervention):
     cause = Cause.OUTPUT_LOGIT_DRIFT
     title = "growing output logits"
     strength_name = "growth of the last norm's gain per step"
-
-    @property
-    def strength(self) -> float:
-        """From 0.3 % per step to 2 %."""
-        return interpolate(0.003, 0.02, self.severity)
+    strengths = (0.003, 0.02)
+    """From 0.3 % per step to 2 %."""
 
     def attach(self, parts: RunParts) -> Run:
         """Scale the gain up before each step from the onset on."""
@@ -82,12 +76,9 @@ class Fp16Overflow(Intervention):
     cause = Cause.FP16_OVERFLOW
     title = "activations that overflow fp16"
     strength_name = "growth of a block's output per step"
+    strengths = (1.05, 1.5)
+    """From 5 % per step (250 steps until overflow) to 50 % (30 steps; measured at seed 1)."""
     base = Base.FP16
-
-    @property
-    def strength(self) -> float:
-        """From 5 % per step (250 steps until overflow) to 50 % (30 steps; measured at seed 1)."""
-        return interpolate(1.05, 1.5, self.severity)
 
     def attach(self, parts: RunParts) -> Run:
         """Multiply the output of the last block's MLP."""
@@ -111,16 +102,13 @@ class LogicNan(Intervention):
     clock = Clock.DATA
     title = "a batch without targets"
     strength_name = "batches"
+    strengths = (1, 8)
+    """From a single batch to 8; one is enough to destroy an unprotected run."""
 
     @property
     def steps(self) -> int:
         """The number of batches."""
         return round(self.strength)
-
-    @property
-    def strength(self) -> float:
-        """From a single batch to 8; one is enough to destroy an unprotected run."""
-        return interpolate(1, 8, self.severity)
 
     def attach(self, parts: RunParts) -> Run:
         """From onset to end, divide the loss by a target count of 0."""

@@ -12,7 +12,6 @@ from trimtab.lab.trainer.intervention import (
     Intervention,
     RunParts,
     before_step,
-    interpolate,
     scale_lr,
 )
 from trimtab.lab.trainer.run_clock import Clock
@@ -25,17 +24,14 @@ class RateJump(Intervention):
     cause = Cause.LR_DISCONTINUITY
     title = "a jump in the learning rate"
     strength_name = "times the planned learning rate"
+    strengths = (3, 40)
+    """From 3 to 40 times the planned learning rate."""
     heals = True
 
     @property
     def steps(self) -> int:
         """5 to 40 steps."""
         return int(self.random.integers(5, 41))
-
-    @property
-    def strength(self) -> float:
-        """From 3 to 40 times the planned learning rate."""
-        return interpolate(3, 40, self.severity)
 
     def attach(self, parts: RunParts) -> Run:
         """Multiply the learning rate from onset to end."""
@@ -50,12 +46,9 @@ class StateLost(Intervention):
     clock = Clock.TICK
     title = "optimizer state lost in a resume"
     strength_name = "of the parameters"
+    strengths = (0.2, 1.0)
+    """From a fifth of the tensors to all of them."""
     base = Base.RESUME
-
-    @property
-    def strength(self) -> float:
-        """From a fifth of the tensors to all of them."""
-        return interpolate(0.2, 1.0, self.severity)
 
     def attach(self, parts: RunParts) -> Run:
         """Delete the state that was just loaded."""
@@ -81,11 +74,8 @@ class StaleMoment(Intervention):
     cause = Cause.STALE_SECOND_MOMENT
     title = "a second moment far too small for the gradient"
     strength_name = "times too small"
-
-    @property
-    def strength(self) -> float:
-        """From a tenth of the correct value to a ten-thousandth."""
-        return interpolate(10, 10_000, self.severity)
+    strengths = (10, 10_000)
+    """From a tenth of the correct value to a ten-thousandth."""
 
     def attach(self, parts: RunParts) -> Run:
         """Shrink v at the onset and raise beta2 from there on."""
@@ -109,11 +99,8 @@ class LargeEpsilon(Intervention):
     cause = Cause.EPSILON_REGIME
     title = "epsilon larger than the root of the second moment"
     strength_name = "as epsilon"
-
-    @property
-    def strength(self) -> float:
-        """From 1e-4, about the root of v in a small model, to 1e-1."""
-        return interpolate(1e-4, 1e-1, self.severity)
+    strengths = (1e-4, 1e-1)
+    """From 1e-4, about the root of v in a small model, to 1e-1."""
 
     def attach(self, parts: RunParts) -> Run:
         """Set epsilon at the onset."""
@@ -134,11 +121,8 @@ class Frozen(Intervention):
     cause = Cause.PARAMETERS_NOT_UPDATING
     title = "parameters that are not updated"
     strength_name = "of the block parameters"
-
-    @property
-    def strength(self) -> float:
-        """From a tenth of the blocks' tensors to all of them; the embedding keeps learning."""
-        return interpolate(0.1, 1.0, self.severity)
+    strengths = (0.1, 1.0)
+    """From a tenth of the blocks' tensors to all of them; the embedding keeps learning."""
 
     def attach(self, parts: RunParts) -> Run:
         """Freeze them at the onset."""
@@ -161,12 +145,9 @@ class RateTooHigh(Intervention):
     cause = Cause.LR_TOO_HIGH
     title = "a learning rate that is too high"
     strength_name = "times the correct learning rate"
+    strengths = (5, 60)
+    """From 5 to 60 times the learning rate drawn for the run."""
     from_start = True
-
-    @property
-    def strength(self) -> float:
-        """From 5 to 60 times the learning rate drawn for the run."""
-        return interpolate(5, 60, self.severity)
 
     def settings(self, config: TrainConfig) -> TrainConfig:
         """Raise the peak."""
@@ -186,11 +167,8 @@ class StrongDecay(Intervention):
     cause = Cause.WEIGHT_DECAY
     title = "weight decay that is far too strong"
     strength_name = "times the planned decay"
-
-    @property
-    def strength(self) -> float:
-        """From 10 to 300 times."""
-        return interpolate(10, 300, self.severity)
+    strengths = (10, 300)
+    """From 10 to 300 times."""
 
     def attach(self, parts: RunParts) -> Run:
         """Multiply the decay at the onset."""
@@ -211,11 +189,8 @@ class WrongSchedule(Intervention):
     cause = Cause.WRONG_SCHEDULE
     title = "a schedule with the wrong sign"
     strength_name = "times the planned decrease, upwards (log scale)"
-
-    @property
-    def strength(self) -> float:
-        """From half of the planned decrease, as an increase, to twice."""
-        return interpolate(0.5, 2.0, self.severity)
+    strengths = (0.5, 2.0)
+    """From half of the planned decrease, as an increase, to twice."""
 
     def attach(self, parts: RunParts) -> Run:
         """Mirror the schedule at the last learning rate before the onset."""

@@ -139,6 +139,9 @@ class Intervention:
     strength_name: ClassVar[str]
     """The quantity that the severity sets, with its unit."""
 
+    strengths: ClassVar[tuple[float, float]]
+    """That quantity at severity 0 and at severity 1; between them the scale is logarithmic."""
+
     is_fault: ClassVar[bool] = True
     """False if it only looks like a fault."""
 
@@ -184,7 +187,7 @@ class Intervention:
     @property
     def strength(self) -> float:
         """The severity in the units of `strength_name`."""
-        return self.severity
+        return interpolate(*self.strengths, self.severity)
 
     @property
     def end(self) -> int | None:
