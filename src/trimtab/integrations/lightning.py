@@ -51,7 +51,6 @@ __all__ = ["TrimtabCallback", "last_good_checkpoint"]
 EVALUATION = "val_loss"
 """The name of the evaluation loss in Lightning's own examples."""
 
-
 LINKS = "lightning"
 """The folder in that of the run where a file is linked to, until it is registered."""
 

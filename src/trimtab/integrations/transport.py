@@ -68,7 +68,6 @@ class Secrets:
 SECRETS = Secrets()
 """The secrets of this process; code that reads one from the environment adds it."""
 
-
 _Result = TypeVar("_Result")
 
 

@@ -18,7 +18,6 @@ from trimtab.journal.segments import EntrySummary, open_sealed, unreadable
 _PIECE = 2**20
 """Bytes read at once from an open file."""
 
-
 PIECE_RECORDS = 2**18
 """Records at once, for who follows a journal from its first record and adds it up. Chosen: their
 steps and ticks take 8 MB, whatever the length of the run."""

@@ -56,7 +56,6 @@ FORMATS: Mapping[str, Format] = {
 }
 """By name, in the order in which they are tried."""
 
-
 _HEAD_BYTES = 1 << 20
 """Enough to read past the arguments, warnings and source that trainers print first."""
 

@@ -42,7 +42,6 @@ MAX_HYPOTHESES = 5
 MAX_EVIDENCE = 5
 """Less probable causes, except the first two, and lighter evidence are not listed."""
 
-
 TIME_SYMPTOMS = frozenset({Symptom.STALL, Symptom.SLOW})
 TIME_CAUSES = frozenset({Cause.LOADER_STALL, Cause.SLOW_RANK})
 """What slow steps look like, and the causes that have them as their only symptom."""

@@ -218,7 +218,6 @@ HEALTHY = Leaf(
     lesson="None.",
 )
 
-
 TEXTBOOK_TREE: Mapping[str, TreeQuestion] = {
     "1.1": TreeQuestion(
         text="Is the loss NaN or infinite at any record?",

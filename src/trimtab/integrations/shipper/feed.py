@@ -17,11 +17,9 @@ BATCH_POINTS, BATCH_RECORDS = 1000, 500
 """Points and records in one `send`; the position is saved after each. Source: MLflow takes 1,000
 points in a request."""
 
-
 PIECE_RECORDS = 16384
 """Records that are read before they are sent: one file of a journal. A run that is sent for the
 first time after months would not fit into memory as a whole."""
-
 
 ALWAYS = frozenset(
     {
@@ -31,13 +29,10 @@ ALWAYS = frozenset(
 )
 """Signals of which every value is sent."""
 
-
 NEVER = frozenset({signals.FINGERPRINT, signals.RESUME_AUDIT})
 """Signals that are no quantity: a checksum and bits make no curve."""
 
-
 ATTEMPT = "attempt"
-
 
 NONFINITE = "nonfinite"
 """Signals that are added: the attempt of each record, and 1 in a record with a value that is not

@@ -112,14 +112,11 @@ def _names(part: Block) -> list[str]:
 POLL_SECONDS = 0.5
 """From one poll of the journal to the next; the journal itself is written every 0.1 s."""
 
-
 MAX_WAIT, MAX_LAST_WAIT = 60.0, 5.0
 """The longest wait before an attempt is repeated, while the run lives and after it."""
 
-
 POSTMORTEM_SECONDS = 30.0
 """How long the end waits for a run that is alive to write its post-mortems."""
-
 
 HANG_SECONDS = 30.0
 """How long the end waits for a sink that hangs in a library, beyond the time to send the rest."""

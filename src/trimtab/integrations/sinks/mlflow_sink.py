@@ -42,19 +42,14 @@ REQUEST_SECONDS = 30.0
 """The hard deadline of one request. Source: a batch of 1,000 points takes 0.2 s on an idle
 PostgreSQL and up to 8 s on a busy one."""
 
-
 MAX_METRICS, MAX_TAGS, MAX_PARAMS = 1000, 100, 100
 """What one `log-batch` accepts; one more is answered with 400."""
 
-
 MAX_TAG_CHARS = 5000
-
 
 KEY = "trimtab.key"
 
-
 _PARAMETERS = ("mode", "dtype", "seed", "world", "model", "num_parameters", "optimizers", "torch")
-
 
 _STATUS = {
     RunStatus.RUNNING: "RUNNING",

@@ -30,9 +30,7 @@ from trimtab.journal.files import replace_file
 
 DEFAULT_PORT = 9464
 
-
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
 
 _INFO = ("model", "world", "trimtab", "mode")
 

@@ -138,7 +138,6 @@ _STATE = (
 )
 """Of `trainer.state`. Its log history stays: it has the rows of all attempts."""
 
-
 _TRAINER = ("_total_loss_scalar", "_globalstep_last_logged", "current_flos", "_total_train_tokens")
 """Of the Trainer; the last one is TRL's."""
 

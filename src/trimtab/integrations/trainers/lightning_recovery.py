@@ -32,7 +32,6 @@ from trimtab.live.shield import log
 
 UNKNOWN = -1
 
-
 SAVED = "_last_global_step_saved"
 """Of a `ModelCheckpoint`: it saves a step once."""
 

@@ -69,7 +69,6 @@ class _KindSpec:
 _TOP_BIT = 0.9
 """Minimum severity of a bit flip: flipping a lower bit has no visible effect."""
 
-
 _FAULTS = MappingProxyType(
     {
         "F01": _KindSpec(Origin.BATCHES, _SOON),

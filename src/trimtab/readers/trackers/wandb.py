@@ -56,7 +56,6 @@ _BATCH = 4096
 _CELL_BYTES = 64
 """No number is longer as text; a longer cell is a list or a picture."""
 
-
 Cell = str | float
 
 

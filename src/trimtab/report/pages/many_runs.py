@@ -25,7 +25,6 @@ _SHARED = (
     ("tokens per second", signals.TOKENS_PER_SECOND),
 )
 
-
 _FLEET_SCRIPTS = ("theme.js", "fleet.js")
 
 _FLEET_COLUMNS = (
