@@ -34,11 +34,8 @@ from trimtab.corpus.statistics import SourceStatistics, Statistics
 from trimtab.corpus.storing import ScanResult, load_result, save_result
 from trimtab.corpus.token_files import FlatFile, FlatReader, TokenFile, open_file
 
-OnBytes = Callable[[int], None]
-"""Called with the bytes of each unit that is done."""
 
-
-def scan_shard(plan: ScanPlan, index: int, on_bytes: OnBytes | None = None) -> Statistics:
+def scan_shard(plan: ScanPlan, index: int) -> Statistics:
     """Read and count the units of one shard."""
     found = Statistics()
     opened: tuple[int, TokenFile] | None = None
@@ -54,8 +51,6 @@ def scan_shard(plan: ScanPlan, index: int, on_bytes: OnBytes | None = None) -> S
             encoder = RowEncoder(file.path, plan.options)
             for rows in file.rows(unit.first, unit.last, encoder):
                 _scan_rows(rows, unit, planned.source, plan.options, found)
-        if on_bytes is not None:
-            on_bytes(unit.num_bytes)
     found.sort_examples()
     return found
 
@@ -75,7 +70,8 @@ def _scan_flat(
 ) -> None:
     counter = TokenCounter(options.limit)
     with file.opened() as reader:
-        documents = _first_document(file, unit, reader) if _has_documents(file, options) else None
+        has_documents = file.has_documents and not options.counts_only
+        documents = _first_document(file, unit, reader) if has_documents else None
         context = 0 if options.counts_only else CONTEXT
         # Repeats need long stretches; what is only counted is best read into the cache.
         step = PIECE if options.counts_only else CHUNK
@@ -96,10 +92,6 @@ def _scan_flat(
             found.add_documents(source, unit.file, places, lengths)
             found.table.add(unit.file, places, lengths, hashes)
     _add_counts(found, source, counter)
-
-
-def _has_documents(file: FlatFile, options: ScanOptions) -> bool:
-    return file.has_documents and not options.counts_only
 
 
 def _first_document(file: FlatFile, unit: Unit, reader: FlatReader) -> DocumentReader:

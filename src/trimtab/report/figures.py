@@ -15,7 +15,7 @@ from trimtab.core.block import Block, Column, IntArray
 from trimtab.core.text import number
 from trimtab.explain.batches.batch_report import BatchReport
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.report.batch_section import Bar, batch_place, histogram_groups
+from trimtab.report.batch_section import Bar, batch_place, histogram_groups, share_text
 from trimtab.report.escaping import Html, tag
 from trimtab.report.pages.series import LOG_RATIO, minmax_rows, percentiles
 
@@ -239,8 +239,7 @@ def _bars(bars: Sequence[Bar], top: int) -> Iterator[Html]:
         yield _text(LABEL - 10, middle + 4, label, anchor="end")
         for share, colour, y in ((here, ALARM, middle - BAR), (run, MUTE, middle)):
             yield _rect(LABEL, y, max(x(share) - LABEL, 0.5), BAR - 1, colour)
-            value = f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
-            yield _text(x(share) + 5, y + BAR - 1, value, size="10")
+            yield _text(x(share) + 5, y + BAR - 1, share_text(share), size="10")
     yield _path(f"M{LABEL} {top + 2}V{top + ROW * len(bars) - 2}", RULE)
 
 

@@ -84,9 +84,9 @@ def build_postmortem(diagnosis: Diagnosis, run: RunReport) -> ReportDocument:
     )
 
 
-def write_postmortem(diagnosis: Diagnosis, run: RunReport, *, with_figures: bool = False) -> str:
-    """Return the post-mortem as Markdown; `with_figures` if their files are written beside it."""
-    return to_markdown(build_postmortem(diagnosis, run), with_figures=with_figures)
+def write_postmortem(diagnosis: Diagnosis, run: RunReport) -> str:
+    """Return the post-mortem as Markdown, without figures."""
+    return to_markdown(build_postmortem(diagnosis, run), with_figures=False)
 
 
 def _figures(diagnosis: Diagnosis, run: RunReport) -> Iterator[Figure]:

@@ -114,16 +114,11 @@ def suspects(context: IncidentContext) -> tuple[Suspect, ...]:
     return (*sudden, _OVERFLOW)
 
 
-def from_suspects(context: IncidentContext) -> list[Hypothesis]:
-    """Make one hypothesis per suspect."""
-    return [_judge(suspect, context) for suspect in suspects(context)]
-
-
 def explain_by_tree(context: IncidentContext) -> Diagnosis:
     """Explain one incident by the textbook's questions."""
     incident = context.incident
     walked = walk(context)
-    suspected = from_suspects(context)
+    suspected = [_judge(suspect, context) for suspect in suspects(context)]
     conclusion = _conclude(incident, walked, suspected)
     return make_diagnosis(
         context,
