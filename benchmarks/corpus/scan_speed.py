@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from trimtab.corpus import ScanOptions, plan_scan
-from trimtab.corpus.scan import scan_shard
+from trimtab.corpus.scanning import scan_shard
 
 TOKENS = 2**26
 ROUNDS = 7

@@ -23,7 +23,7 @@ from trimtab.corpus import (
     scan_one,
     summarise,
 )
-from trimtab.corpus.scan import RESULT, shard_file
+from trimtab.corpus.scanning import RESULT, shard_file
 
 OPTIONS = ScanOptions(separator=0, vocab_size=400)
 
@@ -48,7 +48,7 @@ def test_the_result_does_not_depend_on_how_files_are_cut(
     scan(plan_scan([corpus], OPTIONS, num_shards=1), tmp_path / "whole")
     for unit, chunk, shards in ((1_500, 2**18, 4), (4_001, 2**18, 9), (10**9, 1_300, 2)):
         monkeypatch.setattr("trimtab.corpus.token_files.UNIT", unit)
-        monkeypatch.setattr("trimtab.corpus.scan.CHUNK", chunk)
+        monkeypatch.setattr("trimtab.corpus.scanning.CHUNK", chunk)
         out = tmp_path / f"{unit}-{chunk}"
         plan = plan_scan([corpus], OPTIONS, num_shards=shards)
         assert plan.num_shards == shards

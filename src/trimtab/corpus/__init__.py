@@ -7,7 +7,7 @@ row_files.py    files with rows of text or token ids
 counting.py     the counting, on numpy arrays
 text_damage.py  text that was decoded wrongly
 statistics.py   what is counted, duplicate documents in bounded memory; parts add up
-scan.py         scan and merge: in this process, in several, on Ray
+scanning.py     scan and merge: in this process, in several, on Ray
 storing.py      results on disk
 summary.py      what a result means: rare tokens, repeats, duplicates
 spread.py       which rows hold rare tokens; an order of an epoch in which no batch has one twice
@@ -22,7 +22,7 @@ batches.py      a batch sampler with that order, over ranks, resumable; masks fo
 from trimtab.corpus.batches import Shuffle, SpreadBatches, mask_repeats, spread_rare
 from trimtab.corpus.options import ScanOptions
 from trimtab.corpus.plan import ScanPlan, plan_scan
-from trimtab.corpus.scan import (
+from trimtab.corpus.scanning import (
     Runner,
     merge_folder,
     run_here,

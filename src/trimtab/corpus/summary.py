@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trimtab.core.errors import CorpusError
 from trimtab.corpus.counting import Counts, add_counts
 from trimtab.corpus.options import LONG_DOCUMENT, MAX_EXAMPLES, RARE
-from trimtab.corpus.scan import RESULT
+from trimtab.corpus.scanning import RESULT
 from trimtab.corpus.statistics import SCALARS
 from trimtab.corpus.storing import ScanResult, load_result
 
