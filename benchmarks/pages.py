@@ -197,7 +197,8 @@ def served(folder: Path) -> Iterator[Figure]:
 
 @contextmanager
 def _server(folder: Path) -> Iterator[int]:
-    command = [sys.executable, "-m", "trimtab.cli", "serve", str(folder), "--port", "0"]
+    command = [sys.executable, "-m", "trimtab.cli", "follow", str(folder), "--web"]
+    command += ["--address", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             if process.stdout is None:

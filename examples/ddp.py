@@ -1,5 +1,5 @@
 """Trimtab under DDP: `torchrun --standalone --nproc_per_node=2 ddp.py`, then
-`trimtab report runs/ddp`.
+`trimtab diagnose runs/ddp`.
 
 A small network learns to guess the next byte of a Python source file from the 16 before it.
 """
@@ -39,5 +39,5 @@ with trimtab.watch(model, optimizer, run_dir="runs/ddp") as guard:
         optimizer.zero_grad()
 
 if dist.get_rank() == 0:
-    print(f"last loss {loss.item():.3f}; now: trimtab report runs/ddp")
+    print(f"last loss {loss.item():.3f}; now: trimtab diagnose runs/ddp")
 dist.destroy_process_group()

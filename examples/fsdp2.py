@@ -1,5 +1,5 @@
 """Trimtab under FSDP2: `torchrun --standalone --nproc_per_node=2 fsdp2.py`, then
-`trimtab report runs/fsdp2`.
+`trimtab diagnose runs/fsdp2`.
 
 A small network learns to guess the next byte of a Python source file from the 16 before it.
 """
@@ -41,5 +41,5 @@ with trimtab.watch(model, optimizer, run_dir="runs/fsdp2") as guard:
         optimizer.zero_grad()
 
 if dist.get_rank() == 0:
-    print(f"last loss {loss.item():.3f}; now: trimtab report runs/fsdp2")
+    print(f"last loss {loss.item():.3f}; now: trimtab diagnose runs/fsdp2")
 dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Trimtab in a plain training loop: `python plain_loop.py`, then `trimtab report runs/plain`.
+"""Trimtab in a plain training loop: `python plain_loop.py`, then `trimtab diagnose runs/plain`.
 
 A small network learns to guess the next byte of a Python source file from the 16 before it.
 """
@@ -31,4 +31,4 @@ with trimtab.watch(model, optimizer, run_dir="runs/plain") as guard:
         optimizer.step()
         optimizer.zero_grad()
 
-print(f"last loss {loss.item():.3f}; now: trimtab report runs/plain")
+print(f"last loss {loss.item():.3f}; now: trimtab diagnose runs/plain")

@@ -168,7 +168,7 @@ def test_a_plugin_shows_in_the_terminal_the_json_and_the_postmortem(
     install_plugin(tmp_path, monkeypatch, "trimtab.detectors", "at200", WORKING, "At200")
     root = write_run(troubled_run(), tmp_path / "x1")
     runner = CliRunner(env={"COLUMNS": "120"})
-    shown = runner.invoke(app, ["report", str(root)]).stdout
+    shown = runner.invoke(app, ["diagnose", str(root), "--write"]).stdout
     assert "by at-200 (at200-package 1.2)" in shown
     printed = json.loads(runner.invoke(app, ["diagnose", str(root), "--json"]).stdout)
     assert printed["packages"]["at-200"] == "at200-package 1.2"

@@ -79,6 +79,6 @@ def test_a_protected_example_keeps_one_bad_batch_out_of_the_weights(tmp_path: Pa
     )
     assert "step 200 discarded, loss not finite and grad norm not finite" in done.stderr
     assert math.isfinite(float(done.stdout.split("last loss ")[1].split(";")[0]))
-    report = CliRunner().invoke(app, ["report", str(tmp_path / "runs" / "plain")])
+    report = CliRunner().invoke(app, ["diagnose", str(tmp_path / "runs" / "plain")])
     assert "1 step discarded, kept out of the weights: 200" in report.stdout
     assert "299 of 300 steps kept" in report.stdout

@@ -50,15 +50,14 @@ def commands(directory: RunDirectory, steps: int) -> dict[str, Callable[[], Cost
         what: command(what, *arguments)
         for what, arguments in {
             "diagnose --json": ("diagnose", path, "--json"),
-            "report, with post-mortems and page": ("report", path),
+            "diagnose --write, with post-mortems and page": ("diagnose", path, "--write"),
             "follow, until the last record": ("follow", path),
             "compare with itself": ("compare", path, path),
             "checkpoints": ("checkpoints", path),
-            "probe": ("probe", path),
             "note": ("note", path, "measured"),
         }.items()
     }
-    tries["serve: the page of the run"] = lambda: serve(directory)
+    tries["follow --web: the page of the run"] = lambda: serve(directory)
     tries["ship --to prometheus"] = lambda: ship(directory, "prometheus", None)
     tries[f"ship --to tensorboard, first {SHIP_SECONDS:.0f} s"] = lambda: ship(
         directory, "tensorboard", SHIP_SECONDS
@@ -83,14 +82,16 @@ def resume(directory: RunDirectory, what: str, steps: int, bar: float | None) ->
 def serve(directory: RunDirectory) -> Cost:
     """Start the server and ask for the page of the run, which is the only one."""
     begin = time.monotonic()
-    arguments = ["trimtab", "serve", str(directory.root), "--port", "0"]
+    arguments = ["trimtab", "follow", str(directory.root), "--web", "--address", "127.0.0.1:0"]
     process = start(arguments, stdout=subprocess.PIPE)
     with urllib.request.urlopen(read_address(process), timeout=600) as reply:
         reply.read()
     seconds = time.monotonic() - begin
     process.send_signal(signal.SIGINT)
     _, used = wait(process)
-    return Cost(what="serve: the page of the run", seconds=seconds, peak_mb=used.ru_maxrss / 1024)
+    return Cost(
+        what="follow --web: the page of the run", seconds=seconds, peak_mb=used.ru_maxrss / 1024
+    )
 
 
 def ship(directory: RunDirectory, sink: str, seconds: float | None) -> Cost:

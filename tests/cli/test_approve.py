@@ -34,29 +34,29 @@ def propose(folder: Path, number: int = 1, seconds: float = 60.0) -> RunDirector
     return run
 
 
-@pytest.mark.parametrize(("command", "approved"), [("approve", True), ("decline", False)])
-def test_an_open_proposal_is_answered_once(tmp_path: Path, command: str, approved: bool) -> None:
+@pytest.mark.parametrize(("given", "approved"), [("yes", True), ("no", False)])
+def test_an_open_proposal_is_answered_once(tmp_path: Path, given: str, approved: bool) -> None:
     run = propose(tmp_path)
     assert answer_to(run, 1) is None
-    result = runner.invoke(app, [command, str(tmp_path)])
+    result = runner.invoke(app, ["answer", str(tmp_path), given])
     assert result.exit_code == 0
     assert "roll back to step 280 (proposed at step 299)" in result.stdout
     assert answer_to(run, 1) is approved
-    assert runner.invoke(app, [command, str(tmp_path)]).exit_code == 3
+    assert runner.invoke(app, ["answer", str(tmp_path), given]).exit_code == 3
 
 
 def test_a_late_answer_is_not_taken_for_the_next_proposal(tmp_path: Path) -> None:
     run = propose(tmp_path)
-    runner.invoke(app, ["approve", str(tmp_path)])
+    runner.invoke(app, ["answer", str(tmp_path), "yes"])
     assert answer_to(run, 2) is None
 
 
 def test_what_has_expired_or_was_withdrawn_cannot_be_answered(tmp_path: Path) -> None:
     run = propose(tmp_path, seconds=-1.0)
-    assert runner.invoke(app, ["approve", str(tmp_path)]).exit_code == 3
+    assert runner.invoke(app, ["answer", str(tmp_path), "yes"]).exit_code == 3
     run = propose(tmp_path / "second")
     withdraw(run)
-    result = runner.invoke(app, ["decline", str(run.root)])
+    result = runner.invoke(app, ["answer", str(run.root), "no"])
     assert result.exit_code == 3
     assert "no proposal that waits for an answer" in result.stderr
 
@@ -84,5 +84,5 @@ def test_follow_shows_the_question_and_how_to_answer_it(tmp_path: Path) -> None:
     console.print(view.draw(120))
     shown = console.export_text()
     assert "proposed: roll back to step 280" in shown
-    assert "trimtab approve runs/x, or decline; without an answer in" in shown
+    assert "trimtab answer runs/x yes, or no; without an answer in" in shown
     assert "the run continues" in shown

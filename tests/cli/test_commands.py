@@ -161,24 +161,24 @@ def test_a_folder_that_cannot_be_written_costs_only_the_files(log: Path) -> None
     assert "no post-mortem written" in result.stderr
 
 
-def test_report_writes_into_the_run_directory_and_diagnose_does_not(tmp_path: Path) -> None:
+def test_write_puts_post_mortems_into_the_run_directory(tmp_path: Path) -> None:
     root = write_run(troubled_run(), tmp_path / "x1")
     assert runner.invoke(app, ["diagnose", str(root)]).exit_code == 1
     incidents = root / "trimtab" / "incidents"
     assert not incidents.exists()
-    assert runner.invoke(app, ["report", str(root)]).exit_code == 0
+    assert runner.invoke(app, ["diagnose", str(root), "--write"]).exit_code == 1
     text = (incidents / "0001-step-000600" / "postmortem.md").read_text()
     assert "| dtype | bf16 |" in text
     assert "same seed (7)" in text
 
 
-def test_a_report_replaces_the_one_before(tmp_path: Path) -> None:
+def test_what_was_written_before_is_replaced(tmp_path: Path) -> None:
     root = write_run(troubled_run(), tmp_path / "x1")
     incidents = root / "trimtab" / "incidents"
     stale = incidents / "0003-step-000042"
     stale.mkdir(parents=True)
     (stale / "postmortem.md").write_text("of other rules")
-    runner.invoke(app, ["report", str(root)])
+    runner.invoke(app, ["diagnose", str(root), "--write"])
     assert sorted(path.name for path in incidents.iterdir()) == [
         "0001-step-000600",
         "0002-step-000900",
@@ -210,7 +210,7 @@ def test_what_a_journal_has_lost_is_in_every_report(
         time.sleep(0.5)
         shutil.copytree(root, tmp_path / "open")  # a journal that was not closed
     lost = damage(tmp_path / "open" / "trimtab" / "journal" / "00000000.log")
-    result = runner.invoke(app, ["report", str(tmp_path / "open")])
+    result = runner.invoke(app, ["diagnose", str(tmp_path / "open"), "--write"])
     assert f"note: {lost}" in result.stdout
     printed = runner.invoke(app, ["diagnose", str(tmp_path / "open"), "--json"])
     assert any(note.startswith(lost) for note in json.loads(printed.stdout)["notes"])
@@ -226,10 +226,10 @@ def test_a_journal_and_a_log_of_the_same_run_are_judged_alike(tmp_path: Path, lo
         assert one["incident"] == other["incident"]
 
 
-def test_report_wants_a_run_directory(log: Path) -> None:
-    result = runner.invoke(app, ["report", "run.csv"])
+def test_write_wants_a_run_directory(log: Path) -> None:
+    result = runner.invoke(app, ["diagnose", "run.csv", "--write"])
     assert result.exit_code == 3
-    assert "trimtab diagnose" in result.stderr
+    assert "with --out or --html for files" in result.stderr
 
 
 def test_the_version() -> None:

@@ -12,7 +12,6 @@ import pytest
 import typer
 from jsonschema import Draft202012Validator, ValidationError
 from tests.cli import test_commands, test_live_commands
-from tests.cli.test_approve import propose
 from tests.kit.printed_json import SCHEMA, call, validate
 from tests.kit.synthetic import block_of, falling_loss, troubled_run
 from tests.kit.token_files import make_documents, write_bin
@@ -22,7 +21,8 @@ from trimtab.core.jsonable import to_jsonable
 
 WITHOUT_JSON = {
     "run": "its output is that of the command that it launches",
-    "serve": "it answers a browser",
+    "answer": "it prints one line",
+    "note": "it prints one line",
     "lab practice": "it talks with a person",
 }
 
@@ -68,9 +68,9 @@ def test_diagnose(tmp_path: Path, rules: str) -> None:
     assert len(call("diagnose", log, "--rules", rules, code=1)["incidents"]) == 2
 
 
-def test_report(tmp_path: Path) -> None:
+def test_diagnose_with_files(tmp_path: Path) -> None:
     run = test_commands.write_run(troubled_run(), tmp_path / "run")
-    printed = call("report", run, "--price", 10)
+    printed = call("diagnose", run, "--write", "--price", 10, code=1)
     assert printed["goodput"]["steps_done"] == 1200
     assert all(Path(path).exists() for path in (printed["page"], *printed["postmortems"]))
 
@@ -92,8 +92,6 @@ def test_check(tmp_path: Path) -> None:
 def test_live_runs(tmp_path: Path) -> None:
     test_live_commands.write_run(tmp_path)
     assert call("follow", tmp_path)["ended"] == "closed"
-    assert call("note", tmp_path, "a note")["step"] == 299
-    assert call("probe", tmp_path)["incident"] == 1
     tracked = {"TENSORBOARD_LOGDIR": str(tmp_path / "events")}
     program = [sys.executable, "-m", "trimtab.cli", "ship", str(tmp_path), "--to", "tensorboard"]
     # In a process of its own: it ends its process without asking anyone.
@@ -103,12 +101,6 @@ def test_live_runs(tmp_path: Path) -> None:
     printed = json.loads(sent.stdout)
     validate("ship", printed)
     assert printed["sinks"][0]["records"] == 300
-
-
-@pytest.mark.parametrize("command", ["approve", "decline"])
-def test_answers(tmp_path: Path, command: str) -> None:
-    propose(tmp_path)
-    assert call(command, tmp_path)["approved"] is (command == "approve")
 
 
 def test_corpus(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_train_resume_and_report(cache: Path, tmp_path: Path) -> None:
     code, output = _call(cache, run, "--steps", "4", "--dtype", "fp32", "--lr", "2e-3", "--measure")
     assert code == 0, output
     assert "trained to step 4, held-out loss 6." in output
-    assert f"trimtab report {run}" in output
+    assert f"trimtab diagnose {run}" in output
     block = read_journal(RunDirectory(run)).block
     assert block.column("lr").values[0] == 2e-3  # no warm-up in so short a run
     assert block.column("max_attention_logit").recorded

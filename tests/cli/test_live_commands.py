@@ -1,4 +1,4 @@
-"""The commands around a live run: follow, note, report with goodput, demo."""
+"""The commands around a live run: follow, note, diagnose with goodput, demo."""
 
 import dataclasses
 import io
@@ -150,10 +150,10 @@ class TestGoodput:
     def test_without_a_clock_there_are_no_hours(self) -> None:
         assert compute_goodput(block_of({"loss": np.ones(3)})).hours is None
 
-    def test_report_prints_it_with_the_cost(self, tmp_path: Path) -> None:
+    def test_diagnose_prints_it_with_the_cost(self, tmp_path: Path) -> None:
         write_run(tmp_path)
-        result = runner.invoke(app, ["report", str(tmp_path), "--price", "100"])
-        assert result.exit_code == 0
+        result = runner.invoke(app, ["diagnose", str(tmp_path), "--write", "--price", "100"])
+        assert result.exit_code == 1
         assert "300 of 300 steps kept (100.0 %), 3.0 hours, the run cost $299.00" in result.stdout
         text = next((tmp_path / "trimtab" / "incidents").rglob("postmortem.md")).read_text()
         assert re.search(r"Cost of this time: \$[\d.]+ at \$100.00 an hour", text)

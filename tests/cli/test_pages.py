@@ -7,7 +7,6 @@ import sys
 import urllib.request
 from pathlib import Path
 
-import pytest
 from tests.cli.test_commands import write_csv, write_run
 from tests.kit.synthetic import troubled_run
 from typer.testing import CliRunner
@@ -17,26 +16,14 @@ from trimtab.cli.main import app
 runner = CliRunner()
 
 
-def test_report_writes_the_page_of_the_run_and_its_lessons(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-    monkeypatch.setattr("typer.launch", opened.append)
+def test_write_puts_the_page_of_the_run_into_it_and_its_lessons_beside_it(tmp_path: Path) -> None:
     run = write_run(troubled_run(), tmp_path / "x1")
-    result = runner.invoke(app, ["report", str(run), "--open"])
-    assert result.exit_code == 0
-    page = run / "trimtab" / "dashboard.html"
-    assert opened == [page.as_uri()]
-    text = page.read_text()
+    result = runner.invoke(app, ["diagnose", str(run), "--write"])
+    assert result.exit_code == 1
+    text = (run / "trimtab" / "dashboard.html").read_text()
     assert 'href="incidents/0001-step-000600/postmortem.html"' in text
     assert (run / "trimtab" / "incidents" / "0001-step-000600" / "postmortem.html").exists()
     assert "(x1)" in (tmp_path / "LESSONS.md").read_text()
-
-
-def test_report_opens_nothing_unless_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("typer.launch", pytest.fail)
-    run = write_run(troubled_run(), tmp_path / "x1")
-    assert runner.invoke(app, ["report", str(run)]).exit_code == 0
 
 
 def test_any_log_gets_the_same_page(tmp_path: Path) -> None:
@@ -55,10 +42,11 @@ def test_a_page_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     assert "no page written" in result.stderr
 
 
-class TestServe:
+class TestFollowInTheBrowser:
     def test_it_serves_until_it_is_interrupted(self, tmp_path: Path) -> None:
         write_run(troubled_run(), tmp_path / "x1")
-        command = [sys.executable, "-m", "trimtab.cli", "serve", str(tmp_path), "--port", "0"]
+        command = [sys.executable, "-m", "trimtab.cli", "follow", str(tmp_path), "--web"]
+        command += ["--address", "127.0.0.1:0"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             line = process.stdout.readline()
@@ -69,13 +57,13 @@ class TestServe:
             assert process.wait(30) == 0
 
     def test_a_folder_that_is_not_there_is_an_error(self, tmp_path: Path) -> None:
-        result = runner.invoke(app, ["serve", str(tmp_path / "none")])
+        result = runner.invoke(app, ["follow", str(tmp_path / "none"), "--web"])
         assert result.exit_code == 3
         assert "is not a folder" in result.stderr
 
     def test_a_port_that_is_taken_is_a_usage_error(self, tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = str(taken.getsockname()[1])
-            result = runner.invoke(app, ["serve", str(tmp_path), "--port", port])
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            result = runner.invoke(app, ["follow", str(tmp_path), "--web", "--address", address])
         assert result.exit_code == 2
         assert "cannot listen" in result.stderr

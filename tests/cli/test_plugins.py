@@ -11,7 +11,7 @@ from trimtab.cli.main import app
 runner = CliRunner(env={"COLUMNS": "120"})
 
 
-@pytest.mark.parametrize("command", ["diagnose", "report"])
+@pytest.mark.parametrize("command", ["diagnose", "checkpoints"])
 def test_help_lists_the_plugins_with_their_package_and_loads_none(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,12 +51,12 @@ def test_the_rules_of_the_config_file_judge_unless_others_are_given(log: Path) -
     assert json.loads(printed)["rules"] == "trimtab"
 
 
-def test_report_takes_settings_too(tmp_path: Path) -> None:
+def test_settings_decide_what_is_written(tmp_path: Path) -> None:
     root = write_run(borderline(), tmp_path / "x1")
     incidents = root / "trimtab" / "incidents"
-    runner.invoke(app, ["report", str(root)])
+    runner.invoke(app, ["diagnose", str(root), "--write"])
     assert list(incidents.iterdir())
-    runner.invoke(app, ["report", str(root), "--set", "threshold_scale=2"])
+    runner.invoke(app, ["diagnose", str(root), "--write", "--set", "threshold_scale=2"])
     assert not list(incidents.iterdir())
 
 

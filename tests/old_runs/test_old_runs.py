@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from tests.kit.printed_json import call
 
-from trimtab.journal import RunDirectory, read_journal
+from trimtab.journal import RunDirectory, add_note, read_journal
 from trimtab.journal.lines import SCHEMA
 from trimtab.journal.writer import JournalWriter
+from trimtab.probes.plan import replay
 
 HERE = Path(__file__).parent
 RUNS = sorted(path.name for path in HERE.iterdir() if (path / "trimtab").is_dir())
@@ -25,14 +26,14 @@ def test_there_is_a_run_of_each_release() -> None:
 
 
 def test_commands_read_it(run: Path) -> None:
-    printed = call("report", run)
+    printed = call("diagnose", run, code=1)
     assert printed["records"] == 120
     assert printed["goodput"]["steps_kept"] == 120
     assert [one["incident"]["onset"]["step"] for one in printed["incidents"]] == [90]
     assert call("follow", run)["ended"] == "closed"
-    assert call("note", run, "read by a later version")["step"] == 119
+    assert add_note(RunDirectory(run), "read by a later version") == 119
     assert call("compare", run, run)["comparisons"][0]["within"]
-    assert call("probe", run)["step"] == 90
+    assert replay(run).step == 90
 
 
 def test_it_is_not_damaged_and_its_schema_is_known(run: Path) -> None:

@@ -11,12 +11,11 @@ from tests.kit.runs import FEATURES, Run, batches, same_run
 from tests.kit.synthetic import ranked
 from tests.probes.loops import answers_of, drive
 from torch import nn
-from typer.testing import CliRunner
 
 import trimtab
-from trimtab.cli.main import app
 from trimtab.core.block import Event
 from trimtab.core.causes import Cause
+from trimtab.core.errors import ConfigError
 from trimtab.explain.causes.experiments import propose
 from trimtab.explain.causes.ranking import HARDWARE, Ranking
 from trimtab.explain.evidence.checks import ObservedOutcome
@@ -304,11 +303,7 @@ def test_a_new_user_reads_module_and_operation_in_the_post_mortem(tmp_path: Path
     plan = trimtab.replay(tmp_path / "probed")
     assert "first-nonfinite" in plan.answers
     assert BAD in plan.positions
-    shown = CliRunner().invoke(app, ["probe", str(tmp_path / "probed"), "--incident", "1"])
-    assert shown.exit_code == 0
-    assert "verified by experiment (first-nonfinite): div gives NaN" in shown.output
-    assert "trimtab.replay(" in shown.output
-    missing = CliRunner().invoke(app, ["probe", str(tmp_path / "probed"), "--incident", "7"])
-    assert missing.exit_code == 2
+    with pytest.raises(ConfigError, match="no incident 7; it has: 1"):
+        trimtab.replay(tmp_path / "probed", incident=7)
     del run.losses[BAD], straight.losses[BAD]  # NaN is not equal to itself
     same_run(straight, run)

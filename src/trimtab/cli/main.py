@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand
 
 from trimtab._version import __version__
-from trimtab.cli.commands.approve import approve, decline
+from trimtab.cli.commands.answer import answer
 from trimtab.cli.commands.check import check
 from trimtab.cli.commands.checkpoints import checkpoints
 from trimtab.cli.commands.compare import compare
@@ -18,11 +18,8 @@ from trimtab.cli.commands.diagnose import diagnose
 from trimtab.cli.commands.follow import follow
 from trimtab.cli.commands.lab import lab_app
 from trimtab.cli.commands.note import note
-from trimtab.cli.commands.probe import probe
-from trimtab.cli.commands.report import report
 from trimtab.cli.commands.run import run
 from trimtab.cli.commands.selftest import selftest
-from trimtab.cli.commands.serve import serve
 from trimtab.cli.commands.ship import ship
 from trimtab.cli.options import ExitCode
 
@@ -60,15 +57,11 @@ app = typer.Typer(
 app.command(cls=CommandWithPlugins)(diagnose)
 app.command()(check)
 app.command()(compare)
-app.command(cls=CommandWithPlugins)(report)
 app.command()(follow)
-app.command()(serve)
 app.command(cls=CommandWithPlugins)(ship)
-app.command()(note)
 app.command()(run)
-app.command()(approve)
-app.command()(probe)
-app.command()(decline)
+app.command()(answer)
+app.command()(note)
 app.command(cls=CommandWithPlugins)(checkpoints)
 app.command()(selftest)
 app.command()(demo)

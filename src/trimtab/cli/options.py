@@ -74,10 +74,6 @@ RuleSet = Annotated[
     ),
 ]
 
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Show the questions that led to each cause.")
-]
-
 
 def load_config(file: Path | None, settings: Iterable[str] | None) -> "Config":
     """Return the settings of the file, changed by those of the command line; raises ConfigError."""

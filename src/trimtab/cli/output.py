@@ -46,7 +46,7 @@ def find_run(path: Path) -> RunDirectory:
     if found is None:
         raise JournalError(
             f"{path} is not a run directory (it has no trimtab/ folder with a journal); "
-            "for a log file use `trimtab diagnose`"
+            "a log can only be diagnosed: trimtab diagnose LOG, with --out or --html for files"
         )
     return found
 
@@ -123,8 +123,18 @@ def write_page(text: str, file: Path) -> bool:
     return True
 
 
-def write_dashboard(report: RunReport, directory: RunDirectory) -> Path | None:
-    """Write the page of a run into its directory; returns it, or None if it was not written."""
+def write_into_run(report: RunReport, directory: RunDirectory) -> dict[str, Any]:
+    """Write post-mortems and page of a run into its directory, and its lessons beside it.
+
+    Return the paths of what was written; `page` is None if it could not be written.
+    """
+    postmortems = write_files(report, directory.incidents)
+    page = _write_dashboard(report, directory)
+    _write_lessons(report, directory)
+    return {"page": page, "postmortems": postmortems}
+
+
+def _write_dashboard(report: RunReport, directory: RunDirectory) -> Path | None:
     folder = directory.incidents.name
     files = {
         found.incident.number: (
@@ -136,8 +146,7 @@ def write_dashboard(report: RunReport, directory: RunDirectory) -> Path | None:
     return page if write_page(dashboard_page(report, files=files), page) else None
 
 
-def write_lessons(report: RunReport, directory: RunDirectory) -> None:
-    """Write the lessons of a run beside the runs and print where they are."""
+def _write_lessons(report: RunReport, directory: RunDirectory) -> None:
     root = directory.root.resolve()
     try:
         file = update_lessons(report, root.parent, root.name)

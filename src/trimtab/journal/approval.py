@@ -2,7 +2,7 @@
 
     the run                          a person, on any machine that sees the run directory
     Proposal.write  proposal.json ->  trimtab follow shows it
-    answer_to       answer.json   <-  trimtab approve RUN, trimtab decline RUN
+    answer_to       answer.json   <-  trimtab answer RUN yes, or no
 
 An answer names the number of its proposal, so that a late one is never taken for the next. A
 proposal that nobody answers in time falls back to the default that it states.

@@ -36,7 +36,7 @@ _MACHINE, _PEOPLE, _BATCH = "incident.json", "postmortem.md", "batch.json"
 _FILES = (_MACHINE, _PEOPLE, _BATCH, TOKEN_FIGURE, INCIDENT_FIGURE, POSTMORTEM_FILE)
 LESSONS_FILE = "LESSONS.md"
 
-_LESSONS_HEAD = ["# Lessons", "", "One line per lesson, written by `trimtab report RUN`.", ""]
+_LESSONS_HEAD = ["# Lessons", "", "One line per lesson, by `trimtab diagnose RUN --write`.", ""]
 _MAX_LESSONS = 20
 """Of one run, those of the most severe incidents."""
 

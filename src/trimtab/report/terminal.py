@@ -314,7 +314,7 @@ class LiveView:
         text = Text(f"proposed: {printable(proposal.action)}", style="bold yellow")
         text.append(f"\n  why: {printable(proposal.reason)}", style="not bold")
         text.append(
-            f"\n  trimtab approve {printable(self._source)}, or decline; without an answer in "
+            f"\n  trimtab answer {printable(self._source)} yes, or no; without an answer in "
             f"{left:.0f} s: {printable(proposal.default)}",
             style="not bold",
         )

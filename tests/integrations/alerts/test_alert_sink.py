@@ -129,7 +129,8 @@ def test_a_channel_that_fails_does_not_hold_the_other_and_no_secret_is_written(
     log = (run.home / "ship" / "ship.log").read_text()
     assert log.count("webhook (address 1) cannot be reached") == 1
     assert "webhook (address 1) can be reached again" in log
-    subprocess.run([sys.executable, "-m", "trimtab.cli", "report", str(tmp_path)], check=False)
+    command = [sys.executable, "-m", "trimtab.cli", "diagnose", str(tmp_path), "--write"]
+    subprocess.run(command, check=False)
     assert (run.home / "dashboard.html").exists()
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"T0K3N" not in written

@@ -20,7 +20,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "POLL_SECONDS", 0.0)
 
 
-def train(folder: Path, command: str | None, **settings: Any) -> list[Proposal]:
+def train(folder: Path, given: str | None, **settings: Any) -> list[Proposal]:
     """Train with a flipped weight; a person answers by a command as soon as there is a proposal."""
     seen = []
 
@@ -29,8 +29,8 @@ def train(folder: Path, command: str | None, **settings: Any) -> list[Proposal]:
         proposal = Proposal.read(RunDirectory(folder))
         if proposal is not None:
             seen.append(proposal)
-            if command is not None:
-                assert CliRunner().invoke(app, [command, str(folder)]).exit_code == 0
+            if given is not None:
+                assert CliRunner().invoke(app, ["answer", str(folder), given]).exit_code == 0
 
     chosen: dict[str, Any] = {"ladder.approve": "ask", **settings}
     Loop(disturb).train(folder, **chosen)
@@ -38,7 +38,7 @@ def train(folder: Path, command: str | None, **settings: Any) -> list[Proposal]:
 
 
 def test_an_approved_action_is_carried_out(tmp_path: Path) -> None:
-    (proposal, *_) = train(tmp_path, "approve")
+    (proposal, *_) = train(tmp_path, "yes")
     assert proposal.action.startswith("restore from the snapshot of step")
     assert "non-finite" in proposal.reason
     assert [event.kind for event in events(tmp_path, "proposal", "answer", "rollback")][:3] == [
@@ -49,7 +49,7 @@ def test_an_approved_action_is_carried_out(tmp_path: Path) -> None:
 
 
 def test_a_declined_action_is_not_carried_out(tmp_path: Path) -> None:
-    assert train(tmp_path, "decline")
+    assert train(tmp_path, "no")
     assert "restore" in acts(tmp_path)  # decided, and written down
     assert not events(tmp_path, "rollback")
     assert {event.facts["answer"] for event in events(tmp_path, "answer")} == {"declined"}

@@ -64,10 +64,9 @@ def demo(
             typer.echo(line)
     with output.reported_errors():
         directory = output.find_run(recovered.folder)
-    output.write_files(report, directory.incidents)
-    output.write_dashboard(report, directory)
+    output.write_into_run(report, directory)
     typer.echo(
-        f"the runs are in {folder}; see one again with: trimtab report {recovered.folder} --open",
+        f"the runs are in {folder}; to judge one again: trimtab diagnose {recovered.folder}",
         err=True,
     )
 

@@ -1,42 +1,73 @@
-"""`trimtab follow`: a live run in the terminal."""
+"""`trimtab follow`: a live run in the terminal, or any number of them in the browser."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trimtab.cli.options import AsJson, print_json
 
+if TYPE_CHECKING:
+    from trimtab.journal import RunDirectory
+
 INTERVAL_SECONDS = 0.5
 
 
 def follow(
-    run: Annotated[Path, typer.Argument(help="A run directory, live or not.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="A run directory, live or not. With --web also several, or folders of runs.",
+        ),
+    ],
+    web: Annotated[bool, typer.Option("--web", help="Show the runs in the browser.")] = False,
+    address: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where --web listens; port 0 is any free one. Other hosts than loopback need the "
+            "token that is printed, or that of TRIMTAB_TOKEN.",
+        ),
+    ] = "127.0.0.1:8765",
     as_json: AsJson = False,
 ) -> None:
-    """Watch a run's journal as it grows, until the run ends or you press Ctrl-C.
+    """Watch a run's journal as it grows, until the run ends or you press Ctrl-C. Read-only.
 
     Incidents are those that the live judge has found so far. With --json every change is a line.
+    --web serves one page for all runs and one for each, on this machine unless --address differs.
 
-    Exit code: 0 the run ended or you left, 2 usage error, 3 no readable journal.
+    Exit code: 0 the run ended or you left, 2 usage error, 3 no readable journal or no such folder.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
+    from trimtab.cli.output import find_run, reported_errors
+
+    if web and as_json:
+        raise typer.BadParameter("--web shows pages; leave out --json")
+    with reported_errors():
+        if web:
+            _serve(runs, address)
+        elif len(runs) > 1:
+            raise typer.BadParameter("the terminal shows one run; --web shows several")
+        else:
+            _draw(str(runs[0]), find_run(runs[0]), as_json=as_json)
+
+
+def _draw(name: str, directory: "RunDirectory", *, as_json: bool) -> None:
+    """Draw a run in the terminal, or print its changes as lines of JSON, until it ends."""
     import time
     from contextlib import nullcontext
 
     from rich.console import Console
     from rich.live import Live
 
-    from trimtab.cli.output import find_run, reported_errors
     from trimtab.cli.progress import shows_progress
     from trimtab.journal import PIECE_RECORDS, Follower
     from trimtab.journal.approval import Proposal
     from trimtab.report.terminal import LiveView
 
-    with reported_errors():
-        directory = find_run(run)
     console = Console(highlight=False)
-    view = LiveView(str(run))
+    view = LiveView(name)
     drawing = nullcontext() if as_json else Live(console=console, auto_refresh=False)
     shown: dict[str, object] = {}
     with Follower(directory) as follower, drawing as live:
@@ -58,3 +89,55 @@ def follow(
                 time.sleep(INTERVAL_SECONDS)
         except KeyboardInterrupt:
             pass
+
+
+def _serve(runs: list[Path], address: str) -> None:
+    """Serve the pages of runs until the process is interrupted."""
+    import os
+    import signal
+
+    from trimtab.core.errors import ConfigError, UnreadableLog
+    from trimtab.diagnosis import diagnose
+    from trimtab.report.server.http_server import RunServer
+    from trimtab.report.server.hub import Hub
+
+    for path in runs:
+        if not path.is_dir():
+            raise UnreadableLog(f"{path} is not a folder; give a run directory or a folder of runs")
+    host, port = _parse_address(address)
+    hub = Hub(runs)
+    try:
+        # By the environment alone: the arguments of a process are visible to every local user.
+        server = RunServer(host, port, hub, diagnose, os.environ.get("TRIMTAB_TOKEN") or None)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {address}: {error}; choose another with --address"
+        ) from error
+    hub.start()
+    secret = f"?token={server.access.token}" if server.access.token else ""
+    shown = f"[{host}]" if ":" in host else host
+    typer.echo(
+        f"{len(hub.feeds)} runs at http://{shown}:{server.access.port}/{secret} (Ctrl-C ends)"
+    )
+    try:
+        # Also where a shell that started it in the background has SIGINT ignored.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
+        server.serve_forever()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        hub.close()
+        server.server_close()
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    """Return host and port; the host of an IPv6 address stands in brackets."""
+    from trimtab.core.errors import ConfigError
+
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(
+            f"--address takes HOST:PORT, got {text!r}; for example --address 127.0.0.1:8765"
+        )
+    return host.removeprefix("[").removesuffix("]"), int(port)

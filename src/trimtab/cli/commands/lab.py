@@ -88,7 +88,7 @@ def print_trial(run: Path, *, as_json: str | None) -> None:
             return
         console.print(_curves(run, truth, console.width))
     console.print(_summary(truth))
-    typer.echo(f"for trimtab's diagnosis: trimtab report {run}", err=True)
+    typer.echo(f"for trimtab's diagnosis: trimtab diagnose {run}", err=True)
 
 
 def _curves(run: Path, truth: dict[str, Any], width: int) -> "RenderableType":

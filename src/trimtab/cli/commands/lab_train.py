@@ -120,7 +120,7 @@ def train(
     elif _is_first_rank():
         start = f" from step {outcome.first_step}" if outcome.first_step else ""
         typer.echo(f"trained to step {steps}{start}, held-out loss {outcome.eval_loss:.3f}")
-        typer.echo(f"the run is in {run_dir}; for a report: trimtab report {run_dir}", err=True)
+        typer.echo(f"the run is in {run_dir}; to judge it: trimtab diagnose {run_dir}", err=True)
 
 
 def _config(

@@ -162,7 +162,7 @@ class LadderConfig(Section):
 
     approve: str = "auto"
     """"auto" acts at once. "ask" writes the proposed action into the run directory and waits for
-    `trimtab approve` or `trimtab decline`, while training continues."""
+    `trimtab answer`, while training continues."""
 
     approve_seconds: float = 900.0
     """How long a proposal waits for an answer; without one the run continues and does not act."""

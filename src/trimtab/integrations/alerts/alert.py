@@ -125,7 +125,7 @@ class RunAlerts:
             return [*self._end_discards(step), self._alert(step, matter, Level.WARNING, title)]
         if event.kind == "proposal":
             title = f"waits for approval: {action}"
-            text = "Answer with `trimtab approve` or `trimtab decline`."
+            text = "Answer with `trimtab answer RUN yes`, or no."
             return [self._alert(step, "proposal", Level.ERROR, title, text=text)]
         if event.kind == "answer":
             title, closed = f"{facts.get('answer', 'answered')}: {action}", AlertState.CLOSED

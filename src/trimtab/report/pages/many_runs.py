@@ -37,7 +37,6 @@ _FLEET_COLUMNS = (
     ("open", "n"),
     ("incidents", "n"),
     ("tokens/s", "n"),
-    ("time left", "n"),
     ("last record", "n"),
     ("why", None),
 )

@@ -224,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
         query = parse_qs(target.query)
         given = query.get("token", [None])[0]
         if not access.admits(given, headers):
-            self._send_text(HTTPStatus.UNAUTHORIZED, "open the address that trimtab serve printed")
+            self._send_text(HTTPStatus.UNAUTHORIZED, "open the address that trimtab printed")
             return
         if given is not None and access.token is not None:
             self._keep_token(target.path)

@@ -46,9 +46,8 @@ def find_runs(roots: Sequence[Path]) -> Iterator[tuple[str, Path]]:
 class Hub:
     """The feeds of all runs, and the lines of the fleet."""
 
-    def __init__(self, roots: Sequence[Path], total_steps: int | None = None) -> None:
+    def __init__(self, roots: Sequence[Path]) -> None:
         self._roots = [Path(root) for root in roots]
-        self._total_steps = total_steps
         self.feeds: dict[str, RunFeed] = {}
         self._lines: dict[str, dict[str, Any]] = {}
         self._line_versions: dict[str, int] = {}
@@ -135,7 +134,7 @@ class Hub:
         if not touched:
             return
         clock = time.time()
-        lines = {id: feed.summarize(id, self._total_steps, clock) for id, feed in touched}
+        lines = {id: feed.summarize(id, clock) for id, feed in touched}
         sparks = {id: feed.spark for id, feed in touched if is_refresh or id not in self._sparks}
         causes = incidents_by_cause(self.feeds.values())
         with self.changed:

@@ -14,7 +14,7 @@ from trimtab.core.block import Block
 from trimtab.core.errors import JournalError
 from trimtab.core.incidents import SEVERE, Transition
 from trimtab.core.jsonable import to_jsonable
-from trimtab.core.signals import CLOCK, EVAL_LOSS, LOSS, STEP_SECONDS, TOKENS_PER_SECOND
+from trimtab.core.signals import CLOCK, EVAL_LOSS, LOSS, TOKENS_PER_SECOND
 from trimtab.core.sink import RunStatus
 from trimtab.core.text import number
 from trimtab.journal import PIECE_RECORDS, Follower, RunDirectory, RunTotals
@@ -147,7 +147,7 @@ class RunFeed:
 
     # The line of the run in the fleet
 
-    def summarize(self, id: str, total_steps: int | None, now: float) -> dict[str, Any]:
+    def summarize(self, id: str, now: float) -> dict[str, Any]:
         """Return the line of the run in the fleet as JSON values."""
         totals, latest = self.totals, self.totals.latest
         open_ones = [facts for facts in totals.incidents.values() if is_open(facts)]
@@ -168,7 +168,6 @@ class RunFeed:
             "open": len(open_ones),
             "incidents": len(totals.incidents),
             "speed": "" if speed is None else f"{speed:,.0f}",
-            "eta": self._eta(total_steps),
             "clock": latest.get(CLOCK),
         }
 
@@ -196,12 +195,6 @@ class RunFeed:
             severe = [f for f in totals.incidents.values() if is_open(f) and _is_severe(f)]
             return "ended", _incident_text(severe[-1]) if severe else ended
         return "running", ""
-
-    def _eta(self, total_steps: int | None) -> str:
-        seconds = self.totals.latest.get(STEP_SECONDS)
-        if self.ended is not None or total_steps is None or seconds is None or not seconds > 0:
-            return ""
-        return age_text(max(total_steps - 1 - self.totals.last_step, 0) * seconds)
 
 
 def incidents_by_cause(feeds: Iterable[RunFeed]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Asking: with `ladder.approve = "ask"` a person decides whether the run acts.
 
 Training continues meanwhile. The proposal is in the run directory (`journal/approval`), where
-`trimtab follow` shows it and `trimtab approve` or `trimtab decline` answers it.
+`trimtab follow` shows it and `trimtab answer` answers it.
 """
 
 import time
@@ -57,8 +57,8 @@ class Asking:
         self._waiting = _Waiting(proposal=proposal, then=then)
         self._recorder.event("proposal", view.step, {"action": proposal.action})
         log.warning(
-            "trimtab: proposed at step %d: %s; answer with `trimtab approve %s` or `trimtab "
-            "decline`, within %.0f s",
+            "trimtab: proposed at step %d: %s; answer with `trimtab answer %s yes`, or no, "
+            "within %.0f s",
             view.step,
             proposal.action,
             self._recorder.run.root,

@@ -6,7 +6,7 @@
   const causes = document.getElementById("causes");
   const counts = document.getElementById("counts");
   const lines = new Map();
-  const names = ["state", "run", "loss", "curve", "step", "goodput", "open", "incidents", "tokens/s", "time left", "last record", "why"];
+  const names = ["state", "run", "loss", "curve", "step", "goodput", "open", "incidents", "tokens/s", "last record", "why"];
   const words = {
     alarm: "alarm", silent: "silent", damaged: "damaged", watch: "watch", running: "running", ended: "ended",
   };
@@ -71,7 +71,7 @@
     state.className = "tag " + (line.state === "alarm" ? "alarm" : ["silent", "damaged", "watch"].includes(line.state) ? "warn" : "");
     link.textContent = line.name;
     const texts = [null, null, line.loss, null, line.step === null ? "" : line.step.toLocaleString("en-US"), line.goodput,
-      line.open ? String(line.open) : "", line.incidents ? String(line.incidents) : "", line.speed, line.eta,
+      line.open ? String(line.open) : "", line.incidents ? String(line.incidents) : "", line.speed,
       line.clock ? age(Date.now() / 1000 - line.clock) : "", line.why];
     texts.forEach((text, k) => { if (text !== null && cells[k].textContent !== text) cells[k].textContent = text; });
     drawSpark(entry);
