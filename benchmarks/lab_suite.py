@@ -1,6 +1,6 @@
 """The effect of each fault: the suite's runs against their twins (`scripts/bench lab_suite`).
 
-scripts/bench lab_suite SUITE    reads a suite that `trimtab lab suite --out SUITE` has built
+scripts/bench lab_suite SUITE    reads a suite that `trimtab lab suite SUITE` has built
 """
 
 import json

@@ -57,16 +57,18 @@ def scan_with(plan: ScanPlan, out: Path, runner: Runner) -> tuple[dict[str, Any]
 def scan_with_kills(corpus: Path, out: Path) -> tuple[dict[str, Any], int, int]:
     """One process per shard, killed at a random moment until it gets through; then a merge."""
     command = [sys.executable, "-m", "trimtab.cli", "corpus", "scan", str(corpus)]
-    command += ["--out", str(out), "--separator", str(SEPARATOR), "--shards", str(SHARDS)]
+    command += ["--out", str(out), "--separator", str(SEPARATOR)]
     begin = time.monotonic()
-    subprocess.run([*command, "--shard", "0", "--out", f"{out}-timed"], check=True)
+    subprocess.run([*command, "--shard", f"0/{SHARDS}", "--out", f"{out}-timed"], check=True)
     usual = time.monotonic() - begin
     delays = random.Random(0)
     kills = runs = 0
     for shard in range(SHARDS):
         # Killed late: while it scans or writes. The last start finds the result there.
         for limit in (delays.uniform(0.5, 1.0) * usual, None, None):
-            job = subprocess.Popen([*command, "--shard", str(shard)], stderr=subprocess.DEVNULL)
+            job = subprocess.Popen(
+                [*command, "--shard", f"{shard}/{SHARDS}"], stderr=subprocess.DEVNULL
+            )
             runs += 1
             try:
                 job.wait(timeout=limit)

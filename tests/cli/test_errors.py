@@ -41,7 +41,7 @@ ERRORS = [
     ("run -- no-such-command", 2, "'no-such-command' was not found", "check its name"),
     ("corpus scan absent --out s", 3, "absent does not exist", "check the path"),
     ("corpus scan junk.txt --out s", 3, "junk.txt is none of", "give files of these kinds"),
-    ("corpus scan junk.txt --out s --shard 1", 2, "--shard needs --shards", "number of jobs"),
+    ("corpus scan junk.txt --out s --shard 1", 2, "I/N, got '1'", "for example --shard 0/64"),
     ("corpus merge folder", 3, "folder holds no shards", "run `trimtab corpus scan` first"),
     ("corpus show folder", 3, "no merged result", "run `trimtab corpus merge` first"),
     ("corpus show junk.txt", 3, "not a readable result", "give the --out folder"),
@@ -53,13 +53,16 @@ WITH_TORCH = [
     ("check absent_module:f", 2, "no module 'absent_module'", "run the command in its folder"),
     ("check json:absent", 2, "'json' has no function 'absent'", "give module:function"),
     ("check json:dumps", 2, "cannot be called without arguments", "give a function that can"),
-    ("check json:dumps --svg x.svg", 2, "--svg needs --widths", "for example --widths"),
 ]
 
 WITH_LAB = [
     ("lab run F99", 2, "unknown kind 'F99'", "did you mean F19 or F09?"),
     ("lab show folder", 3, "not a finished run of the lab", "give a folder that"),
-    ("lab suite --out s --shape x", 2, "got 'x'", "--shape is one of small, deep, broad"),
+    ("lab train r --set speed=1", 2, "there is no setting 'speed'", "choose from dtype"),
+    ("lab train r --set measure=no", 2, "--set measure=no", "give true or false"),
+    ("lab train r --set length=1.5", 2, "--set length=1.5", "as an integer"),
+    ("lab train r --set dtype=int8", 2, "'int8' is not a valid Dtype", "--set dtype"),
+    ("lab suite s --shape x", 2, "got 'x'", "--shape is one of small, deep, broad"),
     ("lab practice --seed 1 --answer x", 2, "unknown answer 'x'", "choose from: wait"),
 ]
 

@@ -1,6 +1,6 @@
 """`trimtab lab train`, alone and under torchrun."""
 
-import json
+import dataclasses
 import os
 import subprocess
 import sys
@@ -12,17 +12,17 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 pytest.importorskip("torchdata")
 
-from tests.kit.printed_json import validate
 from typer.testing import CliRunner
 
 from trimtab.cli.commands import lab_train as lab
 from trimtab.cli.main import app
+from trimtab.core.errors import ConfigError
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.lab.model.optimizer import OptimizerConfig
 from trimtab.lab.model.sizes import SIZES
-from trimtab.lab.trainer.train_config import Dtype, Engine, TrainConfig
+from trimtab.lab.trainer.train_config import TrainConfig
 
-SMALL = ["--size", "0.15M", "--batch-size", "4", "--length", "16", "--corpus-bytes", "400000"]
+SMALL = ["--size", "0.15M", "--set", "batch_size=4", "--set", "length=16"]
+SMALL += ["--set", "corpus_bytes=400000"]
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +32,15 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _call(cache: Path, run: Path, *options: str, **environment: str) -> tuple[int, str]:
     runner = CliRunner(env={"XDG_CACHE_HOME": str(cache), "COLUMNS": "200", **environment})
-    result = runner.invoke(app, ["lab", "train", *SMALL, "--run-dir", str(run), *options])
+    result = runner.invoke(app, ["lab", "train", str(run), *SMALL, *options])
     return result.exit_code, result.output
 
 
 def test_train_resume_and_report(cache: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    code, output = _call(cache, run, "--steps", "4", "--dtype", "fp32", "--lr", "2e-3", "--measure")
+    usual = ("--steps", "4", "--set", "dtype=fp32")
+    again = (*usual, "--set", "lr=2e-3")
+    code, output = _call(cache, run, *again, "--set", "measure=true")
     assert code == 0, output
     assert "trained to step 4, held-out loss 6." in output
     assert f"trimtab diagnose {run}" in output
@@ -47,17 +49,14 @@ def test_train_resume_and_report(cache: Path, tmp_path: Path) -> None:
     assert block.column("max_attention_logit").recorded
     assert RunDirectory(run).read_manifest()["dtype"] == "fp32"
 
-    code, output = _call(cache, run, "--steps", "4", "--dtype", "fp32", "--lr", "2e-3")
-    assert (code, "already has a run" in output) == (2, True)
-    code, output = _call(cache, run, "--steps", "4", "--dtype", "fp32", "--resume")
-    assert (code, "started with optimizer" in output) == (2, True)
-    again = ("--steps", "4", "--dtype", "fp32", "--lr", "2e-3", "--resume")
     code, output = _call(cache, run, *again)
+    assert (code, "already has a run" in output) == (2, True)
+    code, output = _call(cache, run, *usual, "--resume")
+    assert (code, "started with optimizer" in output) == (2, True)
+    code, output = _call(cache, run, *again, "--resume")
     assert code == 0, output
     assert "trained to step 4 from step 4" in output
-    code, output = _call(cache, run, *again, "--json")
-    validate("lab train", json.loads(output))
-    code, output = _call(cache, run, *again, "--engine", "fsdp2")
+    code, output = _call(cache, run, *again, "--resume", "--set", "engine=fsdp2")
     assert (code, "torchrun --standalone" in output) == (2, True)
 
 
@@ -71,10 +70,10 @@ def test_the_progress_bar_shows_the_loss_in_a_terminal_only(cache: Path, tmp_pat
 
 def test_under_torchrun_only_one_rank_prints(cache: Path, tmp_path: Path) -> None:
     _call(cache, tmp_path / "warm", "--steps", "1")  # tokenizes the text, if no other test has
-    command = ["lab", "train", *SMALL, "--steps", "4", "--run-dir", str(tmp_path / "run")]
+    command = ["lab", "train", str(tmp_path / "run"), *SMALL, "--steps", "4"]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     done = subprocess.run(
-        [sys.executable, *torchrun, "-m", "trimtab.cli", *command, "--engine", "hsdp"],
+        [sys.executable, *torchrun, "-m", "trimtab.cli", *command, "--set", "engine=hsdp"],
         env=os.environ | {"XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -86,12 +85,12 @@ def test_under_torchrun_only_one_rank_prints(cache: Path, tmp_path: Path) -> Non
     assert len(read_journal(RunDirectory(tmp_path / "run")).block) == 4
 
 
-def test_names_and_defaults_are_those_of_the_lab() -> None:
-    # The command repeats them so that `--help` does not import torch.
+def test_names_and_settings_are_those_of_the_lab() -> None:
+    # The command repeats the sizes so that `--help` does not import torch.
     assert [size.value for size in lab.Size] == list(SIZES)
-    assert [dtype.value for dtype in lab.DtypeName] == [dtype.value for dtype in Dtype]
-    assert [engine.value for engine in lab.EngineName] == [engine.value for engine in Engine]
-    settings = {"steps": 7, "batch_size": 8, "length": 128, "checkpoint_steps": 100}
-    config = lab._config(lab.Size.S1M, lab.DtypeName.BF16, lab.EngineName.ALONE, 1e-3, settings)
-    assert config == TrainConfig(model=SIZES["1M"], steps=7)
-    assert config.optimizer == OptimizerConfig(lr=1e-3)
+    assert lab.make_config("1M", 7, {}) == TrainConfig(model=SIZES["1M"], steps=7)
+    settings = {field.name for field in dataclasses.fields(TrainConfig)}
+    with pytest.raises(ConfigError) as refused:
+        lab.make_config("1M", 7, {"": 0})
+    named = set(str(refused.value).split("choose from ")[1].split(", "))
+    assert named - {"lr"} == settings - {"model", "steps", "optimizer"}

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from trimtab.cli.commands import lab_practice
 from trimtab.cli.main import app
 from trimtab.core.actions import ActionKind
+from trimtab.lab.practice import exercise as exercises
 from trimtab.lab.practice.exercise import Exercise
 from trimtab.lab.practice.view import empty_write_up
 from trimtab.lab.scenarios import scenario
@@ -29,15 +30,16 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _small_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_exercise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scenario, "CORPUS_BYTES", SMALL_BYTES)
+    monkeypatch.setattr(exercises, "STEPS", 48)
 
 
 def _call(
     cache: Path, out: Path, *options: str, said: str = "", **environment: str
 ) -> tuple[int, str]:
     runner = CliRunner(env={"XDG_CACHE_HOME": str(cache), "COLUMNS": "100", **environment})
-    usual = ["--seed", str(SEED), "--steps", "48", "--out", str(out)]
+    usual = ["--seed", str(SEED), "--out", str(out)]
     result = runner.invoke(app, ["lab", "practice", *usual, *options], input=said)
     return result.exit_code, result.output
 
@@ -53,7 +55,7 @@ def test_an_exercise_from_the_prompt_to_the_comparison(
     written = f"Onset step: {exercise.onset} [b]\x1b[31m\n"
     yours.write_text(written)
 
-    code, output = _call(cache, tmp_path, "--no-edit", said="panic\nroll back 6\n")
+    code, output = _call(cache, tmp_path, said="panic\nroll back 6\n")
     assert code == 0, output
     question, answer = output.split("What do you do?")
     assert was.title not in question

@@ -10,7 +10,6 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 pytest.importorskip("torchdata")
 
-from tests.kit.printed_json import call as printed_json
 from typer.testing import CliRunner, Result
 
 from trimtab.cli.main import app
@@ -65,17 +64,6 @@ def test_run_trains_the_fault_and_its_twin_and_shows_both(cache: Path, tmp_path:
     assert "a clean run, without any fault" in again.output
 
 
-def test_json_has_its_schema(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = {"XDG_CACHE_HOME": str(cache)}
-    assert {kind["name"] for kind in printed_json("lab list")["faults"]} <= set(KINDS)
-    options = ("F22", "--steps", 20, "--no-twin", "--out", tmp_path)
-    run = printed_json("lab run", *options, env=env)["run"]
-    assert printed_json("lab show", run)["truth"]["cause"] == "F22"
-    monkeypatch.setattr(suites, "fast_suite", lambda: [Scenario(kind="F22", seed=0, steps=20)])
-    suite = printed_json("lab suite", "--fast", "--out", tmp_path, env=env)
-    assert (suite["runs"], suite["trained"]) == (1, 0)
-
-
 def test_a_severity_can_be_given(cache: Path, tmp_path: Path) -> None:
     wanted = ("run", "F22", "--severity", "0.0", "--steps", "20", "--no-twin")
     result = call(cache, *wanted, "--out", str(tmp_path))
@@ -100,7 +88,7 @@ def test_a_suite_is_built_once(
     # In-process trials: spawned workers would not see the small corpus.
     for scenario in one:
         run_trial(scenario, tmp_path, cache_dir=cache / "trimtab")
-    result = call(cache, "suite", "--fast", "--out", str(tmp_path))
+    result = call(cache, "suite", str(tmp_path), "--fast")
     assert result.exit_code == 0, result.output
     assert "2 runs in" in result.output
     assert "0 of them trained now" in result.output
@@ -113,7 +101,7 @@ def test_a_suite_of_chosen_kinds_and_seeds(
     monkeypatch.setattr(suites, "Scenario", partial(Scenario, steps=20))
     for scenario in suites.make_suite(["F22", "cooldown"], [31, 32]):
         run_trial(scenario, tmp_path, cache_dir=cache / "trimtab")
-    wanted = ("--kinds", "F22, cooldown", "--seeds", "31,32,31", "--out", str(tmp_path))
+    wanted = (str(tmp_path), "--kinds", "F22, cooldown", "--seeds", "31,32,31")
     result = call(cache, "suite", *wanted)
     assert result.exit_code == 0, result.output
     runs = json.loads((tmp_path / "suite.json").read_text())["runs"]
@@ -139,7 +127,7 @@ def test_a_suite_of_chosen_kinds_and_seeds(
 def test_a_suite_refuses_what_it_does_not_know(
     cache: Path, tmp_path: Path, options: tuple[str, ...], message: str
 ) -> None:
-    result = call(cache, "suite", *options, "--out", str(tmp_path / "suite"))
+    result = call(cache, "suite", str(tmp_path / "suite"), *options)
     assert result.exit_code == 2
     assert message in result.output
     assert not (tmp_path / "suite").exists()

@@ -40,13 +40,13 @@ def test_an_array_of_jobs_and_their_merge(tmp_path: Path) -> None:
     path = tmp_path / "t.bin"
     np.arange(60_000, dtype=np.uint16).tofile(path)
     out = tmp_path / "stats"
-    scan = ("scan", path, "--out", out, "--shards", 2, "--shard")
-    assert run(*scan, 0) == (0, "shard 0 of 2 scanned")
+    scan = ("scan", path, "--out", out, "--shard")
+    assert run(*scan, "0/2") == (0, "shard 0 of 2 scanned")
     code, text = run("merge", out)
     assert (code, "1 of 2 shards are missing: 1" in text) == (3, True)
     assert run("show", out)[0] == 3
-    assert run(*scan, 0) == (0, "shard 0 of 2 was scanned before")
-    assert run(*scan, 1)[0] == 0
+    assert run(*scan, "0/2") == (0, "shard 0 of 2 was scanned before")
+    assert run(*scan, "1/2")[0] == 0
     code, text = run("merge", out)
     assert code == 0
     assert "60,000 tokens in 1 files" in text
@@ -60,7 +60,7 @@ def test_usage_errors(tmp_path: Path) -> None:
     scan = ("scan", path, "--out", tmp_path / "out")
     for wrong in (
         ("--shard", 0),
-        ("--shards", 2, "--shard", 2),
+        ("--shard", "2/2"),
         ("--dtype", "float32"),
         ("--vocab-size", 0),
         ("--separator", -1),

@@ -17,6 +17,7 @@ from trimtab.lab.model.gpt import Gpt
 from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer
 from trimtab.lab.model.sizes import SIZES
 
+SEED = 0
 STEPS = 400
 FLIP_STEP = 260
 """One bit of one weight flips, as in a faulty memory cell."""
@@ -58,21 +59,14 @@ class DemoRun:
 
 
 def run_demo(
-    folder: Path,
-    *,
-    seed: int,
-    cache_dir: Path | None,
-    begin: Callable[[Mode], None],
-    advance: Advance,
+    folder: Path, *, begin: Callable[[Mode], None], advance: Advance
 ) -> tuple[DemoRun, DemoRun]:
     """Train the same run with the same two faults twice: only observed, and recovering.
 
     `begin` is called before each of them.
     """
     size = SIZES["0.15M"]
-    corpus = prepare_corpus(
-        CorpusConfig(vocab_size=size.vocab_size, max_bytes=CORPUS_BYTES), cache_dir=cache_dir
-    )
+    corpus = prepare_corpus(CorpusConfig(vocab_size=size.vocab_size, max_bytes=CORPUS_BYTES))
     runs = []
     for place, mode in enumerate((Mode.OBSERVE, Mode.RECOVER)):
 
@@ -81,17 +75,15 @@ def run_demo(
 
         begin(mode)
         run_dir = folder / mode.value
-        _train(corpus, run_dir, mode, seed, further)
+        _train(corpus, run_dir, mode, further)
         runs.append(DemoRun(folder=run_dir, block=read_journal(RunDirectory(run_dir)).block))
     return runs[0], runs[1]
 
 
-def _train(
-    corpus: TokenCorpus, run_dir: Path, mode: Mode, seed: int, advance: Callable[[int], None]
-) -> None:
+def _train(corpus: TokenCorpus, run_dir: Path, mode: Mode, advance: Callable[[int], None]) -> None:
     size = SIZES["0.15M"]
-    data = WindowDataset(corpus, DataConfig(batch_size=8, length=64, seed=seed))
-    model = Gpt(size, generator=torch.Generator().manual_seed(seed))
+    data = WindowDataset(corpus, DataConfig(batch_size=8, length=64, seed=SEED))
+    model = Gpt(size, generator=torch.Generator().manual_seed(SEED))
     optimizer = make_optimizer(model, OptimizerConfig(lr=3e-3))
     faults = {FLIP_STEP, NAN_STEP}  # each comes once, also if its step is done again
 
@@ -100,7 +92,7 @@ def _train(
         return loss
 
     with trimtab.watch(
-        model, optimizer, run_dir=run_dir, mode=mode, batch_loss=batch_loss, facts={"seed": seed}
+        model, optimizer, run_dir=run_dir, mode=mode, batch_loss=batch_loss, facts={"seed": SEED}
     ) as guard:
         for step in guard.steps(make_loader(data)):
             if step.number == STEPS:

@@ -1,4 +1,4 @@
-"""Figures as SVG: the signals around an incident, the tokens of a batch, lines on log axes.
+"""Figures as SVG: the signals around an incident, the tokens of a batch.
 
 Colours are variables: a figure inside a page takes its colours from the page, and a file of its own
 brings them along. All text is escaped by `tag`.
@@ -43,13 +43,6 @@ MAX_PANELS = 4
 
 LABEL, VALUE, BAR, ROW = 270, 64, 9, 30
 """Of the histogram, in pixels: room for labels, for the number after a bar, a bar, a row."""
-
-CHART, CHART_HEIGHT, CHART_LEFT, CHART_TOP, CHART_LABELS = 230, 240, 62, 62, 150
-"""Of a chart with log axes, in pixels: its width and height, the room left of it, above it, and for
-labels."""
-LABEL_HEIGHT = 15
-MAX_LINES = 9
-"""Lines drawn in one chart; of more, evenly spaced ones, the first and the last among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,89 +234,3 @@ def _bars(bars: Sequence[Bar], top: int) -> Iterator[Html]:
             yield _rect(LABEL, y, max(x(share) - LABEL, 0.5), BAR - 1, colour)
             yield _text(x(share) + 5, y + BAR - 1, share_text(share), size="10")
     yield _path(f"M{LABEL} {top + 2}V{top + ROW * len(bars) - 2}", RULE)
-
-
-# Lines on logarithmic axes: what a quantity does as a size grows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChartLine:
-    """The points of a line; those that are not positive and finite are left out."""
-
-    label: str
-    x: Sequence[float]
-    y: Sequence[float]
-    is_marked: bool = False
-    """Drawn in the colour of alarms."""
-
-    @property
-    def points(self) -> list[tuple[float, float]]:
-        """The points that a logarithmic axis can show."""
-        return [(x, y) for x, y in zip(self.x, self.y, strict=True) if x > 0 and 0 < y < math.inf]
-
-
-def draw_charts(title: str, x_title: str, charts: Sequence[tuple[str, Sequence[ChartLine]]]) -> str:
-    """Return charts, each with a title, side by side; labels stand at the ends of their lines."""
-    step = CHART_LEFT + CHART + CHART_LABELS
-    parts = [_text(16, 26, title, weight="bold", size="14")]
-    for place, (name, lines) in enumerate(charts):
-        left = place * step + CHART_LEFT
-        parts.append(_text(left, CHART_TOP - 12, name, weight="600"))
-        parts += _chart(lines, left, x_title)
-    height = CHART_TOP + CHART_HEIGHT + 48
-    return _svg(len(charts) * step, height, title, parts, is_file=True)
-
-
-def _chart(given: Sequence[ChartLine], left: float, x_title: str) -> Iterator[Html]:
-    bottom, right = CHART_TOP + CHART_HEIGHT, left + CHART
-    yield _path(f"M{left} {CHART_TOP}V{bottom}H{right}", RULE)
-    lines = [line for line in _thinned(given) if line.points]
-    if not lines:
-        yield _text(left + 8, CHART_TOP + CHART_HEIGHT / 2, "no positive value", fill=MUTE)
-        return
-    xs = sorted({x for line in lines for x, _ in line.points})
-    ys = [y for line in lines for _, y in line.points]
-    first, last = math.floor(math.log10(min(ys))), math.ceil(math.log10(max(ys)))
-    if first == last:
-        first, last = first - 1, first + 1
-    x = Scale(xs[0], xs[-1], left, right, is_log=True)
-    y = Scale(10.0**first, 10.0**last, bottom, CHART_TOP, is_log=True)
-    for power in range(first, last + 1):
-        at = y(10.0**power)
-        yield _path(f"M{left} {at:.1f}h{CHART}", RULE, stroke_dasharray="2 4")
-        text = f"{10.0**power:g}" if -3 <= power <= 3 else f"1e{power}"
-        yield _text(left - 8, at + 4, text, fill=MUTE, anchor="end")
-    for value in xs:
-        yield _text(x(value), bottom + 18, f"{value:g}", fill=MUTE, anchor="middle")
-    yield _text(left + CHART / 2, bottom + 36, x_title, fill=MUTE, anchor="middle")
-    ends = []
-    for line in lines:
-        places = [(x(a), y(b)) for a, b in line.points]
-        colour = ALARM if line.is_marked else DATA
-        d = "L".join(f"{a:.1f} {b:.1f}" for a, b in places)
-        yield _path(f"M{d}", colour, stroke_width="1.6")
-        yield from (tag("circle", cx=a, cy=b, r="2.5", fill=colour) for a, b in places)
-        ends.append((places[-1], line.label, colour))
-    yield from _end_labels(ends, right)
-
-
-def _end_labels(ends: list[tuple[tuple[float, float], str, str]], right: float) -> Iterator[Html]:
-    """Yield labels at the ends of lines, moved apart where they would cover each other."""
-    ends.sort(key=lambda end: end[0][1])
-    heights: list[float] = []
-    for (_, y), *_ in ends:
-        heights.append(max(y, heights[-1] + LABEL_HEIGHT) if heights else y)
-    below = float(CHART_TOP + CHART_HEIGHT)
-    for place in reversed(range(len(heights))):
-        heights[place] = min(heights[place], below)
-        below = heights[place] - LABEL_HEIGHT
-    for ((x, y), label, colour), height in zip(ends, heights, strict=True):
-        yield _path(f"M{x + 4:.1f} {y:.1f}L{right + 14} {height:.1f}", RULE)
-        short = label if len(label) <= 22 else f"...{label[-19:]}"
-        yield _text(right + 18, height + 4, short, fill=colour, size="11")
-
-
-def _thinned(lines: Sequence[ChartLine]) -> list[ChartLine]:
-    last = len(lines) - 1
-    places = sorted({round(i * last / (MAX_LINES - 1)) for i in range(MAX_LINES)})
-    return list(lines) if len(lines) <= MAX_LINES else [lines[place] for place in places]

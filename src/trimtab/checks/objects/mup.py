@@ -23,7 +23,6 @@ from trimtab.checks.objects.measure.trace import Trace, rms
 from trimtab.checks.objects.measure.training import run_steps
 from trimtab.core.errors import ConfigError
 from trimtab.report.escaping import printable
-from trimtab.report.figures import ChartLine, draw_charts
 from trimtab.state.batches import clone
 
 STEPS = 4
@@ -109,29 +108,6 @@ class CoordinateCheck:
                 for layer in self.layers
             ],
         }
-
-    def to_svg(self) -> str:
-        """Draw size at init and change after the steps against the width."""
-        charts = [
-            (
-                title,
-                [
-                    ChartLine(
-                        label=layer.name,
-                        x=self.widths,
-                        y=getattr(layer, field),
-                        is_marked=field == "change" and _size(layer.slope) > MAX_SLOPE,
-                    )
-                    for layer in self.layers
-                ],
-            )
-            for field, title in (
-                ("at_init", "output at init, RMS"),
-                ("change", f"change after {self.steps} steps, RMS"),
-            )
-        ]
-        verdict = "stable" if self.is_stable else f"width^{self.worst.slope:.2f}"
-        return draw_charts(f"Coordinate check over the width: {verdict}", "width", charts)
 
 
 def coordinates_view(check: CoordinateCheck) -> RenderableType:

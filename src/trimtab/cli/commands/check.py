@@ -39,9 +39,6 @@ def check(
             help="Coordinate check (muP) instead: call the function with each width.",
         ),
     ] = None,
-    svg: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the picture of --widths.")
-    ] = None,
     lr_range: Annotated[
         bool, typer.Option("--lr-range", help="Learning-rate range test of the function instead.")
     ] = False,
@@ -66,8 +63,6 @@ def check(
     from trimtab.cli.options import load_config, parse_settings
 
     with output.reported_errors():
-        if svg is not None and widths is None:
-            raise typer.BadParameter("--svg needs --widths, for example --widths 64,128,256")
         rules_off = (*load_config(config, None).check.off, *(off or ()))
         is_function = ":" in subject and not Path(subject).exists()
         if not is_function and widths is None and not lr_range:
@@ -87,8 +82,6 @@ def check(
                 coordinates = coordinate_check(make, parse_widths(widths))
                 found, printed = not coordinates.is_stable, coordinates.to_dict()
                 view = coordinates_view(coordinates)
-                if svg is not None:
-                    output.write_page(coordinates.to_svg(), svg)
             elif lr_range:
                 rates = lr_range_test(**as_setup(call_setup(make)))
                 found, printed, view = False, rates.to_dict(), range_view(rates)

@@ -166,11 +166,9 @@ def scan(
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the results.")],
-    shards: Annotated[
-        int | None, typer.Option(help="Number of shards; the default follows the size.")
-    ] = None,
     shard: Annotated[
-        int | None, typer.Option(help="Scan only this shard, from 0 on: a job of an array.")
+        str | None,
+        typer.Option(metavar="I/N", help="Scan only shard I of N, from 0 on: a job of an array."),
     ] = None,
     processes: Annotated[int, typer.Option(help="Processes on this machine.")] = 1,
     ray: Annotated[
@@ -195,11 +193,12 @@ def scan(
         str | None, typer.Option(help="The column with the source of each row.")
     ] = None,
     counts_only: Annotated[
-        bool, typer.Option(help="Only count tokens: no repeats, no documents.")
+        bool, typer.Option("--counts-only", help="Only count tokens: no repeats, no documents.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
-    """Scan a corpus and write its statistics; a scan that was killed goes on where it stopped.
+    """Scan a corpus and write its statistics; a scan that was killed continues where it stopped.
+
+    `trimtab corpus show --json` prints them for programs.
 
     Exit code: 0 done, 2 usage error, 3 unreadable file.
     """
@@ -212,8 +211,7 @@ def scan(
     with output.reported_errors():
         if ray is not None and (processes != 1 or shard is not None):
             raise ConfigError("--ray, --processes and --shard exclude each other")
-        if shard is not None and shards is None:
-            raise ConfigError("--shard needs --shards: the number of jobs of the array")
+        index, num_shards = _parse_shard(shard)
         options = corpus.ScanOptions(
             dtype=dtype,
             separator=separator,
@@ -223,15 +221,10 @@ def scan(
             source_column=source_column,
             counts_only=counts_only,
         )
-        plan = corpus.plan_scan(paths, options, num_shards=shards)
-        if shard is not None:
-            done = corpus.scan_one(plan, shard, out)
-            if as_json:
-                facts = {"shard": shard, "shards": plan.num_shards, "scanned_now": done}
-                print_json("corpus scan", facts)
-                return
-            state = "scanned" if done else "was scanned before"
-            typer.echo(f"shard {shard} of {plan.num_shards} {state}", err=True)
+        plan = corpus.plan_scan(paths, options, num_shards=num_shards)
+        if index is not None:
+            state = "scanned" if corpus.scan_one(plan, index, out) else "was scanned before"
+            typer.echo(f"shard {index} of {num_shards} {state}", err=True)
             return
         runner: corpus.Runner = corpus.run_here
         if ray is not None:
@@ -242,17 +235,22 @@ def scan(
             result = corpus.scan(
                 plan, out, runner=runner, on_shard=lambda n, total: progress("Scanning", n, total)
             )
-        summary = corpus.summarise(result)
-        if as_json:
-            print_json("corpus scan", summary_to_dict(summary, None))
-        else:
-            print_summary(summary, None)
+        print_summary(corpus.summarise(result), None)
 
 
-def merge(
-    folder: Annotated[Path, typer.Argument(help="The folder of the scan.")],
-    as_json: AsJson = False,
-) -> None:
+def _parse_shard(text: str | None) -> tuple[int | None, int | None]:
+    """Return index and number of shards of `--shard I/N`; None and None without it."""
+    from trimtab.core.errors import ConfigError
+
+    if text is None:
+        return None, None
+    index, _, number = text.partition("/")
+    if not index.isdecimal() or not number.isdecimal():
+        raise ConfigError(f"--shard takes I/N, got {text!r}; for example --shard 0/64")
+    return int(index), int(number)
+
+
+def merge(folder: Annotated[Path, typer.Argument(help="The folder of the scan.")]) -> None:
     """Add up the shards of a scan, each once; reports the ones that are missing.
 
     Exit code: 0 done, 2 usage error, 3 shards are missing or damaged.
@@ -262,12 +260,7 @@ def merge(
     from trimtab.cli import output
 
     with output.reported_errors():
-        result = corpus.merge_folder(folder)
-        summary = corpus.summarise(result)
-        if as_json:
-            print_json("corpus merge", summary_to_dict(summary, None))
-        else:
-            print_summary(summary, None)
+        print_summary(corpus.summarise(corpus.merge_folder(folder)), None)
 
 
 corpus_app = typer.Typer(

@@ -1,11 +1,9 @@
 """`trimtab demo`: a run that goes wrong twice, alone and with trimtab, in under a minute."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-
-from trimtab.cli.options import AsJson, print_json
 
 if TYPE_CHECKING:
     from trimtab.lab.demo import DemoRun
@@ -17,8 +15,6 @@ def demo(
     out: Annotated[
         Path, typer.Option(help="Folder for the run; each run gets a numbered one inside.")
     ] = Path("trimtab-demo"),
-    seed: Annotated[int, typer.Option(help="A different seed gives a different run.")] = 0,
-    as_json: AsJson = False,
 ) -> None:
     """Train a small GPT twice, break it twice, and see a run recover by itself.
 
@@ -50,18 +46,13 @@ def demo(
             def advance(done: int, total: int) -> None:
                 bar.update(task, description="Training", completed=done, total=total)
 
-            alone, recovered = run_demo(
-                folder, seed=seed, cache_dir=None, begin=begin, advance=advance
-            )
+            alone, recovered = run_demo(folder, begin=begin, advance=advance)
         report = diagnose(recovered.folder)
-    if as_json:
-        print_json("demo", as_dict(alone, recovered))
-    else:
-        typer.echo("-- the run that recovered")
-        output.print_view(report)
-        output.print_goodput(report)
-        for line in _comparison(alone, recovered):
-            typer.echo(line)
+    typer.echo("-- the run that recovered")
+    output.print_view(report)
+    output.print_goodput(report)
+    for line in _comparison(alone, recovered):
+        typer.echo(line)
     with output.reported_errors():
         directory = output.find_run(recovered.folder)
     output.write_into_run(report, directory)
@@ -91,26 +82,6 @@ def _comparison(alone: "DemoRun", recovered: "DemoRun") -> list[str]:
         f"without it the {STEPS - FLIP_STEP} steps since step {FLIP_STEP} would be lost, and a "
         f"person would have to restart the run: {STEPS - FLIP_STEP - cost} steps saved",
     ]
-
-
-def as_dict(alone: "DemoRun", recovered: "DemoRun") -> dict[str, Any]:
-    """Both runs as JSON values."""
-    from trimtab.lab.demo import FLIP_STEP, NAN_STEP, STEPS
-
-    def one(run: "DemoRun") -> dict[str, Any]:
-        return {
-            "folder": run.folder,
-            "final_loss": run.final_loss,
-            "steps_repeated": run.steps_repeated,
-            "discarded": run.num_discarded,
-        }
-
-    return {
-        "steps": STEPS,
-        "faults": {"flipped bit": FLIP_STEP, "NaN loss": NAN_STEP},
-        "watched": one(alone),
-        "recovered": one(recovered),
-    }
 
 
 def _next_folder(out: Path) -> Path:

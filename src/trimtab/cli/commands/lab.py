@@ -1,6 +1,5 @@
 """`trimtab lab`: list the faults, train and show runs with one in them, build the suite."""
 
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +8,6 @@ import typer
 
 from trimtab.cli.commands.lab_practice import practice
 from trimtab.cli.commands.lab_train import train
-from trimtab.cli.options import AsJson, print_json
 from trimtab.cli.progress import Advance
 from trimtab.core.config import Mode
 
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-def list_kinds(as_json: AsJson = False) -> None:
+def list_kinds() -> None:
     """List the faults, natural instabilities and hard negatives of the lab.
 
     Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
@@ -29,18 +27,9 @@ def list_kinds(as_json: AsJson = False) -> None:
     from rich.table import Table
 
     from trimtab.cli import output
-    from trimtab.core.jsonable import to_jsonable
 
     with output.reported_errors():
         from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, NATURAL, describe
-    if as_json:
-        groups = {"faults": FAULTS, "natural": NATURAL, "hard_negatives": HARMLESS}
-        shown = {
-            group: [{"name": name, **to_jsonable(describe(kind))} for name, kind in kinds.items()]
-            for group, kinds in groups.items()
-        }
-        print_json("lab list", shown)
-        return
     console = Console(highlight=False)
     for title, kinds in (
         ("Faults", FAULTS),
@@ -62,17 +51,13 @@ _NAME_WIDTH = 14
 
 def show(
     run: Annotated[Path, typer.Argument(help="A run of `lab run` or `lab suite`.")],
-    as_json: AsJson = False,
 ) -> None:
     """Show the curves of a run with the fault marked, its clean twin, and what was done to it.
 
+    `truth.json` in the run has the same for programs.
+
     Exit code: 0 shown, 2 usage error, 3 not a run of the lab.
     """
-    print_trial(run, as_json="lab show" if as_json else None)
-
-
-def print_trial(run: Path, *, as_json: str | None) -> None:
-    """Print the curves and the truth of a trial; as JSON of the command of that name, if given."""
     # Imported here so that `trimtab --help` does not wait for numpy.
     from rich.console import Console
 
@@ -83,9 +68,6 @@ def print_trial(run: Path, *, as_json: str | None) -> None:
         from trimtab.lab.scenarios.suite import read_truth
 
         truth = read_truth(run)
-        if as_json is not None:
-            print_json(as_json, {"run": str(run), "truth": truth})
-            return
         console.print(_curves(run, truth, console.width))
     console.print(_summary(truth))
     typer.echo(f"for trimtab's diagnosis: trimtab diagnose {run}", err=True)
@@ -142,22 +124,12 @@ def _short(fact: Any) -> str:
     return text if len(text) <= 70 else text[:67] + "..."
 
 
-# The lab has this as an enum too, but importing it imports torch, and `--help` must not wait.
-class GradeName(StrEnum):
-    """How severe the fault is."""
-
-    MILD = "mild"
-    SEVERE = "severe"
-
-
 def run(
     kind: Annotated[str, typer.Argument(help="The fault, e.g. F02; see `lab list`.")],
     seed: Annotated[int, typer.Option(help="Determines settings, onset, severity.", min=0)] = 0,
-    grade: Annotated[GradeName, typer.Option(help="Range to draw the severity from.")] = (
-        GradeName.SEVERE
-    ),
     severity: Annotated[
-        float | None, typer.Option(help="0 to 1, instead of drawing it.", min=0.0, max=1.0)
+        float | None,
+        typer.Option(help="0 to 1.", min=0.0, max=1.0, show_default="drawn, a severe one"),
     ] = None,
     mode: Annotated[
         Mode, typer.Option(help="What trimtab does: observe the run, or protect the weights.")
@@ -165,7 +137,6 @@ def run(
     steps: Annotated[int, typer.Option(help="Length of the run.", min=20)] = 600,
     out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("lab"),
     twin: Annotated[bool, typer.Option(help="Also train the same run without the fault.")] = True,
-    as_json: AsJson = False,
 ) -> None:
     """Train a small model with a fault in it, and show what happened.
 
@@ -178,19 +149,17 @@ def run(
     from trimtab.cli.progress import progress_bar
 
     with output.reported_errors():
-        from trimtab.lab.scenarios.scenario import Grade, Scenario
+        from trimtab.lab.scenarios.scenario import Scenario
         from trimtab.lab.scenarios.suite import run_trial
 
-        scenario = Scenario(
-            kind=kind, seed=seed, grade=Grade(grade), steps=steps, severity=severity, mode=mode
-        )
+        scenario = Scenario(kind=kind, seed=seed, steps=steps, severity=severity, mode=mode)
         scenarios = [scenario.twin(), scenario] if twin else [scenario]
         with progress_bar() as advance:
             total = steps * len(scenarios)
             for before, one in zip(range(0, total, steps), scenarios, strict=True):
                 on_step = partial(_advance, advance, before, total)
                 run_dir = run_trial(one, out, on_step=on_step)
-    print_trial(run_dir, as_json="lab run" if as_json else None)
+    show(run_dir)
 
 
 def _advance(advance: Advance, before: int, total: int, done: int) -> None:
@@ -199,7 +168,7 @@ def _advance(advance: Advance, before: int, total: int, done: int) -> None:
 
 def suite(
     out: Annotated[
-        Path, typer.Option(help="Folder of the suite; an unfinished suite is continued.")
+        Path, typer.Argument(help="Folder of the suite; an unfinished suite is continued.")
     ],
     kinds: Annotated[
         str | None,
@@ -215,10 +184,6 @@ def suite(
     fast: Annotated[
         bool, typer.Option(help="Each fault once, in minutes; not with --kinds, --seeds, --shape.")
     ] = False,
-    workers: Annotated[
-        int | None, typer.Option(help="Number of processes. Default: one per core.", min=1)
-    ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Build the labelled runs that trimtab is measured on, or a part of them.
 
@@ -267,17 +232,12 @@ def suite(
             built = build_suite(
                 scenarios,
                 out,
-                workers=workers,
                 on_text=lambda done, total: bar.update(task, completed=done, total=total),
                 on_run=lambda done, total: bar.update(
                     task, description="runs", completed=done, total=total
                 ),
             )
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
-    if as_json:
-        shown = {"folder": out, "runs": built.runs, "trained": built.trained, "bytes": size}
-        print_json("lab suite", shown)
-        return
     minutes = (time.monotonic() - started) / 60
     typer.echo(
         f"{built.runs} runs in {out} ({size / 2**20:.0f} MB), {built.trained} of them trained now "

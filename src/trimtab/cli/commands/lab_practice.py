@@ -37,16 +37,9 @@ def practice(
     answer: Annotated[
         str | None, typer.Option(help="Your answer, instead of a prompt: 'roll back 100'.")
     ] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Length of the run; the default takes half a minute.")
-    ] = None,
     out: Annotated[
         Path, typer.Option(help="Folder for the exercises; each gets a subfolder.")
     ] = Path("trimtab-practice"),
-    edit: Annotated[
-        bool | None,
-        typer.Option(help="Write the post-mortem in $EDITOR. Default: ask, in a terminal."),
-    ] = None,
 ) -> None:
     """Look at a run, decide what to do about it, and see the result of every decision.
 
@@ -67,7 +60,7 @@ def practice(
         from trimtab.lab.practice.exercise import STEPS, Exercise, parse_answer
 
         drawn = secrets.randbelow(10_000) if seed is None else seed
-        exercise = Exercise.from_seed(drawn, STEPS if steps is None else steps)
+        exercise = Exercise.from_seed(drawn, STEPS)
         given = None if answer is None else parse_answer(answer, exercise)
         folder = out / f"exercise-{exercise.seed}"
         console = Console(highlight=False)
@@ -79,8 +72,8 @@ def practice(
         mine = next(mark for mark in marks if mark.answer == chosen)
         console.print(view.show_marks(marks, mine, replay.stakes))
         typer.echo(f"\nYour answer: {chosen}. Your score: {mine.score} of 100.\n")
-        if edit is None:
-            edit = sys.stdin.isatty() and typer.confirm("Write the post-mortem now?", default=True)
+        is_asked = answer is None and sys.stdin.isatty()
+        edit = is_asked and typer.confirm("Write the post-mortem now?", default=True)
         _write_up(folder, exercise, edit=edit)
         console.print(view.show_truth(exercise, replay.truth))
         _compare(folder, exercise, marks, console)

@@ -1,5 +1,6 @@
 """`trimtab lab train`: the reference trainer."""
 
+import operator
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trimtab.cli.options import AsJson, print_json
+from trimtab.cli.options import parse_settings
 
 if TYPE_CHECKING:
     from trimtab.lab.trainer.train_config import TrainConfig
@@ -17,8 +18,14 @@ if TYPE_CHECKING:
 _LOSS_SECONDS = 0.2
 """Interval between updates of the displayed loss: reading it synchronizes with the device."""
 
+_COUNTS = (
+    *("batch_size", "length", "accumulate", "warmup_steps", "seed", "corpus_bytes"),
+    *("checkpoint_steps", "eval_steps", "eval_batches"),
+)
+"""Settings that are whole numbers."""
 
-# The lab has these as enums too, but importing them imports torch, and `--help` must not wait.
+
+# The lab has them as a table too, but importing it imports torch, and `--help` must not wait.
 class Size(StrEnum):
     """Named sizes."""
 
@@ -29,55 +36,22 @@ class Size(StrEnum):
     X1 = "x1"
 
 
-class DtypeName(StrEnum):
-    """Precision regimes."""
-
-    FP32 = "fp32"
-    BF16 = "bf16"
-    FP16 = "fp16"
-
-
-class EngineName(StrEnum):
-    """How the model is distributed over ranks."""
-
-    ALONE = "alone"
-    DDP = "ddp"
-    FSDP2 = "fsdp2"
-    HSDP = "hsdp"
-
-
 def train(
-    run_dir: Annotated[Path, typer.Option(help="Folder of the run: journal and checkpoints.")],
-    steps: Annotated[int, typer.Option(help="Steps of the run and of its schedule.", min=1)],
+    run_dir: Annotated[Path, typer.Argument(help="Folder of the run: journal and checkpoints.")],
+    steps: Annotated[int, typer.Option(help="Steps of the run and of its schedule.", min=1)] = 300,
     size: Annotated[Size, typer.Option(help="Number of parameters; x1 has 50M.")] = Size.S10M,
-    dtype: Annotated[
-        DtypeName, typer.Option(help="Dtype of matrix products; weights stay in fp32.")
-    ] = DtypeName.BF16,
-    engine: Annotated[
-        EngineName | None, typer.Option(help="Default: alone, or ddp under torchrun.")
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Any other field of TrainConfig (docs/lab.md), for example dtype=fp16, lr=3e-3, "
+            "engine=fsdp2; may be repeated.",
+        ),
     ] = None,
-    batch_size: Annotated[
-        int, typer.Option(help="Windows per step, over all ranks and micro-batches.", min=1)
-    ] = 8,
-    length: Annotated[int, typer.Option(help="Tokens per window.", min=1)] = 128,
-    accumulate: Annotated[int, typer.Option(help="Micro-batches per step.", min=1)] = 1,
-    lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 1e-3,
-    warmup_steps: Annotated[
-        int | None, typer.Option(help="Default: 2,000, or a tenth of a shorter run.", min=0)
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of initial weights and data order.", min=0)] = 0,
-    corpus_bytes: Annotated[
-        int, typer.Option(help="Maximum text to tokenize; the default is all of it.", min=1)
-    ] = 2**25,
-    checkpoint_steps: Annotated[int, typer.Option(help="Steps between checkpoints.", min=1)] = 100,
-    eval_steps: Annotated[int, typer.Option(help="Steps between evaluations.", min=1)] = 100,
-    measure: Annotated[
-        bool, typer.Option(help="Also record the largest attention logit, log Z and token loss.")
-    ] = False,
     resume: Annotated[
-        bool, typer.Option(help="Continue from the newest checkpoint, if there is one.")
+        bool, typer.Option("--resume", help="Continue from the newest checkpoint, if there is one.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Train a GPT on the standard library's source, watched by trimtab.
 
@@ -90,53 +64,52 @@ def train(
     # Imported here so that `trimtab --help` does not wait for torch.
     from trimtab.cli import output
 
-    chosen = engine or (EngineName.DDP if "WORLD_SIZE" in os.environ else EngineName.ALONE)
-    settings = {
-        "steps": steps,
-        "batch_size": batch_size,
-        "length": length,
-        "accumulate": accumulate,
-        "warmup_steps": warmup_steps,
-        "seed": seed,
-        "corpus_bytes": corpus_bytes,
-        "checkpoint_steps": checkpoint_steps,
-        "eval_steps": eval_steps,
-        "measure": measure,
-    }
     with output.reported_errors():
         from trimtab.lab.trainer.train import train as train_model
 
-        config = _config(size, dtype, chosen, lr, settings)
+        config = make_config(size, steps, parse_settings(settings or ()))
         with _progress(steps) as (on_text, on_step):
             outcome = train_model(config, run_dir, resume=resume, on_text=on_text, on_step=on_step)
-    if _is_first_rank() and as_json:
-        shown = {
-            "run": run_dir,
-            "steps": steps,
-            "first_step": outcome.first_step,
-            "held_out_loss": outcome.eval_loss,
-        }
-        print_json("lab train", shown)
-    elif _is_first_rank():
+    if _is_first_rank():
         start = f" from step {outcome.first_step}" if outcome.first_step else ""
         typer.echo(f"trained to step {steps}{start}, held-out loss {outcome.eval_loss:.3f}")
         typer.echo(f"the run is in {run_dir}; to judge it: trimtab diagnose {run_dir}", err=True)
 
 
-def _config(
-    size: Size, dtype: DtypeName, engine: EngineName, lr: float, settings: dict[str, Any]
-) -> "TrainConfig":
+def make_config(size: str, steps: int, settings: dict[str, Any]) -> "TrainConfig":
+    """Return the config of a run with these settings; raises ConfigError for one that is wrong."""
+    from trimtab.core.errors import ConfigError
     from trimtab.lab.model.optimizer import OptimizerConfig
     from trimtab.lab.model.sizes import SIZES
     from trimtab.lab.trainer.train_config import Dtype, Engine, TrainConfig
 
-    return TrainConfig(
-        model=SIZES[size],
-        optimizer=OptimizerConfig(lr=lr),
-        dtype=Dtype(dtype),
-        engine=Engine(engine),
-        **settings,
-    )
+    kinds: dict[str, Callable[[Any], Any]] = {
+        "dtype": Dtype,
+        "engine": Engine,
+        "lr": float,
+        "clip": float,
+        "measure": _flag,
+        **dict.fromkeys(_COUNTS, operator.index),
+    }
+    if "WORLD_SIZE" in os.environ:  # torchrun sets it
+        settings = {"engine": Engine.DDP, **settings}
+    given: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name not in kinds:
+            raise ConfigError(f"there is no setting {name!r}; choose from {', '.join(kinds)}")
+        try:
+            given[name] = kinds[name](value)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"--set {name}={value} cannot be right: {error}") from error
+    if "lr" in given:
+        given["optimizer"] = OptimizerConfig(lr=given.pop("lr"))
+    return TrainConfig(model=SIZES[size], steps=steps, **given)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("give true or false")
+    return value
 
 
 def _is_first_rank() -> bool:
@@ -147,7 +120,7 @@ def _is_first_rank() -> bool:
 def _progress(
     steps: int,
 ) -> Iterator[tuple[Callable[[int, int], None], Callable[[int, Any], None]]]:
-    """A progress bar with the loss, on standard error of the first rank if it is a terminal."""
+    """Draw a progress bar with the loss, on standard error of the first rank, in a terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,

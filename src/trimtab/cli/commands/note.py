@@ -5,13 +5,10 @@ from typing import Annotated
 
 import typer
 
-from trimtab.cli.options import AsJson, print_json
-
 
 def note(
     run: Annotated[Path, typer.Argument(help="A run directory, live or not.")],
     text: Annotated[str, typer.Argument(help="What happened, for example 'lowered LR by hand'.")],
-    as_json: AsJson = False,
 ) -> None:
     """Add a note to a run, at the step where the run is now.
 
@@ -23,7 +20,4 @@ def note(
 
     with reported_errors():
         step = add_note(find_run(run), text)
-    if as_json:
-        print_json("note", {"run": str(run), "step": step, "text": text})
-    else:
-        typer.echo(f"noted at step {step}")
+    typer.echo(f"noted at step {step}")

@@ -10,10 +10,6 @@ def run(
         list[str],
         typer.Argument(help="The command, after `--`: trimtab run -- torchrun train.py"),
     ],
-    max_stuck: Annotated[
-        int,
-        typer.Option(min=1, help="Give up after this many launches in a row without a new step."),
-    ] = 3,
     max_relaunches: Annotated[
         int, typer.Option(min=0, help="Give up after this many relaunches in total.")
     ] = 100,
@@ -25,7 +21,8 @@ def run(
     """Run a training command; launch it again when the run asks for it.
 
     A guarded run asks with exit code 75, also from inside torchrun, which hides exit codes. The
-    command must resume by itself from its newest checkpoint. Signals are passed on to it.
+    command must resume by itself from its newest checkpoint. Signals are passed on to it. Three
+    launches in a row without a new step end it too.
 
     Exit code: that of the command; 75 or 76 if the run ended itself and is not launched again.
     """
@@ -44,7 +41,6 @@ def run(
         report(f"the command {command[0]!r} was not found; check its name and PATH")
         raise typer.Exit(ExitCode.USAGE)
     budget = RelaunchBudget(
-        without_progress=max_stuck,
         total=max_relaunches,
         include_crashes=crashes,
         delay_seconds=delay,

@@ -1,6 +1,6 @@
 """Engines: one model, alone or spread over the ranks that torchrun started.
 
-    torchrun --standalone --nproc_per_node=4 -m trimtab.cli lab train --engine fsdp2 ...
+    torchrun --standalone --nproc_per_node=4 -m trimtab.cli lab train RUN --set engine=fsdp2
 
 The arithmetic is the same everywhere: weights are fp32 and autocast rounds inside the forward pass,
 also under FSDP2, so that a run may change its engine between two steps.
