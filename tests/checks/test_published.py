@@ -20,7 +20,7 @@ def warnings_of(run: str) -> set[str]:
 
 
 def defended() -> dict[str, set[str]]:
-    """The rows of the docs' table: run, rule, why."""
+    """Return the rows of the docs' table: run, rule, why."""
     text = (ROOT / "docs" / "check.md").read_text(encoding="utf-8")
     section = text.split("## Warnings on published runs")[1].split("\n## ")[0]
     rows: dict[str, set[str]] = {}

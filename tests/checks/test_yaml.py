@@ -66,7 +66,7 @@ def write(tmp_path: Path, text: str, name: str = "config.yaml") -> Path:
 
 
 def fixes(path: Path) -> dict[str, int | None]:
-    """Every line of every fix with the line number it refers to."""
+    """Return every line of every fix with the line number it refers to."""
     found = check_config(path).findings
     return {line.text: line.line for finding in found for line in finding.fix}
 

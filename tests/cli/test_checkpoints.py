@@ -21,7 +21,7 @@ runner = CliRunner(env={"COLUMNS": "140"})
 
 
 def run_with_checkpoints(folder: Path, *, records: int = 190) -> Path:
-    """A healthy run of 190 steps that saved at 40, 80, 120 and 160."""
+    """Write a healthy run of 190 steps that saved at 40, 80, 120 and 160."""
     model = nn.Linear(4, 2)
     checkpoints = Checkpoints(model, optim.AdamW(model.parameters()), run_dir=folder, keep=5)
     for step in (40, 80, 120, 160):

@@ -40,7 +40,9 @@ def test_runs_that_part(tmp_path: Path) -> None:
     run, base = write(tmp_path / "a.csv", shift_from=300), write(tmp_path / "b.csv")
     code, text = compare(run, base, "--until", 500)
     assert code == 1
-    assert "NOT within 0.05: the runs part at step 302; at the end RUN is 1 above BASE" in text
+    assert (
+        "NOT within 0.05: the runs differ from step 302 on; at the end RUN is 1 above BASE" in text
+    )
     code, text = compare(base, run, "--until", 500)
     assert "RUN is 1 below BASE" in text
     assert compare(run, base, "--until", 299)[0] == 0
@@ -122,7 +124,7 @@ def test_more_runs_are_compared_with_the_same_base(tmp_path: Path) -> None:
     code, text = compare(run, base, third, "--html", page)
     assert code == 1
     assert text.count("common steps, 1 to 600") == 2
-    assert "the runs part at step 302" in text
+    assert "the runs differ from step 302 on" in text
     shown = page.read_text()
     assert "not within" in shown
     assert '"label":"c.csv"' in shown

@@ -14,14 +14,14 @@ PAGE = (Path(__file__).parents[2] / "docs" / "exit-codes.md").read_text()
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of the tables in a text, without their headers."""
+    """Return the cells of the tables in a text, without their headers."""
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
     return [line for line in cells if line[0] not in {"exit code", "command", "---"}]
 
 
 def stated(command: str) -> str:
-    """What the help of a command says about its exit code."""
+    """Return what the help of a command says about its exit code."""
     text = " ".join((COMMANDS[command].help or "").split())
     found = re.search(r"Exit code: (.*?)\.(?: |$)", text)
     assert found, f"the help of {command} has no exit codes"

@@ -25,7 +25,7 @@ WITH_JSON = {
 
 
 def commands(group: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every command, by its name on the command line."""
+    """Yield every command with its name on the command line."""
     if not hasattr(group, "commands"):
         yield name.strip(), group
         return

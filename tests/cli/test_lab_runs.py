@@ -29,7 +29,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A corpus that is tokenized in a second, and a suite of one run."""
+    """Use a corpus that is tokenized in a second."""
     monkeypatch.setattr(scenarios, "CORPUS_BYTES", SMALL_BYTES)
     monkeypatch.setattr(suites, "CORPUS_BYTES", SMALL_BYTES)
 

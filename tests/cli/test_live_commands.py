@@ -172,8 +172,8 @@ def test_the_demo_shows_a_run_that_recovers_beside_one_that_does_not(
     saved = re.search(r"restart the run: (\d+) steps saved", result.stdout)
     assert saved is not None, result.stdout
     assert int(saved[1]) > 100
-    curves = re.findall(r"(?m)^(only watched|recovered) .*loss (\S+)$", result.stdout)
-    assert [name for name, _ in curves] == ["only watched", "recovered"]
+    curves = re.findall(r"(?m)^(only observed|recovered) .*loss (\S+)$", result.stdout)
+    assert [name for name, _ in curves] == ["only observed", "recovered"]
     assert curves[0][1] == "nan"
     assert float(curves[1][1]) < 5.0
     home = tmp_path / "demo" / "run-1" / "recover" / "trimtab"

@@ -16,7 +16,7 @@ runner = CliRunner()
 
 
 def borderline() -> Block:
-    """A run with a spike that is over the thresholds, but not over twice the thresholds."""
+    """Return a run with a spike that is over the thresholds, but not over twice the thresholds."""
     loss = falling_loss(900, noise=0.02)
     loss[600:603] += 0.2
     return block_of({"loss": loss, "grad_norm": np.full(900, 0.5)})

@@ -13,7 +13,7 @@ COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3\d|4\d|9\d)(?:;\d+)*m")
 
 
 def trimtab(*arguments: str, **variables: str) -> str:
-    """What the command prints, with these environment variables."""
+    """Return what the command prints, with these environment variables."""
     unset = {"NO_COLOR", "FORCE_COLOR", "CI", "TTY_COMPATIBLE"}
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     script = "from trimtab.cli.main import app; app(prog_name='trimtab')"
@@ -36,7 +36,7 @@ def test_errors_respect_it_too(arguments: tuple[str, ...]) -> None:
 
 
 def complete(words: str) -> list[str]:
-    """What bash offers for the last of these words."""
+    """Return what bash offers for the last of these words."""
     count = str(len(words.split()) - (not words.endswith(" ")))
     variables = {"COMP_WORDS": words, "COMP_CWORD": count}
     return trimtab(_TRIMTAB_COMPLETE="complete_bash", **variables).split()

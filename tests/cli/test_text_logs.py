@@ -18,7 +18,7 @@ LINE = (
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """A run of Megatron-LM whose loss is NaN from step 400 on, which its log does not show."""
+    """Write a Megatron-LM log whose loss is NaN from step 400 on, which it does not show."""
     path = tmp_path / "train.log"
     losses = [
         f" lm loss: {3 + 0.01 * (step % 2):.6E} |" if step < 400 else "" for step in range(450)

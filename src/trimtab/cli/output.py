@@ -39,7 +39,7 @@ def reported_errors() -> Iterator[None]:
 
 
 def find_run(path: Path) -> RunDirectory:
-    """The run directory at a path; raises JournalError if there is none."""
+    """Return the run directory at a path; raises JournalError if there is none."""
     found = RunDirectory.find(path)
     if found is None and not path.exists():
         raise JournalError(f"{path} does not exist; check the path")
@@ -84,7 +84,7 @@ def print_goodput(report: RunReport) -> None:
 
 
 def goodput_to_dict(report: RunReport) -> dict[str, Any]:
-    """How much of the run was kept, and what it cost, as JSON values."""
+    """Return how much of the run was kept, and what it cost, as JSON values."""
     goodput = compute_goodput(report.block)
     cost = None
     if goodput.hours is not None and report.price_per_hour is not None:

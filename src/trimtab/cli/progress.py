@@ -14,7 +14,7 @@ QUIET_SECONDS = 2.0
 
 
 def shows_progress(console: "Console") -> bool:
-    """Whether a bar may be drawn: in a terminal that a person looks at.
+    """Return whether a bar may be drawn: in a terminal, outside CI.
 
     CI systems set `CI`, and some of them give their jobs a terminal.
     """

@@ -142,7 +142,7 @@ def _signals_to(handler: Callable[[int, FrameType | None], None]) -> Iterator[No
 
 
 def _last_step(run: RunDirectory | None) -> int:
-    """The largest step in the run's journal; -1 if there is none."""
+    """Return the largest step in the run's journal; -1 if there is none."""
     if run is None or not run.exists():
         return -1
     block = read_journal(run).block

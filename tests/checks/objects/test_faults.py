@@ -9,7 +9,7 @@ from trimtab.checks.report import CheckReport
 
 
 def run_only(fault: Planted) -> CheckReport:
-    """A report of the one rule: the benchmark runs all of them on each fault."""
+    """Return a report of the one rule: the benchmark runs all of them on each fault."""
     setup = fault.make()
     return check(**setup, off=({*object_rules(), *PLAN_RULES}) - {fault.id})
 

@@ -42,7 +42,7 @@ def test_ranks_with_their_own_data_have_no_finding() -> None:
 
 
 def over_all_targets(model: nn.Module, batch: Any) -> Tensor:
-    """A loss that communicates: the sum divided by the mean number of targets of all ranks."""
+    """Return the sum over the mean number of targets of all ranks: a loss that communicates."""
     logits = model(batch["input_ids"])[:, :-1].flatten(0, 1)
     targets = batch["labels"][:, 1:].flatten()
     count = (targets != -100).sum().float()
@@ -53,7 +53,7 @@ def over_all_targets(model: nn.Module, batch: Any) -> Tensor:
 
 
 def under_ddp(rank: int, fault: str) -> tuple[dict[str, Any], bool]:
-    """A check of a model under DDP, with a loss that waits for the other ranks."""
+    """Check a model under DDP, with a loss that waits for the other ranks."""
     setup = healthy()
     rows = [tokens for batch in text() for tokens in batch["input_ids"]]
     data: Any = [{"input_ids": tokens, "labels": tokens} for tokens in rows]

@@ -44,7 +44,7 @@ def next_token(model: nn.Module, batch: Any) -> Tensor:
 
 
 def training() -> dict[str, Any]:
-    """A run in the middle of its training: moments, gradients, a frozen part, a mode."""
+    """Return a run in the middle of its training: moments, gradients, a frozen part, a mode."""
     torch.manual_seed(1)
     model = Eventful()
     model.blocks[0].requires_grad_(False)
@@ -69,7 +69,7 @@ def training() -> dict[str, Any]:
 
 
 def values(setup: dict[str, Any]) -> list[Any]:
-    """Every bit that training depends on, read without trimtab's own code."""
+    """Return every bit that training depends on, read without trimtab's own code."""
     model, optimizer = setup["model"], setup["optimizer"]
     moments = optimizer.state_dict()["state"].values()
     numbers = [value for part in moments for value in part.values()]

@@ -68,7 +68,7 @@ def _decoder(**more: Any) -> dict[str, Any]:
 
 
 def build(name: str, seed: int = 0) -> nn.Module:
-    """A small model of an architecture, initialised as `transformers` does."""
+    """Return a small model of an architecture, initialised as `transformers` does."""
     import transformers as hf
 
     torch.manual_seed(seed)
@@ -185,7 +185,7 @@ def scheduler_for(optimizer: torch.optim.Optimizer, steps: int = STEPS) -> Any:
 
 
 def setup(name: str, seed: int = 0) -> dict[str, Any]:
-    """The healthy objects of a run, as arguments of `trimtab.check`."""
+    """Return the healthy objects of a run, as arguments of `trimtab.check`."""
     model = build(name, seed)
     optimizer = optimizer_for(model)
     return {

@@ -26,13 +26,13 @@ class Planted:
 
 
 def healthy(options: Options | None = None) -> Setup:
-    """A run without a fault."""
+    """Return a run without a fault."""
     torch.manual_seed(0)
     return with_model(SmallGpt(options))
 
 
 def with_model(model: nn.Module, lr: float = 1e-3) -> Setup:
-    """The other objects of a run around a model."""
+    """Return the objects of a run around a model."""
     optimizer = optimizer_for(model, lr)
     return {
         "model": model,
@@ -46,12 +46,12 @@ def with_model(model: nn.Module, lr: float = 1e-3) -> Setup:
 
 
 def in_model(**options: Any) -> Callable[[], Setup]:
-    """A fault that is an option of the model."""
+    """Return a fault that is an option of the model."""
     return lambda: healthy(replace(Options(), **options))
 
 
 def changed(change: Callable[[Setup], None]) -> Callable[[], Setup]:
-    """A healthy run with one change."""
+    """Return a healthy run with one change."""
 
     def make() -> Setup:
         setup = healthy()
@@ -62,7 +62,7 @@ def changed(change: Callable[[Setup], None]) -> Callable[[], Setup]:
 
 
 def with_weights(change: Callable[[Any], Any]) -> Callable[[], Setup]:
-    """A healthy run whose weights are changed without a graph."""
+    """Return a healthy run whose weights are changed without a graph."""
 
     def make() -> Setup:
         setup = healthy()
@@ -74,7 +74,7 @@ def with_weights(change: Callable[[Any], Any]) -> Callable[[], Setup]:
 
 
 def with_schedule(share: Callable[[int], float]) -> Callable[[], Setup]:
-    """A run with a learning rate of its own."""
+    """Return a run with a learning rate of its own."""
 
     def change(setup: Setup) -> None:
         optimizer = optimizer_for(setup["model"])

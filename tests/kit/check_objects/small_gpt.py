@@ -53,7 +53,7 @@ class Block(nn.Module):
         self.down_proj = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The stream after this block."""
+        """Return the stream after this block."""
         options = self.options
         if not options.has_norms:
             return options.gain * (x + self._mlp(x))
@@ -111,7 +111,7 @@ class SmallGpt(nn.Module):
                 nn.init.normal_(part.weight, std=0.02 / math.sqrt(2 * self.options.layers))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The logits of each next token."""
+        """Return the logits of each next token."""
         x = self.embed(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
         if self.options.noise:
             x = x + 0.01 * torch.randn(x.shape, generator=self._hidden)
@@ -133,7 +133,7 @@ class SmallGpt(nn.Module):
 
 
 def next_token_loss(model: nn.Module, batch: Any) -> Tensor:
-    """The mean loss of the next tokens."""
+    """Return the mean loss of the next tokens."""
     tokens = batch["input_ids"]
     logits = model(tokens)[:, :-1].flatten(0, 1)
     return F.cross_entropy(logits.float(), batch["labels"][:, 1:].flatten())

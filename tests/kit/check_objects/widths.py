@@ -14,7 +14,7 @@ BASE_WIDTH, HEAD_SIZE, LR = 64, 16, 3e-3
 
 
 def make_at_width(*, is_mup: bool) -> Callable[[int], dict[str, Any]]:
-    """A function from a width to the objects of a run."""
+    """Return a function from a width to the objects of a run."""
 
     def make(width: int) -> dict[str, Any]:
         config = ModelConfig(

@@ -17,7 +17,7 @@ DEEP_UNSCALED = 24
 
 
 def _wide_std(width: int) -> float:
-    """The init deviation that Megatron-Turing NLG and BLOOM took for a width."""
+    """Return the init deviation that Megatron-Turing NLG and BLOOM used for a width."""
     return math.sqrt(1 / (3 * width))
 
 

@@ -23,7 +23,7 @@ DEAD_SHARE = 0.01
 
 
 def _jump(curve: Curve) -> int | None:
-    """The first point after the warm-up that is far above the one before it."""
+    """Return the first point after the warm-up that is far above the one before it."""
     rates = curve.after_warmup
     if len(rates) < 2:
         return None

@@ -56,7 +56,7 @@ def checkpoints(
 
 
 def _find(path: Path) -> "RunDirectory":
-    """The run directory at a path; one without a journal may have checkpoints too."""
+    """Return the run directory at a path; one without a journal may have checkpoints too."""
     from trimtab.core.errors import RestoreError
     from trimtab.journal import RunDirectory
     from trimtab.state.checkpoints.index import FOLDER, INDEX

@@ -30,7 +30,7 @@ def compare(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the loss of RUN with that of BASE, step by step, and find where they part.
+    """Compare the loss of RUN with that of BASE, step by step, and find from where on they differ.
 
     The comparison is of trailing means over up to 50 common records. RUN is within the tolerance
     if the mean absolute difference is, if the difference does not exceed it at the end, and if at
@@ -118,7 +118,7 @@ def _lines(found: "Comparison", until: int | None, sources: "tuple[Run, Run]") -
 
 
 def _verdict(found: "Comparison") -> str:
-    """The result, and where the runs part if they do."""
+    """Say whether RUN is within the tolerance, and from where on it differs if it is not."""
     limit = f"{found.tolerance:g}"
     if found.num_broken:
         return (
@@ -128,8 +128,8 @@ def _verdict(found: "Comparison") -> str:
     if found.parted_at is not None and found.difference_at_end is not None:
         side = "above" if found.difference_at_end > 0 else "below"
         return (
-            f"NOT within {limit}: the runs part at step {found.parted_at:,}; at the end RUN is "
-            f"{abs(found.difference_at_end):.4g} {side} BASE"
+            f"NOT within {limit}: the runs differ from step {found.parted_at:,} on; at the end RUN "
+            f"is {abs(found.difference_at_end):.4g} {side} BASE"
         )
     beyond = f"exceeded at {found.num_beyond:,} steps, but not at the end"
     if not found.is_within:

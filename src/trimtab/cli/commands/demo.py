@@ -63,21 +63,21 @@ def demo(
 
 
 def _comparison(alone: "DemoRun", recovered: "DemoRun") -> list[str]:
-    """The loss of both runs, and what the recovery cost and saved."""
+    """Return the loss curves of both runs, and what the recovery cost and saved."""
     from trimtab.core.signals import LOSS
     from trimtab.lab.demo import FLIP_STEP, NAN_STEP, STEPS
     from trimtab.report.sparkline import sparkline
 
     curves = [
         f"{name:11} {sparkline(run.block.column(LOSS), CURVE_WIDTH)}  loss {run.final_loss:.2f}"
-        for name, run in (("only watched", alone), ("recovered", recovered))
+        for name, run in (("only observed", alone), ("recovered", recovered))
     ]
     cost = recovered.steps_repeated + recovered.num_discarded
     return [
         "",
         f"one bit of a weight flips at step {FLIP_STEP}, the loss is NaN at step {NAN_STEP}:",
         *curves,
-        f"the recovery cost {cost} steps: {recovered.steps_repeated} done again, "
+        f"the recovery cost {cost} steps: {recovered.steps_repeated} repeated, "
         f"{recovered.num_discarded} discarded",
         f"without it the {STEPS - FLIP_STEP} steps since step {FLIP_STEP} would be lost, and a "
         f"person would have to restart the run: {STEPS - FLIP_STEP - cost} steps saved",
@@ -85,7 +85,7 @@ def _comparison(alone: "DemoRun", recovered: "DemoRun") -> list[str]:
 
 
 def _next_folder(out: Path) -> Path:
-    """The first folder `run-N` that does not exist yet."""
+    """Return the first folder `run-N` that does not exist yet."""
     number = 1
     while (out / f"run-{number}").exists():
         number += 1

@@ -97,7 +97,7 @@ class Measurements:
 
     @measured
     def attempt(self) -> Attempt:
-        """A first step, whatever becomes of it."""
+        """The first forward and backward pass, with its error if it raised one."""
         batch = self.batch
         result: passes.Pass | None = None
         text = ""
@@ -190,7 +190,7 @@ class Measurements:
 
     @measured
     def overfit(self) -> training.Overfit:
-        """One batch, trained on again and again; at 10 times the rate if the rate does little."""
+        """Repeated training on one batch; at 10 times the rate if the loss hardly falls."""
         self.first_pass  # noqa: B018
         batch = cut(self.batches[0], OVERFIT_ROWS, OVERFIT_ELEMENTS)
         rates = self.peak_rates
@@ -216,7 +216,7 @@ class Measurements:
 
     @measured
     def ranks(self) -> loaders.RankFacts:
-        """What the other ranks see."""
+        """Batches, loss and number of targets of every rank."""
         try:
             first = self.first_pass
             calls = first.trace.losses

@@ -188,12 +188,12 @@ def depth_scaled(fresh_model: nn.Module) -> Fault | str:
 
 
 def is_matrix(weight: torch.Tensor) -> bool:
-    """Whether rules on the std hold for a parameter."""
+    """Return whether rules on the std hold for a parameter."""
     return weight.dim() >= 2 and min(weight.shape[-2:]) > 1 and weight.is_floating_point()
 
 
 def std_range(weight: torch.Tensor, layers: int, *, is_table: bool) -> tuple[float, float]:
-    """The smallest and the largest std that a rule gives."""
+    """Return the smallest and the largest std that a rule allows."""
     # Convolutions: channels times the kernel; experts are stacked in the first dimension.
     fans = sorted(weight.shape[-2:]) if weight.dim() < 4 else [weight[0].numel(), len(weight)]
     low = min(0.02, math.sqrt(1 / (3 * max(fans)))) / math.sqrt(2 * layers)
