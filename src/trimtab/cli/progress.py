@@ -3,9 +3,9 @@
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,16 +22,8 @@ def shows_progress(console: "Console") -> bool:
     return console.is_terminal and not is_in_ci
 
 
-class Advance(Protocol):
-    """Called with what is being done, how much of it is done, and how much there is."""
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        """Report how far the work is."""
-        ...
-
-
 @contextmanager
-def progress_bar() -> Iterator[Advance]:
+def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
     """Yield a function to call with (stage, done, total); the bar is on standard error."""
     from rich.console import Console
     from rich.progress import Progress

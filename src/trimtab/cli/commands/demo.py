@@ -25,28 +25,22 @@ def demo(
     Exit code: 0 both runs ended, 2 usage error, 3 the extra is not installed.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
-    from rich.console import Console
-    from rich.progress import Progress
+    from functools import partial
 
     from trimtab.cli import output
-    from trimtab.cli.progress import shows_progress
+    from trimtab.cli.progress import progress_bar
     from trimtab.diagnosis import diagnose
 
     with output.reported_errors():
         from trimtab.lab.demo import run_demo
 
         folder = _next_folder(out)
-        console = Console(stderr=True)
-        with Progress(console=console, transient=True, disable=not shows_progress(console)) as bar:
-            task = bar.add_task("Preparing text", total=None)
-
-            def begin(mode: str) -> None:
-                console.print(f"-- mode {mode}", style="bold")
-
-            def advance(done: int, total: int) -> None:
-                bar.update(task, description="Training", completed=done, total=total)
-
-            alone, recovered = run_demo(folder, begin=begin, advance=advance)
+        with progress_bar() as progress:
+            alone, recovered = run_demo(
+                folder,
+                begin=lambda mode: typer.echo(f"-- mode {mode}", err=True),
+                advance=partial(progress, "Training"),
+            )
         report = diagnose(recovered.folder)
     typer.echo("-- the run that recovered")
     output.print_view(report)

@@ -8,7 +8,6 @@ import typer
 
 from trimtab.cli.commands.lab_practice import practice
 from trimtab.cli.commands.lab_train import train
-from trimtab.cli.progress import Advance
 from trimtab.core.config import Mode
 
 if TYPE_CHECKING:
@@ -157,13 +156,12 @@ def run(
         with progress_bar() as advance:
             total = steps * len(scenarios)
             for before, one in zip(range(0, total, steps), scenarios, strict=True):
-                on_step = partial(_advance, advance, before, total)
+
+                def on_step(done: int, before: int = before) -> None:
+                    advance("Training", before + done, total)
+
                 run_dir = run_trial(one, out, on_step=on_step)
     show(run_dir)
-
-
-def _advance(advance: Advance, before: int, total: int, done: int) -> None:
-    advance("Training", before + done, total)
 
 
 def suite(
@@ -197,11 +195,8 @@ def suite(
     # Imported here so that `trimtab --help` does not wait for torch.
     import time
 
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
     from trimtab.cli import output
-    from trimtab.cli.progress import shows_progress
+    from trimtab.cli.progress import progress_bar
 
     if fast and (kinds is not None or seeds is not None or shape != "small"):
         raise typer.BadParameter(
@@ -209,16 +204,6 @@ def suite(
         )
     wanted_kinds, wanted_seeds = _names(kinds), _seeds(seeds)
     started = time.monotonic()
-    console = Console(stderr=True)
-    bar = Progress(
-        "{task.description}",
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not shows_progress(console),
-    )
     with output.reported_errors():
         from trimtab.lab.scenarios.scenario import Shape
         from trimtab.lab.scenarios.suite import build_suite, fast_suite, make_suite
@@ -227,16 +212,9 @@ def suite(
             raise typer.BadParameter(f"--shape is one of {', '.join(Shape)}, got {shape!r}")
         wanted_shape = Shape(shape)
         scenarios = fast_suite() if fast else make_suite(wanted_kinds, wanted_seeds, wanted_shape)
-        with bar:
-            task = bar.add_task("preparing text", total=None)
-            built = build_suite(
-                scenarios,
-                out,
-                on_text=lambda done, total: bar.update(task, completed=done, total=total),
-                on_run=lambda done, total: bar.update(
-                    task, description="runs", completed=done, total=total
-                ),
-            )
+        with progress_bar() as progress:
+            on_text, on_run = partial(progress, "Preparing text"), partial(progress, "Runs")
+            built = build_suite(scenarios, out, on_text=on_text, on_run=on_run)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     minutes = (time.monotonic() - started) / 60
     typer.echo(

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,24 +81,18 @@ def practice(
 
 
 def _train(exercise: "Exercise", run_dir: Path) -> "Replay":
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from trimtab.cli.progress import shows_progress
+    from trimtab.cli.progress import progress_bar
     from trimtab.lab.practice.replay import Replay
 
     shutil.rmtree(run_dir, ignore_errors=True)  # an earlier run of the same exercise is identical
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not shows_progress(console)) as bar:
-        task = bar.add_task("Training", total=None)
-
-        def on_text(done: int, total: int) -> None:
-            bar.update(task, description="Preparing text", completed=done, total=total)
+    with progress_bar() as progress:
 
         def on_step(done: int) -> None:
-            bar.update(task, description="Training", completed=done, total=exercise.steps)
+            progress("Training", done, exercise.steps)
 
-        return Replay(exercise, run_dir, on_text=on_text, on_step=on_step)
+        return Replay(
+            exercise, run_dir, on_text=partial(progress, "Preparing text"), on_step=on_step
+        )
 
 
 def _ask(exercise: "Exercise") -> "Answer":
@@ -113,22 +108,16 @@ def _ask(exercise: "Exercise") -> "Answer":
 
 
 def _carry_out_all(chosen: "Answer", exercise: "Exercise", replay: "Replay") -> "list[Mark]":
-    from rich.console import Console
-    from rich.progress import track
-
-    from trimtab.cli.progress import shows_progress
+    from trimtab.cli.progress import progress_bar
     from trimtab.lab.practice.exercise import candidates, mark
 
     answers = list(dict.fromkeys([*candidates(exercise), chosen]))
-    console = Console(stderr=True)
-    shown = track(
-        answers,
-        description="Carrying out every answer",
-        console=console,
-        transient=True,
-        disable=not shows_progress(console),
-    )
-    return mark({one: replay.carry_out(one) for one in shown}, replay.stakes)
+    outcomes = {}
+    with progress_bar() as progress:
+        for done, one in enumerate(answers):
+            progress("Carrying out every answer", done, len(answers))
+            outcomes[one] = replay.carry_out(one)
+    return mark(outcomes, replay.stakes)
 
 
 def _write_up(folder: Path, exercise: "Exercise", *, edit: bool) -> None:
