@@ -15,7 +15,7 @@ from trimtab.core.causes import Cause, Standing
 from trimtab.core.config import Config, DetectConfig, Rules
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Symptom
-from trimtab.detect.textbook.thresholds import TextbookThresholds
+from trimtab.detect.textbook import TextbookThresholds
 from trimtab.judge import Judge
 from trimtab.rulesets import RULE_SETS, TRIMTAB, RuleSet, textbook_rules
 

@@ -67,11 +67,11 @@ def test_a_planted_upward_import_breaks_the_contract(tmp_path: Path) -> None:
     clean = run(check=False)
     assert clean.returncode == 0, clean.stdout + clean.stderr
 
-    with (package / "detect" / "tools" / "windows.py").open("a") as file:
+    with (package / "detect" / "textbook.py").open("a") as file:
         file.write("\nimport trimtab.judge\n")
     broken = run(check=False)
     assert broken.returncode != 0
-    assert "trimtab.detect.tools.windows -> trimtab.judge" in broken.stdout
+    assert "trimtab.detect.textbook -> trimtab.judge" in broken.stdout
 
 
 def test_no_utils() -> None:

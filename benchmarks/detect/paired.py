@@ -17,8 +17,7 @@ from benchmarks.scoring import episodes
 from trimtab.core.block import Block, Column
 from trimtab.core.findings import Severity
 from trimtab.core.signals import LOSS, REFERENCE_LOSS
-from trimtab.detect.reference.reference import Reference
-from trimtab.detect.reference.side_by_side import lay_beside
+from trimtab.detect.reference import Reference, lay_beside
 
 PAIRS = {
     "tune": ("moddednanogpt_scale1b_c007", "moddednanogpt_scale1b_ad8d"),

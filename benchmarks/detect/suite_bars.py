@@ -16,7 +16,7 @@ from benchmarks.detect.suite import LabRun
 from benchmarks.results import table
 from benchmarks.scoring import onset_rows
 from benchmarks.twins import Move, Pair
-from trimtab.detect.reference.side_by_side import lay_beside
+from trimtab.detect.reference import lay_beside
 from trimtab.lab.scenarios.catalogue import CLEAN
 
 REASONS = Path(__file__).parent / "missed.toml"

@@ -20,7 +20,7 @@ from trimtab.core.incidents import Incident
 from trimtab.core.plugins import DETECTORS, load_plugins
 from trimtab.core.run import Reader, Run
 from trimtab.core.signals import LOSS, REFERENCE_LOSS
-from trimtab.detect.reference.side_by_side import lay_beside, same_batches
+from trimtab.detect.reference import lay_beside, same_batches
 from trimtab.explain.batches.batch_report import MARGIN, BatchReport
 from trimtab.journal import JournalRun, RunDirectory, read_journal
 from trimtab.judge import Judge

@@ -58,7 +58,7 @@ class Judge:
         rules: RuleSet | str | None = None,
         detectors: Sequence[Detector] = (),
     ) -> None:
-        """A judge for one run.
+        """Create a judge for one run.
 
         Args:
             config: Settings; the defaults if None.
@@ -135,7 +135,7 @@ class Judge:
         return dataclasses.replace(diagnosis, action=action)
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole state as JSON values."""
+        """Return the whole state as JSON values."""
         return {
             "version": STATE_VERSION,
             "settings": self._settings(),
@@ -163,7 +163,7 @@ class Judge:
                 self._history = History(depth=MIN_HISTORY + 4 * steps)
 
     def _parts(self, piece: Block) -> Iterable[Block]:
-        """A piece as it is judged, noted in the history if there is one."""
+        """Yield a piece as it is judged, and note it in the history if there is one."""
         if self._history is None:
             return (piece,)
         parts = list(piece.cut(MAX_PIECE)) or [piece]
@@ -181,7 +181,7 @@ class Judge:
         }
 
     def _rewind(self, rollback: Event) -> tuple[list[IncidentChange], bool]:
-        """The run has gone back: be what this judge was before the step that comes next.
+        """Restore what this judge was before the step that the run has returned to.
 
         An incident that began later is closed. Returns what changed, and whether the past was
         known; if not, the next attempt starts like one after a restart.
@@ -214,7 +214,7 @@ class Judge:
         return [change], True
 
     def _settings(self) -> dict[str, Any]:
-        """The settings that the state depends on."""
+        """Return the settings that the state depends on."""
         return {
             "rules": self.rules.name,
             "detectors": self._names,
@@ -249,6 +249,6 @@ class Judge:
 
 
 def _attempt(incident: Incident, run: Block) -> int:
-    """The attempt in which the incident began, by the nearest record if the onset was lost."""
+    """Return the attempt in which an incident began, or of the nearest record left."""
     row = min(run.row_of(incident.onset.tick), len(run) - 1)
     return int(run.attempt[row]) if len(run) else 0

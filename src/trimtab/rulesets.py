@@ -14,8 +14,11 @@ from trimtab.core.config import Config
 from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError
 from trimtab.decide.advice import advise, advise_by_textbook
-from trimtab.detect.textbook.textbook_detectors import textbook_detectors
-from trimtab.detect.textbook.thresholds import TEXTBOOK_THRESHOLDS, TextbookThresholds
+from trimtab.detect.textbook import (
+    TEXTBOOK_THRESHOLDS,
+    TextbookThresholds,
+    textbook_detectors,
+)
 from trimtab.detect.trimtab_detectors import trimtab_detectors
 from trimtab.explain.causes.by_evidence import explain_by_evidence
 from trimtab.explain.diagnosis import Diagnosis, Explain
@@ -28,7 +31,7 @@ class Advise(Protocol):
     """Chooses the action for a diagnosed incident."""
 
     def __call__(self, diagnosis: Diagnosis, *, recurs: bool) -> Action:
-        """The action; `recurs` if the incident came at the same place before a restart."""
+        """Return the action; `recurs` if the incident came at the same place before a restart."""
         ...
 
 
@@ -74,7 +77,7 @@ RULE_SETS: Mapping[str, RuleSet] = {rules.name: rules for rules in (TRIMTAB, TEX
 
 
 def rule_set(name: str) -> RuleSet:
-    """The rule set of this name; raises ConfigError if there is none."""
+    """Return the rule set of this name; raises ConfigError if there is none."""
     if name not in RULE_SETS:
         raise ConfigError(f"unknown rule set {name!r}; choose from {', '.join(RULE_SETS)}")
     return RULE_SETS[name]

@@ -8,12 +8,21 @@ from tests.detect.feeding import alarms, at, block, findings
 
 from trimtab.core.block import Column
 from trimtab.core.findings import Severity, Symptom
-from trimtab.detect.run.counters import MAX_STANDING, Counters
-from trimtab.detect.run.lr_schedule import RISES, LrSchedule
-from trimtab.detect.run.repeated_batch import BATCHES_REMEMBERED, RepeatedBatch
-from trimtab.detect.state.attention_logits import AttentionLogits
-from trimtab.detect.state.frozen import MIN_TICKS, Frozen
-from trimtab.detect.state.loss_scale import MAX_CONSTANT, LossScale
+from trimtab.detect.run.progress import (
+    BATCHES_REMEMBERED,
+    MAX_STANDING,
+    RISES,
+    Counters,
+    LrSchedule,
+    RepeatedBatch,
+)
+from trimtab.detect.state.hard_limits import (
+    MAX_CONSTANT,
+    MIN_TICKS,
+    AttentionLogits,
+    Frozen,
+    LossScale,
+)
 
 LENGTH, AT = 300, 200
 

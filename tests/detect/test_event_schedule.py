@@ -5,7 +5,7 @@ from tests.detect.feeding import block
 
 from trimtab.core.block import Block, Event
 from trimtab.core.detector import KnownChange
-from trimtab.detect.event_schedule import MIN_LASTING, MIN_SETTLED, EventSchedule
+from trimtab.detect.detector_set import MIN_LASTING, MIN_SETTLED, EventSchedule
 
 
 def changes(run: Block) -> list[tuple[int, KnownChange]]:

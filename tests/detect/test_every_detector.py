@@ -17,10 +17,8 @@ from trimtab.core.block import Block, Record
 from trimtab.core.config import Config
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding
-from trimtab.detect.detector_set import DetectorSet
-from trimtab.detect.event_schedule import EventSchedule
-from trimtab.detect.textbook.textbook_detectors import textbook_detectors
-from trimtab.detect.textbook.thresholds import TextbookThresholds
+from trimtab.detect.detector_set import DetectorSet, EventSchedule
+from trimtab.detect.textbook import TextbookThresholds, textbook_detectors
 from trimtab.detect.trimtab_detectors import trimtab_detectors
 
 SEEDS = range(18)

@@ -4,8 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from trimtab.detect.tools.baseline import LOG_NORM_BASELINE, LOSS_BASELINE
-from trimtab.detect.tools.expectation import BaselineSpec, expect, expect_many
+from trimtab.detect.tools.baseline import (
+    LOG_NORM_BASELINE,
+    LOSS_BASELINE,
+    BaselineSpec,
+    expect,
+    expect_many,
+)
 
 numbers = st.one_of(st.floats(-10, 10), st.sampled_from([0.0, 1e100, -1e100, 3.0]))
 

@@ -4,9 +4,7 @@ import numpy as np
 from tests.detect.feeding import alarms, at, block
 
 from trimtab.core.findings import Symptom
-from trimtab.detect.loss.gross_loss import GrossLoss
-from trimtab.detect.loss.no_learning import MIN_RECORDS, NoLearning
-from trimtab.detect.loss.resume_gap import ResumeGap
+from trimtab.detect.loss.without_baseline import MIN_RECORDS, GrossLoss, NoLearning, ResumeGap
 
 LENGTH, AT = 800, 300
 

@@ -5,8 +5,7 @@ import pytest
 from tests.detect.feeding import alarms, at, block, findings
 
 from trimtab.core.findings import Severity, Symptom
-from trimtab.detect.run.mix_shift import MixShift
-from trimtab.detect.run.token_mix import TokenMix
+from trimtab.detect.run.token_mix import MixShift, TokenMix
 from trimtab.detect.state.norm_trend import NormTrend
 from trimtab.detect.tools.range_test import RangeSpec, RangeTest
 

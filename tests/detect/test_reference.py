@@ -12,9 +12,13 @@ from tests.kit.synthetic import block_of, falling_loss
 
 from trimtab.core.block import Block, Column
 from trimtab.core.findings import Finding, Severity, Symptom
-from trimtab.detect.reference.earlier_attempt import STEPS_REMEMBERED, EarlierAttempt
-from trimtab.detect.reference.reference import Reference
-from trimtab.detect.reference.side_by_side import lay_beside, same_batches
+from trimtab.detect.reference import (
+    STEPS_REMEMBERED,
+    EarlierAttempt,
+    Reference,
+    lay_beside,
+    same_batches,
+)
 
 LENGTH, AT = 900, 600
 

@@ -9,9 +9,8 @@ import pytest
 from trimtab.core.block import Block, Column, Event, Record
 from trimtab.core.findings import Severity, Symptom
 from trimtab.detect.resume import facts
-from trimtab.detect.resume.comparison import compare, is_restarted
+from trimtab.detect.resume.audit import THINGS, ResumeAudit, compare, describe, encode, is_restarted
 from trimtab.detect.resume.journal_past import JournalPast
-from trimtab.detect.resume.resume_audit import THINGS, ResumeAudit, describe, encode
 
 SAVED = {
     facts.STEP: 100.0,

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab.detect.tools.running_sums import RunningSums
 from trimtab.detect.tools.score_history import (
     ENTRIES_REMEMBERED,
     FACTOR,
@@ -14,6 +13,7 @@ from trimtab.detect.tools.score_history import (
     Bounds,
     ScoreHistory,
 )
+from trimtab.detect.tools.series import RunningSums
 
 
 @settings(max_examples=25, deadline=None)

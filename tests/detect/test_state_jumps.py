@@ -5,8 +5,7 @@ import pytest
 from tests.detect.feeding import alarms, at, block, findings
 
 from trimtab.core.findings import Severity, Symptom
-from trimtab.detect.state.state_jumps import StateJumps
-from trimtab.detect.tools.jump_test import JumpLimits, JumpTest
+from trimtab.detect.state.jumps import JumpLimits, JumpTest, StateJumps
 
 LENGTH, AT = 600, 400
 LIMITS = JumpLimits(up=2.0, down=3.0, floor=1e-3)

@@ -8,10 +8,8 @@ from tests.kit.synthetic import block_of
 
 from trimtab.core.block import Block, Column
 from trimtab.core.findings import Finding, Symptom
-from trimtab.detect.state.nonfinite import NonFinite
-from trimtab.detect.textbook.rise import TextbookRise
-from trimtab.detect.textbook.scale import TextbookScale
-from trimtab.detect.textbook.thresholds import TextbookThresholds
+from trimtab.detect.state.hard_limits import NonFinite
+from trimtab.detect.textbook import TextbookRise, TextbookScale, TextbookThresholds
 
 CONFIG = TextbookThresholds()
 

@@ -6,9 +6,7 @@ from tests.kit.synthetic import add_spike, block_of, falling_loss
 
 from trimtab.core.block import Block, Column
 from trimtab.core.findings import Finding, Symptom
-from trimtab.detect.textbook.spike import TextbookSpike
-from trimtab.detect.textbook.thresholds import TextbookThresholds
-from trimtab.detect.tools.windows import trailing_moments
+from trimtab.detect.textbook import TextbookSpike, TextbookThresholds, trailing_moments
 
 
 def find(loss: np.ndarray) -> list[Finding]:

@@ -39,7 +39,7 @@ class Cause(Enum):
     """The fault in a few words."""
 
     def __new__(cls, id: str, title: str) -> "Cause":
-        """A member whose value is its id, so that `Cause("F11")` finds it."""
+        """Create a member whose value is its id, so that `Cause("F11")` finds it."""
         member = object.__new__(cls)
         member._value_ = id
         member.title = title
@@ -63,7 +63,7 @@ AnyCause = Cause | UserCause
 
 
 def cause_of(id: str, title: str) -> AnyCause:
-    """The cause of the catalogue with this id, or a user's cause."""
+    """Return the cause of the catalogue with this id, or a user's cause."""
     known = {cause.id: cause for cause in Cause}
     return known.get(id) or UserCause(id=id, title=title)
 

@@ -113,7 +113,7 @@ class Incident:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Incident":
-        """The incident that `dataclasses.asdict` saved."""
+        """Return the incident that `dataclasses.asdict` saved."""
         incident_class = state["incident_class"]
         outlook = state["outlook"]
         return cls(
@@ -144,7 +144,7 @@ def _outlook_from_state(state: Mapping[str, Any]) -> Outlook:
 
 
 def finding_from_state(state: Mapping[str, Any]) -> Finding:
-    """The finding that `dataclasses.asdict` saved."""
+    """Return the finding that `dataclasses.asdict` saved."""
     symptom, explanation = state["symptom"], state["explanation"]
     return Finding(
         **{

@@ -14,7 +14,7 @@ _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def to_jsonable(value: Any) -> Any:
-    """The value made of dict, list, str, int, float, bool and None."""
+    """Return the value made of dict, list, str, int, float, bool and None."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else _name(value)
     if isinstance(value, IntEnum):
@@ -35,7 +35,7 @@ def to_jsonable(value: Any) -> Any:
 
 
 def to_number(value: Any) -> float | None:
-    """The number in a JSON value; None if it is not a number."""
+    """Return the number in a JSON value; None if it is not a number."""
     if isinstance(value, str):
         return _NONFINITE.get(value)
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -134,7 +134,7 @@ class Quality(IntEnum):
 
     @classmethod
     def parse(cls, label: str) -> "Quality":
-        """The quality with a label; raises ValueError if there is none."""
+        """Return the quality with a label; raises ValueError if there is none."""
         try:
             return cls[label.upper().replace("-", "_")]
         except KeyError:

@@ -109,7 +109,7 @@ class Sink(Protocol):
         ...
 
     def finish(self, status: RunStatus) -> None:
-        """Everything was sent and the run is over: attach what belongs to its end."""
+        """Attach what belongs to the end of a run; everything else was sent."""
         ...
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ class Stateful:
     """Attributes that are no state: settings, and what is derived from them."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the object remembers, as JSON values."""
+        """Return everything the object remembers, as JSON values."""
         state = {}
         for name in self._saved():
             value = getattr(self, name)
@@ -80,7 +80,7 @@ class Parts(dict[str, Part], Stateful):
         return part
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of each object."""
+        """Return the state of each object."""
         return {name: part.state_dict() for name, part in self.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -2,28 +2,20 @@
 
 from trimtab.core.config import Config
 from trimtab.core.detector import Detector
-from trimtab.detect.loss.gross_loss import GrossLoss
 from trimtab.detect.loss.loss_detectors import LossDetectors
-from trimtab.detect.loss.no_learning import NoLearning
-from trimtab.detect.loss.resume_gap import ResumeGap
-from trimtab.detect.reference.reference import Reference
-from trimtab.detect.resume.resume_audit import ResumeAudit
-from trimtab.detect.run.counters import Counters
-from trimtab.detect.run.lr_schedule import LrSchedule
-from trimtab.detect.run.mix_shift import MixShift
-from trimtab.detect.run.repeated_batch import RepeatedBatch
+from trimtab.detect.loss.without_baseline import GrossLoss, NoLearning, ResumeGap
+from trimtab.detect.reference import Reference
+from trimtab.detect.resume.audit import ResumeAudit
+from trimtab.detect.run.progress import Counters, LrSchedule, RepeatedBatch
 from trimtab.detect.run.throughput import Throughput
-from trimtab.detect.run.token_mix import TokenMix
-from trimtab.detect.state.attention_logits import AttentionLogits
-from trimtab.detect.state.frozen import Frozen
-from trimtab.detect.state.loss_scale import LossScale
-from trimtab.detect.state.nonfinite import NonFinite
+from trimtab.detect.run.token_mix import MixShift, TokenMix
+from trimtab.detect.state.hard_limits import AttentionLogits, Frozen, LossScale, NonFinite
+from trimtab.detect.state.jumps import StateJumps
 from trimtab.detect.state.norm_trend import NormTrend
-from trimtab.detect.state.state_jumps import StateJumps
 
 
 def trimtab_detectors(config: Config) -> list[Detector]:
-    """New detectors for one run, in the order in which they report."""
+    """Create the detectors of one run, in the order in which they report."""
     return [
         ResumeAudit(),
         NonFinite(),

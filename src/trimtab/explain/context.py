@@ -13,7 +13,7 @@ from trimtab.core.records.probe_events import PROBE_ANSWER
 from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import LOSS, Quality
-from trimtab.detect.textbook.thresholds import TEXTBOOK_THRESHOLDS, TextbookThresholds
+from trimtab.detect.textbook import TEXTBOOK_THRESHOLDS, TextbookThresholds
 
 RECORDS_BEFORE = 4096
 RECORDS_AFTER = 1024

@@ -274,7 +274,7 @@ class Config(Section):
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
-        """The settings in a TOML file: its `[tool.trimtab]` table if it has one, else all of it.
+        """Read the settings of a TOML file: its `[tool.trimtab]` table if it has one, else all.
 
         A `[training]` table in it is the plan of the run; `trimtab check` reads that.
         """

@@ -110,7 +110,7 @@ def _dotted(section: type[Section]) -> Iterator[str]:
 
 
 def _hint(name: str, known: Collection[str]) -> str:
-    """The names that a wrong one may have been meant as, or where to find all of them."""
+    """Return the names that a wrong one may have been meant as, or where to find all of them."""
     lasts = {dotted.split(".")[-1]: dotted for dotted in known}
     last = name.split(".")[-1]
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.7)
@@ -124,7 +124,7 @@ def _hint(name: str, known: Collection[str]) -> str:
 
 
 def _coerce(section: str, setting: "dataclasses.Field[Any]", value: Any) -> Any:
-    """The value as the setting's type; an int may be given for a float, nothing else converts."""
+    """Return a value as the setting's type; only an int converts, to a float."""
     kind = setting.type
     if isinstance(kind, type) and issubclass(kind, Section):
         if not isinstance(value, Mapping):

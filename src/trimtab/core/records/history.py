@@ -52,7 +52,7 @@ class History:
         self._forget()
 
     def return_to(self, step: int) -> list[Piece] | None:
-        """The records before a step, the first with its state; they are all that is kept now.
+        """Return the records before a step, the first with its state, and forget all later ones.
 
         None if the history does not reach back to it.
         """

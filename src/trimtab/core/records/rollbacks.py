@@ -24,13 +24,13 @@ ROLLBACK = "rollback"
 
 
 def target(event: Event) -> int | None:
-    """The step that a rollback returns to; None if the journal does not say."""
+    """Return the step that a rollback returns to; None if the journal does not say."""
     to: Any = event.facts.get("to")
     return to if isinstance(to, int) else None
 
 
 def pieces(block: Block) -> Iterator[tuple[Event | None, Block]]:
-    """A block cut at its rollbacks: each piece with the rollback before it."""
+    """Cut a block at its rollbacks; yield each piece with the rollback before it."""
     events = list(block.events)
     places = [at for at, event in enumerate(events) if event.kind == ROLLBACK]
     rollback: Event | None = None
@@ -43,7 +43,7 @@ def pieces(block: Block) -> Iterator[tuple[Event | None, Block]]:
 
 
 def taken_back(run: Block, tick: int | None = None) -> BoolArray:
-    """Which records a rollback took back; only those up to a tick if one is given."""
+    """Return which records a rollback took back; only those up to a tick if one is given."""
     is_gone = np.zeros(len(run), dtype=np.bool_)
     for event in run.events:
         if event.kind != ROLLBACK or (tick is not None and event.tick > tick):
@@ -55,13 +55,13 @@ def taken_back(run: Block, tick: int | None = None) -> BoolArray:
 
 
 def line_to(run: Block, tick: int) -> Block:
-    """The run without the records that were taken back by a rollback up to a tick."""
+    """Return the run without the records that were taken back by a rollback up to a tick."""
     is_gone = taken_back(run, tick)
     return _select(run, ~is_gone) if is_gone.any() else run
 
 
 def before_rollback(run: Block, tick: int) -> Block:
-    """The run up to the first rollback after a tick."""
+    """Return the run up to the first rollback after a tick."""
     later = (e.tick for e in run.events if e.kind == ROLLBACK and e.tick > tick)
     end = min(later, default=None)
     return run if end is None else run[: run.row_of(end)]

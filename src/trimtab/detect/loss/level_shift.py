@@ -12,7 +12,7 @@ square of that. A rise is measured from the fall that is usual now, but only if 
 
 A rise is a warning. It becomes an alarm if it is one of 0.8 %, the harder stretches rose too, and
 the level is still there 96 records later and not falling: the order of the data makes bumps of
-dozens of records, and the tail of a recovery is no news (lasting_rise.py). After a rise of 0.8 %
+dozens of records, and the tail of a recovery is no news (LastingRise). After a rise of 0.8 %
 the test starts again with the records that showed it: a level that moved is reported once.
 """
 
@@ -27,11 +27,86 @@ from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.robust import TINY, median, medians, sigma_around, sigmas_around
 from trimtab.core.signals import LOSS
 from trimtab.core.state import Stateful
-from trimtab.detect.loss.lasting_rise import LastingRise
+from trimtab.detect.loss.cells import REFERENCE, SPANS, Cell, CellArrays, Rise, SpanSums
 from trimtab.detect.tools.baseline import RECORDS_PER_CELL
-from trimtab.detect.tools.cell_means import Cell, CellArrays
-from trimtab.detect.tools.cell_sums import REFERENCE, SPANS, Rise, SpanSums
 from trimtab.detect.tools.score_history import NO_SCORE, Bounds, ScoreHistory
+
+# LastingRise: waits until a rise of the level has lasted, and raises the alarm.
+#
+# The order of the data makes bumps of dozens of records that look like a level that rose, and so
+# does the tail of a recovery. They pass; a model that got worse stays worse.
+
+NUM_CELLS, MAX_CELLS = 12, 36
+"""Cells of 8 records after which a rise has lasted. One that falls is looked at again after as
+many, and given up after the second. Source: without the wait, this rule raised most of the false
+alarms on unseen LLM runs, where runs over the same data show the same bump."""
+
+LASTING_SHARE, FALLING_SHARE = 0.5, 0.4
+"""This share of the rise must still be there. A level that falls by the second share of its height,
+from the first half of these cells to the second half, is coming back. Chosen."""
+
+
+class LastingRise(Stateful):
+    """At most one rise that waits."""
+
+    def __init__(self) -> None:
+        self._level: float | None = None
+        """The level before the rise; None if nothing waits."""
+        self._onset_tick: int | None = None
+        self._facts: dict[str, float] = {}
+        """Of the warning."""
+        self._means: list[float] = []
+        """The cells since then."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a rise waits."""
+        return self._level is not None
+
+    def wait_for(self, warning: Finding) -> None:
+        """Wait for the rise of a warning, unless an earlier one waits already."""
+        if self._level is None:
+            self._level, self._onset_tick = warning.expected, warning.onset_tick
+            self._facts, self._means = dict(warning.facts), []
+
+    def stop(self) -> None:
+        """Stop waiting."""
+        self._level, self._onset_tick, self._facts, self._means = None, None, {}, []
+
+    def update(self, cell: Cell) -> Finding | None:
+        """Add the next cell; return the alarm if the rise has lasted."""
+        level, rise = self._level, self._facts.get("rise", 0.0)
+        if level is None:
+            return None
+        self._means.append(cell.mean)
+        if len(self._means) % NUM_CELLS:
+            return None
+        half = NUM_CELLS // 2
+        first, second = sum(self._means[-NUM_CELLS:-half]), sum(self._means[-half:])
+        height = (first + second) / NUM_CELLS - level
+        is_high = height > LASTING_SHARE * rise
+        if is_high and first - second > half * FALLING_SHARE * height:
+            if len(self._means) >= MAX_CELLS:
+                self.stop()
+            return None
+        finding = self._alarm(cell, level, height) if is_high else None
+        self.stop()
+        return finding
+
+    def _alarm(self, cell: Cell, level: float, height: float) -> Finding:
+        return Finding(
+            detector="level-shift",
+            symptom=Symptom.LEVEL_SHIFT,
+            severity=Severity.ALARM,
+            signal=LOSS,
+            step=cell.step,
+            tick=cell.tick,
+            value=cell.loss,
+            expected=level,
+            onset_tick=self._onset_tick,
+            facts={**self._facts, "rise": height},
+        )
+
 
 RISES_REMEMBERED, MIN_RISES = 128, 48
 """Cells over which the usual difference is measured, and how many are needed for it."""
@@ -142,7 +217,7 @@ class LevelShift(Stateful):
         return finding
 
     def _judge(self, at: int, score: float, rise: Rise, cell: Cell) -> Finding | None:
-        """The warning for a rise over one span; None if it is too small."""
+        """Return the warning for a rise over one span; None if it is too small."""
         burn_in = BURN_IN if self._num_cells <= BURN_IN_CELLS else 0.0
         threshold = self._history.threshold(at, self._bounds) + burn_in
         share = rise.height / max(abs(rise.reference), TINY)
@@ -170,7 +245,7 @@ class LevelShift(Stateful):
         )
 
     def _rise_of_hard_cells(self, span: int) -> float:
-        """How far the upper quartile of the newest cells lies above that of the reference."""
+        """Return how far the upper quartile of the newest cells is above the reference's."""
         means = [mean for mean, _ in self._cells]
         now, before = sorted(means[-span:]), sorted(means[-(1 + REFERENCE) * span : -span])
         return now[3 * len(now) // 4] - before[3 * len(before) // 4]

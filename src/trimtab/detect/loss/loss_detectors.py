@@ -16,14 +16,19 @@ from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding
 from trimtab.core.signals import GRAD_NORM, LOSS
 from trimtab.core.state import Parts
+from trimtab.detect.loss.cells import CellMeans
 from trimtab.detect.loss.level_shift import LevelShift
 from trimtab.detect.loss.loss_spike import LossSpike
 from trimtab.detect.loss.norm_spike import NORMS, NormSpike, logarithms, with_loss
-from trimtab.detect.tools.baseline import LOG_NORM_BASELINE, LOSS_BASELINE, Baseline, Scores
-from trimtab.detect.tools.cell_means import CellMeans
+from trimtab.detect.tools.baseline import (
+    LOG_NORM_BASELINE,
+    LOSS_BASELINE,
+    Baseline,
+    Scores,
+    trust_in,
+)
 from trimtab.detect.tools.neighbours import Neighbours
-from trimtab.detect.tools.rows import Seen, Series
-from trimtab.detect.trust import trust_in
+from trimtab.detect.tools.series import Seen, Series
 
 _MAX_LOSS = 1e100
 """Finite losses beyond this count as this: their differences must not overflow."""
@@ -103,7 +108,7 @@ class LossDetectors(Detector):
     def _judge_loss(
         self, record: Record, loss: float, norm_z: float
     ) -> tuple[list[Finding | None], float]:
-        """What the loss shows, and its score."""
+        """Return what the loss shows, and its score."""
         seen = Seen(record.tick, record.step, min(max(loss, -_MAX_LOSS), _MAX_LOSS))
         score = self._baseline.update(seen.value, record.step)
         near = self._neighbours.update(seen.value)
@@ -120,7 +125,7 @@ class LossDetectors(Detector):
     def _judge_losses(
         self, block: Block, rows: IntArray, norm_z: FloatArray
     ) -> tuple[list[Finding | None], FloatArray]:
-        """What the losses show, and their scores."""
+        """Return what the losses show, and their scores."""
         series = Series.of(block, LOSS, rows)
         series = dataclasses.replace(series, value=np.clip(series.value, -_MAX_LOSS, _MAX_LOSS))
         scores = self._baseline.update_many(series.value, series.step)
@@ -151,7 +156,7 @@ def _new_norm_baseline(_: str) -> Baseline:
 
 
 def _with_confidence(finding: Finding | None, trust: float) -> Finding | None:
-    """The finding with the trust in its values as confidence."""
+    """Return the finding with the trust in its values as confidence."""
     if finding is None or trust == 1:
         return finding
     return dataclasses.replace(finding, confidence=trust)

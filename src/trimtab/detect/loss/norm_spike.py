@@ -17,7 +17,7 @@ from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import GRAD_NORM, GRAD_TO_V_RMS, UPDATE_NORM, UPDATE_PER_LR
 from trimtab.core.state import Stateful
 from trimtab.detect.tools.baseline import Score, Scores
-from trimtab.detect.tools.rows import Seen, Series
+from trimtab.detect.tools.series import Seen, Series
 
 MIN_SCORE = 8.0
 """Scales above what was expected, whatever the ratio; from there a norm is also kept out of its
@@ -153,7 +153,7 @@ class NormSpike(Stateful):
 
 
 def with_loss(warning: Finding, loss_z: float) -> Finding:
-    """The warning as an alarm if the loss rises with the norm, as it does where a run blows up."""
+    """Raise the warning to an alarm if the loss rises with the norm: the run blows up."""
     if warning.facts["is_strong"] and loss_z > RISING_LOSS_SCORE:
         return dataclasses.replace(warning, severity=Severity.ALARM)
     return warning

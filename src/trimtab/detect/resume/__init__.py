@@ -2,6 +2,5 @@
 
 facts.py         the facts that are compared, and their names
 journal_past.py  what the journal says about them
-comparison.py    saved against found: what differs
-resume_audit.py  the detector: a finding for each difference, with its fix
+audit.py         saved against found; the detector, with a fix for each difference
 """

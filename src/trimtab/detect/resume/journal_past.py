@@ -52,7 +52,7 @@ class JournalPast:
 
     @classmethod
     def of(cls, block: Block, step: int) -> "JournalPast":
-        """What is worth keeping of a journal for a run that resumes at `step`."""
+        """Return what is worth keeping of a journal for a run that resumes at `step`."""
         near = _rows_near(block, step)
         first, end = (int(near[0]), int(near[-1]) + 1) if len(near) else (0, 0)
         around, near = block[first:end], near - first  # a whole column would be read
@@ -77,7 +77,7 @@ class JournalPast:
         )
 
     def saved_at(self, step: int, loaded: Mapping[str, float] | None = None) -> Facts:
-        """The facts of the state before `step`.
+        """Return the facts of the state before `step`.
 
         `loaded` has those that came with the checkpoint; they outrank the journal, except for the
         learning rate, of which the journal may know what the next step had.
@@ -88,7 +88,7 @@ class JournalPast:
         return found | self._rates(step, found.get(facts.LR)) | self._first_rates()
 
     def locate(self, step: int, fingerprint: float) -> Facts:
-        """Where the journal has the batch that comes first after a resume at `step`.
+        """Return where the journal has the batch that comes first after a resume at `step`.
 
         Empty if it is a new batch, or if batches repeat so that their place says nothing.
         """
@@ -148,7 +148,7 @@ class JournalPast:
 
 
 def _rows_near(block: Block, step: int) -> IntArray:
-    """The rows that led to `step`, and those with which the same attempt went on from there."""
+    """Return the rows that led to `step`, and those of the same attempt from there on."""
     # Masks and no copies: a long run has millions of rows.
     is_before = block.step < step
     if is_before.any():
@@ -167,7 +167,7 @@ def _rows_near(block: Block, step: int) -> IntArray:
 
 
 def facts_of(event: Event) -> Facts | None:
-    """The facts in an event, as far as they are numbers: journals may be damaged."""
+    """Return the facts in an event, as far as they are numbers: journals may be damaged."""
     state = event.facts.get("state")
     if event.kind != facts.STATE_SAVED or not isinstance(state, Mapping):
         return None
@@ -179,7 +179,7 @@ def facts_of(event: Event) -> Facts | None:
 
 
 def _states(events: Iterable[Event]) -> dict[int, Facts]:
-    """The saved states by step; the latest one of a step counts."""
+    """Return the saved states by step; the latest one of a step counts."""
     states = {}
     for event in events:
         found = facts_of(event)
@@ -189,7 +189,7 @@ def _states(events: Iterable[Event]) -> dict[int, Facts]:
 
 
 def _repeats(batches: Mapping[int, float], step: int) -> set[int]:
-    """The distances at which batches came again before this step: an epoch has one distance."""
+    """Return the distances at which batches came again before: one for an epoch."""
     distances: set[int] = set()
     seen: dict[float, int] = {}
     for at in sorted(at for at in batches if at < step):
@@ -201,7 +201,7 @@ def _repeats(batches: Mapping[int, float], step: int) -> set[int]:
 
 
 def _first(block: Block, name: str, count: int) -> list[float]:
-    """The first finite values of a signal."""
+    """Return the first finite values of a signal."""
     values: list[float] = []
     if name in block.columns:
         for part in block.cut(STEPS_BEFORE):

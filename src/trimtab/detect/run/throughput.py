@@ -4,7 +4,7 @@ It uses the seconds per step where they are recorded, else the inverse of tokens
 machine that is busy with other work stalls and slows down in any healthy run, and unannounced
 evaluations, checkpoints and compilation look the same: all of that is a warning. Three stalls close
 together that wait for data are an alarm. So is a lower pace that is steady, as that of a slow rank
-or device, or that has lasted for so long that it will not come back by itself (lasting_pace.py).
+or device, or that has lasted for so long that it will not come back by itself (LastingPace).
 """
 
 from typing import NamedTuple
@@ -17,9 +17,60 @@ from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.robust import median, medians
 from trimtab.core.signals import DATA_SECONDS, STEP_SECONDS, TOKENS_PER_SECOND
-from trimtab.detect.run.lasting_pace import LastingPace
+from trimtab.core.state import Stateful
 from trimtab.detect.tools.range_test import OutOfRange, RangeSpec, RangeTest
-from trimtab.detect.tools.rows import Seen
+from trimtab.detect.tools.series import Seen
+
+# LastingPace: waits whether a pace that fell comes back.
+#
+# A machine that is busy with other work slows a run down for a while. A slow rank, a throttled
+# device or a smaller share of the machine does so for good.
+
+NUM_CELLS = 32
+"""Medians of 4 records that must all stay slower than the slowest before the fall: as many as the
+range that the pace left. Chosen."""
+
+
+class LastingPace(Stateful):
+    """At most one lower pace that waits."""
+
+    def __init__(self) -> None:
+        self._low = 0.0
+        self._high: float | None = None
+        """The slowest median before the pace fell; None if nothing waits."""
+        self._count = 0
+
+    def wait_for(self, found: OutOfRange) -> None:
+        """Wait for a pace that fell, unless an earlier one waits already."""
+        if self._high is None:
+            self._low, self._high, self._count = found.low, found.high, 0
+
+    def stop(self) -> None:
+        """Stop waiting."""
+        self._high = None
+
+    def update(self, seconds: float) -> OutOfRange | None:
+        """Add the next median; return the lower pace if it has lasted."""
+        high = self._high
+        if high is None:
+            return None
+        self._count += 1
+        is_over = seconds <= high
+        if not is_over and self._count < NUM_CELLS:
+            return None
+        self.stop()
+        return None if is_over else OutOfRange(seconds, self._low, high)
+
+    def update_many(self, cells: FloatArray) -> tuple[int, OutOfRange] | None:
+        """Add the next medians; return the place where the lower pace has lasted, and that pace."""
+        for place, seconds in enumerate(cells.tolist() if self._high is not None else ()):
+            found = self.update(seconds)
+            if found is not None:
+                return place, found
+            if self._high is None:
+                break
+        return None
+
 
 RECORDS_PER_MEDIAN = 4
 """Records that are reduced to their median."""
@@ -164,7 +215,7 @@ class Throughput(Detector):
         return paces
 
     def _paces(self, of_cells: FloatArray) -> list[tuple[int, _Pace]]:
-        """The cells where the pace has fallen, or has stayed low."""
+        """Return the cells where the pace has fallen, or has stayed low."""
         paces = []
         begin = 0
         for cell, found in [*self._pace.update_many(of_cells), (len(of_cells) - 1, None)]:
@@ -178,7 +229,7 @@ class Throughput(Detector):
         return paces
 
     def _fallen(self, found: OutOfRange) -> _Pace:
-        """A pace that has left its range: an alarm if it is far off and steady, else wait."""
+        """Grade a pace that has left its range: an alarm if far off and steady, else wait."""
         if found.value >= FAR_TIMES * found.high and found.scatter <= STEADY:
             self._lasting.stop()
             return _Pace(found, Severity.ALARM)
@@ -186,7 +237,7 @@ class Throughput(Detector):
         return _Pace(found, Severity.WARN)
 
     def _stalls_and_slowdowns(self, seconds: FloatArray) -> list[tuple[int, _Pace | None]]:
-        """The places of stalls (None), and those where the pace fell or stayed low, in order."""
+        """Return where steps stall (None), and where the pace fell or stayed low, in order."""
         known = np.concatenate((self._cell, seconds))
         begin = len(self._cell)
         cells = len(known) // RECORDS_PER_MEDIAN
@@ -202,7 +253,7 @@ class Throughput(Detector):
         return sorted(places, key=lambda place: (place[0], place[1] is not None))
 
     def _stalls(self, known: FloatArray, begin: int, of_cells: FloatArray) -> IntArray:
-        """Where a step is far slower than the cells before its own."""
+        """Return where a step is far slower than the cells before its own."""
         all_medians = np.concatenate((self._medians, of_cells))
         usual = np.full(len(known) // RECORDS_PER_MEDIAN + 1, np.inf)
         lead = 4 - len(self._medians)
@@ -214,7 +265,7 @@ class Throughput(Detector):
         return places
 
     def _stall(self, seen: Seen, seconds: float, waited: float, count: int) -> Finding | None:
-        """The finding for a stall in record number `count`; None if it is nothing new."""
+        """Return the finding for a stall in record number `count`; None if it is nothing new."""
         since, self._stalled = count - self._stalled, count
         close = [step for step in self._stalled_steps if 0 < seen.step - step <= STALL_WINDOW]
         if self._signal == STEP_SECONDS and waited > DATA_SHARE * seconds:
@@ -255,7 +306,7 @@ class Throughput(Detector):
 
 
 def _first_named(block: Block) -> str | None:
-    """The signal that is recorded first; of two in one record, the seconds."""
+    """Return the signal that is recorded first; of two in one record, the seconds."""
     rows = [
         (int(np.argmax(block.columns[name].present)), at, name)
         for at, name in enumerate((STEP_SECONDS, TOKENS_PER_SECOND))

@@ -1,9 +1,6 @@
-"""Detectors of the state of model and optimizer.
+"""Detectors of weights, optimizer state and numerics.
 
-nonfinite.py         NaN and infinite values
-state_jumps.py       norms that move further in one step than ever; jump_rules.py has the limits
-norm_trend.py        weight norms that grow or shrink faster than before
-frozen.py            updates or gradients that are exactly zero
-loss_scale.py        a loss scale that keeps falling, or never moves
-attention_logits.py  attention logits beyond what softmax can use
+hard_limits.py  what is wrong by itself: not finite, exactly zero, a lost scale, huge logits
+jumps.py        norms that move further in one step than ever; a rule for each signal
+norm_trend.py   weight norms that start to grow or shrink faster than before
 """

@@ -20,7 +20,7 @@ from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LR, PARAM_NORM, UPDATE_NORM
 from trimtab.core.state import Parts, Stateful
 from trimtab.detect.tools.range_test import OutOfRange, RangeSpec, RangeTest
-from trimtab.detect.tools.rows import Seen
+from trimtab.detect.tools.series import Seen
 
 RECORDS_PER_CHANGE = 8
 """Records over which a change is measured. Source: measured in the lab; 4 and 16 find less."""
@@ -58,7 +58,7 @@ class NormTrend(Detector):
         """The tick at which each norm last drifted."""
 
     def on_event(self, change: KnownChange) -> None:
-        """What comes now does not continue from here."""
+        """Start again: what comes now does not continue from here."""
         for trend in self._trends.values():
             trend.restart()
 
@@ -86,7 +86,7 @@ class NormTrend(Detector):
         return [self._finding(*drift) for drift in drifts]
 
     def _finding(self, name: str, seen: Seen, found: OutOfRange) -> Finding:
-        """The finding: an alarm if the norm is far outside its range, or a second one drifts."""
+        """Return the finding, an alarm if the norm is far outside or a second one drifts."""
         others = [tick for other, tick in self._drifted.items() if not _is_same_part(other, name)]
         together = any(seen.tick - tick <= TOGETHER_RECORDS for tick in others)
         self._drifted[name] = seen.tick
@@ -161,7 +161,7 @@ class _Trend(Stateful):
         return self._range.update(change / steps)
 
     def ends(self, count: int) -> slice:
-        """Which of the next records end a change."""
+        """Return which of the next records end a change."""
         return slice(RECORDS_PER_CHANGE - 1 - self._count, count, RECORDS_PER_CHANGE)
 
     def update_many(
@@ -197,7 +197,7 @@ class _Trend(Stateful):
 
 
 def _updates_of(name: str) -> str:
-    """The signal that moves this norm; none for the whole model and its embedding.
+    """Return the signal that moves this norm; none for the whole model and its embedding.
 
     Few rows of an embedding make up its updates, and others each time: its norm does not follow.
     """
@@ -209,7 +209,7 @@ def _range_of(name: str) -> RangeSpec:
 
 
 def _is_same_part(first: str, second: str) -> bool:
-    """Whether two norms are no two witnesses: the embedding is most of the whole model."""
+    """Return whether two norms count as one: the embedding is most of the model."""
     return first == second or _range_of(first) is _range_of(second) is WHOLE_RANGE
 
 

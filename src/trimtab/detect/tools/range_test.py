@@ -123,7 +123,7 @@ class RangeTest(Stateful):
             at += place + 1
 
     def _cannot_be_outside(self, known: FloatArray) -> bool:
-        """Whether all cells are so close together that none can be out of range."""
+        """Return whether all cells are so close together that none can be out of range."""
         spec = self._spec
         return not spec.downwards and bool(known.max() <= known.min() * spec.times)
 

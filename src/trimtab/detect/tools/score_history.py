@@ -67,7 +67,7 @@ class Bounds:
     this."""
 
     def times(self, threshold_scale: float) -> "Bounds":
-        """The same bounds with thresholds this many times higher."""
+        """Return the same bounds with thresholds this many times higher."""
         return dataclasses.replace(
             self,
             prior=threshold_scale * self.prior,
@@ -125,12 +125,12 @@ class ScoreHistory(Stateful):
         self.drop_current()
 
     def threshold(self, test: int, bounds: Bounds) -> float:
-        """What a score of this test must exceed now."""
+        """Return what a score of this test must exceed now."""
         lowest = bounds.low if len(self._entries) >= bounds.min_entries else bounds.prior
         return _threshold([entry[test] for entry in self._entries], bounds, lowest)
 
     def return_level(self, test: int) -> float:
-        """The score that this test exceeds once in 100,000 quiet records; 0 if not known yet.
+        """Return the score that this test exceeds once in 100,000 quiet records; 0 if unknown.
 
         The entries are maxima of blocks, so their distribution is Gumbel's if the tail of the
         scores is not heavier than exponential: its two parameters follow from two quantiles.
@@ -144,7 +144,7 @@ class ScoreHistory(Stateful):
         return middle + _TAIL * (upper - middle)
 
     def lowest_thresholds(self, bounds: Sequence[Bounds], records: int) -> list[float]:
-        """What no threshold can fall under during the next `records` quiet records."""
+        """Return what no threshold can fall under during the next `records` quiet records."""
         leaving = max(len(self._entries) + records // RECORDS_PER_ENTRY + 1 - ENTRIES_REMEMBERED, 0)
         staying = list(self._entries)[leaving:]
         return [
@@ -164,7 +164,7 @@ class ScoreHistory(Stateful):
 
 
 def _quantile(probability: float) -> float:
-    """Of the standard Gumbel distribution."""
+    """Return a quantile of the standard Gumbel distribution."""
     return -math.log(-math.log(probability))
 
 
@@ -176,7 +176,7 @@ _TAIL = (_quantile(1 - RECORDS_PER_ENTRY / RETURN_RECORDS) - _quantile(0.5)) / (
 
 
 def _threshold(highest: list[float], bounds: Bounds, lowest: float) -> float:
-    """The threshold that follows from some entries of one test."""
+    """Return the threshold that follows from some entries of one test."""
     if not highest:
         return lowest
     highest.sort()

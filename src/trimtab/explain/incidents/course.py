@@ -13,7 +13,7 @@ from typing import Any
 
 from trimtab.core.incidents import Moment
 from trimtab.core.robust import TINY, jump_sigma, median, sigma_around
-from trimtab.detect.tools.expectation import MOST_SPREAD, SLOPE_TRUST
+from trimtab.detect.tools.baseline import MOST_SPREAD, SLOPE_TRUST
 
 TREND_RECORDS = 192
 """Records before the onset that the line is fitted to. Equal results: 128 to 256."""

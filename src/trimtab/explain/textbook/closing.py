@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from trimtab.core.findings import Finding, Symptom
 from trimtab.core.incidents import IncidentClass, Moment
 from trimtab.core.robust import mean_and_deviation
-from trimtab.detect.textbook.thresholds import TextbookThresholds
+from trimtab.detect.textbook import TextbookThresholds
 from trimtab.explain.incidents.closing import ClosingRules, Ruling
 from trimtab.explain.incidents.course import Course, Trend
 from trimtab.explain.incidents.open_incident import OpenIncident

@@ -20,7 +20,7 @@ from trimtab.core import signals
 from trimtab.core.block import Block
 from trimtab.core.findings import Symptom
 from trimtab.detect.resume import facts
-from trimtab.detect.resume.comparison import LOST, Difference, compare, is_restarted
+from trimtab.detect.resume.audit import LOST, Difference, compare, is_restarted
 from trimtab.detect.resume.facts import Facts
 from trimtab.detect.resume.journal_past import JournalPast
 from trimtab.live.loop.step_loop import StepLoop

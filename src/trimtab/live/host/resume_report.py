@@ -1,7 +1,7 @@
 """What a resume has not restored goes to the log, to the journal and into the record."""
 
 from trimtab.core import signals
-from trimtab.detect.resume.resume_audit import describe, encode
+from trimtab.detect.resume.audit import describe, encode
 from trimtab.journal import AUDIT_EVENT, JournalWriter
 from trimtab.live.host.resume_facts import ResumeFacts
 from trimtab.live.shield import log

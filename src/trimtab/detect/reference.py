@@ -1,0 +1,454 @@
+"""A run compared with a run over the same batches.
+
+Reference       the detector: where a signal leaves its reference
+Gap             how far one signal has moved away from its reference
+EarlierAttempt  the losses of the attempt before, as a reference
+lay_beside      the values of another run in columns beside this one
+"""
+
+import copy
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from trimtab.core.block import NO_POSITION, Block, BoolArray, Column, FloatArray, IntArray, Record
+from trimtab.core.detector import Detector
+from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.signals import CLOCKS, FINGERPRINT, LOSS, REFERENCE_LOSS, REFERENCE_OF
+from trimtab.core.state import Parts, Stateful
+from trimtab.detect.loss.norm_spike import logarithms
+from trimtab.detect.tools.baseline import MIN_WINDOW, Baseline, BaselineSpec, Score, trust_in
+from trimtab.detect.tools.series import RunningSums, Seen, Series
+
+# A run beside another one: what the other recorded at the same batch, in extra columns.
+#
+#     run:        step  loss  grad_norm  ...           at the same step in the reference
+#     becomes:    step  loss  grad_norm  ...  reference_loss  reference_grad_norm  ...
+#
+# Batches are the same if their fingerprints are; where one of the two has none, if their steps are.
+
+
+def lay_beside(run: Block, reference: Block) -> Block:
+    """Return the run with the values that the reference has at the same steps."""
+    steps, latest = _latest_rows(reference)
+    if not len(steps):
+        return run
+    place = np.minimum(np.searchsorted(steps, run.step), len(steps) - 1)
+    is_known = steps[place] == run.step
+    rows = latest[place]
+    columns = dict(run.columns)
+    for name, column in reference.columns.items():
+        if name not in run.columns or name in CLOCKS or name.startswith(REFERENCE_OF):
+            continue
+        present = is_known & column.present[rows]
+        columns[REFERENCE_OF + name] = Column(
+            np.where(present, column.values[rows], np.nan), present
+        )
+    return dataclasses.replace(run, columns=columns)
+
+
+def same_batches(beside: Block) -> BoolArray:
+    """Return which records have the same batch in the run and in its reference."""
+    ours, theirs = beside.column(FINGERPRINT), beside.column(REFERENCE_OF + FINGERPRINT)
+    known = ours.present & theirs.present
+    return np.asarray(~known | (ours.values == theirs.values))
+
+
+def _latest_rows(block: Block) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps of a run in order, and the row of the last attempt at each."""
+    backwards = block.step[::-1]
+    steps, first = np.unique(backwards, return_index=True)
+    return steps, len(block) - 1 - first
+
+
+# EarlierAttempt: the losses of the attempt before this one, by step, as a reference.
+#
+#     attempt 0:   100 101 102 103 104 |killed
+#     attempt 1:               102 103 104 105 ...
+#                              '---------' seen before
+#
+# Two batches are the same if their fingerprints are, or their data positions; where neither is
+# known, if their steps are.
+
+STEPS_REMEMBERED = 2048
+"""Steps of each attempt that are remembered: more are seldom repeated."""
+
+Batch = tuple[float, float, int]
+"""Loss, fingerprint (NaN if unknown) and data position."""
+
+
+class EarlierAttempt(Stateful):
+    """Remembers the finite losses of this attempt and of the one before."""
+
+    def __init__(self) -> None:
+        self._attempt = 0
+        self._before: dict[int, Batch] = {}
+        self._now: dict[int, Batch] = {}
+
+    def update(self, record: Record) -> float:
+        """Return the loss of the same batch in the attempt before; NaN if it is not known."""
+        if record.attempt != self._attempt:
+            self._start_attempt(record.attempt)
+        loss = record.signals.get(LOSS, math.nan)
+        if not math.isfinite(loss):
+            return math.nan
+        mark = record.signals.get(FINGERPRINT, math.nan)
+        return self._look_up(record.step, (loss, mark, record.data_position))
+
+    def update_many(self, block: Block) -> FloatArray:
+        """Return the same for each of many records."""
+        references = np.full(len(block), np.nan)
+        loss, marks = block.column(LOSS), block.column(FINGERPRINT).values
+        borders = [0, *(np.flatnonzero(np.diff(block.attempt)) + 1).tolist(), len(block)]
+        for first, last in pairwise(borders):
+            if first == last:
+                continue
+            self._start_attempt(int(block.attempt[first]))
+            rows = first + np.flatnonzero(loss.finite[first:last])
+            if self._all_new(block.step[rows]):
+                # The others are not in the attempt before, and would be forgotten again.
+                may_match = block.step[rows] <= max(self._before, default=-1)
+                may_match[-STEPS_REMEMBERED:] = True
+                rows = rows[may_match]
+            for at in rows.tolist():
+                batch = float(loss.values[at]), float(marks[at]), int(block.data_position[at])
+                references[at] = self._look_up(int(block.step[at]), batch)
+        return references
+
+    def _start_attempt(self, attempt: int) -> None:
+        if attempt != self._attempt:
+            self._attempt = attempt
+            self._before, self._now = self._now, {}
+
+    def _look_up(self, step: int, batch: Batch) -> float:
+        self._now.pop(step, None)  # the newest come last
+        self._now[step] = batch
+        if len(self._now) > STEPS_REMEMBERED:
+            del self._now[next(iter(self._now))]
+        known = self._before.get(step)
+        return known[0] if known is not None and _is_same(known, batch) else math.nan
+
+    def _all_new(self, steps: IntArray) -> bool:
+        if not len(steps):
+            return True
+        rises = bool((np.diff(steps) > 0).all())
+        return rises and (not self._now or int(steps[0]) > max(self._now))
+
+
+def _is_same(one: Batch, other: Batch) -> bool:
+    _, mark, position = one
+    _, other_mark, other_position = other
+    if mark == mark and other_mark == other_mark:
+        return mark == other_mark
+    if NO_POSITION in (position, other_position):
+        return True
+    return position == other_position
+
+
+# Gap: how far one signal has moved away from its reference, to one side.
+#
+# What both runs share, above all the batch, cancels: in public runs with the same data order the
+# difference of two losses scatters 15 to 30 times less than one loss. So a rise of 0.02 is found in
+# a few steps where the loss alone would take hundreds.
+
+LENGTHS = (2, 4, 8, 16)
+"""Records whose scores are summed."""
+ROOTS = tuple(math.sqrt(length) for length in LENGTHS)
+
+LIMITS = (7.0, 6.2, 5.4, 6.0)
+"""What each sum, divided by the root of its length, must exceed. Source: measured on a public pair
+of runs with the same data order, 15,000 steps, both ways: the highest were 6.9, 5.7, 4.8 and 5.3. A
+single record means nothing: there it reached 53."""
+
+HIGHEST = 5.0
+"""Scores are clipped here before they are added: no single record decides."""
+
+CALM_RECORDS = 1024
+"""Records without a hit after which the limits are the usual ones again; until then each hit adds
+the limit once more, because runs that have parted wander. A sum cannot exceed four times its limit,
+so there are at most three hits in a row."""
+
+RECORDS_AT_ONCE = 4096
+"""Records that are judged at once."""
+
+
+class Hit(NamedTuple):
+    """A gap beyond its limit."""
+
+    score: float
+    limit: float
+    records: int
+    """Number of records in the score."""
+    expected: float
+    scale: float
+
+
+class Gap(Stateful):
+    """One side of one signal; a positive gap is a move to that side."""
+
+    def __init__(self, spec: BaselineSpec) -> None:
+        self._baseline = Baseline(spec, lags=True)
+        self._sums = RunningSums(len(LENGTHS))
+        self.trust = 1.0
+        """In the values of the signal: a score is multiplied by it."""
+        self._hits = 0
+        self._calm = 0
+        """Records since the last hit."""
+
+    def update(self, gap: float, step: int) -> Hit | None:
+        """Judge one record."""
+        score = self._baseline.update(gap, step)
+        if score is None:
+            return None
+        self._pass(1)
+        z = self.trust * score.z
+        sums = self._sums.add(min(max(z, -HIGHEST), HIGHEST))
+        for test, total in enumerate(sums):
+            if total / ROOTS[test] > self._limit(test):
+                return self._hit(test, total / ROOTS[test], score)
+        return None
+
+    def update_many(self, gaps: FloatArray, steps: IntArray) -> list[tuple[int, Hit]]:
+        """Judge many records, as `update` would one by one; return those beyond their limit."""
+        hits = []
+        at = 0
+        while at < len(gaps):
+            count = RECORDS_AT_ONCE
+            if self._hits:  # the limits are lower again after the calm records
+                count = min(count, max(CALM_RECORDS - self._calm, 1))
+            part = slice(at, at + count)
+            quiet = self._pass_quietly(gaps[part], steps[part])
+            at += quiet
+            if at < len(gaps) and quiet < count:
+                hit = self.update(float(gaps[at]), int(steps[at]))
+                if hit is not None:
+                    hits.append((at, hit))
+                at += 1
+        return hits
+
+    def _pass_quietly(self, gaps: FloatArray, steps: IntArray) -> int:
+        """Pass the records before the first beyond its limit; return how many."""
+        baseline, sums = copy.deepcopy(self._baseline), self._sums.copy()
+        z = self.trust * baseline.update_many(gaps, steps).z
+        known = ~np.isnan(z)
+        clipped = np.clip(z[known], -HIGHEST, HIGHEST)
+        over = np.zeros(len(z), dtype=np.bool_)
+        for test, total in enumerate(sums.add_many(clipped)):
+            over[known] |= total / ROOTS[test] > self._limit(test)
+        if not over.any():
+            self._baseline, self._sums = baseline, sums
+            self._pass(int(known.sum()))
+            return len(gaps)
+        quiet = int(np.argmax(over))
+        self._baseline.update_many(gaps[:quiet], steps[:quiet])
+        scored = int(known[:quiet].sum())
+        self._sums.add_many(clipped[:scored])
+        self._pass(scored)
+        return quiet
+
+    def _pass(self, records: int) -> None:
+        self._calm += records
+        if self._calm > CALM_RECORDS:
+            self._hits = 0
+
+    def _limit(self, test: int) -> float:
+        return (1 + self._hits) * LIMITS[test]
+
+    def _hit(self, test: int, score: float, known: Score) -> Hit:
+        """Return the hit, once: from here on the new distance is the usual one."""
+        limit = self._limit(test)
+        self._baseline.restart()
+        self._sums.clear()
+        self._hits, self._calm = self._hits + 1, 0
+        return Hit(score, limit, LENGTHS[test], known.expected, known.scale)
+
+
+# Reference: a run compared with another run over the same batches, signal by signal.
+#
+# The reference is an earlier attempt at the same steps, another run whose values were put beside
+# this one (`lay_beside`), or losses that the user knows and records as `reference_loss`. A
+# finding states that the two have parted, not which of them is wrong.
+
+LOSS_GAP_BASELINE = BaselineSpec(falls=False, relative_floor=0.0, absolute_floor=0.001)
+"""For the logarithm of loss / reference. Floor: 0.1 %, for runs that are equal to the last bit
+until they part."""
+
+OTHER_GAP_BASELINE = BaselineSpec(falls=False, relative_floor=0.0, absolute_floor=0.02)
+"""For the other signals. Floor: 2 %: runs of the lab in bf16 stay within 2 % of the same runs in
+fp32 (measured)."""
+
+PARTED_RECORDS = 256
+"""Where one signal has left its reference the others follow. Within this many records after the
+last one they are only notes, except for a loss that rises further."""
+
+UP, DOWN = 1.0, -1.0
+"""The direction in which a signal left its reference."""
+
+
+class Reference(Detector):
+    """Findings where a signal and its reference part."""
+
+    name = "reference"
+    not_rewound = ("_earlier",)
+
+    def __init__(self) -> None:
+        self._earlier = EarlierAttempt()
+        self._gaps_up = Parts(_new_gap)
+        self._gaps_down = Parts(_new_gap)
+        """By signal."""
+        self._same_batches = 0
+        """In a row, up to the last record."""
+        self._records = 0
+        self._parted: int | None = None
+        """The record of the last gap."""
+
+    def update(self, record: Record) -> list[Finding]:
+        """Judge one record."""
+        self._records += 1
+        signals = record.signals
+        earlier = self._earlier.update(record)
+        if REFERENCE_LOSS not in signals:
+            if math.isnan(earlier):
+                return []
+            return [
+                self._graded(found, self._records)
+                for found in self._judge_pair(record, LOSS, earlier)
+            ]
+        if FINGERPRINT in signals and REFERENCE_OF + FINGERPRINT in signals:
+            seen = Seen(record.tick, record.step, signals[FINGERPRINT])
+            theirs = signals[REFERENCE_OF + FINGERPRINT]
+            if seen.value != theirs:
+                return self._other_batch(seen, theirs)
+            self._same_batches += 1
+        return [
+            self._graded(finding, self._records)
+            for name in compared(list(signals))
+            for finding in self._judge_pair(record, name, signals[REFERENCE_OF + name])
+        ]
+
+    def update_many(self, block: Block) -> list[Finding]:
+        """Judge many records, with the findings that `update` would return."""
+        before, self._records = self._records, self._records + len(block)
+        earlier = self._earlier.update_many(block)
+        given = block.column(REFERENCE_LOSS).present
+        if not given.any() and np.isnan(earlier).all():
+            return []
+        same = same_batches(block)
+        gaps: list[Finding] = []
+        for name in compared(list(block.columns)) or [LOSS]:
+            theirs = block.column(REFERENCE_OF + name)
+            references = np.where(given & same & theirs.present, theirs.values, np.nan)
+            if name == LOSS:
+                references = np.where(given, references, earlier)
+            gaps += self._judge_pairs(block, name, references)
+        gaps.sort(key=lambda finding: finding.tick)
+        findings = [self._graded(gap, before + 1 + block.row_of(gap.tick)) for gap in gaps]
+        findings += self._judge_batches(block, given)
+        return sorted(findings, key=lambda finding: finding.tick)
+
+    def _graded(self, gap: Finding, record: int) -> Finding:
+        """Return the finding with its severity: a note if another signal has just left."""
+        is_late = self._parted is not None and record - self._parted < PARTED_RECORDS
+        self._parted = record
+        if is_late and gap.signal != LOSS:
+            return dataclasses.replace(gap, severity=Severity.INFO)
+        return gap
+
+    def _sides(self, name: str, trust: float) -> Iterator[tuple[Gap, float]]:
+        """Return the gaps of a signal, each with its direction."""
+        for gaps, way in ((self._gaps_up, UP), (self._gaps_down, DOWN)):
+            if name not in gaps:
+                gaps[name].trust = trust
+            yield gaps[name], way
+
+    def _judge_pair(self, record: Record, name: str, theirs: float) -> list[Finding]:
+        seen = Seen(record.tick, record.step, record.signals.get(name, math.nan))
+        if not (0.0 < seen.value < math.inf and 0.0 < theirs < math.inf):
+            return []
+        gap = math.log(seen.value / theirs)
+        findings = []
+        for side, way in self._sides(name, trust_in(name, record.qualities)):
+            hit = side.update(way * gap, record.step)
+            if hit is not None:
+                findings.append(_finding(name, way, seen, theirs, hit))
+        return findings
+
+    def _judge_pairs(self, block: Block, name: str, references: FloatArray) -> list[Finding]:
+        ours = block.column(name)
+        usable = ours.finite & (ours.values > 0) & np.isfinite(references) & (references > 0)
+        rows = np.flatnonzero(usable)
+        if not len(rows):
+            return []
+        series, theirs = Series.of(block, name, rows), references[rows]
+        gaps = logarithms((series.value / theirs).tolist())
+        sides = self._sides(name, trust_in(name, block.qualities))
+        return [
+            _finding(name, way, series.one(at), float(theirs[at]), hit)
+            for side, way in sides
+            for at, hit in side.update_many(way * gaps, series.step)
+        ]
+
+    def _judge_batches(self, block: Block, given: np.ndarray) -> list[Finding]:
+        ours, theirs = block.column(FINGERPRINT), block.column(REFERENCE_OF + FINGERPRINT)
+        findings = []
+        for at in np.flatnonzero(given & ours.present & theirs.present).tolist():
+            seen = Seen.at(block, at, ours.values[at])
+            other = float(theirs.values[at])
+            if seen.value != other:
+                findings += self._other_batch(seen, other)
+            else:
+                self._same_batches += 1
+        return findings
+
+    def _other_batch(self, seen: Seen, theirs: float) -> list[Finding]:
+        """Report where batches stop being the same; two runs with different data are no pair."""
+        were_same, self._same_batches = self._same_batches, 0
+        if were_same < MIN_WINDOW:
+            return []
+        return [
+            Finding(
+                detector=self.name,
+                symptom=Symptom.OTHER_BATCH,
+                severity=Severity.ALARM,
+                signal=FINGERPRINT,
+                step=seen.step,
+                tick=seen.tick,
+                value=seen.value,
+                expected=theirs,
+            )
+        ]
+
+
+def compared(names: Sequence[str]) -> list[str]:
+    """Return the signals that have a reference, in an order that does not depend on the log."""
+    return sorted(
+        name.removeprefix(REFERENCE_OF)
+        for name in names
+        if name.startswith(REFERENCE_OF) and name != REFERENCE_OF + FINGERPRINT
+    )
+
+
+def _new_gap(name: str) -> Gap:
+    return Gap(LOSS_GAP_BASELINE if name == LOSS else OTHER_GAP_BASELINE)
+
+
+def _finding(name: str, way: float, seen: Seen, theirs: float, hit: Hit) -> Finding:
+    is_good_news = name == LOSS and way == DOWN
+    usual = theirs * math.exp(way * hit.expected)
+    room = hit.limit / math.sqrt(hit.records) * hit.scale
+    return Finding(
+        detector=Reference.name,
+        symptom=Symptom.REFERENCE_GAP,
+        severity=Severity.WARN if is_good_news else Severity.ALARM,
+        signal=name,
+        step=seen.step,
+        tick=seen.tick,
+        value=seen.value,
+        expected=usual,
+        limit=usual * math.exp(way * room),
+        facts={"score": hit.score, "records": float(hit.records), "reference": theirs},
+    )

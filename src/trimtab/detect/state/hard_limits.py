@@ -1,0 +1,292 @@
+"""Values that are wrong by themselves, whatever the run did before.
+
+NonFinite        NaN and infinite values
+Frozen           updates or gradients that are exactly zero
+LossScale        a loss scale that keeps falling, falls under 1, or never moves
+AttentionLogits  attention logits beyond what softmax can use
+"""
+
+import math
+
+import numpy as np
+
+from trimtab.core.block import Block, IntArray, Record
+from trimtab.core.detector import Detector
+from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.signals import (
+    ADAM_V_NORM,
+    DISCARDED,
+    GRAD_NORM,
+    GRAD_NORM_OF,
+    LOSS,
+    LOSS_SCALE,
+    LR,
+    PARAM_NORM,
+    UPDATE_NORM,
+)
+
+# NonFinite: NaN and infinite values, found before anything else and never part of a baseline.
+
+SYMPTOMS = {
+    LOSS: Symptom.NONFINITE_LOSS,
+    GRAD_NORM: Symptom.NONFINITE_GRAD_NORM,
+    # A bit flip can leave the loss finite while one of these is not; the weights are ruined then.
+    PARAM_NORM: Symptom.NONFINITE_NORM,
+    UPDATE_NORM: Symptom.NONFINITE_NORM,
+    ADAM_V_NORM: Symptom.NONFINITE_NORM,
+}
+
+
+class NonFinite(Detector):
+    """One finding at the start of each non-finite stretch of a signal that must stay finite.
+
+    A gradient that overflows under a loss scaler is normal: the scaler skips the step and halves
+    its scale. How often that happens is the business of other detectors.
+    """
+
+    name = "non-finite"
+    not_saved = ("_under_scaler",)
+
+    def __init__(self, under_scaler: Severity = Severity.INFO) -> None:
+        self._under_scaler = under_scaler
+        """Of a non-finite gradient norm in a record with a loss scale."""
+        self._is_inside = dict.fromkeys(SYMPTOMS, False)
+
+    def update(self, record: Record) -> list[Finding]:
+        """Judge one record."""
+        findings = []
+        for signal, was_inside in self._is_inside.items():
+            value = record.signals.get(signal)
+            if value is None:  # a missing value neither starts nor ends a stretch
+                continue
+            is_bad = not math.isfinite(value)
+            if is_bad != was_inside:
+                self._is_inside[signal] = is_bad
+                if is_bad:
+                    is_overflow = signal == GRAD_NORM and LOSS_SCALE in record.signals
+                    severity = self._under_scaler if is_overflow else Severity.ALARM
+                    findings.append(self.finding(record, SYMPTOMS[signal], severity, signal))
+        return findings
+
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows in which a stretch of non-finite values begins or ends."""
+        is_relevant = np.zeros(len(block), dtype=np.bool_)
+        for signal, was_inside in self._is_inside.items():
+            column = block.column(signal)
+            rows = np.flatnonzero(column.present)
+            is_relevant[rows[np.diff(column.nonfinite[rows], prepend=was_inside)]] = True
+        return np.flatnonzero(is_relevant)
+
+
+# Frozen: updates or gradients that are exactly zero while the learning rate is not.
+#
+# A step that a loss scaler skips, or that was discarded on purpose, has a zero update as well, so
+# zeros are needed over several steps. Groups are judged one by one: in the global norm a frozen one
+# is hidden by the others.
+
+MIN_TICKS = 16
+"""Ticks from the first zero to the last, both counted. Chosen: a scaler that finds its first scale
+skips up to a dozen steps."""
+
+MIN_ZEROS = 8
+"""Zeros in a row, where not every step is measured. Chosen: half of those of a run that measures
+every step, so that measuring every second one finds it as soon."""
+
+_PREFIXES = (UPDATE_NORM, GRAD_NORM_OF)
+
+
+class Frozen(Detector):
+    """One finding for each signal that stays at zero."""
+
+    name = "frozen"
+
+    def __init__(self) -> None:
+        self._zeros: dict[str, int] = {}
+        """Zeros in a row, by signal; only signals that are at zero now."""
+        self._since: dict[str, int] = {}
+        """The tick of the first of them."""
+        self._reported: dict[str, bool] = {}
+
+    def update(self, record: Record) -> list[Finding]:
+        """Judge one record."""
+        signals = record.signals
+        if 0.0 not in signals.values() and not self._zeros:
+            return []
+        if signals.get(LR, 1.0) == 0.0 or signals.get(DISCARDED, 0.0) == 1.0:
+            return []
+        findings = []
+        for name, value in signals.items():
+            if _is_judged(name) and self._is_frozen(name, value, record.tick):
+                facts = {"records": float(self._zeros[name])}
+                findings.append(
+                    self.finding(
+                        record, Symptom.FROZEN, Severity.ALARM, name, value=0.0, facts=facts
+                    )
+                )
+        return findings
+
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows in which a norm is recorded, from the first zero on."""
+        columns = [column for name, column in block.columns.items() if _is_judged(name)]
+        is_relevant = np.zeros(len(block), dtype=np.bool_)
+        is_zero = np.zeros(len(block), dtype=np.bool_)
+        for column in columns:
+            is_relevant |= column.present
+            is_zero |= column.present & (column.values == 0.0)
+        rows = np.flatnonzero(is_relevant)
+        if self._zeros:
+            return rows
+        return rows[rows >= np.argmax(is_zero)] if is_zero.any() else rows[:0]
+
+    def _is_frozen(self, name: str, value: float, tick: int) -> bool:
+        """Return whether a signal has been at zero for long enough, once for each stretch."""
+        if value != 0.0:
+            self._zeros.pop(name, None)
+            self._since.pop(name, None)
+            self._reported.pop(name, None)
+            return False
+        if name in self._reported:
+            return False
+        zeros = self._zeros[name] = self._zeros.get(name, 0) + 1
+        ticks = tick - self._since.setdefault(name, tick) + 1
+        if zeros < MIN_ZEROS or ticks < MIN_TICKS:
+            return False
+        self._reported[name] = True
+        return True
+
+
+def _is_judged(name: str) -> bool:
+    return name == GRAD_NORM or name.startswith(_PREFIXES)
+
+
+# LossScale: a loss scale that keeps falling, falls under 1, or never moves.
+#
+# A dynamic scaler halves its scale at each overflow and doubles it after many good steps. An
+# occasional halving is how it works, and several at the start are how it finds its range.
+
+FLOOR, LOWER_TIMES = 1.0, 65536.0
+"""A scale under 1 shrinks the loss: what still overflows is nothing that a scaler can fix. It is
+reported again when the scale is this many times lower still."""
+
+FALL_WINDOW, FALLS_FOR_WARNING, FALLS_FOR_ALARM = 100, 3, 6
+"""3 falls within 100 steps are a warning, 6 a collapse. Source: 3 in 100 is what published practice
+for fp16 looks into; 6 in a row leave 1/64 of the scale. The scale of a healthy scaler falls about
+once in the 1,000 to 2,000 steps after which it tries a higher scale."""
+
+MIN_SETTLED = 64
+"""Records with a constant scale after which a scaler has found its range."""
+
+MAX_CONSTANT = 20_000
+"""Records with a constant scale after which it is not dynamic. Source: ten times the usual growth
+interval."""
+
+
+class LossScale(Detector):
+    """A warning for frequent falls, an alarm for more, a note on a scale that never moves."""
+
+    name = "loss-scale"
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self._num_same = 0
+        """Records since the scale last moved, up to `_num_counted`."""
+        self._has_settled = self._has_moved = False
+        self._floor = FLOOR
+        """The scale under which the next collapse is reported."""
+        self._falls: list[int] = []
+        """Steps of the recent falls."""
+
+    def update(self, record: Record) -> list[Finding]:
+        """Judge one record."""
+        value = record.signals.get(LOSS_SCALE)
+        if value is None or value != value:
+            return []
+        if value != self._last:
+            return self._move(record, value)
+        if self._num_same == self._num_counted:
+            return []
+        self._num_same += 1
+        if self._has_moved or self._num_same != MAX_CONSTANT:
+            return []
+        return [self.finding(record, Symptom.SCALE_FROZEN, Severity.INFO, LOSS_SCALE)]
+
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows with a scale, or none if it has been the same for long and still is."""
+        column = block.column(LOSS_SCALE)
+        rows = np.flatnonzero(column.present)
+        is_constant = self._num_same == self._num_counted
+        return rows[:0] if is_constant and (column.values[rows] == self._last).all() else rows
+
+    @property
+    def _num_counted(self) -> int:
+        """How far records with a constant scale are counted: more make no difference."""
+        return MIN_SETTLED if self._has_moved else MAX_CONSTANT
+
+    def _move(self, record: Record, value: float) -> list[Finding]:
+        """Judge a scale that differs from the last one."""
+        findings = []
+        last, self._last = self._last, value
+        if last is not None:
+            self._has_settled |= self._num_same >= MIN_SETTLED
+            self._has_moved = True
+            if value < last and self._has_settled:
+                recent = [step for step in self._falls if 0 < record.step - step < FALL_WINDOW]
+                self._falls = [*recent, record.step]
+                if len(self._falls) == FALLS_FOR_WARNING:
+                    findings.append((Symptom.OVERFLOWS, Severity.WARN))
+                if len(self._falls) == FALLS_FOR_ALARM:
+                    findings.append((Symptom.SCALE_COLLAPSE, Severity.ALARM))
+        self._num_same = 0
+        if value < self._floor:
+            self._floor = value / LOWER_TIMES
+            findings.append((Symptom.SCALE_COLLAPSE, Severity.ALARM))
+        return [self.finding(record, *found, LOSS_SCALE) for found in findings]
+
+
+# AttentionLogits: attention logits beyond what softmax can use.
+#
+# The limits are absolute, so this also finds a run that is wrong from its first step: a learning
+# rate that is far too high shows here long before it shows in the loss.
+
+MAX_ATTENTION_LOGIT = "max_attention_logit"
+
+LEVELS = {Severity.WARN: 50.0, Severity.ALARM: 100.0}
+"""Source: published runs; past 50 a head attends to one token only, past 100 models were lost.
+Healthy runs of the lab stay under 20."""
+
+MIN_RECORDS = 8
+"""Records in a row that must be over the level: a single batch may be."""
+
+
+class AttentionLogits(Detector):
+    """A warning and an alarm, each once in a run."""
+
+    name = "attention-logits"
+
+    def __init__(self) -> None:
+        self._num_over = [0] * len(LEVELS)
+        """Records in a row over each level; negative once it is reported."""
+
+    def update(self, record: Record) -> list[Finding]:
+        """Judge one record."""
+        value = record.signals.get(MAX_ATTENTION_LOGIT)
+        findings: list[Finding] = []
+        if value is None:
+            return findings
+        for at, (severity, level) in enumerate(LEVELS.items()):
+            num_over = self._num_over[at]
+            if num_over < 0:
+                continue
+            self._num_over[at] = num_over + 1 if value > level else 0
+            if self._num_over[at] == MIN_RECORDS:
+                self._num_over[at] = -1
+                findings.append(
+                    self.finding(
+                        record, Symptom.LARGE_LOGITS, severity, MAX_ATTENTION_LOGIT, limit=level
+                    )
+                )
+        return findings
+
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows in which the logits were measured."""
+        return np.flatnonzero(block.column(MAX_ATTENTION_LOGIT).present)

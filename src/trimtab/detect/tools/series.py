@@ -1,0 +1,92 @@
+"""Values of one signal with the place where they were recorded, and sums over the latest ones."""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from trimtab.core.block import Block, FloatArray, IntArray
+from trimtab.core.state import Stateful
+
+
+class Seen(NamedTuple):
+    """One value of one signal, and where it was recorded."""
+
+    tick: int
+    step: int
+    value: float
+
+    @classmethod
+    def at(cls, block: Block, row: int, value: float) -> "Seen":
+        """Return a value of one row of a block, in plain numbers."""
+        return cls(int(block.tick[row]), int(block.step[row]), float(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Many values of one signal, and where they were recorded."""
+
+    tick: IntArray
+    step: IntArray
+    value: FloatArray
+
+    @classmethod
+    def of(cls, block: Block, name: str, rows: IntArray) -> "Series":
+        """Return the values of a signal in some rows of a block."""
+        return cls(block.tick[rows], block.step[rows], block.column(name).values[rows])
+
+    def __len__(self) -> int:
+        return len(self.tick)
+
+    def one(self, at: int) -> Seen:
+        """Return one of the values."""
+        return Seen(int(self.tick[at]), int(self.step[at]), float(self.value[at]))
+
+
+# RunningSums: sums over the last 2, 4, 8, ... values, without drift and in a fixed order.
+#
+#     sum of 2k values now = sum of k values now + sum of k values, k records ago
+#
+# Each sum is one addition, nothing is ever subtracted, and the order of additions does not depend
+# on how a series is cut: value by value or all at once, every bit is the same.
+
+
+class RunningSums(Stateful):
+    """Sums over the last 2, 4, ..., 2**doublings values; zeros before the first value."""
+
+    def __init__(self, doublings: int) -> None:
+        lengths = [2**power for power in range(doublings)]
+        self._past = [deque([0.0] * length, maxlen=length) for length in lengths]
+
+    def add(self, value: float) -> list[float]:
+        """Add the next value; return the sums that end with it, shortest first."""
+        sums = []
+        for past in self._past:
+            doubled = value + past[0]
+            past.append(value)
+            sums.append(doubled)
+            value = doubled
+        return sums
+
+    def add_many(self, values: FloatArray) -> list[FloatArray]:
+        """Add the next values; return the sums that end with each of them, shortest first."""
+        sums = []
+        for past in self._past:
+            known = np.concatenate((past, values))
+            doubled = values + known[: len(values)]
+            past.extend(known[-len(past) :].tolist())
+            sums.append(doubled)
+            values = doubled
+        return sums
+
+    def copy(self) -> "RunningSums":
+        """Return independent sums that continue from here."""
+        copied = RunningSums(0)
+        copied._past = [past.copy() for past in self._past]
+        return copied
+
+    def clear(self) -> None:
+        """Start again from zeros."""
+        for past in self._past:
+            past.extend([0.0] * len(past))
