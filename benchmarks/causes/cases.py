@@ -19,11 +19,12 @@ from trimtab.core.findings import HARMLESS
 from trimtab.core.incidents import Incident
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import GRAD_NORM, LOSS
-from trimtab.diagnosis import make_judge, read_run
+from trimtab.diagnosis import read_run
 from trimtab.explain.causes.by_evidence import possible_causes
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence import OBSERVATIONS
 from trimtab.explain.evidence.checks import Observed, ObservedOutcome
+from trimtab.judge import Judge
 
 CACHE = ".cases"
 """A folder beside the runs of a suite."""
@@ -122,7 +123,7 @@ def _parts(path: Path, truth: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _observe(folder: Path, truth: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     source = read_run(folder)
-    judge = make_judge(Config()).judge
+    judge = Judge(Config(), plugins=True)
     judge.update(source.block)
     judge.finish()
     few = {name: source.block.column(name) for name in _FEW}

@@ -16,8 +16,9 @@ from trimtab.core.errors import NonFiniteRun, RunStopped
 from trimtab.core.findings import HARMLESS
 from trimtab.core.records.probe_events import PROBE_ANSWER
 from trimtab.core.run import Run
-from trimtab.diagnosis import build_report, make_judge
+from trimtab.diagnosis import build_report
 from trimtab.journal import RunDirectory, read_journal
+from trimtab.judge import Judge
 from trimtab.lab.scenarios.catalogue import CLEAN
 from trimtab.lab.scenarios.scenario import Scenario
 from trimtab.lab.trainer.intervention import Base, Intervention
@@ -124,10 +125,10 @@ _KEPT = ("probe", "about", "answer", "sentence", "facts", "steps", "seconds")
 
 def cause_of(run: Run, folder: Path, onset: int) -> str | None:
     """The cause that is named first; None without an incident, "" without a cause."""
-    made = make_judge(Config())
-    made.judge.update(run.block)
-    made.judge.finish()
-    report = build_report(made, run, name=str(folder))
+    judge = Judge(Config(), plugins=True)
+    judge.update(run.block)
+    judge.finish()
+    report = build_report(judge, run, name=str(folder))
     for one in report.incidents:
         incident = one.incident
         if incident.onset.step < onset - _SLACK_STEPS:

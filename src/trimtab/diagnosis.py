@@ -7,8 +7,7 @@ The command, the lab and the live guard all make their reports here.
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -17,7 +16,6 @@ from trimtab.core.config import Config
 from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError, NoUsableLoss
 from trimtab.core.incidents import Incident
-from trimtab.core.plugins import DETECTORS, load_plugins
 from trimtab.core.run import Reader, Run
 from trimtab.core.signals import LOSS, REFERENCE_LOSS
 from trimtab.detect.reference import lay_beside, same_batches
@@ -27,7 +25,7 @@ from trimtab.judge import Judge
 from trimtab.readers import read_log
 from trimtab.report.incident_files import read_batches
 from trimtab.report.run_report import RunReport
-from trimtab.rulesets import RuleSet, rule_set
+from trimtab.rulesets import RuleSet
 
 RECORDS_PER_BLOCK = 65536
 """Records judged between two calls of `progress`."""
@@ -35,17 +33,6 @@ RECORDS_PER_BLOCK = 65536
 Progress = Callable[[str, int, int], None]
 """Called with what is being done ("Reading", "Judging", "Explaining"), how much is done, and how
 much there is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MadeJudge:
-    """A judge, and what is known about the detectors of users in it."""
-
-    judge: Judge
-    packages: Mapping[str, str]
-    """The package of each detector that is not trimtab's, by the detector's name."""
-    failures: tuple[str, ...]
-    """One sentence for each plug-in that failed to load and was left out."""
 
 
 def diagnose(
@@ -74,52 +61,22 @@ def diagnose(
     Raises UnreadableLog or NoUsableLoss if there is nothing to judge, ConfigError for a setting
     that cannot be right.
     """
-    config = config or Config()
     run = read_run(path, format=format, readers=readers, progress=progress)
     if reference is not None:
         run = _add_reference(run, read_run(reference, readers=readers), str(reference))
-    made = make_judge(config, rules, detectors)
+    judge = Judge(config, rules, detectors, plugins=True)
     done = 0
     for block in run.block.cut(RECORDS_PER_BLOCK):
-        made.judge.update(block)
+        judge.update(block)
         done += len(block)
         if progress is not None:
             progress("Judging", done, len(run.block))
-    made.judge.finish()
-    return build_report(made, run, name=str(path), progress=progress)
-
-
-def make_judge(
-    config: Config, rules: RuleSet | str | None = None, detectors: Sequence[Detector] = ()
-) -> MadeJudge:
-    """Make a judge with the detectors of the rule set, those given, and those of plug-ins.
-
-    Raises ConfigError if one of those given cannot be used; a plug-in that cannot is left out.
-    """
-    chosen = config.rules if rules is None else rules
-    rules = rule_set(chosen) if isinstance(chosen, str) else chosen
-    names = {detector.name for detector in rules.make_detectors(config)}
-    packages = {}
-    for detector in detectors:
-        if not isinstance(detector, Detector):
-            raise ConfigError(f"{detector!r} is not a trimtab.core.detector.Detector")
-        if detector.name in names:
-            raise ConfigError(f"there is a detector {detector.name!r} already; rename yours")
-        names.add(detector.name)
-        packages[detector.name] = type(detector).__module__
-    made, failures = load_plugins(
-        DETECTORS,
-        Detector,
-        needs="the base class trimtab.core.detector.Detector, or a name",
-        taken=names,
-    )
-    packages |= {detector.name: plugin.package for plugin, detector in made.items()}
-    judge = Judge(config, rules, [*detectors, *made.values()])
-    return MadeJudge(judge=judge, packages=packages, failures=tuple(failures))
+    judge.finish()
+    return build_report(judge, run, name=str(path), progress=progress)
 
 
 def build_report(
-    made: MadeJudge,
+    judge: Judge,
     run: Run,
     *,
     name: str,
@@ -130,7 +87,6 @@ def build_report(
 
     `batches` are reports on batches besides those in the run directory.
     """
-    judge = made.judge
     unread: list[str] = []
     if isinstance(run, JournalRun):
         kept, unread = read_batches(run.directory.incidents)
@@ -151,9 +107,9 @@ def build_report(
         incidents=tuple(incidents),
         block=run.block,
         facts=run.facts,
-        notes=(*run.notes, *unread, *made.failures, *judge.failures),
-        failures=(*run.failures, *made.failures, *judge.failures),
-        packages=made.packages,
+        notes=(*run.notes, *unread, *judge.failures),
+        failures=(*run.failures, *judge.failures),
+        packages=judge.packages,
     )
 
 

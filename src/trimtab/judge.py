@@ -9,9 +9,11 @@ how a run is cut into blocks never changes the result.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from trimtab.core.block import Block, Event
 from trimtab.core.config import Config
@@ -19,7 +21,7 @@ from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentChange, Transition
-from trimtab.core.records.history import History
+from trimtab.core.plugins import DETECTORS, load_plugins
 from trimtab.core.records.rollbacks import RECOVERY, before_rollback, line_to, pieces, target
 from trimtab.core.run import RunFacts
 from trimtab.detect.detector_set import DetectorSet
@@ -28,13 +30,16 @@ from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.incidents.tracker import IncidentTracker
 from trimtab.rulesets import RuleSet, rule_set
 
-STATE_VERSION = 5
+STATE_VERSION = 6
 
 MIN_HISTORY = 1024
 """Records that are kept at least of a run that can go back."""
 
 MAX_PIECE = 8192
 """Records of such a run that are judged at once: a bound on what is judged again."""
+
+MARK_RECORDS = 256
+"""Records from one kept state to the next: a state takes some milliseconds to make."""
 
 SAME_PLACE_STEPS = 200
 """An incident within this many steps of one in an earlier attempt has come back. Source: the
@@ -57,6 +62,8 @@ class Judge:
         config: Config | None = None,
         rules: RuleSet | str | None = None,
         detectors: Sequence[Detector] = (),
+        *,
+        plugins: bool = False,
     ) -> None:
         """Create a judge for one run.
 
@@ -64,18 +71,37 @@ class Judge:
             config: Settings; the defaults if None.
             rules: A rule set or the name of one of ours; the one that the config names if None.
             detectors: Detectors that run beside those of the rule set.
+            plugins: Whether installed plug-ins run as well; one that cannot is a failure.
+
+        Raises ConfigError if one of `detectors` cannot be used.
         """
         self._config = config or Config()
         rules = self._config.rules if rules is None else rules
         self.rules = rule_set(rules) if isinstance(rules, str) else rules
-        judging = [*self.rules.make_detectors(self._config), *detectors]
+        judging = list(self.rules.make_detectors(self._config))
+        self.packages: dict[str, str] = {}
+        """The package of each detector that is not trimtab's, by the detector's name."""
+        for detector in detectors:
+            _require_usable(detector, judging)
+            judging.append(detector)
+            self.packages[detector.name] = type(detector).__module__
+        self._not_loaded: list[str] = []
+        if plugins:
+            loaded, self._not_loaded = load_plugins(
+                DETECTORS,
+                Detector,
+                needs="the base class trimtab.core.detector.Detector, or a name",
+                taken={detector.name for detector in judging},
+            )
+            judging += loaded.values()
+            self.packages |= {found.name: plugin.package for plugin, found in loaded.items()}
         self._names = [detector.name for detector in judging]
         self._detectors = DetectorSet(judging)
         self._tracker = IncidentTracker(self.rules.make_closing(self._config))
         self._incidents: dict[int, Incident] = {}
         """As they stood at their last change."""
         self._last_tick: int | None = None
-        self._history: History | None = None
+        self._history: _History | None = None
         """Only of a run that can go back."""
 
     @property
@@ -87,8 +113,8 @@ class Judge:
 
     @property
     def failures(self) -> list[str]:
-        """One sentence for each detector that raised and was left out."""
-        return self._detectors.failures
+        """One sentence for each detector that failed, when it was loaded or later."""
+        return [*self._not_loaded, *self._detectors.failures]
 
     def update(self, block: Block) -> Judgement:
         """Judge the next records of the run; raises ValueError if they came before."""
@@ -160,7 +186,7 @@ class Judge:
             if event.kind == RECOVERY and self._history is None:
                 oldest = event.facts.get("oldest_steps")
                 steps = oldest if isinstance(oldest, int) else 0
-                self._history = History(depth=MIN_HISTORY + 4 * steps)
+                self._history = _History(depth=MIN_HISTORY + 4 * steps)
 
     def _parts(self, piece: Block) -> Iterable[Block]:
         """Yield a piece as it is judged, and note it in the history if there is one."""
@@ -248,7 +274,88 @@ class Judge:
         )
 
 
+def _require_usable(detector: Detector, others: Iterable[Detector]) -> None:
+    if not isinstance(detector, Detector):
+        raise ConfigError(f"{detector!r} is not a trimtab.core.detector.Detector")
+    if detector.name in {other.name for other in others}:
+        raise ConfigError(f"there is a detector {detector.name!r} already; rename yours")
+
+
 def _attempt(incident: Incident, run: Block) -> int:
     """Return the attempt in which an incident began, or of the nearest record left."""
     row = min(run.row_of(incident.onset.tick), len(run) - 1)
     return int(run.attempt[row]) if len(run) else 0
+
+
+# What is kept to judge again after a rollback:
+#
+#     state --> block --> block --> block, state --> block --> ...
+#
+# A state of the judge is kept every few hundred records, and the records since. What the judge was
+# before a certain step is the last state before it and the records in between: how a run is cut
+# into blocks never changes the result.
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Records that were judged together."""
+
+    block: Block
+    num_incidents: int
+    """How many incidents there had been before."""
+    state: dict[str, Any] | None
+    """What the judge was before, if that is kept here."""
+
+
+class _History:
+    """The last `depth` records at least, and states from which they can be judged again."""
+
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+        self._pieces: list[_Piece] = []
+        self._since_mark = 0
+        self._is_whole = True
+        """Whether nothing was dropped yet."""
+
+    def add(
+        self, block: Block, num_incidents: int, make_state: Callable[[], dict[str, Any]]
+    ) -> None:
+        """Add records that are about to be judged."""
+        state = None
+        if not self._pieces or self._since_mark >= MARK_RECORDS:
+            state, self._since_mark = make_state(), 0
+        self._since_mark += len(block)
+        self._pieces.append(_Piece(block, num_incidents, state))
+        self._forget()
+
+    def return_to(self, step: int) -> list[_Piece] | None:
+        """Return the records before a step, the first with its state, and forget all later ones.
+
+        None if the history does not reach back to it.
+        """
+        kept = list(self._pieces)
+        while kept and not (kept[-1].block.step < step).any():
+            kept.pop()
+        if not kept:
+            first = self._pieces[0] if self._pieces else None
+            if first is None or not (self._is_whole or step in first.block.step[:1]):
+                return None
+            kept.append(_Piece(first.block[:0], first.num_incidents, first.state))
+        last = kept[-1]
+        rows = np.flatnonzero(last.block.step < step)
+        end = int(rows[-1]) + 1 if len(rows) else 0
+        if end < len(last.block):
+            kept[-1] = _Piece(last.block[:end], last.num_incidents, last.state)
+        self._pieces = kept
+        mark = max(at for at, piece in enumerate(kept) if piece.state is not None)
+        self._since_mark = sum(len(piece.block) for piece in kept[mark:])
+        return kept[mark:]
+
+    def _forget(self) -> None:
+        """Drop what is older than `depth`, up to a state."""
+        marks = [at for at, piece in enumerate(self._pieces) if piece.state is not None]
+        for mark in reversed(marks[1:]):
+            if sum(len(piece.block) for piece in self._pieces[mark:]) >= self.depth:
+                del self._pieces[:mark]
+                self._is_whole = False
+                return

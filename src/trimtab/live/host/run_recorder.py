@@ -8,7 +8,7 @@ import dataclasses
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trimtab.core import signals
@@ -21,10 +21,11 @@ from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
 from trimtab.core.text import counted
 from trimtab.detect.resume.journal_past import JournalPast
-from trimtab.diagnosis import build_report, make_judge
+from trimtab.diagnosis import build_report
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.exit_request import announce_run
+from trimtab.judge import Judge
 from trimtab.live.host.batch_memory import BatchMemory
 from trimtab.live.host.clip_detector import ClipDetector
 from trimtab.live.host.incident_log import IncidentLog, explanation_facts
@@ -87,11 +88,10 @@ class RunRecorder:
         self.history = RunHistory()
         """The attempts of the run, for the verdicts on its checkpoints."""
         self.history.update(earlier)
-        self._made = make_judge(config)
-        self._judge = self._made.judge
+        self._judge = Judge(config, plugins=True)
         self._judge_state = JudgeState(run, self._judge)
         self._num_failures = 0
-        self._report_failures(self._made.failures)
+        self._report_failures()
         self._shield = shield or Shield("judge", "records are not judged any more")
         self._pending: list[Record] = []
         self._pending_events: list[Event] = []
@@ -270,8 +270,7 @@ class RunRecorder:
         for change in self._judge.update(block).changes:
             self._report(change)
         self._judge_state.add(len(block))
-        self._report_failures(self._judge.failures[self._num_failures :])
-        self._num_failures = len(self._judge.failures)
+        self._report_failures()
 
     def _audit(self, step: int, found: dict[str, float]) -> bool:
         """Name what a resume has not restored, in the record of a first step; whether it did."""
@@ -283,10 +282,12 @@ class RunRecorder:
             self.resume = None
         return has_found
 
-    def _report_failures(self, failures: Iterable[str]) -> None:
-        """Log the detectors that failed and were left out."""
-        for failure in failures:
+    def _report_failures(self) -> None:
+        """Log each detector that has failed since the last call and was left out."""
+        failures = self._judge.failures
+        for failure in failures[self._num_failures :]:
             log.warning("trimtab: %s", failure)
+        self._num_failures = len(failures)
 
     def _advise(self) -> None:
         if not self._has_advised:
@@ -324,7 +325,7 @@ class RunRecorder:
         run = read_journal(self.run, find_damage=False)
         run = dataclasses.replace(run, notes=(*run.notes, *self._health.remarks()))
         batches = self._batches.reports(self._judge.incidents)
-        report = build_report(self._made, run, name=str(self.run.root), batches=batches)
+        report = build_report(self._judge, run, name=str(self.run.root), batches=batches)
         write_incidents(report, self.run.incidents)
 
 

@@ -19,8 +19,9 @@ from trimtab.core.errors import ConfigError, JournalError
 from trimtab.core.findings import HARMLESS, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.core.signals import ADAM_M_NORM, ADAM_V_NORM, PARAM_NORM
-from trimtab.diagnosis import RECORDS_PER_BLOCK, make_judge
+from trimtab.diagnosis import RECORDS_PER_BLOCK
 from trimtab.journal import RunDirectory, read_journal
+from trimtab.judge import Judge
 from trimtab.state.checkpoints.index import CheckpointEntry, Verdict
 
 STATE_NORMS = (PARAM_NORM, ADAM_M_NORM, ADAM_V_NORM)
@@ -269,7 +270,7 @@ def judge_from_journal(
     if not run.exists():
         return list(entries)
     block = read_journal(run).block
-    judge = make_judge(_config(run)).judge
+    judge = Judge(_config(run), plugins=True)
     for part in block.cut(RECORDS_PER_BLOCK):
         judge.update(part)
     judge.finish()
