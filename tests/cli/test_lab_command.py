@@ -14,7 +14,7 @@ pytest.importorskip("torchdata")
 
 from typer.testing import CliRunner
 
-from trimtab.cli.commands import lab_train as lab
+from trimtab.cli.commands import lab
 from trimtab.cli.main import app
 from trimtab.core.errors import ConfigError
 from trimtab.journal import RunDirectory, read_journal

@@ -8,16 +8,14 @@ import typer
 from typer.core import TyperCommand
 
 from trimtab._version import __version__
-from trimtab.cli.commands.answer import answer
 from trimtab.cli.commands.check import check
 from trimtab.cli.commands.checkpoints import checkpoints
 from trimtab.cli.commands.compare import compare
 from trimtab.cli.commands.corpus import corpus_app
 from trimtab.cli.commands.demo import demo
 from trimtab.cli.commands.diagnose import diagnose
-from trimtab.cli.commands.follow import follow
 from trimtab.cli.commands.lab import lab_app
-from trimtab.cli.commands.note import note
+from trimtab.cli.commands.live import answer, follow, note
 from trimtab.cli.commands.run import run
 from trimtab.cli.commands.selftest import selftest
 from trimtab.cli.commands.ship import ship

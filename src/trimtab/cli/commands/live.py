@@ -1,5 +1,6 @@
-"""`trimtab follow`: a live run in the terminal, or any number of them in the browser."""
+"""`trimtab follow`, `answer` and `note`: a live run is watched, answered and annotated."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -141,3 +142,50 @@ def _parse_address(text: str) -> tuple[str, int]:
             f"--address takes HOST:PORT, got {text!r}; for example --address 127.0.0.1:8765"
         )
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class Answer(StrEnum):
+    """What a person says to a proposal."""
+
+    YES = "yes"
+    NO = "no"
+
+
+def answer(
+    run: Annotated[Path, typer.Argument(help="The directory of the run that waits.")],
+    given: Annotated[Answer, typer.Argument(metavar="yes|no", help="Whether it may act.")],
+) -> None:
+    """Approve or decline the action that a run proposes.
+
+    A run proposes instead of acting with `ladder.approve = "ask"`; `trimtab follow` shows it.
+    After yes it acts at its next step, after no training continues without the action.
+
+    Exit code: 0 answered, 2 usage error, 3 nothing waits for an answer.
+    """
+    # Imported here so that `trimtab --help` does not wait for numpy.
+    from trimtab.cli.output import find_run, reported_errors
+    from trimtab.journal import approval
+    from trimtab.report.escaping import printable
+
+    is_approved = given is Answer.YES
+    with reported_errors():
+        proposal = approval.answer(find_run(run), is_approved=is_approved)
+    verb = "approved" if is_approved else "declined"
+    typer.echo(printable(f"{verb}: {proposal.action} (proposed at step {proposal.step})"))
+
+
+def note(
+    run: Annotated[Path, typer.Argument(help="A run directory, live or not.")],
+    text: Annotated[str, typer.Argument(help="What happened, for example 'lowered LR by hand'.")],
+) -> None:
+    """Add a note to a run, at the step where the run is now.
+
+    Exit code: 0 written, 2 usage error, 3 no readable journal.
+    """
+    # Imported here so that `trimtab --help` does not wait for numpy.
+    from trimtab.cli.output import find_run, reported_errors
+    from trimtab.journal import add_note
+
+    with reported_errors():
+        step = add_note(find_run(run), text)
+    typer.echo(f"noted at step {step}")
