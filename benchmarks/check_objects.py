@@ -13,8 +13,7 @@ from tests.kit.check_objects.faults import FAULTS, Setup, healthy
 from tests.kit.check_objects.widths import make_at_width
 
 from benchmarks.results import publish, table
-from trimtab.checks.objects.lr_range import lr_range_test
-from trimtab.checks.objects.mup import MAX_SLOPE, coordinate_check
+from trimtab.checks.objects.learning_rate import MAX_SLOPE, coordinate_check, lr_range_test
 from trimtab.checks.objects.run import check
 from trimtab.checks.rule import Level
 

@@ -6,8 +6,13 @@ import pytest
 import torch
 from tests.kit.check_objects.widths import make_at_width
 
-from trimtab.checks.objects.lr_range import LrRange, lr_range_test
-from trimtab.checks.objects.mup import CoordinateCheck, coordinate_check, parse_widths
+from trimtab.checks.objects.learning_rate import (
+    CoordinateCheck,
+    LrRange,
+    coordinate_check,
+    lr_range_test,
+    parse_widths,
+)
 from trimtab.core.errors import ConfigError
 
 

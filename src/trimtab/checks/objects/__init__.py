@@ -1,9 +1,8 @@
 """Rules on the real objects of a run: model, optimizer, scheduler, loader, loss.
 
-run.py         check(): runs every rule; the user's objects are restored bit by bit
-inputs.py      what the user gives, in a call or by `module:function`
-rules/         rules by what they look at; their parameters are measurements
-measure/       what rules look at, each measured once; what is kept and restored
-mup.py         coordinate check over widths
-lr_range.py    learning-rate range test, stopped by trimtab's detectors
+run.py            check(): runs every rule; the user's objects are restored bit by bit
+inputs.py         what the user gives, in a call or by `module:function`
+rules/            rules by what they look at; their parameters are measurements
+measure/          what rules look at, each measured once; what is kept and restored
+learning_rate.py  range test, and coordinate check over widths
 """

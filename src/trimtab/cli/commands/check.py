@@ -74,8 +74,13 @@ def check(
                 raise typer.BadParameter("--set is for configs; change the objects instead")
             from trimtab import check as check_objects
             from trimtab.checks.objects.inputs import as_setup, call_setup, find_setup
-            from trimtab.checks.objects.lr_range import lr_range_test, range_view
-            from trimtab.checks.objects.mup import coordinate_check, coordinates_view, parse_widths
+            from trimtab.checks.objects.learning_rate import (
+                coordinate_check,
+                coordinates_view,
+                lr_range_test,
+                parse_widths,
+                range_view,
+            )
 
             make = find_setup(subject)
             if widths is not None:

@@ -18,7 +18,7 @@ class RanksDiverged(NotMeasured):
 
 
 def num_ranks() -> int:
-    """Ranks of this run; 1 without torch.distributed."""
+    """Return the number of ranks; 1 without torch.distributed."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
