@@ -267,7 +267,7 @@ class TrainingPlan:
     resume_step: int | None = None
     """Step at which the run is to be resumed."""
     schedule_step: int | None = None
-    """Step at which the schedule goes on then."""
+    """Step at which the schedule continues then."""
 
     # Number formats
     compute: Precision | None = None
@@ -335,7 +335,7 @@ class TrainingPlan:
     saves_rng: bool | None = None
     """Whether a checkpoint holds the random generators' state, and a resume loads it."""
     restores_data: bool | None = None
-    """Whether a resume goes on with the data where the checkpoint was written."""
+    """Whether a resume continues with the data where the checkpoint was written."""
     log_steps: int | None = None
     """Steps between two logged losses; 0 is never."""
     nan_filter: bool | None = None
@@ -401,7 +401,7 @@ class TrainingPlan:
 
     @property
     def resumed(self) -> bool:
-        """Whether the run goes on from a checkpoint."""
+        """Whether the run continues from a checkpoint."""
         return self.resume_step is not None
 
     @property

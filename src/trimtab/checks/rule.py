@@ -86,7 +86,7 @@ class CheckRule:
     only: Mapping[str, Any]
     """Properties that a plan must have for the rule to apply."""
     cannot_see: str
-    """What the rule does not look at; empty for rules on configs."""
+    """What the rule does not inspect; empty for rules on configs."""
     function: RuleFunction[Found]
 
     def concerns(self, subject: object) -> bool:

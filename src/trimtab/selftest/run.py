@@ -1,4 +1,4 @@
-"""Makes every check on one device; a check that raises has failed, and the others go on."""
+"""Make every check on one device; a check that raises has failed, and the others still run."""
 
 import contextlib
 import logging
@@ -176,7 +176,7 @@ def _collected_log() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def _deterministic() -> Iterator[None]:
-    """Two runs must have the same bits, or nothing could be compared."""
+    """Use deterministic algorithms: two runs must have the same bits to be compared."""
     # cuBLAS reads it when it starts. Source: torch.use_deterministic_algorithms.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     was = torch.are_deterministic_algorithms_enabled()

@@ -2,7 +2,7 @@
 
 run.py            check(): runs every rule; the user's objects are restored bit by bit
 inputs.py         what the user gives, in a call or by `module:function`
-rules/            rules by what they look at; their parameters are measurements
-measure/          what rules look at, each measured once; what is kept and restored
+rules/            rules by what they inspect; their parameters are measurements
+measure/          what rules inspect, each measured once; the copy that is restored after it
 learning_rate.py  range test, and coordinate check over widths
 """

@@ -46,7 +46,7 @@ def model_loss(model: nn.Module, batch: Any) -> torch.Tensor:
 class Inputs:
     """What is checked; made from the arguments of `trimtab.check`, whose docs explain them.
 
-    Raises ConfigError for what cannot be checked or put back.
+    Raises ConfigError for what cannot be checked or restored.
     """
 
     model: nn.Module

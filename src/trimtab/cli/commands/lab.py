@@ -371,7 +371,7 @@ def suite(
     minutes = (time.monotonic() - started) / 60
     typer.echo(
         f"{built.runs} runs in {out} ({size / 2**20:.0f} MB), {built.trained} of them trained now "
-        f"in {minutes:.1f} minutes; to look at one: trimtab lab show {out}/NAME"
+        f"in {minutes:.1f} minutes; to show one: trimtab lab show {out}/NAME"
     )
 
 

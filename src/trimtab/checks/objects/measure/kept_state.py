@@ -1,4 +1,4 @@
-"""KeptState: the user's objects as they were, put back after each measurement and compared.
+"""KeptState: a copy of the user's objects, restored after each measurement and compared.
 
 Kept are what a snapshot keeps (parameters, buffers, gradients, optimizer state and options,
 schedulers, random numbers, training modes) and beside it plain attributes of modules, optimizers
@@ -18,6 +18,7 @@ from trimtab.state.rng import get_random_state
 from trimtab.state.snapshot import Snapshot
 from trimtab.state.training_state import TrainingState
 
+# Attributes of other types are shared with the user: copying them could change what they refer to.
 _PLAIN = (bool, int, float, str, type(None))
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -39,7 +40,7 @@ class KeptState:
         self._attributes = [(part, _plain(part)) for part in self._parts()]
         self._gradients = [(p, p.grad) for p in self._state.tensors()["parameters"].values()]
         self.loader = LoaderState(inputs.loader)
-        self._snapshot.put_random_state()
+        self._snapshot.put_random_state()  # reading the loader's state may have drawn some
 
     def restore(self) -> None:
         """Restore everything."""
@@ -88,7 +89,7 @@ class KeptState:
 
 
 class LoaderState:
-    """Where a loader is, as far as it can be read and set back."""
+    """The position of a loader, as far as it can be read and restored."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader

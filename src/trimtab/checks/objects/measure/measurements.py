@@ -1,4 +1,4 @@
-"""Measurements: what checks may ask for, by name. Each is made once, on first use, and put back."""
+"""Measurements: what rules may ask for, by name. Each is made once; the objects are restored."""
 
 import functools
 import math
@@ -23,7 +23,7 @@ PASS_ROWS, PASS_ELEMENTS = 4, 512
 model take under 2 minutes on 2 cores (benchmarks/RESULTS.md, "Check of objects: time")."""
 
 OVERFIT_ROWS, OVERFIT_ELEMENTS = 2, 128
-"""Rows and tokens of the batch that is trained on again and again: few enough that a step of
+"""Rows and tokens of the batch that is trained on repeatedly: few enough that a step of
 AdamW costs as much as the passes."""
 
 MIN_FALL = 0.1
@@ -222,7 +222,7 @@ class Measurements:
             calls = first.trace.losses
             count = passes.main_loss(first.trace).num_targets if calls else None
             facts = (self.batches, first.loss, count)
-        except Exception:  # this rank must come to the exchange all the same
+        except Exception:  # this rank must join the exchange all the same
             facts = None
         return loaders.gather_ranks(facts)
 

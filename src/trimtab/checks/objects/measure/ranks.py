@@ -32,9 +32,9 @@ def exchange(place: str, value: Any) -> list[Any]:
 
 
 def wait_for_ranks(place: str) -> None:
-    """Wait until all ranks have come to this place."""
+    """Wait until all ranks are at this place."""
     while any(other != place for other, _ in _gather(place, None)):
-        pass  # a rank was in the middle of something, and has just learnt that it should come
+        pass  # a rank was in another exchange, and learns by this one that it must come here
 
 
 def _gather(place: str, value: Any) -> list[tuple[str, Any]]:

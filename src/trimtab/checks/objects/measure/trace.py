@@ -22,7 +22,7 @@ from trimtab.live.measure.activations import find_blocks, first_tensor
 from trimtab.state.host_copy import local
 
 MAX_QUERIES = 64
-"""Queries of the first sequence that are looked at, evenly spaced."""
+"""Queries of the first sequence whose logits are inspected, evenly spaced."""
 
 MASKED = -1e4
 """Logits below this are masks: finite ones in use are -65504, -1e9 and the smallest of a dtype."""
@@ -37,7 +37,7 @@ class AttentionStats:
     """Entropy of the most focused head, divided by that of an even look; NaN if unknown."""
     largest_logit: float
     num_masked_rows: int
-    """Queries that may look at nothing."""
+    """Queries for which every key is masked."""
 
 
 def of_sdpa(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionStats:
@@ -45,7 +45,7 @@ def of_sdpa(where: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Attent
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = dict(zip(names, args, strict=False)) | kwargs
     query, key = (given[name].detach()[:1].float() for name in ("query", "key"))
-    if query.dim() == 4 and key.shape[1] != query.shape[1]:
+    if query.dim() == 4 and key.shape[1] != query.shape[1]:  # grouped-query attention
         key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
     scale = given.get("scale") or 1.0 / math.sqrt(query.shape[-1])
     length, width = query.shape[-2], key.shape[-2]
@@ -71,6 +71,7 @@ def of_logits(where: str, logits: torch.Tensor) -> AttentionStats:
     logits = logits.detach()[:1].float()
     allowed = logits > MASKED
     counts = allowed.sum(-1)
+    # Finite in the place of -inf: a row that is masked completely must not make NaN here.
     safe = torch.where(allowed, logits, torch.full_like(logits, -1e30))
     log_chance = safe.log_softmax(-1)
     entropy = -(log_chance.exp() * log_chance).where(allowed, logits.new_zeros(())).sum(-1)
@@ -110,7 +111,7 @@ class LossCall:
 
     @property
     def num_targets(self) -> int:
-        """Targets that count."""
+        """Number of targets that are not ignored."""
         if self.targets.is_floating_point():
             return self.targets.shape[0]
         return int((self.targets != self.ignore_index).sum())
@@ -178,7 +179,7 @@ class Trace(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        with torch.no_grad():
+        with torch.no_grad():  # statistics must not become part of the user's graph
             self._record(func, args, kwargs, result)
         return result
 
@@ -192,7 +193,7 @@ class Trace(TorchFunctionMode):
             names = ("input", "target", "weight", "size_average", "ignore_index")
             given = dict(zip(names, args, strict=False)) | kwargs
             logits, ignored = given["input"].detach(), given.get("ignore_index")
-            index = -100 if ignored is None else ignored
+            index = -100 if ignored is None else ignored  # torch's default
             call = LossCall(logits=logits, targets=given["target"].detach(), ignore_index=index)
             self.losses.append(call)
             if func is F.cross_entropy:
@@ -239,12 +240,12 @@ class Trace(TorchFunctionMode):
     def _record_norm(self, module: nn.Module, values: torch.Tensor) -> None:
         values = values.float()
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            if not module.training:
+            if not module.training:  # it divides by running statistics, not by those of the batch
                 return
             size = values.transpose(0, 1).flatten(1).var(1, correction=0)
         elif isinstance(module, nn.GroupNorm):
             size = values.unflatten(1, (module.num_groups, -1)).flatten(2).var(2, correction=0)
-        elif "rms" in type(module).__name__.lower() or is_plain_rms(module):
+        elif "rms" in type(module).__name__.lower() or isinstance(module, nn.RMSNorm):
             size = values.square().mean(-1)
         else:
             size = values.var(-1, correction=0)
@@ -268,11 +269,6 @@ def is_norm(module: nn.Module) -> bool:
     weight = getattr(module, "weight", None)
     is_named = "norm" in type(module).__name__.lower()
     return is_named and (weight is None or weight.dim() == 1) and not list(module.children())
-
-
-def is_plain_rms(module: nn.Module) -> bool:
-    """Return whether this is torch's RMSNorm, under whichever name."""
-    return isinstance(module, nn.RMSNorm)
 
 
 def rms(tensor: torch.Tensor) -> float:

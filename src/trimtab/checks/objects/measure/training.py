@@ -1,4 +1,4 @@
-"""What training does: a few real steps, one batch again and again, the schedule to its end."""
+"""What training does: a few real steps, repeated steps on one batch, the schedule to its end."""
 
 import copy
 import math
@@ -19,7 +19,7 @@ from trimtab.core.block import FloatArray
 from trimtab.state.batches import clone
 
 SHORT_STEPS = 10
-"""Steps after which activations are looked at again."""
+"""Steps after which activations are measured again."""
 
 OVERFIT_STEPS = 30
 """Steps on one batch."""
@@ -43,7 +43,7 @@ class ShortRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overfit:
-    """One batch, trained on again and again."""
+    """Repeated training on one batch."""
 
     losses: tuple[float, ...]
     lr_factor: float
@@ -61,7 +61,7 @@ def run_steps(
     inputs: Inputs, batches: Sequence[Any], rates: Sequence[Sequence[float]], num_steps: int
 ) -> tuple[list[float], list[float]]:
     """Train on the batches at fixed learning rates; return losses and gradient norms."""
-    exchange("steps", None)
+    exchange("steps", None)  # all ranks begin together: the loss may communicate
     inputs.model.train()
     set_rates(inputs, rates)
     held = {p for o in inputs.optimizers for group in o.param_groups for p in group["params"]}
@@ -98,13 +98,13 @@ def set_rates(inputs: Inputs, rates: Sequence[Sequence[float]]) -> None:
     for optimizer, values in zip(inputs.optimizers, rates, strict=True):
         for group, rate in zip(optimizer.param_groups, values, strict=True):
             if isinstance(group.get("lr"), torch.Tensor):
-                group["lr"].fill_(rate)
+                group["lr"].fill_(rate)  # a captured graph or compiled step holds this tensor
             elif "lr" in group:
                 group["lr"] = rate
 
 
 def short_run(inputs: Inputs, batches: Sequence[Any], rates: Sequence[Sequence[float]]) -> ShortRun:
-    """Ten steps, and what the model looks like after them."""
+    """Make ten steps, then trace one more forward pass."""
     held = {p for o in inputs.optimizers for group in o.param_groups for p in group["params"]}
     before = {
         name: p.detach().clone()
@@ -131,7 +131,7 @@ def short_run(inputs: Inputs, batches: Sequence[Any], rates: Sequence[Sequence[f
 def overfit(
     inputs: Inputs, batch: Any, rates: Sequence[Sequence[float]], lr_factor: float
 ) -> Overfit:
-    """Train on one batch."""
+    """Train on one batch at a multiple of the given rates."""
     scaled = [[lr_factor * rate for rate in values] for values in rates]
     losses, _ = run_steps(inputs, [batch], scaled, OVERFIT_STEPS)
     return Overfit(losses=tuple(losses), lr_factor=lr_factor)
@@ -162,7 +162,7 @@ class Simulation:
 
 
 def simulate_schedule(inputs: Inputs) -> Simulation:
-    """Run the schedulers; the caller puts them and the options of the optimizers back."""
+    """Run the schedulers; the caller restores them and the options of the optimizers."""
     if not inputs.schedulers:
         raise NotMeasured("no scheduler was given")
     if inputs.steps is None:

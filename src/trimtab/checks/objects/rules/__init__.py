@@ -1,4 +1,4 @@
-"""The rules on objects, by what they look at.
+"""The rules on objects, by what they inspect.
 
 initialisation.py   the first step runs; first loss, std of weights
 signal.py           activations and gradients by depth, dead units, norms, attention

@@ -228,8 +228,7 @@ def _by_depth(sizes: Mapping[str, float], kind: str, limit: float, bad: float) -
 
 
 def _block_gradients(found: Pass, model: nn.Module) -> dict[str, float]:
-    """Root mean square of the gradients of each block's matrices; blocks without any are left
-    out."""
+    """Return the root mean square of the gradients of each block's matrices, if it has any."""
     sizes = {}
     for block, _ in find_blocks(model):
         squares, count = 0.0, 0
