@@ -22,7 +22,7 @@ from trimtab.checks import read_config
 from trimtab.checks.catalogue import PLAN_RULES
 from trimtab.checks.plan import NormPlace, Precision, TrainingPlan
 from trimtab.checks.rule import Fault
-from trimtab.lab.corpus.data import Batch, DataConfig, Split, TokenCorpus, WindowDataset
+from trimtab.lab.corpus.data import Batch, CorpusSplit, DataConfig, TokenCorpus, WindowDataset
 from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
 from trimtab.lab.model.gpt import Gpt
 from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer, parameter_groups
@@ -212,7 +212,7 @@ def data_config(plan: TrainingPlan, seed: int) -> DataConfig:
 def held_out_loss(model: Gpt, plan: TrainingPlan, corpus: TokenCorpus) -> float:
     """The loss on 256 windows of held-out text, the same for every run."""
     config = replace(data_config(plan, 0), batch_size=64)
-    data = WindowDataset(corpus, config, split=Split.HELD_OUT)
+    data = WindowDataset(corpus, config, split=CorpusSplit.HELD_OUT)
     batches: list[Batch] = [data[position] for position in range(4)]
     losses = [model(batch.tokens, batch.targets).cross_entropy.item() for batch in batches]
     return statistics.fmean(losses)

@@ -34,7 +34,7 @@ from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.faults.numeric_faults import Fp16Overflow
 from trimtab.lab.scenarios.catalogue import kind_named
 from trimtab.lab.scenarios.scenario import Scenario
-from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import Base, Intervention, RunParts, current_step
 from trimtab.lab.trainer.train import train
 
@@ -88,7 +88,7 @@ class SkippedUpdates(Intervention):
         """Set by the caller."""
         return self.num_steps
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Set the gradients to None before the update."""
 
         def hook(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:

@@ -25,7 +25,7 @@ from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.corpus.data import Batch, DataConfig, WindowDataset
 from trimtab.lab.model.optimizer import OptimizerConfig
 from trimtab.lab.model.sizes import SIZES
-from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import Intervention, RunParts
 from trimtab.lab.trainer.run_clock import Clock
 from trimtab.lab.trainer.train import train
@@ -95,7 +95,7 @@ class OrderedRows(Intervention):
 
     order: Order
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         rows, is_bad = make_rows(parts, self.seed)
         # A window has one token more than it trains on: the last target.
         counts = np.bincount(rows.ravel(), minlength=parts.config.model.vocab_size)

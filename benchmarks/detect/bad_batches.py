@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
-from trimtab.lab.scenarios.scenario import Grade, Scenario, Shape
+from trimtab.lab.scenarios.scenario import Grade, ModelShape, Scenario
 from trimtab.lab.trainer.engines import join_ranks
 from trimtab.lab.trainer.intervention import Base, RunParts
 from trimtab.lab.trainer.train import build_run
@@ -41,7 +41,7 @@ def _scenario(run_dir: Path) -> Scenario:
         grade=Grade(truth["grade"] or Grade.SEVERE),
         base=Base(truth["base"]),
         steps=truth["steps"],
-        shape=Shape(truth.get("shape", Shape.SMALL)),
+        shape=ModelShape(truth.get("shape", ModelShape.SMALL)),
     )
 
 

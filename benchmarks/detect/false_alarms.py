@@ -33,7 +33,7 @@ from trimtab.core.block import Block, BoolArray
 from trimtab.core.findings import HARMLESS, Finding, Severity
 from trimtab.judge import Judge
 from trimtab.lab.scenarios.catalogue import CLEAN
-from trimtab.lab.scenarios.scenario import Shape
+from trimtab.lab.scenarios.scenario import ModelShape
 
 DISTANCE = 32
 """Records from an event within which a part is not quiet: the loss is still coming back."""
@@ -171,7 +171,9 @@ def _lab_runs(suites: Iterable[Path]) -> Iterator[_Run]:
     for suite in suites:
         for run in read_suite(suite):
             if run.onset is None:
-                shape = next((it for it in Shape if run.name.endswith(f"-{it}")), Shape.SMALL)
+                shape = next(
+                    (it for it in ModelShape if run.name.endswith(f"-{it}")), ModelShape.SMALL
+                )
                 kind = "clean" if run.kind == CLEAN else "hard negatives"
                 yield _Run(
                     material=f"{LAB} {shape}, {kind}",

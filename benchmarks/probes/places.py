@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.core.causes import Cause
-from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import Intervention, RunParts, current_step
 from trimtab.lab.trainer.run_clock import Clock
 
@@ -68,7 +68,7 @@ class PlantedNan(Intervention):
         """One batch."""
         return 1
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Add what the operation gives to the output of the module."""
         run, make = parts.run, OPERATIONS[self.operation][0]
 

@@ -20,7 +20,7 @@ from trimtab.decide.ladder import recompute
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.journal.exit_request import RunExit
 from trimtab.lab.corpus.data import Batch, Loader
-from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import Base, Intervention, RunParts
 from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.lab.trainer.train import train
@@ -62,7 +62,7 @@ class _SkippedData(Intervention):
     title = "data skipped by a restart"
     strength_name = "steps"
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Leave batches out."""
         run = parts.run
         first = (self.onset - BY_HAND_STEPS + 200) * parts.config.accumulate
@@ -77,7 +77,7 @@ class _ConstantRate(Intervention):
     title = "a constant rate"
     strength_name = "times the rate"
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Stop the schedule."""
         scheduler = parts.run.scheduler
         scheduler.lr_lambdas = [self._held(planned) for planned in scheduler.lr_lambdas]

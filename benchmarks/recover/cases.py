@@ -9,7 +9,7 @@ from trimtab.lab.corpus.text import Source
 from trimtab.lab.faults.data_faults import MixShift
 from trimtab.lab.scenarios.catalogue import kind_named
 from trimtab.lab.scenarios.scenario import Scenario
-from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import Intervention, RunParts, change_batches
 from trimtab.lab.trainer.run_clock import Clock
 
@@ -30,7 +30,7 @@ class NamedBatch(Batch):
 class GarbageSource(GarbageShift):
     """From some step on, two batches of three are garbage, and batches name their source."""
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Name the source of every batch."""
         run = super().attach(parts)  # what it changes is decided by `covers`
 

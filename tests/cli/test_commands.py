@@ -16,7 +16,7 @@ from trimtab._version import __version__
 from trimtab.cli.main import app
 from trimtab.core.block import Block
 from trimtab.journal import JournalWriter, RunDirectory
-from trimtab.journal.lines import encode
+from trimtab.journal.lines import encode_line
 
 runner = CliRunner()
 
@@ -188,7 +188,7 @@ def test_what_was_written_before_is_replaced(tmp_path: Path) -> None:
 def with_dropped_records(log: Path) -> str:
     """Say in a journal that three records were dropped, as its writer does."""
     entry = {"kind": "dropped", "note": 1, "first_tick": 1200, "count": 3, "notes": 0}
-    log.write_bytes(log.read_bytes() + encode(entry))
+    log.write_bytes(log.read_bytes() + encode_line(entry))
     return "3 records are missing"
 
 

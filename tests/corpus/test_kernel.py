@@ -6,7 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kit.cases import examples
 
-from trimtab.corpus.counting import DocumentReader, TokenCounter, find_runs, repeated_tokens, trim
+from trimtab.corpus.counting import (
+    DocumentReader,
+    TokenCounter,
+    find_phrase_runs,
+    repeated_tokens,
+    trim,
+)
 from trimtab.corpus.statistics import DocumentTable
 
 
@@ -55,17 +61,17 @@ def test_repeated_tokens_are_those_of_the_definition(
 ) -> None:
     tokens = [token for phrase, times in parts for token in phrase * times]
     array = np.array(tokens, dtype=np.uint16)
-    runs = find_runs(array, repeats=repeats, max_period=5)
+    runs = find_phrase_runs(array, repeats=repeats, max_period=5)
     assert repeated_tokens(array, runs).tolist() == slow_repeats(tokens, repeats, 5)
 
 
 def test_a_phrase_is_reported_once_with_its_shortest_period() -> None:
     random = np.random.default_rng(1).integers(0, 50_000, size=5_000)
     tokens = np.concatenate([random, np.tile([7, 8, 9], 200), random]).astype(np.uint16)
-    (run,) = find_runs(tokens)
+    (run,) = find_phrase_runs(tokens)
     assert (run.start, run.stop, run.period) == (5_000, 5_600, 3)
     below = np.concatenate([random, np.tile([7, 8, 9], 31), random]).astype(np.uint16)
-    assert find_runs(below) == []
+    assert find_phrase_runs(below) == []
 
 
 def test_documents_are_the_same_however_the_stream_is_cut() -> None:

@@ -8,12 +8,12 @@ from trimtab.core.incidents import Moment
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import FINGERPRINT, LOSS
 from trimtab.explain.context import IncidentContext
-from trimtab.explain.measures import RepeatedBatch, repeated_batch
+from trimtab.explain.measures import BatchRepeats, find_repeated_batch
 
 ONSET, LAST = 50, 70
 
 
-def found(fingerprints: list[int], attempts: list[int] | None = None) -> RepeatedBatch | None:
+def found(fingerprints: list[int], attempts: list[int] | None = None) -> BatchRepeats | None:
     """What is reported for an incident from step 50 to 70."""
     count = len(fingerprints)
     block = Block.from_columns(
@@ -28,7 +28,7 @@ def found(fingerprints: list[int], attempts: list[int] | None = None) -> Repeate
     onset, last = (Moment(step=step, tick=step, loss=3.0) for step in (ONSET, LAST))
     incident = incident_of(onset, last=last, records=20)
     context = IncidentContext.of(incident, block, RunFacts())
-    return repeated_batch(context)
+    return find_repeated_batch(context)
 
 
 def test_batches_that_differ_are_not_reported() -> None:
@@ -38,7 +38,7 @@ def test_batches_that_differ_are_not_reported() -> None:
 def test_the_repeated_batch_is_named_with_its_first_and_last_position() -> None:
     fingerprints = list(range(100))
     fingerprints[50:58] = [49] * 8
-    assert found(fingerprints) == RepeatedBatch(
+    assert found(fingerprints) == BatchRepeats(
         step=49,
         data_position=1049,
         count=9,

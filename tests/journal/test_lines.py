@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.journal.lines import SCHEMA, decode, encode, parse_entry
+from trimtab.journal.lines import SCHEMA, decode_line, encode_line, parse_entry
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -22,18 +22,18 @@ def checked(body: bytes) -> bytes:
 
 @given(entry=st.dictionaries(st.text(), json_values, max_size=5))
 def test_an_entry_comes_back(entry: dict[str, object]) -> None:
-    line = encode(entry)
+    line = encode_line(entry)
     assert line.isascii()
     assert line.count(b"\n") == 1
-    assert decode(line[:-1]) == entry
+    assert decode_line(line[:-1]) == entry
 
 
 @given(flip=st.integers(min_value=0))
 def test_one_changed_bit_is_noticed(flip: int) -> None:
-    line = bytearray(encode({"kind": "end", "how": "closed", "loss": 2.71828})[:-1])
+    line = bytearray(encode_line({"kind": "end", "how": "closed", "loss": 2.71828})[:-1])
     flip %= len(line) * 8
     line[flip // 8] ^= 1 << flip % 8
-    assert decode(bytes(line)) is None
+    assert decode_line(bytes(line)) is None
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,12 @@ def test_one_changed_bit_is_noticed(flip: int) -> None:
         checked(b"\xff\xfe"),
         checked(b"[" * 100_000),
         checked(b"1" * 5000),
-        encode({})[:-1].upper(),
+        encode_line({})[:-1].upper(),
     ],
 )
 def test_what_is_not_a_line_is_reported(line: bytes) -> None:
     # The last one is the empty entry, whose checksum holds a letter: case counts.
-    assert decode(line) is None
+    assert decode_line(line) is None
 
 
 RECORD = {"kind": "record", "step": 3, "tick": 4, "attempt": 0, "position": -1}
@@ -106,5 +106,5 @@ def test_null_is_missing_and_integers_are_numbers() -> None:
 
 
 def test_a_line_is_plain_json_after_its_checksum() -> None:
-    line = encode({"kind": "segment", "schema": SCHEMA})
+    line = encode_line({"kind": "segment", "schema": SCHEMA})
     assert json.loads(line[9:]) == {"kind": "segment", "schema": SCHEMA}

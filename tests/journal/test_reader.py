@@ -21,7 +21,7 @@ from trimtab.journal import (
     read_journal,
 )
 from trimtab.journal.files import JournalFiles
-from trimtab.journal.lines import Entry, encode
+from trimtab.journal.lines import Entry, encode_line
 from trimtab.journal.writer import JournalLimits, seal_leftover
 
 HEAD = {"kind": "segment", "note": 0, "schema": 1, "index": 0, "qualities": {}}
@@ -35,7 +35,7 @@ def record(tick: int, **more: Any) -> Entry:
 def write_log(run: RunDirectory, *entries: Entry, index: int = 0) -> Path:
     run.journal.mkdir(parents=True, exist_ok=True)
     path = run.journal / f"{index:08d}.log"
-    path.write_bytes(b"".join(encode(entry) for entry in entries))
+    path.write_bytes(b"".join(encode_line(entry) for entry in entries))
     return path
 
 
@@ -340,10 +340,10 @@ def test_a_follower_never_delivers_twice(run: RunDirectory) -> None:
     with Follower(run) as follower:
         assert follower.poll().tick.tolist() == [0, 1]
         with log.open("ab") as file:
-            file.write(encode(record(1)) + encode(record(2))[:-5])
+            file.write(encode_line(record(1)) + encode_line(record(2))[:-5])
         assert follower.poll().tick.tolist() == []
         with log.open("ab") as file:
-            file.write(encode(record(2))[-5:])
+            file.write(encode_line(record(2))[-5:])
         assert follower.poll().tick.tolist() == [2]
         write_log(run, HEAD | {"index": 1}, record(2), record(3), index=1)
         seal_leftover(JournalFiles(run.journal), 1)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.kit.journal_rows import row, rows_of
 
-from trimtab.journal.lines import encode
+from trimtab.journal.lines import encode_line
 from trimtab.journal.record_queue import PackedRows, RecordLayout, RecordLayouts
 
 one_nan = st.floats().map(lambda value: value if value == value else float("nan"))
@@ -19,7 +19,7 @@ def test_the_short_way_to_a_line_writes_what_the_long_way_writes(
     layout = RecordLayout(3, tuple(signals))
     packed = layout.pack(-3, 7, 2, 2**60, signals.values())
     entry = {"kind": "record", "step": -3, "tick": 7, "attempt": 2, "position": 2**60}
-    assert layout.line(packed) == encode(entry | {"signals": signals})
+    assert layout.line(packed) == encode_line(entry | {"signals": signals})
 
 
 @given(journey=st.lists(records, max_size=20))

@@ -11,7 +11,7 @@ from trimtab.core.block import Block, Column
 from trimtab.journal import sealed_segment as sealed_module
 from trimtab.journal.assembly import assemble
 from trimtab.journal.header import CHUNK_ROWS, MAGIC, MAX_ROWS, trailer
-from trimtab.journal.lines import DamageKind, decode, encode
+from trimtab.journal.lines import DamageKind, decode_line, encode_line
 from trimtab.journal.sealed_segment import SealedSegment, write_segment
 
 ROWS = 3 * CHUNK_ROWS + 17
@@ -56,11 +56,11 @@ def rewrite_header(path: Path, change: Any) -> None:
     """Both copies of the header, changed and with good checksums: a lie that looks honest."""
     content = path.read_bytes()
     end = content.index(b"\n", len(MAGIC)) + 1
-    entry = decode(content[len(MAGIC) : end - 1])
+    entry = decode_line(content[len(MAGIC) : end - 1])
     assert entry is not None
     change(entry)
     data = content[end : -len(trailer(b"")) - (end - len(MAGIC))]
-    header = encode(entry)
+    header = encode_line(entry)
     path.write_bytes(MAGIC + header + data + header + trailer(header))
 
 

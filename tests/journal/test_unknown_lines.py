@@ -9,7 +9,7 @@ from tests.kit.cases import examples
 
 from trimtab.journal import Follower, RunDirectory, read_journal
 from trimtab.journal.files import JournalFiles
-from trimtab.journal.lines import _FIELDS, Entry, encode
+from trimtab.journal.lines import _FIELDS, Entry, encode_line
 from trimtab.journal.writer import seal_leftover
 
 anything = st.recursive(
@@ -42,7 +42,7 @@ def test_no_line_makes_reading_crash_or_sealing_forget(entries: list[Entry]) -> 
         run = RunDirectory(Path(folder))
         files = JournalFiles(run.journal)
         run.journal.mkdir(parents=True)
-        files.log(0).write_bytes(b"".join(encode(entry) for entry in entries))
+        files.log(0).write_bytes(b"".join(encode_line(entry) for entry in entries))
         before = read_journal(run)
         with Follower(run) as follower:
             assert len(follower.poll()) == len(before.block)

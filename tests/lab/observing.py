@@ -18,7 +18,7 @@ from trimtab.core.config import Config
 from trimtab.lab.corpus.data import Batch
 from trimtab.lab.model.optimizer import OptimizerConfig
 from trimtab.lab.model.sizes import ModelConfig
-from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import (
     Base,
     Intervention,
@@ -73,7 +73,7 @@ class _Observer(Intervention):
     inner: Intervention | None
     seen: Observed = field(default_factory=Observed)
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         run = parts.run
         if self.inner is not None:
             run = self.inner.attach(parts)
@@ -89,13 +89,13 @@ class _Observer(Intervention):
         self.seen.gradients[step][name] = gradient.numpy().copy()
         return gradient
 
-    def _record_batch(self, run: Run, time_of_batch: int, batch: Batch) -> Batch:
+    def _record_batch(self, run: LabRun, time_of_batch: int, batch: Batch) -> Batch:
         seen, step = self.seen, current_step(run)
         seen.tokens[step], seen.targets[step] = batch.tokens.numpy(), batch.targets.numpy()
         seen.seconds[step] = -time.perf_counter()
         return batch
 
-    def _record_state(self, run: Run, step: int) -> None:
+    def _record_state(self, run: LabRun, step: int) -> None:
         seen, optimizer = self.seen, run.optimizer
         named = dict(run.model.named_parameters())
         seen.weights[step] = {n: p.detach().numpy().copy() for n, p in named.items()}

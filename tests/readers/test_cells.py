@@ -3,42 +3,42 @@ import math
 import numpy as np
 import pytest
 
-from trimtab.readers.cells import to_number, to_numbers
+from trimtab.readers.cells import parse_number, to_numbers
 
 
 @pytest.mark.parametrize("text", ["", " ", "null", "None", "NULL", "NA", "n/a", "N/A", "-"])
 def test_missing(text: str) -> None:
-    assert to_number(text) is None
+    assert parse_number(text) is None
 
 
 @pytest.mark.parametrize("text", ["nan", "NaN", "NAN", "-nan", "1.#QNAN", "-1.#IND", "nan(ind)"])
 def test_nan(text: str) -> None:
-    value = to_number(text)
+    value = parse_number(text)
     assert value is not None
     assert math.isnan(value)
 
 
 @pytest.mark.parametrize("text", ["inf", "Inf", "+INF", "Infinity", "1.#INF", "1.#INF00", "1e999"])
 def test_infinity(text: str) -> None:
-    assert to_number(text) == math.inf
+    assert parse_number(text) == math.inf
 
 
 @pytest.mark.parametrize("text", ["-inf", "-Infinity", "-1.#INF"])
 def test_minus_infinity(text: str) -> None:
-    assert to_number(text) == -math.inf
+    assert parse_number(text) == -math.inf
 
 
 @pytest.mark.parametrize(
     ("text", "value"), [(" 1.5 ", 1.5), ("1e-3", 1e-3), ("+7", 7.0), (".5", 0.5), ("-0.0", -0.0)]
 )
 def test_numbers(text: str, value: float) -> None:
-    assert to_number(text) == value
+    assert parse_number(text) == value
 
 
 @pytest.mark.parametrize("cell", ["abc", "1,5", "1_000", "0x10", "1.2.3", True, False, [1.0], {}])
 def test_everything_else_is_no_number(cell: object) -> None:
     with pytest.raises(ValueError):
-        to_number(cell)
+        parse_number(cell)
 
 
 def test_a_column_of_numbers() -> None:

@@ -13,7 +13,7 @@ from tests.readers.shapes import Write
 
 from trimtab.core.errors import LogError
 from trimtab.readers import csv_log, log_file, read_log
-from trimtab.readers.cells import to_matrix, to_number
+from trimtab.readers.cells import parse_number, to_matrix
 
 Told = tuple[object, ...]
 
@@ -91,7 +91,7 @@ def test_both_ways_read_the_same(text: str, block_bytes: int) -> None:
 def test_what_the_fast_way_takes_is_what_the_cell_says(cell: str) -> None:
     matrix = to_matrix(["1.5,2", f"1.5,{cell}"], ",")
     if matrix is not None:
-        assert matrix[1].tobytes() == np.array([1.5, to_number(cell)]).tobytes()
+        assert matrix[1].tobytes() == np.array([1.5, parse_number(cell)]).tobytes()
 
 
 @pytest.mark.parametrize("delimiter", [",", "\t", ";"])

@@ -11,7 +11,7 @@ from tests.report.test_reports import report_of
 from trimtab.explain.batches.batch_report import BatchReport, RowReport
 from trimtab.explain.batches.tokens import Band, TokenShare, TokenShift
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.measures import RepeatedBatch
+from trimtab.explain.measures import BatchRepeats
 from trimtab.report.batch_section import (
     HOW_TO_KEEP,
     batch_items,
@@ -67,7 +67,7 @@ def batch(**changes: Any) -> BatchReport:
     return BatchReport(**(usual | changes))
 
 
-def incident(found: BatchReport | None, repeated: RepeatedBatch | None = None) -> Diagnosis:
+def incident(found: BatchReport | None, repeated: BatchRepeats | None = None) -> Diagnosis:
     report = next(
         one for one in report_of(troubled_run()).incidents if one.incident.onset.step == 600
     )
@@ -98,7 +98,7 @@ def test_rows_are_named_as_short_as_possible(rows: Any, changes: Any, words: str
 
 
 def test_a_repeated_batch_in_one_line() -> None:
-    repeated = RepeatedBatch(
+    repeated = BatchRepeats(
         step=282, data_position=282, count=80, last_step=361, last_data_position=361, num_others=0
     )
     assert batch_lines(incident(None, repeated)) == [

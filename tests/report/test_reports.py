@@ -10,12 +10,13 @@ from tests.kit.synthetic import add_spike, block_of, falling_loss, troubled_run
 
 from trimtab.core.block import Block
 from trimtab.core.run import RunFacts
+from trimtab.core.text import printable
 from trimtab.explain.measures import compute_discards
 from trimtab.judge import Judge
-from trimtab.report.escaping import escape_markdown, printable
+from trimtab.report.escaping import escape_markdown
 from trimtab.report.postmortem import write_postmortem
 from trimtab.report.run_report import RunReport
-from trimtab.report.terminal import MAX_ROWS, view
+from trimtab.report.terminal import MAX_ROWS, report_view
 
 
 def report_of(
@@ -42,7 +43,7 @@ def report_of(
 
 def drawn(report: RunReport, width: int = 120, *, questions: bool = False) -> str:
     console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(view(report, width, questions=questions))
+    console.print(report_view(report, width, questions=questions))
     return console.export_text()
 
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from trimtab.checks.report import CheckReport, RuleResult
 from trimtab.checks.rule import Level, Shown
-from trimtab.report.escaping import printable
+from trimtab.core.text import printable
 
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.ADVICE: "cyan"}
 

@@ -34,7 +34,7 @@ class CommandWithPlugins(TyperCommand):
 def describe_plugins() -> str:
     """Return one paragraph per plug-in; no plug-in is loaded."""
     from trimtab.core.plugins import CHECKPOINTERS, DETECTORS, READERS, SINKS, list_plugins
-    from trimtab.report.escaping import printable
+    from trimtab.core.text import printable
 
     kinds = (
         *(("detector", DETECTORS), ("reader", READERS)),

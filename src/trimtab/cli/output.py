@@ -13,15 +13,15 @@ from trimtab.cli.options import ExitCode
 from trimtab.cli.progress import progress_bar
 from trimtab.core.errors import ConfigError, JournalError, TrimtabError
 from trimtab.core.jsonable import to_jsonable
+from trimtab.core.text import printable
 from trimtab.explain.goodput import compute_goodput
 from trimtab.explain.measures import compute_discards
 from trimtab.journal import RunDirectory
 from trimtab.journal.files import replace_file
-from trimtab.report.escaping import printable
 from trimtab.report.incident_files import incident_folder_name, update_lessons, write_incidents
 from trimtab.report.pages.run_page import DASHBOARD_FILE, POSTMORTEM_FILE, dashboard_page
 from trimtab.report.run_report import RunReport
-from trimtab.report.terminal import view
+from trimtab.report.terminal import report_view
 
 MAX_NAMED = 3
 """Post-mortems that are named one by one."""
@@ -54,7 +54,7 @@ def find_run(path: Path) -> RunDirectory:
 def print_view(report: RunReport, *, questions: bool = False) -> None:
     """Print the report for people; `questions` shows how each answer was reached."""
     console = Console(highlight=False)
-    console.print(view(report, console.width, questions=questions))
+    console.print(report_view(report, console.width, questions=questions))
 
 
 def print_failures(report: RunReport) -> None:

@@ -1,4 +1,4 @@
-"""Numbers and counts as people read them."""
+"""Numbers, counts and text from logs as people read them."""
 
 import math
 
@@ -13,3 +13,13 @@ def number(value: float | None) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: `1 step`, `2,000 steps`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def printable(text: str) -> str:
+    """Return the text on one line, with control characters replaced by `?`.
+
+    They would act in a terminal or on a page.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else "?" for char in text)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.core.errors import ConfigError
-from trimtab.corpus.counting import find_runs, repeated_tokens
+from trimtab.corpus.counting import find_phrase_runs, repeated_tokens
 from trimtab.corpus.options import MAX_PERIOD, REPEATS
 from trimtab.corpus.spread import Ids, RareRows, SpreadOrder, spread
 
@@ -68,7 +68,7 @@ def _mask_row(
     max_period: int,
     ignore_index: int,
 ) -> NDArray[Any]:
-    runs = find_runs(row, repeats=repeats, max_period=max_period)
+    runs = find_phrase_runs(row, repeats=repeats, max_period=max_period)
     if runs:
         mask = slice(None) if whole_rows else repeated_tokens(row, runs)
         labels[mask] = ignore_index

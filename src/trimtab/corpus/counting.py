@@ -178,7 +178,7 @@ shortest run, and the same for every piece, so that results do not depend on how
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class PhraseRun:
     """A phrase that is repeated: the tokens from `start` to `stop`."""
 
     start: int
@@ -187,22 +187,24 @@ class Run:
     """Tokens of the phrase."""
 
 
-def find_runs(tokens: Tokens, *, repeats: int = REPEATS, max_period: int = MAX_PERIOD) -> list[Run]:
+def find_phrase_runs(
+    tokens: Tokens, *, repeats: int = REPEATS, max_period: int = MAX_PERIOD
+) -> list[PhraseRun]:
     """Find repeated phrases, by period; one of period 1 is not reported as period 2 again."""
-    runs: list[Run] = []
+    runs: list[PhraseRun] = []
     covered: NDArray[np.bool_] | None = None
     for period in range(1, max_period + 1):
         for start, stop in _equal_runs(tokens, period, (repeats - 1) * period):
             if covered is None:
                 covered = np.zeros(len(tokens), dtype=np.bool_)
-            run = Run(start=start - period, stop=stop, period=period)
+            run = PhraseRun(start=start - period, stop=stop, period=period)
             if not covered[run.start : run.stop].all():
                 runs.append(run)
                 covered[run.start : run.stop] = True
     return runs
 
 
-def repeated_tokens(tokens: Tokens, runs: list[Run]) -> NDArray[np.bool_]:
+def repeated_tokens(tokens: Tokens, runs: list[PhraseRun]) -> NDArray[np.bool_]:
     """Return whether each token is part of a run."""
     mask = np.zeros(len(tokens), dtype=np.bool_)
     for run in runs:

@@ -19,17 +19,17 @@ from trimtab.corpus.counting import (
     CONTEXT,
     PIECE,
     DocumentReader,
-    Run,
+    PhraseRun,
     TokenCounter,
     Tokens,
     add_counts,
-    find_runs,
+    find_phrase_runs,
     repeated_tokens,
     trim,
 )
 from trimtab.corpus.options import MAX_DOCUMENT, MAX_EXAMPLES, ScanOptions
 from trimtab.corpus.plan import PlannedFile, ScanPlan, Unit
-from trimtab.corpus.row_files import RowEncoder, Rows
+from trimtab.corpus.row_files import RowEncoder, TokenRows
 from trimtab.corpus.statistics import SourceStatistics, Statistics
 from trimtab.corpus.storing import ScanResult, load_result, save_result
 from trimtab.corpus.token_files import FlatFile, FlatReader, TokenFile, open_file
@@ -125,9 +125,9 @@ def _finish_document(
 
 def _count_repeats(
     tokens: Tokens, first: int, length: int, statistics: SourceStatistics
-) -> list[Run]:
+) -> list[PhraseRun]:
     """Count the repeated phrases of a piece of these tokens; returns the first that begin in it."""
-    runs = find_runs(tokens)
+    runs = find_phrase_runs(tokens)
     if not runs:
         return []
     statistics.repeated_tokens += int(repeated_tokens(tokens, runs)[first : first + length].sum())
@@ -138,7 +138,7 @@ def _count_repeats(
 
 
 def _scan_rows(
-    rows: Rows, unit: Unit, source: str, options: ScanOptions, found: Statistics
+    rows: TokenRows, unit: Unit, source: str, options: ScanOptions, found: Statistics
 ) -> None:
     found.source(source).unreadable_rows += rows.unreadable
     by_source: dict[str, list[int]] = {}
@@ -152,7 +152,7 @@ def _scan_rows(
         if options.counts_only:
             continue
         # Searched together first; row by row only if something is found.
-        has_runs = bool(find_runs(together))
+        has_runs = bool(find_phrase_runs(together))
         documents = DocumentReader(ends_with_separator=False)
         for at in chosen:
             tokens = rows.tokens[at]
@@ -261,7 +261,7 @@ def scan(
     plan: ScanPlan, folder: Path, *, runner: Runner = run_here, on_shard: OnShard | None = None
 ) -> ScanResult:
     """Scan the shards that have no result yet, and merge all."""
-    missing = [index for index in range(plan.num_shards) if not is_done(plan, index, folder)]
+    missing = [index for index in range(plan.num_shards) if not is_scanned(plan, index, folder)]
     done = plan.num_shards - len(missing)
     for index, statistics in runner(plan, missing):
         save_result(ScanResult.of_shard(plan, index, statistics), shard_file(folder, plan, index))
@@ -275,7 +275,7 @@ def scan(
 
 def scan_one(plan: ScanPlan, index: int, folder: Path) -> bool:
     """Scan one shard of an array of jobs; False if its result is there already."""
-    if is_done(plan, index, folder):
+    if is_scanned(plan, index, folder):
         return False
     result = ScanResult.of_shard(plan, index, scan_shard(plan, index))
     save_result(result, shard_file(folder, plan, index))
@@ -287,7 +287,7 @@ def shard_file(folder: Path, plan: ScanPlan, index: int) -> Path:
     return folder / f"shard-{index:05d}-of-{plan.num_shards:05d}.npz"
 
 
-def is_done(plan: ScanPlan, index: int, folder: Path) -> bool:
+def is_scanned(plan: ScanPlan, index: int, folder: Path) -> bool:
     """Return whether a shard has a result of this plan; one of a different plan is an error."""
     path = shard_file(folder, plan, index)
     if not path.exists():

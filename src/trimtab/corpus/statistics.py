@@ -17,8 +17,8 @@ from trimtab.corpus.options import (
 MAX_KEPT = 2**19
 """Different documents that are kept: 17 MB."""
 
-Column = NDArray[np.int64]
-Columns = tuple[NDArray[np.uint64], Column, Column, Column, Column]
+_Column = NDArray[np.int64]
+Columns = tuple[NDArray[np.uint64], _Column, _Column, _Column, _Column]
 
 _PENDING = 2**17
 """Documents that wait to be sorted in: sorting a full table for each file would take hours."""
@@ -32,7 +32,7 @@ class DocumentTable:
         self._level = level
         self._pending: list[Columns] = []
 
-    def add(self, file: int, places: Column, lengths: Column, hashes: NDArray[np.uint64]) -> None:
+    def add(self, file: int, places: _Column, lengths: _Column, hashes: NDArray[np.uint64]) -> None:
         """Add documents of a file; empty ones are left out."""
         kept = lengths > 0
         ones = np.ones(int(kept.sum()), dtype=np.int64)
@@ -110,7 +110,7 @@ def _no_rows() -> Columns:
 LENGTH_BINS = MAX_DOCUMENT.bit_length() + 1
 """Documents of 0 tokens, 1, 2 to 3, 4 to 7, ..., and all that are longer than is read."""
 
-Place = tuple[int, int]
+FilePlace = tuple[int, int]
 """Index of a file, and a token, row or byte in it."""
 
 

@@ -40,7 +40,7 @@ MILD = frozenset({Symptom.RNG_NOT_RESTORED, Symptom.SCALER_NOT_RESTORED})
 """What a resume may leave out without hurting the weights: a scaler finds its range again."""
 
 Choose = Callable[[Diagnosis], Action]
-Table = Mapping[IncidentClass | None, Choose]
+_Choices = Mapping[IncidentClass | None, Choose]
 """The class None is that of an incident that is too young to have one."""
 
 
@@ -87,7 +87,7 @@ def _rolled_back(incident: Incident) -> Action:
     )
 
 
-def _choose(table: Table, diagnosis: Diagnosis, *, recurs: bool) -> Action:
+def _choose(table: _Choices, diagnosis: Diagnosis, *, recurs: bool) -> Action:
     if recurs:
         return Action(
             kind=ActionKind.LOWER_LR,
@@ -143,7 +143,7 @@ def _wait_for_50(diagnosis: Diagnosis) -> Action:
     )
 
 
-_TEXTBOOK: Table = {
+_TEXTBOOK: _Choices = {
     IncidentClass.HARD_BATCH: _look_again,
     IncidentClass.RECOVERABLE: _look_again,
     IncidentClass.LINGERING: _roll_back_and_skip,
@@ -308,7 +308,7 @@ def _while_open(diagnosis: Diagnosis) -> Action:
     return Action(kind=ActionKind.WAIT, instruction="Wait for the next outlook.", reason=reason)
 
 
-_TRIMTAB: Table = {
+_TRIMTAB: _Choices = {
     **_TEXTBOOK,
     IncidentClass.HARD_BATCH: _go_on,
     IncidentClass.LINGERING: _after_lingering,

@@ -17,14 +17,14 @@ from trimtab.explain.causes.conclusions import Conclusion
 from trimtab.explain.causes.ranking import Ranking
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.measures import (
+    BatchRepeats,
     Cost,
     LayerNorms,
-    RepeatedBatch,
     Symptoms,
     compute_cost,
+    find_repeated_batch,
     layer_norms,
     measure,
-    repeated_batch,
 )
 from trimtab.explain.textbook.tree import Walk
 
@@ -42,7 +42,7 @@ class Diagnosis:
     """The final class; None if the log ends too early to say."""
     symptoms: Symptoms
     layers: tuple[LayerNorms, ...]
-    repeated_batch: RepeatedBatch | None
+    repeated_batch: BatchRepeats | None
     """The batch that was served several times, if one was."""
     walk: Walk | None
     """The questions of a decision tree; None if the rules weigh evidence."""
@@ -125,7 +125,7 @@ def make_diagnosis(
         incident_class=incident_class or context.incident.incident_class,
         symptoms=measure(context),
         layers=layer_norms(context),
-        repeated_batch=repeated_batch(context),
+        repeated_batch=find_repeated_batch(context),
         walk=walk,
         ranking=ranking,
         hypotheses=hypotheses,

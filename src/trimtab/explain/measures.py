@@ -130,7 +130,7 @@ NEAR_RECORDS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RepeatedBatch:
+class BatchRepeats:
     """A batch that was served several times."""
 
     step: int
@@ -144,7 +144,7 @@ class RepeatedBatch:
     """Other batches of the incident that were served before too."""
 
 
-def repeated_batch(context: IncidentContext) -> RepeatedBatch | None:
+def find_repeated_batch(context: IncidentContext) -> BatchRepeats | None:
     """Find the batch that was served most often during an incident; None if none came twice.
 
     A run that goes over its data again repeats batches by plan: it is not reported.
@@ -167,7 +167,7 @@ def repeated_batch(context: IncidentContext) -> RepeatedBatch | None:
     repeated = numbers[came_before & during]
     which = int(np.bincount(repeated).argmax())
     served = rows[numbers == which]
-    return RepeatedBatch(
+    return BatchRepeats(
         step=int(block.step[served[0]]),
         data_position=int(block.data_position[served[0]]),
         count=len(served),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from trimtab.core.block import IntArray
-from trimtab.journal.lines import Entry, encode
+from trimtab.journal.lines import Entry, encode_line
 
 MAGIC = b"TRIMTAB\n"
 TRAILER_BYTES = 16
@@ -76,7 +76,7 @@ class Header:
 
     def line(self) -> bytes:
         """Return the header as a line of the file."""
-        return encode(
+        return encode_line(
             {
                 "kind": KIND,
                 "schema": self.schema,

@@ -38,21 +38,21 @@ _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 _PREFIX = 9  # 8 hex digits and a space
 
 
-def encode(entry: Mapping[str, Any]) -> bytes:
+def encode_line(entry: Mapping[str, Any]) -> bytes:
     """Encode an entry as one line."""
     try:
-        return frame(_encode(entry))
+        return frame_line(_encode(entry))
     except ValueError:  # NaN or infinity: rare, so the common line does not pay for the check
-        return frame(_encode(to_jsonable(entry)))
+        return frame_line(_encode(to_jsonable(entry)))
 
 
-def frame(text: str) -> bytes:
+def frame_line(text: str) -> bytes:
     """Add checksum and newline to JSON text."""
     body = text.encode("ascii")
     return b"%08x %s\n" % (crc32(body), body)
 
 
-def decode(line: bytes) -> Entry | None:
+def decode_line(line: bytes) -> Entry | None:
     """Decode a line without its newline; None if it is damaged."""
     body = line[_PREFIX:]
     if line[:_PREFIX] != b"%08x " % crc32(body):

@@ -7,7 +7,7 @@ from itertools import pairwise
 from trimtab.core.block import Block, IntArray, Record
 from trimtab.journal.assembly import ColumnTarget, ReadLosses, find_ranges
 from trimtab.journal.header import AXES, Axis
-from trimtab.journal.lines import Damage, DamageKind, Entry, decode, parse_entry, schema_of
+from trimtab.journal.lines import Damage, DamageKind, Entry, decode_line, parse_entry, schema_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class LogParser:
         """Parse the next bytes of the file."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            entry = decode(line)
+            entry = decode_line(line)
             if entry is None:
                 if not self._bad_lines:
                     self._bad_from = self._offset

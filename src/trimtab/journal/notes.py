@@ -11,7 +11,7 @@ from trimtab.core.block import Event
 from trimtab.core.errors import JournalError
 from trimtab.journal.directory import RunDirectory
 from trimtab.journal.follow import PIECE_RECORDS, Follower
-from trimtab.journal.lines import decode, encode
+from trimtab.journal.lines import decode_line, encode_line
 
 NOTE = "note"
 MAX_NOTE_CHARS = 10_000
@@ -30,7 +30,7 @@ def add_note(run: RunDirectory, text: str) -> int:
                 tick, step = int(block.tick[-1]) + 1, int(block.step[-1])
             if not follower.has_more:
                 break
-    line = encode({"tick": tick, "step": step, "text": text, "clock": time.time()})
+    line = encode_line({"tick": tick, "step": step, "text": text, "clock": time.time()})
     try:
         descriptor = os.open(run.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
@@ -49,7 +49,7 @@ def read_notes(run: RunDirectory) -> list[Event]:
     except FileNotFoundError:
         return []
     events = []
-    for entry in map(decode, lines):
+    for entry in map(decode_line, lines):
         if entry is not None and all(isinstance(entry.get(axis), int) for axis in ("tick", "step")):
             facts = {key: value for key, value in entry.items() if key not in ("tick", "step")}
             events.append(Event(kind=NOTE, tick=entry["tick"], step=entry["step"], facts=facts))

@@ -24,7 +24,7 @@ import numpy as np
 
 from trimtab.core.block import Block, Column, IntArray
 from trimtab.core.errors import JournalError
-from trimtab.journal.lines import Entry, encode, frame
+from trimtab.journal.lines import Entry, encode_line, frame_line
 
 _AXES = ("layout", "step", "tick", "attempt", "position")
 _LAYOUT_NUMBER = Struct("=q")
@@ -55,8 +55,8 @@ class RecordLayout:
         _, step, tick, attempt, position, *values = self._struct.unpack(packed)
         if isfinite(sum(values)):
             # The same text as below, in two thirds of the time.
-            return frame(self._text % (step, tick, attempt, position, *values))
-        return encode(
+            return frame_line(self._text % (step, tick, attempt, position, *values))
+        return encode_line(
             {
                 "kind": "record",
                 "step": step,

@@ -27,7 +27,15 @@ from trimtab.journal.header import (
     Signal,
     trailer,
 )
-from trimtab.journal.lines import SCHEMA, Damage, DamageKind, Entry, decode, encode, schema_of
+from trimtab.journal.lines import (
+    SCHEMA,
+    Damage,
+    DamageKind,
+    Entry,
+    decode_line,
+    encode_line,
+    schema_of,
+)
 from trimtab.journal.log_segment import LogParser
 
 
@@ -60,7 +68,7 @@ def write_segment(path: Path, block: Block, entries: Iterable[Entry]) -> None:
 
 def _entry_lines(entries: Iterable[Entry]) -> bytes:
     # Numbered again: a damage entry reports what the log had lost, and a gap would report it twice.
-    return b"".join(encode(entry | {"note": number}) for number, entry in enumerate(entries))
+    return b"".join(encode_line(entry | {"note": number}) for number, entry in enumerate(entries))
 
 
 def _add_axis(axis: IntArray, pieces: list[bytes | memoryview]) -> Axis:
@@ -266,7 +274,7 @@ def _find_header(file: BufferedReader, size: int) -> tuple[Header, int, bool]:
     """Find the header; return it, the length of its line, and whether it is the second copy."""
     file.seek(len(MAGIC))
     line = file.readline()
-    entry = decode(line.removesuffix(b"\n"))
+    entry = decode_line(line.removesuffix(b"\n"))
     if entry is not None:
         return Header.parse(entry), len(line), False
     file.seek(max(size - TRAILER_BYTES, 0))
@@ -276,7 +284,7 @@ def _find_header(file: BufferedReader, size: int) -> tuple[Header, int, bool]:
         length = 0
     if 0 < length <= size - TRAILER_BYTES:
         file.seek(size - TRAILER_BYTES - length)
-        entry = decode(file.read(length).removesuffix(b"\n"))
+        entry = decode_line(file.read(length).removesuffix(b"\n"))
     if entry is None:
         raise ValueError("both copies of its header are damaged")
     return Header.parse(entry), length, True

@@ -23,7 +23,7 @@ from trimtab.core.signals import Quality
 from trimtab.journal.directory import RunDirectory
 from trimtab.journal.files import JournalFiles, JournalLock
 from trimtab.journal.header import MAX_ROWS
-from trimtab.journal.lines import SCHEMA, Entry, encode
+from trimtab.journal.lines import SCHEMA, Entry, encode_line
 from trimtab.journal.log_segment import LogSegment
 from trimtab.journal.record_queue import PackedRows, RecordLayouts, RecordQueue
 from trimtab.journal.sealed_segment import SealedSegment, write_segment
@@ -65,7 +65,7 @@ class OpenSegment:
         else:
             entry = item | {"note": len(self.entries)}
             self.entries.append(entry)
-            self._pending += encode(entry)
+            self._pending += encode_line(entry)
 
     def flush(self) -> None:
         """Hand all lines to the operating system; raises OSError, after which it can be retried."""

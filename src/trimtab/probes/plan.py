@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.core.errors import ConfigError
 from trimtab.diagnosis import diagnose
-from trimtab.explain.causes.experiments import Proposal, propose
+from trimtab.explain.causes.experiments import ProposedExperiment, propose
 from trimtab.explain.context import answers_about
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.journal import RunDirectory
@@ -46,7 +46,7 @@ class ReplayPlan:
     seed: int | None
     answers: dict[str, str]
     """What experiments have found out already, by their names."""
-    proposal: Proposal | None
+    proposal: ProposedExperiment | None
     """The experiment that would tell the first two causes apart best."""
 
     @contextmanager
@@ -106,7 +106,7 @@ def _plan(report: RunReport, diagnosis: Diagnosis, run: RunDirectory | None) -> 
     )
 
 
-def _proposal(diagnosis: Diagnosis, made: set[str]) -> Proposal | None:
+def _proposal(diagnosis: Diagnosis, made: set[str]) -> ProposedExperiment | None:
     ranking = diagnosis.ranking
     if ranking is None:
         return None

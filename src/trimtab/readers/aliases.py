@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from trimtab.core.signals import Quality
-from trimtab.readers.cells import listed, quoted
+from trimtab.readers.cells import quoted, quoted_names
 
 STEP: Final = "step"
 """The axis that counts optimizer updates."""
@@ -152,7 +152,7 @@ def name_columns(
         aliases |= {other.column: _own_name(other.column) for other in others}
         taken = f"{signal} is taken from {quoted(best.column)}"
         if others:
-            names = listed([other.column for other in others])
+            names = quoted_names([other.column for other in others])
             notes.append(f"{taken}; kept under its own name: {names}.")
         if best.alias.remark:
             notes.append(f"{taken}: {best.alias.remark}.")

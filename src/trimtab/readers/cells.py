@@ -57,8 +57,8 @@ def to_matrix(lines: Sequence[str], delimiter: str) -> FloatArray | None:
     """Parse lines of nothing but numbers, as many on each; return None if there is anything else.
 
     Some four times faster than cell by cell (measured). What numpy's parser takes, it reads as
-    `to_number` does; whatever is odd (a word, a gap, a quote, a short line) it refuses. Empty lines
-    are passed over, but not all may be empty.
+    `parse_number` does; whatever is odd (a word, a gap, a quote, a short line) it refuses. Empty
+    lines are passed over, but not all may be empty.
     """
     try:
         return np.loadtxt(lines, delimiter=delimiter, comments=None, ndmin=2)
@@ -66,7 +66,7 @@ def to_matrix(lines: Sequence[str], delimiter: str) -> FloatArray | None:
         return None
 
 
-def to_number(cell: object) -> float | None:
+def parse_number(cell: object) -> float | None:
     """Return the number in a cell, None if it is missing; raises ValueError for anything else."""
     if cell is None or isinstance(cell, float):
         return cell
@@ -100,7 +100,7 @@ def _parse_each(cells: Sequence[object]) -> Numbers:
     texts: list[str] = []
     for position, cell in enumerate(cells):
         try:
-            value = to_number(cell)
+            value = parse_number(cell)
         except ValueError:
             texts.append(cell if isinstance(cell, str) else type(cell).__name__)
             continue
@@ -117,19 +117,12 @@ def _parse_each(cells: Sequence[object]) -> Numbers:
     )
 
 
-def printable(text: str) -> str:
-    """Return the text without control characters, which would act in a terminal or on a page."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else "?" for char in text)
-
-
 def quoted(text: str) -> str:
     """Return the text in quotes, cut to what fits in a sentence."""
     return repr(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}...")
 
 
-def listed(names: Sequence[str]) -> str:
+def quoted_names(names: Sequence[str]) -> str:
     """Return the names in quotes, the first few of them if they are many."""
     shown = ", ".join(quoted(name) for name in names[:_SHOWN_NAMES])
     return f"{shown} and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else shown

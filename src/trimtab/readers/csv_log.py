@@ -14,7 +14,7 @@ import numpy as np
 
 from trimtab.core.block import FloatArray
 from trimtab.core.errors import UnreadableLog
-from trimtab.readers.cells import to_matrix, to_number
+from trimtab.readers.cells import parse_number, to_matrix
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, Progress
 from trimtab.readers.table import MAX_COLUMNS, Table
@@ -224,7 +224,7 @@ def _split(line: str, delimiter: str) -> list[str]:
 
 def _is_number(cell: str) -> bool:
     try:
-        return to_number(cell) is not None
+        return parse_number(cell) is not None
     except ValueError:
         return False
 

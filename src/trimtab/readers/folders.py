@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimtab.core.errors import UnreadableLog
-from trimtab.readers.cells import listed, quoted
+from trimtab.readers.cells import quoted, quoted_names
 from trimtab.readers.formats import Format
 
 MAX_LEVELS = 5
@@ -47,7 +47,7 @@ def choose_log(folder: Path, formats: Iterable[Format]) -> Choice | None:
     if path != folder:
         notes.append(f"Of the folder, {_name(path, folder)} is read.")
     if others:
-        names = listed([str(other.relative_to(folder)) for other in others])
+        names = quoted_names([str(other.relative_to(folder)) for other in others])
         notes.append(f"It is the newest of {len(others) + 1} such logs; not read: {names}.")
     rest = [
         f"{_name(logs[0], folder)} ({format.name})"

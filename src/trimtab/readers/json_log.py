@@ -17,7 +17,7 @@ import numpy as np
 
 from trimtab.core.errors import UnreadableLog
 from trimtab.readers.aliases import Alias
-from trimtab.readers.cells import to_number
+from trimtab.readers.cells import parse_number
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, LogFile, Progress
 from trimtab.readers.table import Table
@@ -39,7 +39,7 @@ decode_json = json.JSONDecoder(parse_int=float).raw_decode
 
 _BETWEEN = re.compile(r"[\s,]*")
 
-Record = Mapping[str, Any]
+JsonRecord = Mapping[str, Any]
 
 
 # Objects, wherever they are
@@ -49,7 +49,7 @@ Record = Mapping[str, Any]
 class DecodedItems:
     """The items of a JSON array, as far as they could be decoded."""
 
-    records: list[Record]
+    records: list[JsonRecord]
     """The objects among them, flattened."""
     num_others: int
     """Items that are not objects."""
@@ -59,7 +59,7 @@ class DecodedItems:
     """Whether the end of the array was reached."""
 
 
-def parse_object(line: str) -> Record | None:
+def parse_object(line: str) -> JsonRecord | None:
     """Return the object in a line, flattened; None if the line is not one object."""
     try:
         record, end = decode_json(line)
@@ -72,7 +72,7 @@ def parse_object(line: str) -> Record | None:
 
 def decode_items(text: str, start: int) -> DecodedItems:
     """Decode the items of an array from this index on, after its opening bracket."""
-    records: list[Record] = []
+    records: list[JsonRecord] = []
     num_others = 0
     while True:
         between = _BETWEEN.match(text, start)
@@ -92,12 +92,12 @@ def decode_items(text: str, start: int) -> DecodedItems:
         return DecodedItems(records=records, num_others=num_others, end=start, closed=closed)
 
 
-def _flattened(record: Record) -> Record:
+def _flattened(record: JsonRecord) -> JsonRecord:
     """Return the object with the members of nested objects as its own members."""
     return _flatten(record, "", 0) if dict in map(type, record.values()) else record
 
 
-def _flatten(record: Record, prefix: str, level: int) -> dict[str, Any]:
+def _flatten(record: JsonRecord, prefix: str, level: int) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in record.items():
         name = prefix + key
@@ -119,7 +119,7 @@ def _read_lines(path: Path, progress: Progress) -> Table:
     num_lines = num_bad = num_cut = 0
     first_bad = ""
     for lines in file.chunks():
-        records: list[Record] = []
+        records: list[JsonRecord] = []
         for line in map(str.strip, lines):
             num_lines += 1
             record = parse_object(line) if line else {}
@@ -314,7 +314,7 @@ def _series(entry: Any) -> dict[float, float]:
 
 def _finite(key: str) -> float | None:
     try:
-        step = to_number(key)
+        step = parse_number(key)
     except ValueError:
         return None
     return step if step is not None and np.isfinite(step) else None

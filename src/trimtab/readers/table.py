@@ -15,8 +15,9 @@ from trimtab.core.block import NO_POSITION, Block, BoolArray, Column, FloatArray
 from trimtab.core.errors import NoUsableLoss
 from trimtab.core.run import Run
 from trimtab.core.signals import LOSS, Quality
+from trimtab.core.text import printable
 from trimtab.readers.aliases import DATA_POSITION, STEP, Alias, Naming, name_columns
-from trimtab.readers.cells import listed, printable, quoted, to_numbers
+from trimtab.readers.cells import quoted, quoted_names, to_numbers
 
 MAX_COLUMNS = 10_000
 """More names than this are data, not metrics: the norms of every tensor of a 70B model make some
@@ -135,7 +136,7 @@ class Table:
         texts = {name: column for name, column in self._columns.items() if column.num_texts}
         textual = [name for name, column in texts.items() if not column.num_recorded]
         if textual:
-            notes.append(f"Columns without a number, left out: {listed(textual)}.")
+            notes.append(f"Columns without a number, left out: {quoted_names(textual)}.")
         for name, column in texts.items():
             if column.num_recorded:
                 notes.append(
@@ -299,7 +300,7 @@ def _no_loss(table: Table, path: Path) -> str:
                 f"{path}: {quoted(name)} is a loss column, but no number was recorded in it "
                 f"({found}); write plain numbers, such as 2.5"
             )
-    found = listed(table.names) or "none"
+    found = quoted_names(table.names) or "none"
     return (
         f"{path}: no column is known to be the training loss (columns: {found}); "
         "if one of them is, rename it to 'loss'"

@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from trimtab.core.text import number
+from trimtab.core.text import number, printable
 from trimtab.explain.batches.batch_report import BatchReport, RowReport
 from trimtab.explain.batches.tokens import BAND_NAMES, TokenShare, TokenShift
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.measures import RepeatedBatch
+from trimtab.explain.measures import BatchRepeats
 from trimtab.report.document import CodeBlock, Content, Paragraph, ReportTable, RichText, prose
-from trimtab.report.escaping import printable
 
 HOW_TO_KEEP = "not recorded; it needs `guard.steps(loader)` with batches that are still on the host"
 
@@ -170,7 +169,7 @@ def _short(label: str) -> str:
     return label if len(label) <= _MAX_LABEL else f"{label[: _MAX_LABEL - 3]}..."
 
 
-def _repeated(repeated: RepeatedBatch) -> str:
+def _repeated(repeated: BatchRepeats) -> str:
     others = f"; {repeated.num_others} other batches came again too" if repeated.num_others else ""
     first = batch_place(repeated)
     last = _place(repeated.last_data_position, repeated.last_step)
@@ -234,7 +233,7 @@ def _name(token: TokenShare) -> str:
     return str(token.id) if token.text is None else f"{token.id} {printable(token.text)!r}"
 
 
-def batch_place(batch: BatchReport | TokenShift | RepeatedBatch) -> str:
+def batch_place(batch: BatchReport | TokenShift | BatchRepeats) -> str:
     """Return where a batch was served: its data position, or its step if that is not known."""
     return _place(batch.data_position, batch.step)
 

@@ -7,12 +7,9 @@ whole table row. Only the functions of this module turn such text into Markdown,
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from trimtab.core.text import printable
+
 _MARKDOWN = str.maketrans({char: f"\\{char}" for char in "\\`*[]|#"} | {"<": "&lt;", "&": "&amp;"})
-
-
-def printable(text: str) -> str:
-    """Return the text on one line, with control characters replaced by `?`."""
-    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def escape_markdown(text: str) -> str:

@@ -46,7 +46,7 @@ LABEL, VALUE, BAR, ROW = 270, 64, 9, 30
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class AxisScale:
     """Maps values from `low` to `high` to pixels from `start` to `end`."""
 
     low: float
@@ -119,7 +119,7 @@ def draw_incident(diagnosis: Diagnosis, block: Block, *, is_file: bool) -> Html:
     names = _chosen(diagnosis, part)
     height = len(names) * (PANEL + GAP) + 18
     # Records, not steps: after a rollback a step comes twice, in the order in which it was done.
-    x = Scale(0, len(part) - 1, LEFT, WIDTH - RIGHT)
+    x = AxisScale(0, len(part) - 1, LEFT, WIDTH - RIGHT)
     left, right, bottom = x(onset - start), x(last - start), height - 22
     band = f"M{left:.1f} 4H{max(right, left + 1.5):.1f}V{bottom}H{left:.1f}Z"
     parts = [
@@ -141,7 +141,7 @@ def _chosen(diagnosis: Diagnosis, part: Block) -> list[str]:
     return [name for name in names if part.column(name).recorded][:MAX_PANELS]
 
 
-def _panel(name: str, part: Block, top: float, x: Scale, baseline: float) -> Iterator[Html]:
+def _panel(name: str, part: Block, top: float, x: AxisScale, baseline: float) -> Iterator[Html]:
     column = part.column(name)
     values = column.values[column.finite]
     yield _text(LEFT, top - 8, name, weight="600")
@@ -152,7 +152,7 @@ def _panel(name: str, part: Block, top: float, x: Scale, baseline: float) -> Ite
         return
     low, high = float(values.min()), float(values.max())
     is_log = low > 0 and high > LOG_RATIO * percentiles(values, (50,))[0]
-    y = Scale(low, high, top + PANEL, top, is_log)
+    y = AxisScale(low, high, top + PANEL, top, is_log)
     yield _text(LEFT - 8, top + 9, number(high), fill=MUTE, anchor="end")
     yield _text(LEFT - 8, top + PANEL, number(low), fill=MUTE, anchor="end")
     if is_log:
@@ -163,7 +163,7 @@ def _panel(name: str, part: Block, top: float, x: Scale, baseline: float) -> Ite
     yield _path(_curve(column, x, y, part.attempt), DATA, stroke_width="1.4")
 
 
-def _curve(column: Column, x: Scale, y: Scale, attempt: IntArray) -> str:
+def _curve(column: Column, x: AxisScale, y: AxisScale, attempt: IntArray) -> str:
     rows = np.flatnonzero(column.finite)
     rows = rows[minmax_rows(column.values[rows], POINTS)]
     bad = np.flatnonzero(column.nonfinite)
@@ -177,7 +177,7 @@ def _curve(column: Column, x: Scale, y: Scale, attempt: IntArray) -> str:
     return "".join(parts)
 
 
-def _nonfinite(column: Column, x: Scale, top: float) -> Iterator[Html]:
+def _nonfinite(column: Column, x: AxisScale, top: float) -> Iterator[Html]:
     rows = np.flatnonzero(column.nonfinite).tolist()
     if rows:
         places = sorted({round(x(row)) for row in rows})
@@ -185,7 +185,7 @@ def _nonfinite(column: Column, x: Scale, top: float) -> Iterator[Html]:
         yield _text(x(rows[0]) + 4, top + 18, "not finite", fill=ALARM)
 
 
-def _step_axis(steps: IntArray, x: Scale, y: float) -> Iterator[Html]:
+def _step_axis(steps: IntArray, x: AxisScale, y: float) -> Iterator[Html]:
     last = len(steps) - 1
     for place in sorted({0, len(steps) // 4, len(steps) // 2, 3 * len(steps) // 4, last}):
         anchor = "start" if place == 0 else "end" if place == last else "middle"
@@ -226,7 +226,7 @@ def draw_tokens(batch: BatchReport, *, is_file: bool = True) -> Html:
 
 def _bars(bars: Sequence[Bar], top: int) -> Iterator[Html]:
     largest = max(max(here, run) for _, here, run in bars) or 1.0
-    x = Scale(0.0, largest, LABEL, WIDTH - VALUE - 16)
+    x = AxisScale(0.0, largest, LABEL, WIDTH - VALUE - 16)
     for place, (label, here, run) in enumerate(bars):
         middle = top + place * ROW + ROW // 2
         yield _text(LABEL - 10, middle + 4, label, anchor="end")

@@ -28,14 +28,13 @@ from trimtab.core.signals import (
     UPDATE_NORM,
 )
 from trimtab.core.sink import RunStatus
-from trimtab.core.text import counted, number
+from trimtab.core.text import counted, number, printable
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.checks import ObservedOutcome
 from trimtab.explain.measures import compute_discards
 from trimtab.journal import RunTotals
 from trimtab.journal.approval import Proposal
 from trimtab.report.batch_section import batch_lines
-from trimtab.report.escaping import printable
 from trimtab.report.run_report import RunReport
 from trimtab.report.sparkline import marks, sparkline
 from trimtab.report.wording import (
@@ -78,7 +77,7 @@ _OUTCOMES = {ObservedOutcome.YES: "bold", ObservedOutcome.NO: ""}
 """How answers look; what was not answered is dim."""
 
 
-def view(report: RunReport, width: int, *, questions: bool = False) -> RenderableType:
+def report_view(report: RunReport, width: int, *, questions: bool = False) -> RenderableType:
     """Return the report for a terminal; `questions` shows how each answer was found."""
     block = report.block
     listed = report.most_severe(MAX_ROWS)

@@ -16,7 +16,7 @@ from trimtab.core.block import Event
 from trimtab.core.config import Config, ShipConfig
 from trimtab.core.sink import RUN_STATUS, RunStatus
 from trimtab.integrations.alerts import IncidentAlerts
-from trimtab.integrations.alerts.alert import AlertState, Level, RunAlerts
+from trimtab.integrations.alerts.alert import AlertLevel, AlertState, RunAlerts
 from trimtab.integrations.alerts.alert_sink import AlertPolicy, AlertSink
 from trimtab.integrations.alerts.channels import Outbox, read_channels
 from trimtab.integrations.shipper.log import ShipLog
@@ -174,12 +174,12 @@ def test_many_incidents_at_once_are_one_digest() -> None:
 
 def test_a_matter_is_repeated_after_ten_minutes_or_if_it_gets_worse() -> None:
     policy = AlertPolicy({})
-    warning = an_alert(level=Level.WARNING, state=AlertState.CHANGED)
+    warning = an_alert(level=AlertLevel.WARNING, state=AlertState.CHANGED)
     assert policy.update(warning, 0.0)
     assert not policy.update(warning, 599.0)
     assert policy.update(warning, 600.0)
-    assert policy.update(an_alert(level=Level.ERROR), 601.0)
-    assert not policy.update(an_alert(level=Level.ERROR), 602.0)
+    assert policy.update(an_alert(level=AlertLevel.ERROR), 601.0)
+    assert not policy.update(an_alert(level=AlertLevel.ERROR), 602.0)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.kit.servers import Receiver, serving
 
 from trimtab.core.errors import ConfigError
 from trimtab.core.sink import Refused
-from trimtab.integrations.alerts.alert import Alert, AlertState, Level
+from trimtab.integrations.alerts.alert import Alert, AlertLevel, AlertState
 from trimtab.integrations.alerts.channels import Channel, CommandChannel, read_channels
 from trimtab.integrations.transport import SECRETS, Reply
 
@@ -26,7 +26,7 @@ def an_alert(**changed: Any) -> Alert:
         "run": "x1",
         "matter": "incident-3",
         "state": AlertState.OPEN,
-        "level": Level.ERROR,
+        "level": AlertLevel.ERROR,
         "title": "incident 3: loss spike at step 900",
         "text": "Class: divergent.",
         "step": 912,

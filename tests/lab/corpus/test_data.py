@@ -14,8 +14,8 @@ import torch
 from trimtab.core.errors import ConfigError
 from trimtab.lab.corpus.data import (
     Batch,
+    CorpusSplit,
     DataConfig,
-    Split,
     TokenCorpus,
     WindowDataset,
     make_loader,
@@ -76,7 +76,7 @@ def test_an_epoch_has_every_window_once_and_the_next_one_a_different_order(
     assert first != second != third
     windows = [
         np.asarray(tokens[start : start + 512], dtype=np.int64).tobytes()
-        for tokens in corpus.tokens(Split.TRAIN).values()
+        for tokens in corpus.tokens(CorpusSplit.TRAIN).values()
         for start in range(0, len(tokens) - 512, 512)
     ]
     assert sorted(first) == sorted(windows)
@@ -103,7 +103,7 @@ def test_source_shares_are_those_of_the_corpus(corpus: TokenCorpus) -> None:
     data = WindowDataset(corpus, DataConfig(batch_size=64, length=16))
     shares = [data[position].source_shares for position in range(data.windows // 64)]
     assert all(sum(share.values()) == pytest.approx(1.0) for share in shares)
-    sizes = {source: len(tokens) for source, tokens in corpus.tokens(Split.TRAIN).items()}
+    sizes = {source: len(tokens) for source, tokens in corpus.tokens(CorpusSplit.TRAIN).items()}
     for source in Source:
         mean = float(np.mean([share[source] for share in shares]))
         assert mean == pytest.approx(sizes[source] / sum(sizes.values()), abs=0.01)

@@ -15,7 +15,7 @@ pytest.importorskip("torchdata")
 from tests.lab.conftest import SMALL_BYTES
 
 from trimtab.core.errors import ConfigError
-from trimtab.lab.corpus.data import Split, TokenCorpus
+from trimtab.lab.corpus.data import CorpusSplit, TokenCorpus
 from trimtab.lab.corpus.text import Source, documents_of, library_files
 from trimtab.lab.corpus.tokens import SEPARATOR_ID, CorpusConfig, default_cache, prepare_corpus
 
@@ -25,12 +25,13 @@ TINY = CorpusConfig(vocab_size=300, max_bytes=100_000)
 def test_tokens_become_the_text_again(corpus: TokenCorpus) -> None:
     files = library_files(SMALL_BYTES)
     documents = [d for place, file in enumerate(files) for d in documents_of(file, place)]
-    for split in Split:
+    for split in CorpusSplit:
         for source, tokens in corpus.tokens(split).items():
             texts = [
                 document.text
                 for document in documents
-                if document.source is source and document.held_out == (split is Split.HELD_OUT)
+                if document.source is source
+                and document.held_out == (split is CorpusSplit.HELD_OUT)
             ]
             ends = np.flatnonzero(tokens == SEPARATOR_ID)
             pieces = np.split(tokens, ends + 1)[:-1]
@@ -43,11 +44,11 @@ def test_any_text_survives(corpus: TokenCorpus) -> None:
 
 
 def test_the_manifest_describes_the_files(corpus: TokenCorpus) -> None:
-    assert list(corpus.tokens(Split.TRAIN)) == list(Source)
-    assert Source.GARBAGE not in corpus.tokens(Split.HELD_OUT)
+    assert list(corpus.tokens(CorpusSplit.TRAIN)) == list(Source)
+    assert Source.GARBAGE not in corpus.tokens(CorpusSplit.HELD_OUT)
     assert corpus.vocab_size == 512
     assert corpus.manifest["python"].startswith("3.")
-    for split in Split:
+    for split in CorpusSplit:
         for source, tokens in corpus.tokens(split).items():
             entry = corpus.manifest["files"][f"{split}-{source}.npy"]
             assert (entry["source"], entry["split"]) == (source, split)

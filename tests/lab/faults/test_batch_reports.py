@@ -12,7 +12,7 @@ pytest.importorskip("torchdata")
 
 import trimtab
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.lab.corpus.data import Split, TokenCorpus
+from trimtab.lab.corpus.data import CorpusSplit, TokenCorpus
 from trimtab.lab.corpus.text import Source
 from trimtab.lab.faults.data_faults import _RAREST
 from trimtab.lab.scenarios.scenario import Scenario
@@ -85,7 +85,7 @@ def test_a_shift_of_the_mix_is_dated_and_its_tokens_are_named(
     shift = incident.batch.shift
     assert shift is not None
     assert abs(shift.step - truth["onset"]) <= 4
-    tokens = corpus.tokens(Split.TRAIN)
+    tokens = corpus.tokens(CorpusSplit.TRAIN)
     counts = {source: np.bincount(array, minlength=512) for source, array in tokens.items()}
     mix = sum(counts.values(), np.zeros(512))
     source = counts[Source(truth["facts"]["source"])]

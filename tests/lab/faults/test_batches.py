@@ -13,7 +13,7 @@ from tests.lab.observing import ONSET, STEPS, STILL, Bench, Observed
 from tests.lab.training import per_step
 
 from trimtab.core import signals
-from trimtab.lab.corpus.data import Split, TokenCorpus
+from trimtab.lab.corpus.data import CorpusSplit, TokenCorpus
 from trimtab.lab.corpus.text import Source
 from trimtab.lab.faults.data_faults import (
     DegenerateTokens,
@@ -116,7 +116,7 @@ def test_f04_takes_rows_from_one_source(
     hit = range(ONSET, STEPS)
     assert _changed_rows(run.loop, clean.loop) == dict.fromkeys(hit, rows)
     assert fault.truth == {"source": source.value}
-    text = corpus.tokens(Split.TRAIN)[source].tobytes()
+    text = corpus.tokens(CorpusSplit.TRAIN)[source].tobytes()
     for window in np.concatenate([_windows(run.loop, step)[rows] for step in hit]):
         assert window.astype(np.uint16).tobytes() in text
 

@@ -23,8 +23,8 @@ from trimtab.lab.faults.numeric_faults import (
     LossReduction,
     OutputDrift,
 )
-from trimtab.lab.model.gpt import Block
-from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.model.gpt import TransformerBlock
+from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import RunParts, current_step
 
 QKV = {"blocks.0.attention.qkv.weight", "blocks.1.attention.qkv.weight"}
@@ -80,10 +80,10 @@ def test_f11_overflows_and_the_scale_collapses(bench: Bench) -> None:
 class _Measured(Fp16Overflow):
     """Records the output of the MLP before and after the change."""
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         self.trained: dict[int, float] = {}
         self.evaluated: set[float] = set()
-        mlp = cast(Block, parts.run.model.blocks[-1]).mlp
+        mlp = cast(TransformerBlock, parts.run.model.blocks[-1]).mlp
         norms: list[Tensor] = []
 
         def keep(module: nn.Module, inputs: Any, output: Tensor) -> None:

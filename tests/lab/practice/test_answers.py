@@ -6,7 +6,7 @@ pytest.importorskip("torch")
 
 from trimtab.core.actions import ActionKind
 from trimtab.core.errors import ConfigError
-from trimtab.lab.practice.exercise import Answer, Exercise, candidates, parse_answer
+from trimtab.lab.practice.exercise import Exercise, PracticeAnswer, candidates, parse_answer
 
 LATE = Exercise.from_kind("F24", 3)
 
@@ -14,17 +14,17 @@ LATE = Exercise.from_kind("F24", 3)
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
-        ("wait", Answer(kind=ActionKind.WAIT)),
-        ("  STOP ", Answer(kind=ActionKind.STOP)),
-        ("skip 12", Answer(kind=ActionKind.SKIP, number=12)),
-        ("skip", Answer(kind=ActionKind.SKIP, number=LATE.decision_step - LATE.last_good)),
-        ("roll  back 60", Answer(kind=ActionKind.ROLL_BACK, number=60)),
-        ("rollback", Answer(kind=ActionKind.ROLL_BACK, number=LATE.checkpoints[-1])),
-        ("lower 2.5", Answer(kind=ActionKind.LOWER_LR, number=2.5)),
-        ("lower LR", Answer(kind=ActionKind.LOWER_LR, number=3)),
+        ("wait", PracticeAnswer(kind=ActionKind.WAIT)),
+        ("  STOP ", PracticeAnswer(kind=ActionKind.STOP)),
+        ("skip 12", PracticeAnswer(kind=ActionKind.SKIP, number=12)),
+        ("skip", PracticeAnswer(kind=ActionKind.SKIP, number=LATE.decision_step - LATE.last_good)),
+        ("roll  back 60", PracticeAnswer(kind=ActionKind.ROLL_BACK, number=60)),
+        ("rollback", PracticeAnswer(kind=ActionKind.ROLL_BACK, number=LATE.checkpoints[-1])),
+        ("lower 2.5", PracticeAnswer(kind=ActionKind.LOWER_LR, number=2.5)),
+        ("lower LR", PracticeAnswer(kind=ActionKind.LOWER_LR, number=3)),
     ],
 )
-def test_an_answer_is_parsed(text: str, answer: Answer) -> None:
+def test_an_answer_is_parsed(text: str, answer: PracticeAnswer) -> None:
     assert parse_answer(text, LATE) == answer
     assert parse_answer(str(answer), LATE) == answer
 

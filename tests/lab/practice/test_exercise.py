@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("torch")
 
 from trimtab.core.errors import ConfigError
-from trimtab.lab.practice.exercise import MIN_STEPS, STEPS, Exercise, Origin
+from trimtab.lab.practice.exercise import MIN_STEPS, STEPS, Exercise, ExerciseOrigin
 from trimtab.lab.scenarios.catalogue import KINDS
 from trimtab.lab.trainer.intervention import Base
 
@@ -18,7 +18,7 @@ def test_a_seed_is_one_exercise_and_a_different_seed_a_different_one() -> None:
 
 
 def test_every_origin_is_drawn_and_some_exercises_have_no_fault() -> None:
-    assert {one.origin for one in MANY} == set(Origin)
+    assert {one.origin for one in MANY} == set(ExerciseOrigin)
     harmless = [one for one in MANY if not one.intervention().is_fault]
     assert 0.15 < len(harmless) / len(MANY) < 0.35
     assert {one.scenario.required_base for one in MANY} == {Base.PLAIN, Base.FP16, Base.RESUME}

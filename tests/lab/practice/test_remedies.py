@@ -16,10 +16,10 @@ from trimtab.lab.corpus.data import TokenCorpus
 from trimtab.lab.faults.machine_faults import GradientBitFlip
 from trimtab.lab.faults.numeric_faults import LogicNan
 from trimtab.lab.practice.replay import (
-    Remedy,
+    ChangeRun,
     RemedyAndFault,
     discard_outliers,
-    lower_lr,
+    lower_lr_from,
     no_remedy,
     skip_batches,
 )
@@ -40,7 +40,7 @@ class Bench:
 
     def run(
         self,
-        remedy: Remedy = no_remedy,
+        remedy: ChangeRun = no_remedy,
         fault: Intervention | None = None,
         dtype: Dtype = Dtype.FP32,
     ) -> tuple[Path, float]:
@@ -71,7 +71,7 @@ def test_skipped_batches_are_never_seen(bench: Bench) -> None:
 
 def test_the_lr_is_lowered_from_a_step_on_and_the_schedule_continues(bench: Bench) -> None:
     plain = per_step(journal(bench.run()[0]), "lr")
-    lowered = per_step(journal(bench.run(lower_lr(4.0, ONSET))[0]), "lr")
+    lowered = per_step(journal(bench.run(lower_lr_from(4.0, ONSET))[0]), "lr")
     for step, rate in plain.items():
         assert lowered[step] == pytest.approx(rate / (4 if step >= ONSET else 1))
 

@@ -15,14 +15,14 @@ from tests.lab.conftest import SMALL_BYTES
 from trimtab.core.actions import ActionKind
 from trimtab.core.signals import LOSS
 from trimtab.lab.corpus.data import TokenCorpus
-from trimtab.lab.practice.exercise import Answer, Exercise, parse_answer
-from trimtab.lab.practice.replay import Plan, Replay, make_plan, no_remedy
+from trimtab.lab.practice.exercise import Exercise, PracticeAnswer, parse_answer
+from trimtab.lab.practice.replay import ExerciseReplay, ReplayPlan, make_plan, no_remedy
 from trimtab.lab.scenarios import scenario
 
 STEPS = 48
 
 
-def plan(kind: str, answer: str, seed: int = 3) -> tuple[Exercise, Plan]:
+def plan(kind: str, answer: str, seed: int = 3) -> tuple[Exercise, ReplayPlan]:
     exercise = Exercise.from_kind(kind, seed)
     return exercise, make_plan(parse_answer(answer, exercise), exercise, exercise.intervention())
 
@@ -79,7 +79,7 @@ def test_a_checkpoint_that_is_too_new_holds_what_happened_once() -> None:
     exercise = Exercise.from_kind("F03", 3)
     newest = exercise.checkpoints[-1]
     assert newest > exercise.onset, "or this shows nothing"
-    back = Answer(kind=ActionKind.ROLL_BACK, number=newest)
+    back = PracticeAnswer(kind=ActionKind.ROLL_BACK, number=newest)
     planned = make_plan(back, exercise, exercise.intervention())
     assert (planned.start, planned.cost_from, planned.fault) == (newest, newest, None)
 
@@ -100,10 +100,10 @@ def test_a_run_replayed_from_a_checkpoint_is_the_same_run(
 ) -> None:
     # F07 changes a setting, F18 remembers weights: nothing of either is in a checkpoint.
     exercise = Exercise.from_kind(kind, 3, STEPS)
-    replay = Replay(exercise, tmp_path / "run", cache_dir=cache)
-    again = make_plan(Answer(kind=ActionKind.WAIT), exercise, exercise.intervention())
+    replay = ExerciseReplay(exercise, tmp_path / "run", cache_dir=cache)
+    again = make_plan(PracticeAnswer(kind=ActionKind.WAIT), exercise, exercise.intervention())
     outcome, block = replay._train_from(again.start, replay._fault, no_remedy)
-    waited = replay.carry_out(Answer(kind=ActionKind.WAIT))
+    waited = replay.carry_out(PracticeAnswer(kind=ActionKind.WAIT))
     assert outcome.eval_loss == waited.eval_loss
     whole = replay.run.column(LOSS).values[-len(block) :]
     np.testing.assert_array_equal(block.column(LOSS).values, whole)
@@ -113,7 +113,7 @@ def test_a_run_replayed_from_a_checkpoint_is_the_same_run(
 
 def test_a_nan_is_lost_by_waiting_and_kept_out_by_discarding(tmp_path: Path, cache: Path) -> None:
     exercise = Exercise.from_kind("F12", 3, STEPS)
-    replay = Replay(exercise, tmp_path / "run", cache_dir=cache)
+    replay = ExerciseReplay(exercise, tmp_path / "run", cache_dir=cache)
     results = {
         text: replay.carry_out(parse_answer(text, exercise))
         for text in ("wait", "discard", "skip 20", "stop")

@@ -10,7 +10,7 @@ from tests.kit.synthetic import troubled_run
 from tests.report.test_reports import report_of
 
 from trimtab.core.actions import ActionKind
-from trimtab.lab.practice.exercise import Answer, Exercise, Mark, Result
+from trimtab.lab.practice.exercise import AnswerMark, AnswerResult, Exercise, PracticeAnswer
 from trimtab.lab.practice.view import (
     WriteUp,
     compare,
@@ -95,12 +95,15 @@ def test_rollback_is_roll_back() -> None:
 
 
 def test_the_truth_with_and_without_a_fault() -> None:
-    same = Result(eval_loss=4.0, steps=80)
-    back, discard = Answer(kind=ActionKind.ROLL_BACK, number=90), Answer(kind=ActionKind.DISCARD)
+    same = AnswerResult(eval_loss=4.0, steps=80)
+    back, discard = (
+        PracticeAnswer(kind=ActionKind.ROLL_BACK, number=90),
+        PracticeAnswer(kind=ActionKind.DISCARD),
+    )
     best = [
-        Mark(answer=discard, result=same, score=100),
-        Mark(answer=back, result=same, score=100),
-        Mark(answer=Answer(kind=ActionKind.WAIT), result=same, score=99),
+        AnswerMark(answer=discard, result=same, score=100),
+        AnswerMark(answer=back, result=same, score=100),
+        AnswerMark(answer=PracticeAnswer(kind=ActionKind.WAIT), result=same, score=99),
     ]
     fault = Exercise.from_kind("F13w", 3)
     truth = truth_of(fault, best)

@@ -13,7 +13,7 @@ pytest.importorskip("torchdata")
 from tests.lab.training import journal, timeless
 
 from trimtab.lab.scenarios.catalogue import CLEAN, FAULTS, HARMLESS, KINDS, NATURAL
-from trimtab.lab.scenarios.scenario import Grade, Scenario, Shape, SuiteSplit
+from trimtab.lab.scenarios.scenario import Grade, ModelShape, Scenario, SuiteSplit
 from trimtab.lab.scenarios.suite import (
     INDEX,
     TRUTH,
@@ -81,7 +81,7 @@ def test_a_suite_has_exactly_the_kinds_and_seeds_asked_for() -> None:
 
 
 def test_a_suite_of_another_shape_has_its_own_names_and_twins() -> None:
-    small, deep, broad = (make_suite(["cooldown"], [31], shape) for shape in Shape)
+    small, deep, broad = (make_suite(["cooldown"], [31], shape) for shape in ModelShape)
     assert [run.name for run in deep] == ["clean-plain-seed31-deep", "cooldown-severe-seed31-deep"]
     shapes = [run.config().model for run in (small[1], deep[1], broad[1])]
     assert [(shape.layers, shape.vocab_size) for shape in shapes] == [(2, 512), (4, 512), (2, 1024)]

@@ -18,7 +18,7 @@ from trimtab.core import signals
 from trimtab.lab.scenarios import suite as trials_room
 from trimtab.lab.scenarios.catalogue import CLEAN
 from trimtab.lab.scenarios.scenario import Scenario
-from trimtab.lab.scenarios.suite import TRUTH, is_done, read_truth, run_trial
+from trimtab.lab.scenarios.suite import TRUTH, is_trained, read_truth, run_trial
 from trimtab.lab.trainer.intervention import Base
 from trimtab.lab.trainer.local_ranks import run_ranks
 
@@ -94,16 +94,16 @@ def test_a_finished_trial_is_kept_and_an_interrupted_one_is_trained_again(
     scenario = Scenario(kind=CLEAN, seed=1, steps=4)
     run_dir = run_trial(scenario, tmp_path, cache_dir=cache)
     first = (run_dir / TRUTH).stat().st_mtime_ns
-    assert is_done(scenario, tmp_path)
+    assert is_trained(scenario, tmp_path)
     run_trial(scenario, tmp_path, cache_dir=cache)
     assert (run_dir / TRUTH).stat().st_mtime_ns == first
 
     (run_dir / TRUTH).unlink()
     (run_dir / "checkpoints").mkdir()
     (run_dir / "checkpoints" / "left-over").touch()
-    assert not is_done(scenario, tmp_path)
+    assert not is_trained(scenario, tmp_path)
     run_trial(scenario, tmp_path, cache_dir=cache)
-    assert is_done(scenario, tmp_path)
+    assert is_trained(scenario, tmp_path)
     assert len(journal(run_dir)) == 4
     assert not (run_dir / "checkpoints").exists()
 
@@ -114,11 +114,11 @@ def test_a_trial_with_the_same_name_and_different_settings_is_trained_again(
     short, longer = (Scenario(kind=CLEAN, seed=1, steps=steps) for steps in (3, 4))
     assert short.name == longer.name
     run_dir = run_trial(short, tmp_path, cache_dir=cache)
-    assert not is_done(longer, tmp_path)
+    assert not is_trained(longer, tmp_path)
     run_trial(longer, tmp_path, cache_dir=cache)
     assert len(journal(run_dir)) == 4
     (run_dir / TRUTH).write_text('{"scenario": "cut o')
-    assert not is_done(longer, tmp_path)
+    assert not is_trained(longer, tmp_path)
 
 
 def test_a_trial_with_an_older_wording_is_kept_and_one_with_a_different_severity_is_not(
@@ -128,9 +128,9 @@ def test_a_trial_with_an_older_wording_is_kept_and_one_with_a_different_severity
     run_dir = run_trial(scenario, tmp_path, cache_dir=cache)
     truth = read_truth(run_dir)
     (run_dir / TRUTH).write_text(json.dumps(truth | {"title": "older", "strength_is": "older"}))
-    assert is_done(scenario, tmp_path)
+    assert is_trained(scenario, tmp_path)
     (run_dir / TRUTH).write_text(json.dumps(truth | {"severity": 0.5}))
-    assert not is_done(scenario, tmp_path)
+    assert not is_trained(scenario, tmp_path)
 
 
 def test_steps_are_reported(trial: Trial, tmp_path: Path, cache: Path) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from trimtab.core import signals
 from trimtab.lab.corpus.data import Batch
 from trimtab.lab.model.gpt import Output
-from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import (
     Base,
     Intervention,
@@ -44,7 +44,7 @@ def _make(kind: type[_Test]) -> Any:
 class _Everywhere(_Test):
     """Uses every injection point at every step."""
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         change_output(parts.run, parts.forward, self._output)
         for parameter in parts.run.model.parameters():
             change_gradient(parts.run, parameter, self._gradient)
@@ -76,11 +76,11 @@ def test_an_evaluation_is_never_changed(bench: Bench) -> None:
 class _Counting(_Test):
     """Records its calls and the optimizer's step count at each."""
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         self.decision_step: Counter[tuple[int, int]] = Counter()
         return before_step(parts.run, partial(self._count, parts.run))
 
-    def _count(self, run: Run, step: int) -> None:
+    def _count(self, run: LabRun, step: int) -> None:
         counts = {int(state["step"]) for state in run.optimizer.state.values()} or {0}
         self.decision_step[step, max(counts)] += 1
 
@@ -94,7 +94,7 @@ def test_before_step_acts_once_and_after_the_previous_step(bench: Bench) -> None
 class _FasterAfterResume(_Test):
     base = Base.RESUME
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         if parts.first_step:
             scale_lr(parts.run, lambda step: 3.0 if step < ONSET + 2 else 1.0)
         return parts.run

@@ -17,7 +17,7 @@ from trimtab.diagnosis import diagnose
 from trimtab.journal import JournalWriter, RunDirectory
 from trimtab.report.server import http_server
 from trimtab.report.server.http_server import Access, RunServer, is_loopback
-from trimtab.report.server.hub import Hub, find_runs
+from trimtab.report.server.hub import Hub, find_run_folders
 from trimtab.report.server.run_feed import KEPT_MESSAGES
 
 
@@ -297,5 +297,5 @@ def test_runs_are_found_in_folders_and_links_are_not_followed(tmp_path: Path) ->
     for name in ("a", "b/c", "d/e/f/g/h/i"):
         RunDirectory(tmp_path / name).write_manifest({})
     (tmp_path / "loop").symlink_to(tmp_path)
-    assert sorted(name for name, _ in find_runs([tmp_path])) == ["a", "b/c"]
-    assert [name for name, _ in find_runs([tmp_path / "a"])] == ["a"]
+    assert sorted(name for name, _ in find_run_folders([tmp_path])) == ["a", "b/c"]
+    assert [name for name, _ in find_run_folders([tmp_path / "a"])] == ["a"]

@@ -30,8 +30,8 @@ from trimtab.core import signals
 from trimtab.core.block import Block, Column, Record
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Severity
+from trimtab.core.text import printable
 from trimtab.judge import Judge
-from trimtab.report.escaping import printable
 from trimtab.report.sparkline import sparkline
 from trimtab.state.batches import clone
 

@@ -32,7 +32,7 @@ def checkpoints(
     # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab.cli import output
     from trimtab.core.errors import RestoreError
-    from trimtab.report.escaping import printable
+    from trimtab.core.text import printable
     from trimtab.state.checkpoints.index import CheckpointIndex, Verdict
     from trimtab.state.checkpoints.verdicts import judge_from_journal
 
@@ -88,7 +88,7 @@ def _print(
     from rich.table import Table
     from rich.text import Text
 
-    from trimtab.report.escaping import printable
+    from trimtab.core.text import printable
 
     table = Table(*COLUMNS, box=None, pad_edge=False)
     table.columns[0].justify = table.columns[3].justify = "right"

@@ -87,7 +87,7 @@ def _as_dict(
 
 def _heading(path: Path, source: "Run") -> str:
     from trimtab.core.signals import LOSS
-    from trimtab.report.escaping import printable
+    from trimtab.core.text import printable
 
     block = source.block
     return (

@@ -49,7 +49,7 @@ def print_summary(summary: "Summary", vocabulary: dict[str, int] | None) -> None
     from rich.console import Console
     from rich.text import Text
 
-    from trimtab.report.escaping import printable
+    from trimtab.core.text import printable
 
     console = Console(highlight=False, soft_wrap=True)
     facts = summary_to_dict(summary, vocabulary)
@@ -65,7 +65,7 @@ def _sources(facts: dict[str, Any]) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    from trimtab.report.escaping import printable
+    from trimtab.core.text import printable
 
     names = ("tokens", "share", "documents", "distinct", "rare", "repeated")
     table = Table("source", *names, box=None, pad_edge=False)

@@ -180,7 +180,7 @@ def list_kinds() -> None:
     from trimtab.cli import output
 
     with output.reported_errors():
-        from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, NATURAL, describe
+        from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, NATURAL, describe_kind
     console = Console(highlight=False)
     for title, kinds in (
         ("Faults", FAULTS),
@@ -190,7 +190,7 @@ def list_kinds() -> None:
         table = Table("name", "what it does", "severity 0 to 1", "lasts", "run", title=title)
         table.title_justify, table.box = "left", None
         for name, kind in kinds.items():
-            row = describe(kind)
+            row = describe_kind(kind)
             table.add_row(name, row.title, row.strengths, row.lasts, row.base)
         console.print(table)
         console.print()
@@ -357,12 +357,12 @@ def suite(
     wanted_kinds, wanted_seeds = _names(kinds), _seeds(seeds)
     started = time.monotonic()
     with output.reported_errors():
-        from trimtab.lab.scenarios.scenario import Shape
+        from trimtab.lab.scenarios.scenario import ModelShape
         from trimtab.lab.scenarios.suite import build_suite, fast_suite, make_suite
 
-        if shape not in set(Shape):
-            raise typer.BadParameter(f"--shape is one of {', '.join(Shape)}, got {shape!r}")
-        wanted_shape = Shape(shape)
+        if shape not in set(ModelShape):
+            raise typer.BadParameter(f"--shape is one of {', '.join(ModelShape)}, got {shape!r}")
+        wanted_shape = ModelShape(shape)
         scenarios = fast_suite() if fast else make_suite(wanted_kinds, wanted_seeds, wanted_shape)
         with progress_bar() as progress:
             on_text, on_run = partial(progress, "Preparing text"), partial(progress, "Runs")

@@ -15,8 +15,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from trimtab.lab.practice.exercise import Answer, Exercise, Mark
-    from trimtab.lab.practice.replay import Replay
+    from trimtab.lab.practice.exercise import AnswerMark, Exercise, PracticeAnswer
+    from trimtab.lab.practice.replay import ExerciseReplay
 
 _MENU = """\
 What do you do?
@@ -80,9 +80,9 @@ def practice(
         _compare(folder, exercise, marks, console)
 
 
-def _train(exercise: "Exercise", run_dir: Path) -> "Replay":
+def _train(exercise: "Exercise", run_dir: Path) -> "ExerciseReplay":
     from trimtab.cli.progress import progress_bar
-    from trimtab.lab.practice.replay import Replay
+    from trimtab.lab.practice.replay import ExerciseReplay
 
     shutil.rmtree(run_dir, ignore_errors=True)  # an earlier run of the same exercise is identical
     with progress_bar() as progress:
@@ -90,12 +90,12 @@ def _train(exercise: "Exercise", run_dir: Path) -> "Replay":
         def on_step(done: int) -> None:
             progress("Training", done, exercise.steps)
 
-        return Replay(
+        return ExerciseReplay(
             exercise, run_dir, on_text=partial(progress, "Preparing text"), on_step=on_step
         )
 
 
-def _ask(exercise: "Exercise") -> "Answer":
+def _ask(exercise: "Exercise") -> "PracticeAnswer":
     """Prompt until the answer is valid."""
     from trimtab.core.errors import ConfigError
     from trimtab.lab.practice.exercise import parse_answer
@@ -107,9 +107,11 @@ def _ask(exercise: "Exercise") -> "Answer":
             typer.echo(str(error))
 
 
-def _carry_out_all(chosen: "Answer", exercise: "Exercise", replay: "Replay") -> "list[Mark]":
+def _carry_out_all(
+    chosen: "PracticeAnswer", exercise: "Exercise", replay: "ExerciseReplay"
+) -> "list[AnswerMark]":
     from trimtab.cli.progress import progress_bar
-    from trimtab.lab.practice.exercise import candidates, mark
+    from trimtab.lab.practice.exercise import candidates, mark_answers
 
     answers = list(dict.fromkeys([*candidates(exercise), chosen]))
     outcomes = {}
@@ -117,7 +119,7 @@ def _carry_out_all(chosen: "Answer", exercise: "Exercise", replay: "Replay") -> 
         for done, one in enumerate(answers):
             progress("Carrying out every answer", done, len(answers))
             outcomes[one] = replay.carry_out(one)
-    return mark(outcomes, replay.stakes)
+    return mark_answers(outcomes, replay.stakes)
 
 
 def _write_up(folder: Path, exercise: "Exercise", *, edit: bool) -> None:
@@ -139,7 +141,9 @@ def _write_up(folder: Path, exercise: "Exercise", *, edit: bool) -> None:
         typer.echo(f"the editor did not start: {error}", err=True)
 
 
-def _compare(folder: Path, exercise: "Exercise", marks: "list[Mark]", console: "Console") -> None:
+def _compare(
+    folder: Path, exercise: "Exercise", marks: "list[AnswerMark]", console: "Console"
+) -> None:
     """Write trimtab's post-mortem of the same journal and compare both."""
     from trimtab.diagnosis import diagnose
     from trimtab.lab.practice import view

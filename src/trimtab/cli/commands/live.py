@@ -164,8 +164,8 @@ def answer(
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab.cli.output import find_run, reported_errors
+    from trimtab.core.text import printable
     from trimtab.journal import approval
-    from trimtab.report.escaping import printable
 
     is_approved = given is Answer.YES
     with reported_errors():

@@ -32,7 +32,7 @@ def run(
 
     from trimtab.cli.options import ExitCode
     from trimtab.cli.supervisor import RelaunchBudget, Supervisor
-    from trimtab.report.escaping import printable
+    from trimtab.core.text import printable
 
     def report(sentence: str) -> None:
         typer.echo(printable(f"trimtab: {sentence}"), err=True)

@@ -23,7 +23,7 @@ def selftest(
     """
     # Imported here so that `trimtab --help` does not wait for torch.
     from trimtab.cli import output
-    from trimtab.report.escaping import printable
+    from trimtab.core.text import printable
 
     with output.reported_errors():
         try:

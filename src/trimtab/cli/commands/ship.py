@@ -35,9 +35,9 @@ def ship(
     import signal
 
     from trimtab.cli.output import find_run, reported_errors
+    from trimtab.core.text import printable
     from trimtab.integrations.shipper.log import ShipLog, standard_error
     from trimtab.integrations.shipper.shipper import Shipper, find_sink, shadowed
-    from trimtab.report.escaping import printable
 
     with reported_errors():
         chosen = load_config(config, settings).ship

@@ -103,14 +103,14 @@ MIN_SEPARATION = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class ProposedExperiment:
     """An experiment that is worth making."""
 
     experiment: str
     reason: str
 
 
-_REPLAY = Proposal(experiment="again", reason="a replay shows whether it is the hardware")
+_REPLAY = ProposedExperiment(experiment="again", reason="a replay shows whether it is the hardware")
 
 
 def experiment_weights() -> Weights:
@@ -141,7 +141,7 @@ def propose(
     is_state_nonfinite: bool,
     is_half_precision: bool,
     made: Collection[str],
-) -> Proposal | None:
+) -> ProposedExperiment | None:
     """Propose the experiment that separates the first two causes best for its cost.
 
     Args:
@@ -158,7 +158,9 @@ def propose(
     first = ranking.first.cause
     second = ranking.candidates[1].cause if len(ranking.candidates) > 1 else None
     if is_nonfinite and "first-nonfinite" not in made:
-        return Proposal(experiment="first-nonfinite", reason="the first operation is not known")
+        return ProposedExperiment(
+            experiment="first-nonfinite", reason="the first operation is not known"
+        )
     if is_state_nonfinite and not is_nonfinite and "again" not in made:
         return _REPLAY
     weights = experiment_weights()
@@ -173,9 +175,9 @@ def propose(
     best = max(gains, key=lambda name: gains[name], default=None)
     if best is not None and gains[best] * PASSES[best] >= MIN_SEPARATION:
         between = " and ".join("something else" if c is None else c.id for c in (first, second))
-        return Proposal(experiment=best, reason=f"it separates {between}")
+        return ProposedExperiment(experiment=best, reason=f"it separates {between}")
     if first in HARDWARE and "again" not in made:
         return _REPLAY
     if first in (Cause.RARE_TOKENS, Cause.HARD_BATCH) and "half" not in made and not is_nonfinite:
-        return Proposal(experiment="half", reason="the sequences are not known")
+        return ProposedExperiment(experiment="half", reason="the sequences are not known")
     return None

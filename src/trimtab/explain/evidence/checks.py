@@ -57,7 +57,7 @@ class Observed:
         return Evidence(signal=self.signal, observation=self.observation, favors=favors)
 
 
-Check = Callable[[IncidentContext], Observed]
+IncidentCheck = Callable[[IncidentContext], Observed]
 """Answers one yes/no question from the records around an incident."""
 
 

@@ -129,7 +129,7 @@ def deviation(values: FloatArray) -> float:
     return max(sigma_around(middle, values.tolist()), floor)
 
 
-def view(context: IncidentContext, signal: str) -> SignalView | None:
+def view_signal(context: IncidentContext, signal: str) -> SignalView | None:
     """Return the signal around the onset; None if it has too few values on one side."""
     column = context.block.column(signal)
     row = context.onset_row
@@ -162,7 +162,9 @@ class _Input:
 def _views(prefix: str, label: str) -> _Input:
     def find(context: IncidentContext) -> tuple[SignalView, ...] | None:
         names = [name for name in context.block.columns if name.startswith(prefix)]
-        found = [item for item in (view(context, name) for name in names) if item is not None]
+        found = [
+            item for item in (view_signal(context, name) for name in names) if item is not None
+        ]
         return tuple(found) or None
 
     return _Input(find, label, prefix)
@@ -278,7 +280,7 @@ def observation(
 
 def _find(context: IncidentContext, name: str) -> Any:
     """Return an input by its name; None if it was not recorded."""
-    return INPUTS[name].find(context) if name in INPUTS else view(context, name)
+    return INPUTS[name].find(context) if name in INPUTS else view_signal(context, name)
 
 
 def _label(name: str) -> str:

@@ -24,7 +24,7 @@ from trimtab.explain.causes.conclusions import (
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.diagnosis import Diagnosis, make_diagnosis
 from trimtab.explain.evidence.checks import (
-    Check,
+    IncidentCheck,
     gradient_first,
     nonfinite_loss,
     resumed,
@@ -40,9 +40,9 @@ class Suspect:
 
     cause: Cause | None
     statement: str
-    signs: tuple[Check, ...]
+    signs: tuple[IncidentCheck, ...]
     """One yes supports it; if every recorded one says no, it is ruled out."""
-    requires: tuple[Check, ...] = ()
+    requires: tuple[IncidentCheck, ...] = ()
     """One no rules it out, whatever the signs say."""
 
 
@@ -54,7 +54,7 @@ _DESTRUCTIVE = Suspect(
 _OVERFLOW = Suspect(
     cause=Cause.FP16_OVERFLOW,
     statement="a value left the range of fp16",
-    requires=(checks.half_precision,),
+    requires=(checks.is_half_precision,),
     signs=(gradient_first,),
 )
 _LOGIC_NAN = Suspect(

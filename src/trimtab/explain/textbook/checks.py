@@ -53,7 +53,7 @@ def nonfinite_norm(context: IncidentContext) -> Observed:
     return answered(norms[0], False, f"{', '.join(norms)} finite")
 
 
-def half_precision(context: IncidentContext) -> Observed:
+def is_half_precision(context: IncidentContext) -> Observed:
     """Was the run in fp16?"""
     if context.facts.dtype is not None:
         return answered("dtype", context.facts.dtype == "fp16", f"the run is {context.facts.dtype}")

@@ -25,7 +25,7 @@ from trimtab.core.causes import Cause
 from trimtab.core.incidents import IncidentClass
 from trimtab.explain.causes.conclusions import Conclusion
 from trimtab.explain.context import IncidentContext
-from trimtab.explain.evidence.checks import Check, Observed, gradient_first, nonfinite_loss
+from trimtab.explain.evidence.checks import IncidentCheck, Observed, gradient_first, nonfinite_loss
 from trimtab.explain.textbook import checks
 
 FIRST_QUESTION = "1.1"
@@ -46,7 +46,7 @@ class TreeQuestion:
     """One fork of the tree: a check, and where each answer leads."""
 
     text: str
-    check: Check
+    check: IncidentCheck
     yes: str | Leaf
     no: str | Leaf
     """Also where the signal of the check was not recorded."""
@@ -233,7 +233,7 @@ TEXTBOOK_TREE: Mapping[str, TreeQuestion] = {
     ),
     "1.2": TreeQuestion(
         text="Was the run in fp16?",
-        check=checks.half_precision,
+        check=checks.is_half_precision,
         yes="3.2",
         no="1.3",
     ),

@@ -37,7 +37,7 @@ class AlertState(StrEnum):
     CLOSED = "closed"
 
 
-class Level(StrEnum):
+class AlertLevel(StrEnum):
     """How bad it is; three levels, as W&B and trackio have them."""
 
     INFO = "info"
@@ -47,7 +47,7 @@ class Level(StrEnum):
     @property
     def rank(self) -> int:
         """Return a number for comparing levels; higher is worse."""
-        return list(Level).index(self)
+        return list(AlertLevel).index(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Alert:
     matter: str
     """The subject within the run: "incident-3", "died", "stalled"."""
     state: AlertState
-    level: Level
+    level: AlertLevel
     title: str
     """One line, without the name of the run."""
     text: str = ""
@@ -122,18 +122,18 @@ class RunAlerts:
             return self._from_discard(event)
         if event.kind == ROLLBACK:
             matter, title = f"rollback-{event.tick}", f"rolled back to step {step}"
-            return [*self._end_discards(step), self._alert(step, matter, Level.WARNING, title)]
+            return [*self._end_discards(step), self._alert(step, matter, AlertLevel.WARNING, title)]
         if event.kind == "proposal":
             title = f"waits for approval: {action}"
             text = "Answer with `trimtab answer RUN yes`, or no."
-            return [self._alert(step, "proposal", Level.ERROR, title, text=text)]
+            return [self._alert(step, "proposal", AlertLevel.ERROR, title, text=text)]
         if event.kind == "answer":
             title, closed = f"{facts.get('answer', 'answered')}: {action}", AlertState.CLOSED
-            return [self._alert(step, "proposal", Level.INFO, title, state=closed)]
+            return [self._alert(step, "proposal", AlertLevel.INFO, title, state=closed)]
         if event.kind == "trimtab failed":
             part = facts.get("part", "unknown")
             title = f"a part of trimtab failed: {part}; training goes on"
-            return [self._alert(step, f"failure-{event.tick}", Level.WARNING, title)]
+            return [self._alert(step, f"failure-{event.tick}", AlertLevel.WARNING, title)]
         news = IncidentNews.from_event(event)
         return [] if news is None else self.from_incident(news)
 
@@ -152,14 +152,14 @@ class RunAlerts:
             return []
         kind = news.incident_class.value if news.incident_class else "class not known yet"
         symptoms = ", ".join(news.symptoms) or "no symptom"
-        state, level = AlertState.OPEN, Level.WARNING
+        state, level = AlertState.OPEN, AlertLevel.WARNING
         if news.is_over:
-            state, level = AlertState.CLOSED, Level.INFO
+            state, level = AlertState.CLOSED, AlertLevel.INFO
         else:
             if news.transition in (Transition.CLASSIFIED, Transition.WORSENED):
                 state = AlertState.CHANGED
             if severity_rank(news.incident_class) >= _ERROR_RANK:
-                level = Level.ERROR
+                level = AlertLevel.ERROR
         words = f" {_TITLES[news.transition]}" if news.transition in _TITLES else ""
         lines = [f"Class: {kind}."]
         if news.cause:
@@ -187,7 +187,7 @@ class RunAlerts:
         if before in (RunStatus.DIED, RunStatus.STALLED) and now is not RunStatus.DIED:
             title = "the run goes on" if now is RunStatus.RUNNING else f"the run has {now.value}"
             closed = AlertState.CLOSED
-            alerts.append(self._alert(step, before.value, Level.INFO, title, state=closed))
+            alerts.append(self._alert(step, before.value, AlertLevel.INFO, title, state=closed))
         how, title = event.facts.get("how"), ""
         if now is RunStatus.DIED:
             title = (
@@ -198,7 +198,7 @@ class RunAlerts:
         elif now is RunStatus.ENDED and isinstance(how, str) and how.startswith("raised "):
             title = f"the run ended after step {event.step}: {how}"
         if title:
-            alerts.append(self._alert(step, now.value, Level.ERROR, title))
+            alerts.append(self._alert(step, now.value, AlertLevel.ERROR, title))
         return alerts
 
     def _from_discard(self, event: Event) -> list[Alert]:
@@ -209,7 +209,7 @@ class RunAlerts:
         if state["count"] == ALERT_AFTER:
             title = f"{ALERT_AFTER} steps in a row were discarded: the run does not train any more"
             text = " and ".join(map(str, event.facts.get("reasons", ())))
-            alerts.append(self._alert(event.step, "discards", Level.ERROR, title, text=text))
+            alerts.append(self._alert(event.step, "discards", AlertLevel.ERROR, title, text=text))
         return alerts
 
     def _end_discards(self, step: int) -> list[Alert]:
@@ -218,13 +218,13 @@ class RunAlerts:
         if not was_reported:
             return []
         title, closed = "steps are applied again", AlertState.CLOSED
-        return [self._alert(step, "discards", Level.INFO, title, state=closed)]
+        return [self._alert(step, "discards", AlertLevel.INFO, title, state=closed)]
 
     def _alert(
         self,
         step: int,
         matter: str,
-        level: Level,
+        level: AlertLevel,
         title: str,
         *,
         state: AlertState = AlertState.OPEN,

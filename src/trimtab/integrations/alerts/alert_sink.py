@@ -10,7 +10,7 @@ from typing import Any
 from trimtab.core.block import Block
 from trimtab.core.incidents import Incident
 from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
-from trimtab.integrations.alerts.alert import Alert, AlertState, Level, RunAlerts
+from trimtab.integrations.alerts.alert import Alert, AlertLevel, AlertState, RunAlerts
 from trimtab.integrations.alerts.channels import SEND_SECONDS, Outbox, read_channels
 from trimtab.integrations.incident_news import IncidentNews
 from trimtab.integrations.transport import SECRETS
@@ -50,7 +50,7 @@ class AlertPolicy:
         known = self._open.get(alert.key)
         if known is None:
             return self._first(alert, now)
-        is_worse = alert.level.rank > Level(known["level"]).rank
+        is_worse = alert.level.rank > AlertLevel(known["level"]).rank
         is_due = now - known["time"] >= REPEAT_SECONDS
         if not is_worse and not (is_due and alert.state is AlertState.CHANGED):
             return []
@@ -70,7 +70,7 @@ class AlertPolicy:
                 run=run,
                 matter=f"digest-{round(now)}",
                 state=AlertState.OPEN,
-                level=Level.ERROR,
+                level=AlertLevel.ERROR,
                 title=f"{len(held)} more incidents opened in a short time",
                 text="\n".join(held[:20]),
                 clock=now,
@@ -188,7 +188,7 @@ def wandb_alerts(wandb_run: Any) -> Callable[[Incident], None]:
 
     Only alerts: metrics of a second writer would cost you points of your own.
     """
-    levels = {Level.INFO: "INFO", Level.WARNING: "WARN", Level.ERROR: "ERROR"}
+    levels = {AlertLevel.INFO: "INFO", AlertLevel.WARNING: "WARN", AlertLevel.ERROR: "ERROR"}
     alerts = RunAlerts(str(wandb_run.name or "run"), "", {})
     policy = AlertPolicy({})
 

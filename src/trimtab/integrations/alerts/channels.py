@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from trimtab.core.errors import ConfigError, MissingExtra
 from trimtab.core.sink import Refused
-from trimtab.integrations.alerts.alert import Alert, AlertState, Level
+from trimtab.integrations.alerts.alert import Alert, AlertLevel, AlertState
 from trimtab.integrations.transport import SECRETS, call_within, post_json
 
 VARIABLE = "TRIMTAB_ALERT_URLS"
@@ -155,9 +155,9 @@ class AppriseChannel:
             ) from error
         logging.getLogger("apprise").addFilter(_APPRISE_LOG)
         self._types: Any = {
-            Level.INFO: apprise.NotifyType.INFO,
-            Level.WARNING: apprise.NotifyType.WARNING,
-            Level.ERROR: apprise.NotifyType.FAILURE,
+            AlertLevel.INFO: apprise.NotifyType.INFO,
+            AlertLevel.WARNING: apprise.NotifyType.WARNING,
+            AlertLevel.ERROR: apprise.NotifyType.FAILURE,
         }
         self._client: Any = apprise.Apprise()
         if not self._client.add(url):
@@ -271,4 +271,6 @@ class Outbox:
 
 
 def _restored(values: dict[str, Any]) -> Alert:
-    return Alert(**values | {"state": AlertState(values["state"]), "level": Level(values["level"])})
+    return Alert(
+        **values | {"state": AlertState(values["state"]), "level": AlertLevel(values["level"])}
+    )

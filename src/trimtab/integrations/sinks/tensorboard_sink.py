@@ -104,7 +104,7 @@ _FILE_VERSION = "brain.Event:2"
 
 def version_event(clock: float) -> bytes:
     """Return the first record of every file."""
-    return frame(_double(1, clock) + _bytes(3, _FILE_VERSION.encode()))
+    return frame_record(_double(1, clock) + _bytes(3, _FILE_VERSION.encode()))
 
 
 def scalars_event(step: int, clock: float, values: Mapping[str, float]) -> bytes:
@@ -112,7 +112,7 @@ def scalars_event(step: int, clock: float, values: Mapping[str, float]) -> bytes
     entries = b"".join(
         _bytes(1, _bytes(1, name.encode()) + _float(2, value)) for name, value in values.items()
     )
-    return frame(_double(1, clock) + _varint(2, step) + _bytes(5, entries))
+    return frame_record(_double(1, clock) + _varint(2, step) + _bytes(5, entries))
 
 
 def text_event(step: int, clock: float, name: str, markdown: str) -> bytes:
@@ -121,10 +121,10 @@ def text_event(step: int, clock: float, name: str, markdown: str) -> bytes:
     shape = _bytes(2, _bytes(2, _varint(1, 1)))  # a string tensor of one element
     tensor = _varint(1, 7) + shape + _bytes(8, markdown.encode())
     entry = _bytes(1, name.encode()) + _bytes(8, tensor) + _bytes(9, plugin)
-    return frame(_double(1, clock) + _varint(2, step) + _bytes(5, _bytes(1, entry)))
+    return frame_record(_double(1, clock) + _varint(2, step) + _bytes(5, _bytes(1, entry)))
 
 
-def frame(payload: bytes) -> bytes:
+def frame_record(payload: bytes) -> bytes:
     """Return a TFRecord: length and payload, each with its checksum."""
     length = struct.pack("<Q", len(payload))
     data = np.frombuffer(length + payload, dtype=np.uint8)

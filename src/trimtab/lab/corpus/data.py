@@ -35,7 +35,7 @@ MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer.json"
 
 
-class Split(StrEnum):
+class CorpusSplit(StrEnum):
     """The use of a part of the corpus."""
 
     TRAIN = "train"
@@ -56,7 +56,7 @@ class TokenCorpus:
         try:
             manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
             for name, entry in manifest["files"].items():
-                if checksum(folder / name) != entry["sha256"]:
+                if file_checksum(folder / name) != entry["sha256"]:
                     return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
@@ -72,7 +72,7 @@ class TokenCorpus:
         """Turns text into tokens and back."""
         return Tokenizer.from_file(str(self.folder / TOKENIZER))
 
-    def tokens(self, split: Split) -> dict[Source, TokenArray]:
+    def tokens(self, split: CorpusSplit) -> dict[Source, TokenArray]:
         """Return the tokens of a split by source, in the order of the labels."""
         arrays: dict[Source, TokenArray] = {}
         for source in Source:
@@ -84,17 +84,17 @@ class TokenCorpus:
     def counts(self) -> npt.NDArray[np.int64]:
         """Return how often each token occurs in the training split."""
         counts = np.zeros(self.vocab_size, dtype=np.int64)
-        for array in self.tokens(Split.TRAIN).values():
+        for array in self.tokens(CorpusSplit.TRAIN).values():
             counts += np.bincount(array, minlength=self.vocab_size)
         return counts
 
 
-def shard_name(source: Source, split: Split) -> str:
+def shard_name(source: Source, split: CorpusSplit) -> str:
     """Return the name of the token file of a source and split."""
     return f"{split}-{source}.npy"
 
 
-def checksum(path: Path) -> str:
+def file_checksum(path: Path) -> str:
     """Return the sha256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -167,7 +167,7 @@ class WindowDataset(Dataset[Batch]):
         corpus: TokenCorpus,
         config: DataConfig,
         *,
-        split: Split = Split.TRAIN,
+        split: CorpusSplit = CorpusSplit.TRAIN,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:

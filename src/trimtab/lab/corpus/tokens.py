@@ -24,10 +24,10 @@ from trimtab.core.errors import ConfigError, LabError
 from trimtab.lab.corpus.data import (
     MANIFEST,
     TOKENIZER,
-    Split,
+    CorpusSplit,
     TokenArray,
     TokenCorpus,
-    checksum,
+    file_checksum,
     shard_name,
 )
 from trimtab.lab.corpus.text import Document, Source, SourceFile, documents_of, library_files
@@ -54,7 +54,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[npt.NDArray[np.uint16]]:
+def encode_documents(tokenizer: Tokenizer, texts: Sequence[str]) -> list[npt.NDArray[np.uint16]]:
     """Encode texts on all cores; the separator is appended to each."""
     encodings = tokenizer.encode_batch_fast(list(texts))
     return [np.array([*encoding.ids, SEPARATOR_ID], dtype=np.uint16) for encoding in encodings]
@@ -157,8 +157,8 @@ def _build(
     encoded: list[TokenArray] = []
     for start in range(0, len(documents), _CHUNK):
         progress(2 * third + start * third // len(documents), 3 * third)
-        encoded += encode(tokenizer, [d.text for d in documents[start : start + _CHUNK]])
-    entries = {TOKENIZER: {"sha256": checksum(folder / TOKENIZER)}}
+        encoded += encode_documents(tokenizer, [d.text for d in documents[start : start + _CHUNK]])
+    entries = {TOKENIZER: {"sha256": file_checksum(folder / TOKENIZER)}}
     entries |= _write_shards(folder, documents, encoded)
     manifest = facts | {"files": entries}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
@@ -169,9 +169,9 @@ def _write_shards(
     folder: Path, documents: Sequence[Document], encoded: Sequence[TokenArray]
 ) -> dict[str, dict[str, Any]]:
     """Write one file per source and split; return the manifest entry of each."""
-    parts: dict[tuple[Source, Split], list[tuple[Document, TokenArray]]] = defaultdict(list)
+    parts: dict[tuple[Source, CorpusSplit], list[tuple[Document, TokenArray]]] = defaultdict(list)
     for document, ids in zip(documents, encoded, strict=True):
-        split = Split.HELD_OUT if document.held_out else Split.TRAIN
+        split = CorpusSplit.HELD_OUT if document.held_out else CorpusSplit.TRAIN
         parts[document.source, split].append((document, ids))
     entries = {}
     for (source, split), pairs in sorted(parts.items()):
@@ -184,7 +184,7 @@ def _write_shards(
             "documents": len(pairs),
             "bytes": sum(len(document.text.encode()) for document, _ in pairs),
             "tokens": len(tokens),
-            "sha256": checksum(folder / name),
+            "sha256": file_checksum(folder / name),
         }
     return entries
 

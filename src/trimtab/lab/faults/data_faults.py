@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from trimtab.core.causes import Cause
-from trimtab.lab.corpus.data import Batch, Split, TokenArray
+from trimtab.lab.corpus.data import Batch, CorpusSplit, TokenArray
 from trimtab.lab.corpus.text import Source
-from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import Intervention, RunParts, change_batches
 from trimtab.lab.trainer.run_clock import Clock
 
@@ -30,7 +30,7 @@ class HardBatch(Intervention):
         """A single batch."""
         return 1
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Shuffle the batch of the onset."""
         return change_batches(parts.run, self._change)
 
@@ -72,7 +72,7 @@ class DegenerateTokens(Intervention):
         """1 to 5 batches, as a shard of bad documents would fill in a large run."""
         return int(self.random.integers(1, 6))
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Replace rows in the batches from onset to end."""
         counts = parts.corpus.counts()
         rarest = np.argsort(counts, kind="stable")[:_RAREST]
@@ -122,7 +122,7 @@ class DuplicateBatch(Intervention):
         """The repetitions, without the first occurrence."""
         return round(self.strength)
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Keep the batch before the onset and return it until the end."""
         kept: list[Batch] = []
 
@@ -150,9 +150,9 @@ class MixShift(Intervention):
     sources: ClassVar[tuple[Source, ...]] = (Source.PROSE, Source.TABLES, Source.GARBAGE)
     """Prose is close to the usual data, tables are easy to predict, garbage is hard."""
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Replace rows with windows from one source, from the onset on."""
-        arrays = parts.corpus.tokens(Split.TRAIN)
+        arrays = parts.corpus.tokens(CorpusSplit.TRAIN)
         longer = parts.config.length + 1
         kinds = [kind for kind in self.sources if len(arrays.get(kind, ())) > longer]
         source = kinds[int(self.random.integers(len(kinds)))]
@@ -185,7 +185,7 @@ class SmallerBatch(Intervention):
     """From a third fewer rows to a quarter of them."""
     is_fault = False
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Truncate the batches."""
 
         def change(step: int, batch: Batch) -> Batch:

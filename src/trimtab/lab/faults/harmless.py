@@ -8,7 +8,7 @@ from trimtab.core.causes import Cause
 from trimtab.lab.corpus.data import Batch
 from trimtab.lab.faults.data_faults import MixShift
 from trimtab.lab.model.optimizer import lr_factor
-from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import (
     Base,
     Intervention,
@@ -34,7 +34,7 @@ class BatchRamp(Intervention):
     from_start = True
     planned = True
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Truncate the batches before the onset."""
         self.truth["changes_at"] = self.onset
 
@@ -62,7 +62,7 @@ class LongerSequences(Intervention):
     from_start = True
     planned = True
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Truncate the windows before the onset."""
         self.truth["changes_at"] = self.onset
         short = max(4, round(parts.config.length / self.strength))
@@ -118,7 +118,7 @@ class RightResume(Intervention):
     is_fault = False
     base = Base.RESUME
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Wait for the first batch after the resume, as a loader that fills its buffers does."""
         if parts.first_step != self.onset:
             return parts.run
@@ -147,7 +147,7 @@ class Cooldown(Intervention):
         """Always 0."""
         return 0.0
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Replace the cosine with a constant rate and a linear decay."""
         self.truth["changes_at"] = self.onset
         config = parts.config
@@ -181,7 +181,7 @@ class LateWarmup(Intervention):
         """Lengthen the warm-up."""
         return dataclasses.replace(config, warmup_steps=self.onset)
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Note where the change is; the settings contain it."""
         self.truth["changes_at"] = self.onset
         return parts.run

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from trimtab.core.causes import Cause
 from trimtab.lab.corpus.data import Batch, Loader
 from trimtab.lab.model.gpt import Output
-from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import (
     Base,
     Intervention,
@@ -69,7 +69,7 @@ class GradientBitFlip(_BitFlip):
         """One gradient."""
         return 1
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Flip it on the last rank."""
         if parts.ranks.rank != parts.ranks.size - 1:
             return parts.run
@@ -92,7 +92,7 @@ class WeightBitFlip(_BitFlip):
 
     title = "a bit flip in a weight"
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Flip it on the last rank."""
         if parts.ranks.rank != parts.ranks.size - 1:
             return parts.run
@@ -123,7 +123,7 @@ class BadDevice(Intervention):
     """From 30 times the right value to 30,000 times."""
     base = Base.RANKS
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Corrupt the gradients of the last rank."""
         if parts.ranks.rank != parts.ranks.size - 1:
             return parts.run
@@ -160,7 +160,7 @@ class OutOfSync(Intervention):
     """From 1 % to the size of the weights themselves."""
     base = Base.RANKS
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Add noise to the weights of the last rank at the onset."""
         if parts.ranks.rank != parts.ranks.size - 1:
             return parts.run
@@ -197,7 +197,7 @@ class LoaderStall(Intervention):
         """Four stalls."""
         return 4 * _EVERY
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Sleep in the loader."""
         self.truth["stalled_steps"] = []
 
@@ -230,7 +230,7 @@ class SlowRank(Intervention):
         """60 steps, to keep the suite fast."""
         return 60
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Sleep in the forward pass of the last rank."""
         self.truth["rank"] = parts.ranks.size - 1
         if parts.ranks.rank != parts.ranks.size - 1:
@@ -257,7 +257,7 @@ class WrongWeights(Intervention):
     base = Base.RESUME
     _kept: dict[str, Tensor]
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Keep the weights of an earlier step and load them after the resume."""
         source = self.onset - max(1, round(self.strength * self.onset))
         if parts.first_step == self.onset:
@@ -285,7 +285,7 @@ class WrongPosition(Intervention):
     base = Base.RESUME
     _seen: deque[Batch]
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Keep the last batches before the resume and repeat them after it."""
         back = round(self.strength) * parts.config.accumulate
         if parts.first_step == self.onset:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.core.causes import Cause
-from trimtab.lab.model.gpt import Block, Output
-from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.model.gpt import Output, TransformerBlock
+from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import (
     Base,
     Intervention,
@@ -30,7 +30,7 @@ class AttentionGrowth(Intervention):
     strengths = (0.002, 0.03)
     """From 0.2 % per step to 3 %."""
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Scale the weights up before each step from the onset on."""
         model = parts.run.model
         rows = 2 * model.config.width  # queries and keys; the rows after them are values
@@ -39,7 +39,9 @@ class AttentionGrowth(Intervention):
         def act(step: int) -> None:
             if self.covers(step):
                 for block in model.blocks:
-                    cast(Block, block).attention.qkv.weight[:rows].mul_(1 + self.strength)
+                    cast(TransformerBlock, block).attention.qkv.weight[:rows].mul_(
+                        1 + self.strength
+                    )
 
         return before_step(parts.run, act)
 
@@ -53,7 +55,7 @@ class OutputDrift(Intervention):
     strengths = (0.003, 0.02)
     """From 0.3 % per step to 2 %."""
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Scale the gain up before each step from the onset on."""
         gain = parts.run.model.norm.weight
 
@@ -80,7 +82,7 @@ class Fp16Overflow(Intervention):
     """From 5 % per step (250 steps until overflow) to 50 % (30 steps; measured at seed 1)."""
     base = Base.FP16
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Multiply the output of the last block's MLP."""
         run = parts.run
 
@@ -90,7 +92,7 @@ class Fp16Overflow(Intervention):
                 return output
             return output * self.strength ** min(step - self.onset + 1, _MAX_GROWTH_STEPS)
 
-        cast(Block, run.model.blocks[-1]).mlp.register_forward_hook(hook)
+        cast(TransformerBlock, run.model.blocks[-1]).mlp.register_forward_hook(hook)
         return run
 
 
@@ -110,7 +112,7 @@ class LogicNan(Intervention):
         """The number of batches."""
         return round(self.strength)
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """From onset to end, divide the loss by a target count of 0."""
         accumulate = parts.config.accumulate
 
@@ -140,7 +142,7 @@ class LossReduction(Intervention):
         """From 2 to 32, as for that many micro-batches summed instead of averaged."""
         return float(round(interpolate(2, 32, self.severity)))
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Multiply the loss from the onset on."""
         is_logged = bool(self.random.integers(2))
         self.truth["logged_loss_too"] = is_logged

@@ -6,7 +6,7 @@ from functools import partial
 
 from trimtab.core.causes import Cause
 from trimtab.lab.model.optimizer import lr_factor
-from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import (
     Base,
     Intervention,
@@ -33,7 +33,7 @@ class RateJump(Intervention):
         """5 to 40 steps."""
         return int(self.random.integers(5, 41))
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Multiply the learning rate from onset to end."""
         scale_lr(parts.run, lambda step: self.strength if self.covers(step) else 1.0)
         return parts.run
@@ -50,7 +50,7 @@ class StateLost(Intervention):
     """From a fifth of the tensors to all of them."""
     base = Base.RESUME
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Delete the state that was just loaded."""
         if parts.first_step != self.onset:
             return parts.run
@@ -77,7 +77,7 @@ class StaleMoment(Intervention):
     strengths = (10, 10_000)
     """From a tenth of the correct value to a ten-thousandth."""
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Shrink v at the onset and raise beta2 from there on."""
         optimizer = parts.run.optimizer
 
@@ -102,7 +102,7 @@ class LargeEpsilon(Intervention):
     strengths = (1e-4, 1e-1)
     """From 1e-4, about the root of v in a small model, to 1e-1."""
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Set epsilon at the onset."""
         groups = parts.run.optimizer.param_groups
 
@@ -124,7 +124,7 @@ class Frozen(Intervention):
     strengths = (0.1, 1.0)
     """From a tenth of the blocks' tensors to all of them; the embedding keeps learning."""
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Freeze them at the onset."""
         named = list(parts.run.model.blocks.named_parameters())
         count = math.ceil(self.strength * len(named))
@@ -154,7 +154,7 @@ class RateTooHigh(Intervention):
         lr = config.optimizer.lr * self.strength
         return dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, lr=lr))
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Note the learning rate; the settings contain the fault."""
         self.truth["lr"] = parts.config.optimizer.lr
         return parts.run
@@ -170,7 +170,7 @@ class StrongDecay(Intervention):
     strengths = (10, 300)
     """From 10 to 300 times."""
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Multiply the decay at the onset."""
         groups = parts.run.optimizer.param_groups
 
@@ -192,7 +192,7 @@ class WrongSchedule(Intervention):
     strengths = (0.5, 2.0)
     """From half of the planned decrease, as an increase, to twice."""
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Mirror the schedule at the last learning rate before the onset."""
         config = parts.config
         last = max(self.onset - 1, 0)

@@ -152,7 +152,7 @@ class Mlp(nn.Module):
         return out
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention and MLP, each added to the residual stream."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -202,7 +202,7 @@ class Gpt(nn.Module):
         with torch.device("meta"):
             self.embed = nn.Embedding(config.vocab_size, config.width)
             self.norm_embed = RMSNorm(config.width) if config.embedding_norm else None
-            self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+            self.blocks = nn.ModuleList(TransformerBlock(config) for _ in range(config.layers))
             self.norm = RMSNorm(config.width)
             # A tied head is not a module: `to_empty` and checkpoints would make two tensors of it.
             self.head = (

@@ -42,7 +42,7 @@ _HARMLESS_SHARE = 0.25
 """Share of exercises without a fault, so that always acting is sometimes wrong."""
 
 
-class Origin(StrEnum):
+class ExerciseOrigin(StrEnum):
     """Where a fault comes from."""
 
     BATCHES = "in some batches"
@@ -60,7 +60,7 @@ _LATE = (0.10, 0.15)
 class _KindSpec:
     """How a kind is used in exercises."""
 
-    origin: Origin
+    origin: ExerciseOrigin
     delay: tuple[float, float]
     min_severity: float = 0.5
     """At 0.5 every kind is visible."""
@@ -71,30 +71,30 @@ _TOP_BIT = 0.9
 
 _FAULTS = MappingProxyType(
     {
-        "F01": _KindSpec(Origin.BATCHES, _SOON),
-        "F02": _KindSpec(Origin.BATCHES, _SOON),
-        "F03": _KindSpec(Origin.ONCE, _LATE),
-        "F04": _KindSpec(Origin.BATCHES, _LATE),
-        "F05": _KindSpec(Origin.SETTINGS, _SOON),
-        "F07": _KindSpec(Origin.SETTINGS, _SOON),
-        "F11": _KindSpec(Origin.SETTINGS, _LATE),
-        "F12": _KindSpec(Origin.BATCHES, _SOON),
-        "F13": _KindSpec(Origin.ONCE, _SOON, _TOP_BIT),
-        "F13w": _KindSpec(Origin.ONCE, _SOON, _TOP_BIT),
-        "F18": _KindSpec(Origin.ONCE, _SOON),
-        "F22": _KindSpec(Origin.SETTINGS, _SOON),
-        "F24": _KindSpec(Origin.SETTINGS, _LATE),
+        "F01": _KindSpec(ExerciseOrigin.BATCHES, _SOON),
+        "F02": _KindSpec(ExerciseOrigin.BATCHES, _SOON),
+        "F03": _KindSpec(ExerciseOrigin.ONCE, _LATE),
+        "F04": _KindSpec(ExerciseOrigin.BATCHES, _LATE),
+        "F05": _KindSpec(ExerciseOrigin.SETTINGS, _SOON),
+        "F07": _KindSpec(ExerciseOrigin.SETTINGS, _SOON),
+        "F11": _KindSpec(ExerciseOrigin.SETTINGS, _LATE),
+        "F12": _KindSpec(ExerciseOrigin.BATCHES, _SOON),
+        "F13": _KindSpec(ExerciseOrigin.ONCE, _SOON, _TOP_BIT),
+        "F13w": _KindSpec(ExerciseOrigin.ONCE, _SOON, _TOP_BIT),
+        "F18": _KindSpec(ExerciseOrigin.ONCE, _SOON),
+        "F22": _KindSpec(ExerciseOrigin.SETTINGS, _SOON),
+        "F24": _KindSpec(ExerciseOrigin.SETTINGS, _LATE),
     }
 )
 """Faults that start at some step of a single-process run and for which the answer matters."""
 
 _HARMLESS = MappingProxyType(
     {
-        "cooldown": _KindSpec(Origin.SETTINGS, _LATE),
-        "batch-ramp": _KindSpec(Origin.SETTINGS, _SOON),
-        "length-change": _KindSpec(Origin.SETTINGS, _SOON),
-        "right-resume": _KindSpec(Origin.ONCE, _SOON),
-        "F20": _KindSpec(Origin.SETTINGS, _SOON),
+        "cooldown": _KindSpec(ExerciseOrigin.SETTINGS, _LATE),
+        "batch-ramp": _KindSpec(ExerciseOrigin.SETTINGS, _SOON),
+        "length-change": _KindSpec(ExerciseOrigin.SETTINGS, _SOON),
+        "right-resume": _KindSpec(ExerciseOrigin.ONCE, _SOON),
+        "F20": _KindSpec(ExerciseOrigin.SETTINGS, _SOON),
     }
 )
 
@@ -105,7 +105,7 @@ class Exercise:
 
     seed: int
     scenario: Scenario
-    origin: Origin
+    origin: ExerciseOrigin
     severity: float
     onset: int
     decision_step: int
@@ -194,7 +194,7 @@ _MAX_NUMBER = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class PracticeAnswer:
     """An action with its number."""
 
     kind: ActionKind
@@ -205,7 +205,7 @@ class Answer:
         return self.kind.value if self.number is None else f"{self.kind.value} {self.number:g}"
 
 
-def parse_answer(text: str, exercise: Exercise) -> Answer:
+def parse_answer(text: str, exercise: Exercise) -> PracticeAnswer:
     """Parse an answer; raises ConfigError if it is not valid."""
     found = _ANSWER.fullmatch(" ".join(text.lower().split()))
     kind = _ACTIONS.get(found[1]) if found else None
@@ -226,14 +226,16 @@ def parse_answer(text: str, exercise: Exercise) -> Answer:
             wanted, fits = "no number", number is None
     if not fits:
         raise ConfigError(f"{kind.value!r} takes {wanted}; got {number:g}")
-    return Answer(kind=kind, number=number)
+    return PracticeAnswer(kind=kind, number=number)
 
 
-def candidates(exercise: Exercise) -> list[Answer]:
+def candidates(exercise: Exercise) -> list[PracticeAnswer]:
     """Return the answers that are tried in every exercise, mildest first."""
-    newest = Answer(kind=ActionKind.ROLL_BACK, number=exercise.checkpoints[-1])
-    defaults = [Answer(kind=kind, number=_default_number(kind, exercise)) for kind in ActionKind]
-    good = Answer(kind=ActionKind.ROLL_BACK, number=exercise.last_good)
+    newest = PracticeAnswer(kind=ActionKind.ROLL_BACK, number=exercise.checkpoints[-1])
+    defaults = [
+        PracticeAnswer(kind=kind, number=_default_number(kind, exercise)) for kind in ActionKind
+    ]
+    good = PracticeAnswer(kind=ActionKind.ROLL_BACK, number=exercise.last_good)
     return list(dict.fromkeys([*defaults[:3], newest, good, *defaults[4:]]))
 
 
@@ -256,7 +258,7 @@ end within about 0.02 of each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class AnswerResult:
     """The outcome of an answer."""
 
     eval_loss: float
@@ -291,27 +293,29 @@ class Stakes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class AnswerMark:
     """The score of an answer."""
 
-    answer: Answer
-    result: Result
+    answer: PracticeAnswer
+    result: AnswerResult
     score: int
     """100 is the best answer tried; 0 lost half of the possible gain or more."""
 
 
-def mark(results: Mapping[Answer, Result], stakes: Stakes) -> list[Mark]:
+def mark_answers(
+    results: Mapping[PracticeAnswer, AnswerResult], stakes: Stakes
+) -> list[AnswerMark]:
     """Return all answers, the best first; among equal ones, the milder first."""
     costs = {answer: _cost(result, stakes) for answer, result in results.items()}
     best = min(costs.values())
     marks = [
-        Mark(answer=answer, result=result, score=_score(costs[answer] - best, stakes))
+        AnswerMark(answer=answer, result=result, score=_score(costs[answer] - best, stakes))
         for answer, result in results.items()
     ]
     return sorted(marks, key=lambda one: costs[one.answer])
 
 
-def _cost(result: Result, stakes: Stakes) -> float:
+def _cost(result: AnswerResult, stakes: Stakes) -> float:
     # Non-finite weights are the worst result; NaN could not be compared.
     loss = result.eval_loss if math.isfinite(result.eval_loss) else math.inf
     return loss + stakes.price * result.steps

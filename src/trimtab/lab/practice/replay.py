@@ -1,4 +1,4 @@
-"""Replay: trains the run of an exercise, then each answer from a checkpoint to the end.
+"""ExerciseReplay: trains the run of an exercise, then each answer from a checkpoint to the end.
 
     0 ------- last good ---- onset ---- decision ----------- end
               |                         '- wait: the run that the learner is shown
@@ -34,12 +34,18 @@ from trimtab.core.signals import EVAL_LOSS
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.corpus.data import Batch, Loader
 from trimtab.lab.corpus.tokens import Progress
-from trimtab.lab.practice.exercise import Answer, Exercise, Origin, Result, Stakes
-from trimtab.lab.trainer.checkpoints import Run
+from trimtab.lab.practice.exercise import (
+    AnswerResult,
+    Exercise,
+    ExerciseOrigin,
+    PracticeAnswer,
+    Stakes,
+)
+from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import Intervention, RunParts, before_step, scale_lr
-from trimtab.lab.trainer.train import Outcome, train
+from trimtab.lab.trainer.train import TrainOutcome, train
 
-Remedy = Callable[[Run], Run]
+ChangeRun = Callable[[LabRun], LabRun]
 
 _NORM_HISTORY = 50
 _OUTLIER_RATIO = 8.0
@@ -56,10 +62,10 @@ class RemedyAndFault(Intervention):
     strength_name = "none"
     is_fault = False
 
-    remedy: Remedy
+    remedy: ChangeRun
     fault: Intervention | None
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Apply the remedy, then attach the fault."""
         run = self.remedy(parts.run)
         if self.fault is None:
@@ -67,31 +73,31 @@ class RemedyAndFault(Intervention):
         return self.fault.attach(dataclasses.replace(parts, run=run))
 
 
-def no_remedy(run: Run) -> Run:
+def no_remedy(run: LabRun) -> LabRun:
     """Change nothing."""
     return run
 
 
-def skip_batches(count: int) -> Remedy:
+def skip_batches(count: int) -> ChangeRun:
     """Skip the next `count` batches."""
 
-    def apply(run: Run) -> Run:
+    def apply(run: LabRun) -> LabRun:
         return dataclasses.replace(run, loader=_SkippingLoader(run.loader, count))
 
     return apply
 
 
-def lower_lr(factor: float, from_step: int) -> Remedy:
+def lower_lr_from(factor: float, from_step: int) -> ChangeRun:
     """Divide the learning rate from a step on."""
 
-    def apply(run: Run) -> Run:
+    def apply(run: LabRun) -> LabRun:
         scale_lr(run, lambda step: 1 / factor if step >= from_step else 1.0)
         return run
 
     return apply
 
 
-def discard_outliers(run: Run) -> Run:
+def discard_outliers(run: LabRun) -> LabRun:
     """Discard updates whose gradient is not finite, or far larger than the recent ones."""
     squares: list[float] = []
     norms: deque[float] = deque(maxlen=_NORM_HISTORY)
@@ -143,7 +149,7 @@ class _Stopped(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ReplayPlan:
     """How an answer is carried out."""
 
     start: int
@@ -152,38 +158,38 @@ class Plan:
     fault: Intervention | None
     """The fault as it acts in the new run; None if it no longer does."""
 
-    remedy: Remedy
+    remedy: ChangeRun
     cost_from: int
     """The first step whose computation counts as a cost of the answer."""
 
 
-def make_plan(answer: Answer, exercise: Exercise, fault: Intervention) -> Plan:
+def make_plan(answer: PracticeAnswer, exercise: Exercise, fault: Intervention) -> ReplayPlan:
     """Return how to carry out an answer."""
     good, decision, number = exercise.last_good, exercise.decision_step, answer.number or 0.0
-    left = None if exercise.origin is Origin.ONCE else fault
+    left = None if exercise.origin is ExerciseOrigin.ONCE else fault
     match answer.kind:
         case ActionKind.WAIT | ActionKind.STOP:
-            return Plan(start=good, fault=fault, remedy=no_remedy, cost_from=decision)
+            return ReplayPlan(start=good, fault=fault, remedy=no_remedy, cost_from=decision)
         case ActionKind.LOWER_LR:
-            lower = lower_lr(number, decision)
-            return Plan(start=good, fault=fault, remedy=lower, cost_from=decision)
+            lower = lower_lr_from(number, decision)
+            return ReplayPlan(start=good, fault=fault, remedy=lower, cost_from=decision)
         case ActionKind.DISCARD:
-            return Plan(start=good, fault=left, remedy=discard_outliers, cost_from=good)
+            return ReplayPlan(start=good, fault=left, remedy=discard_outliers, cost_from=good)
         case ActionKind.SKIP:
-            if left is not None and exercise.origin is Origin.BATCHES:
+            if left is not None and exercise.origin is ExerciseOrigin.BATCHES:
                 left = _after_skip(left, int(number), good)
             skip = skip_batches(int(number))
-            return Plan(start=good, fault=left, remedy=skip, cost_from=good)
+            return ReplayPlan(start=good, fault=left, remedy=skip, cost_from=good)
         case ActionKind.QUARANTINE:
-            left = None if exercise.origin is Origin.BATCHES else left
+            left = None if exercise.origin is ExerciseOrigin.BATCHES else left
             skip = skip_batches(decision - good)
-            return Plan(start=good, fault=left, remedy=skip, cost_from=good)
+            return ReplayPlan(start=good, fault=left, remedy=skip, cost_from=good)
         case ActionKind.ROLL_BACK:
             # A fault that is still active acts the same way again, so a run from a later checkpoint
             # equals the one from the last good checkpoint. Start from the latter, because part of
             # a fault's state is not in the checkpoint.
             start = int(number) if left is None else min(int(number), good)
-            return Plan(start=start, fault=left, remedy=no_remedy, cost_from=int(number))
+            return ReplayPlan(start=start, fault=left, remedy=no_remedy, cost_from=int(number))
 
 
 def _after_skip(fault: Intervention, count: int, start: int) -> Intervention | None:
@@ -193,7 +199,7 @@ def _after_skip(fault: Intervention, count: int, start: int) -> Intervention | N
     return dataclasses.replace(fault, onset=max(fault.onset - count, 0))
 
 
-class Replay:
+class ExerciseReplay:
     """One exercise, trained on this machine."""
 
     def __init__(
@@ -243,17 +249,17 @@ class Replay:
             steps=self._exercise.steps - start,
         )
 
-    def carry_out(self, answer: Answer) -> Result:
+    def carry_out(self, answer: PracticeAnswer) -> AnswerResult:
         """Carry out an answer and train to the end."""
         if answer.kind is ActionKind.STOP:
-            return Result(eval_loss=self._best_checkpoint(), steps=0)
+            return AnswerResult(eval_loss=self._best_checkpoint(), steps=0)
         plan = make_plan(answer, self._exercise, self._fault)
         if answer.kind is ActionKind.WAIT:
             loss = self._wait_loss
         else:
             outcome, _ = self._train_from(plan.start, plan.fault, plan.remedy)
             loss = outcome.eval_loss
-        return Result(eval_loss=loss, steps=self._exercise.steps - plan.cost_from)
+        return AnswerResult(eval_loss=loss, steps=self._exercise.steps - plan.cost_from)
 
     def _best_checkpoint(self) -> float:
         """Held-out loss of the best existing checkpoint; each of them was evaluated."""
@@ -261,7 +267,7 @@ class Replay:
         # A resumed run is evaluated after its resume, so the checkpoint there is not among them.
         return float(min([self.stakes.loss_before, *found.values[found.finite]]))
 
-    def _train_shown(self, on_text: Progress | None, on_step: OnStep | None) -> Outcome:
+    def _train_shown(self, on_text: Progress | None, on_step: OnStep | None) -> TrainOutcome:
         exercise = self._exercise
         stop = exercise.onset if exercise.is_resumed else None
 
@@ -271,7 +277,7 @@ class Replay:
             if done == stop:
                 raise _Stopped
 
-        def train_part(*, resume: bool) -> Outcome:
+        def train_part(*, resume: bool) -> TrainOutcome:
             return train(
                 exercise.config(),
                 self._run_dir,
@@ -290,8 +296,8 @@ class Replay:
         return train_part(resume=True)
 
     def _train_from(
-        self, start: int, fault: Intervention | None, remedy: Remedy
-    ) -> tuple[Outcome, Block]:
+        self, start: int, fault: Intervention | None, remedy: ChangeRun
+    ) -> tuple[TrainOutcome, Block]:
         """Train from a checkpoint to the end, in a temporary folder."""
         exercise = self._exercise
         config = dataclasses.replace(

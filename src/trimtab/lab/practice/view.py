@@ -27,10 +27,9 @@ from trimtab.core.signals import (
     UNIQUE_TOKEN_SHARE,
     UPDATE_NORM,
 )
-from trimtab.core.text import number
+from trimtab.core.text import number, printable
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.lab.practice.exercise import Exercise, Mark, Origin, Stakes
-from trimtab.report.escaping import printable
+from trimtab.lab.practice.exercise import AnswerMark, Exercise, ExerciseOrigin, Stakes
 from trimtab.report.sparkline import marks, sparkline
 
 NEAR_STEPS = 5
@@ -67,7 +66,7 @@ class WriteUp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class WriteUpLine:
     """One line of a comparison."""
 
     name: str
@@ -117,7 +116,7 @@ def write_up_of(diagnosis: Diagnosis | None) -> WriteUp:
     )
 
 
-def truth_of(exercise: Exercise, marks: list[Mark]) -> WriteUp:
+def truth_of(exercise: Exercise, marks: list[AnswerMark]) -> WriteUp:
     """Return the true values of these lines; the class is open, as it depends on judgement."""
     was = exercise.intervention()
     best = dict.fromkeys(mark.answer.kind for mark in marks if mark.score == 100)
@@ -129,10 +128,10 @@ def truth_of(exercise: Exercise, marks: list[Mark]) -> WriteUp:
     )
 
 
-def compare(yours: WriteUp, ours: WriteUp, truth: WriteUp) -> list[Line]:
+def compare(yours: WriteUp, ours: WriteUp, truth: WriteUp) -> list[WriteUpLine]:
     """Compare the learner's write-up with trimtab's, line by line."""
     return [
-        Line(
+        WriteUpLine(
             name=field.name.removeprefix("incident_"),
             yours=getattr(yours, field.name),
             ours=getattr(ours, field.name),
@@ -184,11 +183,16 @@ _INDENT = 11
 _MAX_FACT_LENGTH = 60
 
 _LESSONS = {
-    Origin.BATCHES: "It was in some batches: it returns with the same data, and skipping that data "
-    "avoids it.",
-    Origin.ONCE: "It happened once, in the machine: any checkpoint from before it is clean.",
-    Origin.SETTINGS: "It was in the code or the settings: it returns at the same step, whatever is "
-    "restored, until the cause is fixed.",
+    ExerciseOrigin.BATCHES: (
+        "It was in some batches: it returns with the same data, and skipping that data avoids it."
+    ),
+    ExerciseOrigin.ONCE: (
+        "It happened once, in the machine: any checkpoint from before it is clean."
+    ),
+    ExerciseOrigin.SETTINGS: (
+        "It was in the code or the settings: it returns at the same step, whatever is restored, "
+        "until the cause is fixed."
+    ),
 }
 
 
@@ -213,7 +217,7 @@ def show_run(shown: Block, exercise: Exercise, width: int) -> RenderableType:
     )
 
 
-def show_marks(graded: list[Mark], chosen: Mark, stakes: Stakes) -> RenderableType:
+def show_marks(graded: list[AnswerMark], chosen: AnswerMark, stakes: Stakes) -> RenderableType:
     """Return the result of every answer, the best first."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("answer")
@@ -255,7 +259,7 @@ def show_truth(exercise: Exercise, facts: dict[str, object]) -> RenderableType:
     return Group(Text("What it was", style="bold"), table, Text(lesson))
 
 
-def show_comparison(lines: list[Line]) -> RenderableType:
+def show_comparison(lines: list[WriteUpLine]) -> RenderableType:
     """Return the learner's write-up next to trimtab's and the truth."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("", "yours", "trimtab's", "agree", "truth"):

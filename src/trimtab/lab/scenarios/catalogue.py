@@ -147,7 +147,7 @@ class Description:
     """The kind of run that it needs."""
 
 
-def describe(kind: Kind) -> Description:
+def describe_kind(kind: Kind) -> Description:
     """Return what a kind does, how strongly, and for how long."""
     mild, severe = (
         [kind(onset=_ONSET, severity=severity, seed=seed) for seed in _SEEDS]

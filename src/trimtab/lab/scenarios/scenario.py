@@ -49,7 +49,7 @@ class Grade(StrEnum):
     SEVERE = "severe"
 
 
-class Shape(StrEnum):
+class ModelShape(StrEnum):
     """The shape of the model, and of its batch: detectors were tuned on the small one alone."""
 
     SMALL = "small"
@@ -62,9 +62,13 @@ class Shape(StrEnum):
     """A vocabulary of 1,024 tokens, and batches of twice as many windows."""
 
 
-_LAYERS = {Shape.SMALL: 2, Shape.DEEP: 4, Shape.BROAD: 2}
-_VOCAB_SIZES = {Shape.SMALL: VOCAB_SIZE, Shape.DEEP: VOCAB_SIZE, Shape.BROAD: 2 * VOCAB_SIZE}
-_BATCHES = {Shape.SMALL: 1, Shape.DEEP: 1, Shape.BROAD: 2}
+_LAYERS = {ModelShape.SMALL: 2, ModelShape.DEEP: 4, ModelShape.BROAD: 2}
+_VOCAB_SIZES = {
+    ModelShape.SMALL: VOCAB_SIZE,
+    ModelShape.DEEP: VOCAB_SIZE,
+    ModelShape.BROAD: 2 * VOCAB_SIZE,
+}
+_BATCHES = {ModelShape.SMALL: 1, ModelShape.DEEP: 1, ModelShape.BROAD: 2}
 """Times the batch size of the seed."""
 
 _SEVERITIES = {Grade.MILD: (0.2, 0.45), Grade.SEVERE: (0.88, 1.0)}
@@ -108,7 +112,7 @@ class Setting:
             length=choose((24, 32, 40) if held_out else (32,)),
         )
 
-    def config(self, base: Base, steps: int, shape: Shape = Shape.SMALL) -> TrainConfig:
+    def config(self, base: Base, steps: int, shape: ModelShape = ModelShape.SMALL) -> TrainConfig:
         """Return the settings of a run without an intervention."""
         clipped = self.regime is Regime.CLIPPED
         vocab_size, layers = _VOCAB_SIZES[shape], _LAYERS[shape]
@@ -149,7 +153,7 @@ class Scenario:
     mode: Mode = Mode.OBSERVE
     """The mode of the guard; the suite only observes."""
 
-    shape: Shape = Shape.SMALL
+    shape: ModelShape = ModelShape.SMALL
 
     @property
     def vocab_size(self) -> int:
@@ -161,7 +165,7 @@ class Scenario:
         """The name of its folder."""
         kind = f"{CLEAN}-{self.base}" if self.kind == CLEAN else f"{self.kind}-{self.grade}"
         mode = "" if self.mode is Mode.OBSERVE else f"-{self.mode}"
-        shape = "" if self.shape is Shape.SMALL else f"-{self.shape}"
+        shape = "" if self.shape is ModelShape.SMALL else f"-{self.shape}"
         return f"{kind}-seed{self.seed}{mode}{shape}"
 
     @property
@@ -232,7 +236,7 @@ class Scenario:
             "onset": None,
             "end": None,
         }
-        if self.shape is not Shape.SMALL:
+        if self.shape is not ModelShape.SMALL:
             known["shape"] = self.shape
         intervention = self.intervention()
         if intervention is None:

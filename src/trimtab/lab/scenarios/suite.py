@@ -27,7 +27,7 @@ from trimtab.core.errors import LabError
 from trimtab.core.jsonable import to_jsonable
 from trimtab.lab.corpus.tokens import CorpusConfig, Progress, prepare_corpus
 from trimtab.lab.scenarios.catalogue import CLEAN, FAULTS, HARMLESS, KINDS
-from trimtab.lab.scenarios.scenario import CORPUS_BYTES, Grade, Scenario, Shape
+from trimtab.lab.scenarios.scenario import CORPUS_BYTES, Grade, ModelShape, Scenario
 from trimtab.lab.trainer.intervention import Base
 from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.lab.trainer.train import train
@@ -43,7 +43,7 @@ _EVERY_STEP = Config.from_dict({"live": {"telemetry_every": 1}})
 _WORDING = ("title", "strength_is")
 """Descriptions in truth.json that may be reworded without changing the run."""
 
-OnStep = Callable[[int], None]
+OnStepDone = Callable[[int], None]
 """Takes the number of steps done."""
 
 
@@ -56,11 +56,11 @@ def run_trial(
     folder: Path,
     *,
     cache_dir: Path | None = None,
-    on_step: OnStep | None = None,
+    on_step: OnStepDone | None = None,
 ) -> Path:
     """Train a scenario in a subfolder of `folder`, unless it is already complete there."""
     run_dir = folder / scenario.name
-    if is_done(scenario, folder):
+    if is_trained(scenario, folder):
         return run_dir
     shutil.rmtree(run_dir, ignore_errors=True)  # left by an interrupted trial
     torch.set_num_threads(1)  # sums over two threads differ from those over one in the last bit
@@ -76,7 +76,7 @@ def run_trial(
     return run_dir
 
 
-def is_done(scenario: Scenario, folder: Path) -> bool:
+def is_trained(scenario: Scenario, folder: Path) -> bool:
     """Return whether the folder has this run, complete and with the same settings."""
     try:
         truth = read_truth(folder / scenario.name)
@@ -111,7 +111,7 @@ def _train_on_rank(
 
 
 def _train_alone(
-    scenario: Scenario, run_dir: Path, cache_dir: Path | None, on_step: OnStep | None
+    scenario: Scenario, run_dir: Path, cache_dir: Path | None, on_step: OnStepDone | None
 ) -> dict[str, Any]:
     """Train in this process, in two parts if there is a resume; return the facts for the truth."""
     intervention = scenario.intervention()
@@ -172,7 +172,7 @@ class Built:
 def make_suite(
     kinds: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
-    shape: Shape = Shape.SMALL,
+    shape: ModelShape = ModelShape.SMALL,
 ) -> list[Scenario]:
     """List each kind with each seed, and the clean twins; faults are both mild and severe.
 
@@ -233,7 +233,7 @@ def build_suite(
             cache_dir=cache_dir,
             progress=on_text,
         )
-    missing = [s for s in scenarios if not is_done(s, folder)]
+    missing = [s for s in scenarios if not is_trained(s, folder)]
     done = len(scenarios) - len(missing)
     # Spawned, not forked: after training, a process has threads that would deadlock a fork.
     context = multiprocessing.get_context("spawn")

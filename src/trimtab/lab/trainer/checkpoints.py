@@ -34,7 +34,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from trimtab.core.errors import ConfigError, LabError
 from trimtab.lab.corpus.data import Loader
 from trimtab.lab.model.gpt import Gpt
-from trimtab.lab.trainer.engines import Ranks
+from trimtab.lab.trainer.engines import LabRanks
 from trimtab.lab.trainer.run_clock import RunClock
 
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
@@ -44,7 +44,7 @@ _RUN = "run.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class LabRun:
     """The parts of a run that change from step to step."""
 
     model: Gpt
@@ -63,7 +63,7 @@ def latest(folder: Path) -> Path | None:
     return max(folder.glob("step-*"), default=None)  # padded with zeros: names sort like numbers
 
 
-def save(folder: Path, step: int, run: Run, ranks: Ranks) -> Path:
+def save(folder: Path, step: int, run: LabRun, ranks: LabRanks) -> Path:
     """Write the state after `step` steps; all ranks must call this, after at least one step."""
     path, draft = folder / f"step-{step:08d}", folder / f".draft-{step:08d}"
     if ranks.rank == 0:
@@ -87,7 +87,7 @@ def save(folder: Path, step: int, run: Run, ranks: Ranks) -> Path:
     return path
 
 
-def load(path: Path, run: Run) -> int:
+def load(path: Path, run: LabRun) -> int:
     """Load a checkpoint into the parts of a run; return the number of steps it has done.
 
     Call it before the run is watched: DCP steps a fresh optimizer once to create its state.
@@ -123,7 +123,7 @@ def _ignore_single_process_warning() -> Iterator[None]:
         yield
 
 
-def _tensors(run: Run) -> dict[str, Any]:
+def _tensors(run: LabRun) -> dict[str, Any]:
     # One random state for all ranks: all have the same seed, and the loop draws no numbers.
     return {
         "model": _model_state(run),
@@ -132,11 +132,11 @@ def _tensors(run: Run) -> dict[str, Any]:
     }
 
 
-def _model_state(run: Run) -> dict[str, Any]:
+def _model_state(run: LabRun) -> dict[str, Any]:
     return get_model_state_dict(run.model)
 
 
-def _optimizer_state(run: Run) -> dict[str, Any]:
+def _optimizer_state(run: LabRun) -> dict[str, Any]:
     return get_optimizer_state_dict(run.model, run.optimizer, options=_FLAT)
 
 

@@ -27,7 +27,7 @@ Forward = Callable[[Tensor, Tensor], Output]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
+class LabRanks:
     """This process among those of the run."""
 
     rank: int
@@ -47,7 +47,7 @@ class Ranks:
 
 
 @contextmanager
-def join_ranks() -> Iterator[Ranks]:
+def join_ranks() -> Iterator[LabRanks]:
     """Join the process group, if there is one; destroy it at the end if it was created here."""
     has_gpu = torch.cuda.is_available()
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -60,16 +60,16 @@ def join_ranks() -> Iterator[Ranks]:
         dist.init_process_group("nccl" if has_gpu else "gloo")
     try:
         if dist.is_initialized():
-            yield Ranks(rank=dist.get_rank(), size=dist.get_world_size(), device=device)
+            yield LabRanks(rank=dist.get_rank(), size=dist.get_world_size(), device=device)
         else:
-            yield Ranks(rank=0, size=1, device=device)
+            yield LabRanks(rank=0, size=1, device=device)
     finally:
         if creates_group:
             dist.destroy_process_group()
 
 
 def build_model(
-    config: ModelConfig, engine: Engine, ranks: Ranks, seed: int
+    config: ModelConfig, engine: Engine, ranks: LabRanks, seed: int
 ) -> tuple[Gpt, Forward]:
     """Return the model with its initial weights, and the callable to use for its forward pass.
 
@@ -102,7 +102,7 @@ def set_gradient_sync(forward: Forward, *, enabled: bool) -> None:
         forward.require_backward_grad_sync = enabled  # what its `no_sync()` sets
 
 
-def _shard(model: Gpt, engine: Engine, ranks: Ranks) -> None:
+def _shard(model: Gpt, engine: Engine, ranks: LabRanks) -> None:
     """Shard with FSDP2: a unit per block, and one of embedding, last norm and head."""
     # Imported here because they take most of a second, and only sharded engines need them.
     from torch.distributed.device_mesh import init_device_mesh
@@ -118,14 +118,14 @@ def _shard(model: Gpt, engine: Engine, ranks: Ranks) -> None:
     fully_shard(model, mesh=mesh)
 
 
-def _groups(ranks: Ranks) -> tuple[int, int]:
+def _groups(ranks: LabRanks) -> tuple[int, int]:
     """Number and size of HSDP's groups: one per machine, or two on a single machine."""
     on_this_machine = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size))
     groups = ranks.size // on_this_machine if on_this_machine < ranks.size else 2
     return groups, ranks.size // groups
 
 
-def _check(engine: Engine, ranks: Ranks) -> None:
+def _check(engine: Engine, ranks: LabRanks) -> None:
     if engine is Engine.ALONE and ranks.size > 1:
         raise ConfigError(f"engine alone cannot use {ranks.size} ranks; use ddp, fsdp2 or hsdp")
     if engine is not Engine.ALONE and not dist.is_initialized():

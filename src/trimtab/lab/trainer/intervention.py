@@ -19,8 +19,8 @@ from trimtab.core.causes import Cause
 from trimtab.core.errors import ConfigError
 from trimtab.lab.corpus.data import Batch, Loader, TokenCorpus
 from trimtab.lab.model.gpt import Output
-from trimtab.lab.trainer.checkpoints import Run
-from trimtab.lab.trainer.engines import Forward, Ranks
+from trimtab.lab.trainer.checkpoints import LabRun
+from trimtab.lab.trainer.engines import Forward, LabRanks
 from trimtab.lab.trainer.run_clock import Clock, RunClock
 from trimtab.lab.trainer.train_config import TrainConfig
 
@@ -47,25 +47,25 @@ class _InjectedLoader:
         self._loader.load_state_dict(state)
 
 
-def current_step(run: Run) -> int:
+def current_step(run: LabRun) -> int:
     """Return the current step, on the clock that the intervention goes by (`run_clock.py`)."""
     # The scheduler's count is saved in checkpoints and resumed.
     return run.clock.time(int(run.scheduler.last_epoch))
 
 
-def change_batches(run: Run, change: ChangeBatch) -> Run:
+def change_batches(run: LabRun, change: ChangeBatch) -> LabRun:
     """Apply `change` to every micro-batch; a batch keeps its change when it is served again."""
     loader = _InjectedLoader(run.loader, run.clock, change)
     return dataclasses.replace(run, loader=loader)
 
 
-def before_step(run: Run, act: Callable[[int], None]) -> Run:
+def before_step(run: LabRun, act: Callable[[int], None]) -> LabRun:
     """Call `act` once before every step, when the state is still that after the previous step."""
     run.clock.on_step(act)
     return run
 
 
-def change_output(run: Run, forward: Forward, change: Callable[[int, Output], Output]) -> None:
+def change_output(run: LabRun, forward: Forward, change: Callable[[int, Output], Output]) -> None:
     """Apply `change` to the output of the forward pass, in training only."""
 
     def hook(module: nn.Module, inputs: Any, output: Output) -> Output:
@@ -75,13 +75,13 @@ def change_output(run: Run, forward: Forward, change: Callable[[int, Output], Ou
 
 
 def change_gradient(
-    run: Run, parameter: nn.Parameter, change: Callable[[int, Tensor], Tensor]
+    run: LabRun, parameter: nn.Parameter, change: Callable[[int, Tensor], Tensor]
 ) -> None:
     """Apply `change` to the gradient of a parameter on this rank, as it is computed."""
     parameter.register_hook(lambda gradient: change(current_step(run), gradient))
 
 
-def scale_lr(run: Run, factor: Callable[[int], float]) -> None:
+def scale_lr(run: LabRun, factor: Callable[[int], float]) -> None:
     """Multiply the learning rate by `factor(step)` from the current step on."""
     run.scheduler.lr_lambdas = [
         _scaled(planned, factor, run.clock) for planned in cast(list[Any], run.scheduler.lr_lambdas)
@@ -117,9 +117,9 @@ class Base(StrEnum):
 class RunParts:
     """What an intervention may change: a run that is built and loaded, but not yet watched."""
 
-    run: Run
+    run: LabRun
     forward: Forward
-    ranks: Ranks
+    ranks: LabRanks
     config: TrainConfig
     corpus: TokenCorpus
     first_step: int
@@ -207,7 +207,7 @@ class Intervention:
         """Return the settings of the run with this intervention; most kinds change nothing here."""
         return config
 
-    def attach(self, parts: RunParts) -> Run:
+    def attach(self, parts: RunParts) -> LabRun:
         """Install it into a run; called once per process, before the run is watched.
 
         A kind that changes only the settings has nothing to do here.

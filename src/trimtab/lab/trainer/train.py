@@ -23,8 +23,8 @@ from trimtab.core.config import Config, Mode
 from trimtab.core.errors import ConfigError
 from trimtab.lab.corpus.data import (
     Batch,
+    CorpusSplit,
     DataConfig,
-    Split,
     TokenCorpus,
     WindowDataset,
     make_loader,
@@ -33,7 +33,13 @@ from trimtab.lab.corpus.tokens import CorpusConfig, Progress, prepare_corpus
 from trimtab.lab.model.gpt import Gpt, Signals
 from trimtab.lab.model.optimizer import make_optimizer, make_schedule
 from trimtab.lab.trainer import checkpoints
-from trimtab.lab.trainer.engines import Forward, Ranks, build_model, join_ranks, set_gradient_sync
+from trimtab.lab.trainer.engines import (
+    Forward,
+    LabRanks,
+    build_model,
+    join_ranks,
+    set_gradient_sync,
+)
 from trimtab.lab.trainer.intervention import Intervention, RunParts
 from trimtab.lab.trainer.run_clock import RunClock
 from trimtab.lab.trainer.train_config import Dtype, TrainConfig
@@ -53,10 +59,10 @@ class Evaluation:
 class Evaluator:
     """Evaluates a model; all ranks must call it together."""
 
-    def __init__(self, corpus: TokenCorpus, config: TrainConfig, ranks: Ranks) -> None:
+    def __init__(self, corpus: TokenCorpus, config: TrainConfig, ranks: LabRanks) -> None:
         data = DataConfig(batch_size=config.micro_batch_size, length=config.length)
         held_out = WindowDataset(
-            corpus, data, split=Split.HELD_OUT, rank=ranks.rank, world_size=ranks.size
+            corpus, data, split=CorpusSplit.HELD_OUT, rank=ranks.rank, world_size=ranks.size
         )
         self._batches = [held_out[position] for position in range(config.eval_batches)]
         self._dtype = config.dtype
@@ -75,12 +81,12 @@ class Evaluator:
         return Evaluation(loss=loss, seconds=time.perf_counter() - started)
 
 
-OnStep = Callable[[int, Tensor], None]
+OnTrainStep = Callable[[int, Tensor], None]
 """Takes the number of steps done and this rank's last loss, still on the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TrainOutcome:
     """How a run ended."""
 
     first_step: int
@@ -97,11 +103,11 @@ def train(
     resume: bool = False,
     cache_dir: Path | None = None,
     on_text: Progress | None = None,
-    on_step: OnStep | None = None,
+    on_step: OnTrainStep | None = None,
     mode: Mode = Mode.OBSERVE,
     guard_config: Config | None = None,
     intervention: Intervention | None = None,
-) -> Outcome:
+) -> TrainOutcome:
     """Train a model to its last step, from the first one or from its newest checkpoint.
 
     Args:
@@ -211,11 +217,11 @@ def train(
             found = evaluator.evaluate(forward)
             guard.event("evaluation", loss=found.loss, seconds=found.seconds)
             guard.close("all steps done")
-        return Outcome(first_step=first_step, eval_loss=found.loss)
+        return TrainOutcome(first_step=first_step, eval_loss=found.loss)
 
 
 def _batch_loss(
-    config: TrainConfig, run: checkpoints.Run, forward: Forward, ranks: Ranks, batch: Batch
+    config: TrainConfig, run: checkpoints.LabRun, forward: Forward, ranks: LabRanks, batch: Batch
 ) -> Tensor:
     """Return the loss of a batch as the loop records it."""
     batch = batch.to(ranks.device)
@@ -224,15 +230,15 @@ def _batch_loss(
 
 
 def build_run(
-    config: TrainConfig, corpus: TokenCorpus, ranks: Ranks
-) -> tuple[checkpoints.Run, Forward]:
+    config: TrainConfig, corpus: TokenCorpus, ranks: LabRanks
+) -> tuple[checkpoints.LabRun, Forward]:
     """Build the parts of a run before its first step, and the callable for its forward pass."""
     windows = DataConfig(batch_size=config.micro_batch_size, length=config.length, seed=config.seed)
     data = WindowDataset(corpus, windows, rank=ranks.rank, world_size=ranks.size)
     model, forward = build_model(config.model, config.engine, ranks, config.seed)
     model.measure = config.measure
     optimizer = make_optimizer(model, config.optimizer)
-    run = checkpoints.Run(
+    run = checkpoints.LabRun(
         model=model,
         optimizer=optimizer,
         scheduler=make_schedule(optimizer, warmup=config.warmup, steps=config.steps),
@@ -247,7 +253,7 @@ def build_run(
 
 
 def _corpus(
-    config: TrainConfig, ranks: Ranks, cache_dir: Path | None, on_text: Progress | None
+    config: TrainConfig, ranks: LabRanks, cache_dir: Path | None, on_text: Progress | None
 ) -> TokenCorpus:
     """Return the token files; rank 0 builds them, the other ranks load them from the cache."""
     wanted = CorpusConfig(vocab_size=config.model.vocab_size, max_bytes=config.corpus_bytes)

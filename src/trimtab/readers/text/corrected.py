@@ -17,7 +17,15 @@ from trimtab.core.signals import EVAL_LOSS, LOSS, STEP_SECONDS, TOKENS_PER_SECON
 from trimtab.readers.aliases import STEP, Alias, name_columns
 from trimtab.readers.json_log import decode_json
 from trimtab.readers.table import Table
-from trimtab.readers.text.parser import NUMBER, Fields, Grammar, Line, Pairs, Place, text_format
+from trimtab.readers.text.parser import (
+    NUMBER,
+    Fields,
+    Grammar,
+    LinePlace,
+    Pairs,
+    TextLine,
+    text_format,
+)
 
 # Megatron-LM, Megatron-Bridge, Megatron-DeepSpeed: one line a log interval, fields between bars.
 #
@@ -77,12 +85,12 @@ MEGATRON = text_format(
         trainer="Megatron-LM",
         sign=re.compile(r" iteration +\d+/ *\d+ \| +(?:consumed samples|elapsed time)"),
         lines=(
-            Line(
+            TextLine(
                 mark=" iteration ",
                 pattern=re.compile(r" iteration +(?P<step>\d+)/ *\d+ \|"),
                 fields=_megatron_fields,
             ),
-            Line(
+            TextLine(
                 mark="validation loss at iteration",
                 pattern=re.compile(
                     r"validation loss at iteration +(?P<step>\d+)(?: on \w+ set)? \|"
@@ -128,37 +136,37 @@ DEEPSPEED = text_format(
         trainer="DeepSpeed",
         sign=re.compile(r"steps: \d+ loss: |[Ee]poch: \d+ ?\| ?[Ss]tep: \d+ ?\|"),
         lines=(
-            Line(
+            TextLine(
                 mark="steps: ",
                 pattern=re.compile(r"steps: (?P<step>\d+) (?=loss: )"),
                 fields=Pairs(r"([^:]{1,99}): ", NUMBER, " ?"),
             ),
-            Line(
+            TextLine(
                 mark="step: ",
                 pattern=re.compile(r"epoch: (?P<epoch>\d+)\|step: (?P<step>\d+)\|"),
                 fields=Pairs(r"([^|:]{1,99}): *", NUMBER),
             ),
-            Line(
+            TextLine(
                 mark="Step: ",
                 pattern=re.compile(r"Epoch: (?P<epoch>\d+) \| Step: (?P<step>\d+) \| "),
                 fields=Pairs(r"([^|: ][^|:]{0,99}): *", NUMBER),
             ),
-            Line(
+            TextLine(
                 mark="verage reward score: ",
                 pattern=re.compile(rf"verage reward score: (?P<average_reward>{NUMBER})"),
-                place=Place.ABOVE,
+                place=LinePlace.ABOVE,
             ),
-            Line(
+            TextLine(
                 mark="skipped=",
                 pattern=re.compile(
                     rf"\] step=\d+, skipped=(?P<skipped_steps>\d+), lr=\[(?P<lr>{NUMBER})"
                 ),
-                place=Place.BELOW,
+                place=LinePlace.BELOW,
             ),
-            Line(
+            TextLine(
                 mark="OVERFLOW! ",
                 pattern=re.compile(r"OVERFLOW! (?:.*, reducing to (?P<loss_scale>\d+))?"),
-                place=Place.BELOW,
+                place=LinePlace.BELOW,
                 count="n_overflow",
             ),
         ),
@@ -197,18 +205,18 @@ NEMO = text_format(
             r"Training epoch \d+, iteration \d+/\d+ \| |step \d+ \| epoch \d+ \| \w+ \S+ \| "
         ),
         lines=(
-            Line(
+            TextLine(
                 mark="Training epoch ",
                 pattern=re.compile(r"Training epoch \d+, iteration (?P<iteration>\d+)/\d+"),
                 fields=Pairs(r"\| ([^|:]{1,99}): ", NUMBER),
             ),
-            Line(
+            TextLine(
                 mark="[val] ",
                 pattern=re.compile(r"\[val\] .*?\bstep (?P<step>\d+) (?=\| epoch )"),
                 fields=_recipe_fields,
                 prefix="val_",
             ),
-            Line(
+            TextLine(
                 mark="step ",
                 pattern=re.compile(r"step (?P<step>\d+) (?=\| epoch )"),
                 fields=_recipe_fields,
@@ -269,14 +277,16 @@ MLPERF = text_format(
         trainer="an MLPerf submission",
         sign=re.compile(r":::MLLOG \{"),
         lines=(
-            Line(
+            TextLine(
                 mark='"global_batch_size"',
                 pattern=re.compile(
                     rf':::MLLOG .*"key": "{_BATCH_SIZE}", "value": (?P<{_BATCH_SIZE}>\d+)'
                 ),
-                place=Place.BELOW,
+                place=LinePlace.BELOW,
             ),
-            Line(mark=":::MLLOG ", pattern=re.compile(r":::MLLOG (?=\{)"), fields=_mlperf_fields),
+            TextLine(
+                mark=":::MLLOG ", pattern=re.compile(r":::MLLOG (?=\{)"), fields=_mlperf_fields
+            ),
         ),
         meanings=(Alias(signal=STEP_SECONDS, name="train_step_time"),),
         finish=_finish_mlperf,
@@ -360,22 +370,22 @@ FAIRSEQ = text_format(
         trainer="fairseq",
         sign=re.compile(r"train_inner\b.{0,20}\{\"|train_inner \| epoch \d+: +\d+ / \d+ \w+="),
         lines=(
-            Line(
+            TextLine(
                 mark="train_inner",
                 pattern=re.compile(r"train_inner\b.{0,20}(?=\{\")"),
                 fields=_fairseq_fields(),
             ),
-            Line(
+            TextLine(
                 mark="train_inner",
                 pattern=re.compile(r"train_inner \| epoch \d+: +\d+ / \d+ (?=\w)"),
                 fields=Pairs(r"(\w{1,99})=", NUMBER),
             ),
-            Line(
+            TextLine(
                 mark='{"epoch": ',
                 pattern=re.compile(r"valid\b.{0,20}(?=\{\")"),
                 fields=_fairseq_fields("valid_"),
             ),
-            Line(
+            TextLine(
                 mark=" subset | ",
                 pattern=re.compile(
                     rf"valid on '[^']*' subset \|(?=.* num_updates (?P<num_updates>{NUMBER}))"
@@ -383,10 +393,10 @@ FAIRSEQ = text_format(
                 fields=Pairs(r" (\w{1,99}) ", NUMBER),
                 prefix="valid_",
             ),
-            Line(
+            TextLine(
                 mark="gradient overflow detected",
                 pattern=re.compile("gradient overflow detected"),
-                place=Place.BELOW,
+                place=LinePlace.BELOW,
                 count="n_overflow",
             ),
         ),
@@ -444,7 +454,7 @@ MODDED_NANOGPT = text_format(
         trainer="modded-nanogpt",
         sign=re.compile(r"step:\d+/\d+ (?:train_loss|val_loss):"),
         lines=(
-            Line(
+            TextLine(
                 mark="step:",
                 pattern=re.compile(r"step:(?P<step>\d+)/\d+ (?=train_loss:|val_loss:)"),
                 fields=_modded_fields,

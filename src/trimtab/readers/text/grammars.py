@@ -13,7 +13,7 @@ from trimtab.core.signals import (
     Quality,
 )
 from trimtab.readers.aliases import Alias
-from trimtab.readers.text.parser import NUMBER, Grammar, Line, Pairs, Place, text_format
+from trimtab.readers.text.parser import NUMBER, Grammar, LinePlace, Pairs, TextLine, text_format
 
 # torchtitan: one coloured line a log interval.
 #
@@ -31,13 +31,13 @@ TORCHTITAN = text_format(
         trainer="torchtitan",
         sign=re.compile(r"step: +\d+  loss: +\S+  "),
         lines=(
-            Line(
+            TextLine(
                 mark="validate step: ",
                 pattern=re.compile(r"validate step: +(?P<step>\d+)  "),
                 fields=_titan_fields,
                 prefix="validation_",
             ),
-            Line(
+            TextLine(
                 mark="step: ",
                 pattern=re.compile(r"step: +(?P<step>\d+)  (?=loss: )"),
                 fields=_titan_fields,
@@ -79,15 +79,15 @@ OLMO = text_format(
         trainer="OLMo",
         sign=re.compile(r"\[step=\d+/[\d?]+,epoch=\d+"),
         lines=(
-            Line(
+            TextLine(
                 mark="[step=",
                 pattern=re.compile(r"\[step=(?P<step>\d+)/[\d?]+,epoch="),
             ),
-            Line(
+            TextLine(
                 mark="=",
                 pattern=re.compile(r"^(?:\[\w+\]:|\s*\d+:)? {4,5}(?=[\w/])"),
                 fields=_olmo_metric,
-                place=Place.ABOVE,
+                place=LinePlace.ABOVE,
             ),
         ),
         meanings=(
@@ -117,12 +117,12 @@ NANOCHAT = text_format(
         trainer="nanochat",
         sign=re.compile(r"step \d+(?:/\d+)? \([\d.]+%\) \| loss: "),
         lines=(
-            Line(
+            TextLine(
                 mark="step ",
                 pattern=re.compile(r"step (?P<step>\d+)(?:/\d+)? \([\d.]+%\) \|"),
                 fields=Pairs(r" ([^|:]{1,99}): ", NUMBER),
             ),
-            Line(
+            TextLine(
                 mark="Step ",
                 pattern=re.compile(
                     rf"Step (?P<step>\d+) \| Validation bpb: (?P<validation_bpb>{NUMBER})"
@@ -173,24 +173,24 @@ LLMC = text_format(
             r"|step \d+: train loss \S+ \(took "
         ),
         lines=(
-            Line(mark="| norm ", pattern=re.compile(_LLMC_CONSOLE)),
-            Line(mark="s:", pattern=re.compile(_LLMC_MAIN_LOG)),
-            Line(
+            TextLine(mark="| norm ", pattern=re.compile(_LLMC_CONSOLE)),
+            TextLine(mark="s:", pattern=re.compile(_LLMC_MAIN_LOG)),
+            TextLine(
                 mark=" (took ",
                 pattern=re.compile(
                     rf"step (?P<step>\d+): train loss (?P<loss>{NUMBER}) "
                     rf"\(took (?P<step_ms>{NUMBER}) ms\)"
                 ),
             ),
-            Line(
+            TextLine(
                 mark="val loss ",
                 pattern=re.compile(rf"val loss (?P<val_loss>{NUMBER})"),
-                place=Place.BELOW,
+                place=LinePlace.BELOW,
             ),
-            Line(
+            TextLine(
                 mark="skipping update due to ",
                 pattern=re.compile("skipping update due to "),
-                place=Place.BELOW,
+                place=LinePlace.BELOW,
                 count="skipped updates",
             ),
         ),
@@ -227,20 +227,22 @@ NANOGPT = text_format(
             r"|step +\d+ \| loss: \S+ \| lr "
         ),
         lines=(
-            Line(
+            TextLine(
                 mark="iter ",
                 pattern=re.compile(rf"{_GPT_ITERATION}(?:, mfu (?P<mfu>{NUMBER})%)?"),
             ),
-            Line(mark="train loss ", pattern=re.compile(rf"step (?P<step>\d+): {_GPT_ESTIMATE}")),
-            Line(
+            TextLine(
+                mark="train loss ", pattern=re.compile(rf"step (?P<step>\d+): {_GPT_ESTIMATE}")
+            ),
+            TextLine(
                 mark="| loss: ",
                 pattern=re.compile(r"step +(?P<step>\d+) \|"),
                 fields=Pairs(r" ([^|: ]{1,99}):? ", NUMBER),
             ),
-            Line(
+            TextLine(
                 mark="validation loss: ",
                 pattern=re.compile(rf"validation loss: (?P<validation_loss>{NUMBER})"),
-                place=Place.BELOW,
+                place=LinePlace.BELOW,
             ),
         ),
         meanings=(

@@ -59,7 +59,7 @@ restart has more ranks. The limit keeps a hostile file from taking forever."""
 # What a log looks like
 
 
-class Place(Enum):
+class LinePlace(Enum):
     """Where the values of a line belong."""
 
     RECORD = auto()
@@ -71,7 +71,7 @@ class Place(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class TextLine:
     """One kind of line."""
 
     mark: str
@@ -81,7 +81,7 @@ class Line:
     under the names of the groups."""
     fields: Callable[[str], Fields] | None = None
     """Parses the rest of the line, after the pattern."""
-    place: Place = Place.RECORD
+    place: LinePlace = LinePlace.RECORD
     prefix: str = ""
     """Prepended to the names of the fields, to distinguish evaluation from training."""
     count: str = ""
@@ -98,7 +98,7 @@ class Grammar:
     """The trainer that writes such logs."""
     sign: re.Pattern[str]
     """Recognises the format, in any line that may hold a record."""
-    lines: tuple[Line, ...]
+    lines: tuple[TextLine, ...]
     """The kinds of lines, in the order in which they are tried."""
     meanings: tuple[Alias, ...] = ()
     """What the columns mean, as far as it differs from the alias table."""
@@ -143,7 +143,7 @@ def text_format(grammar: Grammar) -> Format:
 
     def matches(head: bytes) -> bool:
         text = head.decode("utf-8", "replace")
-        marks = [line.mark for line in grammar.lines if line.place is Place.RECORD]
+        marks = [line.mark for line in grammar.lines if line.place is LinePlace.RECORD]
         return any(
             len(line) <= LINE_CHARS and grammar.sign.search(_COLOURS.sub("", line))
             for mark in marks
@@ -169,7 +169,7 @@ def text_format(grammar: Grammar) -> Format:
 class _Kind:
     """A kind of line, and the layouts seen so far."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: TextLine) -> None:
         self.line = line
         self.mark = line.mark
         self.search = line.pattern.search
@@ -264,7 +264,7 @@ class _Parser:
     def _add(self, kind: _Kind, found: re.Match[str]) -> None:
         line, rank = kind.line, _rank_of(found.string)
         waiting = self._waiting.get(rank)
-        if line.place is Place.RECORD:
+        if line.place is LinePlace.RECORD:
             row = self._num_records
             if kind.fit(found, row) or self._add_unlike(kind, found):
                 if waiting:
@@ -272,7 +272,7 @@ class _Parser:
                 self._ranks.append(rank)
                 self._last_record[rank] = row
                 self._num_records += 1
-        elif line.place is Place.ABOVE:
+        elif line.place is LinePlace.ABOVE:
             if rank in self._last_record:
                 self._write(self._last_record[rank], _fields(line, found))
         else:
@@ -334,7 +334,7 @@ def _lines_with(mark: str, text: str) -> Iterator[str]:
         position = text.find(mark, end)
 
 
-def _fields(kind: Line, found: re.Match[str]) -> list[tuple[str, object]]:
+def _fields(kind: TextLine, found: re.Match[str]) -> list[tuple[str, object]]:
     caught = [(name, cell) for name, cell in found.groupdict().items() if cell is not None]
     if not kind.fields:
         return caught

@@ -14,8 +14,9 @@ import numpy as np
 from trimtab.core.block import BoolArray, Column
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.signals import LOSS, Quality
+from trimtab.core.text import printable
 from trimtab.readers.aliases import STEP, Alias, name_columns
-from trimtab.readers.cells import listed, printable, quoted
+from trimtab.readers.cells import quoted, quoted_names
 from trimtab.readers.table import Table
 
 CALL_STEP = "_step"
@@ -48,7 +49,7 @@ def choose_run(path: Path, runs: Sequence[StoredRun], wanted: str | None) -> Sto
     for run in runs:
         if wanted in (run.id, run.name):
             return run
-    names = listed([str(run) for run in runs])
+    names = quoted_names([str(run) for run in runs])
     raise UnreadableLog(f"{path} has no run {quoted(wanted)}; its runs: {names}")
 
 
@@ -58,7 +59,7 @@ def note_choice(table: Table, run: StoredRun, runs: Sequence[StoredRun]) -> None
     if others:
         table.add_note(
             f"Of {len(runs)} runs in the file, {quoted(str(run))} is read; to read a different "
-            f"one, append # and its name to the file: {listed(others)}."
+            f"one, append # and its name to the file: {quoted_names(others)}."
         )
 
 

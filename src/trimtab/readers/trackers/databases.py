@@ -18,7 +18,8 @@ from typing import Any
 from urllib.parse import quote
 
 from trimtab.core.errors import UnreadableLog
-from trimtab.readers.cells import listed, printable
+from trimtab.core.text import printable
+from trimtab.readers.cells import quoted_names
 from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.json_log import parse_object
@@ -61,7 +62,7 @@ def _read(path: Path, progress: Progress, run: str | None = None) -> Table:
         elif columns >= _TRACKIO_COLUMNS:
             table = _read_trackio(database, path, run)
         else:
-            names = listed([printable(name) for name in tables]) or "none"
+            names = quoted_names([printable(name) for name in tables]) or "none"
             raise UnreadableLog(
                 f"{path} is an SQLite database of neither MLflow nor trackio (tables: {names}); "
                 "export its metrics as CSV, with a column for the step"

@@ -19,14 +19,14 @@ _METRICS = "metrics"
 _LARGEST = 2**62
 _STARTED = re.compile(rb"(?m)^start_time: (\d{1,18})\s*$")
 
-Line = tuple[int, str, int, float]
+_Line = tuple[int, str, int, float]
 """Time in milliseconds, name, step, value: sorted, they are in the order of logging."""
 
 
 def _read(path: Path, progress: Progress) -> Table:
     home = path / _METRICS
     files = list_files(home)[:MAX_COLUMNS]
-    lines: list[Line] = []
+    lines: list[_Line] = []
     num_bad = num_cut = 0
     for done, file in enumerate(files, start=1):
         name = file.relative_to(home).as_posix()
@@ -82,7 +82,7 @@ def _lines(file: Path) -> Iterator[tuple[str, bool]]:
                 yield line, not log.unfinished
 
 
-def _parse(name: str, line: str) -> Line | None:
+def _parse(name: str, line: str) -> _Line | None:
     words = line.split()
     try:
         time, value = int(words[0]), float(words[1])

@@ -56,7 +56,7 @@ _BATCH = 4096
 _CELL_BYTES = 64
 """No number is longer as text; a longer cell is a list or a picture."""
 
-Cell = str | float
+_Cell = str | float
 
 
 # The run file
@@ -142,7 +142,7 @@ def _read_block(file: BinaryIO, size: int) -> bytes:
 def _read_run_file(path: Path, progress: Progress) -> Table:
     log = ChunkLog(path, progress, header_bytes=_FILE_HEADER_BYTES)
     table = Table()
-    rows: list[dict[str, Cell]] = []
+    rows: list[dict[str, _Cell]] = []
     num_malformed = 0
     for record in log.records():
         try:
@@ -167,7 +167,7 @@ def _read_run_file(path: Path, progress: Progress) -> Table:
     return table
 
 
-def _rows(record: bytes) -> list[dict[str, Cell]]:
+def _rows(record: bytes) -> list[dict[str, _Cell]]:
     """Return the row of a history record; none for other kinds of records."""
     return [
         _row(record, first, last)
@@ -176,8 +176,8 @@ def _rows(record: bytes) -> list[dict[str, Cell]]:
     ]
 
 
-def _row(data: bytes, start: int, end: int) -> dict[str, Cell]:
-    row: dict[str, Cell] = {}
+def _row(data: bytes, start: int, end: int) -> dict[str, _Cell]:
+    row: dict[str, _Cell] = {}
     for number, wire, first, last in protowire.fields(data, start, end):
         if (number, wire) == (_ITEM, BYTES):
             name, cell = _item(data, first, last)
@@ -190,10 +190,10 @@ def _row(data: bytes, start: int, end: int) -> dict[str, Cell]:
     return row
 
 
-def _item(data: bytes, start: int, end: int) -> tuple[str, Cell | None]:
+def _item(data: bytes, start: int, end: int) -> tuple[str, _Cell | None]:
     """Return name and cell of a history item; no cell if it holds neither number nor text."""
     names: list[str] = []
-    cell: Cell | None = None
+    cell: _Cell | None = None
     for number, wire, first, last in protowire.fields(data, start, end):
         if number in (_KEY, _NESTED_KEY) and wire == BYTES:
             names.append(protowire.text(data, first, last))

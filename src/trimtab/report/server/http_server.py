@@ -134,7 +134,7 @@ def _cookie(headers: Mapping[str, str]) -> str | None:
 
 log = logging.getLogger("trimtab")
 
-Judge = Callable[[Path], RunReport]
+JudgeRun = Callable[[Path], RunReport]
 """Reads, judges and explains a run."""
 
 MAX_STREAMS = 512
@@ -168,7 +168,7 @@ class RunServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, host: str, port: int, hub: Hub, judge: Judge, token: str | None) -> None:
+    def __init__(self, host: str, port: int, hub: Hub, judge: JudgeRun, token: str | None) -> None:
         if ":" in host:
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)

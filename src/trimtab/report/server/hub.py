@@ -27,7 +27,7 @@ MAX_DEPTH = 4
 """How deep below a given folder runs are searched."""
 
 
-def find_runs(roots: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+def find_run_folders(roots: Sequence[Path]) -> Iterator[tuple[str, Path]]:
     """Yield every run at or below the given paths, with its name: its path below what was given."""
     for root in roots:
         if RunDirectory.find(root) is not None:
@@ -152,7 +152,7 @@ class Hub:
             self.changed.notify_all()
 
     def _scan(self) -> None:
-        for name, path in find_runs(self._roots):
+        for name, path in find_run_folders(self._roots):
             id = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:12]
             if id not in self.feeds and (found := RunDirectory.find(path)):
                 with self.changed:
