@@ -25,11 +25,6 @@ SMALL = ["--size", "0.15M", "--set", "batch_size=4", "--set", "length=16"]
 SMALL += ["--set", "corpus_bytes=400000"]
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 def _call(cache: Path, run: Path, *options: str, **environment: str) -> tuple[int, str]:
     runner = CliRunner(env={"XDG_CACHE_HOME": str(cache), "COLUMNS": "200", **environment})
     result = runner.invoke(app, ["lab", "train", str(run), *SMALL, *options])

@@ -24,11 +24,6 @@ from trimtab.lab.scenarios import scenario
 SEED = 3
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture(autouse=True)
 def _small_exercise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scenario, "CORPUS_BYTES", SMALL_BYTES)

@@ -22,11 +22,6 @@ from trimtab.lab.scenarios.suite import run_trial
 SMALL_BYTES = 400_000
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use a corpus that is tokenized in a second."""

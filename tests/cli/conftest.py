@@ -1,0 +1,11 @@
+"""What tests of commands share."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder for the lab's tokenized text, which is made once for all tests."""
+    return tmp_path_factory.mktemp("cache")
