@@ -11,7 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from trimtab.checks.formats.reading import ConfigReading, Dialect, Spelling, Values
+from trimtab.checks.formats.reading import (
+    ConfigReading,
+    Dialect,
+    Spelling,
+    Values,
+    field_lines,
+)
 from trimtab.checks.plan import LossScaling, Precision, Shape, TrainingPlan
 
 MARKS = frozenset(
@@ -134,7 +140,7 @@ def read_hf(
         source=source,
         dialect=dialect or HF_JSON,
         plan=plan,
-        lines=_lines(lines or {}),
+        lines=field_lines(KEYS, lines or {}),
         notes=_notes(values, steps),
     )
 
@@ -209,14 +215,6 @@ def _evaluation(values: Values) -> int | None:
     return values.whole("eval_steps") or values.whole("logging_steps") if kind == "steps" else 1
 
 
-def _lines(lines: Mapping[str, int]) -> dict[str, int]:
-    return {
-        field: lines[next(key for key in keys if key in lines)]
-        for field, keys in KEYS.items()
-        if any(key in lines for key in keys)
-    }
-
-
 def _notes(values: Values, steps: int | None) -> tuple[str, ...]:
     notes = []
     if steps is None:
@@ -229,17 +227,8 @@ def _notes(values: Values, steps: int | None) -> tuple[str, ...]:
 def spellings(write: Callable[[str, Any], str], between: str = " ") -> Mapping[str, Spelling]:
     """Return how each field is written, by a function that writes one argument."""
 
-    plain = (
-        "lr",
-        "beta1",
-        "beta2",
-        "epsilon",
-        "weight_decay",
-        "clip_norm",
-        "steps",
-        "warmup_steps",
-    )
-    same = (*plain, "keep_checkpoints", "token_weighted_loss", "nan_filter")
+    plain = ("lr", "beta1", "beta2", "epsilon", "weight_decay", "clip_norm", "steps")
+    same = (*plain, "warmup_steps", "keep_checkpoints", "token_weighted_loss", "nan_filter")
 
     def both(pairs: Mapping[str, Any]) -> str:
         return between.join(write(key, value) for key, value in pairs.items())

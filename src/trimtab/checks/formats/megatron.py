@@ -6,7 +6,13 @@ What is not in it has Megatron-LM's default.
 from collections.abc import Mapping
 from typing import Any
 
-from trimtab.checks.formats.reading import ConfigReading, Dialect, Spelling, Values
+from trimtab.checks.formats.reading import (
+    ConfigReading,
+    Dialect,
+    Spelling,
+    Values,
+    field_lines,
+)
 from trimtab.checks.formats.syntax import Flags
 from trimtab.checks.plan import LossScaling, NormPlace, Precision, Shape, TrainingPlan
 
@@ -123,7 +129,11 @@ def read_megatron(flags: Flags, *, source: str) -> ConfigReading:
         seeded=True,
     )
     return ConfigReading(
-        source=source, dialect=MEGATRON, plan=plan, lines=_places(flags), notes=_notes(flags)
+        source=source,
+        dialect=MEGATRON,
+        plan=plan,
+        lines=field_lines(_KEYS, flags.lines),
+        notes=_notes(flags),
     )
 
 
@@ -215,14 +225,6 @@ def _model(values: Values) -> dict[str, Any]:
         "experts": values.whole("num-experts"),
         "balance_loss": values.number("moe-aux-loss-coeff"),
         "balance_bias": _any(values, "moe-router-enable-expert-bias"),
-    }
-
-
-def _places(flags: Flags) -> dict[str, int]:
-    return {
-        field: flags.lines[next(name for name in names if name in flags.lines)]
-        for field, names in _KEYS.items()
-        if any(name in flags.lines for name in names)
     }
 
 

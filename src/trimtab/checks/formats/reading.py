@@ -101,6 +101,15 @@ _INSTRUCTIONS = {
 """What to do in the code, where a format has no setting."""
 
 
+def field_lines(names: Mapping[str, tuple[str, ...]], lines: Mapping[str, int]) -> dict[str, int]:
+    """Return the line of each field of the plan: that of the first of its names in the file."""
+    found = {
+        field: next((lines[name] for name in those if name in lines), None)
+        for field, those in names.items()
+    }
+    return {field: line for field, line in found.items() if line is not None}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """The syntax of one format."""
