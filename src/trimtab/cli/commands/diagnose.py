@@ -106,6 +106,6 @@ def diagnose(
     if html is not None:
         output.write_page(dashboard_page(report), html)
     if as_json:
-        goodput = {} if directory is None else {"goodput": output.goodput_to_dict(report)}
-        print_json("diagnose", report.to_dict() | goodput | written)
+        goodput = None if directory is None else output.goodput_to_dict(report)
+        print_json("diagnose", {**report.to_dict(), "goodput": goodput, **written})
     raise typer.Exit(ExitCode.FINDINGS if report.incidents else ExitCode.CLEAN)
