@@ -18,7 +18,7 @@ def follow(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...",
+            metavar="RUN",
             help="A run directory, live or not. With --web also several, or folders of runs.",
         ),
     ],
