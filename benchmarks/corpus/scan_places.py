@@ -17,13 +17,13 @@ from trimtab.corpus import (
     Runner,
     ScanOptions,
     ScanPlan,
+    Summary,
     merge_folder,
     plan_scan,
     run_here,
     run_processes,
     run_ray,
     scan,
-    summarise,
 )
 
 FILES, TOKENS, SHARDS = 4, 2**24, 8
@@ -51,7 +51,7 @@ def plan_of(corpus: Path) -> ScanPlan:
 def scan_with(plan: ScanPlan, out: Path, runner: Runner) -> tuple[dict[str, Any], float]:
     """The summary of a scan, and its seconds."""
     start = time.monotonic()
-    return summarise(scan(plan, out, runner=runner)).to_dict(), time.monotonic() - start
+    return Summary(result=scan(plan, out, runner=runner)).to_dict(), time.monotonic() - start
 
 
 def scan_with_kills(corpus: Path, out: Path) -> tuple[dict[str, Any], int, int]:
@@ -76,7 +76,7 @@ def scan_with_kills(corpus: Path, out: Path) -> tuple[dict[str, Any], int, int]:
                 job.send_signal(signal.SIGKILL)
                 job.wait()
                 kills += 1
-    return summarise(merge_folder(out)).to_dict(), kills, runs
+    return Summary(result=merge_folder(out)).to_dict(), kills, runs
 
 
 def compare(folder: Path) -> list[list[str]]:

@@ -95,11 +95,11 @@ LARGE = 2 * 10**9
 _CHILD = """
 import resource, sys, time
 from pathlib import Path
-from trimtab.corpus import ScanOptions, plan_scan, scan, summarise
+from trimtab.corpus import ScanOptions, plan_scan, scan, Summary
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 begin, cpu = time.monotonic(), time.process_time()
 plan = plan_scan([Path(sys.argv[1])], ScanOptions(separator=0))
-result = summarise(scan(plan, Path(sys.argv[2])))
+result = Summary(result=scan(plan, Path(sys.argv[2])))
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(result.total("tokens"), plan.num_shards, time.monotonic() - begin,
       time.process_time() - cpu, before, after)

@@ -17,14 +17,14 @@ from tests.kit.token_files import (
 )
 
 from trimtab.core.errors import ConfigError, CorpusError
-from trimtab.corpus import ScanOptions, Summary, plan_scan, scan, summarise
+from trimtab.corpus import ScanOptions, Summary, plan_scan, scan
 
 DOCUMENTS = make_documents()
 
 
 def scan_path(path: Path, **options: object) -> Summary:
     out = path.parent / f"out-{path.name}"
-    return summarise(scan(plan_scan([path], ScanOptions(**options)), out))  # type: ignore[arg-type]
+    return Summary(result=scan(plan_scan([path], ScanOptions(**options)), out))  # type: ignore[arg-type]
 
 
 def check_documents(found: Summary) -> None:
@@ -77,7 +77,7 @@ def test_json_lines_of_ids_cut_into_any_ranges(
     check_documents(scan_path(path))
     monkeypatch.setattr("trimtab.corpus.row_files.UNIT_BYTES", 777)
     plan = plan_scan([path], num_shards=5)
-    check_documents(summarise(scan(plan, tmp_path / "five")))
+    check_documents(Summary(result=scan(plan, tmp_path / "five")))
 
 
 def test_parquet_and_the_arrow_files_of_datasets(tmp_path: Path) -> None:

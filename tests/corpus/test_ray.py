@@ -11,7 +11,7 @@ pytest.importorskip("ray")
 from tests.kit.ray_cluster import ray_cluster
 from tests.kit.token_files import make_documents, write_bin
 
-from trimtab.corpus import ScanOptions, plan_scan, run_ray, scan, summarise
+from trimtab.corpus import ScanOptions, Summary, plan_scan, run_ray, scan
 
 
 @pytest.mark.slow
@@ -22,10 +22,10 @@ def test_a_cluster_gives_the_same_result_even_if_a_node_dies(tmp_path: Path) -> 
     for seed in range(12):
         write_bin(corpus / f"{seed}.bin", make_documents(seed, count=400))
     plan = plan_scan([corpus], ScanOptions(separator=0), num_shards=12)
-    expected = summarise(scan(plan, tmp_path / "here")).to_dict()
+    expected = Summary(result=scan(plan, tmp_path / "here")).to_dict()
     with ray_cluster(2) as cluster:
         both = scan(plan, tmp_path / "both", runner=run_ray(cluster.address))
-        assert summarise(both).to_dict() == expected
+        assert Summary(result=both).to_dict() == expected
 
         def kill() -> None:
             time.sleep(0.5)
@@ -35,4 +35,4 @@ def test_a_cluster_gives_the_same_result_even_if_a_node_dies(tmp_path: Path) -> 
         killer.start()
         one = scan(plan, tmp_path / "one", runner=run_ray())
         killer.join()
-        assert summarise(one).to_dict() == expected
+        assert Summary(result=one).to_dict() == expected

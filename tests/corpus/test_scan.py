@@ -15,13 +15,13 @@ from tests.kit.token_files import make_documents, write_bin, write_megatron
 from trimtab.core.errors import CorpusError
 from trimtab.corpus import (
     ScanOptions,
+    Summary,
     load_result,
     merge_folder,
     plan_scan,
     run_processes,
     scan,
     scan_one,
-    summarise,
 )
 from trimtab.corpus.scanning import RESULT, shard_file
 
@@ -39,7 +39,7 @@ def corpus(tmp_path: Path) -> Path:
 
 
 def facts(folder: Path) -> dict[str, object]:
-    return summarise(load_result(folder / RESULT)).to_dict()
+    return Summary(result=load_result(folder / RESULT)).to_dict()
 
 
 def test_the_result_does_not_depend_on_how_files_are_cut(

@@ -33,7 +33,7 @@ from trimtab.corpus.scanning import (
 )
 from trimtab.corpus.spread import RareRows, find_rare_rows, find_rare_windows
 from trimtab.corpus.storing import ScanResult, load_result
-from trimtab.corpus.summary import Summary, load_summary, summarise
+from trimtab.corpus.summary import Summary, load_summary
 
 __all__ = [
     "RareRows",
@@ -57,5 +57,4 @@ __all__ = [
     "scan",
     "scan_one",
     "spread_rare",
-    "summarise",
 ]

@@ -6,21 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trimtab.core.errors import CorpusError
 from trimtab.corpus.counting import Counts, add_counts
 from trimtab.corpus.options import LONG_DOCUMENT, MAX_EXAMPLES, RARE
 from trimtab.corpus.scanning import RESULT
+from trimtab.corpus.spread import Ids
 from trimtab.corpus.statistics import SCALARS
 from trimtab.corpus.storing import ScanResult, load_result
-
-Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The result of a whole scan."""
+    """The result of a whole scan, summed up: rare tokens, repeats, duplicates, damage."""
 
     result: ScanResult
     below: int = RARE
@@ -112,15 +110,10 @@ class Summary:
         }
 
 
-def summarise(result: ScanResult, below: int = RARE) -> Summary:
-    """Summarise a scan: rare tokens, repeats, duplicates, damage."""
-    return Summary(result=result, below=below)
-
-
 def load_summary(path: Path | str, below: int = RARE) -> Summary:
     """Load the summary of a scan from its folder or its result file."""
     path = Path(path)
     file = path / RESULT if path.is_dir() else path
     if not file.exists():
         raise CorpusError(f"{path} has no merged result; run `trimtab corpus merge` first")
-    return summarise(load_result(file), below)
+    return Summary(result=load_result(file), below=below)

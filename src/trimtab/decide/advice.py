@@ -4,7 +4,6 @@ The textbook has one action per class. Trimtab replaces those that depend on mor
 and waits for what does not touch the weights.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping
 
 from trimtab.core.actions import Action, ActionKind
@@ -39,34 +38,44 @@ SKIPPABLE = frozenset(
 MILD = frozenset({Symptom.RNG_NOT_RESTORED, Symptom.SCALER_NOT_RESTORED})
 """What a resume may leave out without hurting the weights: a scaler finds its range again."""
 
-Choose = Callable[[Diagnosis], Action]
-_Choices = Mapping[IncidentClass | None, Choose]
+Advice = Action | Callable[[Diagnosis], Action]
+"""An action, or how it follows from the diagnosis."""
+
+_Choices = Mapping[IncidentClass | None, Advice]
 """The class None is that of an incident that is too young to have one."""
 
 
 def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
-    """Trimtab's action; `recurs` if the incident came at the same place before a restart."""
-    if diagnosis.incident.rolled_back:
-        return _rolled_back(diagnosis.incident)
-    if HARMLESS.issuperset(diagnosis.incident.symptoms):
-        return Action(
-            kind=ActionKind.WAIT,
-            instruction="Continue, and apply the fix at the next restart.",
-            reason="The weights are not affected; only time is lost.",
+    """Return trimtab's action; `recurs`: it was at the same place before a restart."""
+    incident = diagnosis.incident
+    if incident.rolled_back:
+        return _rolled_back(incident)
+    if HARMLESS.issuperset(incident.symptoms):
+        return _wait(
+            "Continue, and apply the fix at the next restart.",
+            "The weights are not affected; only time is lost.",
         )
-    left_out = NOT_RESTORED.intersection(diagnosis.incident.symptoms)
+    left_out = NOT_RESTORED.intersection(incident.symptoms)
     if left_out:
-        return _continue_as_it_is() if left_out <= MILD else _load_again(diagnosis.incident)
-    if diagnosis.incident.started_again:
-        return _if_not_meant(diagnosis.incident)
-    if not recurs and _was_kept_out(diagnosis):
-        return Action(
-            kind=ActionKind.WAIT,
-            instruction="Continue; apply the fix at the next restart if it comes again.",
-            reason="The bad steps were discarded and never reached the weights.",
+        return _CONTINUE_AS_IT_IS if left_out <= MILD else _load_again(incident)
+    if incident.started_again:
+        return _wait(
+            f"Continue if the restart was meant; if not, continue from {_before(incident)}.",
+            "The loss went back to where the run began and falls as it did then: the run was "
+            "started again.",
         )
-    if not recurs and _is_one_signal(diagnosis.incident):
-        return _look_at_it(diagnosis.incident)
+    # What comes back after a restart is not over, however harmless it was the first time.
+    if not recurs and _was_kept_out(diagnosis):
+        return _wait(
+            "Continue; apply the fix at the next restart if it comes again.",
+            "The bad steps were discarded and never reached the weights.",
+        )
+    if not recurs and _is_one_signal(incident):
+        return _wait(
+            f"Continue, and look at {incident.findings[0].signal}; act if another signal or the "
+            "loss follows.",
+            "One signal alone left its usual range, and the loss did not follow.",
+        )
     if not recurs and _passes(diagnosis):
         return _keep_going(diagnosis)
     return _choose(_TRIMTAB, diagnosis, recurs=recurs)
@@ -79,11 +88,18 @@ def advise_by_textbook(diagnosis: Diagnosis, *, recurs: bool) -> Action:
     return _choose(_TEXTBOOK, diagnosis, recurs=recurs)
 
 
+def _wait(instruction: str, reason: str) -> Action:
+    return Action(kind=ActionKind.WAIT, instruction=instruction, reason=reason)
+
+
+def _roll_back(instruction: str, reason: str) -> Action:
+    return Action(kind=ActionKind.ROLL_BACK, instruction=instruction, reason=reason)
+
+
 def _rolled_back(incident: Incident) -> Action:
-    return Action(
-        kind=ActionKind.WAIT,
-        instruction=f"Continue, and see whether it comes again at step {incident.onset.step}.",
-        reason="The run has gone back to before it.",
+    return _wait(
+        f"Continue, and see whether it comes again at step {incident.onset.step}.",
+        "The run has gone back to before it.",
     )
 
 
@@ -95,7 +111,8 @@ def _choose(table: _Choices, diagnosis: Diagnosis, *, recurs: bool) -> Action:
             f"{_before(diagnosis.incident)}.",
             reason="It came back at the same place after a restart.",
         )
-    return table[diagnosis.incident_class](diagnosis)
+    advice = table[diagnosis.incident_class]
+    return advice if isinstance(advice, Action) else advice(diagnosis)
 
 
 def _before(incident: Incident) -> str:
@@ -104,12 +121,7 @@ def _before(incident: Incident) -> str:
     return f"a checkpoint older than step {step}" if step > 1 else "the initial weights"
 
 
-def _look_again(diagnosis: Diagnosis) -> Action:
-    return Action(
-        kind=ActionKind.WAIT,
-        instruction="Continue, and look again 200 steps later.",
-        reason="The loss came back by itself.",
-    )
+# The textbook: one action per class
 
 
 def _roll_back_and_skip(diagnosis: Diagnosis) -> Action:
@@ -119,56 +131,38 @@ def _roll_back_and_skip(diagnosis: Diagnosis) -> Action:
     )
 
 
-def _apply_remedy(diagnosis: Diagnosis) -> Action:
-    return Action(
-        kind=ActionKind.ROLL_BACK,
-        instruction=f"Apply the fix and continue from {_before(diagnosis.incident)}.",
-        reason="The cause remains until it is fixed.",
-    )
+def _apply_remedy(
+    diagnosis: Diagnosis, reason: str = "The cause remains until it is fixed."
+) -> Action:
+    return _roll_back(f"Apply the fix and continue from {_before(diagnosis.incident)}.", reason)
 
 
-def _stop_if_flat(diagnosis: Diagnosis) -> Action:
-    return Action(
-        kind=ActionKind.STOP,
-        instruction="Stop the run if the evaluation loss is flat too.",
-        reason="The model no longer learns.",
-    )
-
-
-def _wait_for_50(diagnosis: Diagnosis) -> Action:
-    return Action(
-        kind=ActionKind.WAIT,
-        instruction="Look again after 50 more records.",
-        reason="It is too early to say.",
-    )
-
+_LOOK_AGAIN = _wait("Continue, and look again 200 steps later.", "The loss came back by itself.")
 
 _TEXTBOOK: _Choices = {
-    IncidentClass.HARD_BATCH: _look_again,
-    IncidentClass.RECOVERABLE: _look_again,
+    IncidentClass.HARD_BATCH: _LOOK_AGAIN,
+    IncidentClass.RECOVERABLE: _LOOK_AGAIN,
     IncidentClass.LINGERING: _roll_back_and_skip,
     IncidentClass.DIVERGENT: _roll_back_and_skip,
     IncidentClass.SILENT: _apply_remedy,
-    IncidentClass.PLATEAU: _stop_if_flat,
-    None: _wait_for_50,
+    IncidentClass.PLATEAU: Action(
+        kind=ActionKind.STOP,
+        instruction="Stop the run if the evaluation loss is flat too.",
+        reason="The model no longer learns.",
+    ),
+    None: _wait("Look again after 50 more records.", "It is too early to say."),
 }
 
 
-def _go_on(diagnosis: Diagnosis) -> Action:
-    return Action(
-        kind=ActionKind.WAIT,
-        instruction="Continue; nothing needs to be done.",
-        reason="One batch was hard and the next ones were not.",
-    )
+# Trimtab: where the action depends on more than the class
 
 
 def _after_lingering(diagnosis: Diagnosis) -> Action:
     incident = diagnosis.incident
     if incident.end is not None and incident.new_level is None:
-        return Action(
-            kind=ActionKind.WAIT,
-            instruction="Continue, and compare the evaluation loss with the one before.",
-            reason=f"The loss took {incident.records} records, but it came back.",
+        return _wait(
+            "Continue, and compare the evaluation loss with the one before.",
+            f"The loss took {incident.records} records, but it came back.",
         )
     return _go_back(
         diagnosis,
@@ -184,16 +178,13 @@ def _after_divergence(diagnosis: Diagnosis) -> Action:
 def _after_silence(diagnosis: Diagnosis) -> Action:
     incident = diagnosis.incident
     if incident.end is not None and PASSING.issuperset(incident.symptoms):
-        return Action(
-            kind=ActionKind.WAIT,
-            instruction="Continue, and look again 200 steps later.",
-            reason="It passed, and the loss did not follow.",
+        return _wait(
+            "Continue, and look again 200 steps later.", "It passed, and the loss did not follow."
         )
     if diagnosis.cause is None and not _has_known_symptom(incident):
-        return Action(
-            kind=ActionKind.WAIT,
-            instruction="Continue, and look at what the detector reported.",
-            reason="The loss did not follow, and no cause is known.",
+        return _wait(
+            "Continue, and look at what the detector reported.",
+            "The loss did not follow, and no cause is known.",
         )
     return _apply_remedy(diagnosis)
 
@@ -239,48 +230,24 @@ def _keep_going(diagnosis: Diagnosis) -> Action:
         if is_of_batch
         else "apply the fix at the next restart"
     )
-    return Action(
-        kind=ActionKind.WAIT,
-        instruction=f"Continue, and {what}. Roll back only if the loss rises and stays up.",
-        reason="Gradients or updates were large, and the loss did not follow.",
-    )
-
-
-def _look_at_it(incident: Incident) -> Action:
-    return Action(
-        kind=ActionKind.WAIT,
-        instruction=f"Continue, and look at {incident.findings[0].signal}; act if another signal "
-        "or the loss follows.",
-        reason="One signal alone left its usual range, and the loss did not follow.",
+    return _wait(
+        f"Continue, and {what}. Roll back only if the loss rises and stays up.",
+        "Gradients or updates were large, and the loss did not follow.",
     )
 
 
 def _load_again(incident: Incident) -> Action:
     step = next(f.step for f in incident.findings if f.symptom in NOT_RESTORED)
-    return Action(
-        kind=ActionKind.ROLL_BACK,
-        instruction="Stop, apply the fix and resume from the same checkpoint again.",
-        reason=f"The steps since the resume at step {step} start from a state that is not the "
-        "saved one.",
+    return _roll_back(
+        "Stop, apply the fix and resume from the same checkpoint again.",
+        f"The steps since the resume at step {step} start from a state that is not the saved one.",
     )
 
 
-def _continue_as_it_is() -> Action:
-    return Action(
-        kind=ActionKind.WAIT,
-        instruction="Continue, and apply the fix before the next resume.",
-        reason="The weights are the saved ones; the run only cannot be reproduced from here.",
-    )
-
-
-def _if_not_meant(incident: Incident) -> Action:
-    return Action(
-        kind=ActionKind.WAIT,
-        instruction="Continue if the restart was meant; if not, continue from "
-        f"{_before(incident)}.",
-        reason="The loss went back to where the run began and falls as it did then: the run was "
-        "started again.",
-    )
+_CONTINUE_AS_IT_IS = _wait(
+    "Continue, and apply the fix before the next resume.",
+    "The weights are the saved ones; the run only cannot be reproduced from here.",
+)
 
 
 def _has_known_symptom(incident: Incident) -> bool:
@@ -292,25 +259,20 @@ def _while_open(diagnosis: Diagnosis) -> Action:
     incident = diagnosis.incident
     outlook = incident.outlook
     if outlook is None:
-        return Action(
-            kind=ActionKind.WAIT,
-            instruction="Look again when there are more records.",
-            reason="It is too early to say.",
-        )
+        return _wait("Look again when there are more records.", "It is too early to say.")
     reason = f"Outlook: {outlook.incident_class}, {100 * outlook.certainty:.0f} % certain."
     if outlook.incident_class is not IncidentClass.RECOVERABLE and outlook.certainty >= SURE:
-        return Action(
-            kind=ActionKind.ROLL_BACK,
-            instruction=f"Prepare {_before(incident)}; roll back if the loss is not back in 100 "
-            "steps.",
-            reason=reason,
+        return _roll_back(
+            f"Prepare {_before(incident)}; roll back if the loss is not back in 100 steps.", reason
         )
-    return Action(kind=ActionKind.WAIT, instruction="Wait for the next outlook.", reason=reason)
+    return _wait("Wait for the next outlook.", reason)
 
 
 _TRIMTAB: _Choices = {
     **_TEXTBOOK,
-    IncidentClass.HARD_BATCH: _go_on,
+    IncidentClass.HARD_BATCH: _wait(
+        "Continue; nothing needs to be done.", "One batch was hard and the next ones were not."
+    ),
     IncidentClass.LINGERING: _after_lingering,
     IncidentClass.DIVERGENT: _after_divergence,
     IncidentClass.SILENT: _after_silence,
@@ -323,16 +285,15 @@ def _go_back(diagnosis: Diagnosis, *, reason: str, unless: str = "") -> Action:
     first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
     is_likely = first is not None and first.standing is Standing.SUPPORTED
     if is_likely and isinstance(diagnosis.cause, Cause) and diagnosis.cause not in SKIPPABLE:
-        return dataclasses.replace(_apply_remedy(diagnosis), reason=reason)
+        return _apply_remedy(diagnosis, reason)
     return _skip_from(diagnosis, reason=reason, unless=unless)
 
 
 def _skip_from(diagnosis: Diagnosis, *, reason: str, unless: str = "") -> Action:
     """Roll back to before the onset and skip the batches of the incident."""
     condition = f", unless {unless}" if unless else ""
-    return Action(
-        kind=ActionKind.ROLL_BACK,
-        instruction=f"Roll back to {_before(diagnosis.incident)} and skip 5 to 20 batches from "
+    return _roll_back(
+        f"Roll back to {_before(diagnosis.incident)} and skip 5 to 20 batches from "
         f"there{condition}.",
-        reason=reason,
+        reason,
     )

@@ -235,7 +235,7 @@ def scan(
             result = corpus.scan(
                 plan, out, runner=runner, on_shard=lambda n, total: progress("Scanning", n, total)
             )
-        print_summary(corpus.summarise(result), None)
+        print_summary(corpus.Summary(result=result), None)
 
 
 def _parse_shard(text: str | None) -> tuple[int | None, int | None]:
@@ -260,7 +260,7 @@ def merge(folder: Annotated[Path, typer.Argument(help="The folder of the scan.")
     from trimtab.cli import output
 
     with output.reported_errors():
-        print_summary(corpus.summarise(corpus.merge_folder(folder)), None)
+        print_summary(corpus.Summary(result=corpus.merge_folder(folder)), None)
 
 
 corpus_app = typer.Typer(
