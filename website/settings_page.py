@@ -1,4 +1,4 @@
-"""The reference of settings, from the dataclasses of `core/config/` and their field docs."""
+"""The reference of settings, from the dataclasses of `core/config.py` and their field docs."""
 
 import ast
 import dataclasses
@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from trimtab.core.config import Config
-from trimtab.core.config.section import Section
+from trimtab.core.config import Config, Section
 
 
 def settings_text() -> str:

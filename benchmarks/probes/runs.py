@@ -13,8 +13,8 @@ from torch import Tensor
 
 from trimtab.core.config import Config, Mode
 from trimtab.core.errors import NonFiniteRun, RunStopped
+from trimtab.core.events import PROBE_ANSWER
 from trimtab.core.findings import HARMLESS
-from trimtab.core.records.probe_events import PROBE_ANSWER
 from trimtab.core.run import Run
 from trimtab.diagnosis import build_report
 from trimtab.journal import RunDirectory, read_journal

@@ -19,10 +19,16 @@ from trimtab.core.block import Block, Event
 from trimtab.core.config import Config
 from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError
+from trimtab.core.events import (
+    RECOVERY,
+    before_rollback,
+    cut_at_rollbacks,
+    line_to,
+    rollback_target,
+)
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentChange, Transition
 from trimtab.core.plugins import DETECTORS, load_plugins
-from trimtab.core.records.rollbacks import RECOVERY, before_rollback, line_to, pieces, target
 from trimtab.core.run import RunFacts
 from trimtab.detect.detector_set import DetectorSet
 from trimtab.explain.context import IncidentContext, went_well_again
@@ -128,7 +134,7 @@ class Judge:
             self._last_tick = int(block.tick[-1])
         findings: list[Finding] = []
         changes: list[IncidentChange] = []
-        for rollback, piece in pieces(block):
+        for rollback, piece in cut_at_rollbacks(block):
             change, is_rewound = self._rewind(rollback) if rollback else ([], False)
             changes += change
             if rollback and is_rewound:
@@ -212,7 +218,7 @@ class Judge:
         An incident that began later is closed. Returns what changed, and whether the past was
         known; if not, the next attempt starts like one after a restart.
         """
-        to, history = target(rollback), self._history
+        to, history = rollback_target(rollback), self._history
         known = None if to is None or history is None else history.return_to(to)
         was_open, num_incidents = self._tracker.open_incident, self._tracker.num_incidents
         if known is None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.core.state import Parts, Stateful
+from trimtab.core.state import Stateful, StatefulDict
 
 
 class Inner(Stateful):
@@ -31,7 +31,7 @@ class Outer(Stateful):
         self.config = object()
         self.values: Any = None
         self.inner = Inner(1.0)
-        self.parts = Parts(new_inner)
+        self.parts = StatefulDict(new_inner)
 
 
 VALUES = [

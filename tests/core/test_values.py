@@ -11,7 +11,7 @@ from trimtab.core import errors
 from trimtab.core.causes import Cause
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
-from trimtab.core.jsonable import to_jsonable, to_number
+from trimtab.core.jsonable import number_from_json, to_jsonable
 from trimtab.core.signals import Quality
 
 
@@ -40,19 +40,19 @@ def test_a_word_that_is_no_quality_is_reported() -> None:
 
 @pytest.mark.parametrize("value", [1.5, math.inf, -math.inf, 0.0])
 def test_a_number_survives_json(value: float) -> None:
-    assert to_number(json.loads(json.dumps(to_jsonable(value), allow_nan=False))) == value
+    assert number_from_json(json.loads(json.dumps(to_jsonable(value), allow_nan=False))) == value
 
 
 def test_nan_survives_json_and_null_stays_nothing() -> None:
-    assert math.isnan(to_number(to_jsonable(math.nan)) or 0.0)
-    assert to_number(None) is None
-    assert to_number("fast") is None
-    assert to_number(True) is None
+    assert math.isnan(number_from_json(to_jsonable(math.nan)) or 0.0)
+    assert number_from_json(None) is None
+    assert number_from_json("fast") is None
+    assert number_from_json(True) is None
 
 
 def test_integers_too_large_for_a_float_are_infinite_not_an_error() -> None:
-    assert to_number(10**400) == math.inf
-    assert to_number(-(10**400)) == -math.inf
+    assert number_from_json(10**400) == math.inf
+    assert number_from_json(-(10**400)) == -math.inf
 
 
 def test_values_of_the_house_become_json() -> None:

@@ -12,15 +12,15 @@ from trimtab.detect.run.progress import (
     BATCHES_REMEMBERED,
     MAX_STANDING,
     RISES,
-    Counters,
+    CounterOrder,
     LrSchedule,
-    RepeatedBatch,
+    RepeatedBatches,
 )
 from trimtab.detect.state.hard_limits import (
     MAX_CONSTANT,
     MIN_TICKS,
     AttentionLogits,
-    Frozen,
+    FrozenUpdates,
     LossScale,
 )
 
@@ -30,19 +30,19 @@ LENGTH, AT = 300, 200
 def test_a_step_that_goes_back_is_a_warning_and_in_a_new_attempt_nothing() -> None:
     steps = np.arange(LENGTH)
     steps[AT:] -= 50
-    (warning,) = findings(Counters, block(LENGTH, step=steps, loss=1.0))
+    (warning,) = findings(CounterOrder, block(LENGTH, step=steps, loss=1.0))
     assert (warning.symptom, warning.severity) == (Symptom.WENT_BACK, Severity.WARN)
     attempt = np.asarray(np.arange(LENGTH) >= AT, dtype=np.int64)
-    assert findings(Counters, block(LENGTH, step=steps, loss=1.0, attempt=attempt)) == []
+    assert findings(CounterOrder, block(LENGTH, step=steps, loss=1.0, attempt=attempt)) == []
 
 
 def test_data_that_goes_back_is_an_alarm_and_the_next_epoch_is_not() -> None:
     place = np.arange(100, 100 + LENGTH)
     place[AT:] -= 30
-    (alarm,) = alarms(Counters, block(LENGTH, loss=1.0, data_position=place))
+    (alarm,) = alarms(CounterOrder, block(LENGTH, loss=1.0, data_position=place))
     assert (alarm.symptom, alarm.step, alarm.expected) == (Symptom.DATA_BACK, AT, 299.0)
     epochs = np.arange(LENGTH) % 90
-    assert alarms(Counters, block(LENGTH, loss=1.0, data_position=epochs)) == []
+    assert alarms(CounterOrder, block(LENGTH, loss=1.0, data_position=epochs)) == []
 
 
 def test_a_count_that_starts_again_is_a_lost_state_and_one_that_stands_still_no_update() -> None:
@@ -50,23 +50,23 @@ def test_a_count_that_starts_again_is_a_lost_state_and_one_that_stands_still_no_
     lost, stands = count.copy(), count.copy()
     lost[AT:] -= AT - 1
     stands[AT:] = AT - 1
-    (alarm,) = alarms(Counters, block(LENGTH, loss=1.0, adam_step=lost))
+    (alarm,) = alarms(CounterOrder, block(LENGTH, loss=1.0, adam_step=lost))
     assert (alarm.symptom, alarm.step) == (Symptom.STATE_LOST, AT)
-    (alarm,) = alarms(Counters, block(LENGTH, loss=1.0, adam_step=stands))
+    (alarm,) = alarms(CounterOrder, block(LENGTH, loss=1.0, adam_step=stands))
     assert (alarm.symptom, alarm.step) == (Symptom.FROZEN, AT + MAX_STANDING - 1)
 
 
 def test_a_loss_that_is_no_longer_recorded_is_missing() -> None:
     loss = np.ones(LENGTH)
     loss[AT:] = np.nan  # missing
-    (alarm,) = alarms(Counters, block(LENGTH, loss=loss, grad_norm=1.0))
+    (alarm,) = alarms(CounterOrder, block(LENGTH, loss=loss, grad_norm=1.0))
     assert (alarm.symptom, alarm.step) == (Symptom.MISSING_LOSS, AT + 63)
 
 
 def test_a_loss_that_was_always_rare_is_waited_for() -> None:
     loss = np.full(LENGTH, np.nan)
     loss[:AT:20] = 1.0
-    assert alarms(Counters, block(LENGTH, loss=loss, grad_norm=1.0)) == []
+    assert alarms(CounterOrder, block(LENGTH, loss=loss, grad_norm=1.0)) == []
 
 
 def prints(length: int = LENGTH) -> np.ndarray:
@@ -76,7 +76,7 @@ def prints(length: int = LENGTH) -> np.ndarray:
 def test_a_batch_served_again_and_again_is_an_alarm_at_its_second_repetition() -> None:
     batches = prints()
     batches[AT : AT + 30] = batches[AT - 1]
-    warning, alarm = findings(RepeatedBatch, block(LENGTH, fingerprint=batches))
+    warning, alarm = findings(RepeatedBatches, block(LENGTH, fingerprint=batches))
     assert (warning.step, warning.severity) == (AT, Severity.WARN)
     assert (alarm.step, alarm.severity) == (AT + 1, Severity.ALARM)
 
@@ -84,37 +84,37 @@ def test_a_batch_served_again_and_again_is_an_alarm_at_its_second_repetition() -
 def test_data_that_was_rewound_is_an_alarm() -> None:
     batches = prints()
     batches[AT : AT + 50] = batches[AT - 80 : AT - 30]
-    assert [alarm.step for alarm in alarms(RepeatedBatch, block(LENGTH, fingerprint=batches))] == [
-        AT + 1
-    ]
+    assert [
+        alarm.step for alarm in alarms(RepeatedBatches, block(LENGTH, fingerprint=batches))
+    ] == [AT + 1]
 
 
 def test_epochs_in_the_same_order_and_a_new_attempt_are_no_fault() -> None:
     epochs = np.tile(prints(100), 3)
-    assert findings(RepeatedBatch, block(LENGTH, fingerprint=epochs)) == []
+    assert findings(RepeatedBatches, block(LENGTH, fingerprint=epochs)) == []
     batches = prints()
     batches[AT : AT + 50] = batches[AT - 80 : AT - 30]
     attempt = np.asarray(np.arange(LENGTH) >= AT, dtype=np.int64)
-    assert findings(RepeatedBatch, block(LENGTH, fingerprint=batches, attempt=attempt)) == []
+    assert findings(RepeatedBatches, block(LENGTH, fingerprint=batches, attempt=attempt)) == []
 
 
 def test_one_equal_checksum_is_only_a_warning() -> None:
     batches = prints()
     batches[AT] = batches[50]
     assert [
-        item.severity for item in findings(RepeatedBatch, block(LENGTH, fingerprint=batches))
+        item.severity for item in findings(RepeatedBatches, block(LENGTH, fingerprint=batches))
     ] == [Severity.WARN]
 
 
 def test_equal_batches_at_random_distances_are_only_warnings() -> None:
     batches = prints()
     batches[[AT, AT + 3, AT + 9]] = batches[[50, 80, 20]]
-    found = findings(RepeatedBatch, block(LENGTH, fingerprint=batches))
+    found = findings(RepeatedBatches, block(LENGTH, fingerprint=batches))
     assert [item.severity for item in found] == [Severity.WARN] * 3
 
 
 def test_the_memory_of_batches_is_bounded() -> None:
-    detector = RepeatedBatch()
+    detector = RepeatedBatches()
     detector.update_many(
         block(BATCHES_REMEMBERED + 500, fingerprint=np.arange(BATCHES_REMEMBERED + 500) + 1e9)
     )
@@ -185,7 +185,7 @@ def test_a_group_that_is_not_updated_is_reported_once() -> None:
     update = np.ones(LENGTH)
     update[AT:] = 0.0
     run = block(LENGTH, **{"update_norm": 1.0, "update_norm/mlp": update, "lr": 1e-3})
-    (alarm,) = alarms(Frozen, run)
+    (alarm,) = alarms(FrozenUpdates, run)
     assert (alarm.symptom, alarm.signal) == (Symptom.FROZEN, "update_norm/mlp")
     assert alarm.step == AT + MIN_TICKS - 1
 
@@ -193,10 +193,10 @@ def test_a_group_that_is_not_updated_is_reported_once() -> None:
 def test_zero_updates_are_fine_at_a_rate_of_zero_in_discarded_steps_and_now_and_then() -> None:
     update = np.ones(LENGTH)
     update[AT:] = 0.0
-    assert alarms(Frozen, block(LENGTH, update_norm=update, lr=update)) == []
-    assert alarms(Frozen, block(LENGTH, update_norm=update, discarded=1.0 - update)) == []
+    assert alarms(FrozenUpdates, block(LENGTH, update_norm=update, lr=update)) == []
+    assert alarms(FrozenUpdates, block(LENGTH, update_norm=update, discarded=1.0 - update)) == []
     update[AT::10] = 1.0
-    assert alarms(Frozen, block(LENGTH, update_norm=update, lr=1e-3)) == []
+    assert alarms(FrozenUpdates, block(LENGTH, update_norm=update, lr=1e-3)) == []
 
 
 def test_zeros_are_counted_in_ticks_where_only_some_steps_are_measured() -> None:
@@ -205,7 +205,7 @@ def test_zeros_are_counted_in_ticks_where_only_some_steps_are_measured() -> None
     present = np.arange(LENGTH) % 2 == 1
     seen = block(LENGTH, lr=1e-3)
     columns = {**seen.columns, "update_norm": Column(update, present)}
-    (alarm,) = alarms(Frozen, dataclasses.replace(seen, columns=columns))
+    (alarm,) = alarms(FrozenUpdates, dataclasses.replace(seen, columns=columns))
     assert alarm.step - AT in (MIN_TICKS, MIN_TICKS + 1)
 
 

@@ -12,8 +12,8 @@ from trimtab.detect.tools.baseline import (
     LOSS_BASELINE,
     MIN_WINDOW,
     RECORDS_PER_CELL,
-    Baseline,
     Scores,
+    SignalBaseline,
 )
 from trimtab.detect.tools.neighbours import NEAR, WINDOW, Neighbours
 
@@ -58,7 +58,7 @@ def test_a_swing_of_the_data_does_not_hide_a_spike() -> None:
     losses = swinging(1000)
     losses[900] += 0.4
     near = Neighbours().update_many(losses)
-    past = Baseline(LOSS_BASELINE, lags=True).update_many(losses, np.arange(1000))
+    past = SignalBaseline(LOSS_BASELINE, lags=True).update_many(losses, np.arange(1000))
     assert near.z[900] > 2 * near.z[300:900].max()
     assert past.z[900] < 2 * past.z[300:900].max()
 

@@ -5,7 +5,7 @@ import pytest
 from tests.detect.feeding import alarms, at, block, findings
 
 from trimtab.core.findings import Severity, Symptom
-from trimtab.detect.run.token_mix import MixShift, TokenMix
+from trimtab.detect.run.token_mix import TokenMix, TokenMixShift
 from trimtab.detect.state.norm_trend import NormTrend
 from trimtab.detect.tools.range_test import RangeSpec, RangeTest
 
@@ -129,7 +129,7 @@ def token_statistics(share: float, rarity: float, length: int = 600) -> dict[str
 def test_a_mix_that_changes_by_less_than_batches_differ_is_found_and_dated_back() -> None:
     signals = token_statistics(share=-0.7, rarity=-0.9)
     assert alarms(TokenMix, block(600, **signals)) == []
-    (alarm,) = alarms(MixShift, block(600, **signals))
+    (alarm,) = alarms(TokenMixShift, block(600, **signals))
     assert alarm.symptom is Symptom.TEXT_CHANGED
     assert 300 < alarm.step < 550
     assert alarm.onset_tick is not None
@@ -138,18 +138,18 @@ def test_a_mix_that_changes_by_less_than_batches_differ_is_found_and_dated_back(
 
 def test_a_mix_has_changed_only_if_both_statistics_say_so_and_nobody_planned_it() -> None:
     for share, rarity in ((0.0, 0.0), (-0.7, 0.0), (0.0, -0.9)):
-        assert findings(MixShift, block(600, **token_statistics(share, rarity))) == []
+        assert findings(TokenMixShift, block(600, **token_statistics(share, rarity))) == []
     planned = block(600, **token_statistics(-0.7, -0.9), events=[at("planned change", 300)])
-    assert findings(MixShift, planned) == []
+    assert findings(TokenMixShift, planned) == []
 
 
 def test_a_change_of_mix_is_found_after_a_long_quiet_run_as_record_by_record() -> None:
     signals = token_statistics(share=-0.7, rarity=-0.9, length=6000)
-    (alarm,) = alarms(MixShift, block(6000, **signals))
+    (alarm,) = alarms(TokenMixShift, block(6000, **signals))
     assert 3000 < alarm.step < 3300
 
 
 def test_constant_token_statistics_are_no_shift() -> None:
-    assert findings(MixShift, block(600, unique_token_share=0.5, token_rarity=5.0)) == []
+    assert findings(TokenMixShift, block(600, unique_token_share=0.5, token_rarity=5.0)) == []
     step = np.where(np.arange(600) < 300, 5.0, 6.0)
-    assert findings(MixShift, block(600, unique_token_share=0.5, token_rarity=step)) == []
+    assert findings(TokenMixShift, block(600, unique_token_share=0.5, token_rarity=step)) == []

@@ -9,7 +9,14 @@ import pytest
 from trimtab.core.block import Block, Column, Event, Record
 from trimtab.core.findings import Severity, Symptom
 from trimtab.detect.resume import facts
-from trimtab.detect.resume.audit import THINGS, ResumeAudit, compare, describe, encode, is_restarted
+from trimtab.detect.resume.audit import (
+    THINGS,
+    ResumeAudit,
+    compare_states,
+    describe_difference,
+    encode_differences,
+    is_restarted,
+)
 from trimtab.detect.resume.journal_past import JournalPast
 
 SAVED = {
@@ -36,7 +43,7 @@ SAVED = {
 
 
 def symptoms(found: dict[str, float], *, lr: float = 1e-3, planned: bool = False) -> list[Symptom]:
-    differences = compare(SAVED, {**SAVED, **found}, lr=lr, is_planned=planned)
+    differences = compare_states(SAVED, {**SAVED, **found}, lr=lr, is_planned=planned)
     return [difference.symptom for difference in differences]
 
 
@@ -93,7 +100,7 @@ def test_a_planned_change_covers_rate_options_and_data_but_not_the_moments() -> 
 
 def test_only_torch_s_generator_is_an_alarm() -> None:
     for name, severity in (("rng/torch", Severity.ALARM), ("rng/numpy", Severity.WARN)):
-        (difference,) = compare(SAVED, {**SAVED, name: 0.0}, lr=None)
+        (difference,) = compare_states(SAVED, {**SAVED, name: 0.0}, lr=None)
         assert difference.severity is severity
 
 
@@ -104,8 +111,8 @@ def row(value: float) -> Record:
 
 def test_differences_travel_as_bits_and_become_findings_in_their_order() -> None:
     found = {**SAVED, "rng/torch": 0.0, "option/weight_decay": 0.0, "state/exp_avg": 0.0}
-    differences = compare(SAVED, found, lr=1e-3)
-    findings = ResumeAudit().update(row(encode(differences)))
+    differences = compare_states(SAVED, found, lr=1e-3)
+    findings = ResumeAudit().update(row(encode_differences(differences)))
     assert [(f.symptom, f.severity) for f in findings] == [
         (difference.symptom, difference.severity) for difference in differences
     ]
@@ -135,9 +142,9 @@ def test_a_schedule_that_starts_again_is_known_by_the_first_rates_of_the_run() -
     ],
 )
 def test_every_difference_has_a_sentence_with_its_fix(fact: str, value: float, words: str) -> None:
-    (difference,) = compare(SAVED, {**SAVED, fact: value}, lr=1e-3)
-    assert words in describe(difference)
-    assert describe(difference).endswith(THINGS[difference.symptom].fix)
+    (difference,) = compare_states(SAVED, {**SAVED, fact: value}, lr=1e-3)
+    assert words in describe_difference(difference)
+    assert describe_difference(difference).endswith(THINGS[difference.symptom].fix)
 
 
 def journal(
@@ -214,8 +221,10 @@ def test_records_stand_in_for_a_state_that_was_not_saved() -> None:
     assert saved[facts.MAX_OPTIMIZER_STEP] == 48.0
     assert saved[facts.LOSS_SCALE] == 512.0
     assert saved[facts.DATA_POSITION] == 50.0
-    assert compare(saved, {facts.OPTIMIZER_STEP: 47.0, facts.LOSS_SCALE: 1024.0}, lr=1e-3) == []
-    lost = compare(saved, {facts.OPTIMIZER_STEP: 0.0, facts.LOSS_SCALE: 65536.0}, lr=1e-3)
+    assert (
+        compare_states(saved, {facts.OPTIMIZER_STEP: 47.0, facts.LOSS_SCALE: 1024.0}, lr=1e-3) == []
+    )
+    lost = compare_states(saved, {facts.OPTIMIZER_STEP: 0.0, facts.LOSS_SCALE: 65536.0}, lr=1e-3)
     assert [difference.symptom for difference in lost] == [
         Symptom.OPTIMIZER_STEP_NOT_RESTORED,
         Symptom.SCALER_NOT_RESTORED,

@@ -9,9 +9,9 @@ from tests.kit.synthetic import Array, add_spike, block_of, diagnosis_of, fallin
 from trimtab.core.block import Block, Event, Record
 from trimtab.core.causes import Cause, Standing
 from trimtab.core.detector import Detector
+from trimtab.core.events import DECISION
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass
-from trimtab.core.records.probe_events import DECISION
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
 from trimtab.explain.diagnosis import Diagnosis

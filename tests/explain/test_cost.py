@@ -4,7 +4,7 @@ import numpy as np
 from tests.kit.synthetic import add_spike, falling_loss
 
 from trimtab.core.block import Block, Column, Event
-from trimtab.core.records.rollbacks import RECOVERY, ROLLBACK
+from trimtab.core.events import RECOVERY, ROLLBACK
 from trimtab.explain.goodput import compute_goodput, count_lost
 from trimtab.judge import Judge
 

@@ -7,9 +7,9 @@ import pytest
 from tests.kit.synthetic import Array, block_of, falling_loss, incident_of
 
 from trimtab.core.block import Event
+from trimtab.core.events import ROLLBACK
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass, Moment
-from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.run import RunFacts
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence import ALL_OBSERVATIONS, OBSERVATIONS

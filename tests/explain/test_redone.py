@@ -9,9 +9,9 @@ from tests.kit.synthetic import block_of, falling_loss, incident_of, ranked
 
 from trimtab.core.block import Block, Event
 from trimtab.core.causes import Cause
+from trimtab.core.events import ROLLBACK
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, Moment
-from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.explain.causes.ranking import HARDWARE
 from trimtab.explain.context import REPEATED_STEPS, went_well_again
 from trimtab.explain.evidence.checks import ObservedOutcome

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trimtab.core.block import Block, Column, StoredColumns
-from trimtab.core.records.rollbacks import ROLLBACK
+from trimtab.core.events import ROLLBACK
 from trimtab.diagnosis import diagnose
 from trimtab.journal import JournalWriter, RunDirectory, assembly, read_journal
 from trimtab.journal.files import JournalFiles

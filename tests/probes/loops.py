@@ -13,7 +13,7 @@ from tests.kit.tiny import journal_of
 import trimtab
 from trimtab.core.block import Event
 from trimtab.core.config import Config
-from trimtab.core.records.probe_events import PROBE_ANSWER
+from trimtab.core.events import PROBE_ANSWER
 
 
 def drive(

@@ -1,8 +1,8 @@
 """The plain values that every other package uses, and the interfaces of the extension points.
 
-Records     block, signals, records/, robust
-Results     findings, incidents, causes, actions, jsonable
-Settings    config/
-Extensions  detector, state, reader, sink, checkpointer, plugins
+Records     block, run, signals, events, robust
+Results     findings, incidents, causes, actions, jsonable, text
+Settings    config
+Extensions  detector, state, sink, checkpointer, plugins, rules
 Errors      errors
 """

@@ -34,7 +34,7 @@ def to_jsonable(value: Any) -> Any:
     return to_jsonable(value.item()) if hasattr(value, "item") else str(value)
 
 
-def to_number(value: Any) -> float | None:
+def number_from_json(value: Any) -> float | None:
     """Return the number in a JSON value; None if it is not a number."""
     if isinstance(value, str):
         return _NONFINITE.get(value)

@@ -66,7 +66,7 @@ class Stateful:
 Part = TypeVar("Part", bound=Stateful)
 
 
-class Parts(dict[str, Part], Stateful):
+class StatefulDict(dict[str, Part], Stateful):
     """Stateful objects by name, each created when it is first asked for."""
 
     __slots__ = ("_create",)

@@ -3,7 +3,7 @@
 import math
 
 
-def number(value: float | None) -> str:
+def digits(value: float | None) -> str:
     """Return a value in four significant digits; None is "not recorded"."""
     if value is None:
         return "not recorded"

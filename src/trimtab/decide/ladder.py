@@ -15,7 +15,7 @@ from typing import Any
 
 from trimtab.core.config import LadderConfig
 from trimtab.core.findings import Symptom
-from trimtab.core.jsonable import to_jsonable, to_number
+from trimtab.core.jsonable import number_from_json, to_jsonable
 from trimtab.decide.costs import cost, shows_in_loss
 from trimtab.decide.readings import Reading, reading_of
 from trimtab.decide.situation import (
@@ -305,8 +305,8 @@ def situation_from_json(values: Mapping[str, Any]) -> Situation:
     for name in ("symptoms", "signals", "slots"):
         found[name] = tuple(found[name])
     for name in _NUMBERS:
-        found[name] = None if found[name] is None else to_number(found[name])
-    found["healthy"] = tuple(to_number(value) for value in found["healthy"])
+        found[name] = None if found[name] is None else number_from_json(found[name])
+    found["healthy"] = tuple(number_from_json(value) for value in found["healthy"])
     found["tried"] = tuple(Act(act) for act in found["tried"])
     found["differences"] = tuple(
         SettingDifference(
@@ -328,6 +328,6 @@ def _value(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_value(part) for part in value)
     if isinstance(value, str):
-        number = to_number(value)
+        number = number_from_json(value)
         return value if number is None else number
     return value

@@ -18,8 +18,8 @@ import numpy as np
 
 from trimtab.core.block import Block, Column, Event, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
+from trimtab.core.events import ROLLBACK
 from trimtab.core.findings import Finding
-from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.signals import TOKENS
 from trimtab.core.state import Stateful
 

@@ -19,9 +19,9 @@ from trimtab.core.block import NO_POSITION, Block, BoolArray, Column, FloatArray
 from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import CLOCKS, FINGERPRINT, LOSS, REFERENCE_LOSS, REFERENCE_OF
-from trimtab.core.state import Parts, Stateful
+from trimtab.core.state import Stateful, StatefulDict
 from trimtab.detect.loss.norm_spike import logarithms
-from trimtab.detect.tools.baseline import MIN_WINDOW, Baseline, BaselineSpec, Score, trust_in
+from trimtab.detect.tools.baseline import MIN_WINDOW, BaselineSpec, Score, SignalBaseline, trust_in
 from trimtab.detect.tools.series import RunningSums, Seen, Series
 
 # A run beside another one: what the other recorded at the same batch, in extra columns.
@@ -191,7 +191,7 @@ class Gap(Stateful):
     """One side of one signal; a positive gap is a move to that side."""
 
     def __init__(self, spec: BaselineSpec) -> None:
-        self._baseline = Baseline(spec, lags=True)
+        self._baseline = SignalBaseline(spec, lags=True)
         self._sums = RunningSums(len(LENGTHS))
         self.trust = 1.0
         """In the values of the signal: a score is multiplied by it."""
@@ -297,8 +297,8 @@ class Reference(Detector):
 
     def __init__(self) -> None:
         self._earlier = EarlierAttempt()
-        self._gaps_up = Parts(_new_gap)
-        self._gaps_down = Parts(_new_gap)
+        self._gaps_up = StatefulDict(_new_gap)
+        self._gaps_down = StatefulDict(_new_gap)
         """By signal."""
         self._same_batches = 0
         """In a row, up to the last record."""

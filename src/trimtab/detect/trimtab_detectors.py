@@ -6,10 +6,10 @@ from trimtab.detect.loss.loss_detectors import LossDetectors
 from trimtab.detect.loss.without_baseline import GrossLoss, NoLearning, ResumeGap
 from trimtab.detect.reference import Reference
 from trimtab.detect.resume.audit import ResumeAudit
-from trimtab.detect.run.progress import Counters, LrSchedule, RepeatedBatch
+from trimtab.detect.run.progress import CounterOrder, LrSchedule, RepeatedBatches
 from trimtab.detect.run.throughput import Throughput
-from trimtab.detect.run.token_mix import MixShift, TokenMix
-from trimtab.detect.state.hard_limits import AttentionLogits, Frozen, LossScale, NonFinite
+from trimtab.detect.run.token_mix import TokenMix, TokenMixShift
+from trimtab.detect.state.hard_limits import AttentionLogits, FrozenUpdates, LossScale, NonFinite
 from trimtab.detect.state.jumps import StateJumps
 from trimtab.detect.state.norm_trend import NormTrend
 
@@ -22,17 +22,17 @@ def trimtab_detectors(config: Config) -> list[Detector]:
         LossDetectors(config.detect.threshold_scale),
         GrossLoss(),
         Reference(),
-        Counters(),
-        RepeatedBatch(),
+        CounterOrder(),
+        RepeatedBatches(),
         StateJumps(),
         NormTrend(),
         LrSchedule(),
-        Frozen(),
+        FrozenUpdates(),
         LossScale(),
         Throughput(),
         ResumeGap(),
         TokenMix(),
-        MixShift(),
+        TokenMixShift(),
         AttentionLogits(),
         NoLearning(),
     ]

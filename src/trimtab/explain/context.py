@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.block import Block, Column, FloatArray
+from trimtab.core.events import PROBE_ANSWER, ROLLBACK
 from trimtab.core.findings import HARMLESS, Finding
 from trimtab.core.incidents import Incident
-from trimtab.core.records.probe_events import PROBE_ANSWER
-from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import LOSS, Quality
 from trimtab.detect.textbook import TEXTBOOK_THRESHOLDS, TextbookThresholds

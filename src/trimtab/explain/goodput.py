@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.core.block import Block, BoolArray, IntArray
+from trimtab.core.events import ROLLBACK, rollback_target, taken_back
 from trimtab.core.incidents import Incident
-from trimtab.core.records.rollbacks import ROLLBACK, taken_back, target
 from trimtab.core.signals import CLOCK, DISCARDED, LOSS
 
 
@@ -71,7 +71,7 @@ def count_lost(incident: Incident, block: Block) -> int:
     first, end = block.row_of(incident.onset.tick), block.row_of(incident.last.tick) + 1
     after = (e for e in block.events if e.kind == ROLLBACK and e.tick > incident.onset.tick)
     rollback = next(after, None) if incident.rolled_back else None
-    if rollback is not None and (to := target(rollback)) is not None:
+    if rollback is not None and (to := rollback_target(rollback)) is not None:
         end = block.row_of(rollback.tick)
         kept = np.flatnonzero(block.step[:first] < to)
         first = int(kept[-1]) + 1 if len(kept) else 0

@@ -27,7 +27,7 @@ from typing import Any, Self, TypeGuard
 from zlib import crc32
 
 from trimtab.core.block import NO_POSITION, Record
-from trimtab.core.jsonable import to_jsonable, to_number
+from trimtab.core.jsonable import number_from_json, to_jsonable
 from trimtab.core.signals import Quality
 
 Entry = dict[str, Any]
@@ -193,7 +193,7 @@ def _parse_record(entry: Entry) -> tuple[Record | None, Entry]:
 def _numbers(signals: dict[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
     if all(type(value) is float for value in signals.values()):
         return signals, {}
-    numbers = {name: to_number(value) for name, value in signals.items()}
+    numbers = {name: number_from_json(value) for name, value in signals.items()}
     # null means that nothing was recorded, like an absent signal.
     not_numbers = {
         name: signals[name]

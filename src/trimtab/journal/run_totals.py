@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.core import signals
 from trimtab.core.block import Block
-from trimtab.core.records.rollbacks import ROLLBACK
+from trimtab.core.events import ROLLBACK
 from trimtab.core.sink import RunStatus
 
 STALL_SECONDS = 120.0

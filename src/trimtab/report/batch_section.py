@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from trimtab.core.text import number, printable
+from trimtab.core.text import digits, printable
 from trimtab.explain.batches.batch_report import BatchReport, RowReport
 from trimtab.explain.batches.tokens import BAND_NAMES, TokenShare, TokenShift
 from trimtab.explain.diagnosis import Diagnosis
@@ -86,8 +86,8 @@ def _row_table(batch: BatchReport) -> Iterator[Content]:
     yield Paragraph(
         f"Sequences of the batch at {batch_place(batch)} "
         f"({batch.num_unusual_rows} of {batch.num_rows} unusual; usual values: rarity "
-        f"{number(usual.get('rarity'))}, repetition {number(usual.get('repetition'))}, loss "
-        f"{number(usual.get('loss'))}):"
+        f"{digits(usual.get('rarity'))}, repetition {digits(usual.get('repetition'))}, loss "
+        f"{digits(usual.get('loss'))}):"
     )
     head = (
         "position",
@@ -104,7 +104,7 @@ def _row_table(batch: BatchReport) -> Iterator[Content]:
             str(row.data_position) if row.data_position >= 0 else "",
             str(row.row),
             ", ".join(row.reasons),
-            *("" if v is None else number(v) for v in (row.rarity, row.repetition, row.loss)),
+            *("" if v is None else digits(v) for v in (row.rarity, row.repetition, row.loss)),
             _largest(row),
             _tokens_of(row),
         )
@@ -116,7 +116,7 @@ def _row_table(batch: BatchReport) -> Iterator[Content]:
 def _largest(row: RowReport) -> str:
     if row.max_token_loss is None:
         return ""
-    return f"{number(row.max_token_loss)} at token {row.max_loss_place}"
+    return f"{digits(row.max_token_loss)} at token {row.max_loss_place}"
 
 
 def _tokens_of(row: RowReport) -> str:
@@ -181,7 +181,7 @@ def _shifted(shift: TokenShift) -> str:
     where = f"from position {shift.data_position} on " if shift.data_position >= 0 else ""
     line = (
         f"{where}the tokens differ from those of the run before (divergence "
-        f"{number(shift.divergence)} bits, usually {number(shift.usual)})"
+        f"{digits(shift.divergence)} bits, usually {digits(shift.usual)})"
     )
     for word, tokens in (("more", shift.more), ("fewer", shift.fewer)):
         if tokens:

@@ -12,7 +12,7 @@ import numpy as np
 
 from trimtab.core import signals
 from trimtab.core.block import Block, Column, IntArray
-from trimtab.core.text import number
+from trimtab.core.text import digits
 from trimtab.explain.batches.batch_report import BatchReport
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.report.batch_section import Bar, batch_place, histogram_groups, share_text
@@ -153,8 +153,8 @@ def _panel(name: str, part: Block, top: float, x: AxisScale, baseline: float) ->
     low, high = float(values.min()), float(values.max())
     is_log = low > 0 and high > LOG_RATIO * percentiles(values, (50,))[0]
     y = AxisScale(low, high, top + PANEL, top, is_log)
-    yield _text(LEFT - 8, top + 9, number(high), fill=MUTE, anchor="end")
-    yield _text(LEFT - 8, top + PANEL, number(low), fill=MUTE, anchor="end")
+    yield _text(LEFT - 8, top + 9, digits(high), fill=MUTE, anchor="end")
+    yield _text(LEFT - 8, top + PANEL, digits(low), fill=MUTE, anchor="end")
     if is_log:
         yield _text(WIDTH - RIGHT, top - 8, "log", fill=MUTE, anchor="end")
     if name == signals.LOSS and low < baseline < high:

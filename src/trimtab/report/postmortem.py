@@ -10,7 +10,7 @@ import numpy as np
 from trimtab.core.block import Column
 from trimtab.core.causes import Standing
 from trimtab.core.signals import GRAD_NORM, LOSS, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
-from trimtab.core.text import counted, number
+from trimtab.core.text import counted, digits
 from trimtab.explain.context import answers_about
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.checks import ObservedOutcome
@@ -120,8 +120,8 @@ def _summary(diagnosis: Diagnosis, run: RunReport) -> str:
         steps = counted(discarded.count, "step")
         kept_out = f" Discarded, so not in the weights: {steps} ({discarded.where()})."
     return (
-        f"In {run.source} the loss was {number(symptoms.loss_before)} and reached "
-        f"{number(symptoms.loss_peak)} at step {incident.peak.step}. The incident began at step "
+        f"In {run.source} the loss was {digits(symptoms.loss_before)} and reached "
+        f"{digits(symptoms.loss_peak)} at step {incident.peak.step}. The incident began at step "
         f"{incident.onset.step} and {until}.{kept_out} Judged by the {run.rules} rules from the "
         "log alone."
     )
@@ -132,17 +132,17 @@ def _symptoms(diagnosis: Diagnosis) -> Iterator[Content]:
     position = symptoms.data_position
     rows = (
         ("onset, step", str(incident.onset.step)),
-        ("loss before (average over 50 records)", number(symptoms.loss_before)),
-        ("peak loss", f"{number(symptoms.loss_peak)} at step {incident.peak.step}"),
-        ("loss 50 records after the peak", number(symptoms.loss_after_50)),
-        ("loss 500 records after the peak", number(symptoms.loss_after_500)),
-        ("gradient norm before", number(symptoms.grad_norm_before)),
-        ("gradient norm, largest, before clipping", number(symptoms.grad_norm_peak)),
-        ("learning rate at the onset", number(symptoms.lr)),
+        ("loss before (average over 50 records)", digits(symptoms.loss_before)),
+        ("peak loss", f"{digits(symptoms.loss_peak)} at step {incident.peak.step}"),
+        ("loss 50 records after the peak", digits(symptoms.loss_after_50)),
+        ("loss 500 records after the peak", digits(symptoms.loss_after_500)),
+        ("gradient norm before", digits(symptoms.grad_norm_before)),
+        ("gradient norm, largest, before clipping", digits(symptoms.grad_norm_peak)),
+        ("learning rate at the onset", digits(symptoms.lr)),
         ("dtype", symptoms.dtype or UNKNOWN),
         ("batch position at the onset", UNKNOWN if position is None else str(position)),
-        ("rarity of the batch's tokens (mean -log p)", number(symptoms.token_rarity)),
-        ("share of distinct tokens in the batch", number(symptoms.unique_token_share)),
+        ("rarity of the batch's tokens (mean -log p)", digits(symptoms.token_rarity)),
+        ("share of distinct tokens in the batch", digits(symptoms.unique_token_share)),
         ("unusual tokens in the batch, by name", unusual_tokens_text(diagnosis.batch) or UNKNOWN),
         ("findings in total", str(incident.num_findings)),
     )
@@ -175,7 +175,7 @@ def _findings(diagnosis: Diagnosis, run: RunReport) -> ReportTable:
         rows.append(
             (
                 *(str(finding.step), str(finding.symptom), finding.signal),
-                *("" if value is None else number(value) for value in values),
+                *("" if value is None else digits(value) for value in values),
                 f"{finding.detector} ({package})" if package else finding.detector,
             )
         )
@@ -189,7 +189,7 @@ def _layers(diagnosis: Diagnosis) -> Iterator[Content]:
         yield Paragraph(f"Norms by layer: {UNKNOWN}")
         return
     yield Paragraph("Norms by layer, the last one before the onset and the first one after it:")
-    rows = ((layer.signal, number(layer.before), number(layer.after)) for layer in layers)
+    rows = ((layer.signal, digits(layer.before), digits(layer.after)) for layer in layers)
     yield ReportTable(("signal", "before", "after"), tuple(rows), frozenset({1, 2}))
 
 
@@ -209,7 +209,7 @@ def _records(diagnosis: Diagnosis, run: RunReport) -> ReportTable:
 
 
 def _value(column: Column, row: int) -> str:
-    return number(float(column.values[row])) if column.present[row] else ""
+    return digits(float(column.values[row])) if column.present[row] else ""
 
 
 def _positions(diagnosis: Diagnosis, run: RunReport) -> str:
@@ -345,7 +345,7 @@ def _verification(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     yield CodeBlock((f"trimtab diagnose NEW_LOG    # no incident between {onset} and {until}",))
     if symptoms.loss_before is not None:
         noise = _VERIFIED_DEVIATIONS * (incident.baseline_deviation or 0.0)
-        limit = number(symptoms.loss_before + max(_VERIFIED_NATS, noise))
+        limit = digits(symptoms.loss_before + max(_VERIFIED_NATS, noise))
         above = f"{_VERIFIED_DEVIATIONS} deviations" if noise > _VERIFIED_NATS else _VERIFIED_NATS
         step = incident.peak.step
         yield Paragraph(f"The loss at step {step} must stay under {limit} ({above} above before).")

@@ -28,7 +28,7 @@ from trimtab.core.signals import (
     UPDATE_NORM,
 )
 from trimtab.core.sink import RunStatus
-from trimtab.core.text import counted, number, printable
+from trimtab.core.text import counted, digits, printable
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.checks import ObservedOutcome
 from trimtab.explain.measures import compute_discards
@@ -149,7 +149,7 @@ def _table(diagnoses: tuple[Diagnosis, ...], width: int) -> Table:
             str(incident.number),
             f"{incident.onset.step:,}",
             Text(diagnosis.outcome, style=_STYLES.get(named, "") if named else ""),
-            f"{number(symptoms.loss_before)} -> {number(symptoms.loss_peak)}",
+            f"{digits(symptoms.loss_before)} -> {digits(symptoms.loss_peak)}",
             diagnosis.action.kind.value,
             *([Text(printable(str(incident.symptoms[0])))] if with_symptom else []),
             Text(printable(_cause_cell(diagnosis))),
@@ -209,9 +209,9 @@ def _steps(incident: Incident) -> str:
 
 def _foreign(finding: Finding, package: str) -> str:
     """Return a finding of a plug-in's detector in words."""
-    expected = "" if finding.expected is None else f", expected {number(finding.expected)}"
+    expected = "" if finding.expected is None else f", expected {digits(finding.expected)}"
     return printable(
-        f"{finding.symptom}: {finding.signal} {number(finding.value)} at step {finding.step:,}"
+        f"{finding.symptom}: {finding.signal} {digits(finding.value)} at step {finding.step:,}"
         f"{expected}, by {finding.detector} ({package})"
     )
 
@@ -323,7 +323,7 @@ class LiveView:
         text = Text()
         for name in _LIVE_SIGNALS:
             if name in self._totals.latest:
-                value = number(self._totals.latest[name])
+                value = digits(self._totals.latest[name])
                 text.append(f"{name} ", style="dim").append(f"{value}   ")
         return text
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from trimtab.core.block import Block, Event
 from trimtab.core.causes import Standing
+from trimtab.core.events import ROLLBACK
 from trimtab.core.incidents import Incident
-from trimtab.core.jsonable import to_number
-from trimtab.core.records.rollbacks import ROLLBACK
-from trimtab.core.text import number
+from trimtab.core.jsonable import number_from_json
+from trimtab.core.text import digits
 from trimtab.explain.causes.by_evidence import would_decide
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
@@ -157,5 +157,5 @@ def acts_of(incident: Incident, block: Block) -> Iterator[Event]:
 def _value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " and ".join(map(_value, value))
-    as_number = to_number(value)
-    return str(value) if as_number is None else number(as_number)
+    as_number = number_from_json(value)
+    return str(value) if as_number is None else digits(as_number)

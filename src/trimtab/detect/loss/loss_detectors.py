@@ -15,7 +15,7 @@ from trimtab.core.block import Block, FloatArray, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding
 from trimtab.core.signals import GRAD_NORM, LOSS
-from trimtab.core.state import Parts
+from trimtab.core.state import StatefulDict
 from trimtab.detect.loss.cells import CellMeans
 from trimtab.detect.loss.level_shift import LevelShift
 from trimtab.detect.loss.loss_spike import LossSpike
@@ -23,8 +23,8 @@ from trimtab.detect.loss.norm_spike import NORMS, NormSpike, logarithms, with_lo
 from trimtab.detect.tools.baseline import (
     LOG_NORM_BASELINE,
     LOSS_BASELINE,
-    Baseline,
     Scores,
+    SignalBaseline,
     trust_in,
 )
 from trimtab.detect.tools.neighbours import Neighbours
@@ -42,13 +42,13 @@ class LossDetectors(Detector):
     skips_odd_batches = True
 
     def __init__(self, threshold_scale: float = 1.0) -> None:
-        self._baseline = Baseline(LOSS_BASELINE, lags=True)
+        self._baseline = SignalBaseline(LOSS_BASELINE, lags=True)
         self._neighbours = Neighbours()
         self._spike = LossSpike(threshold_scale)
         self._cell_means = CellMeans()
         self._level = LevelShift(threshold_scale)
-        self._norms = Parts(_new_norm_baseline)
-        self._norm_spikes = Parts(NormSpike)
+        self._norms = StatefulDict(_new_norm_baseline)
+        self._norm_spikes = StatefulDict(NormSpike)
 
     def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
@@ -151,8 +151,8 @@ class LossDetectors(Detector):
         return scores, [_with_confidence(finding, trust) for finding in found]
 
 
-def _new_norm_baseline(_: str) -> Baseline:
-    return Baseline(LOG_NORM_BASELINE, lags=False)
+def _new_norm_baseline(_: str) -> SignalBaseline:
+    return SignalBaseline(LOG_NORM_BASELINE, lags=False)
 
 
 def _with_confidence(finding: Finding | None, trust: float) -> Finding | None:

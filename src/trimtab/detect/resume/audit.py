@@ -52,7 +52,7 @@ class Difference:
     saved: float
 
 
-def compare(
+def compare_states(
     saved: Mapping[str, float],
     found: Mapping[str, float],
     *,
@@ -339,7 +339,7 @@ class ResumeAudit(Detector):
         )
 
 
-def encode(differences: Iterable[Difference]) -> float:
+def encode_differences(differences: Iterable[Difference]) -> float:
     """Return the differences as the value of a signal."""
     bits = 0
     for difference in differences:
@@ -348,7 +348,7 @@ def encode(differences: Iterable[Difference]) -> float:
     return float(bits)
 
 
-def describe(difference: Difference) -> str:
+def describe_difference(difference: Difference) -> str:
     """Return a difference in one sentence, with its fix."""
     fact, found = difference.fact, difference.found
     values = f"{fact} is {found:.6g}, saved was {difference.saved:.6g}"

@@ -31,7 +31,7 @@ MAX_COUNT = 1e15
 """No optimizer counts this far."""
 
 
-class Counters(Detector):
+class CounterOrder(Detector):
     """One finding for each count that goes back, and for a count or a loss that has stopped."""
 
     name = "counters"
@@ -140,7 +140,7 @@ million records; small batches of repetitive text may be equal now and then, but
 distance."""
 
 
-class RepeatedBatch(Detector):
+class RepeatedBatches(Detector):
     """A warning for the first repeated batch, an alarm for the second; then quiet until it ends."""
 
     name = "repeated-batch"

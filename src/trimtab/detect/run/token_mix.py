@@ -85,7 +85,7 @@ MIN_SIDE = 8
 """Means that the change is at least away from both ends. Chosen."""
 
 
-class MixShift(Detector):
+class TokenMixShift(Detector):
     """One finding when both token statistics have moved to a different level."""
 
     name = "mix-shift"

@@ -95,7 +95,7 @@ every step, so that measuring every second one finds it as soon."""
 _PREFIXES = (UPDATE_NORM, GRAD_NORM_OF)
 
 
-class Frozen(Detector):
+class FrozenUpdates(Detector):
     """One finding for each signal that stays at zero."""
 
     name = "frozen"

@@ -26,7 +26,7 @@ from trimtab.core.signals import (
     UNIQUE_TOKEN_SHARE,
     UPDATE_NORM,
 )
-from trimtab.core.state import Parts, Stateful
+from trimtab.core.state import Stateful, StatefulDict
 from trimtab.detect.loss.norm_spike import HUGE_RATIO
 from trimtab.detect.tools.series import Seen
 
@@ -317,7 +317,7 @@ class StateJumps(Detector):
     skips_odd_batches = True
 
     def __init__(self) -> None:
-        self._tests = Parts(_new_test)
+        self._tests = StatefulDict(_new_test)
         """Of every signal with a rule that was recorded."""
 
     def on_event(self, change: KnownChange) -> None:

@@ -18,7 +18,7 @@ from trimtab.core.block import Block, FloatArray, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LR, PARAM_NORM, UPDATE_NORM
-from trimtab.core.state import Parts, Stateful
+from trimtab.core.state import Stateful, StatefulDict
 from trimtab.detect.tools.range_test import OutOfRange, RangeSpec, RangeTest
 from trimtab.detect.tools.series import Seen
 
@@ -53,7 +53,7 @@ class NormTrend(Detector):
     listens_to = KnownChange.WENT_BACK | KnownChange.CHANGED
 
     def __init__(self) -> None:
-        self._trends = Parts(_new_trend)
+        self._trends = StatefulDict(_new_trend)
         self._drifted: dict[str, int] = {}
         """The tick at which each norm last drifted."""
 

@@ -280,7 +280,7 @@ class Scores:
         self.scale[at], self.stride[at], self.recurs[at] = score[2:]
 
 
-class Baseline(Stateful):
+class SignalBaseline(Stateful):
     """Scores finite values one by one, or many at once with the same result."""
 
     not_saved = ("_spec", "_lags")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.block import FloatArray, IntArray
-from trimtab.core.jsonable import to_number
+from trimtab.core.jsonable import number_from_json
 from trimtab.explain.batches.rows import KeptBatch, RowScores, flat_tokens, score_rows, usual_rows
 from trimtab.explain.batches.tokens import (
     Band,
@@ -155,7 +155,7 @@ def _checked(kind: Any, value: Any) -> Any:
     if value is None and kind in (float | None, int | None, str | None):
         return None
     if kind in (float, float | None):
-        value = to_number(value)  # NaN and the infinities were saved as text
+        value = number_from_json(value)  # NaN and the infinities were saved as text
     for plain, kinds in ((float, (float, float | None)), (int, (int, int | None))):
         if kind in kinds and not isinstance(value, plain):
             raise TypeError(f"expected {plain.__name__}, got {type(value).__name__}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from trimtab.core.causes import AnyCause, Cause, Evidence, Hypothesis, Standing, cause_of
 from trimtab.core.findings import Explanation, Finding, Symptom
 from trimtab.core.incidents import Incident
-from trimtab.core.text import number
+from trimtab.core.text import digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def hypothesis_of(finding: Finding) -> Hypothesis | None:
     explained = finding.explanation
     if explained is None:
         return None
-    seen = f"{finding.symptom}: {finding.signal} {number(finding.value)} at step {finding.step}"
+    seen = f"{finding.symptom}: {finding.signal} {digits(finding.value)} at step {finding.step}"
     return Hypothesis(
         cause=cause_of(explained.cause_id, explained.cause_title),
         statement=f"{explained.cause_title} (found by detector {finding.detector})",
@@ -77,7 +77,7 @@ def is_users_alarm(incident: Incident) -> bool:
 def by_users_alarm(incident: Incident) -> Conclusion:
     """Return the conclusion if only a user's detector raised the alarm, and no cause matches it."""
     finding = opening(incident)[0]
-    seen = f"{finding.signal} {number(finding.value)} at step {finding.step}"
+    seen = f"{finding.signal} {digits(finding.value)} at step {finding.step}"
     return Conclusion(
         cause=None,
         root_cause=f"Not known: {finding.symptom}, found by detector {finding.detector}; no cause "

@@ -11,8 +11,8 @@ from enum import StrEnum
 import numpy as np
 
 from trimtab.core.causes import Evidence
+from trimtab.core.events import ROLLBACK
 from trimtab.core.findings import Symptom
-from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.signals import ADAM_V_NORM, GRAD_NORM, LOSS, PARAM_NORM, UPDATE_NORM
 from trimtab.explain.context import IncidentContext
 

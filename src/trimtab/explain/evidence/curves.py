@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from trimtab.core.findings import Symptom
-from trimtab.core.text import number
+from trimtab.core.text import digits
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.checks import Observed, gradient_first, nonfinite_loss, state_first
 from trimtab.explain.evidence.observation import SignalView, YesNo, deviation, observation
@@ -38,7 +38,7 @@ def loss_level_up(loss: SignalView) -> YesNo | None:
     first, later = loss.median(0, 8), loss.median(16, 48)
     if first is None or later is None:
         return None
-    text = f"loss {number(loss.usual)} before, {number(first)} at first, {number(later)} later"
+    text = f"loss {digits(loss.usual)} before, {digits(first)} at first, {digits(later)} later"
     return loss.sigmas(first) > 1.5 and loss.sigmas(later) > 1, text
 
 
@@ -48,7 +48,7 @@ def loss_creeps_up(loss: SignalView) -> YesNo | None:
     first, later = loss.median(0, 4), loss.median(32, 64)
     if first is None or later is None:
         return None
-    text = f"loss {number(loss.usual)} before, {number(first)} at first, {number(later)} later"
+    text = f"loss {digits(loss.usual)} before, {digits(first)} at first, {digits(later)} later"
     return loss.sigmas(first) < 1.5 and loss.sigmas(later) > 1, text
 
 
@@ -59,7 +59,7 @@ def loss_fell(loss: SignalView) -> YesNo | None:
     if soon is None:
         return None
     low = min(soon, soon if later is None else later)
-    return loss.sigmas(low) < -2.5, f"loss {number(loss.usual)} before, {number(low)} after"
+    return loss.sigmas(low) < -2.5, f"loss {digits(loss.usual)} before, {digits(low)} after"
 
 
 def _first_multiplied(signal: SignalView, spread: float = math.inf) -> int:
@@ -133,7 +133,7 @@ def gradient_grows(grad_norm: SignalView) -> YesNo | None:
     first, later = grad_norm.median(0, 8), grad_norm.median(40, 64)
     if first is None or later is None or first <= 0:
         return None
-    return later > 1.3 * first, f"gradient norm {number(first)}, later {number(later)}"
+    return later > 1.3 * first, f"gradient norm {digits(first)}, later {digits(later)}"
 
 
 @observation("The gradient norm falls at once", source=_LAB)
@@ -234,8 +234,8 @@ def lr_turned_up(lr: SignalView) -> YesNo | None:
     lowest = float(lr.before[top:].min())
     fell = lowest < 0.999 * float(lr.before[top])
     rises = float(np.median(np.diff(lr.after))) > 0
-    text = f"learning rate {number(float(lr.before[top]))} -> {number(lowest)} -> "
-    return fell and rises, text + number(float(lr.after[-1]))
+    text = f"learning rate {digits(float(lr.before[top]))} -> {digits(lowest)} -> "
+    return fell and rises, text + digits(float(lr.after[-1]))
 
 
 @observation(
@@ -258,4 +258,4 @@ def early(onset_row: int, onset_step: int) -> YesNo:
 )
 def never_learned(loss: SignalView) -> YesNo:
     """Did the incident open because the loss never left its start, not for something sudden?"""
-    return False, f"loss {number(loss.usual)} before, {number(float(loss.after[0]))} now"
+    return False, f"loss {digits(loss.usual)} before, {digits(float(loss.after[0]))} now"

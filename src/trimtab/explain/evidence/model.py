@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from trimtab.core.findings import Finding, Symptom
-from trimtab.core.text import number
+from trimtab.core.text import digits
 from trimtab.explain.evidence.observation import SignalView, YesNo, observation
 
 _LAB = "small models with one fault each (docs/causes.md)"
@@ -50,7 +50,7 @@ def v_fell_in_part(v_norms: tuple[SignalView, ...]) -> YesNo | None:
 def count_back(adam_step: SignalView) -> YesNo:
     """Does Adam's count fall?"""
     then, now = float(adam_step.before[-1]), float(adam_step.after[0])
-    return now < then, f"the optimizer's step count {number(then)} -> {number(now)}"
+    return now < then, f"the optimizer's step count {digits(then)} -> {digits(now)}"
 
 
 @observation("Updates become larger than the learning rate explains", source=_LAB)
@@ -109,7 +109,7 @@ def one_direction(grad_momentum_cosine: SignalView) -> YesNo | None:
     if first is None:
         return None
     high = grad_momentum_cosine.sigmas(first) > 4
-    return high, f"cosine {number(grad_momentum_cosine.usual)} before, {number(first)} after"
+    return high, f"cosine {digits(grad_momentum_cosine.usual)} before, {digits(first)} after"
 
 
 # Weights, activations and logits.
@@ -230,7 +230,7 @@ def attention_logits_grow(max_attention_logit: SignalView) -> YesNo:
     """Does the largest attention logit multiply?"""
     last = float(np.median(max_attention_logit.after[-16:]))
     ratio = max_attention_logit.ratio(last)
-    return ratio > 1.8, f"largest attention logit {ratio:.3g} times, at {number(last)}"
+    return ratio > 1.8, f"largest attention logit {ratio:.3g} times, at {digits(last)}"
 
 
 @observation("log Z grows", source="output-logit drift: z-loss papers")

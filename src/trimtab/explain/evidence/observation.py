@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.block import FloatArray
+from trimtab.core.events import DECISION
 from trimtab.core.findings import Finding, Symptom
-from trimtab.core.records.probe_events import DECISION
 from trimtab.core.robust import median, sigma_around
 from trimtab.core.rules import Missing, RuleFunction
 from trimtab.core.signals import (
@@ -32,7 +32,7 @@ from trimtab.core.signals import (
     PARAM_NORM,
     UPDATE_NORM,
 )
-from trimtab.core.text import number
+from trimtab.core.text import digits
 from trimtab.explain.context import NEAR_STEPS, IncidentContext, answers_about
 from trimtab.explain.evidence.checks import Observed, answered, resumed, too_few, unrecorded
 
@@ -250,7 +250,7 @@ class Observation:
         """Observe; not recorded where an input is missing or the records do not suffice."""
         finding = context.first_finding(*self.symptoms, opening=self.opening)
         if finding is not None:
-            text = f"{finding.symptom}: {finding.signal} {number(finding.value)}"
+            text = f"{finding.symptom}: {finding.signal} {digits(finding.value)}"
             text += f" at step {finding.step}{context.caveat_of(finding)}"
             return answered(finding.signal, True, text)
         found = self.function.call(partial(_find, context))

@@ -4,7 +4,7 @@ import numpy as np
 
 from trimtab.core.findings import Symptom
 from trimtab.core.signals import FINGERPRINT, LOSS_SCALE
-from trimtab.core.text import counted, number
+from trimtab.core.text import counted, digits
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.observation import SignalView, YesNo, deviation, observation
 
@@ -104,7 +104,7 @@ def tokens_changed(tokens: SignalView) -> YesNo:
     """Do steps near the onset differ in their number of tokens for more than a few records?"""
     counts = np.concatenate((tokens.before, tokens.after))
     differ = float((np.abs(counts / tokens.usual - 1) > 0.05).mean())
-    text = f"tokens per step {number(float(counts.min()))} to {number(float(counts.max()))}"
+    text = f"tokens per step {digits(float(counts.min()))} to {digits(float(counts.max()))}"
     return differ > 0.1, text
 
 
@@ -137,7 +137,7 @@ def scale_fell(loss_scale: SignalView, context: IncidentContext) -> YesNo:
     scale = context.during(LOSS_SCALE)
     lowest = float(scale.values[scale.finite].min())
     highest = float(loss_scale.before.max())
-    return lowest <= highest / 8, f"loss scale {number(highest)} -> {number(lowest)}"
+    return lowest <= highest / 8, f"loss scale {digits(highest)} -> {digits(lowest)}"
 
 
 @observation(
@@ -148,7 +148,7 @@ def scale_fell(loss_scale: SignalView, context: IncidentContext) -> YesNo:
 )
 def stalls(step_seconds: SignalView) -> YesNo:
     """Is a stall what the incident began with?"""
-    return False, f"a step takes {number(step_seconds.usual)} s"
+    return False, f"a step takes {digits(step_seconds.usual)} s"
 
 
 @observation(
@@ -159,7 +159,7 @@ def stalls(step_seconds: SignalView) -> YesNo:
 )
 def slower(step_seconds: SignalView) -> YesNo:
     """Is a lower throughput what the incident began with?"""
-    return False, f"a step takes {number(step_seconds.usual)} s"
+    return False, f"a step takes {digits(step_seconds.usual)} s"
 
 
 @observation("Slow steps wait for data", source="data-wait share: detection survey")
@@ -169,7 +169,7 @@ def waits_for_data(data_seconds: SignalView, step_seconds: SignalView) -> YesNo:
     steps = np.concatenate((step_seconds.before[-16:], step_seconds.after[:16]))
     longest = float(data.max())
     share = longest / max(float(steps.max()), 1e-9)
-    return longest > 10 * data_seconds.usual and share > 0.5, f"waits {number(longest)} s"
+    return longest > 10 * data_seconds.usual and share > 0.5, f"waits {digits(longest)} s"
 
 
 @observation("Several ranks train together", source="one process cannot be out of step with itself")

@@ -17,7 +17,7 @@ from trimtab.core.signals import (
     TOKEN_RARITY,
     UNIQUE_TOKEN_SHARE,
 )
-from trimtab.core.text import number
+from trimtab.core.text import digits
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.checks import (
     Observed,
@@ -85,7 +85,7 @@ def scale_collapsed(context: IncidentContext) -> Observed:
         return unrecorded(LOSS_SCALE, "loss scale not recorded")
     lowest = float(scale.values[scale.finite].min())
     return answered(
-        LOSS_SCALE, lowest < context.config.scale_floor, f"lowest loss scale {number(lowest)}"
+        LOSS_SCALE, lowest < context.config.scale_floor, f"lowest loss scale {digits(lowest)}"
     )
 
 
@@ -96,7 +96,7 @@ def scale_constant(context: IncidentContext) -> Observed:
     if not len(values):
         return unrecorded(LOSS_SCALE, "loss scale not recorded")
     constant = bool((values == values[0]).all())
-    seen = f"{number(float(values.min()))} to {number(float(values.max()))}"
+    seen = f"{digits(float(values.min()))} to {digits(float(values.max()))}"
     return answered(LOSS_SCALE, constant, f"loss scale {seen} over {len(values)} records")
 
 
@@ -111,7 +111,7 @@ def spike(context: IncidentContext) -> Observed:
     return answered(
         LOSS,
         True,
-        f"loss {number(first.value)} at step {first.step}, limit {number(first.limit)}"
+        f"loss {digits(first.value)} at step {first.step}, limit {digits(first.limit)}"
         f"{context.caveat_of(first)}",
     )
 
@@ -144,8 +144,8 @@ def long_tail(context: IncidentContext) -> Observed:
     return answered(
         GRAD_NORM,
         ratio > context.config.long_tail_ratio,
-        f"gradient norm {number(peak)}, {ratio:.1f} times the mean before "
-        f"({number(mean)}){context.caveat(GRAD_NORM)}",
+        f"gradient norm {digits(peak)}, {ratio:.1f} times the mean before "
+        f"({digits(mean)}){context.caveat(GRAD_NORM)}",
     )
 
 
@@ -159,7 +159,7 @@ def odd_tokens(context: IncidentContext) -> Observed:
             continue
         mean, deviation = mean_and_deviation(usual)
         odd = odd or worse * (value - mean) > ODD_TOKENS_SIGMAS * deviation
-        shown.append(f"{signal} {number(value)}, before {number(mean)} +- {number(deviation)}")
+        shown.append(f"{signal} {digits(value)}, before {digits(mean)} +- {digits(deviation)}")
     if not shown:
         return unrecorded(TOKEN_RARITY, "token statistics of the batch not recorded")
     return answered(TOKEN_RARITY, odd, "; ".join(shown))
@@ -180,7 +180,7 @@ def lr_jump(context: IncidentContext) -> Observed:
         float(np.median(moves[:-2])) if len(moves) > 2 else 0,
     )
     jumped = largest > math.log(LR_JUMP) and largest > _USUAL_FACTOR * usual
-    path = " -> ".join(number(float(value)) for value in values[-3:])
+    path = " -> ".join(digits(float(value)) for value in values[-3:])
     return answered(LR, jumped, f"learning rate {path}")
 
 
@@ -212,7 +212,7 @@ def monotone_rise(context: IncidentContext) -> Observed:
     return answered(
         LOSS,
         True,
-        f"loss rose {number(start)} -> {number(first.value)} without a break in the {count} "
+        f"loss rose {digits(start)} -> {digits(first.value)} without a break in the {count} "
         f"records up to step {first.step}",
     )
 
@@ -222,7 +222,7 @@ def lr_rising(context: IncidentContext) -> Observed:
     rates = context.before(LR, context.config.rise_records)
     if len(rates) < 2:
         return unrecorded(LR, "learning rate not recorded")
-    change = f"learning rate {number(float(rates[0]))} -> {number(float(rates[-1]))}"
+    change = f"learning rate {digits(float(rates[0]))} -> {digits(float(rates[-1]))}"
     return answered(LR, bool(rates[-1] > rates[0]), change)
 
 
@@ -241,7 +241,7 @@ def norm_changed(context: IncidentContext) -> Observed:
     name = max(changes, key=lambda name: abs(math.log(changes[name][1] / changes[name][0])))
     then, now = changes[name]
     ratio = max(now / then, then / now)
-    change = f"{name} {number(then)} -> {number(now)} in {context.config.norm_steps} steps"
+    change = f"{name} {digits(then)} -> {digits(now)} in {context.config.norm_steps} steps"
     return answered(name, ratio > context.config.norm_ratio, change)
 
 
@@ -255,6 +255,6 @@ def gradient_trend(context: IncidentContext) -> Observed:
     # Two standard errors of a mean of half the records: the textbook only says "trending".
     rises = later - earlier > 2 * deviation / np.sqrt(len(norms) // 2)
     means = (
-        f"mean gradient norm {number(earlier)} -> {number(later)} from the first half to the second"
+        f"mean gradient norm {digits(earlier)} -> {digits(later)} from the first half to the second"
     )
     return answered(GRAD_NORM, bool(rises), f"{means}{context.caveat(GRAD_NORM)}")

@@ -7,9 +7,9 @@ from enum import StrEnum
 from typing import Any
 
 from trimtab.core.block import Block, Event
+from trimtab.core.events import ROLLBACK
 from trimtab.core.incidents import IncidentClass, Transition, severity_rank
 from trimtab.core.jsonable import to_jsonable
-from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.sink import RUN_STATUS, RunStatus
 from trimtab.integrations.incident_news import IncidentNews
 

@@ -21,8 +21,8 @@ from typing import Any
 from trimtab.core import signals
 from trimtab.core.block import Block
 from trimtab.core.errors import ConfigError
+from trimtab.core.events import ROLLBACK
 from trimtab.core.incidents import IncidentClass, Transition
-from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.incident_news import IncidentNews
 from trimtab.integrations.shipper.feed import NONFINITE

@@ -27,7 +27,7 @@ from trimtab.core.signals import (
     UNIQUE_TOKEN_SHARE,
     UPDATE_NORM,
 )
-from trimtab.core.text import number, printable
+from trimtab.core.text import digits, printable
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.lab.practice.exercise import AnswerMark, Exercise, ExerciseOrigin, Stakes
 from trimtab.report.sparkline import marks, sparkline
@@ -226,15 +226,15 @@ def show_marks(graded: list[AnswerMark], chosen: AnswerMark, stakes: Stakes) -> 
     for one in graded:
         table.add_row(
             f"{one.answer}{' (yours)' if one is chosen else ''}",
-            number(one.result.eval_loss),
+            digits(one.result.eval_loss),
             str(one.result.steps),
             str(one.score),
             style="bold" if one is chosen else "",
         )
     legend = (
-        f"The last good checkpoint has a held-out loss of {number(stakes.loss_before)}; trained on "
-        f"from there with the cause fixed, the run ends at {number(stakes.loss_fixed)}. A step "
-        f"costs {number(stakes.price)}, half of what a healthy step gains. A score of 100 is the "
+        f"The last good checkpoint has a held-out loss of {digits(stakes.loss_before)}; trained on "
+        f"from there with the cause fixed, the run ends at {digits(stakes.loss_fixed)}. A step "
+        f"costs {digits(stakes.price)}, half of what a healthy step gains. A score of 100 is the "
         "best answer tried, 0 lost half of the possible gain or more."
     )
     return Group(table, Text(), Text(legend, style="dim"))
@@ -304,23 +304,23 @@ def _numbers(shown: Block) -> Iterator[RenderableType]:
 
 def _cells(before: Column, since: Column, block: Block) -> Iterator[str]:
     healthy, values = before.values[before.finite], since.values
-    yield number(float(healthy.mean())) if len(healthy) else ""
+    yield digits(float(healthy.mean())) if len(healthy) else ""
     finite, present = np.flatnonzero(since.finite), np.flatnonzero(since.present)
     if len(finite):
         highest = finite[np.argmax(values[finite])]
-        yield number(float(values[finite].min()))
-        yield number(float(values[highest]))
+        yield digits(float(values[finite].min()))
+        yield digits(float(values[highest]))
         yield str(block.step[highest])
     else:
         yield from ("", "", "")
-    yield number(float(values[present[-1]])) if len(present) else ""
+    yield digits(float(values[present[-1]])) if len(present) else ""
     yield str(int(since.nonfinite.sum()) or "")
 
 
 def _events(shown: Block) -> Iterator[Text]:
     held_out = shown.column(EVAL_LOSS)
     rows = np.flatnonzero(held_out.present)[-_EVALUATIONS:]
-    losses = (f"{number(float(held_out.values[row]))} at step {shown.step[row]}" for row in rows)
+    losses = (f"{digits(float(held_out.values[row]))} at step {shown.step[row]}" for row in rows)
     yield Text(f"held-out loss: {', '.join(losses)}")
     for event in shown.events:
         if event.kind not in _QUIET_EVENTS:

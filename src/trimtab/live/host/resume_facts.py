@@ -20,7 +20,7 @@ from trimtab.core import signals
 from trimtab.core.block import Block
 from trimtab.core.findings import Symptom
 from trimtab.detect.resume import facts
-from trimtab.detect.resume.audit import LOST, Difference, compare, is_restarted
+from trimtab.detect.resume.audit import LOST, Difference, compare_states, is_restarted
 from trimtab.detect.resume.facts import Facts
 from trimtab.detect.resume.journal_past import JournalPast
 from trimtab.live.loop.step_loop import StepLoop
@@ -163,7 +163,7 @@ class ResumeFacts:
         found = self._at_record.read() | self._at_update.read() | self._batch
         found |= {facts.STEP: float(self._first_step), facts.WORLD: float(self.world)}
         found |= self._generators(saved)
-        differences = compare(saved, found, lr=lr, is_planned=is_planned)
+        differences = compare_states(saved, found, lr=lr, is_planned=is_planned)
         self._num_rates = facts.FIRST_LRS - 1
         self.is_done = any(item.symptom is Symptom.LR_RESTARTED for item in differences)
         return Audit(differences=tuple(differences), saved=saved, found=found)

@@ -1,7 +1,7 @@
 """What a resume has not restored goes to the log, to the journal and into the record."""
 
 from trimtab.core import signals
-from trimtab.detect.resume.audit import describe, encode
+from trimtab.detect.resume.audit import describe_difference, encode_differences
 from trimtab.journal import AUDIT_EVENT, JournalWriter
 from trimtab.live.host.resume_facts import ResumeFacts
 from trimtab.live.shield import log
@@ -21,11 +21,11 @@ def report_audit(
         audit = resume.compare(found, is_planned=is_planned)
     if audit is None:
         return False
-    sentences = [describe(difference) for difference in audit.differences]
+    sentences = [describe_difference(difference) for difference in audit.differences]
     journal.event(AUDIT_EVENT, step, findings=sentences, saved=audit.saved, found=audit.found)
     if not sentences:
         log.info("trimtab: resume at step %d: everything compared continues", step)
         return False
-    found[signals.RESUME_AUDIT] = encode(audit.differences)
+    found[signals.RESUME_AUDIT] = encode_differences(audit.differences)
     log.warning("trimtab: resume at step %d: %s", step, "; ".join(sentences))
     return True

@@ -14,9 +14,8 @@ from typing import Any
 from trimtab.core import signals
 from trimtab.core.block import Block, Event, Record
 from trimtab.core.config import Config
+from trimtab.core.events import DECISION, PROBE_ANSWER, ROLLBACK
 from trimtab.core.incidents import Incident, IncidentChange
-from trimtab.core.records.probe_events import DECISION, PROBE_ANSWER
-from trimtab.core.records.rollbacks import ROLLBACK
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
 from trimtab.core.text import counted

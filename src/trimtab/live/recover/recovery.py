@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from trimtab.core.config import ProbesConfig, RecoverConfig
 from trimtab.core.errors import RunStopped
-from trimtab.core.records.rollbacks import RECOVERY
+from trimtab.core.events import RECOVERY
 from trimtab.journal.exit_request import ExitRequest, RunExit
 from trimtab.live.loop.step_loop import StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor

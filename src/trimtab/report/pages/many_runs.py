@@ -8,7 +8,7 @@ import numpy as np
 
 from trimtab.core import signals
 from trimtab.core.block import Block, Column
-from trimtab.core.text import number
+from trimtab.core.text import digits
 from trimtab.explain.comparison import Comparison, trailing_differences
 from trimtab.report.escaping import Html, Text, html_table, tag
 from trimtab.report.pages.page import facts_list, render_page
@@ -149,9 +149,9 @@ def _table(runs: Sequence[Compared]) -> Text:
                 run.name,
                 result,
                 parted,
-                number(found.mean),
-                number(found.worst) + largest,
-                number(found.difference_at_end),
+                digits(found.mean),
+                digits(found.worst) + largest,
+                digits(found.difference_at_end),
                 f"{found.num_common:,}",
             )
         )

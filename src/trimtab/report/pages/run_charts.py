@@ -13,9 +13,9 @@ import numpy as np
 
 from trimtab.core import signals
 from trimtab.core.block import BoolArray, Column, Event
+from trimtab.core.events import ROLLBACK
 from trimtab.core.incidents import SEVERE
-from trimtab.core.jsonable import to_number
-from trimtab.core.records.rollbacks import ROLLBACK
+from trimtab.core.jsonable import number_from_json
 from trimtab.core.signals import DISCARDED, EVAL_LOSS
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.goodput import lost_records
@@ -271,7 +271,7 @@ def _add_evaluations(charts: list[dict[str, Any]], events: Sequence[Event]) -> N
     found: list[tuple[int, float]] = []
     for event in events:
         if event.kind == "evaluation":
-            loss = to_number(event.facts.get("loss"))
+            loss = number_from_json(event.facts.get("loss"))
             if loss is not None and math.isfinite(loss):
                 found.append((event.step, loss))
     loss_chart = next((chart for chart in charts if chart["title"] == "loss"), None)

@@ -6,7 +6,7 @@ Text is in the HTML, escaped; the scripts only draw the charts, from the JSON be
 from collections.abc import Mapping
 from typing import Any
 
-from trimtab.core.text import number
+from trimtab.core.text import digits
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.goodput import compute_goodput
 from trimtab.explain.measures import compute_discards
@@ -164,7 +164,7 @@ def _incident_row(diagnosis: Diagnosis, files: Mapping[int, str], embedded: set[
         ),
         f"{incident.onset.step:,}",
         tag("span", diagnosis.outcome, class_=f"tag {tone(diagnosis)}"),
-        f"{number(symptoms.loss_before)} → {number(symptoms.loss_peak)}",
+        f"{digits(symptoms.loss_before)} → {digits(symptoms.loss_peak)}",
         ", ".join(map(str, incident.symptoms[:3])),
         cause_text(diagnosis),
         diagnosis.action.kind.value,

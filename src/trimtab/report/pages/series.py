@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.block import Block, BoolArray, Column, FloatArray, IntArray
-from trimtab.core.records.rollbacks import taken_back
+from trimtab.core.events import taken_back
 
 BUCKETS = 2000
 """Buckets of one series: more than the pixels of a chart on most screens."""

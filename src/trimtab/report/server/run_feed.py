@@ -16,7 +16,7 @@ from trimtab.core.incidents import SEVERE, Transition
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.signals import CLOCK, EVAL_LOSS, LOSS, TOKENS_PER_SECOND
 from trimtab.core.sink import RunStatus
-from trimtab.core.text import number
+from trimtab.core.text import digits
 from trimtab.journal import PIECE_RECORDS, Follower, RunDirectory, RunTotals
 from trimtab.journal.exit_request import ExitRequest
 from trimtab.journal.run_totals import INCIDENT
@@ -163,7 +163,7 @@ class RunFeed:
             "order": ORDER.index(state),
             "why": why,
             "step": totals.last_step if totals.num_records else None,
-            "loss": number(latest[LOSS]) if LOSS in latest else "",
+            "loss": digits(latest[LOSS]) if LOSS in latest else "",
             "goodput": f"{100 * kept / totals.num_records:.1f} %" if totals.num_records else "",
             "open": len(open_ones),
             "incidents": len(totals.incidents),

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from trimtab.core.block import Record
 from trimtab.core.config import LadderConfig
+from trimtab.core.events import DECISION
 from trimtab.core.incidents import Incident, IncidentClass
-from trimtab.core.records.probe_events import DECISION
 from trimtab.decide.costs import FACT
 from trimtab.decide.ladder import BAD_IN_A_ROW, DecisionLog, decide, read_decisions
 from trimtab.decide.situation import STUCK, Act, Decision, Situation

@@ -11,7 +11,7 @@ from typing import Any
 
 from trimtab.core import signals
 from trimtab.core.block import NO_POSITION, Record
-from trimtab.core.records.probe_events import PROBE_ANSWER
+from trimtab.core.events import PROBE_ANSWER
 from trimtab.decide.situation import Situation
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.order import Order

@@ -1,4 +1,4 @@
-"""Rollbacks in the records of a run: what was taken back, and what led to a record.
+"""The events of a journal that the judgement depends on, and what a rollback took back.
 
     step    38 39 40 41 42 43 | 40 41 42 43 44 45 ...
     tick    38 39 40 41 42 43 | 44 45 46 47 48 49 ...
@@ -16,6 +16,15 @@ import numpy as np
 
 from trimtab.core.block import Block, BoolArray, Column, Event, StoredColumns
 
+PROBE_ANSWER = "probe answer"
+"""An experiment is over. Facts: `probe` (its name), `incident`, `about` (the step), `answer`,
+`sentence`, `facts`, and what it has cost in `steps` and `seconds`."""
+
+DECISION = "decision"
+"""What a run has decided about an incident. Facts: `incident`, `act`, `cost`, `reason`, and `hold`,
+the settings that are held at the values of a snapshot because they differed from it."""
+
+
 RECOVERY = "recovery"
 """The event of a run that can go back; `oldest_steps` says how far."""
 
@@ -23,13 +32,13 @@ ROLLBACK = "rollback"
 """The event of a return; `to` is the step that comes next."""
 
 
-def target(event: Event) -> int | None:
+def rollback_target(event: Event) -> int | None:
     """Return the step that a rollback returns to; None if the journal does not say."""
     to: Any = event.facts.get("to")
     return to if isinstance(to, int) else None
 
 
-def pieces(block: Block) -> Iterator[tuple[Event | None, Block]]:
+def cut_at_rollbacks(block: Block) -> Iterator[tuple[Event | None, Block]]:
     """Cut a block at its rollbacks; yield each piece with the rollback before it."""
     events = list(block.events)
     places = [at for at, event in enumerate(events) if event.kind == ROLLBACK]
@@ -48,7 +57,7 @@ def taken_back(run: Block, tick: int | None = None) -> BoolArray:
     for event in run.events:
         if event.kind != ROLLBACK or (tick is not None and event.tick > tick):
             continue
-        to, row = target(event), run.row_of(event.tick)
+        to, row = rollback_target(event), run.row_of(event.tick)
         if to is not None:
             is_gone[:row] |= run.step[:row] >= to
     return is_gone
