@@ -19,6 +19,7 @@ from trimtab.core.rules import Missing
 
 
 def _collect(*modules: ModuleType) -> Mapping[str, CheckRule]:
+    # A rule is found because it stands in a module: there is no list that could miss one.
     found = [value for module in modules for value in vars(module).values()]
     rules = [value for value in found if isinstance(value, CheckRule)]
     return MappingProxyType({rule.id: rule for rule in sorted(rules, key=lambda rule: rule.id)})

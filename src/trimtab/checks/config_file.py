@@ -86,7 +86,7 @@ def _read_file(path: Path, steps: int | None) -> ConfigReading:
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        if path.suffix.lower() == ".toml":
+        if path.suffix.lower() == ".toml":  # any other suffix may be a launch script
             raise UnreadablePlan(f"{path} cannot be read as TOML: {error}") from error
         return _read_flags(text, document)
     return _read_tree(table, replace(document, lines=toml_lines(text), syntax=Syntax.TOML))
@@ -141,7 +141,7 @@ def _read_tree(tree: Mapping[str, Any], document: _Document) -> ConfigReading:
     tool = tree.get("tool")
     ours = tool.get("trimtab", tree) if isinstance(tool, Mapping) else tree
     training = ours.get("training")
-    if tree.keys() & torchtitan.TABLES:
+    if tree.keys() & torchtitan.TABLES:  # before ours: torchtitan has a [training] table, too
         return torchtitan.read_torchtitan(tree, source=source, lines=lines, syntax=document.syntax)
     if isinstance(training, Mapping):
         table_lines = {

@@ -33,6 +33,7 @@ def reported_errors() -> Iterator[None]:
     try:
         yield
     except TrimtabError as error:
+        # A message quotes logs and paths, whose control codes must not reach the terminal.
         typer.echo(f"trimtab: {printable(str(error))}", err=True)
         code = ExitCode.USAGE if isinstance(error, ConfigError) else ExitCode.UNREADABLE
         raise typer.Exit(code) from error

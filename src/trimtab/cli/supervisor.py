@@ -79,6 +79,7 @@ class Supervisor:
                 if self._ended_by is not None or not self._may_relaunch(code, request):
                     return self._exit_code(code, request)
                 reached = _last_step(announced_run(folder))
+                # A relaunch repeats the steps since its checkpoint: they are no progress.
                 num_stuck = 0 if reached > furthest else num_stuck + 1
                 furthest = max(furthest, reached)
                 if num_stuck >= self._budget.without_progress:
@@ -94,7 +95,7 @@ class Supervisor:
                     return self._exit_code(code, request)
 
     def _launch(self, folder: Path) -> int:
-        (folder / "exit.json").unlink(missing_ok=True)
+        (folder / "exit.json").unlink(missing_ok=True)  # a request of the launch before
         environment = {**self._environment, SUPERVISOR_FOLDER: str(folder)}
         # The command is the user's, as they typed it; no shell reads it.
         self._child = subprocess.Popen(self._command, env=environment)  # noqa: S603

@@ -167,7 +167,7 @@ def _schedule(values: Values, steps: int | None, lr: float | None) -> dict[str, 
         "decay_start": start,
         "decay_end": end,
         "final_lr": floor,
-        "holds_after_decay": False,
+        "holds_after_decay": False,  # measured: torchtitan 0.3.0 continues the formula
     }
 
 

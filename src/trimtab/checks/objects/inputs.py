@@ -67,7 +67,7 @@ class Inputs:
             raise ConfigError(f"steps must be 1 or more, got {self.steps}")
         loader = self.loader
         has_state = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
-        if loader is not None and not has_state and is_iterator(loader):
+        if loader is not None and not has_state and hasattr(loader, "__next__"):
             raise ConfigError(
                 "loader is an iterator, so a batch that is drawn is lost to the run; pass the "
                 "loader itself, or one with state_dict and load_state_dict"
@@ -78,7 +78,7 @@ class Inputs:
             "schedulers": as_schedulers(scheduler),
         }
         for name, value in made.items():
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, value)  # the class is frozen for everybody else
 
     @property
     def device(self) -> torch.device:
@@ -99,11 +99,6 @@ def _unwrapped(model: nn.Module) -> nn.Module:
     return model
 
 
-def is_iterator(loader: Any) -> bool:
-    """Return whether this is an iterator, which can be used only once."""
-    return hasattr(loader, "__next__")
-
-
 NAMES = tuple(inspect.signature(Inputs).parameters)
 """What a setup may hold: the arguments of `trimtab.check`."""
 
@@ -115,7 +110,7 @@ def find_setup(name: str) -> Callable[..., Any]:
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
         raise ConfigError(f"{name!r} is not module:function, such as train:setup")
-    sys.path.insert(0, str(Path.cwd()))
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -323,7 +323,7 @@ def coordinate_check(
         raise ConfigError(f"two or more widths are needed, got {list(widths)}")
     found: dict[int, dict[str, tuple[float, float]]] = {}
     for width in chosen:
-        torch.manual_seed(seed)
+        torch.manual_seed(seed)  # repeatable, whatever was drawn before
         found[width] = _coordinates(Inputs(**as_setup(call_setup(make, width))), steps)
     names = [name for name in found[chosen[0]] if all(name in found[w] for w in chosen)]
     if not names:
@@ -358,7 +358,7 @@ def _coordinates(inputs: Inputs, steps: int) -> dict[str, tuple[float, float]]:
 
 
 def _outputs(inputs: Inputs, batch: Any) -> Mapping[str, torch.Tensor]:
-    inputs.model.eval()
+    inputs.model.eval()  # dropout would differ between the two passes that are compared
     trace = Trace(inputs.model, keeps_outputs=True)
     with torch.no_grad(), trace:
         inputs.loss(inputs.model, clone(batch))

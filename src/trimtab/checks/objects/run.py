@@ -79,6 +79,7 @@ def check(
         for rule in object_rules().values():
             if rule.id not in skipped:
                 results.append(_run(rule, measurements))
+                # A rule may fail on one rank alone, which must not run ahead into the next one.
                 wait_for_ranks(rule.id)
         settings = _check_settings(inputs, measurements, skipped)
     finally:
@@ -135,6 +136,7 @@ def read_objects(inputs: Inputs, simulation: Simulation | None) -> ConfigReading
 
     Decay of norms and embeddings is left to PF034, which names the parameters.
     """
+    # Groups may have different options; those of most parameters stand for the run.
     main = max(
         ((o, g) for o in inputs.optimizers for g in o.param_groups),
         key=lambda pair: sum(p.numel() for p in pair[1]["params"]),

@@ -86,10 +86,10 @@ def run_pass(inputs: Inputs, batch: Any) -> Pass:
     exchange("a pass", None)
     model.train()
     for parameter in model.parameters():
-        parameter.grad = None
+        parameter.grad = None  # the user's gradients would be added to; KeptState has them
     trace = Trace(model)
     with torch.enable_grad():
-        with trace:
+        with trace:  # not around backward, where checkpointed layers repeat their forward pass
             loss = inputs.loss(model, clone(batch))
         loss.backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
@@ -101,7 +101,7 @@ EvalPass = tuple[float, Trace]
 
 
 def run_eval(inputs: Inputs, batch: Any, model: nn.Module | None = None) -> EvalPass:
-    """Loss and trace of a forward pass without dropout and gradients."""
+    """Run a forward pass without dropout and gradients."""
     model = inputs.model if model is None else model
     exchange("a pass", None)
     model.eval()
@@ -134,6 +134,7 @@ def compare_precision(inputs: Inputs, batch: Any, seen: EvalPass) -> Precisions:
 def split_loss(inputs: Inputs, batch: Any, whole: float) -> Split:
     """Return the loss of the batch as one, which is known, and as several micro-batches."""
     rows = num_rows(batch, of_all=True)
+    # Even parts only: the mean over uneven ones differs from the whole by itself.
     parts = next((n for n in (MICRO_BATCHES, 3, 2) if rows and rows % n == 0), 0)
     if not parts:
         raise NotMeasured(f"a batch of {rows} rows cannot be split evenly")
@@ -177,7 +178,7 @@ def _shift(call: LossCall, tokens: torch.Tensor) -> int:
     targets = targets.view(rows, -1).to(tokens.device)
     counts = targets != call.ignore_index
     shares = []
-    for shift in range(4):
+    for shift in range(4):  # 0: none, 1: right, 2: in the data and in the model
         width = min(targets.shape[1], length - shift)
         valid = counts[:, :width]
         if width < 2 or int(valid.sum()) < MIN_TARGETS:
@@ -208,7 +209,7 @@ def future_leak(inputs: Inputs, batch: Any, tokens: torch.Tensor, seen: EvalPass
         if not any(leaf is known for known in leaves):
             return leaf
         changed = leaf.clone()
-        changed[:, half:] = (changed[:, half:] + 1) % high
+        changed[:, half:] = (changed[:, half:] + 1) % high  # other tokens, all in the vocabulary
         return changed
 
     before = _logits(seen, len(tokens))
