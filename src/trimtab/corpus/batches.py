@@ -241,6 +241,7 @@ class SpreadBatches:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at a saved place, with the same number of rows per step."""
+        # Rows, not batches: a resume may have another number of ranks or micro-batches.
         if state["rows"] % self.step_rows:
             raise ConfigError(
                 f"the state is after {state['rows']} rows, which is no multiple of the "

@@ -77,6 +77,7 @@ def _scan_flat(
         step = PIECE if options.counts_only else CHUNK
         for start in range(unit.first, unit.last, step):
             stop = min(start + step, unit.last)
+            # With tokens on both sides: a phrase may cross the border of two chunks.
             around = reader.read(start - context, stop + context)
             before = min(start, context)
             tokens = around[before : before + stop - start]
@@ -119,6 +120,7 @@ def _finish_document(
         if ends:
             break  # the next document belongs to the next unit
         start += len(tokens)
+    # The file ended, or the document is longer than what is read of one.
     else:
         documents.close()
 
@@ -221,6 +223,7 @@ def run_ray(address: str = "auto") -> Runner:
             import ray
         except ModuleNotFoundError as error:
             raise MissingExtra('Ray is not installed; run: pip install "trimtab[ray]"') from error
+        # A cluster that the caller has connected to stays connected afterwards.
         mine = not ray.is_initialized()
         if mine:
             ray.init(address=address, log_to_driver=False)

@@ -64,6 +64,7 @@ def save_result(result: ScanResult, path: Path) -> None:
 def to_bytes(result: ScanResult) -> bytes:
     """Encode a result as the content of its file."""
     found = result.statistics
+    # Sorted, so that the bytes do not depend on which shard came first.
     names = sorted(found.sources)
     facts = {
         "format": _FORMAT,

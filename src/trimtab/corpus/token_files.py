@@ -118,6 +118,7 @@ def open_bin(path: Path, dtype: str, separator: int | None) -> FlatFile:
     size = path.stat().st_size
     with path.open("rb") as file:
         head = np.frombuffer(file.read(12).ljust(12, b"\0"), dtype="<i4")
+    # The magic number decides: nanoGPT's files have the same suffix and no header.
     stored = _LLMC_HEADERS.get((int(head[0]), int(head[1])))
     if stored is None:
         width = np.dtype(dtype).itemsize

@@ -284,6 +284,7 @@ def _go_back(diagnosis: Diagnosis, *, reason: str, unless: str = "") -> Action:
     """Roll back, and fix the cause if it is likely and not in the data; else skip batches."""
     first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
     is_likely = first is not None and first.standing is Standing.SUPPORTED
+    # Skipping batches does not help against what is in the code, the state or a device.
     if is_likely and isinstance(diagnosis.cause, Cause) and diagnosis.cause not in SKIPPABLE:
         return _apply_remedy(diagnosis, reason)
     return _skip_from(diagnosis, reason=reason, unless=unless)

@@ -270,6 +270,7 @@ def _next_best(act: Act, situation: Situation, reading: Reading | None, ahead: i
         recurrences=situation.recurrences + 1,
         last_depth=situation.depth,
     )
+    # A person can always be called, so nothing costs more than a stop.
     return min(STOP_STEPS, *(cost(after, failed, reading, ahead - 1) for after in _REMEDIES))
 
 

@@ -53,6 +53,7 @@ def suspect_rank(named: Sequence[int], world: int) -> int | None:
     at_least = sum(
         math.comb(total, k) * share**k * (1 - share) ** (total - k) for k in range(times, total + 1)
     )
+    # Times the number of ranks: any of them could have been named by chance.
     return rank if world * at_least <= BY_CHANCE else None
 
 

@@ -146,6 +146,7 @@ def _trailing(steps: IntArray, differences: FloatArray, window: int) -> tuple[In
 def _parted(ends: IntArray, beyond: BoolArray) -> int | None:
     if not len(beyond) or not beyond[-1]:
         return None
+    # They differ for good after the last mean within the tolerance.
     within = np.flatnonzero(~beyond)
     return int(ends[within[-1] + 1] if len(within) else ends[0])
 

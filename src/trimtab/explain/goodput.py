@@ -93,6 +93,7 @@ def _done_with_destroyed_weights(block: Block) -> BoolArray:
         healthy = vain & finite
         if healthy.any():
             vain[: len(vain) - int(healthy[::-1].argmax())] = False
+        # One bad loss at the very end may still be a bad batch.
         if np.count_nonzero(vain) > 1:
             found |= vain
     return found

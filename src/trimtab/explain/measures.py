@@ -80,6 +80,7 @@ def _average(values: FloatArray) -> float | None:
     limit = np.median(newest) + OUTLIER_DEVIATIONS * deviation(newest)
     kept = values[values <= limit]
     average = float(kept[0])
+    # 2 / (n + 1) is the usual weight of the newest value in an average over n records.
     for value in kept[1:]:
         average += (float(value) - average) * 2 / (EMA_RECORDS + 1)
     return average if math.isfinite(average) else None
@@ -162,6 +163,7 @@ def find_repeated_batch(context: IncidentContext) -> BatchRepeats | None:
     before = rows < first_row
     if not (came_before & during).any():
         return None
+    # Batches came again before it, too: the run is in its second epoch.
     if before.any() and came_before[before][-NEAR_RECORDS:].all():
         return None
     repeated = numbers[came_before & during]

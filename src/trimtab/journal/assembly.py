@@ -102,6 +102,7 @@ class JournalAxes:
             if found is None:
                 self._arrays[name] = np.empty(self.rows, dtype=np.int64)
                 self._filled.add(name)
+            # One number stands for all rows; not of the tick, which the segments always fill.
             elif found.stride == 0 and name != "tick":
                 self._arrays[name] = np.broadcast_to(np.int64(found.start), (self.rows,))
             else:

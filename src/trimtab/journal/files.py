@@ -76,6 +76,7 @@ class JournalFiles:
     def after(self, index: int) -> int | None:
         """Return the number of the next segment; None if there is none yet."""
         later = next((found for found in self.indices() if found > index), None)
+        # The listing may have missed a segment that was renamed while it was made.
         if later not in (None, index + 1) and self.exists(index + 1):
             return index + 1
         return later

@@ -105,6 +105,7 @@ def _audit_notes(events: Iterable[Event]) -> Iterator[str]:
 
 def _lost_ticks(ticks: IntArray, drops: Iterable[tuple[int, int]]) -> Iterator[Damage]:
     """Yield the ticks before and between the records that no drop accounts for."""
+    # Ticks count from 0 without gaps, so of a whole journal nothing needs to be searched.
     if not len(ticks) or ticks[-1] == len(ticks) - 1:
         return
     holes = np.flatnonzero(np.diff(ticks, prepend=-1) > 1)

@@ -182,6 +182,7 @@ class RecordQueue:
             if self._open and len(self._items) < self._limit:
                 self._report_drops()
                 self._items.append(packed)
+                # Half full: the writer must not sleep until its next flush.
                 if len(self._items) == self._limit // 2:
                     self._wakeups.put(None)
             else:

@@ -242,6 +242,7 @@ class SealedSegment:
         got = _read_into(file, view, at)
         pieces = [view[start : start + chunk] for start in range(0, len(view), chunk)]
         found = [crc32(piece) for piece in pieces]
+        # The usual case: no chunk needs to be examined by itself.
         if got == len(view) and found == sums:
             return []
         bad = []

@@ -121,6 +121,7 @@ def draw_incident(diagnosis: Diagnosis, block: Block, *, is_file: bool) -> Html:
     # Records, not steps: after a rollback a step comes twice, in the order in which it was done.
     x = AxisScale(0, len(part) - 1, LEFT, WIDTH - RIGHT)
     left, right, bottom = x(onset - start), x(last - start), height - 22
+    # An incident of one record would be too thin to see: it is drawn 1.5 pixels wide.
     band = f"M{left:.1f} 4H{max(right, left + 1.5):.1f}V{bottom}H{left:.1f}Z"
     parts = [
         tag("path", d=band, fill="var(--band)"),
@@ -157,6 +158,7 @@ def _panel(name: str, part: Block, top: float, x: AxisScale, baseline: float) ->
     yield _text(LEFT - 8, top + PANEL, digits(low), fill=MUTE, anchor="end")
     if is_log:
         yield _text(WIDTH - RIGHT, top - 8, "log", fill=MUTE, anchor="end")
+    # Inside the panel only: at its edge the line would look like the axis.
     if name == signals.LOSS and low < baseline < high:
         yield _path(f"M{LEFT} {y(baseline):.1f}H{WIDTH - RIGHT}", MUTE, stroke_dasharray="2 4")
     yield from _nonfinite(column, x, top)
@@ -231,6 +233,7 @@ def _bars(bars: Sequence[Bar], top: int) -> Iterator[Html]:
         middle = top + place * ROW + ROW // 2
         yield _text(LABEL - 10, middle + 4, label, anchor="end")
         for share, colour, y in ((here, ALARM, middle - BAR), (run, MUTE, middle)):
+            # A share close to 0 still gets a hairline, so that it differs from a missing bar.
             yield _rect(LABEL, y, max(x(share) - LABEL, 0.5), BAR - 1, colour)
             yield _text(x(share) + 5, y + BAR - 1, share_text(share), size="10")
     yield _path(f"M{LABEL} {top + 2}V{top + ROW * len(bars) - 2}", RULE)

@@ -80,6 +80,7 @@ def remove_incidents(folder: Path) -> None:
         if _INCIDENT_FOLDER.fullmatch(old.name) and old.is_dir() and not old.is_symlink():
             for name in _FILES:
                 (old / name).unlink(missing_ok=True)
+            # A folder with anything that people added stays.
             if not any(old.iterdir()):
                 old.rmdir()
 

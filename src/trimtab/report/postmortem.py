@@ -216,6 +216,7 @@ def _positions(diagnosis: Diagnosis, run: RunReport) -> str:
     incident = diagnosis.incident
     rows = slice(run.block.row_of(incident.onset.tick), run.block.row_of(incident.last.tick) + 1)
     known = run.block.data_position[rows]
+    # Positions that were not recorded are negative.
     known = known[known >= 0]
     return f"{np.min(known)} to {np.max(known)}" if len(known) else UNKNOWN
 
@@ -338,6 +339,7 @@ def _done(diagnosis: Diagnosis, run: RunReport) -> Content:
 def _verification(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     incident, symptoms = diagnosis.incident, diagnosis.symptoms
     seed = UNKNOWN if run.facts.seed is None else str(run.facts.seed)
+    # As long again as the incident took, and the textbook's 500 steps: a relapse shows by then.
     onset, until = incident.onset.step, 2 * incident.last.step - incident.onset.step + 500
     yield Paragraph(
         f"Run again with the remedy and the same seed ({seed}) past step {until}, then check:"

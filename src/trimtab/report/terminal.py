@@ -141,6 +141,7 @@ def _table(diagnoses: tuple[Diagnosis, ...], width: int) -> Table:
     with_symptom = width >= MAX_WIDTH
     if with_symptom:
         table.add_column("symptom", no_wrap=True, overflow="ellipsis", ratio=2)
+    # The cause is what people look for: it is wrapped where the others are cut.
     table.add_column("likely cause", overflow="fold", ratio=3)
     for diagnosis in diagnoses:
         incident = diagnosis.incident
@@ -251,6 +252,7 @@ class LiveView:
     def update(self, block: Block) -> None:
         """Add new records."""
         self._totals.add(block)
+        # Cut before joining as well: the first poll of a long run has millions of records.
         joined = Block.concat([self._recent, block[max(len(block) - KEPT_RECORDS, 0) :]])
         self._recent = joined[max(len(joined) - KEPT_RECORDS, 0) :]
 

@@ -64,6 +64,7 @@ def explain_by_evidence(context: IncidentContext) -> Diagnosis:
     ranking = rank(results, experiment_weights(), possible)
     given = map(hypothesis_of, incident.findings)
     ranked = [_hypothesis(candidate, ranking) for candidate in _listed(ranking)]
+    # A run that never learned has no course to classify: it is a plateau by its symptom.
     is_flat = set(incident.symptoms) == {Symptom.NO_LEARNING}
     return make_diagnosis(
         context,

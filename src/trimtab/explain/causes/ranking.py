@@ -147,6 +147,7 @@ class Ranking:
         """Return what speaks most for the first candidate, above all against the second."""
         other = self.candidates[1].weights if len(self.candidates) > 1 else {}
         gains = {
+            # Twice for the first, once against the second: evidence that both share decides little.
             name: 2 * weight - other.get(name, 0.0)
             for name, weight in self.first.weights.items()
             if weight > 0 and self.results[name].is_yes
@@ -179,6 +180,7 @@ def rank(
         cause: math.log(_prior(cause)) + sum(said[cause].values()) / weights.temperature
         for cause in causes
     }
+    # Subtracted before the exponential, which would overflow for a clear case.
     top = max(scores.values())
     odds = {cause: math.exp(score - top) for cause, score in scores.items()}
     total = sum(odds.values())

@@ -251,6 +251,7 @@ def _is_over(incident: OpenIncident) -> bool:
 def _is_hard_batch(incident: OpenIncident) -> bool:
     """Return whether one high loss was followed by two usual ones."""
     course = incident.course
+    # Three records, the high one and two usual ones; a reopened incident has more.
     if incident.waiting != 3 or course.records != 3 or course.is_thinned:
         return False
     only_loss = all(finding.symptom == Symptom.LOSS_SPIKE for finding in incident.findings)

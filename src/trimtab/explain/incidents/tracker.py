@@ -136,6 +136,7 @@ class IncidentTracker:
         incident = self._open
         closed = self._closed
         if incident is None and alarms and closed and self._rules.is_echo(closed, alarms):
+            # Counted, but not news: it would open a second incident for one event.
             closed.num_findings += len(alarms)
             alarms = []
         if incident is None and not alarms:

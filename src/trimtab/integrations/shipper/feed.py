@@ -100,6 +100,7 @@ class Feed:
         if self._is_whole:
             self._pending = Block.empty()
             return whole
+        # An event comes before the record of its tick, as in the journal.
         if events and (not len(whole) or events[0].tick <= whole.tick[0]):
             self._pending = replace(whole, events=events[1:])
             return replace(Block.empty(), events=events[:1])
@@ -115,6 +116,7 @@ class Feed:
         for name, column in first.columns.items():
             if name != signals.CLOCK:
                 points += column.present
+        # At least one record, even if it alone has more points than a request may have.
         return max(int(np.searchsorted(points.cumsum(), BATCH_POINTS, side="right")), 1)
 
     def _after_cursor(self, block: Block) -> Block:

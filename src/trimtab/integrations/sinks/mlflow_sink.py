@@ -124,6 +124,7 @@ class MlflowSink:
         if not stored:
             self._log(tags={"trimtab.postmortems": f"on the training machine: {self._run.home}"})
         lines = self._memory.values["incidents"].get("lines", {})
+        # The description of the user's own run is the user's.
         if lines and not self._given_run:
             text = "\n".join(f"- {escape_markdown(lines[number])}" for number in sorted(lines))
             self._log(tags={"mlflow.note.content": f"Incidents:\n\n{text}"[:MAX_TAG_CHARS]})

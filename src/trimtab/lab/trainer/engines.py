@@ -42,6 +42,7 @@ class LabRanks:
     def mean(self, value: Tensor) -> Tensor:
         """Return the mean over ranks, bit-identical on all of them."""
         if self.size > 1:
+            # Summed and divided, as gloo has no mean.
             dist.all_reduce(value)
         return value / self.size
 

@@ -246,6 +246,7 @@ def _flags(report: RunReport) -> Iterator[list[Any]]:
     shown = [event for event in report.block.events if not is_quiet(event)][:MAX_EVENTS]
     for event in shown:
         at = event.step
+        # The flag stands where the trouble was, not where the run went on.
         if event.kind == ROLLBACK and isinstance(origin := event.facts.get("from"), int):
             at = origin
         yield [at, event.kind, event_text(event)]
@@ -261,6 +262,7 @@ def _goodput(lines: RunLines) -> list[dict[str, Any]]:
     column = {GOODPUT: Column.complete(share)}
     derived = RunLines.of(dataclasses.replace(block, columns=column, qualities={}))
     chart = make_chart(derived, "goodput, share of steps kept so far", [GOODPUT])
+    # The share is over all attempts: it has no earlier ones to draw beside it.
     for line in chart["series"]:
         line.pop("gone", None)
     return [{**chart, "log": False}]
@@ -277,6 +279,7 @@ def _add_evaluations(charts: list[dict[str, Any]], events: Sequence[Event]) -> N
     loss_chart = next((chart for chart in charts if chart["title"] == "loss"), None)
     if not found or loss_chart is None:
         return
+    # A run that records the evaluation loss as a signal has the line already.
     if any(line["label"] == EVAL_LOSS for line in loss_chart["series"]):
         return
     by_step = sorted(dict(found).items())

@@ -257,6 +257,7 @@ def _postmortem_body(document: ReportDocument) -> Html:
     figures = [tag("figure", figure.draw(False)) for figure in document.figures]
     parts = [tag("p", text_html(document.lead), class_="lead")]
     parts.append(tag("div", *figures, class_="figures"))
+    # The document has the order of the textbook's template; a page puts the answer first.
     for section in sorted(document.sections, key=lambda section: _ORDER.index(section.title)):
         body, title = section_html(section), tag("h3", section.title)
         if section.title in _FOLDED:

@@ -80,6 +80,7 @@ def choose_axis(values: FloatArray) -> dict[str, Any]:
 def shared_axis(lines: Sequence[FloatArray]) -> dict[str, Any]:
     """Return the axis of a chart with several lines: each of them is visible."""
     axes = [choose_axis(values) for values in lines if len(values)]
+    # A single line keeps its own range, with the first tenth left out.
     if len(axes) < 2:
         return axes[0] if axes else choose_axis(np.empty(0))
     low = min(axis["range"][0] for axis in axes)
@@ -103,6 +104,7 @@ def minmax_rows(values: FloatArray, buckets: int = BUCKETS) -> IntArray:
     whole = length // size
     parts = values[: whole * size].reshape(whole, size)
     starts = np.arange(whole) * size
+    # The first and the last value too: a line begins and ends where the run does.
     rows = [starts + parts.argmin(axis=1), starts + parts.argmax(axis=1), np.array([0, length - 1])]
     rest = values[whole * size :]
     if len(rest):
@@ -209,6 +211,7 @@ def _superseded(block: Block, attempts: Sequence[tuple[int, int]]) -> BoolArray:
     """Return the records whose step was repeated in a later attempt, or was rolled back."""
     is_gone = taken_back(block)
     earliest = np.iinfo(np.int64).max
+    # From the last attempt back: a record is gone if a later one reached its step again.
     for first, last in reversed(attempts):
         is_gone[first:last] |= block.step[first:last] >= earliest
         earliest = min(earliest, int(block.step[first:last].min()))
@@ -218,6 +221,7 @@ def _superseded(block: Block, attempts: Sequence[tuple[int, int]]) -> BoolArray:
 def _detail(block: Block, ticks: Sequence[tuple[int, int]]) -> BoolArray:
     is_detail = np.zeros(len(block), dtype=np.bool_)
     left = DETAIL_ROWS
+    # The worst incidents come first, so that the budget goes to those that matter.
     for onset, last in ticks:
         start = max(block.row_of(onset) - DETAIL_MARGIN, 0)
         stop = min(block.row_of(last) + DETAIL_MARGIN, start + 4 * DETAIL_MARGIN, len(block))
@@ -235,6 +239,7 @@ def heat_map(lines: RunLines, names: Sequence[str], prefix: str) -> dict[str, An
     it is furthest from 0: a jump of one record stays visible. "x" is a value that is not finite.
     """
     names = sorted(names, key=_natural)
+    # Evenly spaced over the depth: the first layers alone would hide where it began.
     names = names[:: -(-len(names) // MAX_ROWS)]
     block = lines.block
     present = np.logical_or.reduce([block.column(name).present for name in names])
@@ -258,6 +263,7 @@ def _row(values: FloatArray, present: Any, edges: Any) -> list[float | str | Non
     finite = present & np.isfinite(values)
     sizes = np.abs(values)
     usual = percentiles(sizes[finite], (50,))[0] if finite.any() else 0.0
+    # What is missing counts as usual, so it is never the furthest of its cell.
     sizes = np.where(finite, sizes, usual)
     starts = edges[:-1]
     high, low = (
