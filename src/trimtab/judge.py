@@ -113,6 +113,7 @@ class Judge:
     @property
     def incidents(self) -> tuple[Incident, ...]:
         """Every incident so far, as it now stands."""
+        # Between two changes an open incident still gains records, and its peak may rise.
         now = self._tracker.open_incident
         standing = self._incidents if now is None else self._incidents | {now.number: now}
         return tuple(standing.values())
@@ -231,6 +232,7 @@ class Judge:
         )
         self._tracker.load_state_dict(state["tracker"])
         for piece, found in zip(known, findings, strict=True):
+            # Judged again, an incident keeps the number that it had.
             self._tracker.num_incidents = piece.num_incidents
             self._tracker.update(piece.block, found)
         self._tracker.num_incidents = num_incidents

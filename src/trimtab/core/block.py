@@ -113,7 +113,7 @@ class StoredColumns(Mapping[str, Column]):
     def __getitem__(self, name: str) -> Column:
         if name not in self._names:
             raise KeyError(name)
-        column = self._kept.pop(name, None)
+        column = self._kept.pop(name, None)  # stored again below, as the newest
         if column is None:
             column = self._read(name)
             size = max(9 * self.length, 1)
@@ -193,7 +193,7 @@ class Block:
         for name, axis in axes.items():
             if len(axis) != length:
                 raise ValueError(f"{name} has {len(axis)} entries, tick has {length}")
-        if isinstance(self.columns, StoredColumns):
+        if isinstance(self.columns, StoredColumns):  # one by one they would all be read from disk
             if self.columns.length != length:
                 raise ValueError(f"the columns have {self.columns.length} entries, not {length}")
         else:
@@ -250,7 +250,7 @@ class Block:
                 column = columns.setdefault(name, Column.missing(len(records)))
                 column.values[rows] = values[:, place]
                 column.present[rows] = True
-        step, tick, attempt, data_position = axes.T.copy()
+        step, tick, attempt, data_position = axes.T.copy()  # contiguous: they are read often
         return cls(
             step=step,
             tick=tick,
@@ -270,7 +270,7 @@ class Block:
             return parts[0]
         names = dict.fromkeys(name for block in parts for name in block.columns)
         qualities: dict[str, Quality] = {}
-        for block in parts:
+        for block in parts:  # a signal is trusted as far as its worst part
             for name, quality in block.qualities.items():
                 qualities[name] = min(quality, qualities.get(name, Quality.RAW))
         return cls(
@@ -356,6 +356,7 @@ def _cut(columns: Mapping[str, Column], start: int, stop: int) -> Mapping[str, C
 
 def _join(columns: Sequence[Column]) -> Column:
     values = np.concatenate([column.values for column in columns])
+    # A broadcast mask has no strides: complete columns stay complete, without a mask in memory.
     if all(column.present.strides == (0,) and column.recorded for column in columns):
         return Column.complete(values)
     return Column(values, np.concatenate([column.present for column in columns]))

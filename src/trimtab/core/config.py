@@ -114,6 +114,7 @@ def _dotted(section: type[Section]) -> Iterator[str]:
 
 def _hint(name: str, known: Collection[str]) -> str:
     """Return the names that a wrong one may have been meant as, or where to find all of them."""
+    # By the whole name and by its last part: either may be what the user meant.
     lasts = {dotted.split(".")[-1]: dotted for dotted in known}
     last = name.split(".")[-1]
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.7)
@@ -133,10 +134,11 @@ def _coerce(section: str, setting: "dataclasses.Field[Any]", value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise ConfigError(f"{section}.{setting.name} is a table of settings, got {value!r}")
         return kind.from_dict(value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):  # a bool is an int
         return float(value)
     if kind in (tuple[str, ...], tuple[int, ...]):
         part, words = (str, "strings") if kind == tuple[str, ...] else (int, "whole numbers")
+        # A single string would be a tuple of its letters.
         if not isinstance(value, list | tuple) or not all(type(item) is part for item in value):
             raise ConfigError(f"{section}.{setting.name} must be a list of {words}, got {value!r}")
         return tuple(value)
@@ -337,7 +339,7 @@ class LadderConfig(Section):
             *("window_steps", "probe_after_steps", "second_probe_after_steps", "check_steps"),
             "canary_share",
         ),
-        "the waiting times of recovery are measured constants, in trimtab/decide/ladder/decide.py",
+        "the waiting times of recovery are measured constants, in trimtab/decide/ladder.py",
     )
 
 

@@ -45,7 +45,7 @@ def cut_at_rollbacks(block: Block) -> Iterator[tuple[Event | None, Block]]:
     rollback: Event | None = None
     row = first = 0
     for at in places:
-        last = max(block.row_of(events[at].tick), row)
+        last = max(block.row_of(events[at].tick), row)  # two in a row have nothing between them
         yield rollback, _part(block, row, last, events[first:at])
         rollback, row, first = events[at], last, at + 1
     yield rollback, _part(block, row, len(block), events[first:]) if places else block
@@ -57,6 +57,7 @@ def taken_back(run: Block, tick: int | None = None) -> BoolArray:
     for event in run.events:
         if event.kind != ROLLBACK or (tick is not None and event.tick > tick):
             continue
+        # Records of all attempts so far: a run may return to a step more than once.
         to, row = rollback_target(event), run.row_of(event.tick)
         if to is not None:
             is_gone[:row] |= run.step[:row] >= to

@@ -149,6 +149,7 @@ def finding_from_state(state: Mapping[str, Any]) -> Finding:
     return Finding(
         **{
             **state,
+            # A user's detector may report any string.
             "symptom": Symptom(symptom) if symptom in set(Symptom) else symptom,
             "severity": Severity(state["severity"]),
             "explanation": Explanation(**explanation) if explanation else None,

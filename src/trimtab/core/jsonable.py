@@ -16,8 +16,9 @@ _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 def to_jsonable(value: Any) -> Any:
     """Return the value made of dict, list, str, int, float, bool and None."""
     if isinstance(value, float):
+        # Also numpy's float64, which is a float: a plain one from here on.
         return float(value) if math.isfinite(value) else _name(value)
-    if isinstance(value, IntEnum):
+    if isinstance(value, IntEnum):  # before the enums, whose value would be a bare number
         return value.name.lower()
     if isinstance(value, Enum):
         return value.value

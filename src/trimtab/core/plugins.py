@@ -88,7 +88,7 @@ def load_plugins(
             name, found = _make_named(plugin, protocol, needs)
             if name in names:
                 raise _UnusableError(f"there is a {_kind(group)} {name!r} already")
-        except Exception as error:
+        except Exception as error:  # whatever a stranger's package raises when it is imported
             reason = str(error) if isinstance(error, _UnusableError) else describe_error(error)
             failures.append(
                 f"Plug-in {plugin.name!r} ({group}) of {plugin.package} is left out: {reason}."
@@ -121,7 +121,7 @@ def find_plugin(
         own: The import paths of trimtab's own, by name.
     """
     kind = _kind(group)
-    path = own.get(name, name)
+    path = own.get(name, name)  # ours first: an installed package cannot replace them
     try:
         factory = _import(path) if ":" in path else _installed(name, group, own).load()
         found = factory()

@@ -29,6 +29,7 @@ class RunFacts:
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> "RunFacts":
         """Return the facts in a run's manifest; a field of the wrong type is left out."""
+        # A manifest is a file that anyone may have edited.
         names = ("dtype", "seed", "world", "link")
         dtype, seed, ranks, link = (manifest.get(name) for name in names)
         return cls(

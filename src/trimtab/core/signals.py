@@ -135,7 +135,7 @@ class Quality(IntEnum):
     @classmethod
     def parse(cls, label: str) -> "Quality":
         """Return the quality with a label; raises ValueError if there is none."""
-        try:
+        try:  # labels have hyphens, names of members have underscores
             return cls[label.upper().replace("-", "_")]
         except KeyError:
             known = ", ".join(quality.label for quality in cls)

@@ -55,6 +55,7 @@ class Stateful:
                 setattr(self, name, _decode(saved))
 
     def _saved(self) -> Iterator[str]:
+        # A subclass adds to what its base classes leave out, it does not replace it.
         classes = type(self).__mro__
         skipped = {name for cls in classes for name in vars(cls).get("not_saved", ())}
         slots = (name for cls in reversed(classes) for name in vars(cls).get("__slots__", ()))
@@ -98,6 +99,7 @@ def _encode(value: Any) -> Any:
             return {"array": value.tolist(), "dtype": value.dtype.name}
         case np.generic():
             return value.item()
+        # An enum that is an int would come back as a plain number: refused below.
         case int() | float() if type(value) in (int, float):
             return value
         case list():
@@ -108,7 +110,7 @@ def _encode(value: Any) -> Any:
             return {"deque": [_encode(part) for part in value], "maxlen": value.maxlen}
         case set() | frozenset():
             return {type(value).__name__: [_encode(part) for part in value]}
-        case dict():
+        case dict():  # as pairs: keys may be numbers, which JSON would turn into strings
             return {"dict": [[_encode(key), _encode(part)] for key, part in value.items()]}
     raise TypeError(
         f"a {type(value).__name__} cannot be saved here: hold plain values, or a Stateful object "

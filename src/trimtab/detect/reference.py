@@ -22,7 +22,7 @@ from trimtab.core.signals import CLOCKS, FINGERPRINT, LOSS, REFERENCE_LOSS, REFE
 from trimtab.core.state import Stateful, StatefulDict
 from trimtab.detect.loss.norm_spike import logarithms
 from trimtab.detect.tools.baseline import MIN_WINDOW, BaselineSpec, Score, SignalBaseline, trust_in
-from trimtab.detect.tools.series import RunningSums, Seen, Series
+from trimtab.detect.tools.series import Point, RunningSums, Series
 
 # A run beside another one: what the other recorded at the same batch, in extra columns.
 #
@@ -69,7 +69,7 @@ def _latest_rows(block: Block) -> tuple[np.ndarray, np.ndarray]:
 #
 #     attempt 0:   100 101 102 103 104 |killed
 #     attempt 1:               102 103 104 105 ...
-#                              '---------' seen before
+#                              '---------' trained on before
 #
 # Two batches are the same if their fingerprints are, or their data positions; where neither is
 # known, if their steps are.
@@ -169,8 +169,8 @@ HIGHEST = 5.0
 
 CALM_RECORDS = 1024
 """Records without a hit after which the limits are the usual ones again; until then each hit adds
-the limit once more, because runs that have parted wander. A sum cannot exceed four times its limit,
-so there are at most three hits in a row."""
+the limit once more, because runs that have separated wander. A sum cannot exceed four times its
+limit, so there are at most three hits in a row."""
 
 RECORDS_AT_ONCE = 4096
 """Records that are judged at once."""
@@ -271,17 +271,17 @@ class Gap(Stateful):
 #
 # The reference is an earlier attempt at the same steps, another run whose values were put beside
 # this one (`lay_beside`), or losses that the user knows and records as `reference_loss`. A
-# finding states that the two have parted, not which of them is wrong.
+# finding states that the two differ now, not which of them is wrong.
 
 LOSS_GAP_BASELINE = BaselineSpec(falls=False, relative_floor=0.0, absolute_floor=0.001)
 """For the logarithm of loss / reference. Floor: 0.1 %, for runs that are equal to the last bit
-until they part."""
+until they differ."""
 
 OTHER_GAP_BASELINE = BaselineSpec(falls=False, relative_floor=0.0, absolute_floor=0.02)
 """For the other signals. Floor: 2 %: runs of the lab in bf16 stay within 2 % of the same runs in
 fp32 (measured)."""
 
-PARTED_RECORDS = 256
+FOLLOWING_RECORDS = 256
 """Where one signal has left its reference the others follow. Within this many records after the
 last one they are only notes, except for a loss that rises further."""
 
@@ -290,7 +290,7 @@ UP, DOWN = 1.0, -1.0
 
 
 class Reference(Detector):
-    """Findings where a signal and its reference part."""
+    """Findings where a signal leaves its reference."""
 
     name = "reference"
     not_rewound = ("_earlier",)
@@ -303,7 +303,7 @@ class Reference(Detector):
         self._same_batches = 0
         """In a row, up to the last record."""
         self._records = 0
-        self._parted: int | None = None
+        self._last_gap: int | None = None
         """The record of the last gap."""
 
     def update(self, record: Record) -> list[Finding]:
@@ -319,10 +319,10 @@ class Reference(Detector):
                 for found in self._judge_pair(record, LOSS, earlier)
             ]
         if FINGERPRINT in signals and REFERENCE_OF + FINGERPRINT in signals:
-            seen = Seen(record.tick, record.step, signals[FINGERPRINT])
+            point = Point(record.tick, record.step, signals[FINGERPRINT])
             theirs = signals[REFERENCE_OF + FINGERPRINT]
-            if seen.value != theirs:
-                return self._other_batch(seen, theirs)
+            if point.value != theirs:
+                return self._other_batch(point, theirs)
             self._same_batches += 1
         return [
             self._graded(finding, self._records)
@@ -352,8 +352,8 @@ class Reference(Detector):
 
     def _graded(self, gap: Finding, record: int) -> Finding:
         """Return the finding with its severity: a note if another signal has just left."""
-        is_late = self._parted is not None and record - self._parted < PARTED_RECORDS
-        self._parted = record
+        is_late = self._last_gap is not None and record - self._last_gap < FOLLOWING_RECORDS
+        self._last_gap = record
         if is_late and gap.signal != LOSS:
             return dataclasses.replace(gap, severity=Severity.INFO)
         return gap
@@ -366,15 +366,15 @@ class Reference(Detector):
             yield gaps[name], way
 
     def _judge_pair(self, record: Record, name: str, theirs: float) -> list[Finding]:
-        seen = Seen(record.tick, record.step, record.signals.get(name, math.nan))
-        if not (0.0 < seen.value < math.inf and 0.0 < theirs < math.inf):
+        point = Point(record.tick, record.step, record.signals.get(name, math.nan))
+        if not (0.0 < point.value < math.inf and 0.0 < theirs < math.inf):
             return []
-        gap = math.log(seen.value / theirs)
+        gap = math.log(point.value / theirs)
         findings = []
         for side, way in self._sides(name, trust_in(name, record.qualities)):
             hit = side.update(way * gap, record.step)
             if hit is not None:
-                findings.append(_finding(name, way, seen, theirs, hit))
+                findings.append(_finding(name, way, point, theirs, hit))
         return findings
 
     def _judge_pairs(self, block: Block, name: str, references: FloatArray) -> list[Finding]:
@@ -396,15 +396,15 @@ class Reference(Detector):
         ours, theirs = block.column(FINGERPRINT), block.column(REFERENCE_OF + FINGERPRINT)
         findings = []
         for at in np.flatnonzero(given & ours.present & theirs.present).tolist():
-            seen = Seen.at(block, at, ours.values[at])
+            point = Point.at(block, at, ours.values[at])
             other = float(theirs.values[at])
-            if seen.value != other:
-                findings += self._other_batch(seen, other)
+            if point.value != other:
+                findings += self._other_batch(point, other)
             else:
                 self._same_batches += 1
         return findings
 
-    def _other_batch(self, seen: Seen, theirs: float) -> list[Finding]:
+    def _other_batch(self, point: Point, theirs: float) -> list[Finding]:
         """Report where batches stop being the same; two runs with different data are no pair."""
         were_same, self._same_batches = self._same_batches, 0
         if were_same < MIN_WINDOW:
@@ -415,9 +415,9 @@ class Reference(Detector):
                 symptom=Symptom.OTHER_BATCH,
                 severity=Severity.ALARM,
                 signal=FINGERPRINT,
-                step=seen.step,
-                tick=seen.tick,
-                value=seen.value,
+                step=point.step,
+                tick=point.tick,
+                value=point.value,
                 expected=theirs,
             )
         ]
@@ -436,7 +436,7 @@ def _new_gap(name: str) -> Gap:
     return Gap(LOSS_GAP_BASELINE if name == LOSS else OTHER_GAP_BASELINE)
 
 
-def _finding(name: str, way: float, seen: Seen, theirs: float, hit: Hit) -> Finding:
+def _finding(name: str, way: float, point: Point, theirs: float, hit: Hit) -> Finding:
     is_good_news = name == LOSS and way == DOWN
     usual = theirs * math.exp(way * hit.expected)
     room = hit.limit / math.sqrt(hit.records) * hit.scale
@@ -445,9 +445,9 @@ def _finding(name: str, way: float, seen: Seen, theirs: float, hit: Hit) -> Find
         symptom=Symptom.REFERENCE_GAP,
         severity=Severity.WARN if is_good_news else Severity.ALARM,
         signal=name,
-        step=seen.step,
-        tick=seen.tick,
-        value=seen.value,
+        step=point.step,
+        tick=point.tick,
+        value=point.value,
         expected=usual,
         limit=usual * math.exp(way * room),
         facts={"score": hit.score, "records": float(hit.records), "reference": theirs},

@@ -19,7 +19,7 @@ from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS, LOSS_SCALE
 from trimtab.detect.state.hard_limits import NonFinite
-from trimtab.detect.tools.series import Seen
+from trimtab.detect.tools.series import Point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class TextbookSpike(Detector):
             mean, deviation = moments(self._recent)
             if loss > mean + self._config.spike_sigmas * deviation:
                 findings.append(
-                    self._finding(Seen(record.tick, record.step, loss), mean, deviation)
+                    self._finding(Point(record.tick, record.step, loss), mean, deviation)
                 )
         self._recent.append(loss)
         return findings
@@ -140,22 +140,22 @@ class TextbookSpike(Detector):
         self._recent.extend(loss.values[rows[-window:]].tolist())
         return [
             self._finding(
-                Seen.at(block, judged[at], loss.values[judged[at]]),
+                Point.at(block, judged[at], loss.values[judged[at]]),
                 float(mean[at]),
                 float(deviation[at]),
             )
             for at in np.flatnonzero(series[window:] > limit).tolist()
         ]
 
-    def _finding(self, seen: Seen, mean: float, deviation: float) -> Finding:
+    def _finding(self, point: Point, mean: float, deviation: float) -> Finding:
         return Finding(
             detector=self.name,
             symptom=Symptom.LOSS_SPIKE,
             severity=Severity.ALARM,
             signal=LOSS,
-            step=seen.step,
-            tick=seen.tick,
-            value=seen.value,
+            step=point.step,
+            tick=point.tick,
+            value=point.value,
             expected=mean,
             limit=mean + self._config.spike_sigmas * deviation,
             facts={"deviation": deviation, "window": float(self._config.window)},

@@ -13,7 +13,7 @@ import numpy as np
 from trimtab.core.block import FloatArray, IntArray
 from trimtab.core.state import Stateful
 from trimtab.detect.tools.baseline import RECORDS_PER_CELL, Score, Scores
-from trimtab.detect.tools.series import Seen, Series
+from trimtab.detect.tools.series import Point, Series
 
 # CellMeans: a loss in means of 8 records, on a grid that does not depend on how the run is cut.
 #
@@ -74,21 +74,21 @@ class CellMeans(Stateful):
         self._count = 0
         self._first_tick = 0
 
-    def update(self, seen: Seen, score: Score | None) -> Cell | None:
+    def update(self, point: Point, score: Score | None) -> Cell | None:
         """Add the next finite loss; return the cell that it completes."""
         if not self._count:
-            self._total, self._first_tick = 0.0, seen.tick
+            self._total, self._first_tick = 0.0, point.tick
         self._count += 1
         if score is None:
-            self._total += seen.value
+            self._total += point.value
         else:
             room = MAX_SCALES * score.scale
             low, high = score.expected - room, score.expected + room
-            self._total += min(max(seen.value, low), high)
+            self._total += min(max(point.value, low), high)
         if self._count < RECORDS_PER_CELL:
             return None
         self._count = 0
-        return Cell(self._total / RECORDS_PER_CELL, self._first_tick, *seen)
+        return Cell(self._total / RECORDS_PER_CELL, self._first_tick, *point)
 
     def update_many(self, series: Series, scores: Scores) -> CellArrays:
         """Add the next finite losses; return the cells that they complete."""

@@ -28,7 +28,7 @@ from trimtab.detect.tools.baseline import (
     trust_in,
 )
 from trimtab.detect.tools.neighbours import Neighbours
-from trimtab.detect.tools.series import Seen, Series
+from trimtab.detect.tools.series import Point, Series
 
 _MAX_LOSS = 1e100
 """Finite losses beyond this count as this: their differences must not overflow."""
@@ -63,9 +63,9 @@ class LossDetectors(Detector):
             trust = trust_in(name, record.qualities)
             if score is not None and trust < 1:
                 score = score._replace(z=score.z * trust)
-            seen = Seen(record.tick, record.step, value)
+            point = Point(record.tick, record.step, value)
             findings.append(
-                _with_confidence(self._norm_spikes[name].update(seen, logarithm, score), trust)
+                _with_confidence(self._norm_spikes[name].update(point, logarithm, score), trust)
             )
             if name == GRAD_NORM and score is not None:
                 norm_z = score.z
@@ -109,15 +109,15 @@ class LossDetectors(Detector):
         self, record: Record, loss: float, norm_z: float
     ) -> tuple[list[Finding | None], float]:
         """Return what the loss shows, and its score."""
-        seen = Seen(record.tick, record.step, min(max(loss, -_MAX_LOSS), _MAX_LOSS))
-        score = self._baseline.update(seen.value, record.step)
-        near = self._neighbours.update(seen.value)
+        point = Point(record.tick, record.step, min(max(loss, -_MAX_LOSS), _MAX_LOSS))
+        score = self._baseline.update(point.value, record.step)
+        near = self._neighbours.update(point.value)
         trust = trust_in(LOSS, record.qualities)
         if trust < 1:
             score = score and score._replace(z=score.z * trust)
             near = near and near._replace(z=near.z * trust)
-        findings = [_with_confidence(self._spike.update(seen, score, near, norm_z), trust)]
-        cell = self._cell_means.update(seen, score)
+        findings = [_with_confidence(self._spike.update(point, score, near, norm_z), trust)]
+        cell = self._cell_means.update(point, score)
         if cell is not None:
             findings.append(_with_confidence(self._level.update(cell), trust))
         return findings, 0.0 if score is None else score.z

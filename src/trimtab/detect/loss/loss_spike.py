@@ -28,7 +28,7 @@ from trimtab.core.signals import LOSS
 from trimtab.core.state import Stateful
 from trimtab.detect.tools.baseline import Score, Scores
 from trimtab.detect.tools.score_history import Bounds, ScoreHistory
-from trimtab.detect.tools.series import RunningSums, Seen, Series
+from trimtab.detect.tools.series import Point, RunningSums, Series
 
 # The limits of the eleven tests for a loss spike, by how often a run logs.
 
@@ -212,7 +212,7 @@ class LossSpike(Stateful):
         """The number of the record of the last warning."""
 
     def update(
-        self, seen: Seen, loss: Score | None, near: Score | None, norm_z: float
+        self, point: Point, loss: Score | None, near: Score | None, norm_z: float
     ) -> Finding | None:
         """Judge a finite loss by its scores; `norm_z` is NaN where no norm was recorded."""
         self._num_records += 1
@@ -224,7 +224,7 @@ class LossSpike(Stateful):
         near_z = near.z if near is not None else 0.0
         both = min(max(z, near_z), NORM_SHARE * norm_z) if norm_z == norm_z else NO_NORM
         score = min(max(z, LOWEST), HIGHEST)
-        self._recent.append((seen.tick, seen.step, score))
+        self._recent.append((point.tick, point.step, score))
         sums = self._sums.add(score)
         joint_sums = self._joint_sums.add(min(max(both, LOWEST), HIGHEST))
         near_sums = self._near_sums.add(min(max(near_z, LOWEST), HIGHEST_NEAR))
@@ -236,8 +236,8 @@ class LossSpike(Stateful):
             if hit is not None:
                 known = near or loss if hit.test >= NEAR else loss
                 if hit.severity is Severity.ALARM:
-                    return self._alarm(hit, seen, known)
-                warning = self._warn(hit, seen, known)
+                    return self._alarm(hit, point, known)
+                warning = self._warn(hit, point, known)
         self._history.update(scores)
         return warning
 
@@ -341,30 +341,30 @@ class LossSpike(Stateful):
             warning = warning or _Hit(test, score, threshold, Severity.WARN)
         return warning
 
-    def _warn(self, hit: _Hit, seen: Seen, loss: Score) -> Finding | None:
+    def _warn(self, hit: _Hit, point: Point, loss: Score) -> Finding | None:
         """Return the finding, unless there was one just before; its evidence stays."""
         if self._num_records - self._warned < RECORDS_PER_WARNING:
             return None
         self._warned = self._num_records
-        return self._finding(hit, seen, loss)
+        return self._finding(hit, point, loss)
 
-    def _alarm(self, hit: _Hit, seen: Seen, loss: Score) -> Finding:
+    def _alarm(self, hit: _Hit, point: Point, loss: Score) -> Finding:
         """Return the finding; its evidence is used up."""
-        finding = self._finding(hit, seen, loss)
+        finding = self._finding(hit, point, loss)
         self._clear_sums()
         self._history.drop_current()
         return finding
 
-    def _finding(self, hit: _Hit, seen: Seen, loss: Score) -> Finding:
+    def _finding(self, hit: _Hit, point: Point, loss: Score) -> Finding:
         onset_tick, onset_step = _onset(self._recent)
         return Finding(
             detector=self.name,
             symptom=Symptom.LOSS_SPIKE,
             severity=hit.severity,
             signal=LOSS,
-            step=seen.step,
-            tick=seen.tick,
-            value=seen.value,
+            step=point.step,
+            tick=point.tick,
+            value=point.value,
             expected=loss.expected,
             limit=loss.expected + hit.threshold / ROOTS[hit.test] * loss.scale,
             onset_tick=onset_tick,

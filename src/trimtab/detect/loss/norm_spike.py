@@ -17,7 +17,7 @@ from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import GRAD_NORM, GRAD_TO_V_RMS, UPDATE_NORM, UPDATE_PER_LR
 from trimtab.core.state import Stateful
 from trimtab.detect.tools.baseline import Score, Scores
-from trimtab.detect.tools.series import Seen, Series
+from trimtab.detect.tools.series import Point, Series
 
 MIN_SCORE = 8.0
 """Scales above what was expected, whatever the ratio; from there a norm is also kept out of its
@@ -88,7 +88,7 @@ class NormSpike(Stateful):
         """Logarithms of how many times too large the last two norms were; 0 where they were
         usual."""
 
-    def update(self, seen: Seen, log_norm: float, score: Score | None) -> Finding | None:
+    def update(self, point: Point, log_norm: float, score: Score | None) -> Finding | None:
         """Judge a finite, positive norm."""
         second, first = self._last
         excess = 0.0
@@ -103,7 +103,7 @@ class NormSpike(Stateful):
         holds = not self._norm.has_memory or excess > first - MAX_FALL
         is_strong = (holds and (pair or triple)) or excess > _HUGE
         return (
-            self._finding(seen, score, is_strong)
+            self._finding(point, score, is_strong)
             if is_strong or excess > self._log_warn_ratio
             else None
         )
@@ -130,7 +130,7 @@ class NormSpike(Stateful):
                 findings.append(self._finding(series.one(at), score, bool(strong[at])))
         return findings
 
-    def _finding(self, seen: Seen, score: Score, is_strong: bool) -> Finding:
+    def _finding(self, point: Point, score: Score, is_strong: bool) -> Finding:
         # Between two records of a thinned log lie steps that were not recorded: only a warning.
         is_alarm = is_strong and self._norm.alarms and score.stride < 2
         expected = math.exp(score.expected)
@@ -139,14 +139,14 @@ class NormSpike(Stateful):
             symptom=self._norm.symptom,
             severity=Severity.ALARM if is_alarm else Severity.WARN,
             signal=self._signal,
-            step=seen.step,
-            tick=seen.tick,
-            value=seen.value,
+            step=point.step,
+            tick=point.tick,
+            value=point.value,
             expected=expected,
             limit=expected * self._norm.warn_ratio,
             facts={
                 "score": score.z,
-                "ratio": seen.value / expected,
+                "ratio": point.value / expected,
                 "is_strong": float(is_strong and self._norm.alarms),
             },
         )

@@ -19,7 +19,7 @@ from trimtab.core.robust import median, medians
 from trimtab.core.signals import DATA_SECONDS, STEP_SECONDS, TOKENS_PER_SECOND
 from trimtab.core.state import Stateful
 from trimtab.detect.tools.range_test import OutOfRange, RangeSpec, RangeTest
-from trimtab.detect.tools.series import Seen
+from trimtab.detect.tools.series import Point
 
 # LastingPace: waits whether a pace that fell comes back.
 #
@@ -154,7 +154,7 @@ class Throughput(Detector):
         value = signals.get(self._signal, 0.0)
         if not MIN_VALUE < value < MAX_VALUE:
             return []
-        seen = Seen(record.tick, record.step, value)
+        point = Point(record.tick, record.step, value)
         seconds = value if self._signal == STEP_SECONDS else 1.0 / value
         self._count += 1
         if self._is_excused:
@@ -163,10 +163,10 @@ class Throughput(Detector):
         findings: list[Finding | None] = []
         if self._is_stall(seconds):
             waited = signals.get(DATA_SECONDS, 0.0)
-            findings.append(self._stall(seen, seconds, waited, self._count))
+            findings.append(self._stall(point, seconds, waited, self._count))
         self._cell.append(seconds)
         if len(self._cell) == RECORDS_PER_MEDIAN:
-            findings += [self._slow(seen, *pace) for pace in self._end_cell(median(self._cell))]
+            findings += [self._slow(point, *pace) for pace in self._end_cell(median(self._cell))]
             self._cell = []
         return [finding for finding in findings if finding is not None]
 
@@ -190,11 +190,11 @@ class Throughput(Detector):
         findings = []
         for at, pace in self._stalls_and_slowdowns(seconds):
             row = int(rows[at])
-            seen = Seen.at(block, row, values[at])
+            point = Point.at(block, row, values[at])
             finding = (
-                self._stall(seen, float(seconds[at]), float(waited[at]), self._count + at + 1)
+                self._stall(point, float(seconds[at]), float(waited[at]), self._count + at + 1)
                 if pace is None
-                else self._slow(seen, *pace)
+                else self._slow(point, *pace)
             )
             if finding is not None:
                 findings.append(finding)
@@ -264,12 +264,12 @@ class Throughput(Detector):
         places: IntArray = np.flatnonzero(known[begin:] > limits[begin:])
         return places
 
-    def _stall(self, seen: Seen, seconds: float, waited: float, count: int) -> Finding | None:
+    def _stall(self, point: Point, seconds: float, waited: float, count: int) -> Finding | None:
         """Return the finding for a stall in record number `count`; None if it is nothing new."""
         since, self._stalled = count - self._stalled, count
-        close = [step for step in self._stalled_steps if 0 < seen.step - step <= STALL_WINDOW]
+        close = [step for step in self._stalled_steps if 0 < point.step - step <= STALL_WINDOW]
         if self._signal == STEP_SECONDS and waited > DATA_SHARE * seconds:
-            close.append(seen.step)
+            close.append(point.step)
         self._stalled_steps = close
         if since > RECORDS_REMEMBERED:
             self._largest = 0.0
@@ -280,16 +280,16 @@ class Throughput(Detector):
             self._alarmed = count
         if not is_alarm and not is_news:
             return None
-        return self._finding(Symptom.STALL, seen, Severity.ALARM if is_alarm else Severity.WARN)
+        return self._finding(Symptom.STALL, point, Severity.ALARM if is_alarm else Severity.WARN)
 
-    def _slow(self, seen: Seen, found: OutOfRange, severity: Severity) -> Finding:
+    def _slow(self, point: Point, found: OutOfRange, severity: Severity) -> Finding:
         facts = {"seconds": found.value, "slowest_before": found.high}
-        return self._finding(Symptom.SLOW, seen, severity, facts)
+        return self._finding(Symptom.SLOW, point, severity, facts)
 
     def _finding(
         self,
         symptom: Symptom,
-        seen: Seen,
+        point: Point,
         severity: Severity,
         facts: dict[str, float] | None = None,
     ) -> Finding:
@@ -298,9 +298,9 @@ class Throughput(Detector):
             symptom=symptom,
             severity=severity,
             signal=self._signal or "",
-            step=seen.step,
-            tick=seen.tick,
-            value=seen.value,
+            step=point.step,
+            tick=point.tick,
+            value=point.value,
             facts=facts or {},
         )
 

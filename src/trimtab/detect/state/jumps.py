@@ -28,7 +28,7 @@ from trimtab.core.signals import (
 )
 from trimtab.core.state import Stateful, StatefulDict
 from trimtab.detect.loss.norm_spike import HUGE_RATIO
-from trimtab.detect.tools.series import Seen
+from trimtab.detect.tools.series import Point
 
 # JumpTest: a change from one record to the next that is far larger than all recent changes.
 #
@@ -346,8 +346,8 @@ class StateJumps(Detector):
                 continue
             jump = self._tests[name].update(value, record.step)
             if jump is not None:
-                seen = Seen(record.tick, record.step, signals[name])
-                findings.append(_finding(name, rule, seen, jump))
+                point = Point(record.tick, record.step, signals[name])
+                findings.append(_finding(name, rule, point, jump))
         return findings
 
     def update_many(self, block: Block) -> list[Finding]:
@@ -374,7 +374,7 @@ class StateJumps(Detector):
             values, steps = values[rows], steps[rows]
         for at, jump in self._tests[name].update_many(values, steps):
             row = at if rows is None else int(rows[at])
-            yield _finding(name, rule, Seen.at(block, row, column.values[row]), jump)
+            yield _finding(name, rule, Point.at(block, row, column.values[row]), jump)
 
 
 def _new_test(name: str) -> JumpTest:
@@ -384,18 +384,18 @@ def _new_test(name: str) -> JumpTest:
     return JumpTest(rule.limits)
 
 
-def _finding(name: str, rule: JumpRule, seen: Seen, jump: Jump) -> Finding:
+def _finding(name: str, rule: JumpRule, point: Point, jump: Jump) -> Finding:
     rose = jump.change > 0
     is_alarm = rose or not rule.falls_harmlessly
-    expected = seen.value / (1 + jump.change) if rose else seen.value * (1 - jump.change)
+    expected = point.value / (1 + jump.change) if rose else point.value * (1 - jump.change)
     return Finding(
         detector=StateJumps.name,
         symptom=rule.up if rose else rule.down,
         severity=Severity.ALARM if is_alarm else Severity.WARN,
         signal=name,
-        step=seen.step,
-        tick=seen.tick,
-        value=seen.value,
+        step=point.step,
+        tick=point.tick,
+        value=point.value,
         expected=expected,
         facts={"change": jump.change, "largest_before": jump.largest_before},
     )

@@ -20,7 +20,7 @@ from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LR, PARAM_NORM, UPDATE_NORM
 from trimtab.core.state import Stateful, StatefulDict
 from trimtab.detect.tools.range_test import OutOfRange, RangeSpec, RangeTest
-from trimtab.detect.tools.series import Seen
+from trimtab.detect.tools.series import Point
 
 RECORDS_PER_CHANGE = 8
 """Records over which a change is measured. Source: measured in the lab; 4 and 16 find less."""
@@ -74,7 +74,7 @@ class NormTrend(Detector):
                 found = self._trends[name].update(value, record.step, rate, moved)
                 if found is not None:
                     findings.append(
-                        self._finding(name, Seen(record.tick, record.step, value), found)
+                        self._finding(name, Point(record.tick, record.step, value), found)
                     )
         return findings
 
@@ -85,24 +85,24 @@ class NormTrend(Detector):
         drifts.sort(key=lambda drift: drift[1].tick)  # stable: in a record, by the order of names
         return [self._finding(*drift) for drift in drifts]
 
-    def _finding(self, name: str, seen: Seen, found: OutOfRange) -> Finding:
+    def _finding(self, name: str, point: Point, found: OutOfRange) -> Finding:
         """Return the finding, an alarm if the norm is far outside or a second one drifts."""
         others = [tick for other, tick in self._drifted.items() if not _is_same_part(other, name)]
-        together = any(seen.tick - tick <= TOGETHER_RECORDS for tick in others)
-        self._drifted[name] = seen.tick
+        together = any(point.tick - tick <= TOGETHER_RECORDS for tick in others)
+        self._drifted[name] = point.tick
         is_alarm = together or found.widths > FAR_WIDTHS[_range_of(name)]
         return Finding(
             detector=self.name,
             symptom=Symptom.NORM_DRIFT,
             severity=Severity.ALARM if is_alarm else Severity.WARN,
             signal=name,
-            step=seen.step,
-            tick=seen.tick,
-            value=seen.value,
+            step=point.step,
+            tick=point.tick,
+            value=point.value,
             facts={"growth": found.value, "least_before": found.low, "most_before": found.high},
         )
 
-    def _judge_norm(self, block: Block, name: str) -> Iterator[tuple[str, Seen, OutOfRange]]:
+    def _judge_norm(self, block: Block, name: str) -> Iterator[tuple[str, Point, OutOfRange]]:
         column, rate = block.columns[name], block.column(LR)
         with np.errstate(invalid="ignore"):
             good = column.finite & (column.values > 0) & rate.finite & (rate.values > 0)
@@ -118,7 +118,7 @@ class NormTrend(Detector):
         moved = np.where(updates.present, updates.values, 0.0)[ends]
         for at, found in trend.update_many(values, steps, rate.values[ends], moved, len(rows)):
             row = int(ends[at])
-            yield name, Seen.at(block, row, values[at]), found
+            yield name, Point.at(block, row, values[at]), found
 
 
 class _Trend(Stateful):

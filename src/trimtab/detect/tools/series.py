@@ -10,7 +10,7 @@ from trimtab.core.block import Block, FloatArray, IntArray
 from trimtab.core.state import Stateful
 
 
-class Seen(NamedTuple):
+class Point(NamedTuple):
     """One value of one signal, and where it was recorded."""
 
     tick: int
@@ -18,7 +18,7 @@ class Seen(NamedTuple):
     value: float
 
     @classmethod
-    def at(cls, block: Block, row: int, value: float) -> "Seen":
+    def at(cls, block: Block, row: int, value: float) -> "Point":
         """Return a value of one row of a block, in plain numbers."""
         return cls(int(block.tick[row]), int(block.step[row]), float(value))
 
@@ -39,9 +39,9 @@ class Series:
     def __len__(self) -> int:
         return len(self.tick)
 
-    def one(self, at: int) -> Seen:
+    def one(self, at: int) -> Point:
         """Return one of the values."""
-        return Seen(int(self.tick[at]), int(self.step[at]), float(self.value[at]))
+        return Point(int(self.tick[at]), int(self.step[at]), float(self.value[at]))
 
 
 # RunningSums: sums over the last 2, 4, 8, ... values, without drift and in a fixed order.

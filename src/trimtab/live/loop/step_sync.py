@@ -29,7 +29,7 @@ from trimtab.live.protect.gate_reporter import VOTE
 from trimtab.live.ranks.rank_group import RankGroup
 from trimtab.live.ranks.rank_sync import RankSync
 from trimtab.live.ranks.rank_vote import OUT, value_and_rank
-from trimtab.live.recover.rank_orders import FIELDS, NAMES, RankOrders, digits
+from trimtab.live.recover.rank_orders import FIELDS, NAMES, RankOrders, to_digits
 from trimtab.live.shield import Shields, log
 
 _NUM_SUMS = 1 + len(HEAD)
@@ -184,7 +184,7 @@ class StepSync:
         has_voted = decision is not None and note.num_meetings == 0
         if has_voted and ranks.extra is not None and ranks.agreed is not None:
             whole, rest = ranks.agreed[: len(FIELDS)], ranks.agreed[len(FIELDS) :]
-            names, report = (*names, *NAMES), (*report, digits(whole))
+            names, report = (*names, *NAMES), (*report, to_digits(whole))
             if len(rest):
                 names += (signals.MAX_RANK_GRAD, signals.MAX_GRAD_RANK)
                 report += (value_and_rank(rest),)

@@ -133,7 +133,7 @@ class RankOrders:
         return to_bytes([order for at, order in self._pending if at <= number])
 
 
-def digits(numbers: torch.Tensor) -> torch.Tensor:
+def to_digits(numbers: torch.Tensor) -> torch.Tensor:
     """Whole numbers as digits that float32 holds exactly, high before low."""
     high, low = numbers >> _DIGITS, numbers & ((1 << _DIGITS) - 1)
     return torch.stack((high, low), dim=1).flatten()
