@@ -134,7 +134,7 @@ def rule(
     return make
 
 
-def number(value: float) -> str:
+def brief(value: float) -> str:
     """Return a setting as people write it: 0.95, 3e-4, 1e-8."""
     if value != 0 and math.isfinite(value) and (abs(value) < 1e-3 or abs(value) >= 1e6):
         mantissa, exponent = f"{value:.2e}".split("e")

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from trimtab.checks.report import CheckReport, RuleResult
 from trimtab.checks.rule import Level, Shown
-from trimtab.core.text import printable
+from trimtab.core.text import counted, printable
 
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.ADVICE: "cyan"}
 
@@ -101,10 +101,6 @@ def _summary(report: CheckReport) -> Text:
     errors, warnings, advice = (report.count(level) for level in reversed(Level))
     if not errors + warnings + advice:
         return Text(f"Nothing found; {ran}.", style="bold green")
-    counts = f"{_counted(errors, 'error')}, {_counted(warnings, 'warning')}, {advice} advice"
+    counts = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}, {advice} advice"
     worst = next(iter(report.findings)).level or Level.ADVICE
     return Text(f"{counts}; {ran}.", style=_STYLES[worst])
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

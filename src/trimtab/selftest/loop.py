@@ -156,7 +156,7 @@ def all_bits(run: Training) -> dict[str, torch.Tensor]:
     return found
 
 
-def is_finite(tensors: dict[str, torch.Tensor]) -> bool:
+def all_finite(tensors: dict[str, torch.Tensor]) -> bool:
     """Return whether no tensor has a NaN or an infinity."""
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
 

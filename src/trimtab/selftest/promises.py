@@ -19,9 +19,9 @@ from trimtab.selftest.loop import (
     CheckFailed,
     Training,
     all_bits,
+    all_finite,
     batches,
     find_difference,
-    is_finite,
     trained_bits,
 )
 
@@ -143,7 +143,7 @@ def check_gate(device: torch.device, folder: Path) -> str:
     unguarded = Training(device=device)
     for number, batch in enumerate(batches(GATE_STEPS)):
         unguarded.step(batch, spoil_loss=number == BAD_STEP)
-    if is_finite(trained_bits(unguarded)):
+    if all_finite(trained_bits(unguarded)):
         raise CheckFailed("a NaN in the loss did no harm without a guard: the check is blind")
     run = Training(device=device)
     before: dict[str, torch.Tensor] = {}
@@ -158,7 +158,7 @@ def check_gate(device: torch.device, folder: Path) -> str:
                 if difference is not None:
                     raise CheckFailed(f"a step with a NaN was applied: {difference}")
     last = trained_bits(run)
-    if not is_finite(last):
+    if not all_finite(last):
         raise CheckFailed("weights or optimizer state are not finite at the end")
     if find_difference(before, last) is None:
         raise CheckFailed("no step after the one with a NaN was applied")

@@ -22,9 +22,9 @@ from torch.nn.parallel import DistributedDataParallel
 from trimtab.selftest.loop import (
     CheckFailed,
     Training,
+    all_finite,
     batches,
     find_difference,
-    is_finite,
     trained_bits,
 )
 
@@ -78,7 +78,7 @@ def _train(rank: int, device: torch.device, folder: Path) -> dict[str, object]:
     data_bytes = b"".join(tensor.numpy().tobytes() for tensor in last.values())
     return {
         "is_kept_out": find_difference(before, after) is None,
-        "is_finite": is_finite(last),
+        "is_finite": all_finite(last),
         "has_trained": any(not torch.equal(last[name], before[name]) for name in last),
         "digest": hashlib.blake2b(data_bytes).hexdigest(),
     }

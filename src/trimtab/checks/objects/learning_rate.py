@@ -25,7 +25,7 @@ from trimtab.checks.objects.measure.measurements import PASS_ELEMENTS, PASS_ROWS
 from trimtab.checks.objects.measure.passes import main_loss
 from trimtab.checks.objects.measure.trace import Trace, rms
 from trimtab.checks.objects.measure.training import run_steps
-from trimtab.checks.rule import NotMeasured, number
+from trimtab.checks.rule import NotMeasured, brief
 from trimtab.core import signals
 from trimtab.core.block import Block, Column, Record
 from trimtab.core.errors import ConfigError
@@ -103,18 +103,18 @@ class LrRange:
 
 def range_view(found: LrRange) -> RenderableType:
     """Return the losses as a curve, and which rate to begin with, for a terminal."""
-    low, high = number(found.rates[0]), number(found.rates[-1])
+    low, high = brief(found.rates[0]), brief(found.rates[-1])
     lines = [
         Text(f"loss over the learning rate, {low} to {high}: {len(found.rates)} steps"),
         Text(sparkline(Column.complete(np.asarray(found.losses)), 80)),
         Text(f"stopped by: {found.stop}"),
         Text(
-            f"falls fastest near {number(found.steepest)}, not any more from "
-            f"{number(found.turning)} on"
+            f"falls fastest near {brief(found.steepest)}, not any more from "
+            f"{brief(found.turning)} on"
         ),
     ]
     if found.advised is not None:
-        text = f"begin with a peak rate of at most {number(found.advised)}"
+        text = f"begin with a peak rate of at most {brief(found.advised)}"
         lines.append(Text(text, style="bold"))
     return Group(*lines)
 

@@ -3,7 +3,7 @@
 import math
 
 from trimtab.checks.plan import NormPlace
-from trimtab.checks.rule import Fault, Level, Shown, amount, number, rule
+from trimtab.checks.rule import Fault, Level, Shown, amount, brief, rule
 
 DEEP_POST_NORM = 12
 """Layers. The lab's 12-layer post-norm model never leaves the entropy of single tokens."""
@@ -49,7 +49,7 @@ def large_init(init_std: float, width: int) -> Fault | None:
     if not LARGE_INIT < ratio <= ABSURD_INIT:
         return None
     return Fault(
-        f"init std {number(init_std)} at width {width:,} is {ratio:.1f} times sqrt(1 / (3 width))",
+        f"init std {brief(init_std)} at width {width:,} is {ratio:.1f} times sqrt(1 / (3 width))",
         {"init_std": float(f"{_wide_std(width):.2g}")},
     )
 
@@ -68,7 +68,7 @@ def absurd_init(init_std: float, width: int) -> Fault | None:
     if ratio <= ABSURD_INIT:
         return None
     return Fault(
-        f"init std {number(init_std)} at width {width:,} is {ratio:.0f} times sqrt(1 / (3 width))",
+        f"init std {brief(init_std)} at width {width:,} is {ratio:.0f} times sqrt(1 / (3 width))",
         {"init_std": min(0.02, float(f"{_wide_std(width):.2g}"))},
     )
 

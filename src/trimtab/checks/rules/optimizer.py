@@ -2,7 +2,7 @@
 
 import math
 
-from trimtab.checks.rule import ADAM, Fault, Level, Shown, amount, number, rule
+from trimtab.checks.rule import ADAM, Fault, Level, Shown, amount, brief, rule
 
 LONGEST_MEMORY_TOKENS = 400e6
 """Tokens that a second moment of published runs averages over at most: 320M (Llama 3 405B, 0.95 at
@@ -54,7 +54,7 @@ def long_memory(beta2: float, batch_tokens: int) -> Fault | None:
     if tokens <= LONGEST_MEMORY_TOKENS:
         return None
     return Fault(
-        f"beta2 {number(beta2)} averages over {amount(_memory(beta2))} steps, at "
+        f"beta2 {brief(beta2)} averages over {amount(_memory(beta2))} steps, at "
         f"{amount(batch_tokens)} tokens a step that is {amount(tokens)} tokens; published runs "
         f"stay under {amount(LONGEST_MEMORY_TOKENS)}",
         {"beta2": SAFE_BETA2},
@@ -77,7 +77,7 @@ def no_clipping(
     what = "clipping is off"
     if adam and beta2 is not None and 0.98 < beta2 < 1:
         what += (
-            f", and beta2 {number(beta2)} carries a bad gradient for {amount(_memory(beta2))} steps"
+            f", and beta2 {brief(beta2)} carries a bad gradient for {amount(_memory(beta2))} steps"
         )
     return Fault(what, {"clip_norm": 1.0})
 
@@ -94,7 +94,7 @@ def loose_clipping(clip_norm: float) -> Fault | None:
     if clip_norm <= CLIP_THAT_NEVER_CLIPS:
         return None
     return Fault(
-        f"clipping at {number(clip_norm)} lets a gradient pass that is {number(clip_norm)} times "
+        f"clipping at {brief(clip_norm)} lets a gradient pass that is {brief(clip_norm)} times "
         "the usual threshold",
         {"clip_norm": 1.0},
     )
@@ -114,7 +114,7 @@ def huge_epsilon(epsilon: float) -> Fault | None:
     if epsilon < SWAMPING_EPSILON:
         return None
     return Fault(
-        f"epsilon {number(epsilon)} is larger than most entries of sqrt(v)",
+        f"epsilon {brief(epsilon)} is larger than most entries of sqrt(v)",
         {"epsilon": 1e-8},
     )
 
@@ -131,7 +131,7 @@ def large_epsilon(epsilon: float) -> Fault | None:
     while all others go on."""
     if not LARGE_EPSILON < epsilon < SWAMPING_EPSILON:
         return None
-    return Fault(f"epsilon is {number(epsilon)}", {"epsilon": 1e-8})
+    return Fault(f"epsilon is {brief(epsilon)}", {"epsilon": 1e-8})
 
 
 @rule(
@@ -162,7 +162,7 @@ def impossible_values(
         wrong["weight_decay"] = (weight_decay, 0.1)
     if not wrong:
         return None
-    what = ", ".join(f"{name} is {number(value)}" for name, (value, _) in wrong.items())
+    what = ", ".join(f"{name} is {brief(value)}" for name, (value, _) in wrong.items())
     return Fault(what, {name: usual for name, (_, usual) in wrong.items()})
 
 
@@ -181,8 +181,8 @@ def high_rate(lr: float, model_size: float) -> Fault | None:
     if lr <= LR_MARGIN * published:
         return None
     return Fault(
-        f"lr {number(lr)} at {amount(model_size)} parameters; the highest published rates lie near "
-        f"{number(published)}",
+        f"lr {brief(lr)} at {amount(model_size)} parameters; the highest published rates lie near "
+        f"{brief(published)}",
         {"lr": float(f"{published:.0e}")},
     )
 
@@ -200,7 +200,7 @@ def swapped_betas(beta1: float, beta2: float) -> Fault | None:
     if not 0 <= beta2 < beta1 < 1:
         return None
     return Fault(
-        f"beta1 {number(beta1)} is above beta2 {number(beta2)}",
+        f"beta1 {brief(beta1)} is above beta2 {brief(beta2)}",
         {"beta1": 0.9, "beta2": SAFE_BETA2},
     )
 
@@ -222,7 +222,7 @@ def short_memory(beta2: float, batch_tokens: int) -> Fault | None:
     if tokens >= SHORTEST_MEMORY_TOKENS:
         return None
     return Fault(
-        f"beta2 {number(beta2)} averages over {amount(tokens)} tokens only "
+        f"beta2 {brief(beta2)} averages over {amount(tokens)} tokens only "
         f"({amount(batch_tokens)} a step)",
         {"beta2": 0.99},
     )
@@ -262,7 +262,7 @@ def high_decay(weight_decay: float, lr: float | None = None) -> Fault | None:
     plateau."""
     if weight_decay <= HIGHEST_DECAY:
         return None
-    what = f"weight decay is {number(weight_decay)}"
+    what = f"weight decay is {brief(weight_decay)}"
     if lr:
         half_life = math.log(2) / (lr * weight_decay)
         what += f": at the peak rate a weight loses half of itself in {amount(half_life)} steps"
@@ -282,7 +282,7 @@ def low_decay(weight_decay: float) -> Fault | None:
     if weight_decay >= LOWEST_DECAY:
         return None
     return Fault(
-        f"weight decay is {number(weight_decay)}; pretraining runs use 0.1",
+        f"weight decay is {brief(weight_decay)}; pretraining runs use 0.1",
         {"weight_decay": 0.1},
     )
 
@@ -298,7 +298,7 @@ def decayed_norms(decay_norms: bool, weight_decay: float) -> Fault | None:
     if not decay_norms or weight_decay == 0:
         return None
     return Fault(
-        f"weight decay {number(weight_decay)} also pulls on norms and biases",
+        f"weight decay {brief(weight_decay)} also pulls on norms and biases",
         {"decay_norms": False},
     )
 
@@ -315,7 +315,7 @@ def decayed_embeddings(decay_embeddings: bool, weight_decay: float) -> Fault | N
     if not decay_embeddings or weight_decay == 0:
         return None
     return Fault(
-        f"weight decay {number(weight_decay)} also pulls on embeddings",
+        f"weight decay {brief(weight_decay)} also pulls on embeddings",
         {"decay_embeddings": False},
     )
 
@@ -334,6 +334,6 @@ def coupled_decay(decoupled_decay: bool, weight_decay: float) -> Fault | None:
     if decoupled_decay or weight_decay == 0:
         return None
     return Fault(
-        f"weight decay {number(weight_decay)} is added to the gradient (Adam with L2)",
+        f"weight decay {brief(weight_decay)} is added to the gradient (Adam with L2)",
         {"decoupled_decay": True},
     )

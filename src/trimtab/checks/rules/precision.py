@@ -1,7 +1,7 @@
 """Rules on number formats: where range or precision is too small for what is done in it."""
 
 from trimtab.checks.plan import LossScaling, Precision
-from trimtab.checks.rule import ADAM, Fault, Level, Shown, number, rule
+from trimtab.checks.rule import ADAM, Fault, Level, Shown, brief, rule
 
 STUCK_BETA2 = 0.997
 """From here on a bf16 second moment does not decay any more: v times beta2 rounds back to v
@@ -77,7 +77,7 @@ def bottomless_scale(min_loss_scale: float) -> Fault | None:
     skipping steps in silence."""
     if min_loss_scale >= 1:
         return None
-    return Fault(f"the scale may fall to {number(min_loss_scale)}", {"min_loss_scale": 1.0})
+    return Fault(f"the scale may fall to {brief(min_loss_scale)}", {"min_loss_scale": 1.0})
 
 
 @rule(
@@ -99,7 +99,7 @@ def low_precision_weights(
         size = 0.02 if init_std is None else init_std
         half = 2.0**-9 if weights is Precision.BF16 else 2.0**-12
         verb = "rounds away" if lr / size < half else "is rounded coarsely"
-        what += f": a step of {number(lr)} on a weight of {number(size)} {verb}"
+        what += f": a step of {brief(lr)} on a weight of {brief(size)} {verb}"
     return Fault(what, {"weights": Precision.FP32})
 
 
@@ -116,7 +116,7 @@ def stuck_second_moment(beta2: float) -> Fault | None:
     if beta2 < STUCK_BETA2:
         return None
     return Fault(
-        f"beta2 {number(beta2)} takes {number(1 - beta2)} off a bf16 number, which rounds it back",
+        f"beta2 {brief(beta2)} takes {brief(1 - beta2)} off a bf16 number, which rounds it back",
         {"optimizer_state": Precision.FP32},
     )
 
@@ -219,7 +219,7 @@ def vanishing_epsilon(epsilon: float) -> Fault | None:
     if epsilon >= SMALLEST_FP16 / 2:
         return None
     return Fault(
-        f"epsilon {number(epsilon)} is 0 in an fp16 optimizer state",
+        f"epsilon {brief(epsilon)} is 0 in an fp16 optimizer state",
         {"optimizer_state": Precision.FP32},
     )
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from trimtab.checks.plan import Curve, Points, Shape
-from trimtab.checks.rule import ADAM, Fault, Level, Shown, amount, number, rule
+from trimtab.checks.rule import ADAM, Fault, Level, Shown, amount, brief, rule
 
 RISE = 0.05
 """Share of the peak that a rate may rise in its decay: more than rounding, less than any plan."""
@@ -60,8 +60,8 @@ def rising_in_decay(
     bottom = int(np.argmin(rates[: top + 1]))
     first, last = (int(curve.step[curve.warmup + place]) for place in (bottom, top))
     what = (
-        f"from step {first:,} to {last:,} the rate rises from {number(rates[bottom])} to "
-        f"{number(rates[top])}"
+        f"from step {first:,} to {last:,} the rate rises from {brief(rates[bottom])} to "
+        f"{brief(rates[top])}"
     )
     if lr_points is not None:
         return Fault(what, how=f"lower the points after step {first:,}")
@@ -83,7 +83,7 @@ def floor_above_peak(lr: float, final_lr: float) -> Fault | None:
     if not final_lr > lr > 0:
         return None
     return Fault(
-        f"the decay leads from {number(lr)} up to {number(final_lr)}",
+        f"the decay leads from {brief(lr)} up to {brief(final_lr)}",
         {"final_lr": lr / 10},
     )
 
@@ -102,8 +102,8 @@ def rate_jumps(curve: Curve, lr_points: Points | None = None) -> Fault | None:
         return None
     step = int(curve.step[at])
     what = (
-        f"at step {step:,} the rate goes from {number(curve.lr[at - 1])} to "
-        f"{number(curve.lr[at])} in one step"
+        f"at step {step:,} the rate goes from {brief(curve.lr[at - 1])} to "
+        f"{brief(curve.lr[at])} in one step"
     )
     if lr_points is not None:
         return Fault(what, how=f"lower the points from step {step:,} on")
@@ -163,7 +163,7 @@ def dead_steps(curve: Curve, final_lr: float, steps: int) -> Fault | None:
         return None
     first = int(curve.step[int(np.argmax(dead))])
     return Fault(
-        f"from step {first:,} on the rate is {number(final_lr)}: "
+        f"from step {first:,} on the rate is {brief(final_lr)}: "
         f"{100 * dead.mean():.0f} % of the run",
         {"decay_end": steps},
     )
@@ -183,7 +183,7 @@ def negative_rate(curve: Curve, steps: int) -> Fault | None:
         return None
     first = int(curve.step[int(np.argmax(below))])
     return Fault(
-        f"from step {first:,} on the rate is below zero, at the end {number(curve.lr[-1])}",
+        f"from step {first:,} on the rate is below zero, at the end {brief(curve.lr[-1])}",
         {"decay_end": steps},
     )
 
@@ -203,8 +203,8 @@ def resume_offset(curve: Curve, resume_step: int, schedule_step: int) -> Fault |
     if high <= RESUME_RATIO * max(low, 0.0):
         return None
     return Fault(
-        f"the run goes on at step {resume_step:,} with {number(wanted)}, its schedule at step "
-        f"{schedule_step:,} with {number(found)}",
+        f"the run goes on at step {resume_step:,} with {brief(wanted)}, its schedule at step "
+        f"{schedule_step:,} with {brief(found)}",
         {"schedule_step": resume_step},
     )
 
@@ -284,7 +284,7 @@ def no_warmup(
     if warmup_steps > 0 or lr < RISKY_RATE:
         return None
     return Fault(
-        f"the first step is made at {number(lr)}",
+        f"the first step is made at {brief(lr)}",
         {"warmup_steps": _good_warmup(beta2, steps)},
     )
 
@@ -305,7 +305,7 @@ def short_warmup(lr: float, warmup_steps: int, beta2: float, steps: int) -> Faul
     if warmup_steps == 0 or warmup_steps >= enough:
         return None
     return Fault(
-        f"{warmup_steps:,} steps of warm-up; beta2 {number(beta2)} asks for "
+        f"{warmup_steps:,} steps of warm-up; beta2 {brief(beta2)} asks for "
         f"{amount(2 / (1 - beta2))}",
         {"warmup_steps": _good_warmup(beta2, steps)},
     )

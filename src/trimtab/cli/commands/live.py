@@ -144,7 +144,7 @@ def _parse_address(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-class Answer(StrEnum):
+class YesNo(StrEnum):
     """What a person says to a proposal."""
 
     YES = "yes"
@@ -153,7 +153,7 @@ class Answer(StrEnum):
 
 def answer(
     run: Annotated[Path, typer.Argument(help="The directory of the run that waits.")],
-    given: Annotated[Answer, typer.Argument(metavar="yes|no", help="Whether it may act.")],
+    given: Annotated[YesNo, typer.Argument(metavar="yes|no", help="Whether it may act.")],
 ) -> None:
     """Approve or decline the action that a run proposes.
 
@@ -167,7 +167,7 @@ def answer(
     from trimtab.core.text import printable
     from trimtab.journal import approval
 
-    is_approved = given is Answer.YES
+    is_approved = given is YesNo.YES
     with reported_errors():
         proposal = approval.answer(find_run(run), is_approved=is_approved)
     verb = "approved" if is_approved else "declined"

@@ -82,7 +82,7 @@ class NextEpoch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankFacts:
+class RankBatches:
     """What each rank sees, in the order of ranks."""
 
     fingerprints: tuple[tuple[int, ...], ...]
@@ -153,7 +153,7 @@ def round_trip(inputs: Inputs, has_state: bool) -> tuple[list[int], list[int]]:
     return wanted, [batch_fingerprint(batch) for batch in islice(iterator, AFTER_SAVE)]
 
 
-def gather_ranks(facts: tuple[Sequence[Any], float, int | None] | None) -> RankFacts:
+def gather_ranks(facts: tuple[Sequence[Any], float, int | None] | None) -> RankBatches:
     """Exchange batches, loss and number of targets; every rank comes here, even with nothing."""
     if num_ranks() == 1:
         raise NotMeasured("there is one rank only")
@@ -165,4 +165,4 @@ def gather_ranks(facts: tuple[Sequence[Any], float, int | None] | None) -> RankF
     if None in found:
         raise NotMeasured(f"rank {found.index(None)} has no first step")
     fingerprints, losses, counts = zip(*found, strict=True)
-    return RankFacts(fingerprints=fingerprints, losses=losses, num_targets=counts)
+    return RankBatches(fingerprints=fingerprints, losses=losses, num_targets=counts)

@@ -35,10 +35,10 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class FirstAttempt:
     """Whether a step runs at all."""
 
-    result: passes.Pass | None
+    result: passes.BatchPass | None
     error: str
     failed_ranks: tuple[int, ...]
     """Ranks without a finite loss, this one included."""
@@ -96,10 +96,10 @@ class Measurements:
         return cut(self.batches[0], PASS_ROWS, PASS_ELEMENTS)
 
     @measured
-    def attempt(self) -> Attempt:
+    def attempt(self) -> FirstAttempt:
         """The first forward and backward pass, with its error if it raised one."""
         batch = self.batch
-        result: passes.Pass | None = None
+        result: passes.BatchPass | None = None
         text = ""
         try:
             result = passes.run_pass(self.inputs, batch)
@@ -107,15 +107,15 @@ class Measurements:
             text = f"{type(error).__name__}: {error}"
         is_good = exchange("the first step", result is not None and math.isfinite(result.loss))
         failed = tuple(rank for rank, good in enumerate(is_good) if not good)
-        return Attempt(result=result, error=text, failed_ranks=failed)
+        return FirstAttempt(result=result, error=text, failed_ranks=failed)
 
     @property
-    def first_pass(self) -> passes.Pass:
+    def first_pass(self) -> passes.BatchPass:
         """A forward and backward pass of the first batch."""
         attempt = self.attempt
         if attempt.result is None:
             raise NotMeasured("the first step raised an error")
-        found: passes.Pass = attempt.result
+        found: passes.BatchPass = attempt.result
         if not math.isfinite(found.loss):
             raise NotMeasured("the first loss is not finite")
         if attempt.failed_ranks:
@@ -123,14 +123,14 @@ class Measurements:
         return found
 
     @property
-    def fresh_pass(self) -> passes.Pass:
+    def fresh_pass(self) -> passes.BatchPass:
         """The same, of weights as an init makes them."""
         if self.inputs.pretrained:
             raise NotMeasured("the weights are pretrained")
         return self.first_pass
 
     @measured
-    def second_pass(self) -> passes.Pass:
+    def second_pass(self) -> passes.BatchPass:
         """The first pass again, from the same state."""
         self.first_pass  # noqa: B018  an error there is reported there
         return passes.run_pass(self.inputs, self.batch)
@@ -215,7 +215,7 @@ class Measurements:
         return loaders.round_trip(self.inputs, self._kept.loader.has_state)
 
     @measured
-    def ranks(self) -> loaders.RankFacts:
+    def ranks(self) -> loaders.RankBatches:
         """Batches, loss and number of targets of every rank."""
         try:
             first = self.first_pass

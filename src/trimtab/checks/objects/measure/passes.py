@@ -24,7 +24,7 @@ text repeats itself, so that some of them agree at every shift."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
+class BatchPass:
     """A forward and backward pass."""
 
     loss: float
@@ -80,7 +80,7 @@ def main_loss(trace: Trace) -> LossCall:
     return max(trace.losses, key=lambda call: call.num_classes)
 
 
-def run_pass(inputs: Inputs, batch: Any) -> Pass:
+def run_pass(inputs: Inputs, batch: Any) -> BatchPass:
     """Run a forward and backward pass in training mode; gradients stay on the parameters."""
     model = inputs.model
     exchange("a pass", None)
@@ -93,7 +93,7 @@ def run_pass(inputs: Inputs, batch: Any) -> Pass:
             loss = inputs.loss(model, clone(batch))
         loss.backward()
     gradients = {name: p.grad for name, p in model.named_parameters() if p.requires_grad}
-    return Pass(loss=float(loss.detach()), trace=trace, gradients=gradients)
+    return BatchPass(loss=float(loss.detach()), trace=trace, gradients=gradients)
 
 
 EvalPass = tuple[float, Trace]

@@ -7,9 +7,9 @@ from collections import defaultdict
 import torch
 from torch import nn
 
-from trimtab.checks.objects.measure.measurements import Attempt, named_trained
-from trimtab.checks.objects.measure.passes import Pass
-from trimtab.checks.rule import Fault, Level, listed, number, rule
+from trimtab.checks.objects.measure.measurements import FirstAttempt, named_trained
+from trimtab.checks.objects.measure.passes import BatchPass
+from trimtab.checks.rule import Fault, Level, brief, listed, rule
 from trimtab.live.measure.activations import find_blocks
 from trimtab.live.measure.roles import role_of
 
@@ -45,7 +45,7 @@ _INDEX = re.compile(r"\.(\d+)\.")
     source="follows from the definition of a step",
     cannot_see="batches after the first, and rows and tokens beyond the cut of the first",
 )
-def first_step(attempt: Attempt) -> Fault | str:
+def first_step(attempt: FirstAttempt) -> Fault | str:
     """Nothing can be trained from here; each later check needs this step."""
     if attempt.result is None:
         fix = "run loss(model, batch).backward() by hand with the first batch of the loader"
@@ -71,7 +71,7 @@ def first_step(attempt: Attempt) -> Fault | str:
     "thresholds follow from the deviation of the logits",
     cannot_see="losses other than cross-entropy, and weights that were trained before",
 )
-def first_loss(fresh_pass: Pass) -> Fault | str:
+def first_loss(fresh_pass: BatchPass) -> Fault | str:
     """A fresh model should give each of V classes the same chance, a loss of ln V; above it the
     first steps only undo the init, below it the model sees its targets."""
     guess = math.log(fresh_pass.num_classes)
@@ -114,9 +114,9 @@ def weight_std(fresh_model: nn.Module) -> Fault | str:
             if mean:
                 constant.append(name)
         elif not std <= LARGE * high:
-            large.append(f"{name} (std {number(std)}, rules up to {number(high)})")
+            large.append(f"{name} (std {brief(std)}, rules up to {brief(high)})")
         elif std < SMALL * low:
-            small.append(f"{name} (std {number(std)}, rules from {number(low)} on)")
+            small.append(f"{name} (std {brief(std)}, rules from {brief(low)} on)")
     if large or constant:
         parts = [f"too large: {listed(large)}"] if large else []
         parts += [f"constant: {listed(constant)}"] if constant else []
@@ -156,7 +156,7 @@ def siblings(fresh_model: nn.Module) -> Fault | str:
             ratios = [_ratio(std, other) for other in closest]
             is_alone = len(closest) < 2 or _ratio(closest[0], closest[1]) < SIBLING
             if min(ratios) > SIBLING and is_alone:
-                odd.append(f"{name} (std {number(std)}, neighbours {number(closest[0])})")
+                odd.append(f"{name} (std {brief(std)}, neighbours {brief(closest[0])})")
     if odd:
         return Fault(listed(odd), how="apply the same init to every layer")
     return f"{len(rows)} kinds of matrices agree over the layers"

@@ -6,7 +6,7 @@ from typing import Any
 
 from trimtab.checks.objects.measure.loader import (
     NextEpoch,
-    RankFacts,
+    RankBatches,
     batch_fingerprint,
     row_fingerprints,
 )
@@ -65,7 +65,7 @@ def same_rows(batches: list[Any]) -> Fault | str:
     source="F03 of the catalogue; torch's DistributedSampler",
     cannot_see="batches after the first 12; ranks that share data on purpose (tensor parallel)",
 )
-def rank_data(ranks: RankFacts) -> Fault | str:
+def rank_data(ranks: RankBatches) -> Fault | str:
     """The gradient is averaged over copies of one batch: N ranks cost N times as much and learn
     what one would."""
     counts = Counter(mark for marks in ranks.fingerprints for mark in set(marks))

@@ -3,9 +3,9 @@ shifted once, and no position sees the future."""
 
 import math
 
-from trimtab.checks.objects.measure.loader import RankFacts
+from trimtab.checks.objects.measure.loader import RankBatches
 from trimtab.checks.objects.measure.measurements import MIN_FALL
-from trimtab.checks.objects.measure.passes import LabelShift, Pass, Split
+from trimtab.checks.objects.measure.passes import BatchPass, LabelShift, Split
 from trimtab.checks.objects.measure.training import Overfit
 from trimtab.checks.rule import Fault, Level, rule
 
@@ -77,7 +77,7 @@ def accumulation(split: Split) -> Fault | str:
     source="transformers issues 34191 and 35204",
     cannot_see="losses that are already divided by the targets of all ranks",
 )
-def rank_reduction(ranks: RankFacts) -> Fault | str:
+def rank_reduction(ranks: RankBatches) -> Fault | str:
     """DDP averages gradients over ranks, so the tokens of a rank with few targets weigh more."""
     counts = [count for count in ranks.num_targets if count is not None]
     if len(counts) < len(ranks.losses) or not sum(counts):
@@ -99,7 +99,7 @@ def rank_reduction(ranks: RankFacts) -> Fault | str:
     source="follows from the mean over targets; masked language models train on 15 % of the tokens",
     cannot_see="batches after the first",
 )
-def ignored_targets(first_pass: Pass) -> Fault | str:
+def ignored_targets(first_pass: BatchPass) -> Fault | str:
     """A batch whose targets are all ignored has a loss of NaN, and one with a few of them a
     gradient of noise."""
     call = max(first_pass.trace.losses, key=lambda call: call.num_classes, default=None)

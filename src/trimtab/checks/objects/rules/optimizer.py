@@ -13,7 +13,7 @@ from torch import nn
 from trimtab.checks.objects.inputs import Inputs
 from trimtab.checks.objects.measure.trace import is_norm
 from trimtab.checks.objects.measure.training import ShortRun, Simulation
-from trimtab.checks.rule import Fault, Level, NotMeasured, listed, number, rule
+from trimtab.checks.rule import Fault, Level, NotMeasured, brief, listed, rule
 from trimtab.checks.rules.schedule import RESUME_RATIO
 from trimtab.live.measure.roles import role_of
 
@@ -168,8 +168,8 @@ def clip(short_run: ShortRun, inputs: Inputs) -> Fault | str:
     if not inputs.clip_norm:
         raise NotMeasured("clip_norm= was not given")
     middle = statistics.median(short_run.norms)
-    what = f"clip_norm {number(inputs.clip_norm)}, median norm of ten steps {number(middle)}"
-    fix = f"clip near {number(2 * middle)}; published runs clip at 1"
+    what = f"clip_norm {brief(inputs.clip_norm)}, median norm of ten steps {brief(middle)}"
+    fix = f"clip near {brief(2 * middle)}; published runs clip at 1"
     if inputs.clip_norm < TIGHT * middle:
         return Fault(what, how=fix)
     if inputs.clip_norm > LOOSE * middle:
@@ -214,8 +214,8 @@ def resume(simulation: Simulation) -> Fault | str:
     apart = high - RESUME_RATIO * np.maximum(low, 0.0)
     row, group = np.unravel_index(int(np.argmax(apart)), apart.shape)
     what = (
-        f"resumed at step {at:,}: {number(after[row, group])} where the run has "
-        f"{number(wanted[row, group])}"
+        f"resumed at step {at:,}: {brief(after[row, group])} where the run has "
+        f"{brief(wanted[row, group])}"
     )
     if apart[row, group] > floor:
         fix = "save and load every attribute that the rate depends on in state_dict"

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from trimtab.checks.objects.measure.passes import Pass, Precisions
+from trimtab.checks.objects.measure.passes import BatchPass, Precisions
 from trimtab.checks.objects.measure.training import ShortRun
 from trimtab.checks.rule import Fault, Level, NotMeasured, listed, rule
 
@@ -26,7 +26,7 @@ an update below 2^-9 of the weight is rounded away."""
     source="TT047 of `trimtab check`; PaLM, Llama and OLMo take softmax and loss in fp32",
     cannot_see="softmaxes inside fused kernels, which sum up in fp32 themselves",
 )
-def low_softmax(first_pass: Pass) -> Fault | str:
+def low_softmax(first_pass: BatchPass) -> Fault | str:
     """bf16 has 8 bits: chances below 1/256 of the largest are lost in the sum, and so are their
     gradients."""
     trace = first_pass.trace
@@ -94,7 +94,7 @@ def lost_updates(short_run: ShortRun) -> Fault | str:
     source="torch's notes on reproducibility",
     cannot_see="other batches, and kernels that differ only now and then",
 )
-def same_bits(first_pass: Pass, second_pass: Pass) -> Fault | str:
+def same_bits(first_pass: BatchPass, second_pass: BatchPass) -> Fault | str:
     """A failure cannot be replayed, and a resumed run is not the run that was saved."""
     differ = [
         name

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from trimtab.checks.objects.measure.passes import Pass
+from trimtab.checks.objects.measure.passes import BatchPass
 from trimtab.checks.objects.measure.training import ShortRun
 from trimtab.checks.rule import Fault, Level, NotMeasured, listed, rule
 from trimtab.live.measure.activations import find_blocks
@@ -44,7 +44,7 @@ LARGE_LOGIT = 100.0
     source="sqrt(2L) for a residual stream (GPT-2); He et al. 2015 for g^L without norms",
     cannot_see="layers that are not in the model's longest list of blocks",
 )
-def activations(fresh_pass: Pass) -> Fault | str:
+def activations(fresh_pass: BatchPass) -> Fault | str:
     """The last layers see numbers that no longer depend on the input, or that no format holds."""
     return _by_depth(fresh_pass.trace.block_rms, "block outputs", DEPTH_RATIO, DEPTH_RATIO_BAD)
 
@@ -56,7 +56,7 @@ def activations(fresh_pass: Pass) -> Fault | str:
     source="Glorot and Bengio 2010; 13 healthy architectures have a ratio of at most 3.3",
     cannot_see="layers that are not in the model's longest list of blocks",
 )
-def gradients(fresh_pass: Pass, model: nn.Module) -> Fault | str:
+def gradients(fresh_pass: BatchPass, model: nn.Module) -> Fault | str:
     """Layers with tiny gradients are not trained, or only by Adam's amplified noise; layers with
     huge ones use up the whole clip threshold."""
     return _by_depth(
@@ -71,7 +71,7 @@ def gradients(fresh_pass: Pass, model: nn.Module) -> Fault | str:
     source="F19 of the catalogue",
     cannot_see="parameters that later batches use, such as experts that no token chose",
 )
-def no_gradient(first_pass: Pass, model: nn.Module) -> Fault | str:
+def no_gradient(first_pass: BatchPass, model: nn.Module) -> Fault | str:
     """What gets no gradient is never trained: a detach, a no_grad, a branch whose output is not
     used."""
     without = [
@@ -101,7 +101,7 @@ def no_gradient(first_pass: Pass, model: nn.Module) -> Fault | str:
     source="Lu et al. 2019, Dying ReLU; a fresh unit is 0 for all of n rows with a chance of 2^-n",
     cannot_see="activations other than ReLU, which do not die exactly",
 )
-def dead_units(first_pass: Pass) -> Fault | str:
+def dead_units(first_pass: BatchPass) -> Fault | str:
     """A rectifier that is 0 for every input passes no gradient back and stays 0."""
     dead = first_pass.trace.dead
     if not dead:
@@ -122,7 +122,7 @@ def dead_units(first_pass: Pass) -> Fault | str:
     source="a live run's detectors take a factor of 10 for a jump",
     cannot_see="growth that takes longer than ten steps; the steps are made at the peak rate",
 )
-def after_ten_steps(short_run: ShortRun, first_pass: Pass) -> Fault | str:
+def after_ten_steps(short_run: ShortRun, first_pass: BatchPass) -> Fault | str:
     """At the peak rate the residual stream grows faster than norms and softmax can absorb."""
     if not all(map(math.isfinite, short_run.losses)):
         what = f"the loss is {short_run.losses[-1]} at step {len(short_run.losses)}"
@@ -146,7 +146,7 @@ def after_ten_steps(short_run: ShortRun, first_pass: Pass) -> Fault | str:
     source="the definition of LayerNorm and RMSNorm",
     cannot_see="norms that are not modules with norm in the name of their class",
 )
-def norm_inputs(first_pass: Pass) -> Fault | str:
+def norm_inputs(first_pass: BatchPass) -> Fault | str:
     """Where the variance is below eps the norm divides by eps: rounding noise becomes the signal,
     or its gradient is 1/sqrt(eps) times too large."""
     norms = first_pass.trace.norms
@@ -175,7 +175,7 @@ def norm_inputs(first_pass: Pass) -> Fault | str:
     cannot_see="attention in fused kernels other than scaled_dot_product_attention; sequences "
     "after the first, queries beyond 64",
 )
-def attention(first_pass: Pass) -> Fault | str:
+def attention(first_pass: BatchPass) -> Fault | str:
     """A saturated softmax has no gradient, and the head cannot learn where to look."""
     calls = first_pass.trace.attentions
     if not calls:
@@ -201,7 +201,7 @@ def attention(first_pass: Pass) -> Fault | str:
     source="F12 of the catalogue",
     cannot_see="sequences after the first of the batch",
 )
-def masked_rows(first_pass: Pass) -> Fault | str:
+def masked_rows(first_pass: BatchPass) -> Fault | str:
     """A softmax over nothing but -inf is NaN; over nothing but large negative numbers it is an even
     look at what should be hidden."""
     calls = first_pass.trace.attentions
@@ -227,7 +227,7 @@ def _by_depth(sizes: Mapping[str, float], kind: str, limit: float, bad: float) -
     return f"{what}: {ratio:.3g} times over {len(sizes)} blocks"
 
 
-def _block_gradients(found: Pass, model: nn.Module) -> dict[str, float]:
+def _block_gradients(found: BatchPass, model: nn.Module) -> dict[str, float]:
     """Return the root mean square of the gradients of each block's matrices, if it has any."""
     sizes = {}
     for block, _ in find_blocks(model):
