@@ -47,7 +47,7 @@ def test_a_room_is_a_kind_a_folder_or_a_file() -> None:
 @pytest.mark.parametrize(
     ("path", "room"),
     [
-        ("src/trimtab/live/recover/order.py", "live"),
+        ("src/trimtab/live/loop/rank_orders.py", "live"),
         ("src/trimtab/judge.py", "test_judge.py"),
         ("tests/state/test_exact.py", "state"),
         ("tests/test_docs.py", "test_docs.py"),

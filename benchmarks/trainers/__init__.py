@@ -5,9 +5,7 @@ hf.py            the Hugging Face Trainer, and TRL's SFTTrainer
 accelerate.py    a loop with an Accelerator
 lightning.py     the Lightning Trainer
 torchtitan.py    torchtitan, in processes of its own
-compare.py       one setting: without trimtab, observed, protected, gone back
+compare.py       one setting: without trimtab, observed, protected, recovering
 installed.py     the trainers of this environment, and their versions
 table.py         `scripts/bench trainers table`: every setting, in several environments
-recover.py       `scripts/bench trainers recover`: faults, skips and kills in small real runs
-recover_worker.py  runs them, under torchrun (the runs are those of tests/kit/trainer_jobs)
 """

@@ -1,10 +1,10 @@
-"""`scripts/bench trainers table|recover FOLDER`."""
+"""`scripts/bench trainers table FOLDER`."""
 
 import sys
 
-from benchmarks.trainers import recover, table
+from benchmarks.trainers import table
 
-PARTS = {"table": table.main, "recover": recover.main}
+PARTS = {"table": table.main}
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in PARTS:

@@ -8,7 +8,7 @@ from tests.kit.hf import TinyForCausalLM, use_fp16
 from torch.utils.data import DataLoader
 
 from benchmarks.trainers.hf import as_rank, data_of
-from benchmarks.trainers.setting import BACK_AT, BY_HAND, STEPS, Outcome, Plan, Setting, Watching
+from benchmarks.trainers.setting import BY_HAND, STEPS, Outcome, Plan, Setting, Watching
 from trimtab.integrations.accelerate import watch
 
 
@@ -28,7 +28,7 @@ def train(rank: int, folder: Path, setting: Setting, plan: Plan) -> Outcome:
     loader = DataLoader(data_of(setting, plan), batch_size=2)
     prepared = accelerator.prepare(model, optimizer, loader, schedule)
     wrapped, optimizer, loader, schedule = prepared
-    watching, goes_back = Watching(), plan.goes_back
+    watching = Watching()
     with watch(
         accelerator,
         wrapped,
@@ -51,9 +51,6 @@ def train(rank: int, folder: Path, setting: Setting, plan: Plan) -> Outcome:
                     schedule.step()
                     optimizer.zero_grad()
             watching.look(model, optimizer)
-            if goes_back and step.number == BACK_AT:
-                goes_back = False
-                guard.rollback(BACK_AT - 2)
             if step.number + 1 == STEPS:
                 break
     return watching.outcome(schedule.get_last_lr())

@@ -1,4 +1,4 @@
-"""One trainer in one setting: without trimtab, observed, protected, gone back."""
+"""One trainer in one setting: without trimtab, observed, protected, recovering."""
 
 import tempfile
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.trainers.setting import NAN_STEP, STEPS, Outcome, Plan, Setting, Train
+from benchmarks.trainers.setting import NAN_STEP, Outcome, Plan, Setting, Train
 from trimtab.lab.trainer.local_ranks import run_ranks
 
 RunPlan = Callable[[Path, Setting, Plan], list[Outcome]]
@@ -22,7 +22,7 @@ class Compared:
     protect: str
     """What a NaN step did other than to leave weights and moments as they were."""
     recover: str
-    """How a run that went back differs from the one that never left."""
+    """How a healthy run differs from the same one in `protect`."""
     reads: str
     """Host reads that trimtab has added to a step, in `observe` and `protect`."""
 
@@ -44,16 +44,16 @@ def compare(run: RunPlan, setting: Setting) -> Compared:
             Plan(mode=None),
             Plan(mode="observe"),
             Plan(mode="protect", has_nan=True),
+            Plan(mode="protect"),
             Plan(mode="recover"),
-            Plan(mode="recover", goes_back=True),
         ):
-            folder = Path(name) / f"{plan.mode}-{plan.goes_back}"
+            folder = Path(name) / f"{plan.mode}-{plan.has_nan}"
             found[plan] = _outcomes(partial(run, folder, setting, plan))
-    plain, observed, protected, straight, returned = found.values()
+    plain, observed, protected, straight, recovering = found.values()
     return Compared(
         observe=_differ(plain, observed),
         protect=_held_only(protected),
-        recover=_differ(straight, returned) or _went_back(returned),
+        recover=_differ(straight, recovering),
         reads=_more_reads(plain, observed) or _more_reads(plain, protected),
     )
 
@@ -77,10 +77,6 @@ def _held_only(protected: list[Outcome] | str) -> str:
         return protected
     wrong = [one.held for one in protected if one.held != (NAN_STEP,)]
     return f"steps held: {list(wrong[0])}" if wrong else ""
-
-
-def _went_back(returned: list[Outcome] | str) -> str:
-    return "" if all(one.num_steps > STEPS for one in returned) else "it did not go back"  # type: ignore[union-attr]
 
 
 def _more_reads(plain: list[Outcome] | str, watched: list[Outcome] | str) -> str:

@@ -9,7 +9,6 @@ from tests.kit.hf import MARKED, Sequences, make_sft, make_trainer, read_in_orde
 from transformers import TrainerCallback
 
 from benchmarks.trainers.setting import (
-    BACK_AT,
     BY_HAND,
     NAN_STEP,
     STEPS,
@@ -81,13 +80,8 @@ def _train(trainer: Any, callback: Any, setting: Setting, plan: Plan) -> Outcome
     watching = Watching()
 
     class Look(TrainerCallback):  # type: ignore[misc]
-        goes_back = plan.goes_back
-
         def on_step_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
             watching.look(trainer.model, trainer.optimizer)
-            if self.goes_back and state.global_step == BACK_AT:
-                self.goes_back = False
-                callback.guard.rollback(BACK_AT - 2)
 
     trainer.add_callback(Look())
     trainer.train()

@@ -8,7 +8,6 @@ import torch
 from tests.kit.lightning import Module, Run, join_ranks, watched
 
 from benchmarks.trainers.setting import (
-    BACK_AT,
     BY_HAND,
     NAN_STEP,
     STEPS,
@@ -26,7 +25,7 @@ def train(rank: int, folder: Path, setting: Setting, plan: Plan) -> Outcome:
     is_last = rank == setting.ranks - 1
     nan_at = (NAN_STEP - 1) * setting.accumulate if plan.has_nan and is_last else -1
     watcher = None if plan.mode is None else watched(folder, plan.mode, config=BY_HAND)
-    look = _Look(watcher, plan.goes_back)
+    look = _Look(watcher)
     run = Run(
         precision=PRECISIONS[setting.precision],
         accumulate=setting.accumulate,
@@ -47,15 +46,11 @@ class _Module(Module):
 
 
 class _Look(L.Callback):  # type: ignore[misc]
-    def __init__(self, watcher: Any, goes_back: bool) -> None:
+    def __init__(self, watcher: Any) -> None:
         self.watching = Watching()
         self._watcher = watcher
-        self._goes_back = goes_back
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: Any, *args: Any) -> None:
         if trainer.fit_loop._should_accumulate():
             return
         self.watching.look(pl_module, trainer.optimizers[0])
-        if self._goes_back and trainer.global_step == BACK_AT:
-            self._goes_back = False
-            self._watcher.guard.rollback(BACK_AT - 2)

@@ -11,10 +11,10 @@ import torch
 from trimtab.core.config import Config
 from trimtab.selftest.promises import READS, Counting
 
-STEPS, NAN_STEP, BACK_AT = 16, 6, 10
+STEPS, NAN_STEP = 16, 6
 COUNTED = range(4, 12)
 """Steps whose host reads are counted: the state of the optimizer exists before them."""
-BY_HAND = Config().override({"ladder.enabled": False, "recover.snapshot_every": 4})
+BY_HAND = Config().override({"recover.snapshot_every": 4})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,6 @@ class Plan:
     """None: it is not watched."""
     has_nan: bool = False
     """Whether the loss of a batch is NaN, on the last rank only."""
-    goes_back: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

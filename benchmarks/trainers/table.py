@@ -25,8 +25,8 @@ HEAD = (
     "accumulation 1 and 4, on 1 and 2 ranks. `observe`: parameters, optimizer state, schedule and "
     "random numbers have the bits of "
     "the run without trimtab. `protect`: a NaN batch, on 2 ranks of only one of them, leaves no "
-    "trace in weights and moments, and every other step is applied. `recover`: a run that went "
-    "back has the bits of the one that never left. No reads: trimtab reads no value of the device "
+    "trace in weights and moments, and every other step is applied. `recover`: a healthy run "
+    "has the bits of the same run in `protect`. No reads: trimtab reads no value of the device "
     "on the host in 8 steps, in `observe` and `protect`. fp16 is with loss scaling; torchtitan "
     "has none. Bar: all, in the oldest and the newest version.\n\n"
 )

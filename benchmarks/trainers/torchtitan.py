@@ -7,7 +7,6 @@ from typing import Any
 from tests.kit.torchtitan.launching import launch
 
 from benchmarks.trainers.setting import (
-    BACK_AT,
     COUNTED,
     NAN_STEP,
     STEPS,
@@ -23,8 +22,6 @@ PRECISIONS = {"fp32": "float32", "bf16": "bfloat16"}
 def train(folder: Path, setting: Setting, plan: Plan) -> list[Outcome]:
     """A run on all ranks."""
     faults = {"nan": NAN_STEP} if plan.has_nan else {}
-    if plan.goes_back:
-        faults |= {"flip": BACK_AT, "back_to": BACK_AT - 2}
     found = launch(
         folder,
         plan.mode,

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.results import RESULTS
-from trimtab.core.config import RecoverConfig
-from trimtab.live.recover.memory import plan_slots
+from trimtab.live.recover.snapshots import NUM_SLOTS
 
 MODELS = {"70B": 70e9, "400B": 400e9}
 RANKS = (512, 4_096, 16_384)
@@ -35,14 +34,14 @@ class Measured:
 
 
 def read_measured() -> Measured:
-    """What `scripts/bench snapshots` has measured."""
+    """Return what was measured of a small model."""
     text = RESULTS.read_text(encoding="utf-8").split("\n## Cost of snapshots\n")[1]
     text = text.split("\n## ")[0]
     parameters = re.search(r"([\d.]+)M parameters", text)
     num_bytes = re.search(r"the tensors have ([\d,]+) bytes", text)
     take = re.search(r"\| snapshot, take \| (\d+) ms", text)
     if not (parameters and num_bytes and take):
-        raise ValueError("RESULTS.md has no cost of snapshots; run scripts/bench snapshots")
+        raise ValueError("RESULTS.md has no cost of snapshots")
     return Measured(
         parameters=1e6 * float(parameters[1]),
         num_bytes=int(num_bytes[1].replace(",", "")),
@@ -50,15 +49,8 @@ def read_measured() -> Measured:
     )
 
 
-def num_snapshots() -> int:
-    """As many as are kept where memory is no limit."""
-    plan = plan_slots(RecoverConfig(), slot_bytes=1, step_bytes=1, free_bytes=10**15, num_ranks=1)
-    return plan.slots
-
-
 def rows(measured: Measured) -> Iterator[list[str]]:
     """One line for each model and number of ranks, fully sharded."""
-    kept = num_snapshots()
     for name, parameters in MODELS.items():
         state = parameters * measured.bytes_per_parameter
         for ranks in RANKS:
@@ -68,7 +60,7 @@ def rows(measured: Measured) -> Iterator[list[str]]:
                 f"{ranks:,}",
                 f"{state / 1e12:.2f} TB",
                 f"{one / 1e9:.2f} GB",
-                f"{kept * one * RANKS_PER_NODE / 1e9:,.0f} GB",
+                f"{NUM_SLOTS * one * RANKS_PER_NODE / 1e9:,.0f} GB",
                 f"{1000 * one / LINK_BYTES:,.0f} ms",
                 f"{1000 * one / measured.bytes_per_second:,.0f} ms",
             ]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tests.kit.traffic import NUM_BLOCKS, CountingStore
 from torch._C._distributed_c10d import TCPStore
 
-from trimtab.live.ranks.agreement import Agreement, RankFacts
+from trimtab.live.ranks.rank_group import Agreement, RankFacts
 
 CLIENTS = 4
 SECONDS = 3600.0

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from trimtab.explain.diagnosis import Diagnosis
     from trimtab.judge import Judge
     from trimtab.live.watch import watch
-    from trimtab.probes.plan import replay
     from trimtab.readers import read_log
     from trimtab.report.run_report import RunReport
     from trimtab.state.checkpoints.run_checkpoints import Checkpoints
@@ -45,7 +44,6 @@ __all__ = [
     "check",
     "diagnose",
     "read_log",
-    "replay",
     "watch",
 ]
 
@@ -64,7 +62,6 @@ _HOME = {
     "check": "trimtab.checks.objects.run",
     "diagnose": "trimtab.diagnosis",
     "read_log": "trimtab.readers",
-    "replay": "trimtab.probes.plan",
     "watch": "trimtab.live.watch",
 }
 """The module of each public name."""

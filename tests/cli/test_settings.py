@@ -66,7 +66,6 @@ def test_settings_decide_what_is_written(tmp_path: Path) -> None:
         ("treshold_scale=2", "did you mean 'detect.threshold_scale'?"),
         ("threshold_scale", "--set takes NAME=VALUE, got 'threshold_scale'"),
         ("threshold_scale=99", "threshold_scale must be in 0.5..10"),
-        ("enabled=true", "names several settings: ladder.enabled, probes.enabled"),
         ("gate.window=7", "'gate.window' is not a setting any more: the gate's thresholds"),
     ],
 )

@@ -34,13 +34,12 @@ def test_a_pyproject_section_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"probe": {}}, "did you mean 'probes'"),
+        ({"recove": {}}, "did you mean 'recover'"),
         ({"recover": {"zzz": 1}}, "known: snapshot_every"),
         ({"gate": {"window": 64}}, "not a setting any more: the gate's thresholds are measured"),
         ({"textbook": {"window": 50}}, "'textbook' is not a setting any more: the textbook's"),
         ({"journal": {"flush_seconds": 3.0}}, "trimtab/journal/writer.py; remove it"),
         ({"live": {"batch_memory_mb": 8.0}}, "token ids take 64 MB at most"),
-        ({"ladder": {"window_steps": 500}}, "measured constants"),
         ({"recover": 3}, "table of settings"),
         ({"recover": {"snapshot_every": "100"}}, "must be a whole number"),
         ({"recover": {"snapshot_every": True}}, "must be a whole number"),
@@ -80,7 +79,6 @@ def test_a_setting_is_changed_by_its_full_name_or_its_last_part(name: str) -> No
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("enabled", "names several settings: ladder.enabled, probes.enabled"),
         ("norm_sigmas", "'gate.norm_sigmas' is not a setting any more: the gate's thresholds"),
         ("treshold_scale", "did you mean 'detect.threshold_scale'"),
         ("detect.snapshot_ever", "did you mean 'recover.snapshot_every'"),

@@ -1,7 +1,5 @@
 """A guard in a loop that belongs to a trainer: a made-up trainer, with the traps of real ones."""
 
-import logging
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -9,12 +7,14 @@ from typing import Any
 import pytest
 import torch
 from tests.kit.runs import TinyModel, batches, seed_all
+from tests.kit.tiny import journal_of
 from torch import nn, optim
 
 from trimtab.core.config import Config
-from trimtab.integrations.trainers.adapter import TrainerAdapter, find_caller
+from trimtab.integrations.trainer_adapter import TrainerAdapter, find_caller
+from trimtab.live.step_iterator import StepIterator
 
-QUIET = Config().override({"ladder.enabled": False, "live.activations": False})
+SOON = Config().override({"recover.snapshot_every": 4, "live.activations": False})
 
 
 class ToyTrainer:
@@ -28,54 +28,31 @@ class ToyTrainer:
         self.loader = batches(80)
         self.accumulate = accumulate
         self.step = 0
-        self.seen: list[int] = []
-        self.adapter = adapter
+        self.adapter = adapter or TrainerAdapter(run_dir)
+        self.is_watched = adapter is not None
         self.run_dir = run_dir
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"step": self.step}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.step = state["step"]
-
-    def fetch(self, iterator: Iterator[Any]) -> list[Any]:
-        if self.adapter is None or self.adapter.guard is None:
-            return list(islice(iterator, self.accumulate))
-        return self.adapter.next_batches(self.loader, iterator, self.accumulate)
-
-    def train(self, steps: int, back: dict[int, int] | None = None, **rollback: Any) -> None:
-        back = dict(back or {})
-        if self.adapter is not None:
-            self.adapter.start(
-                self.model,
-                self.optimizer,
-                run_dir=self.run_dir,
-                step=1,
-                counters=self,
-                state={"scheduler": self.scheduler},
-            )
+    def train(self, steps: int, undo_at: int | None = None) -> None:
+        adapter = self.adapter
+        if self.is_watched:
+            adapter.start(self.model, self.optimizer, run_dir=self.run_dir, step=1)
         while self.step < steps:
+            adapter.begin_data(self.loader)
             iterator = iter(self.loader)
-            while self.step < steps and (found := self.fetch(iterator)):
-                guard = None if self.adapter is None else self.adapter.guard
-                for inputs, targets in found:
+            while self.step < steps and (found := list(islice(iterator, self.accumulate))):
+                for place, (inputs, targets) in enumerate(found):
+                    adapter.note_batch((inputs, targets), begins_step=place == 0, seconds=0.5)
                     loss = nn.functional.mse_loss(self.model(inputs), targets)
-                    if guard is not None:
-                        guard.record(loss=loss, tokens=len(inputs))
+                    if adapter.guard is not None:
+                        adapter.guard.record(loss=loss, tokens=len(inputs))
                     (loss / len(found)).backward()
                 self.optimizer.step()
                 self.scheduler.step()
                 self.optimizer.zero_grad()
                 self.step += 1
-                self.seen.append(self.step)
-                if (
-                    self.step in back
-                    and self.adapter is not None
-                    and self.adapter.guard is not None
-                ):
-                    self.adapter.guard.rollback(back.pop(self.step), **rollback)
-        if self.adapter is not None:
-            self.adapter.end("end of training")
+                if self.step == undo_at and adapter.guard is not None:
+                    adapter.guard.undo()
+        adapter.end("end of training")
 
 
 def bits(model: nn.Module) -> list[bytes]:
@@ -83,59 +60,66 @@ def bits(model: nn.Module) -> list[bytes]:
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_trainer_that_goes_back_is_the_one_that_never_left(
-    accumulate: int, tmp_path: Path
+@pytest.mark.parametrize("mode", ["observe", "recover"])
+def test_batches_are_counted_over_epochs_and_the_bits_are_those_without_trimtab(
+    mode: str, accumulate: int, tmp_path: Path
 ) -> None:
     plain = ToyTrainer(None, tmp_path, accumulate)
-    plain.train(36)
-    adapter = TrainerAdapter(tmp_path / "run", "recover", config=QUIET)
-    watched = ToyTrainer(adapter, tmp_path, accumulate)
-    watched.train(36, back={27: 15})
-
-    assert watched.seen == [*range(1, 28), *range(11, 37)]  # snapshots: before steps 1, 11, 21
-    assert bits(watched.model) == bits(plain.model)
-    assert watched.scheduler.state_dict() == plain.scheduler.state_dict()
-
-
-def test_skipped_batches_are_not_trained_on(tmp_path: Path) -> None:
-    plain = ToyTrainer(None, tmp_path)
-    plain.loader = [batch for place, batch in enumerate(batches(80)) if place not in range(12, 15)]
-    plain.train(30)
-    adapter = TrainerAdapter(tmp_path / "run", "recover", config=QUIET)
-    watched = ToyTrainer(adapter, tmp_path)
-    watched.train(30, back={20: 11}, skip=range(12, 15))
-    assert bits(watched.model) == bits(plain.model)
-
-
-def test_a_second_epoch_continues_the_positions(tmp_path: Path) -> None:
-    plain = ToyTrainer(None, tmp_path)
-    plain.loader = batches(8)
+    plain.loader = batches(9)
     plain.train(20)
-    adapter = TrainerAdapter(tmp_path / "run", "protect", config=QUIET)
-    watched = ToyTrainer(adapter, tmp_path)
-    watched.loader = batches(8)
+    watched = ToyTrainer(TrainerAdapter(tmp_path / "run", mode, config=SOON), tmp_path, accumulate)
+    watched.loader = batches(9)
     watched.train(20)
     assert bits(watched.model) == bits(plain.model)
+    block = journal_of(tmp_path / "run")
+    per_epoch = range(0, 9, accumulate)
+    expected = [9 * epoch + place for epoch in range(4) for place in per_epoch]
+    assert block.data_position.tolist() == expected[:20]
+    assert block.step.tolist() == list(range(1, 21))
+    sizes = [min(accumulate, 9 - place % 9) for place in expected[:20]]
+    waited = block.column("data_seconds").values.tolist()
+    assert waited == pytest.approx([0.5 * size for size in sizes], abs=0.1)
+    assert block.column("fingerprint").recorded
 
 
-def test_a_trainer_that_cannot_go_back_is_protected(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_an_undo_is_nothing_that_the_trainer_notices(tmp_path: Path) -> None:
+    plain = ToyTrainer(None, tmp_path)
+    plain.train(36)
+    watched = ToyTrainer(TrainerAdapter(tmp_path / "run", "recover", config=SOON), tmp_path)
+    watched.train(36, undo_at=27)
+    events = [event.kind for event in journal_of(tmp_path / "run").events]
+    assert events.count("undo") == 1
+    assert watched.scheduler.state_dict() == plain.scheduler.state_dict()
+    assert bits(watched.model) != bits(plain.model)
+
+
+def test_a_batch_that_cannot_be_noted_does_not_reach_the_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adapter = TrainerAdapter(tmp_path / "run", "recover", config=QUIET)
-    trainer = ToyTrainer(None, tmp_path)
-    with caplog.at_level(logging.WARNING, "trimtab"):
-        guard = adapter.start(
-            trainer.model,
-            trainer.optimizer,
-            run_dir=tmp_path,
-            step=1,
-            state={"scheduler": trainer.scheduler},
-            cannot_recover="it steps by itself",
-        )
-    assert guard is not None
-    assert guard.recovery is None
-    adapter.end("test")
-    assert "falls back to 'protect': it steps by itself" in caplog.text
+    def fail(self: StepIterator, size: int | None = None) -> None:
+        raise OSError("a bug")
+
+    monkeypatch.setattr(StepIterator, "next_step", fail)
+    trainer = ToyTrainer(TrainerAdapter(tmp_path / "run", "observe"), tmp_path)
+    trainer.train(4)
+    assert trainer.step == 4
+
+
+@pytest.mark.parametrize("mode", ["observe", "protect", "recover"])
+def test_the_loss_of_a_batch_is_given_in_recover_only_and_that_of_the_user_wins(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(
+        "trimtab.integrations.trainer_adapter.watch",
+        lambda *unused, **options: given.append(options.get("batch_loss")),
+    )
+    model = TinyModel()
+    optimizer = torch.optim.SGD(model.parameters())
+    for options in ({}, {"batch_loss": max}):
+        adapter = TrainerAdapter(tmp_path, mode, **options)
+        adapter.start(model, optimizer, run_dir=tmp_path, step=1, batch_loss=min)
+    assert given == [min if mode == "recover" else None, max]
 
 
 def test_what_was_replaced_comes_back_and_training_again_does_not_replace_twice(

@@ -10,7 +10,7 @@ Training: `tiny` (the model and a plain loop), `user_loop` (loops as users write
 `recovering` (a run that can be rolled back), `resumes` (a script that saves, stops and resumes),
 `preflight` (objects with planted faults), `gate_rule`.
 Ranks: `ranks` and `launch` (processes with gloo), `threads`, `recover_schedules`, `traffic`.
-Trainers: `hf`, `lightning`, `torchtitan`, `trainer_jobs` (one run in each of them).
+Trainers: `hf`, `lightning`, `torchtitan`, `trainer_runs` (one run in each of them).
 The rest of the world: `servers`, `ray_cluster`, `chromium`, `plugins`, `disks`, `killed_writers`,
 `following`, `printed_json`.
 """

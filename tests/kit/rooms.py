@@ -26,7 +26,6 @@ KINDS = {
     "integrations/sinks": PURE,
     "lab": TORCH,
     "live": TORCH,
-    "probes": TORCH,
     "selftest": TORCH,
     "state": TORCH,
     "test_examples.py": TORCH,

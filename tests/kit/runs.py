@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from trimtab.state.snapshot import Snapshot
-from trimtab.state.tape import BatchTape
 from trimtab.state.training_state import TrainingState
 
 FEATURES = 8
@@ -53,8 +52,8 @@ class Run:
     def train(self, until: int, *, back: dict[int, int] | None = None, every: int = 10) -> None:
         """Train to a step; `back` maps steps before which to return to the step they return to."""
         back = dict(back or {})
-        tape = BatchTape()
-        tape.start(self.loader)
+        data = [*self.loader]
+        position = 0
         state = TrainingState(
             self.model,
             self.optimizers,
@@ -69,23 +68,20 @@ class Run:
                 target = back.pop(step)
                 snapshot, position = taken[target]
                 snapshot.put(state)
-                tape.rewind(position)
                 snapshot.put_random_state()
                 step = target
             elif step % every == 0 and step not in taken:
                 snapshot = Snapshot()
                 snapshot.take(state, step)
-                taken[step] = (snapshot, tape.position)
-            self._train_step(tape, step)
+                taken[step] = (snapshot, position)
+            self._train_step(data[position : position + self.accumulate], step)
+            position += self.accumulate
             self.after_step(step)
             step += 1
 
-    def _train_step(self, tape: BatchTape, step: int) -> None:
+    def _train_step(self, batches: list[Any], step: int) -> None:
         total = 0.0
-        for _ in range(self.accumulate):
-            pulled = tape.next_batch()
-            assert pulled is not None
-            inputs, targets = pulled[1]
+        for inputs, targets in batches:
             loss = nn.functional.mse_loss(self.model(inputs).float(), targets) / self.accumulate
             total += loss.item()
             (self.scaler.scale(loss) if self.scaler else loss).backward()

@@ -8,8 +8,8 @@ from tests.kit.traffic import CountingStore
 from torch._C._distributed_c10d import HashStore
 
 from trimtab.core.errors import ConfigError
-from trimtab.live.ranks import agreement
-from trimtab.live.ranks.agreement import Agreed, Agreement, RankFacts
+from trimtab.live.ranks import rank_group
+from trimtab.live.ranks.rank_group import Agreed, Agreement, RankFacts
 
 SECONDS = 20.0
 
@@ -91,7 +91,7 @@ def test_a_second_watch_is_a_second_agreement() -> None:
 
 
 def test_the_missing_rank_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreement, "_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(rank_group, "_LOOK_SECONDS", 0.2)
     store = HashStore()
     parts = [Agreement(store, rank, [0, 1, 2]) for rank in range(3)]
     parts[1].write(plain())

@@ -24,8 +24,8 @@ from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, Moment
 from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.live.host.batch_memory import MAX_FROZEN, STEPS_AROUND, STEPS_BEFORE, BatchMemory
-from trimtab.live.host.step_note import StepNote
-from trimtab.live.measure.row_losses import VALUES
+from trimtab.live.measure.batch_facts import VALUES
+from trimtab.live.ranks.in_flight import StepNote
 from trimtab.report.incident_files import read_batches
 
 BAD_STEP, BAD_TOKEN, BAD_ROW = 80, 31, 2
@@ -153,7 +153,7 @@ class TestBatchMemory:
     "place",
     [
         "trimtab.live.measure.batch_facts.BatchFacts.pop_token_rows",
-        "trimtab.live.measure.row_losses.RowLosses.add",
+        "trimtab.live.measure.batch_facts.RowLosses.add",
         "trimtab.live.host.batch_memory.BatchMemory._add",
         "trimtab.live.host.batch_memory.examine",
     ],

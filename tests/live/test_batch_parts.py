@@ -8,8 +8,7 @@ import torch
 from tests.kit.tiny import make_model
 
 import trimtab
-from trimtab.live.measure.batch_facts import MAX_KEPT_TOKENS, BatchFacts
-from trimtab.live.measure.row_losses import VALUES, reduce_rows
+from trimtab.live.measure.batch_facts import MAX_KEPT_TOKENS, VALUES, BatchFacts, reduce_rows
 
 
 class TestTokenRows:

@@ -15,10 +15,8 @@ from torch import nn, optim
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
-from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 
 import trimtab
-from trimtab.core.config import Config, RecoverConfig
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.trainer.local_ranks import run_ranks
 
@@ -267,44 +265,6 @@ def test_a_guard_without_checkpoints_says_what_to_pass(tmp_path: Path) -> None:
         pytest.raises(trimtab.TrimtabError, match="pass checkpoints="),
     ):
         guard.checkpoint()
-
-
-@pytest.mark.filterwarnings("ignore:.set_vital. is deprecated")  # torchdata 0.11
-@pytest.mark.parametrize("loader", ["stateful", "list"])
-def test_a_checkpoint_that_is_saved_while_batches_are_served_again_resumes_exactly(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, loader: str
-) -> None:
-    def train(folder: Path, until: int, back: dict[int, int]) -> Job:
-        job = Job(folder, mode="recover")
-        if loader == "stateful":
-            data = batches(NUM_BATCHES)
-            job.loader = StatefulDataLoader(data, batch_size=None, shuffle=True)
-        recover = RecoverConfig(snapshot_every=4, oldest_steps=16)
-        with job.watch(config=Config(recover=recover), state={"scheduler": job.scheduler}) as guard:
-            for step in guard.steps(job.loader):
-                job.positions[step.number] = step.data_position
-                for batch in step:
-                    job.train_step(guard, batch)
-                job.end_step()
-                if step.number in back:
-                    guard.rollback(to=back.pop(step.number))
-                elif (step.number + 1) % 4 == 0 and not (back and step.number == 11):
-                    guard.checkpoint()
-                if step.number + 1 == until and not back:
-                    break
-        return job
-
-    straight = train(tmp_path / "straight", 20, {})
-    # Back from 14 to 8, and killed at 13: the loader is at 15 when the checkpoint of 12 is saved.
-    train(tmp_path / "run", 13, {14: 8})
-    caplog.clear()
-    resumed = train(tmp_path / "run", 20, {})
-    assert resumed.positions == {step: step for step in range(12, 20)}
-    assert_equal(straight.weights(), resumed.weights())
-    dropped = 4 if loader == "stateful" else 12  # since the last state that is not ahead
-    assert f"drops {dropped} batches" in caplog.text
-    steps = {e.step: (e.facts.attempt, e.in_doubt) for e in resumed.checkpoints.entries}
-    assert steps[16] == (2, False)
 
 
 def train_on_ranks(folder: Path, layout: str, until: int, every: int, rank: int) -> Any:

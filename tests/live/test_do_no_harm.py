@@ -42,12 +42,12 @@ NUMBERS = [
 ALONE = {
     "telemetry": [
         "trimtab.live.measure.state_sums._squares",
-        "trimtab.live.measure.shard_weights.ShardWeights.by_role",
+        "trimtab.live.measure.state_sums.ShardWeights.by_role",
         "trimtab.live.measure.telemetry.Telemetry.measure",
         "trimtab.live.measure.telemetry.sum_state",
     ],
     "activations": ["trimtab.live.measure.activations._Writer._write"],
-    "user signals": ["trimtab.live.loop.step_facts.StepFacts.note_loss_scale"],
+    "user signals": ["trimtab.live.loop.step_monitor.StepFacts.note_loss_scale"],
     "judge": [
         "trimtab.judge.Judge.update",
         "trimtab.detect.detector_set.DetectorSet.update",
@@ -61,13 +61,13 @@ JOURNAL = [
     "trimtab.live.host.record_assembler.read_telemetry",
     "trimtab.live.host.run_recorder.RunRecorder.record",
     "trimtab.live.host.run_recorder.RunRecorder._derive",
-    "trimtab.live.loop.step_facts.StepFacts.fill",
+    "trimtab.live.loop.step_monitor.StepFacts.fill",
     "trimtab.journal.writer.JournalWriter.append",
 ]
 """Without these nothing more is recorded."""
 
 AT_THE_END = [
-    "trimtab.live.host.in_flight.InFlight.drain",
+    "trimtab.live.ranks.in_flight.InFlight.drain",
     "trimtab.live.host.run_recorder.RunRecorder.close",
     "trimtab.live.host.run_recorder.RunRecorder._write_postmortems",
     "trimtab.judge.Judge.finish",
@@ -167,7 +167,7 @@ def test_a_failing_writer_thread_costs_records_only(bare: Outcome, tmp_path: Pat
 def test_a_guard_that_cannot_begin_steps_aside(
     bare: Outcome, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with planted("trimtab.live.parts.StepMeter", lambda: True):
+    with planted("trimtab.live.watch.StepMeter", lambda: True):
         assert_same_bits(bare, train(SETUP, tmp_path))
     assert "could not start" in caplog.text
 
@@ -218,7 +218,7 @@ def cannot_begin(rank: int, folder: Path) -> str:
     model = DistributedDataParallel(make_model())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     outcome = "NoGuard"
-    with planted("trimtab.live.parts.StepMeter", lambda: rank == 1):
+    with planted("trimtab.live.watch.StepMeter", lambda: rank == 1):
         try:
             guard = trimtab.watch(model, optimizer, run_dir=folder)
         except ConfigError as error:

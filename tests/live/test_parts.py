@@ -12,13 +12,12 @@ from torch import nn
 
 from trimtab.core import signals
 from trimtab.core.errors import ConfigError
-from trimtab.live.host.clip_detector import ClipDetector
-from trimtab.live.loop.step_loop import LoaderSource, StepLoop
+from trimtab.live.host.run_recorder import ClipDetector
 from trimtab.live.measure.activations import find_blocks
 from trimtab.live.measure.batch_facts import BatchFacts
 from trimtab.live.measure.roles import assign_roles, role_of
-from trimtab.live.measure.shard_weights import ShardWeights
-from trimtab.live.measure.state_sums import squares
+from trimtab.live.measure.state_sums import ShardWeights, squares
+from trimtab.live.measure.step_loop import LoaderSource, StepLoop
 from trimtab.live.optimizers import find_optimizers
 
 

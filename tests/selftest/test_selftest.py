@@ -21,7 +21,7 @@ import json
 import torch
 from trimtab.live.measure.step_meter import StepMeter
 from trimtab.live.protect.discard import Discard
-from trimtab.state.snapshot import Snapshot
+from trimtab.state.host_copy import CopyToLive
 from trimtab.selftest import run
 
 head, rand = StepMeter.head, torch.rand
@@ -44,7 +44,7 @@ BREAKS = [
     ("observe changes no bit, bf16", StepMeter, "head", raising),
     ("observe reads nothing on the host", StepMeter, "head", reading),
     ("the gate keeps a NaN out", Discard, "via_found_inf", nothing),
-    ("recover returns to the same bits", Snapshot, "_put_optimizer_state", nothing),
+    ("recover restores every bit", CopyToLive, "finish", nothing),
 ]
 found = {}
 checks = dict(run.CHECKS)

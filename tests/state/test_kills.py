@@ -24,11 +24,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import trimtab
 from trimtab.core.config import Config, RecoverConfig
-from trimtab.live.recover.quarantine import read_quarantine
 from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 STEPS, EVERY = 24, 3
-SKIPPED = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,15 +37,12 @@ class Layout:
     wrapper: str = ""
     background: bool = False
     recovers: bool = False
-    """Whether the run goes back once and skips the batch at SKIPPED."""
+    """Whether a guard in "recover" watches it."""
 
     @property
     def most_lost(self) -> int:
-        """A save in the background counts late: the run may be one interval further by then.
-
-        What was saved between the batch to skip and the rollback is given up with it.
-        """
-        return EVERY * (2 if self.background else 1) + (6 if self.recovers else 0)
+        """A save in the background counts late: the run may be one interval further by then."""
+        return EVERY * (2 if self.background else 1)
 
 
 class Shard:
@@ -83,7 +78,7 @@ def train(folder: Path, layout: Layout, rank: int, launch: int) -> None:
     with (folder / f"steps-{rank}.txt").open("a", buffering=1) as lines:
         lines.write(f"{launch} resumed {step}\n")
 
-        def train_step(number: int, batch: Any, guard: Any = None) -> int:
+        def train_step(number: int, batch: Any, guard: Any = None) -> None:
             position, (inputs, targets) = batch
             loss = nn.functional.mse_loss(model(inputs), targets)
             if guard is not None:
@@ -93,7 +88,6 @@ def train(folder: Path, layout: Layout, rank: int, launch: int) -> None:
             scheduler.step()
             optimizer.zero_grad()
             lines.write(f"{launch} {number} {position}\n")
-            return int(position)
 
         if layout.recovers:
             with trimtab.watch(
@@ -102,14 +96,11 @@ def train(folder: Path, layout: Layout, rank: int, launch: int) -> None:
                 run_dir=folder,
                 mode="recover",
                 checkpoints=checkpoints,
-                config=Config(recover=RecoverConfig(snapshot_every=2, oldest_steps=8)),
-                state={"scheduler": scheduler},
+                config=Config(recover=RecoverConfig(snapshot_every=2)),
             ) as guard:
                 for turn in guard.steps(Shard(rank, layout.world)):
                     for batch in turn:
-                        position = train_step(turn.number, batch, guard)
-                    if position == turn.number == SKIPPED + 1:
-                        guard.rollback(to=SKIPPED, skip=[SKIPPED])
+                        train_step(turn.number, batch, guard)
                     if (turn.number + 1) % EVERY == 0:
                         guard.checkpoint()
         else:
@@ -185,13 +176,8 @@ def read_lines(folder: Path, rank: int) -> list[list[str]]:
     return [line.split() for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def assert_nothing_lost(folder: Path, layout: Layout) -> bool:
-    """Every position is trained exactly once in the line of steps that led to the end.
-
-    Returns whether one was skipped.
-    """
-    skipped = set(read_quarantine(folder / "trimtab" / "quarantine.jsonl"))
-    assert skipped <= {SKIPPED}
+def assert_nothing_lost(folder: Path, layout: Layout) -> None:
+    """Every position is trained exactly once in the line of steps that led to the end."""
     for rank in range(layout.world):
         trained: dict[int, int] = {}
         reached = 0
@@ -203,9 +189,7 @@ def assert_nothing_lost(folder: Path, layout: Layout) -> bool:
             else:
                 trained[int(what)] = int(value)
                 reached = int(what) + 1
-        positions = [position for position in range(STEPS) if position not in skipped]
-        assert trained == dict(enumerate(positions))
-    return bool(skipped)
+        assert trained == {step: step for step in range(STEPS)}
 
 
 def survive_kills(tmp_path: Path, layout: Layout, kills: int, seed: int) -> None:
@@ -225,9 +209,7 @@ def survive_kills(tmp_path: Path, layout: Layout, kills: int, seed: int) -> None
                     continue
             finish(ranks)
             break
-        was_skipped = assert_nothing_lost(folder, layout)
-        if was_skipped != layout.recovers:  # killed between the batch and the rollback
-            continue
+        assert_nothing_lost(folder, layout)
         with np.load(folder / "final.npz") as mine, np.load(straight / "final.npz") as theirs:
             assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
         if not left:
@@ -239,14 +221,14 @@ LAYOUTS = {
     "in the background": Layout(background=True),
     "ddp": Layout(world=2, wrapper="ddp"),
     "fsdp2 in the background": Layout(world=2, wrapper="fsdp2", background=True),
-    "rollback": Layout(recovers=True),
-    "ddp, rollback in the background": Layout(
+    "recover": Layout(recovers=True),
+    "ddp, recover in the background": Layout(
         world=2, wrapper="ddp", background=True, recovers=True
     ),
 }
 
 
-@pytest.mark.parametrize("name", ["ddp", "rollback"])
+@pytest.mark.parametrize("name", ["ddp", "recover"])
 def test_a_few_kills(tmp_path: Path, name: str) -> None:
     survive_kills(tmp_path, LAYOUTS[name], kills=3, seed=1)
 

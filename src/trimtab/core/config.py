@@ -276,95 +276,34 @@ class GateConfig(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverConfig(Section):
-    """Which snapshots of a run are kept in host memory, so that it can return to them."""
+    """The snapshots of weights and optimizer that are kept in host memory, to restore."""
 
     snapshot_every: int = 10
-    """Steps from one snapshot to the next. Source: at 50M parameters a snapshot every 10 steps
-    costs 0.2 % of the time, and a fault that is dated to the step loses at most 10 more."""
-
-    oldest_steps: int = 320
-    """The age that the oldest snapshot reaches at least; the ages between grow by about a factor
-    of 2. Source: in the lab the slowest fault was dated 45 steps late, and each recurrence doubles
-    the depth of a rollback."""
+    """Updates from one audit and snapshot to the next. Source: at 50M parameters a snapshot every
+    10 updates costs 0.2 % of the time, and an undo loses about 12 updates."""
 
     memory_share: float = 0.25
-    """The share of the free host memory that the snapshots and batches of all ranks of a machine
-    may take. If they do not fit there are fewer snapshots, at least 2, else none."""
+    """The share of the free host memory that the snapshots of all ranks of a machine may take. If
+    three do not fit there are two, else none, and nothing is undone."""
 
     def __post_init__(self) -> None:
         require(self.snapshot_every >= 1, "snapshot_every must be at least 1")
-        require(
-            self.oldest_steps >= self.snapshot_every, "oldest_steps must be at least snapshot_every"
-        )
         require(0 < self.memory_share <= 1, "memory_share must be in (0, 1]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderConfig(Section):
-    """What a recovering run may do, and how long it waits before it does."""
+    """What a recovering run may do besides undoing proven harm."""
 
-    enabled: bool = True
-    """Whether the run decides by itself; if not, it goes back only by `guard.rollback`."""
-
-    approve: str = "auto"
-    """"auto" acts at once. "ask" writes the proposed action into the run directory and waits for
-    `trimtab answer`, while training continues."""
+    unattended: bool = False
+    """Whether the run ends with exit code 75, for a relaunch from a proven checkpoint, when its
+    weights are lost; if not, that is proposed, and `trimtab answer` decides."""
 
     approve_seconds: float = 900.0
     """How long a proposal waits for an answer; without one the run continues and does not act."""
 
-    max_rollbacks: int = 4
-    """Rollbacks within 1,000 steps. Source: OPT-175B restarted about 90 times in 140,000 steps;
-    more than a few in 1,000 steps means that rolling back does not help."""
-
-    max_skipped_batches: int = 500
-    """Batches skipped within 1,000 steps. Source: PaLM skipped 200 to 500 at each spike."""
-
-    max_lr_reductions: int = 2
-    """How often the learning rate is lowered in one run. Source: textbook, "LR down 2 to 3x when
-    spikes recur"; in the lab it costs more than it gains."""
-
-    max_relaunches: int = 0
-    """How often a supervisor of yours starts the run again after exit code 75. With 0 only
-    `trimtab run` does; without that the run is not ended where only a relaunch would help."""
-
     def __post_init__(self) -> None:
-        for name in ("max_rollbacks", "max_skipped_batches", "max_lr_reductions", "max_relaunches"):
-            require(getattr(self, name) >= 0, f"{name} must not be negative")
-        require(self.approve in ("auto", "ask"), f"approve is {self.approve!r}; use auto or ask")
         require(self.approve_seconds > 0, "approve_seconds must be positive")
-
-    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        (
-            *("window_steps", "probe_after_steps", "second_probe_after_steps", "check_steps"),
-            "canary_share",
-        ),
-        "the waiting times of recovery are measured constants, in trimtab/decide/ladder.py",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbesConfig(Section):
-    """Experiments that a recovering run makes on an incident by itself (docs/probes.md)."""
-
-    enabled: bool = False
-    """Whether the run makes them by itself; `guard.probe` works either way. Off by default,
-    because what recovery costs and saves was measured without them."""
-
-    max_steps: int = 120
-    """Steps that are done again for one experiment, at most. Source: two replays from a snapshot
-    that is 20 to 40 steps old, and a bisection over 64 sequences."""
-
-    max_seconds: float = 120.0
-    """Seconds after which an experiment is given up, at the end of a step."""
-
-    def __post_init__(self) -> None:
-        require(self.max_steps >= 1, "max_steps must be at least 1")
-        require(self.max_seconds > 0, "max_seconds must be positive")
-
-    REMOVED: ClassVar[Mapping[str, str]] = {
-        "max_steps_per_incident": "it is 240, half of what a restart by hand costs"
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,7 +352,6 @@ class Config(Section):
     gate: GateConfig = field(default_factory=GateConfig)
     recover: RecoverConfig = field(default_factory=RecoverConfig)
     ladder: LadderConfig = field(default_factory=LadderConfig)
-    probes: ProbesConfig = field(default_factory=ProbesConfig)
     detect: DetectConfig = field(default_factory=DetectConfig)
     ship: ShipConfig = field(default_factory=ShipConfig)
     check: CheckConfig = field(default_factory=CheckConfig)

@@ -96,3 +96,10 @@ def _select_columns(columns: Mapping[str, Column], rows: BoolArray) -> Mapping[s
     if isinstance(columns, StoredColumns):
         return columns.select(rows)
     return {name: Column(c.values[rows], c.present[rows]) for name, c in columns.items()}
+
+
+UNDO = "undo"
+"""Weights and optimizer were restored from a snapshot. Facts: `why`, `tensor`, `updates_lost`."""
+
+NOT_UNDONE = "harm not undone"
+"""Harm was proven and not undone. Facts: `why`, `tensor`, `because`."""

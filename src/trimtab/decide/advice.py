@@ -50,6 +50,11 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
     incident = diagnosis.incident
     if incident.rolled_back:
         return _rolled_back(incident)
+    if diagnosis.cost.undone:
+        return _wait(
+            "Continue: trimtab has restored weights and optimizer.",
+            f"The state of {diagnosis.cost.undone} updates before was put back.",
+        )
     if HARMLESS.issuperset(incident.symptoms):
         return _wait(
             "Continue, and apply the fix at the next restart.",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.core.block import NO_POSITION, Block, FloatArray
+from trimtab.core.events import UNDO
 from trimtab.core.signals import (
     ACTIVATION_RMS,
     DISCARDED,
@@ -19,7 +20,7 @@ from trimtab.core.signals import (
     TOKENS_PER_SECOND,
     UNIQUE_TOKEN_SHARE,
 )
-from trimtab.explain.context import IncidentContext
+from trimtab.explain.context import NEAR_STEPS, IncidentContext
 from trimtab.explain.evidence.observation import deviation
 
 EMA_RECORDS = 50
@@ -228,6 +229,8 @@ class Cost:
     tokens: float | None
     discarded: Discards | None
     """The steps that never reached the weights; None if the run was not protected."""
+    undone: int = 0
+    """Updates that were lost because weights and optimizer were restored from a snapshot."""
 
 
 def compute_cost(context: IncidentContext) -> Cost:
@@ -242,7 +245,21 @@ def compute_cost(context: IncidentContext) -> Cost:
         if tokens_per_second is not None:
             tokens = seconds * tokens_per_second
     discarded = compute_discards(context.block[context.onset_row : context.last_row + 1])
-    return Cost(steps=steps, seconds=seconds, tokens=tokens, discarded=discarded)
+    return Cost(
+        steps=steps,
+        seconds=seconds,
+        tokens=tokens,
+        discarded=discarded,
+        undone=_updates_undone(context),
+    )
+
+
+def _updates_undone(context: IncidentContext) -> int:
+    """Return how many updates an undo has taken back that came with the incident."""
+    first, last = context.incident.onset.step, context.incident.last.step + NEAR_STEPS
+    undos = [e for e in context.block.events if e.kind == UNDO and first <= e.step <= last]
+    lost = [event.facts.get("updates_lost") for event in undos]
+    return sum(number for number in lost if isinstance(number, int))
 
 
 def _typical(context: IncidentContext, signal: str) -> float | None:

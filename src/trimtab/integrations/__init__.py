@@ -1,15 +1,15 @@
 """Trimtab in other people's trainers and trackers.
 
-hf.py             `TrimtabCallback` for the Hugging Face Trainer and TRL
-accelerate.py     `watch` for a loop with an Accelerator
-lightning.py      `TrimtabCallback` for the Lightning Trainer
-torchtitan.py     `watched`, an override for torchtitan
-trainers/         what these share: one adapter, and what `recover` needs of a trainer
-sinks/            trackers and Prometheus: one file each
-alerts/           messages to people: a webhook, a command, every service of apprise
-incident_news.py  what the journal says about an incident, for sinks and alerts
-shipper/          the process that follows a journal and feeds sinks and alerts
-transport.py      requests with a hard deadline, and no secret in any message
+hf.py               `TrimtabCallback` for the Hugging Face Trainer and TRL
+accelerate.py       `watch` for a loop with an Accelerator
+lightning.py        `TrimtabCallback` for the Lightning Trainer
+torchtitan.py       `watched`, an override for torchtitan
+trainer_adapter.py  what these share: start and end, batches, what is replaced on a trainer
+sinks/              trackers and Prometheus: one file each
+alerts/             messages to people: a webhook, a command, every service of apprise
+incident_news.py    what the journal says about an incident, for sinks and alerts
+shipper/            the process that follows a journal and feeds sinks and alerts
+transport.py        requests with a hard deadline, and no secret in any message
 
 Nothing below this folder knows a trainer or a tracker. A module of a trainer needs its package.
 """

@@ -6,15 +6,17 @@
 What the callback does, and what it replaces on this one Trainer:
 
     on_train_begin      finds the Trainer and makes the guard
-    get_batch_samples   batches come by way of the guard: data positions, rollbacks
+    get_batch_samples   the batches of a step: data positions and fingerprints
     training_step       loss and tokens of each micro-batch
     _get_grad_norm      the norm before the Trainer's own clipping
     _save_checkpoint    what the guard knows is saved too, and the checkpoint gets a verdict
-    _run_epoch          `recover` only: an epoch keeps its length
     on_train_end        all of it is restored
 """
 
-from collections.abc import Mapping
+import copy
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +33,12 @@ except ModuleNotFoundError as error:
     message = 'trimtab.integrations.hf needs transformers; run: pip install "trimtab[hf]"'
     raise MissingExtra(message) from error
 
-from trimtab.integrations.trainers.adapter import (
-    DataMark,
+from trimtab.integrations.trainer_adapter import (
     TrainerAdapter,
     caller_variables,
     find_caller,
     load_guard_file,
     write_guard_file,
-)
-from trimtab.integrations.trainers.hf_recovery import (
-    EpochBatches,
-    TrainerCounters,
-    traceless_metrics,
 )
 from trimtab.live.guard import Guard
 from trimtab.live.shield import log
@@ -67,9 +63,9 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
         self._run_dir = run_dir
         self._adapter = TrainerAdapter(run_dir, mode, **options)
         self._trainer: Any = None
-        self._epochs: EpochBatches | None = None
         self._checkpoints: Checkpoints | None = None
-        self._resumed: DataMark | None = None
+        self._position: int | None = None
+        """The position of the first batch, until an epoch begins, if no checkpoint has it."""
         self._has_reported_filter = False
 
     @property
@@ -103,37 +99,32 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
             trainer.optimizer,
             run_dir=run_dir,
             step=state.global_step + 1,  # as the Trainer's log and checkpoints count
-            counters=TrainerCounters(trainer, self._went_back),
-            cannot_recover=_cannot_recover(trainer),
             facts={"seed": args.seed, "dtype": None if precision == "no" else precision},
-            state={"scheduler": trainer.lr_scheduler, "scaler": trainer.accelerator.scaler},
-            batch_loss=self._batch_loss,
+            state={"scaler": trainer.accelerator.scaler},
+            batch_loss=None if _makes_its_batches(trainer) else self._batch_loss,
             checkpoints=self._checkpoints,
         )
         if guard is None:
             return
-        self._resumed = None
+        self._position = state.global_step * args.gradient_accumulation_steps
         with self._adapter.shield.guarding("resume"):
-            self._resumed = load_guard_file(Path(_resumed_folder(trainer) or ""), guard)
-        mark = self._resumed
-        if mark is None or args.ignore_data_skip:
-            mark = DataMark(position=state.global_step * args.gradient_accumulation_steps)
-        self._epochs = EpochBatches(trainer, self._adapter, mark, _resumed_folder(trainer))
+            if load_guard_file(Path(_resumed_folder(trainer) or ""), guard):
+                self._position = None
         replace = self._adapter.replace
-        replace(trainer, "get_batch_samples", self._epochs.samples)
+        replace(trainer, "get_batch_samples", self._get_batch_samples)
         replace(trainer, "training_step", self._training_step)
         replace(trainer, "_save_checkpoint", self._save_checkpoint)
         if hasattr(trainer, "_get_grad_norm"):
             replace(trainer, "_get_grad_norm", self._clip)
         else:
             replace(trainer.accelerator, "clip_grad_norm_", self._clip)
-        if guard.recovery is not None and hasattr(trainer, "_run_epoch"):
-            replace(trainer, "_run_epoch", self._epochs.run_epoch)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
-        """Correct the epoch, in which the Trainer counts repeated steps."""
-        if self.guard is not None and self._epochs is not None:
-            self._epochs.correct_epoch(state)
+    def on_epoch_begin(
+        self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **unused: Any
+    ) -> None:
+        """Begin the data of an epoch."""
+        position, self._position = self._position, None
+        self._adapter.begin_data(train_dataloader, position)
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: Any = None, **unused: Any
@@ -155,6 +146,18 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
 
     # What is called in place of the Trainer's methods.
 
+    def _get_batch_samples(self, original: Any, *arguments: Any, **options: Any) -> Any:
+        guard, adapter = self.guard, self._adapter
+        if guard is not None:
+            guard.look_at_random_state()  # a sampler draws from the generators at its first batch
+        began = time.perf_counter()
+        samples = original(*arguments, **options)
+        seconds = time.perf_counter() - began
+        for place, batch in enumerate(samples[0]):
+            is_first = place == 0
+            adapter.note_batch(batch, begins_step=is_first, seconds=seconds if is_first else 0.0)
+        return samples
+
     def _training_step(
         self, original: Any, model: Any, inputs: Any, *rest: Any, **options: Any
     ) -> Any:
@@ -169,7 +172,7 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
             with shield.guarding("loss"):
                 num_items = options.get("num_items_in_batch", rest[0] if rest else None)
                 loss = undivided_loss(self._trainer, divided, tokens, num_items)
-                guard.record(loss=loss, tokens=tokens)
+                guard.record(loss=loss, tokens=tokens, batch=inputs)
         return divided
 
     def _clip(self, original: Any, *arguments: Any, **options: Any) -> Any:
@@ -191,27 +194,15 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
         if guard is not None and self._checkpoints is not None and is_whole:
             with shield.guarding("checkpoint"):
                 if args.should_save:
-                    write_guard_file(folder, saved, self._mark(guard))
+                    write_guard_file(folder, saved)
                 self._checkpoints.add(folder, step=step + 1)  # the number of the next step
         return result
 
     def _batch_loss(self, inputs: Any) -> Any:
-        """Return the loss of a batch that was trained on, for a probe."""
+        """Return the loss of a batch as `get_batch_samples` gave it."""
         trainer = self._trainer
-        with traceless_metrics(trainer), trainer.compute_loss_context_manager():
-            prepared = trainer._prepare_inputs(inputs)
-            return trainer.compute_loss(trainer.model_wrapped, prepared)
-
-    def _mark(self, guard: Guard) -> DataMark:
-        if guard.recovery is not None:
-            skipped = guard.recovery.num_skipped
-        else:
-            skipped = 0 if self._resumed is None else self._resumed.skipped
-        return DataMark(position=guard.data_position, skipped=skipped)
-
-    def _went_back(self, num_steps: int) -> None:
-        if self._epochs is not None:
-            self._epochs.went_back(num_steps)
+        with unchanged_metrics(trainer), trainer.compute_loss_context_manager():
+            return trainer.compute_loss(trainer.model_wrapped, trainer._prepare_inputs(inputs))
 
     def _report_filter(self, args: Any) -> None:
         guard = self.guard
@@ -229,11 +220,23 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
                 )
 
 
-def _cannot_recover(trainer: Any) -> str:
-    """Return why a Trainer cannot be rolled back; empty if it can."""
-    if type(trainer)._prepare_inputs is not Trainer._prepare_inputs:
-        return f"{type(trainer).__name__} makes its own batches from those of the loader"
-    return ""
+def _makes_its_batches(trainer: Any) -> bool:
+    """Return whether batches are made of those of the loader, as GRPO generates completions."""
+    return type(trainer)._prepare_inputs is not Trainer._prepare_inputs
+
+
+@contextmanager
+def unchanged_metrics(trainer: Any) -> Iterator[None]:
+    """Restore what TRL's `compute_loss` adds to its log line and its count of tokens."""
+    metrics, tokens = trainer.__dict__.get("_metrics"), getattr(trainer, "_total_train_tokens", 0)
+    if metrics is None:
+        yield
+        return
+    trainer._metrics = copy.deepcopy(metrics)
+    try:
+        yield
+    finally:
+        trainer._metrics, trainer._total_train_tokens = metrics, tokens
 
 
 def last_good_checkpoint(run_dir: str | Path) -> str | None:

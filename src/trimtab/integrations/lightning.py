@@ -6,7 +6,7 @@
 Where the guard learns what:
 
     on_train_start             makes the guard
-    the data fetcher           batches come by way of the guard: data positions, rollbacks
+    strategy.batch_to_device   each batch while it is on the host: data positions and fingerprints
     on_train_batch_start       tokens of the batch
     on_before_backward         the loss, as `training_step` returned it
     the precision plugin       the norm before clipping
@@ -16,13 +16,19 @@ Where the guard learns what:
     on_train_end, ...          all of it is restored
 """
 
+import copy
 import os
 import shutil
-from collections.abc import Callable
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from trimtab.core.config import Mode
@@ -33,14 +39,14 @@ try:
     from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
     from lightning.pytorch.plugins.io import AsyncCheckpointIO
     from lightning.pytorch.plugins.precision import Precision
+    from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 except ModuleNotFoundError as error:
     message = (
         'trimtab.integrations.lightning needs lightning; run: pip install "trimtab[lightning]"'
     )
     raise MissingExtra(message) from error
 
-from trimtab.integrations.trainers.adapter import TrainerAdapter
-from trimtab.integrations.trainers.lightning_recovery import Fetched, GuardedFetcher, LoopCounters
+from trimtab.integrations.trainer_adapter import TrainerAdapter
 from trimtab.journal import RunDirectory
 from trimtab.live.guard import Guard
 from trimtab.live.shield import log
@@ -74,8 +80,8 @@ class TrimtabCallback(Callback):  # type: ignore[misc]
             mode: "observe", "protect" or "recover", as for `trimtab.watch`.
             tokens: How many tokens the loss of a batch is the mean of, as a number or a tensor.
                 Without it every batch of a step weighs the same.
-            batch_loss: For "recover": computes the loss of a batch on the device, without
-                `self.log`, to find out whether the weights are damaged.
+            batch_loss: For "recover": computes the loss of a batch on the device; `training_step`
+                without its `self.log` if it is not given.
             options: Other arguments of `trimtab.watch`, such as `config` and `on_incident`.
         """
         self._run_dir = run_dir
@@ -83,8 +89,10 @@ class TrimtabCallback(Callback):  # type: ignore[misc]
         self._count_tokens = tokens
         self._batch_loss = batch_loss
         self._tokens: Any = None
+        self._batch: Any = None
+        """The batch of this micro-step as the loader gave it, until its loss is recorded."""
         self._scaler: Any = None
-        self._fetcher: GuardedFetcher | None = None
+        self._fetch_began = self._waited = 0.0
         self._clip: ClipRecorder | None = None
         self._saved: dict[str, Any] = {}
         """What a checkpoint has of the guard: there is no guard yet when it is loaded."""
@@ -105,21 +113,14 @@ class TrimtabCallback(Callback):  # type: ignore[misc]
         run_dir = self._run_dir or trainer.log_dir or trainer.default_root_dir
         self._scaler = getattr(trainer.precision_plugin, "scaler", None)
         checkpoints = Checkpoints(run_dir=run_dir)
-        counters = LoopCounters(trainer, self)
-        no_steps = _why_no_steps(trainer, pl_module)
         guard = adapter.start(
             trainer.strategy.model or pl_module,
             trainer.optimizers,
             run_dir=run_dir,
             step=trainer.global_step,
-            counters=counters,
-            cannot_recover=no_steps,
             facts={"dtype": _dtype(trainer.precision), "seed": _seed()},
-            state={
-                "scheduler": [config.scheduler for config in trainer.lr_scheduler_configs],
-                "scaler": self._scaler,
-            },
-            batch_loss=self._probe_loss(trainer),
+            state={"scaler": self._scaler, **_averages(trainer)},
+            batch_loss=self._find_batch_loss(trainer, pl_module),
             checkpoints=checkpoints,
         )
         if guard is None:
@@ -129,14 +130,20 @@ class TrimtabCallback(Callback):  # type: ignore[misc]
                 guard.load_state_dict(self._saved)
             self._clip = ClipRecorder(adapter, trainer, pl_module)
             CheckpointRegister(adapter, trainer, checkpoints, Path(run_dir))
-            if not no_steps:
-                self._fetcher = counters.fetcher = GuardedFetcher(trainer, guard)
+            if pl_module.automatic_optimization:  # else it is not known where a step ends
+                note = partial(self._note_batch, trainer)
+                adapter.replace(trainer.strategy, "batch_to_device", note)
+                loop = trainer.fit_loop.epoch_loop
+                adapter.replace(loop, "_on_before_fetch", self._before_fetch)
+                adapter.replace(loop, "_on_after_fetch", self._after_fetch)
+        self.on_train_epoch_start(trainer, pl_module)  # not called in the epoch of a resume
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Follow new loaders (`reload_dataloaders_every_n_epochs`)."""
-        if self._fetcher is not None:
-            with self._adapter.shield.guarding("on_train_epoch_start"):
-                self._fetcher.install()
+        """Begin the data of an epoch."""
+        if pl_module.automatic_optimization:
+            loop = trainer.fit_loop
+            position = loop.epoch_loop.batch_progress.total.ready
+            self._adapter.begin_data(loop._combined_loader, position)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore everything."""
@@ -149,9 +156,7 @@ class TrimtabCallback(Callback):  # type: ignore[misc]
         self._end(f"raised {type(exception).__name__}")
 
     def _end(self, how: str) -> None:
-        if self._fetcher is not None:
-            self._fetcher.remove()
-        self._fetcher = self._clip = None
+        self._clip = None
         self._adapter.end(how)
 
     # What is recorded.
@@ -183,7 +188,8 @@ class TrimtabCallback(Callback):  # type: ignore[misc]
             scale = getattr(self._scaler, "_scale", None)
             if scale is not None and self._scaler.is_enabled():
                 value = value / scale
-            guard.record(loss=value, tokens=self._tokens)
+            guard.record(loss=value, tokens=self._tokens, batch=self._batch)
+            self._batch = None
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
@@ -202,16 +208,41 @@ class TrimtabCallback(Callback):  # type: ignore[misc]
         if loss is not None:
             self.guard.record(eval_loss=loss)
 
-    def _probe_loss(self, trainer: Trainer) -> Callable[[Fetched], torch.Tensor] | None:
-        """Return the user's `batch_loss` for batches as the tape holds them."""
-        batch_loss = self._batch_loss
-        if batch_loss is None:
+    def _note_batch(
+        self, trainer: Trainer, original: Any, batch: Any, *rest: Any, **options: Any
+    ) -> Any:
+        """Replace `batch_to_device`, which is called for batches of evaluations too."""
+        if trainer.training:
+            done = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+            is_first = done % trainer.accumulate_grad_batches == 0
+            seconds, self._waited = self._waited, 0.0
+            self._adapter.note_batch(batch, begins_step=is_first, seconds=seconds)
+            self._batch = batch
+        return original(batch, *rest, **options)
+
+    def _before_fetch(self, original: Any) -> None:
+        original()
+        self._fetch_began = time.perf_counter()
+
+    def _after_fetch(self, original: Any) -> None:
+        self._waited += time.perf_counter() - self._fetch_began
+        original()
+
+    def _find_batch_loss(
+        self, trainer: Trainer, module: LightningModule
+    ) -> Callable[[Any], torch.Tensor] | None:
+        """Return what computes the loss of a batch as `_note_batch` was given it."""
+        given = self._batch_loss
+        to_device = trainer.strategy.batch_to_device  # not what will replace it
+        if given is None and not _returns_loss(trainer, module):
             return None
 
-        def loss_of(fetched: Fetched) -> torch.Tensor:
-            batch = trainer.precision_plugin.convert_input(fetched.item[0])
+        def loss_of(batch: Any) -> torch.Tensor:
+            batch = to_device(batch)
+            if given is None:
+                return _training_loss(trainer, module, batch)
             with trainer.precision_plugin.forward_context():
-                return batch_loss(trainer.strategy.batch_to_device(batch))
+                return given(batch)
 
         return loss_of
 
@@ -246,13 +277,67 @@ def _can_be_watched(trainer: Trainer) -> bool:
     return True
 
 
-def _why_no_steps(trainer: Trainer, module: LightningModule) -> str:
-    """Return why batches cannot come by way of the guard; empty if they can."""
-    if not module.automatic_optimization:
-        return "with manual optimization it is not known where a step ends"
-    if isinstance(trainer.fit_loop._data_fetcher, _DataLoaderIterDataFetcher):
-        return "training_step takes a dataloader_iter, so batches cannot be served again"
-    return ""
+def _averages(trainer: Trainer) -> dict[str, nn.Module]:
+    """Return the averages of the weights that callbacks keep: an undo restores them as well."""
+    return {
+        f"{place} {type(callback).__name__}.{name}": value
+        for place, callback in enumerate(trainer.callbacks)
+        for name, value in vars(callback).items()
+        if isinstance(value, nn.Module) and value is not trainer.lightning_module
+    }
+
+
+def _returns_loss(trainer: Trainer, module: LightningModule) -> bool:
+    """Return whether `training_step` is a function of a batch that only computes its loss."""
+    reads_data = isinstance(trainer.fit_loop._data_fetcher, _DataLoaderIterDataFetcher)
+    return module.automatic_optimization and not reads_data
+
+
+def _training_loss(trainer: Trainer, module: LightningModule, batch: Any) -> torch.Tensor:
+    arguments = {"batch": batch}
+    if is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2):
+        arguments["batch_idx"] = 0
+    with _without_trace(module):
+        found = trainer.strategy.training_step(*arguments.values())
+    loss = found["loss"] if isinstance(found, Mapping) else found
+    if not isinstance(loss, torch.Tensor):
+        raise TypeError(f"training_step returned no loss but {type(loss).__name__}")
+    return loss
+
+
+@contextmanager
+def _without_trace(module: LightningModule) -> Iterator[None]:
+    """Let `self.log` do nothing, and restore what `training_step` writes to attributes.
+
+    Modules collect outputs in lists and count in numbers; torchmetrics adds to tensors. All of
+    them work on copies meanwhile.
+    """
+    found = [(vars(part), dict(vars(part))) for part in module.modules()]
+    for attributes, saved in found:
+        attributes |= {name: _copy(value) for name, value in saved.items() if name not in _OF_TORCH}
+    vars(module).update(log=_log_nothing, log_dict=_log_nothing)
+    try:
+        yield
+    finally:
+        for attributes, saved in found:
+            attributes.clear()
+            attributes |= saved
+
+
+_OF_TORCH = frozenset(vars(nn.Module()))
+"""Attributes of every module: parameters, buffers, hooks. They are not copied."""
+
+
+def _log_nothing(*unused: Any, **more: Any) -> None: ...
+
+
+def _copy(value: Any) -> Any:
+    """Copy a tensor or a container, and containers in a dict; return others as they are."""
+    if type(value) is torch.Tensor:
+        return value.clone()
+    if type(value) is dict:
+        return {key: _copy(part) for key, part in value.items()}
+    return copy.copy(value) if type(value) in (list, set, deque, defaultdict) else value
 
 
 def _dtype(precision: Any) -> str | None:
@@ -356,11 +441,6 @@ class CheckpointRegister:
         path = Path(filepath)
         # Weights alone are nothing to resume from.
         if guard is not None and not weights_only and not self._adapter.shield.is_down:
-            if guard.recovery is not None and guard.recovery.tape.is_replaying:
-                # The loader is ahead of the run: its state would lose batches at a resume.
-                loaders = self._trainer.fit_loop._combined_loader.flattened
-                if any(hasattr(loader, "state_dict") for loader in loaders):
-                    return
             with self._adapter.shield.guarding("checkpoint"):
                 self._register(path)
 

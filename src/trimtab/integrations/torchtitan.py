@@ -7,7 +7,7 @@ No line of code, one flag:
 torchtitan then builds `WatchedMetrics`, whose `TitanWatcher` replaces on its Trainer:
 
     train                        checkpoints: it resumes from the last good one
-    train_step                   makes the guard, at the first step; batches come by way of it
+    train_step                   makes the guard, at the first step; notes the batches of each
     forward_backward_step        loss and tokens of each micro-batch
     dist_utils.clip_grad_norm_   the norm before clipping
     close                        all of it is restored
@@ -16,8 +16,8 @@ A CUDA graph holds what runs inside `forward_backward_step`: there Python runs o
 So losses are recorded outside, and at once, because the next replay overwrites them.
 """
 
-import itertools
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,11 +40,9 @@ except ModuleNotFoundError as error:
         message = f"torchtitan cannot be imported ({error}); triton comes with a torch for CUDA"
     raise MissingExtra(message) from error
 
-from trimtab.integrations.trainers.adapter import (
-    DataMark,
+from trimtab.integrations.trainer_adapter import (
     TrainerAdapter,
     find_caller,
-    hidden_gradients,
     load_guard_file,
     write_guard_file,
 )
@@ -70,8 +68,6 @@ class TitanWatcher:
         """The last finite loss, for the Trainer's own log."""
         self._run_dir = Path(run_dir or Path(trainer.config.dump_folder) / "trimtab")
         self._checkpoints: TitanCheckpoints | None = None
-        self._position: int | None = None
-        """The position of the first batch, until it is handed out."""
         self.adapter.replace(trainer, "train", self._train)
         self.adapter.replace(trainer, "train_step", self._train_step)
 
@@ -93,7 +89,7 @@ class TitanWatcher:
             self._has_begun = True
             self._begin()
         if self.adapter.guard is not None:
-            data_iterator = self._batches(data_iterator)
+            data_iterator = self._noting(data_iterator)
         return original(data_iterator)
 
     def _begin(self) -> None:
@@ -109,9 +105,7 @@ class TitanWatcher:
             trainer.optimizers,
             run_dir=self._run_dir,
             step=trainer.step,
-            counters=trainer,  # its state_dict has the step and the tokens seen
             facts={"dtype": _dtype(trainer), "seed": trainer.config.debug.seed},
-            state={"scheduler": list(trainer.lr_schedulers.schedulers)},
             checkpoints=None if self._checkpoints is None else self._checkpoints.register,
         )
         if guard is not None:  # starting has put everything back
@@ -121,26 +115,22 @@ class TitanWatcher:
             if self._checkpoints is not None:
                 self.adapter.replace(trainer.checkpointer, "save", self._checkpoints.save)
                 with self.adapter.shield.guarding("resume"):
-                    self._position = self._checkpoints.resume(guard)
+                    self._checkpoints.resume(guard)
+            self.adapter.begin_data(trainer.dataloader)
 
-    def _batches(self, data_iterator: Iterator[Any]) -> Iterator[Any]:
-        """Return the batches of this step, by way of the guard; the run may be rolled back here."""
-        trainer, metrics = self._trainer, self._trainer.metrics_processor
-        num_fetched = len(metrics.data_loading_times)
-        with hidden_gradients(trainer.model_parts[0].parameters()):
-            position, self._position = self._position, None
-            batches = self.adapter.next_batches(
-                trainer.dataloader,
-                data_iterator,
-                trainer.gradient_accumulation_steps,
-                position=position,
-            )
-        # Batches that are served again do not pass the Trainer's counting of its log line.
-        for _, labels in batches[len(metrics.data_loading_times) - num_fetched :]:
-            metrics.data_loading_times.append(0.0)
-            metrics.ntokens_since_last_log += labels.numel()
-        # After them the Trainer's own iterator, which says in its way that the data has ended.
-        return itertools.chain(batches, data_iterator)
+    def _noting(self, data_iterator: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batches of this step, and tell the guard of each, still on the host."""
+        begins_step = True
+        while True:
+            began = time.perf_counter()
+            try:
+                batch = next(data_iterator)
+            except StopIteration:
+                return
+            seconds = time.perf_counter() - began
+            self.adapter.note_batch(batch, begins_step=begins_step, seconds=seconds)
+            begins_step = False
+            yield batch
 
     def _forward_backward_step(self, original: Any, **arguments: Any) -> Any:
         loss = original(**arguments)
@@ -176,11 +166,7 @@ class TitanWatcher:
 
 
 class TitanCheckpoints:
-    """Stands between the Trainer and its checkpointer: verdicts, and a resume from a good one.
-
-    While batches are served again the loader is ahead of the run, and torchtitan saves the state of
-    the loader: a checkpoint from that time would lose batches, so it is not registered.
-    """
+    """Stands between the Trainer and its checkpointer: verdicts, and a resume from a good one."""
 
     def __init__(self, trainer: Any, adapter: TrainerAdapter, run_dir: Path) -> None:
         self.register = Checkpoints(run_dir=run_dir)
@@ -204,10 +190,10 @@ class TitanCheckpoints:
         finally:
             del self._checkpointer._create_checkpoint_id
 
-    def resume(self, guard: Guard) -> int | None:
-        """Restore the guard; return the position of the first batch, if a checkpoint has it."""
-        mark = None if self._resumed is None else load_guard_file(self._resumed, guard)
-        return None if mark is None else mark.position
+    def resume(self, guard: Guard) -> None:
+        """Restore the guard, with the position of the data, if the checkpoint has it."""
+        if self._resumed is not None:
+            load_guard_file(self._resumed, guard)
 
     def save(self, original: Any, curr_step: int, last_step: bool = False) -> Any:
         """Replace `save`: register what was saved; on all ranks."""
@@ -235,13 +221,9 @@ class TitanCheckpoints:
             self._add(before)
         if is_last and checkpointer.last_save_model_only:
             return  # weights alone are nothing to resume from
-        recovery = guard.recovery
-        if recovery is not None and recovery.tape.is_replaying:
-            return
         if self.register.is_first_rank:
             state = guard.state_dict(with_random_state=False)  # torchtitan saves none
-            mark = DataMark(position=guard.data_position)
-            write_guard_file(self._folder(step), state, mark)
+            write_guard_file(self._folder(step), state)
         if is_last or checkpointer.save_future is None:
             self._add(step)
         else:

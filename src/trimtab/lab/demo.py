@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 import trimtab
@@ -23,8 +24,8 @@ FLIP_STEP = 260
 """One bit of one weight flips, as in a faulty memory cell."""
 NAN_STEP = 340
 """The loss is NaN once; its update writes NaN into every weight for the rest of the run."""
-FLIP_FACTOR = 2.0**16
-"""What a flipped bit of the exponent can make of a weight."""
+FLIPPED_BIT = 30
+"""The highest bit of the exponent: it makes 1e36 of a weight of 0.01."""
 
 CORPUS_BYTES = 2**21
 """2 MB of the standard library: enough for a small model and tokenized in a few seconds."""
@@ -52,10 +53,10 @@ class DemoRun:
         return int((column.values[column.present] > 0).sum())
 
     @property
-    def steps_repeated(self) -> int:
-        """Steps that were done again after rollbacks."""
-        rollbacks = [event for event in self.block.events if event.kind == "rollback"]
-        return sum(int(dict(event.facts)["steps_lost"]) for event in rollbacks)
+    def updates_lost(self) -> int:
+        """Updates that were undone."""
+        undos = [event for event in self.block.events if event.kind == "undo"]
+        return sum(int(dict(event.facts)["updates_lost"]) for event in undos)
 
 
 def run_demo(
@@ -85,7 +86,6 @@ def _train(corpus: TokenCorpus, run_dir: Path, mode: Mode, advance: Callable[[in
     data = WindowDataset(corpus, DataConfig(batch_size=8, length=64, seed=SEED))
     model = Gpt(size, generator=torch.Generator().manual_seed(SEED))
     optimizer = make_optimizer(model, OptimizerConfig(lr=3e-3))
-    faults = {FLIP_STEP, NAN_STEP}  # each comes once, also if its step is done again
 
     def batch_loss(batch: Batch) -> torch.Tensor:
         loss: torch.Tensor = model(batch.tokens, batch.targets).loss
@@ -97,15 +97,13 @@ def _train(corpus: TokenCorpus, run_dir: Path, mode: Mode, advance: Callable[[in
         for step in guard.steps(make_loader(data)):
             if step.number == STEPS:
                 break
-            has_fault = step.number in faults
-            faults.discard(step.number)
-            if has_fault and step.number == FLIP_STEP:
+            if step.number == FLIP_STEP:
                 _flip_bit(model)
             for batch in step:
                 loss = batch_loss(batch)
-                if has_fault and step.number == NAN_STEP:
+                if step.number == NAN_STEP:
                     loss = loss * float("nan")
-                guard.record(loss=loss, tokens=batch.numel())
+                guard.record(loss=loss, tokens=batch.numel(), batch=batch)
                 loss.backward()
             guard.clip_grad_norm_(1.0)
             optimizer.step()
@@ -113,8 +111,8 @@ def _train(corpus: TokenCorpus, run_dir: Path, mode: Mode, advance: Callable[[in
             advance(step.number + 1)
 
 
-@torch.no_grad()
 def _flip_bit(model: torch.nn.Module) -> None:
-    """Let a bit flip in the first weight of the last matrix."""
+    """Flip a bit of the first weight of the last matrix, past torch, as hardware does."""
     matrix = [parameter for parameter in model.parameters() if parameter.ndim == 2][-1]
-    matrix.view(-1)[:1].mul_(FLIP_FACTOR)
+    bits = matrix.detach().numpy().reshape(-1).view(np.uint32)
+    bits[0] ^= np.uint32(1 << FLIPPED_BIT)

@@ -1,8 +1,8 @@
-"""The guard in a training loop: sees every step and waits for nothing.
+"""The guard in a training loop: observes every step and waits for nothing.
 
 One step, and what acts where:
 
-    for batch in loader:            loop/step_loop       position and facts of the batch (host)
+    for batch in loader:            measure/step_loop    position and facts of the batch (host)
                                     recover/recovery     `recover` only: snapshot, or rollback
         loss = model(batch)         measure/activations  in some steps: block outputs -> buffer
         guard.record(loss=...)      measure/step_meter   one addition on the device
@@ -10,22 +10,27 @@ One step, and what acts where:
         guard.clip_grad_norm_(1.0)  torch's clipping
         optimizer.step()
           pre-hook                  measure/gradients    are these very gradients finite, how large
-                                    ranks/rank_sync      ranks meet: one small all_reduce
+                                    ranks/rank_sync      one small all-reduce
                                     protect/gate         `protect` only: decides, with a second one
-                                    host/in_flight       numbers of `lag` steps ago arrive:
+                                    ranks/in_flight      numbers of `lag` steps ago arrive:
                                     host/record_assembler  -> host/run_recorder: journal, judge
           the update                happens, or leaves every bit as it was
-          post-hook                 measure/telemetry    in some steps; sent with the next one
+          post-hook                 measure/slow_meter   in some steps; sent with the next one
 
 loop/step_monitor holds this together: a step is a state machine, whatever the user's loop does. A
 guard that only observes changes nothing. Nothing on this path reads a device value on the host but
 `in_flight`, where the values have long arrived. Each part has a Shield: it fails alone.
 
-    watch.py        makes a guard        loop/      when a step begins and ends
-    guard.py        what the user holds  measure/   what is measured
-    shield.py       a bug fails alone    ranks/     where ranks meet
-    no_guard.py     when switched off    protect/   keeping bad steps from the weights
-    optimizers.py   finding optimizers   recover/   returning to an earlier step
-    parts.py        what it is made of   host/      records, journal, judgement, reports
-    starting_ranks.py  who starts
+Layers, each importing only those after it (an import contract checks this):
+
+    watch.py          builds a guard
+    guard.py          what the user holds
+    step_iterator.py  between two steps
+    recover/          returning to an earlier step
+    loop/             when a step begins and ends
+    host/             records, journal, judgement, reports
+    protect/          keeping bad steps from the weights
+    measure/          what is measured
+    ranks/            what concerns several ranks
+    optimizers.py     finding optimizers;  shield.py  a bug fails alone
 """

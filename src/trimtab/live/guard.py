@@ -1,4 +1,4 @@
-"""Guard: what the user holds while a run is watched."""
+"""Guard: what the user holds while a run is watched; NoGuard: the same interface, doing nothing."""
 
 import weakref
 from collections.abc import Iterable, Iterator
@@ -12,17 +12,13 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from trimtab.core import signals
 from trimtab.core.incidents import Incident
-from trimtab.live.loop.checkpoint_boundary import CheckpointBoundary
-from trimtab.live.loop.state_journal import StateJournal
-from trimtab.live.loop.step_iterator import StepIterator
-from trimtab.live.loop.step_loop import BatchSource, LoaderSource, Step, StepLoop
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.numbers import Number, OddNumber
+from trimtab.live.measure.step_loop import BatchSource, LoaderSource, Step, StepLoop
 from trimtab.live.measure.step_meter import is_reserved
-from trimtab.live.recover.experiments.questions import make_question
-from trimtab.live.recover.order import Order
-from trimtab.live.recover.recovery import Recovery
-from trimtab.live.shield import log
+from trimtab.live.recover.undo import Undo
+from trimtab.live.shield import Shield, log
+from trimtab.live.step_iterator import CheckpointBoundary, StateJournal, StepIterator
 
 if TYPE_CHECKING:
     from trimtab.state.checkpoints.run_checkpoints import Checkpoints
@@ -35,13 +31,12 @@ class Guard:
         self,
         model: nn.Module,
         monitor: StepMonitor,
-        recovery: Recovery | None = None,
+        undo: Undo | None = None,
         checkpoints: "Checkpoints | None" = None,
     ) -> None:
         self._model = model
         self._monitor = monitor
-        self.recovery = recovery
-        """Snapshots and rollbacks; None unless the mode is "recover"."""
+        self._undo = undo
         self._ending = "closed"
         self._source: BatchSource = LoaderSource(())
         self._iterator: StepIterator | None = None
@@ -57,8 +52,6 @@ class Guard:
             lambda: monitor.recorder,
             partial(_checkpoint_state, monitor, self._states),
         )
-        if recovery is not None:
-            recovery.on_return = self._boundary.went_back
         trained = (p for p in model.parameters() if p.requires_grad)
         self._is_half_precision = any(parameter.dtype.itemsize < 4 for parameter in trained)
         self._reported: set[str] = set()
@@ -86,15 +79,17 @@ class Guard:
         grad_norm: Number | None = None,
         eval_loss: Number | None = None,
         token_loss: torch.Tensor | None = None,
+        batch: Any = None,
         **metrics: Number,
     ) -> None:
         """Take the numbers of a micro-batch, before `optimizer.step()`.
 
         `loss` is undivided, `tokens` is what it is the mean of, `grad_norm` is from before
         clipping. `token_loss` has the loss of every token, [batch, sequence], or of every sequence,
-        [batch]: reports then name the sequences with the highest loss. Other signals are journalled
-        as the first rank has them. A loss without a graph that is recorded in evaluation
-        (`model.eval()`, `torch.no_grad()`) belongs to no step.
+        [batch]: reports then name the sequences with the highest loss. `batch` is what `batch_loss`
+        takes: a few are remembered, so that "recover" can compare weights on them. Other signals
+        are journalled as the first rank has them. A loss without a graph that is recorded in
+        evaluation (`model.eval()`, `torch.no_grad()`) belongs to no step.
         """
         monitor = self._monitor
         if loss is not None and self._is_evaluation(loss):
@@ -134,6 +129,8 @@ class Guard:
                     self._report_once(
                         f"trimtab: token_loss is not [batch, sequence] or [batch], but {odd}"
                     )
+        if batch is not None and self._undo is not None:
+            self._undo.remember(batch)
         for name, value in metrics.items():
             self._add(name, value)
 
@@ -181,10 +178,6 @@ class Guard:
                 if kind == "checkpoint":
                     # Whether the generators are saved at this very moment is not known.
                     self._states.save(with_generators=False)
-        if kind == "planned change" and not monitor.sync.is_muted:
-            self.release()
-            if self.recovery is not None and self.recovery.controller is not None:
-                self.recovery.controller.planned_change(monitor.next_step)
 
     def steps(
         self, loader: Iterable[Any], accumulate: int = 1, *, data_position: int | None = None
@@ -195,7 +188,6 @@ class Guard:
         Without it an epoch continues the positions of the last one.
         """
         iterator = self.step_iterator(loader, accumulate, data_position=data_position)
-        iterator.loop.can_replay = True
         self._ending = "left the loop"
         try:
             while (step := iterator.next_step()) is not None:
@@ -224,17 +216,12 @@ class Guard:
         self._states.look_at_generators()  # making an iterator may draw from them
         if batches is None:
             batches = loader if self._checkpoints is None else self._checkpoints.batches(loader)
-        if self.recovery is None:
-            start = self._source.position if data_position is None else data_position
-            self._source = LoaderSource(batches, start)
-        else:
-            self._source = self.recovery.start(loader, batches, data_position)
+        start = self._source.position if data_position is None else data_position
+        self._source = LoaderSource(batches, start)
         loop = StepLoop(self._source, accumulate, loader)
         self._monitor.facts.loop = loop
         self._states.start(loop, position_is_given=data_position is not None)
-        self._iterator = StepIterator(
-            loop, self._monitor, self._boundary, self._states, self.recovery
-        )
+        self._iterator = StepIterator(loop, self._monitor, self._boundary, self._states)
         return self._iterator
 
     def checkpoint(self, step: int | None = None) -> None:
@@ -245,48 +232,16 @@ class Guard:
         """
         self._boundary.request(step, self._monitor.next_step)
 
-    def rollback(
-        self,
-        to: int,
-        skip: Iterable[int] | None = None,
-        hold: Iterable[str] = (),
-        *,
-        reason: str = "",
-    ) -> None:
-        """Return to an earlier step, when `guard.steps` is asked for the next one.
+    def undo(self, updates: int = 1) -> None:
+        """Restore weights and optimizer to a snapshot that is at least so many updates old.
 
-        Needs mode "recover" and `guard.steps`. With several ranks the call of the first one counts.
-
-        Args:
-            to: Return to the newest snapshot at or before this step.
-            skip: Data positions that are passed over from then on.
-            hold: Options of the optimizers ("lr", "betas", "weight_decay", ...) that keep the value
-                they had at the snapshot, and "requires_grad"; until `release`.
-            reason: For log and journal.
+        It happens in one of the next calls of `optimizer.step()`, on all ranks; the call of the
+        first one counts. Data, schedulers and counters go on. Needs mode "recover".
         """
-        recovery = self.recovery
-        if recovery is None:
-            log.warning("trimtab: no rollback to step %d: it needs watch(mode='recover')", to)
-            return
-        names = tuple(hold)
-        self._monitor.holds.require_known(names)
-        positions = tuple(sorted(set(skip or ())))
-        recovery.order(Order(to=to, skip=positions, hold=names, reason=reason))
-
-    def probe(self, experiment: str, step: int) -> None:
-        """Make an experiment on a step when `guard.steps` is asked for the next one."""
-        if self.recovery is not None and self._monitor.recorder is not None:
-            question = make_question(self._monitor.recorder.recent, experiment, step)
-            self.recovery.order(Order(to=None, experiment=question))
-
-    def release(self, *names: str) -> None:
-        """Hold these options no longer, or none if no name is given; from the next step on.
-
-        `guard.event("planned change")` does the same: from then on the new settings count.
-        """
-        held = self._monitor.holds.names
-        if self.recovery is not None and held:
-            self.recovery.order(Order(to=None, release=names or held))
+        if self._undo is None:
+            log.warning("trimtab: nothing is undone: it needs watch(mode='recover')")
+        else:
+            self._undo.request(updates)
 
     def state_dict(self, *, with_random_state: bool = True) -> dict[str, Any]:
         """What belongs into a checkpoint: save it in the same moment as the rest.
@@ -361,3 +316,77 @@ def _checkpoint_state(
     state: dict[str, Any] = {} if gate is None else {"gate": gate.rule.state_dict()}
     audit = states.save(with_generators=with_random_state)
     return state if audit is None else {**state, "audit": audit}
+
+
+class NoGuard:
+    """The interface of a guard; it does nothing."""
+
+    incidents: tuple[Incident, ...] = ()
+
+    def __init__(
+        self, model: nn.Module, first_step: int, checkpoints: "Checkpoints | None" = None
+    ) -> None:
+        self._model = model
+        self._next_step = first_step
+        start = 0 if checkpoints is None else checkpoints.resumed.data_position
+        self._source = LoaderSource((), start)
+        self._checkpoints = checkpoints
+        shield = Shield("checkpoints", "they are not judged")
+        self._boundary = CheckpointBoundary(checkpoints, shield, lambda: None, self.state_dict)
+
+    def record(self, **numbers: Any) -> None:
+        """Do nothing."""
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """Clip as `torch.nn.utils.clip_grad_norm_` does."""
+        if isinstance(self._model, FullyShardedDataParallel):
+            return self._model.clip_grad_norm_(max_norm)
+        return torch.nn.utils.clip_grad_norm_(self._model.parameters(), max_norm)
+
+    def skip(self) -> None:
+        """Do nothing."""
+
+    def event(self, kind: str, **facts: Any) -> None:
+        """Do nothing."""
+
+    def steps(
+        self, loader: Iterable[Any], accumulate: int = 1, *, data_position: int | None = None
+    ) -> Iterator[Step]:
+        """Go through a loader in steps of `accumulate` batches."""
+        start = self._source.position if data_position is None else data_position
+        checkpoints = self._checkpoints
+        batches = loader if checkpoints is None else checkpoints.batches(loader)
+        self._source = LoaderSource(batches, start)
+        loop = StepLoop(self._source, accumulate)
+        while (step := loop.next_step(self._next_step)) is not None:
+            self._boundary.is_in_loop = True
+            try:
+                yield step
+            finally:
+                self._boundary.is_in_loop = False
+            self._next_step += 1
+            self._boundary.save_if_wanted(self._next_step, self._source.position)
+
+    def undo(self, updates: int = 1) -> None:
+        """Do nothing."""
+
+    def checkpoint(self, step: int | None = None) -> None:
+        """Save a checkpoint, on all ranks, at the end of this step."""
+        self._boundary.request(step, None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """There is nothing to save."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Do nothing."""
+
+    def close(self, how: str | None = None) -> None:
+        """Wait for a checkpoint that is being saved."""
+        self._boundary.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

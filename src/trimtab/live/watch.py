@@ -1,8 +1,10 @@
-"""`trimtab.watch`: puts a guard around a training run."""
+"""`trimtab.watch`: builds a guard around a training run, bottom-up, on one rank or many."""
 
+import hashlib
 import platform
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,35 +18,151 @@ from trimtab.core.config import Config, Mode
 from trimtab.core.errors import ConfigError, TrimtabError
 from trimtab.core.incidents import Incident
 from trimtab.journal import RunDirectory
-from trimtab.live.guard import Guard
+from trimtab.journal.exit_request import ExitRequest, RunExit
+from trimtab.live.guard import Guard, NoGuard
 from trimtab.live.host.batch_memory import BatchMemory, find_decode
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.loop.hang_watchdog import HangWatchdog
 from trimtab.live.loop.step_monitor import StepMonitor
-from trimtab.live.no_guard import NoGuard
-from trimtab.live.optimizers import parameters_of
-from trimtab.live.parts import Parts
+from trimtab.live.measure.activations import Activations
+from trimtab.live.measure.slow_meter import SlowMeter
+from trimtab.live.measure.step_meter import StepMeter
+from trimtab.live.measure.telemetry import Telemetry
+from trimtab.live.optimizers import find_optimizers, parameters_of
+from trimtab.live.protect.gate import Gate
 from trimtab.live.protect.gate_reporter import report_promotion
-from trimtab.live.ranks.agreement import RankFacts
-from trimtab.live.ranks.rank_group import announce, find_ranks
-from trimtab.live.recover.decide.controller import Controller
-from trimtab.live.recover.decide.experimenting import Experimenting
-from trimtab.live.recover.experiments.questions import Answers
-from trimtab.live.recover.inputs import GivenState, require_schedulers
-from trimtab.live.recover.quarantine import read_quarantine
-from trimtab.live.recover.recovery import Recovery
-from trimtab.live.shield import log
-from trimtab.live.starting_ranks import StartingRanks
-from trimtab.state.training_state import TrainingState
+from trimtab.live.ranks.rank_group import RankFacts, RankGroup, announce, find_ranks, join_group
+from trimtab.live.recover.comparison import Comparison
+from trimtab.live.recover.given_state import GivenState
+from trimtab.live.recover.proposals import Proposals
+from trimtab.live.recover.snapshots import OtherState, Snapshots, free_memory, ranks_here
+from trimtab.live.recover.undo import Undo
+from trimtab.live.recover.undo_report import UndoReporter
+from trimtab.live.shield import Shields, log
+from trimtab.state.host_copy import local
+
+if TYPE_CHECKING:
+    from trimtab.state.checkpoints.run_checkpoints import Checkpoints
+
+
+@dataclass(slots=True)
+class Parts:
+    """The parts of a guard that do not know of other ranks."""
+
+    optimizers: tuple[Optimizer, ...]
+    meter: StepMeter
+    slow: SlowMeter
+    shields: Shields
+    gate: Gate | None = None
+    recorder: RunRecorder | None = None
+    report_promotion: Callable[[str], None] = lambda name: None
+
+    @classmethod
+    def build(cls, model: nn.Module, optimizer: Any, config: Config, mode: Mode) -> "Parts":
+        """Make the parts; raises ConfigError for what cannot be watched."""
+        optimizers = find_optimizers(optimizer, is_protected=mode.is_protected)
+        parameters = parameters_of(optimizers)
+        if not parameters:
+            raise ConfigError("the optimizer has no parameters; add them before trimtab.watch")
+        device = local(parameters[0]).device
+        shields = Shields()
+        meter = StepMeter(optimizers, device)
+        live = config.live
+        slow = SlowMeter(
+            Telemetry(model, optimizers, meter.gradients, device),
+            Activations(model, device) if live.activations else None,
+            shields,
+            live.telemetry_every,
+            device,
+        )
+        parts = cls(optimizers, meter, slow, shields)
+        if mode.is_protected:
+            parts.gate = Gate(
+                model,
+                optimizers,
+                device,
+                shields.gate,
+                lambda name: parts.report_promotion(name),
+                promote=config.gate.promote,
+            )
+        return parts
+
+    def undo(self) -> None:
+        """Remove every trace of a start that failed."""
+        self.slow.disarm()
+        if self.gate is not None:
+            self.gate.close()
+        if self.recorder is not None:
+            self.recorder.journal.close("could not start")
+
+
+class StartingRanks:
+    """Finds the other ranks: now if there are any, else at the first update."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: Config,
+        mode: Mode,
+    ) -> None:
+        self._model = model
+        self._config = config
+        live = config.live
+        self._settings = f"{mode.value} {live.lag_steps} {live.telemetry_every}"
+        if mode is Mode.RECOVER:
+            self._settings += f" {config.recover.snapshot_every}"
+        self._facts = RankFacts()
+        self._device = torch.device("cpu")
+        self._has_joined = False
+
+    @property
+    def _ranks(self) -> list[int]:
+        if not dist.is_available() or not dist.is_initialized():
+            return [0]
+        return find_ranks(self._model, self._config.live.ranks)
+
+    @property
+    def place(self) -> int:
+        """Of this process among the ranks."""
+        ranks = self._ranks
+        return 0 if len(ranks) == 1 else ranks.index(dist.get_rank())
+
+    @property
+    def world(self) -> int:
+        """How many ranks there are."""
+        return len(self._ranks)
+
+    def set_facts(self, parts: Parts | None, problem: Exception | None) -> None:
+        """Set what this rank reports to the others."""
+        if parts is None:
+            self._facts = RankFacts(error=str(problem), settings=self._settings)
+            return
+        names = sorted(
+            f"{name} {tuple(parameter.shape)}" for name, parameter in self._model.named_parameters()
+        )
+        self._device = parts.meter.device
+        self._facts = RankFacts(
+            error=None if problem is None else str(problem),
+            num_optimizers=len(parts.optimizers),
+            settings=self._settings,
+            slots=parts.slow.slots,
+            names=hashlib.blake2b(repr(names).encode()).hexdigest(),
+        )
+
+    def join(self) -> RankGroup | None:
+        """Agree with the other ranks; None if there are none."""
+        if self._has_joined or not dist.is_available() or not dist.is_initialized():
+            return None
+        self._has_joined = True
+        seconds = self._config.live.rank_timeout_seconds
+        return join_group(self._ranks, self._facts, self._device, seconds)
+
 
 FACTS = ("step", "dtype", "seed", "link")
 """What a user may state about a run."""
 
 GATE_STATE = "trimtab: gate"
-"""The name of the gate among the state that returns with the run."""
-
-if TYPE_CHECKING:
-    from trimtab.state.checkpoints.run_checkpoints import Checkpoints
+"""The name of the gate among the state that is restored."""
 
 
 def watch(
@@ -71,17 +189,17 @@ def watch(
         optimizer: A torch optimizer, a wrapper of one (Accelerate, torchtitan), or several.
         run_dir: The folder of the run; everything is written to its `trimtab/` folder.
         mode: "observe" changes no bit of what is trained; "protect" keeps bad steps from the
-            weights, and makes Adam, AdamW, SGD and Adagrad fused; "recover" protects and can
-            return to an earlier step.
+            weights, and makes Adam, AdamW, SGD and Adagrad fused; "recover" protects, and restores
+            weights and optimizer from a snapshot if they were harmed.
         config: Settings; the defaults are meant to be right.
         facts: What trimtab cannot see: "step", the number of the first step (default: where
             `checkpoints` resumed, or 0); "dtype", the precision regime (fp32, bf16, fp16, fp8) if
             it is not that of the parameters; "seed" and "link", for the post-mortem.
         state: What belongs to the run besides model and optimizer, by name: the GradScaler of an
-            fp16 run, in every mode; for "recover" the learning rate schedulers and what else must
-            return with the run, such as an EMA. Anything with state_dict and load_state_dict.
-        batch_loss: For "recover": computes the loss of a batch of the loader, to find out whether
-            the weights are damaged.
+            fp16 run, in every mode; for "recover" also what follows the weights, such as an EMA.
+            Anything with state_dict and load_state_dict. Schedulers are not touched.
+        batch_loss: For "recover": computes the loss of a batch, to compare a snapshot's weights
+            with the present ones.
         batch_text: A tokenizer (an object with `decode(ids)`, or a function), if reports may show
             tokens and sequences as text, not by id alone. It is your data that is written there,
             so it is off by default.
@@ -102,15 +220,12 @@ def watch(
             announce(find_ranks(model, settings.live.ranks), RankFacts(is_enabled=False))
         return NoGuard(model, step, checkpoints)
     run = RunDirectory(Path(run_dir).absolute())
-    quarantined = read_quarantine(run.quarantine) if chosen is Mode.RECOVER else ()
-    ranks = StartingRanks(model, settings, chosen, quarantined)
+    ranks = StartingRanks(model, settings, chosen)
     parts: Parts | None = None
     problem: Exception | None = None
     try:
         parts = Parts.build(model, optimizer, settings, chosen)
         given = GivenState.of(state)
-        if chosen is Mode.RECOVER:
-            require_schedulers(parts.optimizers, given.schedulers)
         if ranks.place == 0:
             manifest = _manifest(model, parts.optimizers, settings, ranks.world, chosen, known)
             parts.recorder = RunRecorder(
@@ -153,26 +268,20 @@ def watch(
                     monitor,
                     ends_run=chosen is Mode.RECOVER,
                 )
-            recovery = None
+            undo = None
             if chosen is Mode.RECOVER and parts.gate is not None:
-                others = {**given.others, GATE_STATE: parts.gate}
-                recovery = _make_recovery(
-                    TrainingState(
-                        model,
-                        parts.optimizers,
-                        schedulers=given.schedulers,
-                        scaler=given.scaler,
-                        state=others,
-                    ),
-                    monitor,
-                    parts,
-                    settings,
-                    run,
-                    quarantined=quarantined,
-                    batch_loss=batch_loss,
-                    checkpoints=checkpoints,
+                undo = _make_undo(
+                    model, monitor, parts, parts.gate, settings, given, batch_loss, checkpoints
                 )
-            guard = Guard(model, monitor, recovery, checkpoints)
+                if parts.recorder is not None and checkpoints is not None:
+                    undo.poll = Proposals(
+                        parts.recorder,
+                        settings.ladder,
+                        proven_step=checkpoints.proven_step,
+                        relaunch=undo.relaunch,
+                    ).poll
+                monitor.sync.keeper = undo
+            guard = Guard(model, monitor, undo, checkpoints)
             if checkpoints is not None:
                 guard.load_state_dict(checkpoints.guard_state)
             return guard
@@ -187,44 +296,59 @@ def watch(
     return NoGuard(model, step, checkpoints)
 
 
-def _make_recovery(
-    state: TrainingState,
+def _make_undo(
+    model: nn.Module,
     monitor: StepMonitor,
     parts: Parts,
+    gate: Gate,
     settings: Config,
-    run: RunDirectory,
-    *,
-    quarantined: tuple[int | str, ...],
+    given: GivenState,
     batch_loss: Callable[[Any], torch.Tensor] | None,
     checkpoints: "Checkpoints | None",
-) -> Recovery:
-    """Make what takes snapshots and returns to them; on the first rank, also what decides it."""
-    recovery = Recovery(
-        state,
-        monitor,
-        settings.recover,
-        parts.shields.recovery,
-        quarantined=quarantined,
-        quarantine_file=run.quarantine,
-        batch_loss=batch_loss,
-        probes=settings.probes,
-        settle=None if checkpoints is None else checkpoints.wait,
-    )
-    if checkpoints is not None and checkpoints.has_model:
-        recovery.replay.load_proven = checkpoints.load_proven
-    answers = Answers(lambda: monitor.recorder, parts.shields.host)
-    recovery.replay.on_answer = answers
-    if parts.recorder is not None and settings.ladder.enabled:
-        experimenting = Experimenting(parts.recorder, recovery.order, settings.probes)
-        recovery.controller = Controller(
-            parts.recorder,
-            settings.ladder,
-            recovery.order,
-            recovery.snapshots.keep_before,
-            experimenting,
+) -> Undo:
+    """Make what takes snapshots and restores them."""
+    others = OtherState(model, given.scaler, {**given.others, GATE_STATE: gate})
+    share = settings.recover.memory_share
+
+    def budget() -> int:
+        return int(share * free_memory() / ranks_here(monitor.sync.ranks.world))
+
+    snapshots = Snapshots(parts.optimizers, others, budget=budget)
+    comparison = None
+    if batch_loss is not None:
+        comparison = Comparison(
+            model,
+            parts.optimizers,
+            snapshots,
+            batch_loss,
+            lambda numbers: monitor.sync.ranks.sum(numbers)[1:],
+            parts.meter.device,
         )
-        answers.then = experimenting.on_answer
-    return recovery
+
+    def write_exit(reason: str) -> None:
+        if monitor.recorder is not None:
+            request = ExitRequest(code=RunExit.RELAUNCH, reason=reason, step=monitor.next_step)
+            request.write(monitor.recorder.run)
+
+    return Undo(
+        model,
+        parts.optimizers,
+        snapshots,
+        settings.recover,
+        parts.meter.device,
+        parts.shields.recovery,
+        is_first_rank=lambda: monitor.sync.ranks.group.rank == 0,
+        world=lambda: monitor.sync.ranks.world,
+        after_restore=gate.buffers.renew,
+        report=UndoReporter(
+            lambda: monitor.recorder,
+            lambda: monitor.next_step,
+            None if checkpoints is None else checkpoints.give_up_after,
+        ),
+        write_exit=write_exit,
+        scaler=given.scaler,
+        comparison=comparison,
+    )
 
 
 def _known_facts(given: Mapping[str, Any] | None) -> dict[str, Any]:

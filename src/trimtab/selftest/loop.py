@@ -83,7 +83,7 @@ class Training:
 
     def watch(self, folder: Path, mode: str, **settings: Any) -> Any:
         """Return a guard on this run that leaves recovery to the loop."""
-        config = Config().override({"ladder.enabled": False, **settings})
+        config = Config().override(settings)
         return trimtab.watch(
             self.model,
             self.optimizer,

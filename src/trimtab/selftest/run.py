@@ -18,7 +18,7 @@ import torch
 from trimtab._version import __version__
 from trimtab.core.errors import ConfigError
 from trimtab.selftest.loop import CannotCheck, CheckFailed
-from trimtab.selftest.promises import check_gate, check_host_reads, check_rollback, check_same_bits
+from trimtab.selftest.promises import check_gate, check_host_reads, check_same_bits, check_undo
 from trimtab.selftest.two_ranks import check_two_ranks
 
 
@@ -100,7 +100,7 @@ CHECKS: dict[str, Check] = {
     "observe reads nothing on the host": partial(check_host_reads, mode="observe"),
     "protect reads nothing on the host": partial(check_host_reads, mode="protect"),
     "the gate keeps a NaN out": check_gate,
-    "recover returns to the same bits": check_rollback,
+    "recover restores every bit": check_undo,
     "two ranks agree": check_two_ranks,
 }
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 
@@ -30,14 +29,11 @@ _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTensor:
-    """One tensor in host memory, or the place of one that a different rank keeps."""
+    """One tensor in host memory."""
 
     like: torch.Tensor
     """Shape, strides and dtype, on the meta device."""
-    data: torch.Tensor | None
-    """The values; None if a different rank keeps them."""
-    owner: int | None
-    """The rank of the replica group that keeps the values; None if every rank keeps its own."""
+    data: torch.Tensor
     device: torch.device
     """Where the tensor was, to make it again if it has been lost."""
     template: DTensor | None
@@ -48,44 +44,24 @@ class HostTensor:
         return tensor.shape == self.like.shape and tensor.dtype == self.like.dtype
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaGroup:
-    """Ranks that hold the same values, so that each needs to keep only its share of a copy."""
-
-    group: dist.ProcessGroup
-    rank: int
-    size: int
-
-    @classmethod
-    def of(cls, group: dist.ProcessGroup) -> "ReplicaGroup":
-        """The group as this rank sees it."""
-        return cls(group=group, rank=dist.get_rank(group), size=dist.get_world_size(group))
-
-
 class CopyToHost:
     """Copies one state to the host; reuses the buffers of an earlier copy of the same structure."""
 
-    def __init__(self, replicas: ReplicaGroup | None = None) -> None:
-        self._replicas = replicas
-        self._bytes = [0] * (replicas.size if replicas else 1)
-        """Bytes that each rank keeps of what is shared."""
+    def __init__(self) -> None:
         self._targets: list[torch.Tensor] = []
         self._sources: list[torch.Tensor] = []
 
-    def copy(self, value: Any, reuse: Any = None, *, shared: bool = False) -> Any:
-        """The structure of `value` with host tensors; their values arrive with `finish`.
-
-        `shared` values are equal on all ranks of the replica group: each rank keeps a part of them.
-        """
+    def copy(self, value: Any, reuse: Any = None) -> Any:
+        """Return the structure of `value` with host tensors; their values arrive with `finish`."""
         if isinstance(value, torch.Tensor):
-            return self._copy_tensor(value, reuse, shared=shared)
+            return self._copy_tensor(value, reuse)
         if isinstance(value, Mapping):
             kept = reuse if isinstance(reuse, Mapping) else {}
-            return {k: self.copy(v, kept.get(k), shared=shared) for k, v in value.items()}
+            return {k: self.copy(v, kept.get(k)) for k, v in value.items()}
         if isinstance(value, list | tuple):
             fits = isinstance(reuse, list | tuple) and len(reuse) == len(value)
             old = reuse if fits else [None] * len(value)
-            parts = [self.copy(v, o, shared=shared) for v, o in zip(value, old, strict=True)]
+            parts = [self.copy(v, o) for v, o in zip(value, old, strict=True)]
             return parts if isinstance(value, list) else _tuple_like(value, parts)
         return value if isinstance(value, _PLAIN) else copy.deepcopy(value)
 
@@ -94,41 +70,28 @@ class CopyToHost:
         copy_all(self._targets, self._sources)
         return sum(target.nbytes for target in self._targets)
 
-    def _copy_tensor(self, tensor: torch.Tensor, reuse: Any, *, shared: bool) -> HostTensor:
+    def _copy_tensor(self, tensor: torch.Tensor, reuse: Any) -> HostTensor:
         local = detached(tensor)
-        owner = self._next_owner(local.nbytes) if shared and self._replicas else None
-        mine = owner is None or (self._replicas is not None and owner == self._replicas.rank)
-        fits = isinstance(reuse, HostTensor) and reuse.matches(local) and reuse.owner == owner
-        if fits:
+        if isinstance(reuse, HostTensor) and reuse.matches(local):
             host: HostTensor = reuse
         else:
             host = HostTensor(
                 like=torch.empty_like(local, device="meta", requires_grad=False),
-                data=torch.empty_like(local, device="cpu", requires_grad=False) if mine else None,
-                owner=owner,
+                data=torch.empty_like(local, device="cpu", requires_grad=False),
                 device=local.device,
                 template=_template(tensor),
             )
-        if host.data is not None:
-            self._targets.append(host.data)
-            self._sources.append(local)
+        self._targets.append(host.data)
+        self._sources.append(local)
         return host
-
-    def _next_owner(self, num_bytes: int) -> int:
-        """The rank that keeps least so far; every rank comes to the same result."""
-        owner = self._bytes.index(min(self._bytes))
-        self._bytes[owner] += num_bytes
-        return owner
 
 
 class CopyToLive:
     """Puts a copy back into the tensors and containers that it was taken from."""
 
-    def __init__(self, replicas: ReplicaGroup | None = None) -> None:
-        self._replicas = replicas
+    def __init__(self) -> None:
         self._targets: list[torch.Tensor] = []
         self._sources: list[torch.Tensor] = []
-        self._broadcasts: list[tuple[torch.Tensor, int]] = []
 
     def put(self, saved: Any, live: Any) -> Any:
         """What belongs in the place of `live`: the same object wherever it can be kept.
@@ -157,26 +120,14 @@ class CopyToLive:
         return saved if isinstance(saved, _PLAIN) else copy.deepcopy(saved)
 
     def finish(self) -> None:
-        """Copy the values, and exchange what the ranks of the replica group keep for each other."""
+        """Copy the values."""
         copy_all(self._targets, self._sources)
-        if self._replicas is None:
-            return
-        for tensor, owner in self._broadcasts:
-            dense = tensor.contiguous()
-            source = dist.get_global_rank(self._replicas.group, owner)
-            dist.broadcast(dense, src=source, group=self._replicas.group)
-            if dense is not tensor:
-                tensor.copy_(dense)
 
     def _put_tensor(self, saved: HostTensor, live: Any) -> torch.Tensor:
         fits = isinstance(live, torch.Tensor) and saved.matches(detached(live))
         tensor: torch.Tensor = live if fits else _make_again(saved)
-        local = detached(tensor)
-        if saved.data is not None:
-            self._targets.append(local)
-            self._sources.append(saved.data)
-        if saved.owner is not None:
-            self._broadcasts.append((local, saved.owner))
+        self._targets.append(detached(tensor))
+        self._sources.append(saved.data)
         return tensor
 
 

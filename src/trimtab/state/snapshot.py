@@ -7,7 +7,7 @@ import torch
 from torch.optim import Optimizer
 
 from trimtab.core.errors import RestoreError
-from trimtab.state.host_copy import CopyToHost, CopyToLive, HostTensor, ReplicaGroup, detached
+from trimtab.state.host_copy import CopyToHost, CopyToLive, HostTensor, detached
 from trimtab.state.rng import RandomState, get_random_state, set_random_state
 from trimtab.state.training_state import UNNAMED, TrainingState
 
@@ -19,11 +19,7 @@ class Snapshot:
     graph still needs, or leave the user's `scheduler.step()` to run after it.
     """
 
-    def __init__(self, replicas: ReplicaGroup | None = None) -> None:
-        self.replicas = replicas
-        """Ranks that share the next copy: each keeps a part of it."""
-        self._shared_with = replicas
-        """Ranks that share the present one."""
+    def __init__(self) -> None:
         self._copies: dict[str, Any] = {}
         """Values with tensors: parameters, buffers, optimizer state, options, ..."""
         self._group_parameters: list[list[list[torch.Tensor]]] = []
@@ -38,15 +34,12 @@ class Snapshot:
     def take(self, state: TrainingState, step: int) -> None:
         """Copy the state; `step` is the number of the step that comes next."""
         self.step = -1  # a copy that fails half-way must not be a target
-        self._shared_with = self.replicas
-        copies = CopyToHost(self._shared_with)
+        copies = CopyToHost()
         old = self._copies
         tensors = state.tensors()
         self._copies = {
-            "parameters": copies.copy(tensors["parameters"], old.get("parameters"), shared=True),
-            "optimizer state": copies.copy(
-                state.optimizer_state(), old.get("optimizer state"), shared=True
-            ),
+            "parameters": copies.copy(tensors["parameters"], old.get("parameters")),
+            "optimizer state": copies.copy(state.optimizer_state(), old.get("optimizer state")),
             "buffers": copies.copy(tensors["buffers"], old.get("buffers")),
             "gradients": copies.copy(state.gradients(), old.get("gradients")),
             "options": copies.copy(state.group_options(), old.get("options")),
@@ -65,7 +58,7 @@ class Snapshot:
     def put(self, state: TrainingState) -> None:
         """Return all but the random state; raises RestoreError before anything is changed."""
         self.verify(state)
-        copies = CopyToLive(self._shared_with)
+        copies = CopyToLive()
         saved = self._copies
         tensors = state.tensors()
         copies.put(saved["parameters"], tensors["parameters"])

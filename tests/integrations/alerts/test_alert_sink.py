@@ -24,7 +24,7 @@ from trimtab.integrations.shipper.shipper import Shipper
 from trimtab.integrations.transport import SECRETS
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.live.host.run_recorder import RunRecorder
-from trimtab.live.host.step_note import StepNote
+from trimtab.live.ranks.in_flight import StepNote
 
 TOKEN = "T0K3N-xoxb-1234567890"
 
@@ -52,7 +52,7 @@ def test_an_incident_opens_gets_worse_and_closes_with_its_cause(
         open_incident(journal, 23, transition="forecast")
         open_incident(journal, 30, number=2, is_alarm=False)
         open_incident(journal, 40, transition="closed", incident_class="divergent")
-        journal.event("rollback", 15)
+        journal.event("undo", 41, updates_lost=12, why="head.weight not finite")
         journal.event("proposal", 41, action="lower LR")
         journal.event("answer", 42, action="lower LR", answer="approved")
     with serving(receiver := Receiver()):
@@ -62,7 +62,7 @@ def test_an_incident_opens_gets_worse_and_closes_with_its_cause(
         ("open", "x1: incident 1: loss spike at step 20"),
         ("changed", "x1: incident 1: loss spike at step 22"),
         ("closed", "x1: incident 1 is over: loss spike at step 40"),
-        ("open", "x1: rolled back to step 15"),
+        ("open", "x1: 12 updates were undone"),
         ("open", "x1: waits for approval: lower LR"),
         ("closed", "x1: approved: lower LR"),
     ]

@@ -1,4 +1,4 @@
-"""The callback in real Hugging Face trainers: true numbers, the same bits, and the way back."""
+"""The callback in real Hugging Face trainers: true numbers, the same bits, checkpoints."""
 
 import logging
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 import trimtab
 from trimtab.core.config import Config
 from trimtab.integrations.hf import TrimtabCallback, last_good_checkpoint
-from trimtab.integrations.trainers.adapter import GUARD_FILE
+from trimtab.integrations.trainer_adapter import GUARD_FILE
 from trimtab.selftest.promises import READS, Counting
 
-BY_HAND = Config().override({"ladder.enabled": False, "recover.snapshot_every": 4})
+SOON = Config().override({"recover.snapshot_every": 4})
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
@@ -42,9 +42,15 @@ class At(TrainerCallback):  # type: ignore[misc]
             self._act()
 
 
-def go_back(callback: TrimtabCallback, to: int, **options: Any) -> None:
+def undo(callback: TrimtabCallback) -> None:
     assert callback.guard is not None
-    callback.guard.rollback(to, **options)
+    callback.guard.undo()
+
+
+def undone_in(folder: Path) -> list[int]:
+    """Return the updates that each undo has lost."""
+    events = journal_of(folder).events
+    return [event.facts["updates_lost"] for event in events if event.kind == "undo"]
 
 
 def logged(trainer: Any, name: str) -> list[float]:
@@ -165,79 +171,53 @@ def bits_of_state(trainer: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "back_to"),
+    "arguments",
     [
-        pytest.param({"max_steps": 20}, 9, marks=pytest.mark.slow),
-        ({"num_train_epochs": 2, "max_steps": -1}, 9),
-        # The last step of an epoch has one batch: a rollback does not cross it.
-        ({"num_train_epochs": 2, "max_steps": -1, "data": Sequences(38)}, 11),
+        pytest.param({"max_steps": 20}, marks=pytest.mark.slow),
+        {"num_train_epochs": 2, "max_steps": -1, "data": Sequences(38)},
     ],
 )
-def test_a_trainer_that_goes_back_is_the_one_that_never_left(
-    arguments: dict[str, Any], back_to: int, tmp_path: Path
+def test_after_an_undo_everything_else_of_the_trainer_goes_on(
+    arguments: dict[str, Any], tmp_path: Path
 ) -> None:
-    # Epochs of 10 steps: the rollback crosses from the second into the first.
     options: dict[str, Any] = {
         "data": Sequences(40),
         "gradient_accumulation_steps": 2,
         "shuffle": True,
         "optim": "adamw_torch_fused",
-        "logging_steps": 3,
+        "eval_strategy": "steps",
+        "eval_steps": 3,
         **arguments,
     }
-    plain = make_trainer(tmp_path / "plain", **options)
-    remember = At(0, lambda: None)
-    plain.add_callback(remember)
-    plain.train()
-    callback = TrimtabCallback(mode="recover", config=BY_HAND)
-    watched = make_trainer(tmp_path / "watched", callback, **options)
-    at = At(13, lambda: go_back(callback, max(10, back_to)))
-    watched.add_callback(at)
-    watched.train()
 
-    assert at.steps == [*range(1, 14), *range(back_to, 21)]
-    assert bits(watched) == bits(plain)
-    num_again = 21 - back_to
-    np.testing.assert_allclose(at.epochs[-num_again:], remember.epochs[-num_again:], rtol=1e-12)
-    rows = [(row["step"], row["loss"]) for row in plain.state.log_history if "loss" in row]
-    again = [(row["step"], row["loss"]) for row in watched.state.log_history if "loss" in row]
-    assert again == rows[:4] + [row for row in rows if row[0] >= back_to]  # of both attempts
-    assert watched.state.global_step == 20
+    def train(name: str, callback: Any, act: Callable[[], None]) -> tuple[Any, At, Any]:
+        trainer = make_trainer(tmp_path / name, callback, **options)
+        patience = EarlyStoppingCallback(early_stopping_patience=100)
+        at = At(11, act)
+        for other in (patience, at):
+            trainer.add_callback(other)
+        trainer.args.metric_for_best_model = "eval_loss"
+        trainer.train()
+        return trainer, at, patience
 
+    plain, expected, _ = train("plain", None, lambda: None)
+    callback = TrimtabCallback(mode="recover", config=SOON)
+    watched, found, patience = train("watched", callback, lambda: undo(callback))
 
-def test_batches_that_are_skipped_are_not_trained_on(tmp_path: Path) -> None:
-    data = Sequences(96)
-    rest = Sequences(0)
-    rest.items = [item for place, item in enumerate(data.items) if place // 2 not in (9, 10)]
-    plain = make_trainer(tmp_path / "plain", data=rest, optim="adamw_torch_fused")
-    plain.train()
-    callback = TrimtabCallback(mode="recover", config=BY_HAND)
-    watched = make_trainer(tmp_path / "watched", callback, data=data, optim="adamw_torch_fused")
-    watched.add_callback(At(11, lambda: go_back(callback, 10, skip=(9, 10))))
-    watched.train()
-    assert bits(watched) == bits(plain)
-
-
-def test_the_patience_of_early_stopping_goes_back_too(tmp_path: Path) -> None:
-    callback = TrimtabCallback(mode="recover", config=BY_HAND)
-    patience = EarlyStoppingCallback(early_stopping_patience=100)
-    trainer = make_trainer(
-        tmp_path,
-        callback,
-        eval_strategy="steps",
-        eval_steps=2,
-        load_best_model_at_end=True,
-        save_strategy="steps",
-        save_steps=2,
-        metric_for_best_model="eval_loss",
-        learning_rate=0.0,  # no evaluation is better than the first
-    )
-    trainer.add_callback(patience)
-    at = At(10, lambda: go_back(callback, 5))
-    trainer.add_callback(at)
-    trainer.train()
-    assert at.steps == [*range(1, 11), *range(5, 13)]
-    assert patience.early_stopping_patience_counter == 5  # of 6 evaluations, as if it never left
+    (lost,) = undone_in(tmp_path / "watched")
+    assert 1 <= lost <= 12
+    assert bits(watched) != bits(plain)
+    assert found.steps == expected.steps
+    assert found.epochs == expected.epochs
+    assert logged(watched, "learning_rate") == logged(plain, "learning_rate")
+    assert logged(watched, "loss")[:11] == logged(plain, "loss")[:11]
+    assert len(logged(watched, "eval_loss")) == len(logged(plain, "eval_loss"))
+    assert patience.early_stopping_patience_counter <= 6
+    block = journal_of(tmp_path / "watched")
+    assert list(block.step) == list(range(1, 21))
+    assert list(np.diff(block.data_position)) == [
+        1 if step == 10 and "data" in arguments else 2 for step in range(1, 20)
+    ]
 
 
 def test_the_last_proven_checkpoint_survives_and_a_resume_continues(
@@ -275,7 +255,7 @@ def test_a_checkpoint_from_before_trimtab_can_be_resumed(tmp_path: Path) -> None
     options: dict[str, Any] = {"save_strategy": "steps", "save_steps": 4}
     plain = make_trainer(tmp_path, max_steps=4, **options)
     plain.train()
-    trainer = make_trainer(tmp_path, TrimtabCallback(mode="recover", config=BY_HAND), **options)
+    trainer = make_trainer(tmp_path, TrimtabCallback(mode="recover", config=SOON), **options)
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     assert trainer.state.global_step == 12
     assert list(journal_of(tmp_path).step) == list(range(5, 13))
@@ -312,27 +292,28 @@ def test_evaluations_are_recorded_and_belong_to_no_step(tmp_path: Path) -> None:
     assert block.column("eval_loss").recorded
 
 
-def test_a_trainer_that_makes_its_own_batches_is_protected_only(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_trainer_that_makes_its_own_batches_recovers_too(tmp_path: Path) -> None:
     class Generates(transformers.Trainer):  # type: ignore[misc]
         def _prepare_inputs(self, inputs: Any) -> Any:
+            calls.append(inputs)
             return super()._prepare_inputs(inputs)
 
-    callback = TrimtabCallback(mode="recover")
-    trainer = make_trainer(tmp_path, callback, kind=Generates, max_steps=2)
-    with caplog.at_level(logging.WARNING, "trimtab"):
-        trainer.train()
-    assert "falls back to 'protect': Generates makes its own batches" in caplog.text
+    calls: list[Any] = []
+    callback = TrimtabCallback(mode="recover", config=SOON)
+    trainer = make_trainer(tmp_path, callback, kind=Generates)
+    trainer.add_callback(At(8, lambda: undo(callback)))
+    trainer.train()
+    assert len(undone_in(tmp_path)) == 1
+    assert len(calls) == 12  # nothing is generated for a comparison of weights
 
 
 def test_a_bug_at_the_start_leaves_the_trainer_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*unused: Any) -> None:
+    def fail(*unused: Any, **more: Any) -> None:
         raise AttributeError("a Trainer of the future")
 
-    monkeypatch.setattr("trimtab.integrations.hf.EpochBatches", fail)
+    monkeypatch.setattr("trimtab.integrations.hf.Checkpoints", fail)
     plain = make_trainer(tmp_path / "plain", max_steps=3)
     plain.train()
     trainer = make_trainer(tmp_path / "run", TrimtabCallback(mode="observe"), max_steps=3)

@@ -1,4 +1,4 @@
-"""What a Trainer may read its data from, when the run goes back or is resumed."""
+"""What a Trainer may read its data from: trimtab leaves it as it is, and counts it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.integrations.hf.test_callback import BY_HAND, At, go_back, stop
 from tests.kit.hf import Sequences, bits, make_trainer
+from tests.kit.tiny import journal_of
 from torch.utils.data import IterableDataset
 
-from trimtab.integrations.hf import TrimtabCallback, last_good_checkpoint
+from trimtab.integrations.hf import TrimtabCallback
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
@@ -42,7 +42,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_trainer_that_goes_back_is_the_one_that_never_left(name: str, tmp_path: Path) -> None:
+def test_the_data_and_the_bits_are_those_of_the_trainer_alone(name: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "data": Sequences(80),
         "gradient_accumulation_steps": 2,
@@ -52,50 +52,10 @@ def test_a_trainer_that_goes_back_is_the_one_that_never_left(name: str, tmp_path
     }
     plain = make_trainer(tmp_path / "plain", **options)
     plain.train()
-    callback = TrimtabCallback(mode="recover", config=BY_HAND)
-    watched = make_trainer(tmp_path / "watched", callback, **options)
-    at = At(12, lambda: go_back(callback, 10))
-    watched.add_callback(at)
+    watched = make_trainer(tmp_path / "watched", TrimtabCallback(mode="recover"), **options)
     watched.train()
-    assert len(at.steps) > 17
     assert bits(watched) == bits(plain)
     assert watched.state.global_step == plain.state.global_step
-
-
-@pytest.mark.parametrize("size", [96, 20])  # one epoch, or several of 10 steps
-def test_a_resume_continues_after_batches_that_were_skipped(size: int, tmp_path: Path) -> None:
-    options: dict[str, Any] = {
-        "data": Sequences(size),
-        "optim": "adamw_torch_fused",
-        "save_strategy": "steps",
-        "save_steps": 10,
-        "max_steps": 16,
-    }
-
-    def start(name: str) -> tuple[Any, TrimtabCallback]:
-        callback = TrimtabCallback(mode="recover", config=BY_HAND)
-        return make_trainer(tmp_path / name, callback, **options), callback
-
-    whole, callback = start("whole")
-    whole.add_callback(At(8, lambda: go_back(callback, 5, skip=(5, 6))))
-    whole.train()
-    first, other = start("run")
-    first.add_callback(At(8, lambda: go_back(other, 5, skip=(5, 6))))
-    first.add_callback(StopAt(11, first))
-    first.train()
-    second, _ = start("run")
-    second.train(resume_from_checkpoint=last_good_checkpoint(tmp_path / "run"))
-    assert (first.state.global_step, second.state.global_step) == (11, 16)
-    assert bits(second) == bits(whole)
-
-
-class StopAt(At):
-    """Stops when a step is reached, whatever was done before."""
-
-    def __init__(self, step: int, trainer: Any) -> None:
-        super().__init__(0, lambda: None)
-        self._at, self._trainer = step, trainer
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
-        if state.global_step == self._at:
-            stop(self._trainer)
+    block = journal_of(tmp_path / "watched")
+    assert list(block.data_position[:10]) == list(range(0, 20, 2))
+    assert block.column("fingerprint").recorded

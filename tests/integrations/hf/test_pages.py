@@ -48,9 +48,8 @@ def test_accelerate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, recover, register = examples("accelerate.md")
     exec(first.replace("Accelerator(", "Accelerator(cpu=True, "), names)
     assert len(journal_of(tmp_path / "runs" / "x1")) == 2
-    body = first[first.index("            loss =") :]
-    body = "\n".join("    " + line for line in body.splitlines())
-    exec(recover.replace("                ...\n", body + "\n"), names)
+    body = first[first.index("            accelerator.backward") :]
+    exec(recover.replace("            ...\n", body), names)
     assert len(journal_of(tmp_path / "runs" / "x1")) == 4
     exec(register, names)
     names["accelerator"].save_state(tmp_path / "state")

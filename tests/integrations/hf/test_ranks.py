@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.integrations.hf.test_callback import BY_HAND, At, bits_of_state, go_back, logged
+from tests.integrations.hf.test_callback import SOON, At, bits_of_state, logged, undo, undone_in
 from tests.kit.hf import Sequences, bits, make_trainer
 from tests.kit.tiny import journal_of
 
@@ -23,14 +23,14 @@ def as_rank(rank: int) -> None:
 def train(rank: int, folder: Path, mode: str | None, options: dict[str, Any]) -> dict[str, Any]:
     as_rank(rank)
     options = dict(options)
-    back = options.pop("back", None)
+    undo_at = options.pop("undo_at", 0)
     marked = options.pop("marked", ())
-    callback = None if mode is None else TrimtabCallback(mode=mode, config=BY_HAND)
+    callback = None if mode is None else TrimtabCallback(mode=mode, config=SOON)
     trainer = make_trainer(
         folder, callback, data=Sequences(160, marked), optim="adamw_torch_fused", **options
     )
     held: list[str] = []
-    at = At(back or 0, lambda: go_back(callback, back - 2) if callback and back else None)
+    at = At(undo_at, lambda: undo(callback) if callback else None)
     trainer.add_callback(at)
 
     class Look(At):
@@ -44,6 +44,7 @@ def train(rank: int, folder: Path, mode: str | None, options: dict[str, Any]) ->
         "bits": bits(trainer),
         "loss": logged(trainer, "loss"),
         "steps": at.steps,
+        "state": [p.detach().numpy().tobytes() for p in trainer.model.parameters()],
         "held": [step + 1 for step in range(1, len(held)) if held[step] == held[step - 1]],
     }
 
@@ -66,10 +67,9 @@ def test_two_ranks_hold_a_batch_that_only_one_of_them_has(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_two_ranks_go_back_together(accumulate: int, tmp_path: Path) -> None:
-    options = {"gradient_accumulation_steps": accumulate, "max_steps": 18}
-    plain = run_ranks(train, 2, tmp_path / "plain", None, options)
-    watched = run_ranks(train, 2, tmp_path / "watched", "recover", {**options, "back": 11})
-    assert [found["bits"] for found in watched] == [found["bits"] for found in plain]
-    assert len(watched[0]["steps"]) > 18
-    assert watched[0]["steps"] == watched[1]["steps"]
+def test_two_ranks_undo_together(accumulate: int, tmp_path: Path) -> None:
+    options = {"gradient_accumulation_steps": accumulate, "max_steps": 18, "undo_at": 11}
+    one, other = run_ranks(train, 2, tmp_path, "recover", options)
+    assert one["state"] == other["state"]
+    assert one["steps"] == other["steps"] == list(range(1, 19))
+    assert len(undone_in(tmp_path)) == 1

@@ -5,9 +5,7 @@ from typing import Any
 
 import lightning as L
 import pytest
-import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from tests.integrations.lightning.test_recover import MANUAL, Flips
 from tests.kit.lightning import BEGINS_AGAIN, Module, Run, watched
 from tests.kit.tiny import batches, journal_of
 from torch.utils.data import DataLoader
@@ -44,61 +42,6 @@ def test_a_run_without_checkpoints_begins(tmp_path: Path) -> None:
 def test_weights_alone_are_not_registered(tmp_path: Path) -> None:
     Run(trainer=SAVES).fit([watched(tmp_path), saving(tmp_path, 4, save_weights_only=True)])
     assert Checkpoints(run_dir=tmp_path).entries == ()
-
-
-def test_a_step_is_saved_again_in_the_next_attempt(
-    tmp_path: Path,
-) -> None:
-    callback = watched(tmp_path, "recover", config=MANUAL)
-    keeps = saving(tmp_path / "own", 8, save_top_k=-1)
-    Run(steps=20, trainer=SAVES).fit([callback, keeps, Flips(callback, {18: 10})])
-    entries = Checkpoints(run_dir=tmp_path).entries
-    assert [(entry.step, entry.facts.attempt) for entry in entries] == [
-        (8, 0),
-        (16, 0),
-        (16, 1),
-    ]
-    found = last_good_checkpoint(tmp_path)
-    assert found is not None
-    assert Path(found).parent.name == "step-00000016-2"
-
-
-def test_a_checkpoint_whose_loader_is_ahead_of_the_run_is_not_used(tmp_path: Path) -> None:
-    """It was saved while batches were served again, so a resume would lose them."""
-    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
-    callback = watched(tmp_path, "recover", config=MANUAL)
-    saves = saving(tmp_path / "own", 8, save_top_k=-1)
-    Run(steps=25, trainer=SAVES).fit(
-        [callback, saves, Flips(callback, {18: 10})],
-        train_dataloaders=stateful(batches(30), batch_size=None),
-    )
-    entries = Checkpoints(run_dir=tmp_path).entries
-    saved = [(entry.step, entry.facts.attempt) for entry in entries]
-    assert saved == [(8, 0), (16, 0), (24, 1)]
-
-
-def test_a_checkpoint_after_the_step_that_a_run_went_back_to_is_not_used(tmp_path: Path) -> None:
-    callback = watched(tmp_path, "recover", config=MANUAL)
-    keeps = saving(tmp_path / "own", 8, save_top_k=-1)
-    Run(steps=14, trainer=SAVES | {"max_steps": 18}).fit(
-        [callback, keeps, Flips(callback, {17: 10}), StopsAt(12)],
-        train_dataloaders=DataLoader(batches(30), batch_size=None),  # type: ignore[arg-type]
-    )
-    found = last_good_checkpoint(tmp_path)
-    assert found is not None
-    assert torch.load(found, weights_only=False)["global_step"] == 8
-
-
-class StopsAt(L.Callback):  # type: ignore[misc]
-    """Ends training at a step of the second attempt."""
-
-    def __init__(self, step: int) -> None:
-        self._step = step
-        self._is_second = False
-
-    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
-        self._is_second |= trainer.global_step > self._step + 4
-        trainer.should_stop = self._is_second and trainer.global_step == self._step
 
 
 def fit_on(

@@ -50,7 +50,7 @@ def write(journal: JournalWriter, steps: int, clock: float = 1.7e9) -> None:
     open_incident(journal, 20)
     open_incident(journal, 21, transition="classified", incident_class="recoverable")
     open_incident(journal, 22, transition="classified", incident_class="divergent")
-    journal.event("rollback", 15)
+    journal.event("undo", 22, updates_lost=12)
 
 
 @contextmanager
@@ -90,7 +90,7 @@ def test_the_text_has_every_family_and_counters_survive_a_restart(
     assert f"trimtab_tokens_total{{{label}}} 3000.0" in lines
     assert f"trimtab_steps_discarded_total{{{label}}} 1.0" in lines
     assert f"trimtab_nonfinite_steps_total{{{label}}} 1.0" in lines
-    assert f"trimtab_rollbacks_total{{{label}}} 1.0" in lines
+    assert f"trimtab_undos_total{{{label}}} 1.0" in lines
     assert f'trimtab_incidents_total{{{label},class="divergent"}} 1.0' in lines
     assert f'trimtab_incidents_total{{{label},class="silent"}} 0.0' in lines
     assert f"trimtab_incidents_open{{{label}}} 1.0" in lines

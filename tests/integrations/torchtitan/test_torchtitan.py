@@ -72,39 +72,31 @@ def test_protecting_discards_a_nan_step_and_torchtitan_goes_on(ranks: int, tmp_p
 
 
 @RANKS
-def test_a_damaged_weight_and_the_way_back_leave_the_bits_of_the_run_that_never_left(
-    ranks: int, tmp_path: Path
-) -> None:
-    straight = launch(tmp_path / "straight", "recover", ranks=ranks, steps=20)
-    faults = {"flip": 13, "back_to": 8}
-    back = launch(tmp_path / "back", "recover", ranks=ranks, steps=20, faults=faults)
-    for one, other in zip(straight, back, strict=True):
+def test_a_flipped_bit_is_undone_and_torchtitan_goes_on(ranks: int, tmp_path: Path) -> None:
+    protected = launch(tmp_path / "protected", "protect", ranks=ranks, steps=20)
+    healthy = launch(tmp_path / "healthy", "recover", ranks=ranks, steps=20)
+    flipped = launch(tmp_path / "flipped", "recover", ranks=ranks, steps=20, faults={"flip": 13})
+    for one, other, third in zip(protected, healthy, flipped, strict=True):
         for name in ("weights", "moments"):
             assert one["steps"][-1][name] == other["steps"][-1][name]
-        assert (one["step"], one["tokens"]) == (other["step"], other["tokens"])
-    assert max(journal_of(tmp_path / "back").attempt) == 1
+        assert (one["step"], one["tokens"]) == (third["step"], third["tokens"])
+    undone = [e for e in journal_of(tmp_path / "flipped").events if e.kind == "undo"]
+    assert len(undone) == 1
+    assert undone[0].facts["updates_lost"] <= 12
 
 
-@pytest.mark.parametrize(("ranks", "last_good"), [(1, 16), (2, 21)])
-def test_a_killed_run_goes_on_from_the_last_good_checkpoint(
-    ranks: int, last_good: int, tmp_path: Path
-) -> None:
-    """Not from those of the attempt that was given up, nor from one that would lose batches.
-
-    Two ranks go back three steps later, so the step 16 is still one that is done again.
-    """
+@RANKS
+def test_a_killed_run_goes_on_from_the_last_good_checkpoint(ranks: int, tmp_path: Path) -> None:
     saves = ["--checkpoint.enable", "--checkpoint.interval", "5"]
     straight = launch(tmp_path / "straight", "recover", *saves, ranks=ranks, steps=25)
-    faults = {"flip": 13, "back_to": 8, "kill": last_good + 1}
-    launch(tmp_path / "back", "recover", *saves, ranks=ranks, steps=25, faults=faults)
-    entries = Checkpoints(run_dir=tmp_path / "back").entries
-    trusted = [(entry.step, entry.facts.attempt) for entry in entries if not entry.in_doubt]
-    assert trusted == [(6, 0), (last_good, 1)]
-    again = launch(tmp_path / "back", "recover", *saves, ranks=ranks, steps=25)
+    launch(tmp_path / "killed", "recover", *saves, ranks=ranks, steps=25, faults={"kill": 17})
+    entries = Checkpoints(run_dir=tmp_path / "killed").entries
+    assert [entry.step for entry in entries if not entry.in_doubt] == [6, 11, 16]
+    again = launch(tmp_path / "killed", "recover", *saves, ranks=ranks, steps=25)
     for one, other in zip(straight, again, strict=True):
         for name in ("weights", "moments"):
             assert one["steps"][-1][name] == other["steps"][-1][name]
-        assert other["steps"][0]["step"] == last_good
-    block = journal_of(tmp_path / "back")
+        assert other["steps"][0]["step"] == 16
+    block = journal_of(tmp_path / "killed")
     last = dict(zip(block.step.tolist(), block.data_position.tolist(), strict=True))
     assert last == {step: step - 1 for step in range(1, 26)}

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
@@ -177,9 +178,9 @@ def plant(faults: dict[str, int]) -> list[dict[str, Any]]:
         history.append({"step": self.step, "reads": reads, **digests(self)})
         if self.step == faults.get("flip"):
             del faults["flip"]
-            with torch.no_grad():
-                next(self.model_parts[0].parameters()).mul_(-64.0)
-            self.metrics_processor.guard.rollback(to=faults["back_to"])
+            weight = next(self.model_parts[0].parameters()).detach()
+            local = weight.to_local() if hasattr(weight, "to_local") else weight
+            local.numpy().view(np.uint32)[1, 1] ^= np.uint32(1 << 30)  # in memory, not by code
         if self.step == faults.get("kill"):
             os.kill(os.getpid(), signal.SIGKILL)
 

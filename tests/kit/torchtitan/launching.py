@@ -25,7 +25,7 @@ def launch(
     arguments = ["--training.steps", str(steps), "--dump_folder", str(folder / "out")]
     arguments += ["--parallelism.spmd_backend", "partial_dtensor", *flags]
     if mode is not None:
-        settings = {"ladder.enabled": False, "recover.snapshot_every": 5}
+        settings = {"recover.snapshot_every": 5}
         options = {"run_dir": str(folder), "mode": mode, "settings": settings}
         arguments += ["--override.imports", f"{TARGET}={json.dumps(options)}"]
     command = [sys.executable, "-m", "tests.kit.torchtitan.cpu"]

@@ -17,7 +17,7 @@ IN_THE_GATE = [
     "trimtab.live.protect.rule.Rule.learn",
     "trimtab.live.protect.gate.Gate._report",
     "trimtab.live.protect.gate.Gate._prepare",
-    "trimtab.live.protect.buffers.BufferKeeper.settle",
+    "trimtab.live.protect.discard.BufferKeeper.settle",
     "trimtab.live.protect.discard.Discard.via_found_inf",
     "trimtab.live.protect.discard.Discard.undo",
     "trimtab.live.protect.fused_support.FusedSupport.reads_flag",
@@ -31,7 +31,7 @@ ELSEWHERE = [
     "trimtab.live.measure.activations._Writer._write",
     "trimtab.live.measure.telemetry.Telemetry.measure",
     "trimtab.live.protect.gate_reporter.GateReporter.report",
-    "trimtab.live.loop.step_facts.StepFacts.fill",
+    "trimtab.live.loop.step_monitor.StepFacts.fill",
 ]
 """What fails here leaves the gate working."""
 

@@ -10,7 +10,7 @@ from torch import nn, optim
 
 import trimtab
 from trimtab.core.errors import ConfigError
-from trimtab.live.protect.no_op_proof import why_not_discardable
+from trimtab.live.protect.fused_support import why_not_discardable
 
 
 class Decays(optim.SGD):

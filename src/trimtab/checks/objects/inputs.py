@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 
 from trimtab.core.errors import ConfigError
 from trimtab.live.optimizers import find_optimizers
-from trimtab.live.recover.inputs import as_schedulers
 from trimtab.state.batches import map_tensors
 
 Loss = Callable[[nn.Module, Any], torch.Tensor]
@@ -75,7 +74,7 @@ class Inputs:
         made = {
             "model": _unwrapped(self.model),
             "optimizers": find_optimizers(optimizer),
-            "schedulers": as_schedulers(scheduler),
+            "schedulers": _schedulers(scheduler),
         }
         for name, value in made.items():
             object.__setattr__(self, name, value)  # the class is frozen for everybody else
@@ -164,3 +163,18 @@ def as_setup(given: Any) -> Setup:
     if missing:
         raise ConfigError(f"the function returns no {' and no '.join(missing)}; add it to its dict")
     return dict(given)
+
+
+def _schedulers(given: Any) -> tuple[Any, ...]:
+    """Return the schedulers in one, several or none."""
+    if given is None:
+        return ()
+    several = tuple(given) if isinstance(given, list | tuple) else (given,)
+    for scheduler in several:
+        for method in ("state_dict", "load_state_dict"):
+            if not callable(getattr(scheduler, method, None)):
+                raise ConfigError(
+                    f"scheduler is a {type(scheduler).__name__} without {method}, so it cannot be "
+                    "set back; give an object with state_dict and load_state_dict"
+                )
+    return several

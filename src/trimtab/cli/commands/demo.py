@@ -66,13 +66,12 @@ def _comparison(alone: "DemoRun", recovered: "DemoRun") -> list[str]:
         f"{name:11} {sparkline(run.block.column(LOSS), CURVE_WIDTH)}  loss {run.final_loss:.2f}"
         for name, run in (("only observed", alone), ("recovered", recovered))
     ]
-    cost = recovered.steps_repeated + recovered.num_discarded
+    cost = recovered.updates_lost
     return [
         "",
         f"one bit of a weight flips at step {FLIP_STEP}, the loss is NaN at step {NAN_STEP}:",
         *curves,
-        f"the recovery cost {cost} steps: {recovered.steps_repeated} repeated, "
-        f"{recovered.num_discarded} discarded",
+        f"the recovery cost {cost} updates, and {recovered.num_discarded} steps were discarded",
         f"without it the {STEPS - FLIP_STEP} steps since step {FLIP_STEP} would be lost, and a "
         f"person would have to restart the run: {STEPS - FLIP_STEP - cost} steps saved",
     ]

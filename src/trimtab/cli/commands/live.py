@@ -157,8 +157,8 @@ def answer(
 ) -> None:
     """Approve or decline the action that a run proposes.
 
-    A run proposes instead of acting with `ladder.approve = "ask"`; `trimtab follow` shows it.
-    After yes it acts at its next step, after no training continues without the action.
+    A run in `recover` whose weights are lost proposes a relaunch; `trimtab follow` shows it. After
+    yes it ends with exit code 75 at its next step, after no training continues.
 
     Exit code: 0 answered, 2 usage error, 3 nothing waits for an answer.
     """

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from trimtab.core.block import Block, Event
-from trimtab.core.events import ROLLBACK
+from trimtab.core.events import NOT_UNDONE, UNDO
 from trimtab.core.incidents import IncidentClass, Transition, severity_rank
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.sink import RUN_STATUS, RunStatus
@@ -120,9 +120,16 @@ class RunAlerts:
             return self._from_status(event)
         if event.kind == DISCARDED:
             return self._from_discard(event)
-        if event.kind == ROLLBACK:
-            matter, title = f"rollback-{event.tick}", f"rolled back to step {step}"
-            return [*self._end_discards(step), self._alert(step, matter, AlertLevel.WARNING, title)]
+        if event.kind == UNDO:
+            matter, title = f"undo-{event.tick}", f"{facts.get('updates_lost')} updates were undone"
+            alert = self._alert(
+                step, matter, AlertLevel.WARNING, title, text=str(facts.get("why", ""))
+            )
+            return [*self._end_discards(step), alert]
+        if event.kind == NOT_UNDONE:
+            matter, title = f"harm-{event.tick}", "the weights were harmed, and nothing is undone"
+            text = f"{facts.get('why')}; {facts.get('because')}"
+            return [self._alert(step, matter, AlertLevel.ERROR, title, text=text)]
         if event.kind == "proposal":
             title = f"waits for approval: {action}"
             text = "Answer with `trimtab answer RUN yes`, or no."

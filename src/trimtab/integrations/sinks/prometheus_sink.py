@@ -21,7 +21,7 @@ from typing import Any
 from trimtab.core import signals
 from trimtab.core.block import Block
 from trimtab.core.errors import ConfigError
-from trimtab.core.events import ROLLBACK
+from trimtab.core.events import UNDO
 from trimtab.core.incidents import IncidentClass, Transition
 from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.incident_news import IncidentNews
@@ -143,7 +143,7 @@ class RunMetrics:
         self._step = 0
         self._clock = math.nan
         self._latest: dict[str, float] = {}
-        self._steps = self._discarded = self._nonfinite = self._rollbacks = 0
+        self._steps = self._discarded = self._nonfinite = self._undos = 0
         self._tokens = 0.0
         self._classes: set[tuple[int, IncidentClass]] = set()
         """Each class that an incident was given: one that gets worse counts in both."""
@@ -164,7 +164,7 @@ class RunMetrics:
         tokens = block.column(signals.TOKENS)
         self._tokens += float(tokens.values[tokens.finite].sum())
         for event in block.events:
-            self._rollbacks += event.kind == ROLLBACK
+            self._undos += event.kind == UNDO
             if (news := IncidentNews.from_event(event)) is not None:
                 self._add_incident(news)
 
@@ -192,11 +192,11 @@ class RunMetrics:
                 "trimtab_last_step_timestamp_seconds", "gauge", help_text, self._clock
             )
         for name, value, help_text in (
-            ("trimtab_steps_total", self._steps, "Steps, undone ones included."),
-            ("trimtab_tokens_total", self._tokens, "Tokens, those of undone steps included."),
+            ("trimtab_steps_total", self._steps, "Steps, discarded ones included."),
+            ("trimtab_tokens_total", self._tokens, "Tokens, those of discarded steps included."),
             ("trimtab_steps_discarded_total", self._discarded, "Steps kept from the weights."),
             ("trimtab_nonfinite_steps_total", self._nonfinite, "Steps with NaN or infinity."),
-            ("trimtab_rollbacks_total", self._rollbacks, "Returns to an earlier step."),
+            ("trimtab_undos_total", self._undos, "Weights restored from a snapshot."),
         ):
             yield from self._one(name, "counter", help_text, value)
         yield from self._incident_lines()

@@ -155,23 +155,19 @@ def train(
             config=guard_config,
             batch_loss=partial(_batch_loss, config, run, forward, ranks),
             facts={"step": first_step, "dtype": config.dtype, "seed": config.seed},
-            state={
-                "scheduler": run.scheduler,
-                "scaler": run.scaler if run.scaler.is_enabled() else None,
-            },
+            state={"scaler": run.scaler if run.scaler.is_enabled() else None},
         ) as guard:
             steps = guard.steps(
                 run.loader,
                 accumulate=config.accumulate,
                 data_position=first_step * config.accumulate,
             )
-            # Steps are numbered by the guard: after a rollback they come again.
             for micro_batches in steps if first_step < config.steps else ():
                 step = micro_batches.number
                 run.clock.begin(step, micro_batches.data_position)
                 if intervention is not None and intervention.planned and step == intervention.onset:
                     guard.event("planned change", what=intervention.title)
-                if step % config.eval_steps == 0 and not micro_batches.is_probe:
+                if step % config.eval_steps == 0:
                     found = evaluator.evaluate(forward)
                     guard.event("evaluation", loss=found.loss, seconds=found.seconds)
                     guard.record(eval_loss=found.loss)
@@ -187,6 +183,7 @@ def train(
                         loss=output.cross_entropy,
                         tokens=batch.numel(),
                         token_loss=None if measured is None else measured.token_losses,
+                        batch=batch,
                     )
                     peaks = _running_max(peaks, measured)
                     # Micro-batches have equal token counts, so the mean of their means is exact.
@@ -203,8 +200,6 @@ def train(
                 run.scheduler.step()
                 run.optimizer.zero_grad()
 
-                if micro_batches.is_probe:
-                    continue  # done again for an experiment: nothing of it is kept
                 done = step + 1
                 if done % config.checkpoint_steps == 0 or done == config.steps:
                     checkpoints.save(run_dir / "checkpoints", done, run, ranks)

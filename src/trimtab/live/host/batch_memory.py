@@ -24,8 +24,8 @@ from trimtab.core.incidents import Incident
 from trimtab.explain.batches.batch_report import MARGIN, BatchReport, Decode, KeptBatches, examine
 from trimtab.explain.batches.rows import KeptBatch, TokenRows, flat_tokens
 from trimtab.explain.batches.tokens import count_tokens
-from trimtab.live.host.step_note import StepNote
-from trimtab.live.measure.row_losses import VALUES
+from trimtab.live.measure.batch_facts import VALUES
+from trimtab.live.ranks.in_flight import StepNote
 from trimtab.live.shield import Shield, log
 from trimtab.report.incident_files import incident_folder_name, write_batch
 

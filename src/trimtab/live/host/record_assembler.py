@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from trimtab.core import signals
 from trimtab.live.host.run_recorder import RunRecorder
-from trimtab.live.host.step_note import StepNote
 from trimtab.live.measure.activations import read_activations, silent_blocks
 from trimtab.live.measure.step_meter import read_head
 from trimtab.live.measure.telemetry import read_telemetry
 from trimtab.live.protect.gate_reporter import GateReporter
+from trimtab.live.ranks.in_flight import StepNote
 from trimtab.live.shield import log
 
 HOOKS_SILENT = (

@@ -7,6 +7,8 @@
 
 Only the first steps of a process pass through here. What is on the device is copied without
 waiting for it, except where the user saves a state.
+
+What a resume has not restored goes to the log, to the journal and into the record.
 """
 
 import json
@@ -20,17 +22,25 @@ from trimtab.core import signals
 from trimtab.core.block import Block
 from trimtab.core.findings import Symptom
 from trimtab.detect.resume import facts
-from trimtab.detect.resume.audit import LOST, Difference, compare_states, is_restarted
+from trimtab.detect.resume.audit import (
+    LOST,
+    Difference,
+    compare_states,
+    describe_difference,
+    encode_differences,
+    is_restarted,
+)
 from trimtab.detect.resume.facts import Facts
 from trimtab.detect.resume.journal_past import JournalPast
-from trimtab.live.loop.step_loop import StepLoop
+from trimtab.journal import AUDIT_EVENT, JournalWriter
 from trimtab.live.measure.state_facts import (
     PendingFacts,
     random_facts,
     scaler_facts,
     state_facts,
 )
-from trimtab.live.shield import Shield
+from trimtab.live.measure.step_loop import StepLoop
+from trimtab.live.shield import Shield, log
 
 _TORCH = f"{facts.RNG}torch"
 
@@ -236,3 +246,27 @@ class ResumeFacts:
             elif self.loop is not None or repeats_start:
                 found[name] = seen[-1]
         return found
+
+
+def report_audit(
+    resume: ResumeFacts,
+    journal: JournalWriter,
+    step: int,
+    found: dict[str, float],
+    *,
+    is_planned: bool,
+) -> bool:
+    """Compare the record of a first step with what was saved; whether something is different."""
+    audit = None
+    with resume.shield.guarding("record"):
+        audit = resume.compare(found, is_planned=is_planned)
+    if audit is None:
+        return False
+    sentences = [describe_difference(difference) for difference in audit.differences]
+    journal.event(AUDIT_EVENT, step, findings=sentences, saved=audit.saved, found=audit.found)
+    if not sentences:
+        log.info("trimtab: resume at step %d: everything compared continues", step)
+        return False
+    found[signals.RESUME_AUDIT] = encode_differences(audit.differences)
+    log.warning("trimtab: resume at step %d: %s", step, "; ".join(sentences))
+    return True

@@ -14,7 +14,7 @@ from typing import Any
 from trimtab.core import signals
 from trimtab.core.block import Block, Event, Record
 from trimtab.core.config import Config
-from trimtab.core.events import DECISION, PROBE_ANSWER, ROLLBACK
+from trimtab.core.events import DECISION, PROBE_ANSWER, UNDO
 from trimtab.core.incidents import Incident, IncidentChange
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
@@ -26,17 +26,85 @@ from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.exit_request import announce_run
 from trimtab.judge import Judge
 from trimtab.live.host.batch_memory import BatchMemory
-from trimtab.live.host.clip_detector import ClipDetector
 from trimtab.live.host.incident_log import IncidentLog, explanation_facts
-from trimtab.live.host.journal_health import JournalHealth
 from trimtab.live.host.judge_state import JudgeState
-from trimtab.live.host.resume_facts import ResumeFacts
-from trimtab.live.host.resume_report import report_audit
+from trimtab.live.host.resume_facts import ResumeFacts, report_audit
 from trimtab.live.host.ship_process import ShipProcess
-from trimtab.live.host.step_note import StepNote
+from trimtab.live.ranks.in_flight import StepNote
 from trimtab.live.shield import Shield, log
 from trimtab.report.incident_files import write_incidents
 from trimtab.state.checkpoints.verdicts import RunHistory
+
+_TOLERANCE = 1e-4
+"""`clip_grad_norm_` divides by norm + 1e-6, so a clipped norm is short of the clip value by a
+millionth of its size and by rounding, which in half precision is larger."""
+
+_ROUND_TOLERANCE = 1e-5
+"""How near to a round number a norm has to be at its first touch. Tighter, because any norm may
+come near one by chance: at 1e-4 one unclipped run in ten had such a norm."""
+
+
+class ClipDetector:
+    """Finds the one value that norms reach and never pass: they were clipped before we saw them.
+
+    An optimizer hook runs after the user's own clipping, so a clipped gradient shows the clip value
+    and nothing of its true size. A norm below the clip value was not touched and is true.
+    """
+
+    def __init__(self) -> None:
+        self._largest = 0.0
+        self.num_clipped = 0
+        """Norms at the present ceiling; a larger norm shows that there was none."""
+
+    def is_clipped(self, norm: float) -> bool:
+        """Whether this norm sits at the largest value so far."""
+        if not math.isfinite(norm) or norm <= 0 or norm < self._largest * (1 - _TOLERANCE):
+            return False
+        if norm <= self._largest * (1 + _TOLERANCE):
+            self.num_clipped += 1
+            return True  # the largest so far, a second time
+        self._largest = norm
+        self.num_clipped = int(_is_round(norm))
+        return self.num_clipped > 0
+
+
+def _is_round(norm: float) -> bool:
+    """Whether the norm is a number that people write: clip values have one or two digits.
+
+    By chance 8 in 10,000 norms are; one that is also the largest so far is then taken for clipped,
+    which loses a value and records nothing false.
+    """
+    written = float(f"{norm:.1e}")
+    return abs(norm - written) <= _ROUND_TOLERANCE * written
+
+
+class JournalHealth:
+    """Reports what the journal loses or cannot write, once in the log."""
+
+    def __init__(self, journal: JournalWriter) -> None:
+        self._journal = journal
+        self._num_dropped = 0
+        self._error: Exception | None = None
+
+    def check(self, step: int) -> None:
+        """Report records that were lost and what the disk has said."""
+        dropped, error = self._journal.dropped, self._journal.error
+        if dropped > self._num_dropped and self._num_dropped == 0:
+            log.warning("trimtab: the journal loses records from step %d on", step)
+        self._num_dropped = dropped
+        if error is not None and self._error is None:
+            log.warning("trimtab: the journal cannot be written: %s", error)
+            self._error = error
+
+    def remarks(self) -> tuple[str, ...]:
+        """What every report must say about the journal."""
+        remarks = []
+        if self._journal.dropped:
+            remarks.append(f"{self._journal.dropped} records were lost: the disk was too slow")
+        if self._journal.error is not None:
+            remarks.append(f"the journal could not be written: {self._journal.error}")
+        return tuple(remarks)
+
 
 POST_CLIP_ADVICE = (
     "the gradient norm was only seen after your own clipping, so it cannot show how large the "
@@ -55,7 +123,7 @@ RECENT_RECORDS = 512
 MAX_UNRECORDED = 20
 """Updates in a row that no rank has recorded before the log says so."""
 
-EXPLAINING_EVENTS = {PROBE_ANSWER, DECISION, ROLLBACK}  # kept for explanations, like the records
+EXPLAINING_EVENTS = {PROBE_ANSWER, DECISION, UNDO}  # kept for explanations, like the records
 
 
 class RunRecorder:
@@ -123,6 +191,8 @@ class RunRecorder:
         except BaseException:
             self.journal.close("could not start")
             raise
+        self.on_change: Callable[[Incident], None] = lambda incident: None
+        """Is called when an incident opens, changes or closes."""
 
     @property
     def recent(self) -> Sequence[Record]:
@@ -202,19 +272,6 @@ class RunRecorder:
         self._pending_events.append(event)
         if kind in EXPLAINING_EVENTS:
             self._explaining.append(event)
-
-    def rolled_back(self, to: int, facts: Mapping[str, Any]) -> None:
-        """The run has gone back to a step: what comes now is a new attempt."""
-        self._judge_pending()
-        self.event(ROLLBACK, to, facts)
-        events, self._pending_events = self._pending_events, []
-        if not self._shield.is_down:
-            with self._shield.guarding("rollback"):
-                self._see(Block.from_records((), events))
-        self._attempt += 1
-        self._last_clock, self._last_step = None, to - 1
-        kept = [record for record in self._recent if record.step < to]
-        self._recent = deque(kept, maxlen=RECENT_RECORDS)
 
     def close(self, how: str) -> None:
         """Judge what is open, end the journal, write the post-mortems."""
@@ -309,6 +366,7 @@ class RunRecorder:
         )
         self._batches.freeze(incident)
         self._incident_log.report(change, explained)
+        self.on_change(incident)
 
     def explain(self, incident: Incident) -> Diagnosis | None:
         """What the last records say about an incident; None if they are too few."""

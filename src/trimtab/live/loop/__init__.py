@@ -1,9 +1,10 @@
 """When a step begins and ends.
 
-step_monitor.py   the life of a step; ranks meet here
+step_monitor.py   the life of a step, as a state machine
 step_hooks.py     before and after `optimizer.step()`
+step_sync.py      the numbers of a step are added up over ranks, and become records later
+rank_orders.py    what the first rank orders reaches all ranks at the same boundary
 skips.py          steps that end without an update
-step_loop.py      a loader step by step
-step_iterator.py  `guard.steps`, and the same for a trainer that asks for one step at a time
 exit_hooks.py     SIGTERM
+hang_watchdog.py  a run that makes no progress
 """

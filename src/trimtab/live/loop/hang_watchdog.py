@@ -65,8 +65,7 @@ class HangWatchdog:
 
     def _report(self, waited: float) -> None:
         step = self._monitor.next_step
-        what = " of an experiment" if self._monitor.sync.is_muted else ""
-        reason = f"rank {self._rank} has stood still for {waited:.0f} s at step {step}{what}"
+        reason = f"rank {self._rank} has stood still for {waited:.0f} s at step {step}"
         end = "; the run ends and asks for a relaunch" if self._ends_run else ""
         try:
             path = self._write_stacks(reason)

@@ -11,7 +11,6 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from trimtab.live.host.step_note import StepState
 from trimtab.live.measure.gradients import (
     NO_GRADIENTS,
     Change,
@@ -22,6 +21,7 @@ from trimtab.live.measure.gradients import (
     without,
 )
 from trimtab.live.optimizers import parameters_of
+from trimtab.live.ranks.in_flight import StepState
 from trimtab.live.shield import log
 
 MAX_RECORDS = 20

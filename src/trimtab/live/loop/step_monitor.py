@@ -21,22 +21,68 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from trimtab.core import signals
 from trimtab.core.config import LiveConfig
 from trimtab.live.host.resume_facts import ResumeFacts
 from trimtab.live.host.run_recorder import RunRecorder
-from trimtab.live.host.step_note import StepNote, StepState
 from trimtab.live.loop.exit_hooks import ExitHooks
 from trimtab.live.loop.skips import SkipDetector
-from trimtab.live.loop.step_facts import StepFacts
 from trimtab.live.loop.step_hooks import StepHooks
 from trimtab.live.loop.step_sync import Measured, StepSync
+from trimtab.live.measure.batch_facts import RowLosses
 from trimtab.live.measure.slow_meter import SlowMeter
-from trimtab.live.measure.step_meter import HEAD, PHASES, StepMeter
+from trimtab.live.measure.step_loop import StepLoop
+from trimtab.live.measure.step_meter import HEAD, PHASES, StepMeter, UserSignals
+from trimtab.live.optimizers import main_learning_rate
 from trimtab.live.protect.gate import Decision, Gate
+from trimtab.live.ranks.in_flight import StepNote, StepState, copy_to_host
 from trimtab.live.ranks.rank_group import RankGroup
-from trimtab.live.ranks.replicas import count_copies
-from trimtab.live.recover.holds import Holds
+from trimtab.live.ranks.shards import count_copies
 from trimtab.live.shield import Shields, log
+
+
+class StepFacts:
+    """Collects the facts of a step and writes them into its note."""
+
+    def __init__(
+        self, optimizers: Sequence[Optimizer], scaler: Any, shields: Shields, device: torch.device
+    ) -> None:
+        self.user = UserSignals(device)
+        self.row_losses = RowLosses()
+        self.loop: StepLoop | None = None
+        """Only if the user goes through the data by `guard.steps`."""
+        self._optimizers = optimizers
+        self._scaler = scaler
+        self._shield = shields.user
+        self._batch_shield = shields.batches
+
+    def note_loss_scale(self) -> None:
+        """Take the scale that this step is computed with; `scaler.update()` changes it."""
+        scale = getattr(self._scaler, "_scale", None)  # get_scale() would wait for the device
+        if isinstance(scale, torch.Tensor):  # made by the first use of the scaler
+            self.user.add(signals.LOSS_SCALE, scale)
+
+    def fill(self, note: StepNote) -> None:
+        """Write the facts into the note of a step that ends."""
+        for name, rate in main_learning_rate(self._optimizers).items():
+            if isinstance(rate, torch.Tensor):
+                self.user.add(name, rate)
+            else:
+                note.signals[name] = rate
+        if self.loop is not None:
+            note.data_position = self.loop.data_position
+            note.signals |= self.loop.facts()
+            if not self._batch_shield.is_down:
+                with self._batch_shield.guarding("token ids"):
+                    note.token_rows = self.loop.pop_token_rows()
+        note.row_losses = self.row_losses.pop()
+        with self._shield.guarding("note"):
+            if note.state is StepState.APPLIED and not self._shield.is_down:
+                self.note_loss_scale()  # a skipped step is closed after `scaler.update()`
+            on_host, names, values = self.user.pop()
+            note.signals = on_host | note.signals
+            if values is not None and values.device.type != "meta":
+                note.device_names, note.device_values = names, copy_to_host(values)
 
 
 class StepMonitor:
@@ -64,7 +110,6 @@ class StepMonitor:
         self.facts = StepFacts(optimizers, scaler, shields, meter.device)
         self.optimizers = optimizers
         self.slow = slow
-        self.holds = Holds(model, optimizers)
         self._config = config
         self._parallel = [m for m in model.modules() if isinstance(m, DistributedDataParallel)]
         self._skips = SkipDetector(optimizers, scaler)
@@ -152,25 +197,11 @@ class StepMonitor:
         if self._skips.num_updates or not self.is_watching:
             self.next_step = max(self.next_step, number + 1)
 
-    @property
-    def is_between_steps(self) -> bool:
-        """Whether no step has begun that is not over."""
-        return not (self._note.is_recorded_here or self._moved or self._note.num_meetings)
-
-    def return_to(self, step: int, num_updates: int) -> None:
-        """The run has gone back: the next step is `step`, and nothing of it is known yet."""
-        self.next_step = step
-        self._begin_step()
-        self._skips.reset()
-        self.facts.user.pop()
-        self.slow.return_to(num_updates)
-
     def close(self, how: str) -> None:
         """Deliver what is under way and end the journal; leave as soon as all ranks agree."""
         sync = self.sync
         if sync.is_closed or os.getpid() != self._pid:  # a forked child is not the run
             return
-        sync.unmute()
         was_watching, sync.is_closed = self.is_watching, True
         self.slow.disarm()
         if sync.recorder is not None:
@@ -208,23 +239,25 @@ class StepMonitor:
         if not self.sync.ranks.has_parted:
             self._meet(optimizer)
             self._note.state = StepState.LOOKED_AT
+        keeper = self.sync.keeper
+        if keeper is not None and keeper.restores(optimizer):
+            return  # there are no gradients left to take a step with
         if self.gate is not None:
             self.gate.before(optimizer, self._decision)
-        self.holds.put_in(optimizer)
 
     def after_update(self, optimizer: Optimizer) -> None:
         """Leave no trace on the optimizer; close the step after the last one."""
-        self.holds.take_out(optimizer)
         if self.gate is not None:
             self.gate.after(optimizer)
+        if self.sync.keeper is not None:
+            self.sync.keeper.after_update(optimizer)
         if self._is_in_backward or self.sync.ranks.has_parted:
             self._decision = None
             return
         self._moved.add(id(optimizer))
         self._skips.note_update(optimizer)
         if optimizer is self.optimizers[-1] and self.is_watching:
-            with self.holds.effective(self.optimizers):  # the rate that moved the weights
-                self._note.has_telemetry = self.slow.after_update(self._note)
+            self._note.has_telemetry = self.slow.after_update(self._note)
         if len(self._moved) == len(self.optimizers):
             self._close(StepState.APPLIED)
 
@@ -265,7 +298,7 @@ class StepMonitor:
             if self.sync.ranks.has_parted:  # there is only one rank
                 return
         self._decision = self.sync.meet(
-            self._note, measured, self._decision, is_alone=self._is_joining
+            self._note, optimizer, measured, self._decision, is_alone=self._is_joining
         )
 
     def _measure(self, optimizer: Optimizer) -> Measured:
@@ -300,7 +333,7 @@ class StepMonitor:
         if self.is_watching:
             if note.is_recorded_here and self.recorder is not None:
                 with self.shields.host.guarding("note"):
-                    self.facts.fill(note, self.holds)
+                    self.facts.fill(note)
             if state in (StepState.SKIPPED, StepState.OVERFLOW):
                 with self.shields.numbers.guarding("skipped step"):
                     self.sync.send_skipped(note, self.meter.head(0))
@@ -326,7 +359,8 @@ class StepMonitor:
             self.gate.close()
         if self.sync.is_closed:
             self._hooks.remove()
-            self.holds.close()
+        if self.sync.keeper is not None:
+            self.sync.keeper.close()
 
     def _refuse_backward(self) -> None:
         if self._is_in_backward:

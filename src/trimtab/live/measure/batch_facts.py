@@ -1,4 +1,4 @@
-"""What a batch looks like on the host, before it leaves for the device."""
+"""What is known of a batch: fingerprint, tokens and token ids on the host, and losses by row."""
 
 import dataclasses
 import zlib
@@ -11,6 +11,9 @@ import torch
 from trimtab.core import signals
 from trimtab.core.block import FloatArray, IntArray
 from trimtab.explain.batches.rows import TokenRows
+from trimtab.live.measure.numbers import OddNumber
+from trimtab.live.ranks.in_flight import HostCopy, copy_to_host
+from trimtab.state.host_copy import local
 
 MAX_TOKEN_ID = 1 << 20
 """Token ids beyond this are not a vocabulary; the largest in use have some 260,000 entries."""
@@ -169,3 +172,44 @@ def _shift_share(tensors: list[torch.Tensor]) -> float | None:
     # Which of the two is the input is not known; the right order is the one that fits.
     one, other = pair
     return float(max(np.mean(other[:, :-1] == one[:, 1:]), np.mean(one[:, :-1] == other[:, 1:])))
+
+
+VALUES = 3
+"""For each sequence: mean loss, largest loss of a token, and the place of that token."""
+
+MAX_ROWS = 4096
+"""Sequences of a micro-batch; more than that are losses of tokens without their sequences."""
+
+MAX_MICRO_BATCHES = 1024
+"""Micro-batches that may wait for their step to end."""
+
+
+class RowLosses:
+    """Collects the losses of sequences; they are reduced on the device and read with the lag."""
+
+    def __init__(self) -> None:
+        self._copies: list[HostCopy] = []
+
+    def add(self, losses: Any) -> None:
+        """Take the losses of a micro-batch: [batch, sequence] by token, or [batch]."""
+        if not isinstance(losses, torch.Tensor) or not losses.is_floating_point():
+            raise OddNumber(type(losses).__name__)
+        if losses.dim() == 0 or not losses.numel() or len(losses) > MAX_ROWS:
+            raise OddNumber(f"a tensor of shape {tuple(losses.shape)}")
+        values = reduce_rows(losses)
+        if values.device.type != "meta" and len(self._copies) < MAX_MICRO_BATCHES:
+            self._copies.append(copy_to_host(values))
+
+    def pop(self) -> tuple[HostCopy, ...]:
+        """The copies under way, one a micro-batch."""
+        copies, self._copies = self._copies, []
+        return tuple(copies)
+
+
+def reduce_rows(losses: torch.Tensor) -> torch.Tensor:
+    """Mean and largest loss of each sequence, and where; a loss of exactly 0 is padding."""
+    rows = local(losses.detach()).float()
+    rows = rows.reshape(len(rows), -1)
+    count = (rows != 0).sum(dim=1).clamp(min=1)
+    largest, place = rows.max(dim=1)
+    return torch.stack((rows.sum(dim=1) / count, largest, place.float()), dim=1).reshape(-1)

@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from trimtab.core import signals
 from trimtab.detect.resume import facts
 from trimtab.detect.resume.facts import Facts
-from trimtab.live.host.in_flight import HostCopy, copy_to_host
 from trimtab.live.optimizers import main_learning_rate, parameters_of
+from trimtab.live.ranks.in_flight import HostCopy, copy_to_host
 from trimtab.live.ranks.shards import real
 from trimtab.state.host_copy import local
 

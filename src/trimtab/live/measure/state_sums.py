@@ -1,5 +1,9 @@
 """StateSums: sums over weights, gradients and Adam's moments, for every piece of every parameter.
 
+Parameters with their gradients and moments are cut into chunks that are quick to work on
+(`ParamChunk`), summed, and the sums are added up by role and layer so that each shard counts once
+(`ShardWeights`).
+
 The update is worked out from the state after the step instead of copying the parameters before it:
 a copy would need memory that a large run does not have. It is
 
@@ -9,14 +13,239 @@ and its square follows from sums over m/s, p and their product, so no vector of 
 What is the same for all elements (the corrections, lr, decay) is applied to the sums, not to them.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
-from trimtab.live.measure.param_chunks import ParamChunk, ParamFamily, families, weight_chunks
+from trimtab.live.measure.roles import Roles
 from trimtab.live.ranks.shards import norm_dtype, real
+from trimtab.state.host_copy import local
+
+CPU_ELEMENTS = 2**17
+"""Elements in a chunk on a processor: half a megabyte each of weights, gradients and moments, so
+that all passes after the first find them in the cache. Half of it and twice of it are slower."""
+
+DEVICE_ELEMENTS = 2**24
+"""Elements in a chunk on an accelerator, which pays for each kernel and not for distance: the two
+temporary tensors have 64 MB each in fp32."""
+
+
+SMALL_ELEMENTS = 4096
+"""Tensors up to this size are joined and summed together: an operation on each would cost more than
+the sums. A model of 10,000 small tensors took 1.3 s for its telemetry otherwise."""
+
+
+@dataclass(slots=True)
+class ParamChunk:
+    """Flat pieces of parameters, few enough to stay in the cache together."""
+
+    is_joined: bool = False
+    """Whether each column is one tensor with all pieces in it, by `lengths`."""
+    lengths: list[int] = field(default_factory=list)
+
+    indices: list[int] = field(default_factory=list)
+    """The parameter that each piece belongs to."""
+    weights: list[torch.Tensor] = field(default_factory=list)
+    grads: list[torch.Tensor] = field(default_factory=list)
+    m: list[torch.Tensor] = field(default_factory=list)
+    v: list[torch.Tensor] = field(default_factory=list)
+
+    @property
+    def columns(self) -> tuple[list[torch.Tensor], ...]:
+        """Weights, gradients and moments, in this order; the last ones may be missing."""
+        return self.weights, self.grads, self.m, self.v
+
+
+@dataclass(slots=True)
+class ParamFamily:
+    """Parameters that one optimizer treats alike."""
+
+    group: dict[str, Any]
+    is_decoupled: bool
+    step: torch.Tensor | None
+    """Adam's count of updates; None if the parameters have no moments that we can read."""
+    chunks: Iterator[ParamChunk]
+
+
+def families(
+    optimizers: Sequence[Optimizer],
+    index_of: dict[torch.Tensor, int],
+    device: torch.device,
+) -> Iterator[ParamFamily]:
+    """Every known parameter on the device that has a dense, real gradient."""
+    for optimizer in optimizers:
+        is_adamw = isinstance(optimizer, torch.optim.AdamW)
+        for group in optimizer.param_groups:
+            is_decoupled = bool(group.get("decoupled_weight_decay", is_adamw))
+            with_moments: list[torch.Tensor] = []
+            without_moments: list[torch.Tensor] = []
+            for parameter in group["params"]:
+                if parameter in index_of and _is_readable(parameter, device):
+                    has = _has_moments(optimizer.state.get(parameter, {}), group, parameter)
+                    (with_moments if has else without_moments).append(parameter)
+            for chosen, has in ((with_moments, True), (without_moments, False)):
+                if chosen:
+                    step = _step_of(optimizer.state[chosen[0]], device) if has else None
+                    cut = _cut(chosen, index_of, _tensors_of(optimizer, has))
+                    yield ParamFamily(group, is_decoupled, step, cut)
+
+
+def _tensors_of(
+    optimizer: Optimizer, has_moments: bool
+) -> Callable[[torch.Tensor], list[torch.Tensor]]:
+    """A parameter with its gradient and moments, as this rank holds them."""
+
+    def tensors_of(parameter: torch.Tensor) -> list[torch.Tensor]:
+        tensors = [parameter, parameter.grad]
+        if has_moments:
+            state = optimizer.state[parameter]
+            tensors += [state["exp_avg"], state["exp_avg_sq"]]
+        return [local(tensor) for tensor in tensors if tensor is not None]
+
+    return tensors_of
+
+
+def _cut(
+    parameters: Sequence[torch.Tensor],
+    index_of: dict[torch.Tensor, int],
+    tensors_of: Callable[[torch.Tensor], list[torch.Tensor]],
+    cpu_elements: int = CPU_ELEMENTS,
+) -> Iterator[ParamChunk]:
+    """The parameters' flat tensors, cut and gathered to chunks of one size."""
+    is_cpu = local(parameters[0]).device.type == "cpu"
+    room = limit = cpu_elements if is_cpu else DEVICE_ELEMENTS
+    chunk = ParamChunk()
+    small: list[tuple[int, list[torch.Tensor]]] = []
+    for parameter in parameters:
+        parts = tensors_of(parameter)
+        if parts[0].numel() <= SMALL_ELEMENTS and is_cpu:
+            small.append((index_of[parameter], parts))
+            continue
+        flat = [part.reshape(-1) for part in parts]
+        start = 0
+        while start < flat[0].numel():
+            stop = min(start + room, flat[0].numel())
+            chunk.indices.append(index_of[parameter])
+            for column, tensor in zip(chunk.columns, flat, strict=False):
+                column.append(tensor[start:stop])
+            room -= stop - start
+            start = stop
+            if room == 0:
+                yield chunk
+                chunk, room = ParamChunk(), limit
+    if chunk.indices:
+        yield chunk
+    if small:
+        yield from _join(small)
+
+
+def _join(small: list[tuple[int, list[torch.Tensor]]]) -> Iterator[ParamChunk]:
+    """Small tensors, many to a chunk."""
+    while small:
+        taken, size = 0, 0
+        while taken < len(small) and size < CPU_ELEMENTS:
+            size += small[taken][1][0].numel()
+            taken += 1
+        now, small = small[:taken], small[taken:]
+        columns = [list(column) for column in zip(*(parts for _, parts in now), strict=True)]
+        joined = [[torch._C._nn.flatten_dense_tensors(column)] for column in columns]
+        lengths = [parts[0].numel() for _, parts in now]
+        chunk = ParamChunk(is_joined=True, lengths=lengths, indices=[index for index, _ in now])
+        for column, tensor in zip(chunk.columns, joined, strict=False):
+            column += tensor
+        yield chunk
+
+
+def _is_readable(parameter: torch.Tensor, device: torch.device) -> bool:
+    """Whether there is a gradient that sums can be taken of."""
+    gradient = parameter.grad
+    return (
+        gradient is not None
+        and not gradient.is_sparse
+        and not gradient.is_complex()
+        and local(parameter).device == device
+    )
+
+
+def _has_moments(state: Any, group: dict[str, Any], parameter: torch.Tensor) -> bool:
+    """Whether the state is Adam's as torch keeps it; other packages use the same names freely."""
+    if not isinstance(state, dict) or not {"exp_avg", "exp_avg_sq", "step"} <= state.keys():
+        return False
+    betas = group.get("betas")
+    return (
+        isinstance(betas, list | tuple)
+        and len(betas) == 2
+        and isinstance(group.get("eps"), float)
+        and isinstance(group.get("lr"), float | int | torch.Tensor)
+        and isinstance(state["step"], float | int | torch.Tensor)
+        and all(_is_moment(state[name], parameter) for name in ("exp_avg", "exp_avg_sq"))
+    )
+
+
+def _is_moment(moment: Any, parameter: torch.Tensor) -> bool:
+    # By exact type: a quantized moment is a tensor subclass that computes in ways of its own.
+    return type(moment) in (torch.Tensor, type(parameter), type(parameter.data)) and (
+        moment.shape == parameter.shape and moment.dtype == parameter.dtype
+    )
+
+
+def _step_of(state: dict[str, Any], device: torch.device) -> torch.Tensor:
+    step = state["step"]
+    if isinstance(step, torch.Tensor):
+        return local(step).to(device, torch.float32, non_blocking=True).reshape(())
+    return torch.full((), float(step), dtype=torch.float32, device=device)
+
+
+_CACHE_SIZE = 8
+"""Sets of parameters whose places are kept on the device: where layers are dropped at random, every
+step has another set."""
+
+
+class ShardWeights:
+    """Adds up numbers that belong to parameters, each named by its parameter's index."""
+
+    def __init__(self, copies: Sequence[float], roles: Roles, device: torch.device) -> None:
+        self.device = device
+        self.num_roles, self.num_layers = len(roles.names), len(roles.layers)
+        self._role = torch.tensor(roles.index, dtype=torch.int64, device=device)
+        self._layer = torch.tensor(roles.layer_index, dtype=torch.int64, device=device)
+        # What several ranks hold alike must count once after the ranks have been added up.
+        weights = [1.0 / number for number in copies]
+        self._weight = torch.tensor(weights, dtype=torch.float32, device=device)
+        self._places: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()
+
+    def weights(self, indices: Sequence[int]) -> torch.Tensor:
+        """What this rank's part of each parameter counts in a sum over ranks."""
+        return self._weight[self._place(indices)]
+
+    def by_role(self, indices: Sequence[int], values: torch.Tensor) -> torch.Tensor:
+        """One sum for each role; of several rows of values, a row of sums for each."""
+        return self._gather(self._role[self._place(indices)], values, self.num_roles)
+
+    def by_layer(self, indices: Sequence[int], values: torch.Tensor) -> torch.Tensor:
+        """One sum for each layer; what is in no layer is left out."""
+        return self._gather(self._layer[self._place(indices)], values, self.num_layers + 1)[:-1]
+
+    def _gather(self, index: torch.Tensor, values: torch.Tensor, size: int) -> torch.Tensor:
+        # Not a product with a 0/1 matrix: 0 x NaN would spread one bad tensor over all sums.
+        shape = (*values.shape[:-1], size)
+        sums = torch.zeros(shape, dtype=torch.float32, device=self.device)
+        return sums.index_add_(-1, index, values)
+
+    def _place(self, indices: Sequence[int]) -> torch.Tensor:
+        """The indices on the device; the last few sets are kept there."""
+        key = tuple(indices)
+        if key not in self._places:
+            self._places[key] = torch.tensor(key, dtype=torch.int64, device=self.device)
+            if len(self._places) > _CACHE_SIZE:
+                self._places.popitem(last=False)
+        self._places.move_to_end(key)
+        return self._places[key]
+
 
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
@@ -44,14 +273,12 @@ def sum_state(
     optimizers: Sequence[Optimizer],
     index_of: dict[torch.Tensor, int],
     device: torch.device,
-    *,
-    is_sampled: bool = False,
 ) -> StateSums | None:
-    """The sums of everything that has a gradient, or of a sample of it; None if nothing has."""
+    """The sums of everything that has a gradient; None if nothing has."""
     indices: list[int] = []
     parts: list[torch.Tensor] = []
     step: torch.Tensor | None = None
-    for family in families(optimizers, index_of, device, is_sampled=is_sampled):
+    for family in families(optimizers, index_of, device):
         if family.step is None:
             parts.append(_without_moments(family, indices))
         else:
@@ -60,18 +287,6 @@ def sum_state(
     if not parts:
         return None
     return StateSums(indices=indices, values=torch.cat(parts, dim=1), step=step)
-
-
-def sum_weights(
-    parameters: Sequence[torch.Tensor], index_of: dict[torch.Tensor, int]
-) -> tuple[list[int], torch.Tensor]:
-    """The squares of whole weights, for each piece, with the parameter that it belongs to."""
-    indices: list[int] = []
-    sums = _Columns(indices)
-    for chunk in weight_chunks(parameters, index_of):
-        sums.add(chunk, _squares(chunk, chunk.weights))
-    (found,) = sums.rows()
-    return indices, found
 
 
 def squares(tensors: Tensors) -> torch.Tensor:

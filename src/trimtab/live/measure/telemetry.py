@@ -16,10 +16,14 @@ from torch.optim import Optimizer
 from trimtab.core import signals
 from trimtab.live.measure.gradients import GradientNorm
 from trimtab.live.measure.numbers import root
-from trimtab.live.measure.param_chunks import RUN_ELEMENTS, SAMPLE_RUNS
 from trimtab.live.measure.roles import assign_roles
-from trimtab.live.measure.shard_weights import ShardWeights
-from trimtab.live.measure.state_sums import BY_ROLE, WHOLE, squares, sum_state, sum_weights
+from trimtab.live.measure.state_sums import (
+    BY_ROLE,
+    WHOLE,
+    ShardWeights,
+    squares,
+    sum_state,
+)
 from trimtab.live.optimizers import parameters_of
 from trimtab.state.host_copy import local
 
@@ -36,11 +40,7 @@ class Telemetry:
         optimizers: Sequence[Optimizer],
         gradients: GradientNorm,
         device: torch.device,
-        *,
-        is_sampled: bool = False,
     ) -> None:
-        """With `is_sampled`, all but the weights is computed from some elements of each tensor."""
-        self._is_sampled = is_sampled
         self._model = model
         self._optimizers = optimizers
         self._gradients = gradients
@@ -66,11 +66,6 @@ class Telemetry:
         copies = [self._gradients.copies_of(parameter) for parameter in self.parameters]
         sizes = [local(parameter).numel() for parameter in self.parameters]
         held = [size / n for size, n in zip(sizes, copies, strict=True)]
-        self._whole_weights = ShardWeights(copies, roles, self._device)
-        if self._is_sampled:  # what is measured of a tensor stands for all of it
-            most = SAMPLE_RUNS * RUN_ELEMENTS
-            pairs = zip(copies, sizes, strict=True)
-            copies = [n * min(most / size, 1.0) if size else n for n, size in pairs]
         self._weights = ShardWeights(copies, roles, self._device)
         self._num_elements = sum(held)
         """What this rank adds to the number of elements of all ranks."""
@@ -82,9 +77,7 @@ class Telemetry:
             self.parameters
         ):
             self.prepare()
-        state = sum_state(
-            self._optimizers, self._index_of, self._device, is_sampled=self._is_sampled
-        )
+        state = sum_state(self._optimizers, self._index_of, self._device)
         size = len(self.slots)
         if state is None:
             sums = torch.zeros(size, dtype=torch.float32, device=self._device)
@@ -105,19 +98,8 @@ class Telemetry:
                 sums[size - 3] = 1.0
         sums[size - 2] = self._num_elements
         sums[size - 1] = 1.0
-        if self._is_sampled:
-            self._put_whole_weights(sums)
-        else:
-            self._add_still_weights(sums, () if state is None else state.indices)
+        self._add_still_weights(sums, () if state is None else state.indices)
         return sums
-
-    def _put_whole_weights(self, sums: torch.Tensor) -> None:
-        """Weights are measured whole, also in a sample: one flipped bit can ruin a run."""
-        here = [p for p in self.parameters if local(p).device == self._device]
-        if here:
-            indices, found = sum_weights(here, self._index_of)
-            weights = found * self._whole_weights.weights(indices)
-            sums[: self._weights.num_roles] = self._whole_weights.by_role(indices, weights)
 
     def _add_still_weights(self, sums: torch.Tensor, moved: Sequence[int]) -> None:
         """Add the weights that have no gradient; `sums` begins with the weights by role."""

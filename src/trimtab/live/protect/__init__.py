@@ -14,6 +14,6 @@
 
 The rule is tensors from end to end, so the host never learns the decision in time to act on it, and
 need not. Only an optimizer that cannot read a flag costs one host read (FusedSupport knows which),
-and only if `no_op_proof` has shown that it moves nothing without gradients. GateReporter puts the
+and only if it was proven that it moves nothing without gradients. GateReporter puts the
 decisions into journal and log when they arrive.
 """

@@ -1,12 +1,14 @@
 """Discard: keeps an update of an optimizer from happening, and leaves no trace of having done so.
 
 On the device: `found_inf`, the flag by which fused optimizers know an overflow. It must be exactly
-0 or 1: torch applies the step at 2. On the host: gradients are taken away for the time of the step,
-because an optimizer moves nothing that has none (`no_op_proof` checks that). Zero gradients would
+0 or 1: torch applies the step at 2. On the host: gradients are removed for the time of the step,
+because an optimizer moves nothing that has none (`fused_support` checks that). Zero gradients would
 still decay the weights and the moments, and 0 x NaN is NaN.
 
 What is set on an optimizer here is there only while its `step` runs: a flag that stayed would
-freeze training in silence.
+freeze training in silence. `BufferKeeper` restores what the forward pass of a discarded step wrote
+into buffers: BatchNorm folds every batch into its running statistics long before a gate can decide,
+and a NaN there stays for ever.
 """
 
 import copy
@@ -16,6 +18,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from trimtab.state.host_copy import local
@@ -173,3 +176,46 @@ def _restore(optimizer: Optimizer, name: str, override: _Override) -> None:
             delattr(optimizer, name)
         else:
             setattr(optimizer, name, override.before)
+
+
+MAX_BUFFER_BYTES = 64 * 2**20
+"""Of the copies; the smallest buffers come first. Running statistics are far smaller."""
+
+
+class BufferKeeper:
+    """Copies of a model's buffers as of the last step that was applied."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+        room = MAX_BUFFER_BYTES
+        buffers = [b for b in model.buffers() if isinstance(b, torch.Tensor)]
+        for buffer in sorted(buffers, key=lambda b: b.numel() * b.element_size()):
+            room -= buffer.numel() * buffer.element_size()
+            if room < 0:
+                break
+            if not buffer.is_sparse and type(local(buffer)) in (torch.Tensor, nn.Buffer):
+                self._kept.append((buffer, local(buffer).detach().clone()))
+        self._versions = [buffer._version for buffer, _ in self._kept]
+        # Fused kernels write running statistics without counting a version.
+        silent = [m for m in model.modules() if getattr(m, "track_running_stats", False)]
+        self._always = {id(buffer) for module in silent for buffer in module.buffers()}
+
+    @torch.no_grad()
+    def settle(self, is_discarded: torch.Tensor) -> None:
+        """The step is decided: take back what it wrote, or keep it from now on."""
+        for place, (buffer, kept) in enumerate(self._kept):
+            if buffer._version == self._versions[place] and id(buffer) not in self._always:
+                continue
+            # Past autograd: the graph of another optimizer of a GAN may hold this buffer.
+            now = local(buffer).data
+            flag = is_discarded.to(now.device) > 0
+            kept.copy_(torch.where(flag, kept, now))
+            now.copy_(kept)
+            self._versions[place] = buffer._version
+
+    @torch.no_grad()
+    def renew(self) -> None:
+        """The model has returned to an earlier step: keep its buffers as they are now."""
+        for place, (buffer, kept) in enumerate(self._kept):
+            kept.copy_(local(buffer))
+            self._versions[place] = buffer._version

@@ -18,14 +18,11 @@ from trimtab.core.errors import ConfigError
 from trimtab.live.measure.gradients import Change, Mark, compare, mark
 from trimtab.live.measure.step_meter import HEAD, RULE_HEAD
 from trimtab.live.optimizers import parameters_of
-from trimtab.live.protect.buffers import BufferKeeper
-from trimtab.live.protect.discard import Discard, divide_gradients
-from trimtab.live.protect.fused_support import FusedSupport
+from trimtab.live.protect.discard import BufferKeeper, Discard, divide_gradients
+from trimtab.live.protect.fused_support import FusedSupport, why_not_discardable
 from trimtab.live.protect.gate_reporter import VOTE
-from trimtab.live.protect.no_op_proof import why_not_discardable
 from trimtab.live.protect.rule import REPORT_NAMES, Rule, Verdict
-from trimtab.live.ranks.rank_sync import RankSync
-from trimtab.live.ranks.rank_vote import DISCARD, OUT
+from trimtab.live.ranks.rank_sync import DISCARD, OUT, RankSync
 from trimtab.live.shield import Shield
 from trimtab.state.host_copy import local
 
@@ -122,8 +119,12 @@ class Gate:
         *,
         is_recorded: bool,
         may_shrink: bool,
+        harm: torch.Tensor | None = None,
     ) -> Decision:
-        """Decide about a step together with all ranks; `loss` is None where the guard failed."""
+        """Decide about a step together with all ranks; `loss` is None where the guard failed.
+
+        While `harm` is above 0 the state is not what training made of it, and waits for an undo.
+        """
         head = total[1 : 1 + len(HEAD)]
         verdict: Verdict | None = None
         discards: torch.Tensor | None = None
@@ -134,6 +135,8 @@ class Gate:
                 else:
                     verdict = self.rule.judge(head[: len(RULE_HEAD)], may_scale=may_shrink)
                     discards = self._only_nonfinite_if_unrecorded(head, verdict, sync)
+                if harm is not None:
+                    discards = (discards > 0) | (harm > 0)
         agreed = sync.vote(discards, loss)
         torch.eq(agreed, DISCARD, out=self._flag)
         decision = Decision(vote=agreed)

@@ -12,11 +12,14 @@ from trimtab.live.protect.rule import (
     USUAL_LOG_NORM,
     USUAL_LOSS,
 )
-from trimtab.live.ranks.rank_vote import DISCARD
+from trimtab.live.ranks.rank_sync import DISCARD
 from trimtab.live.shield import log
 
 VOTE = "vote"
 """The name of what the ranks agreed on; the rule names the other values of a report."""
+
+HARM = "harm"
+"""The name of the number of ranks whose state waits for an undo."""
 
 OF_RANKS = (
     *(signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK),
@@ -158,6 +161,8 @@ def report_promotion(sink: EventSink | None, step: int, name: str) -> None:
 
 
 def _reasons(found: Mapping[str, float], report: Mapping[str, float]) -> list[str]:
+    if report.get(HARM, 0.0) > 0:
+        return ["the state was harmed"]
     reasons = [
         f"{name.replace('_', ' ')} not finite"
         for name in (signals.LOSS, signals.GRAD_NORM)

@@ -1,11 +1,24 @@
 """RankGroup: the ranks that watch together, and the process group that only trimtab uses.
 
-On the default group trimtab's collectives mix with those of `dcp.async_save` and of user threads.
-Which ranks those are is agreed on before the first step (agreement.py).
+On the default group trimtab's collectives would mix with those of `dcp.async_save` and of user
+threads. Which ranks watch is agreed on before the first step through the store of the default
+group. The store needs no collective: a rank that is switched off or has failed writes that down,
+and no rank waits for it. Ranks with the same facts are counted together as one kind; the first rank
+that watches reads the kinds, not the ranks, and writes one short answer for all, so what a rank
+reads does not grow with their number.
+
+    turn/RANK      how often this rank has called `watch`
+    kind/DIGEST    how many ranks have these facts; the first of them writes facts/ and slots/
+    rank/RANK      whether this rank watches
+    arrived        how many ranks have written; the last one writes `complete`
+    agreed         the answer
 """
 
 import datetime
-from collections.abc import Sequence
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +27,204 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trimtab.live.ranks.agreement import Agreement, RankFacts
+from trimtab.core.errors import ConfigError
+from trimtab.live.shield import log
+
+_LOOK_SECONDS = 30.0
+"""Between two warnings about ranks that have not called `watch` yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFacts:
+    """What a rank reports to the others before the first step."""
+
+    error: str | None = None
+    """Why this rank cannot watch."""
+    is_enabled: bool = True
+    num_optimizers: int = 0
+    settings: str = ""
+    """What must be equal on all ranks: mode, lag, telemetry."""
+    slots: tuple[str, ...] = ()
+    names: str = ""
+    """A digest of the names of the parameters."""
+    quarantined: tuple[int | str, ...] = ()
+    """Data positions and sources to pass over; those of the first rank count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreed:
+    """The answer that all ranks that watch have read."""
+
+    off: tuple[int, ...]
+    """The ranks that do not watch; usually none."""
+    num_holders: int
+    """How many ranks hold parameters of the same names as this one."""
+    slots: tuple[str, ...]
+    quarantined: tuple[int | str, ...]
+
+
+class Agreement:
+    """One rank's part in one agreement."""
+
+    def __init__(self, store: Any, me: int, ranks: Sequence[int]) -> None:
+        self._store = store
+        self._me = me
+        self._ranks = ranks
+        self._name = "trimtab/" + _digest(repr(list(ranks)))[:16]
+        self._prefix = ""
+
+    def write(self, facts: RankFacts) -> None:
+        """Put this rank's facts into the store."""
+        store = self._store
+        turn = store.add(f"{self._name}/turn/{self._me}", 1)
+        self._prefix = f"{self._name}/{turn}"
+        slots = json.dumps(facts.slots)
+        kind = {
+            "error": facts.error,
+            "enabled": facts.is_enabled,
+            "optimizers": facts.num_optimizers,
+            "settings": facts.settings,
+            "slots": _digest(slots),
+            "names": facts.names,
+        }
+        text = json.dumps(kind)
+        digest = _digest(text)
+        if store.add(self._key("kind", digest), 1) == 1:
+            store.set(self._key("slots", kind["slots"]), slots)
+            store.set(self._key("facts", digest), text)
+            place = store.add(self._key("kinds"), 1)
+            first = {"digest": digest, "rank": self._me}
+            store.set(self._key("kinds", place), json.dumps(first))
+        store.set(self._key("rank", self._me), str(int(facts.is_enabled)))
+        # Last: once all have arrived, all of the above is there.
+        if store.add(self._key("arrived"), 1) == len(self._ranks):
+            store.set(self._key("complete"), "1")
+
+    def reach(self, facts: RankFacts, seconds: float) -> Agreed:
+        """Agree with the other ranks; raises ConfigError if that is not possible."""
+        self.write(facts)
+        return self.read(facts, seconds)
+
+    def read(self, facts: RankFacts, seconds: float) -> Agreed:
+        """The answer, once all ranks have written; raises ConfigError if there is none."""
+        deadline = time.monotonic() + seconds
+        answer = self._answer(facts, deadline)
+        if answer["error"] is not None:
+            raise ConfigError(answer["error"])
+        holders, slots = answer["holders"], facts.slots
+        if holders is None:
+            holders = json.loads(self._wait(self._key("holders", facts.names), deadline, "a rank"))
+        if answer["slots_differ"]:
+            slots = tuple(json.loads(self._wait(self._key("all-slots"), deadline, "a rank")))
+        return Agreed(
+            off=tuple(answer["off"]),
+            num_holders=int(holders),
+            slots=slots,
+            quarantined=tuple(answer["quarantined"]),
+        )
+
+    def _answer(self, facts: RankFacts, deadline: float) -> dict[str, Any]:
+        """Decide if this is the first rank that watches, else read what that rank decides."""
+        for rank in self._ranks:
+            if rank == self._me:
+                answer = self._decide(facts, deadline)
+                self._store.set(self._key("agreed"), json.dumps(answer))
+                return answer
+            if self._wait(self._key("rank", rank), deadline, f"rank {rank}") == b"1":
+                return dict(json.loads(self._wait(self._key("agreed"), deadline, f"rank {rank}")))
+        raise AssertionError("a rank is not among its own group")
+
+    def _decide(self, facts: RankFacts, deadline: float) -> dict[str, Any]:
+        """The answer, from the kinds of ranks and how many there are of each."""
+        self._wait(self._key("complete"), deadline, self._name_missing)
+        kinds = self._read_kinds()
+        watching = [kind for kind in kinds if kind["enabled"]]
+        off: list[int] = []
+        if len(watching) < len(kinds):
+            keys = {rank: self._key("rank", rank) for rank in self._ranks}
+            off = [rank for rank, key in keys.items() if self._store.get(key) != b"1"]
+        holders: dict[str, int] = {}
+        for kind in watching:
+            holders[kind["names"]] = holders.get(kind["names"], 0) + kind["count"]
+        if len(holders) > 1:
+            for names, count in holders.items():
+                self._store.set(self._key("holders", names), str(count))
+        digests = list(dict.fromkeys(kind["slots"] for kind in watching))
+        if len(digests) > 1:
+            lists = [json.loads(self._store.get(self._key("slots", d))) for d in digests]
+            together = list(dict.fromkeys(slot for slots in lists for slot in slots))
+            self._store.set(self._key("all-slots"), json.dumps(together))
+        return {
+            "error": _problem(watching, off),
+            "off": off,
+            "holders": next(iter(holders.values())) if len(holders) == 1 else None,
+            "slots_differ": len(digests) > 1,
+            "quarantined": facts.quarantined,
+        }
+
+    def _read_kinds(self) -> list[dict[str, Any]]:
+        """The facts of each kind of rank, its first rank and its count, by that rank."""
+        kinds = []
+        for place in range(1, self._store.add(self._key("kinds"), 0) + 1):
+            first = json.loads(self._store.get(self._key("kinds", place)))
+            kind = json.loads(self._store.get(self._key("facts", first["digest"])))
+            count = self._store.add(self._key("kind", first["digest"]), 0)
+            kinds.append({**kind, "rank": first["rank"], "count": count})
+        return sorted(kinds, key=lambda kind: self._ranks.index(kind["rank"]))
+
+    def _name_missing(self) -> str:
+        for rank in self._ranks:
+            if not self._store.check([self._key("rank", rank)]):
+                return f"rank {rank}"
+        return "a rank"
+
+    def _key(self, *parts: object) -> str:
+        return "/".join([self._prefix, *map(str, parts)])
+
+    def _wait(self, key: str, deadline: float, who: str | Callable[[], str]) -> bytes:
+        """The value of a key, as soon as a rank has set it."""
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                wait = datetime.timedelta(seconds=max(min(left, _LOOK_SECONDS), 0.01))
+                self._store.wait([key], wait)
+                value: bytes = self._store.get(key)
+                return value
+            except Exception as error:  # each kind of store has an error of its own
+                missing = who if isinstance(who, str) else who()
+                if left <= _LOOK_SECONDS:
+                    raise ConfigError(
+                        f"{missing} has not called trimtab.watch; call it on every rank that "
+                        "trains, or name the ranks that do in the setting live.ranks"
+                    ) from error
+                log.warning(
+                    "trimtab waits for %s to call trimtab.watch; if it does not train this model, "
+                    "name those that do in the setting live.ranks",
+                    missing,
+                )
+
+
+def _problem(watching: Sequence[dict[str, Any]], off: Sequence[int]) -> str | None:
+    for kind in watching:
+        if kind["error"] is not None:
+            return f"rank {kind['rank']} could not start: {kind['error']}"
+    for what, advice in (
+        ("optimizers", "watch the same number of optimizers on every rank"),
+        ("settings", "call watch with the same mode and settings on every rank"),
+    ):
+        values = {json.dumps(kind[what]) for kind in watching}
+        if len(values) > 1:
+            return f"ranks differ in {what} ({', '.join(sorted(values))}); {advice}"
+    if off and not watching[0]["settings"].startswith("observe"):
+        return (
+            f"watch is switched off on rank {off[0]}, and a decision must be made by all ranks; "
+            "call watch on every rank (only the first one writes), or use mode='observe'"
+        )
+    return None
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

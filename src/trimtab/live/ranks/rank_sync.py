@@ -1,21 +1,43 @@
-"""RankSync: the one place where ranks meet, in every `optimizer.step()`, recorded or not.
+"""RankSync: the only collectives of a step, in every `optimizer.step()`, recorded or not.
 
-A meeting is one all_reduce (SUM) of a vector that has the same length at every step and on every
-rank, and, if a gate decides, a second one (MAX) of two whole numbers. The sum begins with a count
-of ranks that want to leave: a rank whose guard failed or was closed keeps coming here with its
-bit set, every rank reads it `lag` meetings later, and all part at the same one.
+One all-reduce (SUM) of a vector that has the same length at every step and on every rank, and, if a
+gate decides, a second one (MAX) of two whole numbers. The first is the vote: OUT comes from a rank
+whose gate has failed or whose guard is closed, and then all ranks apply the step. The second is the
+largest loss of any rank, packed with that rank.
 
-Nothing in here is shielded: a rank that does not come keeps the others waiting.
+The sum begins with a count of ranks that want to leave: a rank whose guard failed or was closed
+keeps coming here with its bit set, every rank reads it `lag` exchanges later, and all leave at the
+same one. Nothing in here is shielded: a rank that does not come keeps the others waiting.
 """
-
-from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 
 from trimtab.live.ranks.rank_group import RankGroup
-from trimtab.live.ranks.rank_vote import OUT, value_and_rank, with_rank
 from trimtab.live.shield import log
+
+ACCEPT, DISCARD, OUT = 0, 1, 2
+
+_TOP = 0x7FFFFFFF
+_RANK_BITS = 32
+
+
+def with_rank(value: torch.Tensor, rank: int) -> torch.Tensor:
+    """A float and its rank as one int64 that sorts as the float does; NaN above everything."""
+    bits = value.view(torch.int32)
+    # Floats of one sign sort as their bits do, the negative ones backwards.
+    ordered = torch.where(bits < 0, bits ^ _TOP, bits)
+    # Processors make NaNs with either sign; a negative one would sort lowest.
+    ordered = torch.where(value.isnan(), _TOP, ordered)
+    return (ordered.long() << _RANK_BITS) | rank
+
+
+def value_and_rank(packed: torch.Tensor) -> torch.Tensor:
+    """The float and its rank again, both as floats."""
+    ordered = (packed >> _RANK_BITS).int()
+    bits = torch.where(ordered < 0, ordered ^ _TOP, ordered)
+    rank = packed & ((1 << _RANK_BITS) - 1)
+    return torch.cat((bits.view(torch.float32), rank.float()))
 
 
 class RankSync:
@@ -29,10 +51,6 @@ class RankSync:
         self._out = torch.full((1,), OUT, dtype=torch.int64, device=device)
         self._no_loss = torch.full((1,), -torch.inf, dtype=torch.float32, device=device)
         self._largest: torch.Tensor | None = None
-        self.extra: torch.Tensor | None = None
-        """Further whole numbers of this rank that ride along with the vote."""
-        self.agreed: torch.Tensor | None = None
-        """The largest of each over all ranks, as of the last vote."""
 
     @property
     def world(self) -> int:
@@ -62,19 +80,10 @@ class RankSync:
         if self.world == 1:
             return vote
         packed = with_rank(self._no_loss if loss is None else loss.view(1), self.group.rank)
-        parts = (vote.long(), packed) if self.extra is None else (vote.long(), packed, self.extra)
-        both = torch.cat(parts)
+        both = torch.cat((vote.long(), packed))
         self._reduce(both, dist.ReduceOp.MAX)
-        self._largest, self.agreed = both[1:2], both[2:]
+        self._largest = both[1:]
         return both[:1]
-
-    def agree(self, numbers: Sequence[int]) -> list[int]:
-        """The largest of each number over all ranks, now; all ranks must come here together."""
-        both = torch.tensor(numbers, dtype=torch.int64, device=self._out.device)
-        if self.world > 1:
-            self._reduce(both, dist.ReduceOp.MAX)
-        largest: list[int] = both.tolist()
-        return largest
 
     def see(self, num_leaving: float) -> None:
         """A sum has reached the host: part if any rank wanted to."""

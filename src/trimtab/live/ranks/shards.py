@@ -1,8 +1,19 @@
-"""Local views of tensors that may be sharded over ranks, and the precision to take norms in."""
+"""Tensors that may be sharded over ranks: the precision of norms, and how many ranks hold a part.
+
+A part that n ranks hold counts 1/n in sums over ranks. DTensors say so by their placements. Plain
+tensors do not: under DDP all ranks hold the same ones, experts and the flat shards of FSDP1 are
+different on each rank. So their bits are compared once, before the first step.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from trimtab.core.errors import ConfigError
+from trimtab.live.ranks.rank_group import RankGroup
 from trimtab.state.host_copy import local as local
 
 
@@ -33,3 +44,53 @@ def num_copies(tensor: torch.Tensor, num_holders: int) -> float:
         if not placement.is_replicate():  # sharded, or sharded twice
             parts *= mesh.size(dimension)
     return max(num_holders / parts, 1.0)
+
+
+_MOST_GATHERED = 1_000_000
+"""Checksums that may be gathered to count the replicas of parameters that differ."""
+
+
+def count_copies(parameters: Sequence[torch.Tensor], group: RankGroup, given: int) -> list[float]:
+    """For each parameter, how many ranks hold the same part of it; a collective."""
+    copies = [num_copies(parameter, group.num_holders) for parameter in parameters]
+    if group.world == 1 or group.num_holders != group.world or not parameters:
+        return copies
+    if parameters[0].device.type == "meta" or dist.get_backend() == "fake":
+        return copies
+    different = _different(parameters, group)
+    if not different:
+        return copies
+    if given:
+        return [float(given) if at in different else n for at, n in enumerate(copies)]
+    if len(different) * group.world > _MOST_GATHERED:
+        raise ConfigError(
+            f"{len(different)} parameters differ between {group.world} ranks; set live.replicas "
+            "to the number of ranks that hold the same part of each"
+        )
+    sums = torch.stack([checksum(parameters[at]) for at in sorted(different)])
+    gathered = [torch.empty_like(sums) for _ in range(group.world)]
+    dist.all_gather(gathered, sums, group=group.handle)
+    columns = torch.stack(gathered).T.tolist()
+    for at, column, own in zip(sorted(different), columns, sums.tolist(), strict=True):
+        copies[at] = float(Counter(column)[own])
+    return copies
+
+
+def _different(parameters: Sequence[torch.Tensor], group: RankGroup) -> set[int]:
+    """The plain parameters whose bits are not the same on all ranks."""
+    sums = torch.stack([checksum(parameter) for parameter in parameters])
+    both = torch.cat((sums, -sums))
+    dist.all_reduce(both, dist.ReduceOp.MAX, group=group.handle)
+    largest, smallest = both.split(len(sums))
+    return set((largest != -smallest).nonzero().flatten().tolist())
+
+
+@torch.no_grad()
+def checksum(parameter: torch.Tensor) -> torch.Tensor:
+    """A number that equal parameters share; sharded ones are known by their placements."""
+    if isinstance(parameter, DTensor) or parameter.numel() == 0:
+        return torch.zeros((), dtype=torch.int64, device=parameter.device)
+    data = parameter.detach().contiguous().reshape(-1).view(torch.uint8)
+    size = parameter.element_size()
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32}.get(size, torch.int64)
+    return data.view(whole).sum(dtype=torch.int64) + parameter.numel()

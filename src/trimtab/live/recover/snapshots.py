@@ -1,209 +1,274 @@
-"""Snapshots: the snapshots of a run and what belongs to each; the same ones on every rank."""
+"""Snapshots: copies of the trained state in host memory, taken after an update, restored in place.
+
+One optimizer has its parameters and their state copied together, right after it has moved, and gets
+them back together, right before it would move again: the other models of a GAN may be in the middle
+of a backward pass then. With the first optimizer go the parts that belong to none: buffers, extra
+state of modules, the scaler, and what the user named in `state=`.
+
+Not copied, because it goes on: data, schedulers, random numbers, counters, options of the
+optimizers, `requires_grad`. Frozen parameters have not changed.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.optim import Optimizer
 
-from trimtab.core.config import RecoverConfig
 from trimtab.core.errors import RestoreError
-from trimtab.live.loop.step_loop import StepLoop
-from trimtab.live.loop.step_monitor import StepMonitor
-from trimtab.live.ranks.replicas import checksum
-from trimtab.live.recover.boundary import BoundaryMark
-from trimtab.live.recover.memory import Plan, free_memory, plan_slots, ranks_here, slot_bytes
-from trimtab.live.recover.rank_orders import RankOrders
-from trimtab.live.shield import log
-from trimtab.state.host_copy import ReplicaGroup
-from trimtab.state.ring import MIN_SLOTS, SnapshotRing
-from trimtab.state.snapshot import Snapshot
-from trimtab.state.tape import BatchTape
-from trimtab.state.training_state import TrainingState
+from trimtab.state.host_copy import CopyToHost, CopyToLive, HostTensor, detached
+from trimtab.state.training_state import HasState
 
-_SUM_BITS = 38
-"""Of a checksum that ranks compare: two digits on the way to the host, and a sign."""
+NUM_SLOTS = 3
+"""Snapshots of each optimizer. One must be older than the last audit, and the newest is not audited
+yet; the third is for damage that shows only in the losses, some ten steps later."""
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUPS = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ),
+)
+"""Limit and use of a container's memory, in both versions of control groups."""
+
+
+class OtherState:
+    """The parts of a run that change in training and belong to no optimizer."""
+
+    def __init__(self, model: nn.Module, scaler: Any, named: Mapping[str, HasState]) -> None:
+        self._model = model
+        self._scaler = scaler
+        self._named = dict(named)
+
+    def values(self) -> dict[str, Any]:
+        """Return everything that is copied, tensors as they are."""
+        return {
+            "buffers": {name: b for name, b in self._model.named_buffers() if _is_copied(b)},
+            "extra state": {
+                name: module.get_extra_state()
+                for name, module in self._model.named_modules()
+                if type(module).get_extra_state is not nn.Module.get_extra_state
+            },
+            "scaler": {
+                name: value
+                for name in ("_scale", "_growth_tracker")
+                if (value := getattr(self._scaler, name, None)) is not None
+            },
+            "named": {name: part.state_dict() for name, part in self._named.items()},
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Copy everything back; what loads itself gets tensors of its own."""
+        copies = CopyToLive()
+        # Past autograd: a graph of another optimizer may still hold these buffers.
+        live = {name: b.data for name, b in self._model.named_buffers()}
+        for name, value in saved["buffers"].items():
+            if name in live and value.matches(detached(live[name])):
+                copies.put(value, live[name])
+        for name, value in saved["scaler"].items():
+            copies.put(value, getattr(self._scaler, name))
+        copies.finish()
+        modules = dict(self._model.named_modules())
+        for name, value in saved["extra state"].items():
+            if name in modules:
+                modules[name].set_extra_state(_as_tensors(value))
+        for name, value in saved["named"].items():
+            self._named[name].load_state_dict(_as_tensors(value))
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One copy; taking another into it reuses its memory."""
+
+    step: int = -1
+    """The first step that it does not contain; -1 while it is empty."""
+    is_clean: bool = False
+    """Whether an audit of this state has found nothing, on all ranks."""
+    parameters: list[int] = field(default_factory=list)
+    """The ids of the parameters: one that was replaced cannot be restored."""
+    content: dict[str, Any] = field(default_factory=dict)
+    num_bytes: int = 0
 
 
 class Snapshots:
-    """Takes snapshots when they are due, and forgets what belongs to those that are gone."""
+    """The newest copies of every optimizer's state, the oldest first."""
 
     def __init__(
         self,
-        state: TrainingState,
-        tape: BatchTape,
-        monitor: StepMonitor,
-        orders: RankOrders,
-        config: RecoverConfig,
+        optimizers: Sequence[Optimizer],
+        others: OtherState,
+        *,
+        budget: Callable[[], int],
     ) -> None:
-        self._state = state
-        self._tape = tape
-        self._monitor = monitor
-        self._orders = orders
-        self._config = config
-        self.ring = SnapshotRing(
-            [Snapshot()], every=config.snapshot_every, oldest=config.oldest_steps
-        )
-        self.marks: dict[int, BoundaryMark] = {}
-        """What belongs to each snapshot, by its step."""
-        self.is_arranged = False
-        """Whether it is known, and agreed between ranks, how many snapshots there are."""
-        self.has_given_up = False
-        """Whether there are none any more."""
-        self._has_planned = self._has_reported_gradients = False
+        self._optimizers = optimizers
+        self._others = others
+        self._slots: list[list[_Slot]] = [[] for _ in optimizers]
+        self._budget: int | None = None
+        self._find_budget = budget
 
     @property
-    def _world(self) -> int:
-        return self._monitor.sync.ranks.world
+    def num_bytes(self) -> int:
+        """Host memory that the copies take on this rank."""
+        return sum(slot.num_bytes for slots in self._slots for slot in slots)
 
-    @property
-    def _has_updates(self) -> bool:
-        return self._monitor.slow.num_updates > 0
+    def take(self, which: int, step: int) -> None:
+        """Copy the state of an optimizer; raises MemoryError if two copies do not fit.
 
-    def take_if_due(self, loop: StepLoop) -> None:
-        """At a boundary: take a snapshot if it is time for one."""
-        self._arrange()
-        ring, step = self.ring, self._monitor.next_step
-        if self.has_given_up or not ring.is_due(step) or (ring.kept and not self.is_arranged):
-            return
-        slot = ring.take(self._state, step)
-        self.marks[step] = BoundaryMark(
-            position=self._tape.position,
-            num_updates=self._monitor.slow.num_updates,
-            tokens=loop.batch_facts.tokens_seen,
-        )
-        self._forget_the_rest()
-        if slot.has_gradients and not self._has_reported_gradients:
-            self._has_reported_gradients = True
-            log.warning(
-                "trimtab: there are gradients between two steps, so each snapshot keeps them too; "
-                "optimizer.zero_grad() at the end of a step saves that memory"
+        Args:
+            which: The place of the optimizer.
+            step: The first step that has not been taken yet.
+        """
+        slots = self._slots[which]
+        room = self._room(which)
+        if room < 2:
+            raise MemoryError(
+                f"two snapshots need {2 * self._size(which) / 1e9:.1f} GB of host memory and "
+                f"recover.memory_share leaves {(self._budget or 0) / 1e9:.1f} GB"
             )
+        del slots[: max(len(slots) - room, 0)]
+        slot = slots.pop(0) if len(slots) == room else _Slot()
+        slot.step, slot.is_clean = -1, False  # a copy that fails half-way must not be a target
+        copies = CopyToHost()
+        slot.content = {
+            name: copies.copy(value, slot.content.get(name))
+            for name, value in self._content(which).items()
+        }
+        slot.num_bytes = copies.finish()
+        slot.parameters = [id(p) for p in _parameters(self._optimizers[which])]
+        slot.step = step
+        slots.append(slot)
 
-    def find(self, step: int) -> tuple[Snapshot | None, str]:
-        """The newest snapshot at or before a step, or why there is none."""
-        if self.has_given_up or not self.ring.kept:
-            return None, "there are no snapshots"
-        slot = self.ring.newest_before(step)
-        if slot is None:
-            return None, f"the oldest snapshot is of step {self.ring.kept[0].step}"
+    def mark_clean(self, which: int, step: int) -> None:
+        """Remember that the audit of a state has found nothing."""
+        for slot in self._slots[which]:
+            slot.is_clean = slot.is_clean or slot.step == step
+
+    def newest(self, which: int, step: int) -> int | None:
+        """Return the step of the newest clean snapshot at or before a step; None without one."""
+        steps = [slot.step for slot in self._slots[which] if slot.is_clean and slot.step <= step]
+        return max(steps, default=None)
+
+    def parameters(self, which: int, step: int) -> list[HostTensor]:
+        """Return the parameters of an optimizer as they were, in its order."""
+        slot = next(slot for slot in self._slots[which] if slot.step == step)
+        saved: list[HostTensor] = slot.content["parameters"]
+        return saved
+
+    def restore(self, which: int, step: int) -> None:
+        """Copy a snapshot back into the same tensors, and drop the later ones.
+
+        Raises RestoreError before anything is written if the optimizer has other parameters now.
+        """
+        slots = self._slots[which]
+        slot = next(slot for slot in slots if slot.step == step)
+        optimizer = self._optimizers[which]
+        parameters = _parameters(optimizer)
+        fits = slot.parameters == [id(p) for p in parameters] and all(
+            saved.matches(detached(live))
+            for saved, live in zip(slot.content["parameters"], parameters, strict=True)
+        )
+        if not fits:
+            raise RestoreError(
+                f"the parameters are not those of the snapshot before step {step}; nothing was "
+                "changed"
+            )
+        copies = CopyToLive()
+        copies.put(slot.content["parameters"], parameters)
+        for position, parameter in enumerate(parameters):
+            saved = slot.content["state"].get(position)
+            if saved is None:  # made by an update that is undone
+                optimizer.state.pop(parameter, None)
+            else:
+                optimizer.state[parameter] = copies.put(saved, optimizer.state.get(parameter))
+        copies.finish()
+        if "others" in slot.content:
+            self._others.restore(slot.content["others"])
+        self._slots[which] = slots[: slots.index(slot) + 1]
+
+    def drop(self) -> None:
+        """Give the memory back."""
+        self._slots = [[] for _ in self._optimizers]
+
+    def _content(self, which: int) -> dict[str, Any]:
+        optimizer = self._optimizers[which]
+        parameters = _parameters(optimizer)
+        content: dict[str, Any] = {
+            "parameters": parameters,
+            "state": {
+                position: dict(optimizer.state[parameter])
+                for position, parameter in enumerate(parameters)
+                if parameter in optimizer.state  # a defaultdict: asking would make an entry
+            },
+        }
+        if which == 0:
+            content["others"] = self._others.values()
+        return content
+
+    def _room(self, which: int) -> int:
+        """Return how many snapshots of an optimizer fit, at most `NUM_SLOTS`."""
+        if self._budget is None:
+            self._budget = self._find_budget()
+        sizes = [self._size(place) for place in range(len(self._optimizers))]
+        return min(NUM_SLOTS, self._budget // max(sum(sizes), 1))
+
+    def _size(self, which: int) -> int:
+        return _num_bytes(self._content(which))
+
+
+def reshard(model: nn.Module) -> None:
+    """Drop unsharded parameters: FSDP gathers them again from what was restored."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def free_memory() -> int:
+    """Return the bytes of host memory that are free, in the container if there is one."""
+    found = []
+    try:
+        fields = dict(line.split(":") for line in _MEMINFO.read_text().splitlines())
+        found.append(int(fields["MemAvailable"].split()[0]) * 1024)
+    except (OSError, KeyError, ValueError):
+        found.append(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for limit, used in _CGROUPS:
         try:
-            slot.verify(self._state)
-        except RestoreError as error:
-            return None, str(error)
-        return slot, ""
+            found.append(int(limit.read_text()) - int(used.read_text()))
+        except (OSError, ValueError):  # "max": there is no limit
+            continue
+    return max(min(found), 0)
 
-    def drop_after(self, slot: Snapshot) -> None:
-        """The run has gone back to a snapshot: those of the attempt that was given up go."""
-        self.ring.drop_after(slot)
-        self._forget_the_rest()
 
-    def clear(self) -> None:
-        """Drop all snapshots; later ones are taken again."""
-        self.ring.clear()
-        self.marks.clear()
+def ranks_here(world: int) -> int:
+    """Return how many ranks share the memory of this machine; all if that is not known."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", world))
 
-    def give_up(self) -> None:
-        """Keep nothing any more; the run stays protected. The other ranks follow."""
-        self.has_given_up = True
-        self._orders.set(slots=0, oldest=0)
-        self.ring = SnapshotRing([], every=self.ring.every, oldest=self.ring.oldest)
-        self.marks.clear()
-        self._tape.keep_nothing()
 
-    def keep_before(self, step: int | None) -> None:
-        """Keep the newest snapshot before a step; called on the first rank, it holds on all."""
-        if self._world == 1:
-            self.ring.hold_before(step)
-        else:
-            self._orders.set(keep=0 if step is None else step + 1)
+def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
-    def _forget_the_rest(self) -> None:
-        kept = [slot.step for slot in self.ring.kept]
-        self.marks = {step: self.marks[step] for step in kept}
-        self._tape.forget_before(self.marks[kept[0]].position)
 
-    # How many there are.
+def _is_copied(buffer: torch.Tensor) -> bool:
+    return not buffer.is_sparse and buffer.device.type != "meta"
 
-    def _arrange(self) -> None:
-        """Plan when the state of the optimizers exists; then follow what the ranks agree on."""
-        if not self._has_planned:
-            plan = self._plan()
-            if plan.slots == 0:
-                self._report_no_memory()
-                self.give_up()
-            self._has_planned = self._has_updates
-            if self._has_updates and self._world == 1 and not self.has_given_up:
-                self._add_slots(plan, None)
-            elif self._has_updates:
-                self._orders.set(slots=-plan.slots, oldest=-plan.oldest, **self._sums())
-        agreed = self._orders.agreed
-        if self._world == 1 or agreed is None or agreed["slots"] > 0 or self.has_given_up:
-            return
-        self.ring.hold_before(agreed["keep"] - 1 if agreed["keep"] else None)
-        plan = Plan(slots=-agreed["slots"], oldest=-agreed["oldest"])
-        if plan.slots == 0:
-            log.warning("trimtab: a rank keeps no snapshots, so the run cannot go back")
-            self.give_up()
-        elif not self.is_arranged:
-            is_shared = agreed["sum"] == -agreed["minus_sum"]
-            if not is_shared and self._num_replicas > 1:  # each needs a whole copy after all
-                plan = Plan(slots=plan.slots // self._num_replicas, oldest=plan.oldest)
-            handle = self._monitor.sync.ranks.group.handle
-            self._add_slots(plan, ReplicaGroup.of(handle) if is_shared else None)
 
-    def _plan(self) -> Plan:
-        """What fits into the memory of this rank, by the state as it is now."""
-        kept = self.ring.kept
-        num_steps = max(self._monitor.next_step - kept[0].step, 1) if kept else 1
-        return plan_slots(
-            self._config,
-            slot_bytes=slot_bytes(self._state, self._num_replicas),
-            step_bytes=self._tape.num_bytes / num_steps,
-            free_bytes=free_memory(),
-            num_ranks=ranks_here(self._world),
-        )
+def _as_tensors(saved: Any) -> Any:
+    """Return a copy as ordinary tensors, for objects that load a state themselves."""
+    copies = CopyToLive()
+    value = copies.put(saved, None)
+    copies.finish()
+    return value
 
-    @property
-    def _num_replicas(self) -> int:
-        """How many ranks probably share a snapshot: those of DDP."""
-        is_ddp = any(isinstance(m, DistributedDataParallel) for m in self._state.model.modules())
-        return self._world if is_ddp else 1
 
-    def _sums(self) -> dict[str, int]:
-        """A checksum of what ranks could share; different on every rank if they cannot."""
-        tensors = list(self._state.tensors()["parameters"].values())
-        if any(isinstance(tensor, DTensor) for tensor in tensors):
-            rank = self._monitor.sync.ranks.group.rank
-            return {"sum": rank + 1, "minus_sum": -rank - 1}
-        states = self._state.optimizer_state()
-        tensors += [t for o in states for s in o.values() for t in s.values() if torch.is_tensor(t)]
-        total = sum(place * int(checksum(t)) for place, t in enumerate(tensors, 1))
-        total %= 1 << _SUM_BITS
-        return {"sum": total, "minus_sum": -total}
-
-    def _add_slots(self, plan: Plan, replicas: ReplicaGroup | None) -> None:
-        if plan.slots < MIN_SLOTS:
-            self._report_no_memory()
-            self.give_up()
-            return
-        self.is_arranged = True
-        self.ring.add([Snapshot() for _ in range(plan.slots - 1)])
-        self.ring.share(replicas)
-        self.ring.oldest = plan.oldest
-        if self._monitor.sync.ranks.group.rank == 0:
-            log.info(
-                "trimtab: the run can go back: %d snapshots of %.1f MiB on each rank, %d to %d "
-                "steps old",
-                plan.slots,
-                slot_bytes(self._state, replicas.size if replicas else 1) / 2**20,
-                self.ring.every,
-                plan.oldest,
-            )
-
-    def _report_no_memory(self) -> None:
-        log.warning(
-            "trimtab: two snapshots of %.1f MiB and the batches between them do not fit into "
-            "%.0f %% of the free host memory (recover.memory_share), so the run cannot go back; "
-            "it stays protected",
-            slot_bytes(self._state, self._num_replicas) / 2**20,
-            100 * self._config.memory_share,
-        )
+def _num_bytes(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return detached(value).nbytes
+    if isinstance(value, Mapping):
+        return sum(map(_num_bytes, value.values()))
+    return sum(map(_num_bytes, value)) if isinstance(value, list | tuple) else 0

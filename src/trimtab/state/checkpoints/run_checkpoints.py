@@ -162,17 +162,11 @@ class Checkpoints:
         """Whether checkpoints can be loaded, and not only listed."""
         return self._state is not None
 
-    def load_proven(self, before: int) -> int | None:
-        """Load weights and optimizer state of the newest proven checkpoint up to a step, for an
-        experiment; returns its step, or None without one. The data position stays."""
-        state = self._require_state()
-        self._store.wait()
-        found = self._ranks.first(lambda: self._store.index.candidates(before))
-        for entry in found:
-            if entry.verdict is Verdict.PROVEN and not self._store.verify(entry):
-                self._store.load(entry, content_of(state))
-                return entry.step
-        return None
+    def proven_step(self, before: int) -> int | None:
+        """Return the step of the newest proven checkpoint up to a step; None without one."""
+        found = self._store.index.candidates(before)
+        proven = [entry.step for entry in found if entry.verdict is Verdict.PROVEN]
+        return max(proven, default=None)
 
     def find(self, before: int | None = None) -> Path | None:
         """The folder of the checkpoint that `resume` would load; for a loop that loads itself."""
@@ -243,14 +237,15 @@ class Checkpoints:
         self._store.wait()
         self._selection.judge(history, incidents)
 
-    def went_back(self, step: int) -> None:
-        """The run has gone back to a step, by a snapshot; on the first rank."""
+    def give_up_after(self, step: int) -> None:
+        """Doubt the checkpoints after a step: their updates have been undone; on the first rank."""
+        self._store.wait()
         index = self._store.index
         given_up = [entry for entry in index.entries if entry.step > step]
         index.update([mark_given_up(entry, step) for entry in given_up])
 
     def wait(self) -> None:
-        """Wait for a save in the background: before a rollback, and before the process ends."""
+        """Wait for a save in the background: before the process ends."""
         self._store.wait()
 
     def _facts(self, step: int, position: int, fault: str) -> CheckpointFacts:

@@ -1,0 +1,133 @@
+"""StateAudit: whether weights and moments can be what training made of them.
+
+Two rules, both without a history and without a loss:
+
+    finite        every weight and every tensor of the optimizer's state is
+    possible      |m| / sqrt(v) of each element is at most what Adam can make of any gradients
+
+The second is the inequality of Cauchy and Schwarz: m and v are weighted sums of the same gradients,
+so |m| <= sqrt(v) * (1 - b1) / sqrt(1 - b2) / sqrt(1 - b1^2 / b2), whatever the gradients were: 2.3
+for betas of 0.9 and 0.99, 7.3 for 0.9 and 0.999. A moment that was lost, zeroed or flipped breaks
+it, and the next updates move the weights further than any gradient could.
+
+What breaks a rule at the first audit is the user's own, and is left out from then on. The numbers
+stay on the device.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Adam, NAdam, Optimizer, RAdam
+
+from trimtab.live.recover.memory_watch import StateTensor, state_tensors
+from trimtab.state.host_copy import detached
+
+MARGIN = 3.0
+"""Times the bound that |m| / sqrt(v) must exceed. Source: rounding in half precision and betas that
+change during the run stay below 2; moments that were zeroed or flipped exceeded 25."""
+
+CHUNK = 1 << 24
+"""Elements whose ratio is computed at once, so that an audit needs at most 64 MB."""
+
+
+class StateAudit:
+    """Audits the weights and state of one optimizer."""
+
+    def __init__(self, optimizer: Optimizer, device: torch.device) -> None:
+        self._optimizer = optimizer
+        self._device = device
+        self._bound = 0.0
+        """The largest bound of any betas so far: those of before a change still show in m and v."""
+        self._own: tuple[torch.Tensor, torch.Tensor] | None = None
+        """What was not finite, and what was not possible, at the first audit."""
+
+    @torch.no_grad()
+    def audit(self) -> torch.Tensor:
+        """Return how many tensors are not finite, how many impossible, and the place of the first.
+
+        The place is that among `state_tensors`, from 1; a sum, so it names a tensor if there is
+        one.
+        """
+        parts = state_tensors(self._optimizer)
+        nonfinite = ~self._largest(parts).isfinite()
+        ratios = self._ratios(parts)
+        # Written so that a ratio that is not a number counts: v is negative then.
+        impossible = ~(ratios <= max(self._bound, 1.0) * MARGIN) & ~nonfinite
+        if self._own is None or len(self._own[0]) != len(parts):
+            self._own = (nonfinite, impossible)
+        nonfinite = nonfinite & ~self._own[0]
+        impossible = impossible & ~self._own[1]
+        places = torch.arange(1, len(parts) + 1, device=self._device)
+        first = ((nonfinite | impossible) * places).sum()
+        return torch.stack((nonfinite.sum(), impossible.sum(), first)).float()
+
+    def _largest(self, parts: Sequence[StateTensor]) -> torch.Tensor:
+        """Return the largest absolute value of each tensor; NaN where one is NaN."""
+        groups: dict[Any, list[int]] = {}
+        tensors = [detached(part.tensor) for part in parts]
+        for at, tensor in enumerate(tensors):
+            if tensor.is_floating_point() and not tensor.is_sparse and tensor.numel() > 0:
+                groups.setdefault((tensor.device, tensor.dtype), []).append(at)
+        largest = torch.zeros(len(parts), device=self._device)
+        for places in groups.values():
+            norms = torch._foreach_norm([tensors[at] for at in places], math.inf)
+            found = torch.stack(list(norms)).to(self._device, torch.float32)
+            largest[torch.tensor(places, device=self._device)] = found
+        return largest
+
+    def _ratios(self, parts: Sequence[StateTensor]) -> torch.Tensor:
+        """Return the largest |m| / (sqrt(v) + eps) of each first moment, 0 of all other tensors."""
+        ratios = torch.zeros(len(parts), device=self._device)
+        moments = {id(mean): (square, eps) for mean, square, eps in self._moments()}
+        places, found = [], []
+        for place, part in enumerate(parts):
+            if id(part.tensor) in moments:
+                square, eps = moments[id(part.tensor)]
+                places.append(place)
+                found.append(_largest_ratio(detached(part.tensor), detached(square), eps))
+        if found:
+            at = torch.tensor(places, device=self._device)
+            ratios[at] = torch.stack([ratio.to(self._device) for ratio in found])
+        return ratios
+
+    def _moments(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, float]]:
+        optimizer = self._optimizer
+        if not isinstance(optimizer, Adam | NAdam | RAdam):  # AdamW is an Adam
+            return
+        for group in optimizer.param_groups:
+            bound = adam_bound(group.get("betas"))
+            if bound is None:
+                continue
+            self._bound = max(self._bound, bound)
+            for parameter in group["params"]:
+                state = optimizer.state.get(parameter, {})
+                mean, square = state.get("exp_avg"), state.get("exp_avg_sq")
+                if _has_range(mean) and _has_range(square):
+                    yield mean, square, float(group["eps"])
+
+
+def _largest_ratio(mean: torch.Tensor, square: torch.Tensor, eps: float) -> torch.Tensor:
+    chunks = zip(mean.flatten().split(CHUNK), square.flatten().split(CHUNK), strict=True)
+    ratios = [(m.float().abs() / v.float().sqrt().add_(eps)).amax() for m, v in chunks]
+    return torch.stack(ratios).amax()
+
+
+def adam_bound(betas: Any) -> float | None:
+    """Return the largest |m| / sqrt(v) that any gradients can lead to; None if there is none."""
+    if not isinstance(betas, tuple | list) or not all(isinstance(b, float | int) for b in betas):
+        return None  # tensors would have to be read from the device
+    b1, b2 = betas[0], betas[1]
+    if not 0 <= b1 < 1 or not 0 < b2 < 1 or b1 * b1 >= b2:
+        return None
+    return float((1 - b1) / math.sqrt(1 - b2) / math.sqrt(1 - b1 * b1 / b2))
+
+
+def _has_range(value: Any) -> bool:
+    """Return whether a moment has float32's range: in float16 small squares become 0."""
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dtype in (torch.float32, torch.bfloat16, torch.float64)
+        and value.numel() > 0
+    )

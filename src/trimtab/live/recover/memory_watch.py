@@ -1,0 +1,182 @@
+"""MemoryWatch: finds a bit that flipped in memory between two updates.
+
+After an update the bits of weights and optimizer state are summed as whole numbers; before the next
+one they are summed again. Between the two nothing but code can write them, and code counts: an
+operation of torch raises the tensor's version, an assignment to `.data` moves its address. A sum
+that differs while both are the same has two explanations:
+
+    difference is +-2**k       one bit of one element flipped: memory, not code
+    any other difference       `p.data.clamp_(...)`, a NumPy view, a broken kernel: not known
+
+Only the first is proof. The second marks the tensor for good, because a tensor that code writes
+behind torch's back will one day change by a power of two as well. What is left of the doubt: code
+that doubles, halves or negates exactly one element through `.data` looks like a flipped bit.
+
+Sums cost no memory and are computed on the device; nothing here is read on the host. Where the
+state is too large to sum all of it twice in every step, each step takes the next share.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from trimtab.state.host_copy import detached
+
+SHARE_BYTES = 8 << 20
+"""State that is summed in each step whatever its size. Source: two sums of 8 MB take 2.6 ms on one
+CPU core, 0.25 % of a step of a model with 10 million parameters."""
+
+SHARES = 16
+"""A larger state is summed in at most this many steps: 0.4 % of a step at 50 million parameters."""
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """A tensor as it was after an update."""
+
+    place: int
+    """Its place among all tensors of the optimizer."""
+    tensor: torch.Tensor
+    version: int
+    address: int
+
+    @classmethod
+    def of(cls, place: int, tensor: torch.Tensor) -> "_Watched":
+        # Of the local part: a DTensor does not count what is written to it.
+        part = detached(tensor)
+        return cls(place, tensor, part._version, part.data_ptr())
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether no code that counts has written it since."""
+        part = detached(self.tensor)
+        return part._version == self.version and part.data_ptr() == self.address
+
+
+class MemoryWatch:
+    """Sums the bits of one optimizer's weights and state after an update and before the next."""
+
+    def __init__(self, optimizer: Optimizer, device: torch.device) -> None:
+        self._optimizer = optimizer
+        self._device = device
+        self._share: list[_Watched] = []
+        self._sums: torch.Tensor | None = None
+        self._next = 0
+        """The place of the first tensor of the next share."""
+        self._by_code = torch.zeros(0, dtype=torch.bool, device=device)
+        """The tensors that code writes behind torch's back."""
+        self._nothing = torch.zeros(3, device=device)
+
+    def after_update(self) -> None:
+        """Sum the bits of the next share of the state."""
+        tensors = [part.tensor for part in state_tensors(self._optimizer)]
+        if len(self._by_code) != len(tensors):  # the first update, or parameters were added
+            self._by_code = torch.zeros(len(tensors), dtype=torch.bool, device=self._device)
+            self._next = 0
+        self._share = [_Watched.of(place, tensors[place]) for place in self._choose(tensors)]
+        self._sums = self._sum(self._share) if self._share else None
+
+    def before_update(self) -> torch.Tensor:
+        """Compare: tensors with one flipped bit, tensors that were written, place of the first.
+
+        The place counts from 1 and is a sum: it names the tensor only if there is one.
+        """
+        before, self._sums = self._sums, None
+        kept = [at for at, watched in enumerate(self._share) if watched.is_unwritten]
+        if before is None or not kept:
+            return self._nothing
+        share = [self._share[at] for at in kept]
+        if len(kept) < len(self._share):
+            before = before[torch.tensor(kept, device=self._device)]
+        difference = (self._sum(share) - before).abs()
+        has_changed = difference != 0
+        is_one_bit = has_changed & ((difference & (difference - 1)) == 0)
+        places = torch.tensor([watched.place for watched in share], device=self._device)
+        known = self._by_code[places]
+        self._by_code[places] = known | (has_changed & ~is_one_bit)
+        flipped = is_one_bit & ~known
+        found = torch.stack((flipped, has_changed & ~flipped, flipped)).float()
+        found[2] *= places + 1
+        return found.sum(dim=1)
+
+    def forget(self) -> None:
+        """Drop what was summed: the state has been restored from a snapshot."""
+        self._share, self._sums = [], None
+
+    def _choose(self, tensors: Sequence[torch.Tensor]) -> Iterator[int]:
+        """Yield the places of the next share, in turn."""
+        sizes = [detached(tensor).nbytes for tensor in tensors]
+        room = max(SHARE_BYTES, sum(sizes) // SHARES)
+        for _ in tensors:
+            place = self._next
+            self._next = (place + 1) % len(tensors)
+            if _is_plain(tensors[place]):
+                room -= sizes[place]
+                yield place
+            if room <= 0:
+                return
+
+    def _sum(self, share: Sequence[_Watched]) -> torch.Tensor:
+        sums = [_bits(detached(watched.tensor)).sum(dtype=torch.int64) for watched in share]
+        return torch.stack([part.to(self._device) for part in sums])
+
+
+@dataclass(frozen=True, slots=True)
+class StateTensor:
+    """A parameter of an optimizer, or a tensor of its state."""
+
+    parameter: torch.Tensor
+    key: str | None
+    """The name in the optimizer's state, such as "exp_avg"; None for the parameter itself."""
+    tensor: torch.Tensor
+
+    def name(self, names: Mapping[int, str]) -> str:
+        """Return what a person calls it; `names` has those of parameters, by id."""
+        owner = names.get(id(self.parameter), "a parameter without a name")
+        return owner if self.key is None else f"{self.key} of {owner}"
+
+
+def state_tensors(optimizer: Optimizer) -> list[StateTensor]:
+    """Return the parameters of an optimizer and its state of each, always in the same order."""
+    found = []
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            found.append(StateTensor(parameter, None, parameter))
+            if parameter in optimizer.state:  # a defaultdict: asking would make an entry
+                found += [
+                    StateTensor(parameter, str(key), value)
+                    for key, value in optimizer.state[parameter].items()
+                    if isinstance(value, torch.Tensor)
+                ]
+    return found
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether its bits can be summed. One element may be doubled by code on purpose."""
+    part = detached(tensor)
+    return (
+        type(part) in (torch.Tensor, nn.Parameter)
+        and part.is_floating_point()
+        and not part.is_sparse
+        and part.numel() > 1
+    )
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """View a tensor as whole numbers, 8 bytes at a time where that is possible: 4 times faster.
+
+    Two elements in one number also keep `p.data.mul_(2)` of a whole tensor from being a power of 2.
+    """
+    size = tensor.element_size()
+    if (
+        tensor.is_contiguous()
+        and tensor.nbytes % 8 == 0
+        and tensor.storage_offset() * size % 8 == 0
+    ):
+        return tensor.view(-1).view(torch.int64)
+    return tensor.view(_INTEGERS[size])

@@ -1,0 +1,117 @@
+"""What proves that a run's state was harmed, and what follows: pure functions of reduced numbers.
+
+Only the state itself is proof. The loss is none: in purposeful phases (another data mix, a new loss
+term, a head that is reset) it jumps as far as in faults, and it is the user's to change.
+
+    flipped      one bit of a tensor changed between two updates, and no code wrote it
+    nonfinite    a weight or a moment is not finite
+    impossible   a moment is beyond what Adam can make of any gradients
+    worse        on the present batches the weights of a snapshot do better (`comparison`)
+    ordered      a person asked for it
+
+All ranks decide from the same sums at the same exchange, so they decide alike.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from trimtab.live.protect.gate_reporter import HARM
+
+FIELDS = (
+    *("flipped", "written", "flipped_place"),
+    *("nonfinite", "impossible", "broken_place"),
+    *("audited", "ordered", "relaunch", "unable", HARM),
+)
+"""What each rank adds to the exchange of an update. `audited` counts ranks, `ordered` is the first
+rank's: 1 more than the updates to lose at least. `relaunch` is 1 where
+the first rank ends the run. Places count from 1; 0 is none. The last one counts ranks whose state
+waits for an undo."""
+
+RETURN_STEPS = 100
+"""Updates within which the same trouble is no accident any more. Source: an undo loses 10 to 30
+updates, and what caused the damage is met again within them."""
+
+MAX_UNDOS, PER_UPDATES = 3, 1000
+"""Undos within so many updates. Source: a machine whose memory flips bits more often should be
+replaced, and three say so."""
+
+
+class Proof(StrEnum):
+    """Why a state is not what training made of it."""
+
+    FLIPPED = "one bit flipped in memory"
+    NONFINITE = "not finite"
+    IMPOSSIBLE = "moments that no gradients can lead to"
+    WORSE = "an earlier state does better on the present batches"
+    ORDERED = "asked for"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What the ranks have found in one exchange, summed over them."""
+
+    flipped: float = 0
+    written: float = 0
+    flipped_place: float = 0
+    nonfinite: float = 0
+    impossible: float = 0
+    broken_place: float = 0
+    audited: float = 0
+    ordered: float = 0
+    relaunch: float = 0
+    unable: float = 0
+    harm: float = 0
+
+    @classmethod
+    def of(cls, values: Mapping[str, float]) -> "Found":
+        """Read the sums by their names."""
+        return cls(**{name: values[name] for name in FIELDS})
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether an audit was made and has found nothing."""
+        return self.audited > 0 and not self.nonfinite and not self.impossible
+
+    @property
+    def proof(self) -> Proof | None:
+        """What is proven, the surest first."""
+        if self.nonfinite:
+            return Proof.NONFINITE
+        if self.flipped:
+            return Proof.FLIPPED
+        if self.impossible:
+            return Proof.IMPOSSIBLE
+        return Proof.ORDERED if self.ordered else None
+
+    @property
+    def place(self) -> int | None:
+        """The place of the tensor, from 0; None if there is none or more than one."""
+        if self.nonfinite + self.impossible == 1:
+            return int(self.broken_place) - 1
+        return int(self.flipped_place) - 1 if self.flipped == 1 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone:
+    """One undo of the past."""
+
+    proof: Proof
+    update: int
+    """The number of the update that was not made."""
+
+
+def why_not(proof: Proof, update: int, past: Sequence[Undone]) -> str | None:
+    """Return why an undo would not help; None if it may.
+
+    Trouble that returns at once is no accident: fighting it would lose updates for ever.
+    """
+    if proof is Proof.ORDERED:
+        return None
+    same = [undone for undone in past if undone.proof is proof]
+    if proof is not Proof.FLIPPED and same and update - same[-1].update <= RETURN_STEPS:
+        return f"it is back {update - same[-1].update} updates after an undo, so it has a cause"
+    recent = [undone for undone in past if update - undone.update < PER_UPDATES]
+    if len(recent) >= MAX_UNDOS:
+        return f"{len(recent)} undos in the last {PER_UPDATES} updates did not end it"
+    return None

@@ -1,0 +1,417 @@
+"""Undo: puts a harmed state back to a snapshot, inside `optimizer.step()`.
+
+    pre-hook    bits are summed again (`MemoryWatch`); what all ranks found `lag` exchanges ago
+                arrives, and if it is proof of harm, the snapshot is restored and the gradients at
+                hand are dropped: no step is taken
+    post-hook   every `snapshot_every` updates the state is audited (`StateAudit`) and copied
+                (`Snapshots`); bits are summed (`MemoryWatch`)
+
+Between finding and restoring, the gate discards the updates: a harmed state is not trained. The
+loop, its data, its schedules and its random numbers go on: some updates are lost, nothing else.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from trimtab.core.config import RecoverConfig
+from trimtab.core.errors import RestoreError, RunStopped
+from trimtab.journal.exit_request import RunExit
+from trimtab.live.protect.discard import Discard
+from trimtab.live.recover.audit import StateAudit
+from trimtab.live.recover.comparison import MAX_LR_RATIO, MIN_GAIN, Comparison, LossHistory
+from trimtab.live.recover.memory_watch import MemoryWatch, state_tensors
+from trimtab.live.recover.rules import FIELDS, Found, Proof, Undone, why_not
+from trimtab.live.recover.snapshots import NUM_SLOTS, Snapshots, reshard
+from trimtab.live.shield import Shield, log
+from trimtab.state.host_copy import detached
+
+MIN_AGE = 8
+"""Updates by which a snapshot must be older to be compared: a shorter rise may be noise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """What one exchange was about."""
+
+    which: int
+    """The place of the optimizer."""
+    update: int
+    """How many updates the optimizers have made before it, together."""
+    audited: int | None
+    """The snapshot whose state was audited; None if none was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoReport:
+    """What is journalled and logged about an undo, or about harm that is not undone."""
+
+    proof: Proof
+    tensor: str | None
+    updates_lost: int | None
+    """None if nothing was undone."""
+    why_not: str | None = None
+
+
+class Undo:
+    """Watches over the trained state of a run, and restores it."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        snapshots: Snapshots,
+        config: RecoverConfig,
+        device: torch.device,
+        shield: Shield,
+        *,
+        is_first_rank: Callable[[], bool],
+        world: Callable[[], int],
+        after_restore: Callable[[], None],
+        report: Callable[[UndoReport], None],
+        write_exit: Callable[[str], None],
+        scaler: Any = None,
+        comparison: Comparison | None = None,
+    ) -> None:
+        self._model = model
+        self._optimizers = list(optimizers)
+        self._snapshots = snapshots
+        self._every = config.snapshot_every
+        self._device = device
+        self._shield = shield
+        self._is_first_rank = is_first_rank
+        self._world = world
+        self._after_restore = after_restore
+        self._report = report
+        self._names = {id(p): name for name, p in model.named_parameters()}
+        self._watches = [MemoryWatch(optimizer, device) for optimizer in optimizers]
+        self._audits = [StateAudit(optimizer, device) for optimizer in optimizers]
+        self._num_updates = [0] * len(self._optimizers)
+        self._audited: list[tuple[int, torch.Tensor] | None] = [None] * len(self._optimizers)
+        """The snapshot that was audited last and what was found, until it is sent."""
+        self._audit_at = [-1] * len(self._optimizers)
+        """Updates after which the state is audited besides, because something is odd."""
+        self.num_fields = len(FIELDS)
+        self.harm = torch.zeros(1, device=device)
+        """1 from when this rank found harm until it is dealt with: the gate discards meanwhile."""
+        self._constants: dict[tuple[float, ...], torch.Tensor] = {}
+        self._nothing = torch.zeros(3, device=device)
+        self._order = 0
+        self.poll: Callable[[], None] = lambda: None
+        """Is called in every update, on the first rank."""
+        self._write_exit = write_exit
+        self._relaunch_reason = ""
+        self._must_end = False
+        self._targets: dict[int, int] = {}
+        """Optimizers whose state is to be restored at their next update, and the snapshot."""
+        self._restored = [-1] * len(self._optimizers)
+        """The last update of each optimizer that was not made because its state was restored."""
+        self._undone: list[Undone] = []
+        self._accepted: set[Proof] = set()
+        self._has_told_of_writes = False
+        self._discard = Discard()
+        self.is_off = False
+        """Whether all ranks have agreed that there are no snapshots."""
+        self._scaler = None if scaler is None else ScalerWatch(scaler, self)
+        self._comparison = comparison
+        self._losses = LossHistory()
+        self._marks: list[list[tuple[int, int]]] = [[] for _ in self._optimizers]
+        """Version and address of each parameter after the last update."""
+        self._rates: dict[int, list[float]] = {}
+        """The learning rates at the snapshots of the first optimizer."""
+        self._written_by_code = 0
+        """The last update before which code has written a parameter."""
+        self._compares: dict[int, int] = {}
+        """The snapshots to compare with at the next update."""
+
+    def request(self, updates: int) -> None:
+        """Undo at least so many updates as soon as all ranks know; the first rank's call counts."""
+        if self._is_first_rank():
+            self._order = updates + 1
+
+    def relaunch(self, reason: str) -> None:
+        """End the run on all ranks, to be started again from a checkpoint; on the first rank."""
+        self._relaunch_reason = reason
+
+    def num_updates(self, optimizer: Optimizer) -> int | None:
+        """Return how often an optimizer has been stepped; None if it is not watched."""
+        if optimizer not in self._optimizers:
+            return None
+        return self._num_updates[self._optimizers.index(optimizer)]
+
+    # In every update, on all ranks.
+
+    def to_send(self, optimizer: Optimizer) -> tuple[Sent, torch.Tensor]:
+        """Return what this rank found in an optimizer's state since its last update."""
+        which = self._optimizers.index(optimizer)
+        flips, audit, audited = self._nothing, self._nothing, None
+        if not (self.is_off or self._shield.is_down):
+            with self._shield.guarding("watching memory"):
+                flips = self._watches[which].before_update()
+                if self._marks[which] and self._marks[which] != _marks(optimizer):
+                    self._written_by_code = max(self._num_updates)
+                if (done := self._audited[which]) is not None:
+                    audited, audit = done
+                    self._audited[which] = None
+                proven = torch.stack((flips[0], audit[0], audit[1])) * self._counted()
+                self.harm = torch.maximum(self.harm, proven.sum().clamp(max=1.0))
+        self.poll()
+        order, self._order = self._order, 0
+        facts = (
+            *(float(audited is not None), float(order)),
+            *(float(bool(self._relaunch_reason)), float(self._shield.is_down)),
+        )
+        sent = Sent(which=which, update=self._num_updates[which], audited=audited)
+        return sent, torch.cat((flips, audit, self._constant(facts), self.harm))
+
+    def receive(
+        self, sent: Sent, values: Sequence[float], *, loss: float | None, is_finite: bool
+    ) -> None:
+        """Take what all ranks found in an exchange, and decide; the same on every rank.
+
+        Gradients that are not finite may come from a weight that is not: it is looked at now.
+        """
+        found = Found.of(dict(zip(FIELDS, values, strict=True)))
+        self._must_end = self._must_end or found.relaunch > 0
+        if self.is_off:
+            return
+        if not is_finite:
+            self._audit_at[sent.which] = self._num_updates[sent.which] + 1
+        if found.unable:
+            self._give_up()
+            return
+        if found.is_sound and found.audited == self._world() and sent.audited is not None:
+            self._snapshots.mark_clean(sent.which, sent.audited)
+        if found.written:
+            self._written_by_code = max(self._num_updates)
+        if found.written and not self._has_told_of_writes:
+            self._has_told_of_writes = True
+            log.info("trimtab: weights are written past autograd (`.data`, NumPy): not judged")
+        if loss is not None and is_finite and self._comparison is not None:
+            self._losses.add(sent.update, loss)
+            self._plan_comparison(sent.update)
+        proof = found.proof
+        if proof is None or proof in self._accepted or self._targets:
+            return
+        if sent.update > self._restored[sent.which]:  # else it is about what has been undone
+            self._decide(proof, found, sent)
+
+    def restores(self, optimizer: Optimizer) -> bool:
+        """Restore an optimizer's state if that is due; then its step is not to be taken."""
+        if self._must_end:
+            self._end()
+        which = self._optimizers.index(optimizer)
+        if which == 0 and self._compares:
+            self._compare()
+        if which not in self._targets:
+            return False
+        self._discard.via_missing_grads(optimizer)
+        if which > 0 and 0 in self._targets:
+            return True  # all begin in the same step: gradients of a mixed state are of no use
+        target = self._targets.pop(which)
+        try:
+            self._snapshots.restore(which, target)
+            if which == 0:
+                self._after_restore()
+            reshard(self._model)
+        except Exception as error:
+            raise RestoreError(
+                f"an undo failed half-way ({type(error).__name__}: {error}), so weights and "
+                "optimizer may be of different steps: restart from the last checkpoint"
+            ) from error
+        self._restored[which] = self._num_updates[which]
+        self._watches[which].forget()
+        self._audited[which] = None
+        self.harm = torch.zeros_like(self.harm)
+        return True
+
+    def after_update(self, optimizer: Optimizer) -> None:
+        """Audit and copy the state if that is due, and sum its bits."""
+        which = self._optimizers.index(optimizer)
+        self._discard.undo(optimizer)
+        self._num_updates[which] += 1
+        if self.is_off or self._shield.is_down:
+            return
+        with self._shield.guarding("snapshot"):
+            done = self._num_updates[which]
+            is_due = done == 1 or done % self._every == 0
+            if is_due or done == self._audit_at[which]:
+                self._audited[which] = (done, self._audits[which].audit())
+            if is_due:
+                self._snapshots.take(which, done)
+                if which == 0:
+                    kept = list(self._rates.items())[-NUM_SLOTS:]
+                    self._rates = {**dict(kept), done: _rates(optimizer)}
+            self._watches[which].after_update()
+            self._marks[which] = _marks(optimizer)
+
+    def after_skip(self, optimizer: Optimizer) -> None:
+        """Look at the state after a GradScaler has not called `optimizer.step()`.
+
+        It does so whenever gradients are not finite, so with a weight that is not finite, or so
+        large that every gradient overflows, no hook would ever run again. The scaler has read the
+        device already. With several ranks there is no exchange here, and they could not agree.
+        """
+        if self.is_off or self._shield.is_down or self._world() > 1:
+            return
+        which = self._optimizers.index(optimizer)
+        with self._shield.guarding("skipped step"):
+            watch = self._watches[which]
+            flipped, _, flipped_place = watch.before_update().tolist()
+            watch.after_update()
+            nonfinite, _, broken_place = self._audits[which].audit().tolist()
+            found = Found(
+                flipped=flipped,
+                flipped_place=flipped_place,
+                nonfinite=nonfinite,
+                broken_place=broken_place,
+            )
+            proof = found.proof
+            if proof is None or proof in self._accepted:
+                return
+            sent = Sent(which=which, update=self._num_updates[which], audited=None)
+            self._decide(proof, found, sent)
+        for restored in sorted(self._targets):
+            self.restores(self._optimizers[restored])
+            self._discard.undo(self._optimizers[restored])
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.is_off = True
+        self._snapshots.drop()
+        self._discard.forget()
+        if self._scaler is not None:
+            self._scaler.close()
+
+    def remember(self, batch: Any) -> None:
+        """Keep a copy of a batch, to compare states on."""
+        if self._comparison is not None and not (self.is_off or self._shield.is_down):
+            with self._shield.guarding("remembering a batch"):
+                self._comparison.batches.add(batch)
+
+    def _plan_comparison(self, update: int) -> None:
+        """Compare states at the next update if the loss has risen since a snapshot."""
+        if self._targets or self._compares or Proof.WORSE in self._accepted:
+            return
+        targets = self._find_targets(MIN_AGE)
+        if targets is None or targets[0] <= self._written_by_code:
+            return
+        if self._losses.has_risen_since(targets[0], update):
+            then, now = self._rates.get(targets[0], []), _rates(self._optimizers[0])
+            if all(b <= MAX_LR_RATIO * a for a, b in zip(then, now, strict=False)):
+                self._compares = targets
+
+    def _compare(self) -> None:
+        """Undo if the snapshot does better; all ranks come here at the same update."""
+        targets, self._compares = self._compares, {}
+        comparison = self._comparison
+        if comparison is None or self._targets or self.is_off:
+            return
+        update = self._num_updates[0]
+        gain = comparison.gain(targets)
+        is_better = gain is not None and gain > MIN_GAIN
+        if is_better and comparison.is_explained(targets, update - targets[0]):
+            sent = Sent(which=0, update=update, audited=None)
+            self._decide(Proof.WORSE, Found(ordered=update - targets[0] + 1), sent)
+
+    def _end(self) -> None:
+        """End the run; every rank comes here at the same update."""
+        reason = self._relaunch_reason or "the first rank has ended the run"
+        if self._is_first_rank():
+            with self._shield.guarding("exit request"):
+                self._write_exit(reason)
+        raise RunStopped(reason, RunExit.RELAUNCH)
+
+    def _find_targets(self, age: int) -> dict[int, int] | None:
+        """Return the newest clean snapshot of each optimizer that is old enough."""
+        found = {
+            which: target
+            for which, done in enumerate(self._num_updates)
+            if (target := self._snapshots.newest(which, done - age)) is not None
+        }
+        return found if len(found) == len(self._optimizers) else None
+
+    def _decide(self, proof: Proof, found: Found, sent: Sent) -> None:
+        problem = why_not(proof, sent.update, self._undone)
+        targets = self._find_targets(max(int(found.ordered) - 1, 0))
+        if problem is None and targets is None:
+            problem = "there is no snapshot from before it"
+        lost = None
+        if problem is None and targets is not None:
+            self._targets = targets
+            self._undone.append(Undone(proof=proof, update=sent.update))
+            lost = max(self._num_updates[which] - at for which, at in targets.items())
+        else:
+            self._accepted.add(proof)
+            self.harm = torch.zeros_like(self.harm)
+        self._report(
+            UndoReport(
+                proof=proof,
+                tensor=self._name(sent.which, found.place),
+                updates_lost=lost,
+                why_not=problem,
+            )
+        )
+
+    def _name(self, which: int, place: int | None) -> str | None:
+        parts = state_tensors(self._optimizers[which])
+        if place is None or not 0 <= place < len(parts):
+            return None
+        return parts[place].name(self._names)
+
+    def _give_up(self) -> None:
+        self.is_off = True
+        self._snapshots.drop()
+        self.harm = torch.zeros_like(self.harm)
+        if not self._shield.is_down:
+            log.warning("trimtab: a rank has no snapshots, so nothing can be undone on any")
+
+    def _counted(self) -> torch.Tensor:
+        """Return which findings stop training: not those that were accepted."""
+        rules = (Proof.FLIPPED, Proof.NONFINITE, Proof.IMPOSSIBLE)
+        return self._constant(tuple(float(rule not in self._accepted) for rule in rules))
+
+    def _constant(self, values: tuple[float, ...]) -> torch.Tensor:
+        if values not in self._constants:
+            self._constants[values] = torch.tensor(values, device=self._device)
+        return self._constants[values]
+
+
+def _marks(optimizer: Optimizer) -> list[tuple[int, int]]:
+    """Return version and address of each parameter, without reading any."""
+    parts = (detached(p) for group in optimizer.param_groups for p in group["params"])
+    return [(part._version, part.data_ptr()) for part in parts]
+
+
+def _rates(optimizer: Optimizer) -> list[float]:
+    """Return the learning rates that are known on the host."""
+    rates = (group.get("lr") for group in optimizer.param_groups)
+    return [float(rate) for rate in rates if isinstance(rate, int | float)]
+
+
+class ScalerWatch:
+    """Tells `Undo` of the steps that a GradScaler skips: then no hook of the optimizer runs."""
+
+    def __init__(self, scaler: Any, undo: Undo) -> None:
+        self._scaler = scaler
+        self._undo = undo
+        self._step = scaler.step
+        scaler.step = self.step
+
+    def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Step as the scaler does."""
+        inner = getattr(optimizer, "optimizer", optimizer)  # such as Accelerate's wrapper
+        before = self._undo.num_updates(inner)
+        result = self._step(optimizer, *args, **kwargs)
+        if before is not None and self._undo.num_updates(inner) == before:
+            self._undo.after_skip(inner)
+        return result
+
+    def close(self) -> None:
+        """Give the scaler its own method back, if nobody has wrapped it again."""
+        if vars(self._scaler).get("step") == self.step:
+            del self._scaler.step

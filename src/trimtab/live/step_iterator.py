@@ -1,0 +1,187 @@
+"""What happens between two steps of a loop: batches, checkpoints, facts for the resume audit.
+
+`StepIterator` gives the steps of a loop one at a time: `guard.steps` is a loop over it, and a
+trainer with a loop of its own asks it for the batches of its next step. Asking is the boundary
+between two steps, where a run is saved. In the middle of a step the weights may be
+those of the next step and the schedule still that of the last one, so a checkpoint that was asked
+for in a step waits for its end (`CheckpointBoundary`). `StateJournal` journals what the state is
+like whenever it is saved, so that a resume can be audited.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from trimtab.core.errors import ConfigError
+from trimtab.detect.resume.facts import DATA_POSITION, STATE_SAVED, Facts
+from trimtab.live.loop.step_monitor import StepMonitor
+from trimtab.live.measure.step_loop import Step, StepLoop
+from trimtab.live.shield import Shield, log
+
+if TYPE_CHECKING:
+    from trimtab.live.host.run_recorder import RunRecorder
+    from trimtab.state.checkpoints.run_checkpoints import Checkpoints
+
+
+class CheckpointBoundary:
+    """Saves checkpoints between two steps, and judges the earlier ones on the first rank."""
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints | None,
+        shield: Shield,
+        recorder: Callable[[], RunRecorder | None],
+        guard_state: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._shield = shield
+        self._recorder = recorder
+        self._guard_state = guard_state
+        self.is_in_loop = False
+        """Whether the user is in a step of `guard.steps`, which says when the step ends."""
+        self._is_wanted = False
+        self._step: int | None = None
+        if checkpoints is not None:
+            checkpoints.attach(attempt=self._attempt, judge=self._judge)
+
+    def request(self, step: int | None, next_step: int | None) -> None:
+        """Save at the end of this step; at once if no loop says when that is."""
+        if self._checkpoints is None:
+            raise ConfigError("trimtab.watch was given no checkpoints; pass checkpoints=...")
+        self._is_wanted, self._step = True, step
+        if not self.is_in_loop:
+            self.save_if_wanted(next_step, None)
+
+    def save_if_wanted(self, next_step: int | None, data_position: int | None) -> None:
+        """The end of a step: save what was asked for in it."""
+        checkpoints = self._checkpoints
+        if not self._is_wanted or checkpoints is None:
+            return
+        self._is_wanted = False
+        step = next_step if self._step is None else self._step
+        if step is None:
+            log.error(
+                "trimtab: no checkpoint was saved: a guard that is switched off counts steps only "
+                "in guard.steps; call guard.checkpoint(step=...) with the number of the next step"
+            )
+            return
+        recorder = self._recorder()
+        if recorder is not None:
+            with self._shield.guarding("event"):
+                recorder.event("checkpoint", step, {})  # the time that it takes is no stall
+        checkpoints.save(step, data_position=data_position, guard_state=self._guard_state())
+
+    def close(self) -> None:
+        """Wait for what is being saved, and judge a last time."""
+        if self._checkpoints is not None:
+            self._checkpoints.wait()
+            self._judge()
+
+    def _attempt(self) -> int:
+        recorder = self._recorder()
+        return 0 if recorder is None else recorder.attempt
+
+    def _judge(self) -> None:
+        recorder = self._recorder()
+        if recorder is not None and self._checkpoints is not None and not self._shield.is_down:
+            with self._shield.guarding("verdicts"):
+                incidents = recorder.incidents  # judges what waits, which the history needs too
+                self._checkpoints.judge(recorder.history, incidents)
+
+
+class StateJournal:
+    """Collects the facts of a saved state, for the journal and for the user's checkpoint."""
+
+    def __init__(self, monitor: StepMonitor) -> None:
+        self._monitor = monitor
+        self._saved: int | None = None
+        """The step whose state was journalled last."""
+
+    def save(self, *, with_generators: bool) -> str | None:
+        """What the state is like now, as text, also journalled; None if it cannot be found out."""
+        monitor = self._monitor
+        text = None
+        if not monitor.shields.resume.is_down:
+            with monitor.shields.resume.guarding("state"):
+                self._saved = monitor.next_step
+                facts = monitor.resume.collect(self._saved, with_generators=with_generators)
+                self._journal(facts)
+                text = json.dumps(facts)
+        return text
+
+    def load(self, text: str) -> int | None:
+        """Take the facts that came with a checkpoint; returns the data position in them."""
+        position = None
+        with self._monitor.shields.resume.guarding("load_state_dict"):
+            facts = self._monitor.resume.load(text)
+            if DATA_POSITION in facts:
+                position = int(facts[DATA_POSITION])
+        return position
+
+    def start(self, loop: StepLoop, *, position_is_given: bool) -> None:
+        """The data is gone through by this loop."""
+        self._monitor.resume.loop = loop
+        self._monitor.resume.position_is_given = position_is_given
+
+    def look_at_generators(self) -> None:
+        """One of the moments at which the generators may be as they were saved."""
+        resume = self._monitor.resume
+        if resume.is_before_first_record:
+            with self._monitor.shields.resume.guarding("steps"):
+                resume.look_at_generators()
+
+    def close(self) -> None:
+        """Weights may have been exchanged since the last step; where the data is, is known."""
+        monitor = self._monitor
+        if monitor.resume.loop is not None and self._saved != monitor.next_step:
+            with monitor.shields.resume.guarding("close"):
+                self._journal(monitor.resume.collect_data())
+
+    def _journal(self, facts: Facts) -> None:
+        monitor = self._monitor
+        if monitor.is_watching and monitor.recorder is not None:
+            monitor.recorder.event(STATE_SAVED, monitor.next_step, {"state": facts})
+
+
+class StepIterator:
+    """One pass over a loader, in steps; an epoch is one of them."""
+
+    def __init__(
+        self,
+        loop: StepLoop,
+        monitor: StepMonitor,
+        boundary: CheckpointBoundary,
+        states: StateJournal,
+    ) -> None:
+        self.loop = loop
+        self._monitor = monitor
+        self._boundary = boundary
+        self._states = states
+        self._open: Step | None = None
+        """The step that the loop is in."""
+
+    def next_step(self, size: int | None = None) -> Step | None:
+        """End the step before and begin the next one; None at the end of the data.
+
+        `size` is how many batches the step has, if not `accumulate`.
+        """
+        self.end_step()
+        step = self.loop.next_step(self._monitor.next_step, size)
+        if step is not None:
+            self._states.look_at_generators()
+            self._open, self._boundary.is_in_loop = step, True
+        return step
+
+    def end_step(self) -> None:
+        """The step is over, whether or not an optimizer moved."""
+        step = self._open
+        if step is not None:
+            self.leave()
+            self._monitor.end_step(step.number)
+            self._boundary.save_if_wanted(self._monitor.next_step, self.loop.source.position)
+
+    def leave(self) -> None:
+        """The loop was left, perhaps in the middle of a step."""
+        self._open, self._boundary.is_in_loop = None, False

@@ -1,0 +1,83 @@
+"""`recover` in each real trainer, by the documented lines only: what it undoes, what it leaves."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kit.trainer_runs import ONSET, RUNS, STEPS, Job
+
+from trimtab.live.recover.comparison import Comparison, LossHistory
+
+pytestmark = [
+    pytest.mark.usefixtures("fresh_accelerator"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.*"),
+    pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*:UserWarning"),
+]
+SFT = pytest.param(
+    "SFTTrainer",
+    marks=[
+        pytest.mark.slow,  # importing TRL takes longer than the tests
+        pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is not installed"),
+    ],
+)
+EACH = pytest.mark.parametrize("trainer", [SFT if name == "SFTTrainer" else name for name in RUNS])
+
+
+@EACH
+def test_a_bit_that_flips_in_a_weight_is_undone_and_the_run_goes_on(
+    trainer: str, tmp_path: Path
+) -> None:
+    left = RUNS[trainer](Job(folder=tmp_path, fault="flip"))
+    assert len(left.undone) == 1
+    assert left.undone[0] <= 20
+    assert left.is_finite
+    assert left.num_records == STEPS  # every batch was trained on, or discarded, once
+
+
+@EACH
+def test_a_step_that_is_not_finite_is_discarded_and_nothing_is_undone(
+    trainer: str, tmp_path: Path
+) -> None:
+    left = RUNS[trainer](Job(folder=tmp_path, fault="nan"))
+    assert left.nan_steps == [ONSET]
+    assert left.num_updates == STEPS - 1
+    assert left.is_finite
+    assert left.undone == []
+
+
+@EACH
+def test_a_head_that_is_reset_and_another_learning_rate_are_the_users(
+    trainer: str, tmp_path: Path
+) -> None:
+    left = RUNS[trainer](Job(folder=tmp_path, fault="planned"))
+    assert left.undone == []
+    assert left.num_updates == STEPS
+
+
+@EACH
+def test_a_healthy_run_has_the_bits_of_a_protected_one(
+    trainer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when states are compared by the trainer's own loss: that leaves no trace."""
+    gains: list[float | None] = []
+    losses = Comparison._losses
+
+    def compare(self: Comparison) -> Any:
+        found = losses(self)
+        gains.extend(map(float, found))
+        return found
+
+    monkeypatch.setattr(Comparison, "_losses", compare)
+    monkeypatch.setattr(
+        LossHistory, "has_risen_since", lambda self, snapshot, update: update % 20 == 15
+    )
+    protected = RUNS[trainer](Job(folder=tmp_path / "protect", mode="protect"))
+    recovered = RUNS[trainer](Job(folder=tmp_path / "recover"))
+    assert recovered.digest == protected.digest
+    assert recovered.undone == []
+    assert len(gains) >= 8
+    assert all(0 < loss < 5 for loss in gains if loss is not None)

@@ -1,0 +1,139 @@
+"""Adam's bound holds for any gradients, and broken moments break it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn, optim
+
+from trimtab.live.recover.audit import StateAudit, adam_bound
+
+CPU = torch.device("cpu")
+SOUND = [0, 0, 0]
+
+
+def make(kind: Any = optim.AdamW, **options: Any) -> tuple[nn.Parameter, optim.Optimizer]:
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(6, 4))
+    return weight, kind([weight], lr=1e-3, **options)
+
+
+def step(weight: nn.Parameter, optimizer: optim.Optimizer, size: float = 1.0) -> None:
+    weight.grad = torch.randn_like(weight) * size
+    optimizer.step()
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    sizes=st.lists(
+        st.sampled_from([0.0, 1e-30, 1e-12, 1e-4, 1.0, 1e4, 1e12]), min_size=1, max_size=60
+    ),
+    betas=st.sampled_from([(0.9, 0.999), (0.9, 0.95), (0.95, 0.99), (0.0, 0.99), (0.8, 0.9)]),
+    kind=st.sampled_from([optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    signs=st.booleans(),
+)
+def test_no_gradients_break_the_bound(
+    sizes: list[float], betas: tuple[float, float], kind: Any, dtype: torch.dtype, signs: bool
+) -> None:
+    weight = nn.Parameter(torch.randn(3, 4, dtype=dtype))
+    optimizer = kind([weight], lr=1e-3, betas=betas)
+    audit = StateAudit(optimizer, CPU)
+    for size in sizes:
+        noise = torch.randn(3, 4) if signs else torch.ones(3, 4)
+        weight.grad = (noise * size).to(dtype)
+        optimizer.step()
+        assert audit.audit().tolist() == SOUND
+
+
+def test_the_bounds_are_those_of_the_inequality() -> None:
+    assert adam_bound((0.9, 0.999)) == pytest.approx(7.27, abs=0.01)
+    assert adam_bound((0.9, 0.99)) == pytest.approx(2.35, abs=0.01)
+    assert adam_bound((0.9, 0.5)) is None  # b1^2 > b2: there is none
+    assert adam_bound((torch.tensor(0.9), 0.99)) is None
+
+
+def zero_squares(state: dict[str, torch.Tensor]) -> None:
+    state["exp_avg_sq"].zero_()
+
+
+def one_square(state: dict[str, torch.Tensor]) -> None:
+    state["exp_avg_sq"][2, 1] = 0
+
+
+def negative_square(state: dict[str, torch.Tensor]) -> None:
+    state["exp_avg_sq"][2, 1] *= -1
+
+
+def large_mean(state: dict[str, torch.Tensor]) -> None:
+    state["exp_avg"][0, 0] = 1e6
+
+
+@pytest.mark.parametrize("harm", [zero_squares, one_square, negative_square, large_mean])
+def test_broken_moments_are_impossible(harm: Callable[[Any], None]) -> None:
+    weight, optimizer = make()
+    audit = StateAudit(optimizer, CPU)
+    for _ in range(30):
+        step(weight, optimizer)
+        assert audit.audit().tolist() == SOUND
+    harm(optimizer.state[weight])
+    nonfinite, impossible, place = audit.audit().tolist()
+    assert (nonfinite, impossible) == (0, 1)
+    assert place > 0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_finite_is_found_in_weights_and_in_state(value: float) -> None:
+    for key in (None, "exp_avg", "exp_avg_sq", "momentum_buffer"):
+        kind = optim.SGD if key == "momentum_buffer" else optim.AdamW
+        weight, optimizer = make(kind, **({"momentum": 0.9} if kind is optim.SGD else {}))
+        audit = StateAudit(optimizer, CPU)
+        step(weight, optimizer)
+        assert audit.audit().tolist() == SOUND
+        tensor = weight.data if key is None else optimizer.state[weight][key]
+        tensor[1, 1] = value
+        assert audit.audit().tolist()[0] == 1
+
+
+def test_what_a_run_starts_with_is_its_own() -> None:
+    weight, optimizer = make()
+    weight.data[0] = float("-inf")  # a mask
+    audit = StateAudit(optimizer, CPU)
+    for _ in range(3):
+        step(weight, optimizer)
+        assert audit.audit().tolist()[0] == 0
+
+
+def forget_all(optimizer: Any, weight: Any) -> None:
+    optimizer.state.clear()
+
+
+def forget_means(optimizer: Any, weight: Any) -> None:
+    optimizer.state[weight]["exp_avg"].zero_()
+
+
+def forget_most(optimizer: Any, weight: Any) -> None:
+    for key in ("exp_avg", "exp_avg_sq"):
+        optimizer.state[weight][key][1:] = 0
+
+
+def other_betas(optimizer: Any, weight: Any) -> None:
+    optimizer.param_groups[0]["betas"] = (0.9, 0.9)
+
+
+def faster(optimizer: Any, weight: Any) -> None:
+    optimizer.param_groups[0]["lr"] *= 100
+
+
+@pytest.mark.parametrize("change", [forget_all, forget_means, forget_most, other_betas, faster])
+def test_what_people_do_to_an_optimizer_is_possible(change: Callable[[Any, Any], None]) -> None:
+    weight, optimizer = make()
+    audit = StateAudit(optimizer, CPU)
+    for number in range(60):
+        if number == 30:
+            change(optimizer, weight)
+        step(weight, optimizer, 1e-3 if number < 40 else 10.0)
+        assert audit.audit().tolist() == SOUND

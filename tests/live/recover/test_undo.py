@@ -1,0 +1,284 @@
+"""Harm is undone in every kind of loop; what people do on purpose is left alone."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.kit.undo import (
+    KINDS,
+    Kind,
+    Loop,
+    flip_moment,
+    flip_weight,
+    lose_weight,
+    refusals,
+    same,
+    train,
+    undos,
+)
+from torch import nn, optim
+
+import trimtab
+from trimtab.core.config import Config, RecoverConfig
+from trimtab.core.errors import RestoreError
+
+AT, STEPS, LAG = 25, 40, 2
+
+
+@pytest.mark.parametrize("name", KINDS)
+class TestEveryLoop:
+    def test_a_healthy_run_has_the_bits_of_protect(self, name: str, tmp_path: Path) -> None:
+        protected = train(KINDS[name], tmp_path / "protect", "protect")
+        recovering = train(KINDS[name], tmp_path / "recover", "recover")
+        assert recovering.losses == protected.losses
+        assert all(map(same, protected.states, recovering.states))
+        assert undos(tmp_path / "recover") == []
+
+    def test_a_flipped_bit_is_undone_to_the_bit(self, name: str, tmp_path: Path) -> None:
+        loop = train(KINDS[name], tmp_path, "recover", edits={AT: flip_weight})
+        (undo,) = undos(tmp_path)
+        assert undo.facts["tensor"] == "embed.weight"
+        lost = int(undo.facts["updates_lost"])
+        assert lost <= 10 + LAG
+        # The state after the step that was not taken is that of an earlier step, in every bit.
+        restored = loop.states[undo.step]
+        assert same(restored, loop.states[undo.step - lost - 1])
+        assert np.isfinite(loop.losses).all()
+        # The rest of the loop has noticed nothing.
+        assert len(loop.losses) == loop.scheduler.last_epoch == STEPS
+        assert loop.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["plain", "foreach", "scaler", "closure", "two optimizers", "sgd"])
+def test_a_weight_that_is_not_finite_is_undone(name: str, tmp_path: Path) -> None:
+    loop = train(KINDS[name], tmp_path, "recover", edits={AT: lose_weight})
+    (undo,) = undos(tmp_path)
+    assert "not finite" in str(undo.facts["why"])
+    assert int(undo.facts["updates_lost"]) <= 20
+    assert all(torch.isfinite(p).all() for p in loop.model.parameters())
+    assert np.isfinite(loop.losses[-1])
+
+
+def test_a_flipped_moment_is_undone(tmp_path: Path) -> None:
+    train(KINDS["plain"], tmp_path, "recover", edits={AT: flip_moment})
+    (undo,) = undos(tmp_path)
+    assert undo.facts["tensor"] == "exp_avg of embed.weight"
+
+
+def lose_squares(loop: Loop) -> None:
+    for state in loop.optimizers[0].state.values():
+        state["exp_avg_sq"].zero_()
+
+
+def test_lost_moments_are_undone(tmp_path: Path) -> None:
+    train(KINDS["plain"], tmp_path, "recover", edits={AT: lose_squares})
+    (undo,) = undos(tmp_path)
+    assert "beyond what any gradients" in str(undo.facts["why"])
+
+
+# What people do on purpose, not announced.
+
+
+def reset_head(loop: Any) -> None:
+    nn.init.normal_(loop.model.head.weight)
+
+
+def reset_head_data(loop: Any) -> None:
+    loop.model.head.weight.data.normal_()
+
+
+def zero_padding(loop: Any) -> None:
+    loop.model.embed.weight.data[0] = 0
+
+
+def set_one(loop: Any) -> None:
+    loop.model.head.weight.data[3, 3] = 10.0
+
+
+def forget(loop: Loop) -> None:
+    for optimizer in loop.optimizers:
+        optimizer.state.clear()
+
+
+def faster(loop: Loop) -> None:
+    for group in loop.optimizers[0].param_groups:
+        group["lr"] *= 10
+
+
+def decay(loop: Loop) -> None:
+    for group in loop.optimizers[0].param_groups:
+        group["weight_decay"] = 1.0
+
+
+def freeze(loop: Any) -> None:
+    loop.model.embed.requires_grad_(False)
+
+
+def shrink(loop: Any) -> None:
+    with torch.no_grad():
+        for parameter in loop.model.parameters():
+            parameter.mul_(0.5).add_(torch.randn_like(parameter) * 0.01)
+
+
+def prune(loop: Any) -> None:
+    with torch.no_grad():
+        for parameter in loop.model.parameters():
+            parameter.mul_(parameter.abs() > 0.05)
+
+
+def swap(loop: Any) -> None:
+    for parameter in loop.model.parameters():
+        parameter.data = parameter.data * 0.99
+
+
+def double(loop: Any) -> None:
+    loop.model.head.weight.data.mul_(2)
+
+
+def larger_gradients(loop: Any) -> None:
+    for parameter in loop.model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.mul_(30)
+
+
+PURPOSES = [
+    reset_head, reset_head_data, zero_padding, set_one, forget, faster, decay, freeze, shrink,
+    prune, swap, double, larger_gradients,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("purpose", PURPOSES)
+@pytest.mark.parametrize("when", ["once", "each step"])
+def test_nothing_that_people_do_is_undone(
+    purpose: Callable[[Loop], None], when: str, tmp_path: Path
+) -> None:
+    often = range(AT, STEPS) if when == "each step" else [AT]
+    if purpose is faster and when == "each step":
+        pytest.skip("ten to the twenty-fifth is no purpose")
+    edits = dict.fromkeys(often, purpose)
+    train(
+        KINDS["plain"],
+        tmp_path,
+        "recover",
+        edits=edits,
+        batch_loss=None,
+    )
+    assert undos(tmp_path) == []
+
+
+def test_with_a_batch_loss_a_reset_head_is_left_alone_too(tmp_path: Path) -> None:
+    for purpose in (reset_head, reset_head_data, shrink):
+        run_dir = tmp_path / purpose.__name__
+        _with_batch_loss(run_dir, {AT: purpose})
+        assert undos(run_dir) == [], purpose.__name__
+
+
+def _with_batch_loss(run_dir: Path, edits: dict[int, Any], steps: int = 90) -> Loop:
+    from tests.kit.tiny import loss_of
+
+    held: list[Loop] = []
+
+    def batch_loss(batch: torch.Tensor) -> torch.Tensor:
+        return loss_of(held[0].model, batch)
+
+    def remember(loop: Loop) -> None:
+        held[:] = [loop]
+
+    return train(
+        Kind(),
+        run_dir,
+        "recover",
+        steps=steps,
+        edits={0: remember, **edits},
+        batch_loss=batch_loss,
+    )
+
+
+# Limits.
+
+
+def test_trouble_that_returns_is_accepted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train(
+        KINDS["plain"], tmp_path, "recover", steps=70, edits=dict.fromkeys((25, 45), lose_squares)
+    )
+    assert len(undos(tmp_path)) == 1
+    assert len(refusals(tmp_path)) == 1
+    assert "so it has a cause" in caplog.text
+
+
+def test_an_undo_can_be_asked_for(tmp_path: Path) -> None:
+    loop = train(
+        KINDS["plain"],
+        tmp_path,
+        "recover",
+        edits={AT: lambda loop: loop.guard.undo(12)},
+    )
+    (undo,) = undos(tmp_path)
+    lost = int(undo.facts["updates_lost"])
+    assert 12 <= lost <= 24
+    assert any(same(loop.states[AT + LAG], old) for old in loop.states[:AT])
+
+
+def test_without_memory_nothing_is_undone_and_it_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Config(recover=RecoverConfig(memory_share=1e-12))
+    loop = train(KINDS["plain"], tmp_path, "recover", edits={AT: flip_weight}, config=config)
+    assert undos(tmp_path) == []
+    assert "two snapshots need" in caplog.text
+    assert len(loop.losses) == STEPS
+
+
+def test_a_restore_that_fails_half_way_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trimtab.live.recover import snapshots
+
+    def fail(self: Any, saved: Any) -> None:
+        raise OSError("no memory")
+
+    monkeypatch.setattr(snapshots.OtherState, "restore", fail)
+    with pytest.raises(RestoreError, match="restart from the last checkpoint"):
+        train(KINDS["plain"], tmp_path, "recover", edits={AT: flip_weight})
+
+
+def test_a_bug_of_ours_ends_undo_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from trimtab.live.recover.audit import StateAudit
+
+    monkeypatch.setattr(StateAudit, "audit", lambda self: 1 / 0)
+    loop = train(KINDS["plain"], tmp_path, "recover")
+    assert len(loop.losses) == STEPS
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_gan_that_uses_a_graph_over_both_steps(tmp_path: Path) -> None:
+    """As in PyTorch's tutorial: the fake batch is made once, before the first optimizer moves."""
+    torch.manual_seed(0)
+    maker = nn.Sequential(nn.Linear(4, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 8))
+    judge = nn.Sequential(nn.Linear(8, 32), nn.LeakyReLU(), nn.Linear(32, 1))
+    both = nn.ModuleList([maker, judge])
+    first = optim.Adam(judge.parameters(), lr=1e-3)
+    second = optim.Adam(maker.parameters(), lr=1e-3)
+    with trimtab.watch(both, [first, second], run_dir=tmp_path, mode="recover") as guard:
+        for number in range(STEPS):
+            fake = maker(torch.randn(16, 4))
+            real = torch.randn(16, 8) + 1
+            loss = judge(fake.detach()).mean() - judge(real).mean()
+            first.zero_grad()
+            loss.backward()
+            guard.record(loss=loss)
+            if number == AT:
+                weight = next(maker.parameters()).detach().numpy()
+                weight.reshape(-1).view(np.uint32)[7] ^= np.uint32(1 << 29)
+            first.step()
+            second.zero_grad()
+            (-judge(fake).mean()).backward()
+            second.step()
+    (undo,) = undos(tmp_path)
+    assert undo.facts["tensor"] == "0.0.weight"
+    assert all(torch.isfinite(p).all() for p in both.parameters())

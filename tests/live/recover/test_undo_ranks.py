@@ -1,0 +1,94 @@
+"""Several ranks undo at the same update, whichever of them was harmed."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from tests.kit.launch import run_ranks
+from tests.kit.undo import refusals, undos
+from torch import nn, optim
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import trimtab
+
+STEPS, AT = 40, 25
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def flip(model: nn.Module, optimizer: Any) -> None:
+    weight = local(next(model.parameters()).detach())
+    weight.detach().numpy().reshape(-1).view(np.uint32)[3] ^= np.uint32(1 << 27)
+
+
+def flip_moment(model: nn.Module, optimizer: Any) -> None:
+    state = optimizer.state[next(model.parameters())]
+    moment = local(state["exp_avg_sq"]).detach()
+    moment.numpy().reshape(-1).view(np.uint32)[3] ^= np.uint32(1 << 21)
+
+
+def lose(model: nn.Module, optimizer: Any) -> None:
+    weight = local(next(model.parameters()).detach())
+    weight.detach().numpy().reshape(-1)[3] = np.nan
+
+
+def ask(model: nn.Module, optimizer: Any) -> None:
+    """Asks for an undo on the first rank; see `body`."""
+
+
+def body(layout: str, harm: Any, on: int, folder: Path, rank: int) -> list[list[float]]:
+    torch.manual_seed(0)
+    model: nn.Module = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
+    if layout == "ddp":
+        model = DistributedDataParallel(model)
+    else:
+        fully_shard(model)
+    optimizer = optim.AdamW(model.parameters(), lr=1e-2)
+    generator = torch.Generator().manual_seed(rank)
+    seen = []
+    with trimtab.watch(model, optimizer, run_dir=folder, mode="recover") as guard:
+        for number in range(STEPS):
+            loss = model(torch.randn(4, 8, generator=generator)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            guard.record(loss=loss)
+            if number == AT and rank == on and harm is not None:
+                guard.undo(5) if harm is ask else harm(model, optimizer)
+            optimizer.step()
+            seen.append([float(local(p.detach()).double().sum()) for p in model.parameters()])
+    dist.barrier()
+    return seen
+
+
+@pytest.mark.parametrize("layout", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("harm", [flip, flip_moment, lose])
+def test_harm_on_one_rank_is_undone_on_all(layout: str, harm: Any, tmp_path: Path) -> None:
+    results = run_ranks(partial(body, layout, harm, 1, tmp_path), 2)
+    assert len(undos(tmp_path)) == 1
+    assert refusals(tmp_path) == []
+    if layout == "ddp":  # replicas are equal again, and finite
+        assert results[0][-1] == results[1][-1]
+    assert np.isfinite(results[0][-1]).all()
+    at = undos(tmp_path)[0].step
+    for seen in results:  # each has an earlier state back, at the same step
+        assert seen[at] in seen[:AT]
+
+
+def test_the_first_rank_can_ask(tmp_path: Path) -> None:
+    results = run_ranks(partial(body, "ddp", ask, 0, tmp_path), 2)
+    (undo,) = undos(tmp_path)
+    assert results[0][-1] == results[1][-1]
+    assert all(seen[undo.step] in seen[:AT] for seen in results)
+
+
+@pytest.mark.parametrize("layout", ["ddp", "fsdp2"])
+def test_healthy_ranks_are_left_alone(layout: str, tmp_path: Path) -> None:
+    run_ranks(partial(body, layout, None, 0, tmp_path), 2)
+    assert undos(tmp_path) == []
