@@ -65,10 +65,11 @@ class RememberedBatches:
     def add(self, batch: Any) -> None:
         """Copy a batch, since loops write to theirs; leave out what cannot be copied."""
         try:
-            size = sum(tensor.nbytes for tensor in tensors_in(batch))
+            copied = _copy(batch)
+            size = _num_bytes(copied)
             if size > MAX_BYTES // NUM_BATCHES:
                 raise MemoryError(f"it has {size / 1e6:.0f} MB")
-            self._batches.append(_copy(batch))
+            self._batches.append(copied)
         except Exception as error:
             if not self._has_complained:
                 self._has_complained = True
@@ -124,18 +125,19 @@ class Comparison:
         self._device = device
         self.batches = RememberedBatches()
 
-    def is_explained(self, targets: dict[int, int], num_updates: int) -> bool:
+    def is_explained(self, targets: dict[int, int], travelled: dict[int, float]) -> bool:
         """Return whether weights have moved no further than Adam's updates do.
 
         Further means that code wrote them past autograd: `p.data.normal_()` counts no version.
+        `travelled` has the sum of the learning rates since the snapshot, for each optimizer.
         """
         for which, step in targets.items():
             optimizer = self._optimizers[which]
             if not isinstance(optimizer, Adam):  # of others it is not known how far they go
                 continue
             saved = iter(self._snapshots.parameters(which, step))
+            reach = travelled[which]
             for group in optimizer.param_groups:
-                reach = float(group["lr"]) * num_updates * MAX_LR_RATIO
                 for parameter, host in zip(group["params"], saved, strict=False):
                     if host.data.numel() == 0:
                         continue
@@ -224,3 +226,11 @@ def _copy(batch: Any) -> Any:
         return copy.deepcopy(batch)
     except RuntimeError:
         return map_tensors(batch, lambda tensor: tensor.detach().clone())
+
+
+def _num_bytes(batch: Any) -> int:
+    """Return the size of the tensors in a batch; of a class that cannot be searched, 0."""
+    try:
+        return sum(tensor.nbytes for tensor in tensors_in(batch))
+    except Exception:
+        return 0

@@ -123,6 +123,10 @@ class Undo:
         """Version and address of each parameter after the last update."""
         self._rates: dict[int, list[float]] = {}
         """The learning rates at the snapshots of the first optimizer."""
+        self._travelled = [0.0] * len(self._optimizers)
+        """The sum of each optimizer's learning rates over its updates: how far Adam can go."""
+        self._travelled_at: dict[tuple[int, int], float] = {}
+        """The same at the snapshots, by optimizer and update."""
         self._written_by_code = 0
         """The last update before which code has written a parameter."""
         self._compares: dict[int, int] = {}
@@ -238,14 +242,17 @@ class Undo:
             return
         with self._shield.guarding("snapshot"):
             done = self._num_updates[which]
+            self._travelled[which] += max(_rates(optimizer), default=0.0)
             is_due = done == 1 or done % self._every == 0
             if is_due or done == self._audit_at[which]:
                 self._audited[which] = (done, self._audits[which].audit())
             if is_due:
                 self._snapshots.take(which, done)
+                kept = list(self._travelled_at.items())[-NUM_SLOTS * len(self._optimizers) :]
+                self._travelled_at = {**dict(kept), (which, done): self._travelled[which]}
                 if which == 0:
-                    kept = list(self._rates.items())[-NUM_SLOTS:]
-                    self._rates = {**dict(kept), done: _rates(optimizer)}
+                    rates = list(self._rates.items())[-NUM_SLOTS:]
+                    self._rates = {**dict(rates), done: _rates(optimizer)}
             self._watches[which].after_update()
             self._marks[which] = _marks(optimizer)
 
@@ -314,7 +321,11 @@ class Undo:
         update = self._num_updates[0]
         gain = comparison.gain(targets)
         is_better = gain is not None and gain > MIN_GAIN
-        if is_better and comparison.is_explained(targets, update - targets[0]):
+        travelled = {
+            which: self._travelled[which] - self._travelled_at.get((which, at), 0.0)
+            for which, at in targets.items()
+        }
+        if is_better and comparison.is_explained(targets, travelled):
             sent = Sent(which=0, update=update, audited=None)
             self._decide(Proof.WORSE, Found(ordered=update - targets[0] + 1), sent)
 

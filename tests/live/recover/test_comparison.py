@@ -1,0 +1,111 @@
+"""With `batch_loss` an earlier state is compared with the present one, on the present batches."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.kit.tiny import loss_of
+from tests.kit.undo import Kind, Loop, same, train, undos
+
+from trimtab.live.recover.comparison import BEFORE, EVERY, LossHistory, RememberedBatches
+
+AT, STEPS = 60, 100
+
+
+def run(run_dir: Path, edits: dict[int, Any], mode: str = "recover") -> Loop:
+    held: list[Loop] = []
+
+    def batch_loss(batch: torch.Tensor) -> torch.Tensor:
+        return loss_of(held[0].model, batch)
+
+    def hold(loop: Loop) -> None:
+        held[:] = [loop]
+
+    return train(
+        Kind(), run_dir, mode, steps=STEPS, edits={0: hold, **edits}, batch_loss=batch_loss
+    )
+
+
+def rate(factor: float) -> Callable[[Loop], None]:
+    def change(loop: Loop) -> None:
+        for group in loop.optimizers[0].param_groups:
+            group["lr"] *= factor
+
+    return change
+
+
+def test_a_learning_rate_that_was_wrong_for_some_steps_is_undone(tmp_path: Path) -> None:
+    loop = run(tmp_path, {AT: rate(100.0), AT + 5: rate(0.01)})
+    (undo,) = undos(tmp_path)
+    assert "do better than the present ones" in str(undo.facts["why"])
+    assert int(undo.facts["updates_lost"]) <= 30
+    assert np.mean(loop.losses[-5:]) < np.mean(loop.losses[AT + 3 : AT + 8])
+
+
+def test_a_rate_that_stays_up_is_the_users_own(tmp_path: Path) -> None:
+    run(tmp_path, {AT: rate(100.0)})
+    assert undos(tmp_path) == []
+
+
+def test_a_comparison_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bits are those of protect also where states are compared all the time."""
+    monkeypatch.setattr(LossHistory, "has_risen_since", lambda *given: True)
+    protected = run(tmp_path / "protect", {}, "protect")
+    recovering = run(tmp_path / "recover", {})
+    assert undos(tmp_path / "recover") == []
+    assert all(map(same, protected.states, recovering.states))
+
+
+def test_the_loss_has_risen_if_every_recent_one_is_far_above_the_usual() -> None:
+    history = LossHistory()
+    for update in range(60):
+        history.add(update, 2.0 + 0.01 * (update % 5))
+    assert not history.has_risen_since(56, 60)
+    history.add(60, 3.0)
+    assert not history.has_risen_since(56, 61)  # one is not enough
+    for update in range(61, 64):
+        history.add(update, 3.0)
+    assert history.has_risen_since(56, 64)
+    assert not history.has_risen_since(56, 65)  # not at once again
+    assert history.has_risen_since(56, 64 + EVERY)
+
+
+def test_too_few_losses_say_nothing() -> None:
+    history = LossHistory()
+    for update in range(BEFORE - 1):
+        history.add(update, 2.0)
+    for update in range(BEFORE - 1, BEFORE + 10):
+        history.add(update, 9.0)
+    assert not history.has_risen_since(BEFORE - 1, BEFORE + 10)
+
+
+class Odd:
+    """A batch of a class of its own."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+
+
+class Locked:
+    """A batch that cannot be copied."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("no copies")
+
+
+def test_batches_of_any_class_are_copied(caplog: pytest.LogCaptureFixture) -> None:
+    batches = RememberedBatches()
+    mine = Odd(np.zeros(3))
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
+    for batch in (mine, packed, {"x": [torch.zeros(2)]}):
+        batches.add(batch)
+    mine.values += 1  # a loop that writes to its batch
+    assert next(iter(batches)).values.tolist() == [0, 0, 0]
+    assert len(batches) == 3
+    batches.add(Locked())
+    batches.add(Locked())
+    assert len(batches) == 3
+    assert caplog.text.count("are not remembered") == 1
