@@ -8,7 +8,7 @@ Runs as data: `synthetic` (blocks, incidents and diagnoses), `public_runs`, `jou
 `text_logs` (logs in the words of each trainer), `token_files`, `damage`, `fuzz`.
 Training: `tiny` (the model and a plain loop), `user_loop` (loops as users write them), `runs` and
 `recovering` (a run that can be rolled back), `resumes` (a script that saves, stops and resumes),
-`preflight` (objects with planted faults), `gate_rule`.
+`check_objects` (objects with planted faults), `gate_rule`.
 Ranks: `ranks` and `launch` (processes with gloo), `threads`, `recover_schedules`, `traffic`.
 Trainers: `hf`, `lightning`, `torchtitan`, `trainer_runs` (one run in each of them).
 The rest of the world: `servers`, `ray_cluster`, `chromium`, `plugins`, `disks`, `killed_writers`,
