@@ -229,7 +229,7 @@ def test_a_journal_and_a_log_of_the_same_run_are_judged_alike(tmp_path: Path, lo
 def test_write_wants_a_run_directory(log: Path) -> None:
     result = runner.invoke(app, ["diagnose", "run.csv", "--write"])
     assert result.exit_code == 3
-    assert "with --out or --html for files" in result.stderr
+    assert "with --out or --html" in result.stderr
 
 
 def test_the_version() -> None:

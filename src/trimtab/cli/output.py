@@ -46,8 +46,9 @@ def find_run(path: Path) -> RunDirectory:
         raise JournalError(f"{path} does not exist; check the path")
     if found is None:
         raise JournalError(
-            f"{path} is not a run directory (it has no trimtab/ folder with a journal); "
-            "a log can only be diagnosed: trimtab diagnose LOG, with --out or --html for files"
+            f"{path} is not a run directory (it has no trimtab/ folder with a journal); for a log "
+            "use `trimtab diagnose LOG` with --out or --html, for a folder of runs `trimtab follow "
+            "FOLDER --web`"
         )
     return found
 
