@@ -3,19 +3,21 @@
 One step, and what acts where:
 
     for batch in loader:            measure/step_loop    position and facts of the batch (host)
-                                    recover/recovery     `recover` only: snapshot, or rollback
         loss = model(batch)         measure/activations  in some steps: block outputs -> buffer
         guard.record(loss=...)      measure/step_meter   one addition on the device
         loss.backward()
         guard.clip_grad_norm_(1.0)  torch's clipping
         optimizer.step()
-          pre-hook                  measure/gradients    are these very gradients finite, how large
+          pre-hook                  recover/memory_watch `recover` only: has a bit flipped since
+                                    measure/gradients    are these very gradients finite, how large
                                     ranks/rank_sync      one small all-reduce
                                     protect/gate         `protect` only: decides, with a second one
                                     ranks/in_flight      numbers of `lag` steps ago arrive:
                                     host/record_assembler  -> host/run_recorder: journal, judge
+                                    recover/undo         `recover` only: restores a snapshot
           the update                happens, or leaves every bit as it was
           post-hook                 measure/slow_meter   in some steps; sent with the next one
+                                    recover/snapshots    in some steps: an audit and a copy
 
 loop/step_monitor holds this together: a step is a state machine, whatever the user's loop does. A
 guard that only observes changes nothing. Nothing on this path reads a device value on the host but
@@ -26,7 +28,7 @@ Layers, each importing only those after it (an import contract checks this):
     watch.py          builds a guard
     guard.py          what the user holds
     step_iterator.py  between two steps
-    recover/          returning to an earlier step
+    recover/          taking back what harmed weights or optimizer
     loop/             when a step begins and ends
     host/             records, journal, judgement, reports
     protect/          keeping bad steps from the weights
