@@ -5,7 +5,6 @@
     journal/                       the records and events
     judge.json                     what the judge knew a while ago, for a resume
     notes.log                      notes that people added
-    quarantine.jsonl               data positions that are passed over
     incidents/0001-step-000312/    one folder per incident
     dashboard.html                 the page of the run
     exit.json                      why the run ended itself, if it did
@@ -13,7 +12,6 @@
     hang/rank-00003.txt            stacks of a run that stood still
     checkpoints.json               the checkpoints and their verdicts
     checkpoints/step-00000800/     one folder per checkpoint
-    decisions.jsonl                what a recovering run decided, and from what
     ship/mlflow.json               how far each sink has come, and what it remembers
     ship/ship.log                  what the shipper reports
 """
@@ -68,19 +66,9 @@ class RunDirectory:
         return self.home / "notes.log"
 
     @property
-    def quarantine(self) -> Path:
-        """The file of data positions that are passed over."""
-        return self.home / "quarantine.jsonl"
-
-    @property
     def incidents(self) -> Path:
         """The folder that holds one folder per incident."""
         return self.home / "incidents"
-
-    @property
-    def decisions(self) -> Path:
-        """The decisions of a run that recovers by itself."""
-        return self.home / "decisions.jsonl"
 
     def tracker_link(self) -> str | None:
         """Return the address of the run's page, if it was shipped to a tracker that has one."""

@@ -47,8 +47,6 @@ class RankFacts:
     slots: tuple[str, ...] = ()
     names: str = ""
     """A digest of the names of the parameters."""
-    quarantined: tuple[int | str, ...] = ()
-    """Data positions and sources to pass over; those of the first rank count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +58,6 @@ class Agreed:
     num_holders: int
     """How many ranks hold parameters of the same names as this one."""
     slots: tuple[str, ...]
-    quarantined: tuple[int | str, ...]
 
 
 class Agreement:
@@ -120,7 +117,6 @@ class Agreement:
             off=tuple(answer["off"]),
             num_holders=int(holders),
             slots=slots,
-            quarantined=tuple(answer["quarantined"]),
         )
 
     def _answer(self, facts: RankFacts, deadline: float) -> dict[str, Any]:
@@ -159,7 +155,6 @@ class Agreement:
             "off": off,
             "holders": next(iter(holders.values())) if len(holders) == 1 else None,
             "slots_differ": len(digests) > 1,
-            "quarantined": facts.quarantined,
         }
 
     def _read_kinds(self) -> list[dict[str, Any]]:
@@ -240,8 +235,6 @@ class RankGroup:
     """The process group; None if there is only one rank."""
     slots: tuple[str, ...] = ()
     """The telemetry of all ranks: each measures some or all of it."""
-    quarantined: tuple[int | str, ...] | None = None
-    """Data positions and sources that all ranks pass over; None if nothing was agreed on."""
 
 
 def find_ranks(model: nn.Module, given: Sequence[int] = ()) -> list[int]:
@@ -277,7 +270,6 @@ def join_group(
         num_holders=agreed.num_holders,
         handle=_new_group(members, device, seconds) if len(members) > 1 else None,
         slots=agreed.slots,
-        quarantined=agreed.quarantined,
     )
 
 
