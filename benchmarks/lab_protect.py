@@ -31,7 +31,7 @@ from trimtab.core.block import Block, FloatArray
 from trimtab.core.causes import Cause
 from trimtab.core.config import Config, Mode
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.lab.faults.numeric_faults import Fp16Overflow
+from trimtab.lab.faults.training_faults import Fp16Overflow
 from trimtab.lab.scenarios.catalogue import kind_named
 from trimtab.lab.scenarios.scenario import Scenario
 from trimtab.lab.trainer.checkpoints import LabRun

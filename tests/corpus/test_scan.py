@@ -23,7 +23,8 @@ from trimtab.corpus import (
     scan,
     scan_one,
 )
-from trimtab.corpus.scanning import RESULT, shard_file
+from trimtab.corpus.results import RESULT
+from trimtab.corpus.scanning import shard_file
 
 OPTIONS = ScanOptions(separator=0, vocab_size=400)
 

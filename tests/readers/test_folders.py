@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.readers import folders, read_log
-from trimtab.readers.folders import list_files
+from trimtab.readers.folders import list_log_files
 
 
 def test_files_are_listed_level_by_level(tmp_path: Path) -> None:
@@ -12,7 +12,7 @@ def test_files_are_listed_level_by_level(tmp_path: Path) -> None:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    assert [str(path.relative_to(tmp_path)) for path in list_files(tmp_path)] == [
+    assert [str(path.relative_to(tmp_path)) for path in list_log_files(tmp_path)] == [
         "a",
         "b/z",
         "b/c/deep",
@@ -28,15 +28,15 @@ def test_neither_circles_nor_pipes_nor_depth_nor_number_hold_it_up(
     deep = tmp_path.joinpath(*"1234567")
     deep.mkdir(parents=True)
     (deep / "file").touch()
-    assert list_files(tmp_path) == []
+    assert list_log_files(tmp_path) == []
     for number in range(10):
         (tmp_path / f"file{number}").touch()
     monkeypatch.setattr(folders, "MAX_FILES", 4)
-    assert len(list_files(tmp_path)) == 4
+    assert len(list_log_files(tmp_path)) == 4
 
 
 def test_a_folder_that_cannot_be_listed_is_empty(tmp_path: Path) -> None:
-    assert list_files(tmp_path / "absent") == []
+    assert list_log_files(tmp_path / "absent") == []
 
 
 def test_logs_of_other_formats_are_named(tmp_path: Path) -> None:

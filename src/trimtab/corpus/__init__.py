@@ -8,8 +8,7 @@ counting.py     the counting, on numpy arrays
 text_damage.py  text that was decoded wrongly
 statistics.py   what is counted, duplicate documents in bounded memory; parts add up
 scanning.py     scan and merge: in this process, in several, on Ray
-storing.py      results on disk
-summary.py      what a result means: rare tokens, repeats, duplicates
+results.py      results on disk, and what they mean: rare tokens, repeats, duplicates
 spread.py       which rows hold rare tokens; an order of an epoch in which no batch has one twice
 batches.py      a batch sampler with that order, over ranks, resumable; masks for repeated phrases
 
@@ -22,6 +21,7 @@ batches.py      a batch sampler with that order, over ranks, resumable; masks fo
 from trimtab.corpus.batches import Shuffle, SpreadBatches, mask_repeats, spread_rare
 from trimtab.corpus.options import ScanOptions
 from trimtab.corpus.plan import ScanPlan, plan_scan
+from trimtab.corpus.results import ScanResult, Summary, load_result, load_summary
 from trimtab.corpus.scanning import (
     Runner,
     merge_folder,
@@ -32,8 +32,6 @@ from trimtab.corpus.scanning import (
     scan_one,
 )
 from trimtab.corpus.spread import RareRows, find_rare_rows, find_rare_windows
-from trimtab.corpus.storing import ScanResult, load_result
-from trimtab.corpus.summary import Summary, load_summary
 
 __all__ = [
     "RareRows",

@@ -31,7 +31,7 @@ UNIT_BYTES = 2**26
 
 
 @dataclass(slots=True, kw_only=True)
-class TokenRows:
+class EncodedRows:
     """A few thousand rows of a file."""
 
     places: list[int] = field(default_factory=list)
@@ -73,7 +73,7 @@ class RowEncoder:
             raise ConfigError(f"{self.path} has no column {source!r}")
         return [] if source is None else [source]
 
-    def encode(self, rows: TokenRows, values: Sequence[Any]) -> None:
+    def encode(self, rows: EncodedRows, values: Sequence[Any]) -> None:
         """Fill in the tokens of rows whose places and sources are known, dropping the others."""
         texts = [at for at, value in enumerate(values) if isinstance(value, str)]
         encoded: dict[int, Tokens] = {}
@@ -151,9 +151,9 @@ class JsonLinesFile:
         cuts = [*range(0, size, UNIT_BYTES), size]
         return [(a, b, b - a) for a, b in pairwise(cuts) if b > a]
 
-    def rows(self, first: int, last: int, encoder: RowEncoder) -> Iterator[TokenRows]:
+    def rows(self, first: int, last: int, encoder: RowEncoder) -> Iterator[EncodedRows]:
         """Yield the rows that begin in a range of bytes."""
-        rows, values, size = TokenRows(), [], 0
+        rows, values, size = EncodedRows(), [], 0
         column: str | None = None
         for place, line in self._lines(first, last):
             row = _parse(line)
@@ -170,7 +170,7 @@ class JsonLinesFile:
             if len(values) >= _BATCH_ROWS or size >= _BATCH_BYTES:
                 encoder.encode(rows, values)
                 yield rows
-                rows, values, size = TokenRows(), [], 0
+                rows, values, size = EncodedRows(), [], 0
         encoder.encode(rows, values)
         yield rows
 
@@ -233,7 +233,7 @@ class ParquetFile:
         share = max(size // max(len(groups), 1), 1)
         return [(i, i + 1, share) for i in range(len(groups)) if groups[i].num_rows]
 
-    def rows(self, first: int, last: int, encoder: RowEncoder) -> Iterator[TokenRows]:
+    def rows(self, first: int, last: int, encoder: RowEncoder) -> Iterator[EncodedRows]:
         """Yield the rows of some row groups."""
         with _readable(self.path), self.path.open("rb") as source:
             file = _module("pyarrow.parquet").ParquetFile(source)
@@ -258,7 +258,7 @@ class ArrowFile:
         """Return the whole file as one unit."""
         return [(0, 1, max(self.path.stat().st_size, 1))]
 
-    def rows(self, first: int, last: int, encoder: RowEncoder) -> Iterator[TokenRows]:
+    def rows(self, first: int, last: int, encoder: RowEncoder) -> Iterator[EncodedRows]:
         """Yield the rows of the file."""
         with _readable(self.path), _BoundedFile(self.path) as source:
             place = 0
@@ -284,8 +284,8 @@ class _BoundedFile(io.FileIO):
         return super().read(left if size is None or size < 0 else min(size, left)) or b""
 
 
-def _encode(batch: Any, place: int, column: str, encoder: RowEncoder) -> TokenRows:
-    rows = TokenRows(places=list(range(place, place + len(batch))))
+def _encode(batch: Any, place: int, column: str, encoder: RowEncoder) -> EncodedRows:
+    rows = EncodedRows(places=list(range(place, place + len(batch))))
     source = encoder.options.source_column
     if source is not None:
         rows.sources = [None if s is None else str(s) for s in batch.column(source).to_pylist()]

@@ -29,9 +29,9 @@ from trimtab.corpus.counting import (
 )
 from trimtab.corpus.options import MAX_DOCUMENT, MAX_EXAMPLES, ScanOptions
 from trimtab.corpus.plan import PlannedFile, ScanPlan, Unit
-from trimtab.corpus.row_files import RowEncoder, TokenRows
+from trimtab.corpus.results import RESULT, ScanResult, load_result, save_result
+from trimtab.corpus.row_files import EncodedRows, RowEncoder
 from trimtab.corpus.statistics import SourceStatistics, Statistics
-from trimtab.corpus.storing import ScanResult, load_result, save_result
 from trimtab.corpus.token_files import FlatFile, FlatReader, TokenFile, open_file
 
 
@@ -140,7 +140,7 @@ def _count_repeats(
 
 
 def _scan_rows(
-    rows: TokenRows, unit: Unit, source: str, options: ScanOptions, found: Statistics
+    rows: EncodedRows, unit: Unit, source: str, options: ScanOptions, found: Statistics
 ) -> None:
     found.source(source).unreadable_rows += rows.unreadable
     by_source: dict[str, list[int]] = {}
@@ -252,9 +252,6 @@ def _ray_tasks(ray: Any, plan: ScanPlan, shards: Sequence[int]) -> Iterator[Shar
         for reference in done:
             yield running.pop(reference), ray.get(reference)
 
-
-RESULT = "corpus.npz"
-"""The merged result in the folder of a scan."""
 
 OnShard = Callable[[int, int], None]
 """Called with the number of shards that are done, and of all shards."""

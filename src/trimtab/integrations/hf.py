@@ -165,7 +165,7 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
         tokens = None
         if guard is not None and not shield.is_down:
             with shield.guarding("tokens"):
-                tokens = count_tokens(self._trainer, inputs)  # before labels are removed from them
+                tokens = _count_tokens(self._trainer, inputs)  # before labels are removed from them
             guard.look_at_random_state()
         divided = original(model, inputs, *rest, **options)
         if guard is not None and not shield.is_down:
@@ -262,7 +262,7 @@ IGNORED = -100
 """The label of a token that has no loss; the default of torch's cross entropy."""
 
 
-def count_tokens(trainer: Any, inputs: Any) -> torch.Tensor | None:
+def _count_tokens(trainer: Any, inputs: Any) -> torch.Tensor | None:
     """Return how many tokens the loss is the mean of, on the device; None without labels."""
     if not isinstance(inputs, Mapping) and not hasattr(inputs, "get"):
         return None

@@ -34,7 +34,7 @@ class Choice:
 
 def choose_log(folder: Path, formats: Iterable[Format]) -> Choice | None:
     """Return the log in a folder; None if no format knows any of its files."""
-    files = list_files(folder)
+    files = list_log_files(folder)
     found: dict[Format, Sequence[Path]] = {}
     for format in formats:
         logs = format.logs_among(files) if format.logs_among else ()
@@ -63,12 +63,12 @@ def no_log_in(folder: Path, format: str | None = None) -> UnreadableLog:
     """Return the error for a folder in which no log was found."""
     wanted = f"log of the format {format}" if format else "log of a known tracker"
     return UnreadableLog(
-        f"{folder} is a folder without a {wanted} ({len(list_files(folder))} files were checked); "
-        "give the log file itself"
+        f"{folder} is a folder without a {wanted} ({len(list_log_files(folder))} files were "
+        "checked); give the log file itself"
     )
 
 
-def list_files(folder: Path) -> list[Path]:
+def list_log_files(folder: Path) -> list[Path]:
     """List the files under a folder, level by level and sorted; not in hidden folders."""
     files: list[Path] = []
     level = [folder]

@@ -11,7 +11,7 @@ from tests.kit.synthetic import troubled_run
 from trimtab.checks import check_config
 from trimtab.core.config import Config
 from trimtab.corpus import ScanOptions, plan_scan, scan
-from trimtab.corpus.storing import load_result
+from trimtab.corpus.results import load_result
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.judge import Judge
 from trimtab.readers import read_log

@@ -16,7 +16,7 @@ from tests.lab.training import per_step
 from torch import Tensor, nn
 
 from trimtab.core import signals
-from trimtab.lab.faults.numeric_faults import (
+from trimtab.lab.faults.training_faults import (
     AttentionGrowth,
     Fp16Overflow,
     LogicNan,

@@ -9,7 +9,7 @@ pytest.importorskip("torchdata")
 
 from tests.lab.observing import ONSET, STEPS, Bench, differing
 
-from trimtab.lab.faults.optimizer_faults import Frozen, LargeEpsilon, StaleMoment, StrongDecay
+from trimtab.lab.faults.training_faults import Frozen, LargeEpsilon, StaleMoment, StrongDecay
 
 
 def test_f07_shrinks_the_second_moment_and_makes_it_slow(bench: Bench) -> None:

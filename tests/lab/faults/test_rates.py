@@ -10,7 +10,7 @@ from tests.lab.observing import ONSET, STEPS, Bench, seed_where
 from tests.lab.training import per_step
 
 from trimtab.core import signals
-from trimtab.lab.faults.optimizer_faults import RateJump, RateTooHigh, WrongSchedule
+from trimtab.lab.faults.training_faults import RateJump, RateTooHigh, WrongSchedule
 
 EXACT = 1e-12
 """Relative: a product of three numbers is rounded in a different order; nothing else differs."""

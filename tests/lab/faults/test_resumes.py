@@ -12,7 +12,7 @@ from tests.lab.training import per_step
 
 from trimtab.core import signals
 from trimtab.lab.faults.machine_faults import WrongPosition, WrongWeights
-from trimtab.lab.faults.optimizer_faults import StateLost
+from trimtab.lab.faults.training_faults import StateLost
 
 
 @pytest.mark.parametrize(("severity", "lost"), [(0.0, 4), (1.0, 16)])

@@ -14,7 +14,7 @@ from tests.lab.training import journal, per_step, small
 from trimtab.core.config import Config
 from trimtab.lab.corpus.data import TokenCorpus
 from trimtab.lab.faults.machine_faults import GradientBitFlip
-from trimtab.lab.faults.numeric_faults import LogicNan
+from trimtab.lab.faults.training_faults import LogicNan
 from trimtab.lab.practice.replay import (
     ChangeRun,
     RemedyAndFault,

@@ -16,13 +16,13 @@ from trimtab.core.actions import ActionKind
 from trimtab.core.signals import LOSS
 from trimtab.lab.corpus.data import TokenCorpus
 from trimtab.lab.practice.exercise import Exercise, PracticeAnswer, parse_answer
-from trimtab.lab.practice.replay import ExerciseReplay, ReplayPlan, make_plan, no_remedy
+from trimtab.lab.practice.replay import AnswerPlan, ExerciseReplay, make_plan, no_remedy
 from trimtab.lab.scenarios import scenario
 
 STEPS = 48
 
 
-def plan(kind: str, answer: str, seed: int = 3) -> tuple[Exercise, ReplayPlan]:
+def plan(kind: str, answer: str, seed: int = 3) -> tuple[Exercise, AnswerPlan]:
     exercise = Exercise.from_kind(kind, seed)
     return exercise, make_plan(parse_answer(answer, exercise), exercise, exercise.intervention())
 

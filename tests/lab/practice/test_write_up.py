@@ -13,7 +13,7 @@ from trimtab.core.actions import ActionKind
 from trimtab.lab.practice.exercise import AnswerMark, AnswerResult, Exercise, PracticeAnswer
 from trimtab.lab.practice.view import (
     WriteUp,
-    compare,
+    compare_write_ups,
     empty_write_up,
     read_write_up,
     truth_of,
@@ -77,7 +77,7 @@ def test_each_line_is_compared(name: str, value: str, agrees: bool) -> None:
     ours = write_up_of(SPIKE)
     assert ours == WriteUp(onset="600", incident_class="recoverable", cause="F02", action="wait")
     lines = {"onset": "", "incident_class": "", "cause": "", "action": ""} | {name: value}
-    compared = {line.name: line for line in compare(WriteUp(**lines), ours, TRUTH)}
+    compared = {line.name: line for line in compare_write_ups(WriteUp(**lines), ours, TRUTH)}
     assert list(compared) == ["onset", "class", "cause", "action"]
     assert compared[name.removeprefix("incident_")].agrees is agrees
 
@@ -85,13 +85,13 @@ def test_each_line_is_compared(name: str, value: str, agrees: bool) -> None:
 def test_without_an_incident_the_write_up_says_none_and_wait() -> None:
     ours = write_up_of(None)
     yours = WriteUp(onset="none", incident_class="None", cause="none", action="wait")
-    assert all(line.agrees for line in compare(yours, ours, TRUTH))
+    assert all(line.agrees for line in compare_write_ups(yours, ours, TRUTH))
 
 
 def test_rollback_is_roll_back() -> None:
     ours = WriteUp(onset="1", incident_class="lingering", cause="none", action="roll back")
     yours = WriteUp(onset="1", incident_class="", cause="", action="Rollback to step 20")
-    assert compare(yours, ours, TRUTH)[-1].agrees
+    assert compare_write_ups(yours, ours, TRUTH)[-1].agrees
 
 
 def test_the_truth_with_and_without_a_fault() -> None:

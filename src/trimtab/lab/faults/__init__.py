@@ -1,8 +1,8 @@
 """The faults of the catalogue, each a real fault in a real run.
 
 data_faults.py        bad batches, repeated batches, a different mix
-optimizer_faults.py   learning rate, schedule, weight decay, optimizer state
-numeric_faults.py     overflow, NaN, logits that grow, loss reduction
+training_faults.py    learning rate, schedule, weight decay, optimizer state; overflow, NaN, logits
+                      that grow, loss reduction
 machine_faults.py     bit flips, bad or slow ranks, stalls, wrong resumes
 natural.py            settings at which a small model becomes unstable without an injected fault
 harmless.py           hard negatives: changes that resemble a fault and are none

@@ -149,7 +149,7 @@ class _Stopped(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayPlan:
+class AnswerPlan:
     """How an answer is carried out."""
 
     start: int
@@ -163,33 +163,33 @@ class ReplayPlan:
     """The first step whose computation counts as a cost of the answer."""
 
 
-def make_plan(answer: PracticeAnswer, exercise: Exercise, fault: Intervention) -> ReplayPlan:
+def make_plan(answer: PracticeAnswer, exercise: Exercise, fault: Intervention) -> AnswerPlan:
     """Return how to carry out an answer."""
     good, decision, number = exercise.last_good, exercise.decision_step, answer.number or 0.0
     left = None if exercise.origin is ExerciseOrigin.ONCE else fault
     match answer.kind:
         case ActionKind.WAIT | ActionKind.STOP:
-            return ReplayPlan(start=good, fault=fault, remedy=no_remedy, cost_from=decision)
+            return AnswerPlan(start=good, fault=fault, remedy=no_remedy, cost_from=decision)
         case ActionKind.LOWER_LR:
             lower = lower_lr_from(number, decision)
-            return ReplayPlan(start=good, fault=fault, remedy=lower, cost_from=decision)
+            return AnswerPlan(start=good, fault=fault, remedy=lower, cost_from=decision)
         case ActionKind.DISCARD:
-            return ReplayPlan(start=good, fault=left, remedy=discard_outliers, cost_from=good)
+            return AnswerPlan(start=good, fault=left, remedy=discard_outliers, cost_from=good)
         case ActionKind.SKIP:
             if left is not None and exercise.origin is ExerciseOrigin.BATCHES:
                 left = _after_skip(left, int(number), good)
             skip = skip_batches(int(number))
-            return ReplayPlan(start=good, fault=left, remedy=skip, cost_from=good)
+            return AnswerPlan(start=good, fault=left, remedy=skip, cost_from=good)
         case ActionKind.QUARANTINE:
             left = None if exercise.origin is ExerciseOrigin.BATCHES else left
             skip = skip_batches(decision - good)
-            return ReplayPlan(start=good, fault=left, remedy=skip, cost_from=good)
+            return AnswerPlan(start=good, fault=left, remedy=skip, cost_from=good)
         case ActionKind.ROLL_BACK:
             # A fault that is still active acts the same way again, so a run from a later checkpoint
             # equals the one from the last good checkpoint. Start from the latter, because part of
             # a fault's state is not in the checkpoint.
             start = int(number) if left is None else min(int(number), good)
-            return ReplayPlan(start=start, fault=left, remedy=no_remedy, cost_from=int(number))
+            return AnswerPlan(start=start, fault=left, remedy=no_remedy, cost_from=int(number))
 
 
 def _after_skip(fault: Intervention, count: int, start: int) -> Intervention | None:

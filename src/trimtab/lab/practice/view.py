@@ -128,7 +128,7 @@ def truth_of(exercise: Exercise, marks: list[AnswerMark]) -> WriteUp:
     )
 
 
-def compare(yours: WriteUp, ours: WriteUp, truth: WriteUp) -> list[WriteUpLine]:
+def compare_write_ups(yours: WriteUp, ours: WriteUp, truth: WriteUp) -> list[WriteUpLine]:
     """Compare the learner's write-up with trimtab's, line by line."""
     return [
         WriteUpLine(

@@ -38,16 +38,14 @@ from trimtab.lab.faults.machine_faults import (
     WrongPosition,
     WrongWeights,
 )
-from trimtab.lab.faults.numeric_faults import (
+from trimtab.lab.faults.training_faults import (
     AttentionGrowth,
     Fp16Overflow,
+    Frozen,
+    LargeEpsilon,
     LogicNan,
     LossReduction,
     OutputDrift,
-)
-from trimtab.lab.faults.optimizer_faults import (
-    Frozen,
-    LargeEpsilon,
     RateJump,
     RateTooHigh,
     StaleMoment,

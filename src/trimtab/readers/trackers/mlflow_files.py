@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trimtab.core.errors import UnreadableLog
-from trimtab.readers.folders import list_files
+from trimtab.readers.folders import list_log_files
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, Progress
 from trimtab.readers.table import MAX_COLUMNS, Table
@@ -25,7 +25,7 @@ _Line = tuple[int, str, int, float]
 
 def _read(path: Path, progress: Progress) -> Table:
     home = path / _METRICS
-    files = list_files(home)[:MAX_COLUMNS]
+    files = list_log_files(home)[:MAX_COLUMNS]
     lines: list[_Line] = []
     num_bad = num_cut = 0
     for done, file in enumerate(files, start=1):
