@@ -1,4 +1,4 @@
-"""Judge: the only wiring of detectors, incidents, causes and policy.
+"""Judge: the only wiring of detectors, incidents, causes and advice.
 
     blocks --> detectors --> findings --> IncidentTracker --> incidents
                                                                   |  explain
@@ -9,7 +9,7 @@ how a run is cut into blocks never changes the result.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ from trimtab.rulesets import RuleSet, rule_set
 STATE_VERSION = 6
 
 MIN_HISTORY = 1024
-"""Records that are kept at least of a run that can go back."""
+"""Records that are kept at least of a run that can roll back."""
 
 MAX_PIECE = 8192
 """Records of such a run that are judged at once: a bound on what is judged again."""
@@ -108,7 +108,7 @@ class Judge:
         """As they stood at their last change."""
         self._last_tick: int | None = None
         self._history: _History | None = None
-        """Only of a run that can go back."""
+        """Only of a run that can roll back."""
 
     @property
     def incidents(self) -> tuple[Incident, ...]:
@@ -173,8 +173,7 @@ class Judge:
             "version": STATE_VERSION,
             "settings": self._settings(),
             "last_tick": self._last_tick,
-            "detectors": self._detectors.state_dict(),
-            "tracker": self._tracker.state_dict(),
+            **self._judging_state(),
             "incidents": [dataclasses.asdict(incident) for incident in self.incidents],
         }
 
@@ -188,24 +187,21 @@ class Judge:
         self._incidents = {incident.number: incident for incident in incidents}
 
     def _start_history(self, piece: Block) -> None:
-        """Keep what is needed to rewind, from the first record of a run that can go back on."""
+        """Keep what is needed to rewind, from the first record of a run that can roll back on."""
         for event in piece.events:
             if event.kind == RECOVERY and self._history is None:
                 oldest = event.facts.get("oldest_steps")
                 steps = oldest if isinstance(oldest, int) else 0
                 self._history = _History(depth=MIN_HISTORY + 4 * steps)
 
-    def _parts(self, piece: Block) -> Iterable[Block]:
-        """Yield a piece as it is judged, and note it in the history if there is one."""
+    def _parts(self, piece: Block) -> Iterator[Block]:
+        """Yield a piece as it is judged, and note each part in the history if there is one."""
         if self._history is None:
-            return (piece,)
-        parts = list(piece.cut(MAX_PIECE)) or [piece]
-        return map(self._remember, parts)
-
-    def _remember(self, part: Block) -> Block:
-        if self._history is not None:
+            yield piece
+            return
+        for part in list(piece.cut(MAX_PIECE)) or [piece]:
             self._history.add(part, self._tracker.num_incidents, self._judging_state)
-        return part
+            yield part
 
     def _judging_state(self) -> dict[str, Any]:
         return {

@@ -32,7 +32,7 @@ def one_by_one(baseline: SignalBaseline, values: np.ndarray, steps: np.ndarray) 
     for at, (value, step) in enumerate(zip(values.tolist(), steps.tolist(), strict=True)):
         score = baseline.update(value, step)
         if score is not None:
-            scores.put(at, score)
+            scores.set(at, score)
     return scores
 
 

@@ -30,7 +30,7 @@ def test_many_at_once_is_one_by_one(seed: int, cuts: list[int]) -> None:
     for at, value in enumerate(values.tolist()):
         score = single.update(value)
         if score is not None:
-            expected.put(at, score)
+            expected.set(at, score)
     for first, last in pairwise([0, *sorted(cuts), LENGTH]):
         found = many.update_many(values[first:last])
         for name in ("z", "expected", "scale", "stride"):

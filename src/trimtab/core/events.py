@@ -1,10 +1,10 @@
-"""The events of a journal that the judgement depends on, and what a rollback took back.
+"""The events of a journal that the judgement depends on, and which records were rolled back.
 
     step    38 39 40 41 42 43 | 40 41 42 43 44 45 ...
     tick    38 39 40 41 42 43 | 44 45 46 47 48 49 ...
-                  '---------'   taken back: no part of what led to tick 48
+                  '---------'   rolled back: no part of what led to tick 48
 
-The journal has two events for it: `recovery` where a run starts that can go back, and `rollback`
+The journal has two events for it: `recovery` where a run starts that can roll back, and `rollback`
 before the first record of each new attempt.
 """
 
@@ -26,7 +26,7 @@ the settings that are held at the values of a snapshot because they differed fro
 
 
 RECOVERY = "recovery"
-"""The event of a run that can go back; `oldest_steps` says how far."""
+"""The event of a run that can roll back; `oldest_steps` says how far."""
 
 ROLLBACK = "rollback"
 """The event of a return; `to` is the step that comes next."""
@@ -51,8 +51,8 @@ def cut_at_rollbacks(block: Block) -> Iterator[tuple[Event | None, Block]]:
     yield rollback, _part(block, row, len(block), events[first:]) if places else block
 
 
-def taken_back(run: Block, tick: int | None = None) -> BoolArray:
-    """Return which records a rollback took back; only those up to a tick if one is given."""
+def rolled_back_rows(run: Block, tick: int | None = None) -> BoolArray:
+    """Return which records were rolled back; only those up to a tick if one is given."""
     is_gone = np.zeros(len(run), dtype=np.bool_)
     for event in run.events:
         if event.kind != ROLLBACK or (tick is not None and event.tick > tick):
@@ -65,8 +65,8 @@ def taken_back(run: Block, tick: int | None = None) -> BoolArray:
 
 
 def line_to(run: Block, tick: int) -> Block:
-    """Return the run without the records that were taken back by a rollback up to a tick."""
-    is_gone = taken_back(run, tick)
+    """Return the run without the records that were rolled back up to a tick."""
+    is_gone = rolled_back_rows(run, tick)
     return _select(run, ~is_gone) if is_gone.any() else run
 
 

@@ -45,7 +45,7 @@ class Transition(StrEnum):
     FORECAST = "forecast"
     """It has a new outlook."""
     ROLLED_BACK = "rolled back"
-    """The run has gone back to before it."""
+    """The run was rolled back to before it."""
     REBASELINED = "new baseline"
     """The loss did not come back: its level is the new normal."""
 
@@ -102,9 +102,9 @@ class Incident:
     new_level: float | None = None
     """The level of the loss that became the new normal, where it did not come back."""
     started_again: bool = False
-    """Whether the loss went back to where the run began and fell as it did then: a restart."""
+    """Whether the loss returned to where the run began and fell as it did then: a restart."""
     rolled_back: bool = False
-    """Whether the run has gone back to before it: what would have become of it is not known."""
+    """Whether the run was rolled back to before it: what would have become of it is not known."""
 
     @property
     def symptoms(self) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ def _encode(value: Any) -> Any:
             return {"dict": [[_encode(key), _encode(part)] for key, part in value.items()]}
     raise TypeError(
         f"a {type(value).__name__} cannot be saved here: hold plain values, or a Stateful object "
-        "that the constructor creates, or Parts, or name the attribute in `not_saved`"
+        "that the constructor creates, or a StatefulDict, or name the attribute in `not_saved`"
     )
 
 

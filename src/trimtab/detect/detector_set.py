@@ -26,8 +26,8 @@ from trimtab.core.state import Stateful
 # EventSchedule: what is known to have happened before each record, so that no detector reports it.
 #
 # Most of it comes as events in the journal. Two things show in the records themselves: an attempt
-# that counts up (the run went back), and a number of tokens that was constant for long and now
-# differs. The first records that differ are odd batches, each alone not comparable (the last batch
+# that counts up (a rollback), and a number of tokens that was constant for long and now differs.
+# The first records that differ are odd batches, each alone not comparable (the last batch
 # of an epoch is short); when enough of them came in a row, the batch size or the sequence length
 # was changed.
 

@@ -269,7 +269,7 @@ class Gap(Stateful):
 
 # Reference: a run compared with another run over the same batches, signal by signal.
 #
-# The reference is an earlier attempt at the same steps, another run whose values were put beside
+# The reference is an earlier attempt at the same steps, another run whose values were laid beside
 # this one (`lay_beside`), or losses that the user knows and records as `reference_loss`. A
 # finding states that the two differ now, not which of them is wrong.
 

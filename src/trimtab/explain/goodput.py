@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.core.block import Block, BoolArray, IntArray
-from trimtab.core.events import ROLLBACK, rollback_target, taken_back
+from trimtab.core.events import ROLLBACK, rollback_target, rolled_back_rows
 from trimtab.core.incidents import Incident
 from trimtab.core.signals import CLOCK, DISCARDED, LOSS
 
@@ -60,7 +60,7 @@ def lost_records(block: Block) -> BoolArray:
                 following = int(np.searchsorted(block.tick[rows], event.tick))
                 is_lost[rows[min(following, len(rows) - 1)]] = True
     is_lost |= _done_with_destroyed_weights(block)
-    return is_lost | taken_back(block)
+    return is_lost | rolled_back_rows(block)
 
 
 def count_lost(incident: Incident, block: Block) -> int:

@@ -37,7 +37,7 @@ from trimtab.detect.tools.score_history import NO_SCORE, Bounds, ScoreHistory
 # does the tail of a recovery. They pass; a model that got worse stays worse.
 
 NUM_CELLS, MAX_CELLS = 12, 36
-"""Cells of 8 records after which a rise has lasted. One that falls is looked at again after as
+"""Cells of 8 records after which a rise has lasted. One that falls is judged again after as
 many, and given up after the second. Source: without the wait, this rule raised most of the false
 alarms on unseen LLM runs, where runs over the same data show the same bump."""
 

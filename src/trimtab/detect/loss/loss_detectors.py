@@ -1,9 +1,9 @@
 """LossDetectors: loss and norms, each scored once for the detectors that share the scores.
 
-grad_norm, update / lr, g^2/v --> Baseline --> NormSpike
+grad_norm, update / lr, g^2/v --> SignalBaseline --> NormSpike
                                       | score of grad_norm
-loss --> Baseline, Neighbours --> LossSpike
-         Baseline --> CellMeans --> LevelShift
+loss --> SignalBaseline, Neighbours --> LossSpike
+         SignalBaseline --> CellMeans --> LevelShift
 """
 
 import dataclasses

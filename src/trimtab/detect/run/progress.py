@@ -1,8 +1,8 @@
 """What must go forward: counts, batches, and the learning rate of a decay.
 
-Counters       counts that go back, and a loss that is no longer recorded
-RepeatedBatch  a batch that was served before
-LrSchedule     a learning rate that rises again in the middle of its decay
+CounterOrder     counts that fall, and a loss that is no longer recorded
+RepeatedBatches  a batch that was served before
+LrSchedule       a learning rate that rises again in the middle of its decay
 """
 
 import numpy as np
@@ -12,10 +12,10 @@ from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import ADAM_STEP, FINGERPRINT, LOSS, LR
 
-# Counters: counts that must not go back, and a loss that is no longer recorded.
+# CounterOrder: counts that must not fall, and a loss that is no longer recorded.
 #
 # The step, the data position and the optimizer's count go forward within an attempt. A data
-# position that goes back to where the run started is the next epoch.
+# position that returns to where the run started is the next epoch.
 
 MAX_STANDING = 32
 """Records in which the optimizer's count may stand still while steps continue: a scaler that finds
@@ -32,7 +32,7 @@ MAX_COUNT = 1e15
 
 
 class CounterOrder(Detector):
-    """One finding for each count that goes back, and for a count or a loss that has stopped."""
+    """One finding for each count that falls, and for a count or a loss that has stopped."""
 
     name = "counters"
     listens_to = KnownChange.WENT_BACK
@@ -117,14 +117,14 @@ class CounterOrder(Detector):
         self, record: Record, symptom: Symptom, signal: str, value: float, last: float
     ) -> Finding:
         """Return the finding for a count that is not beyond the last one."""
-        # A step that goes back is mostly a logger with several writers.
+        # A step that falls is mostly a logger with several writers.
         severity = Severity.WARN if symptom is Symptom.WENT_BACK else Severity.ALARM
         return self.finding(
             record, symptom, severity, signal, value=float(value), expected=float(last)
         )
 
 
-# RepeatedBatch: a batch that was served before.
+# RepeatedBatches: a batch that was served before.
 #
 # The fingerprint of each batch is remembered for some thousand records. A second epoch repeats
 # batches too, but from the first one on and always at the same distance; a loader that is stuck or

@@ -1,4 +1,4 @@
-"""The kind of text changes: at once (TokenMix), or by less than batches differ (MixShift)."""
+"""The kind of text changes: at once (TokenMix), or by less than batches differ (TokenMixShift)."""
 
 import math
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ class TokenMix(Detector):
         return np.flatnonzero(block.column(UNIQUE_TOKEN_SHARE).present)
 
 
-# MixShift: a mix of data that has changed for good, by less than batches differ from each other.
+# TokenMixShift: a mix of data that has changed for good, by less than batches differ.
 #
 #   means of 8 records:   [ ---- 24 before ---- ][ ---- 24 newest ---- ]    compared by Student's t
 #

@@ -1,7 +1,7 @@
 """Values that are wrong by themselves, whatever the run did before.
 
 NonFinite        NaN and infinite values
-Frozen           updates or gradients that are exactly zero
+FrozenUpdates    updates or gradients that are exactly zero
 LossScale        a loss scale that keeps falling, falls under 1, or never moves
 AttentionLogits  attention logits beyond what softmax can use
 """
@@ -78,7 +78,7 @@ class NonFinite(Detector):
         return np.flatnonzero(is_relevant)
 
 
-# Frozen: updates or gradients that are exactly zero while the learning rate is not.
+# FrozenUpdates: updates or gradients that are exactly zero while the learning rate is not.
 #
 # A step that a loss scaler skips, or that was discarded on purpose, has a zero update as well, so
 # zeros are needed over several steps. Groups are judged one by one: in the global norm a frozen one

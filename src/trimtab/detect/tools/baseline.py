@@ -1,4 +1,4 @@
-"""Baseline: a signal scored against its own past.
+"""SignalBaseline: a signal scored against its own past.
 
     recent values:   [ ------------ window ------------ ][ gap ][ this cell of 8 ]
                               medians: level, trend, scale        scored against it
@@ -274,7 +274,7 @@ class Scores:
         expected, scale, stride = self.expected[at], self.scale[at], self.stride[at]
         return Score(z, float(expected), float(scale), float(stride), bool(self.recurs[at]))
 
-    def put(self, at: int, score: Score) -> None:
+    def set(self, at: int, score: Score) -> None:
         """Write one score."""
         self.z[at], self.expected[at] = score.z, score.expected
         self.scale[at], self.stride[at], self.recurs[at] = score[2:]
@@ -332,7 +332,7 @@ class SignalBaseline(Stateful):
                 for place in range(at, at + done):
                     score = self.update(float(values[place]), int(steps[place]))
                     if score is not None:
-                        scores.put(place, score)
+                        scores.set(place, score)
             at += done
         return scores
 

@@ -6,7 +6,7 @@
 In many runs the loss swings with the order of the data, by more than its noise and over dozens of
 steps. Against a window of 96 records the swing is noise, and a spike must stand out from both; the
 neighbours of a record swing with it. The price is a short memory: after four high records the
-neighbours are high themselves, so this sees how a spike begins, and Baseline the rest.
+neighbours are high themselves, so this sees how a spike begins, and the baseline the rest.
 """
 
 from collections import deque
@@ -71,7 +71,7 @@ class Neighbours(Stateful):
             if len(self._near) < NEAR or self._count < WINDOW or self._count % RECORDS_PER_CELL:
                 score = self.update(float(values[at]))
                 if score is not None:
-                    scores.put(at, score)
+                    scores.set(at, score)
                 at += 1
             else:
                 at += self._score_steady(values[at : at + _BATCH], scores, at)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.block import Block, BoolArray, Column, FloatArray, IntArray
-from trimtab.core.events import taken_back
+from trimtab.core.events import rolled_back_rows
 
 BUCKETS = 2000
 """Buckets of one series: more than the pixels of a chart on most screens."""
@@ -209,7 +209,7 @@ def _attempts(block: Block) -> tuple[tuple[int, int], ...]:
 
 def _superseded(block: Block, attempts: Sequence[tuple[int, int]]) -> BoolArray:
     """Return the records whose step was repeated in a later attempt, or was rolled back."""
-    is_gone = taken_back(block)
+    is_gone = rolled_back_rows(block)
     earliest = np.iinfo(np.int64).max
     # From the last attempt back: a record is gone if a later one reached its step again.
     for first, last in reversed(attempts):
