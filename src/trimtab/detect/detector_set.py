@@ -300,8 +300,8 @@ class DetectorSet:
     ) -> Iterator[Finding]:
         block = records.block if last - first == len(records.block) else records.block[first:last]
         # Loss, norms, state and pace change in every record of every log. One by one they take
-        # 120 us a record instead of 6 (measured), and so do a reference and the textbook's window:
-        # these are the detectors with an `update_many` of their own.
+        # 120 us a record together instead of 6 (measured), so they have an `update_many` of their
+        # own; so have a reference and the textbook's window, which look back over many records.
         if type(detector).update_many is not Detector.update_many:
             self._place = f"in steps {block.step[0]} to {block.step[-1]}"
             yield from detector.update_many(block)
