@@ -125,11 +125,10 @@ class Comparison:
         self._device = device
         self.batches = RememberedBatches()
 
-    def is_explained(self, targets: dict[int, int], travelled: dict[int, float]) -> bool:
+    def _is_explained(self, targets: dict[int, int], travelled: dict[int, float]) -> bool:
         """Return whether weights have moved no further than Adam's updates do.
 
         Further means that code wrote them past autograd: `p.data.normal_()` counts no version.
-        `travelled` has the sum of the learning rates since the snapshot, for each optimizer.
         """
         for which, step in targets.items():
             optimizer = self._optimizers[which]
@@ -147,12 +146,17 @@ class Comparison:
                         return False
         return True
 
-    def gain(self, targets: dict[int, int]) -> float | None:
+    def gain(self, targets: dict[int, int], travelled: dict[int, float]) -> float | None:
         """Return by which share of its loss a snapshot is better, None if not on every batch.
 
-        All ranks come here at the same update.
+        All ranks come here at the same update, and get the same answer: that of all their batches.
+
+        Args:
+            targets: The snapshot of each optimizer.
+            travelled: The sum of each optimizer's learning rates since then.
         """
         failure: Exception | None = None
+        is_explained = False
         now: list[torch.Tensor] = []
         then: list[torch.Tensor] = []
         ready = self._add_up(torch.tensor([1.0, float(len(self.batches) > 0)], device=self._device))
@@ -160,6 +164,7 @@ class Comparison:
         if num_ready < world:
             return None
         try:
+            is_explained = self._is_explained(targets, travelled)
             with self._without_trace():
                 now = self._losses()
                 self._swap_in(targets)
@@ -171,7 +176,7 @@ class Comparison:
             [
                 sum(better),
                 float(sum(then)) if then else 0.0,
-                float(sum(gain <= 0 for gain in better) + (failure is not None)),
+                float(sum(gain <= 0 for gain in better) + (not is_explained or bool(failure))),
             ],
             device=self._device,
         )

@@ -21,12 +21,11 @@ from trimtab.live.protect.gate_reporter import HARM
 FIELDS = (
     *("flipped", "written", "flipped_place"),
     *("nonfinite", "impossible", "broken_place"),
-    *("audited", "ordered", "relaunch", "unable", HARM),
+    *("audited", "compares", "ordered", "relaunch", "unable", HARM),
 )
-"""What each rank adds to the exchange of an update. `audited` counts ranks, `ordered` is the first
-rank's: 1 more than the updates to lose at least. `relaunch` is 1 where
-the first rank ends the run. Places count from 1; 0 is none. The last one counts ranks whose state
-waits for an undo."""
+"""What each rank adds to the exchange of an update. `audited` and `compares` count ranks. `ordered`
+is the first rank's: 1 more than the updates to lose at least; `relaunch` is 1 where it ends the
+run. Places count from 1; 0 is none. The last one counts ranks whose state waits for an undo."""
 
 RETURN_STEPS = 100
 """Updates within which the same trouble is no accident any more. Source: an undo loses 10 to 30
@@ -58,6 +57,7 @@ class Found:
     impossible: float = 0
     broken_place: float = 0
     audited: float = 0
+    compares: float = 0
     ordered: float = 0
     relaunch: float = 0
     unable: float = 0

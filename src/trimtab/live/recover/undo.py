@@ -129,8 +129,10 @@ class Undo:
         """The same at the snapshots, by optimizer and update."""
         self._written_by_code = 0
         """The last update before which code has written a parameter."""
+        self._wanted: dict[int, int] = {}
+        """The snapshots that this rank wants to compare with."""
         self._compares: dict[int, int] = {}
-        """The snapshots to compare with at the next update."""
+        """The same, when all ranks want it: a forward pass may need all of them."""
 
     def request(self, updates: int) -> None:
         """Undo at least so many updates as soon as all ranks know; the first rank's call counts."""
@@ -163,10 +165,11 @@ class Undo:
                     self._audited[which] = None
                 proven = torch.stack((flips[0], audit[0], audit[1])) * self._counted()
                 self.harm = torch.maximum(self.harm, proven.sum().clamp(max=1.0))
-        self.poll()
+        with self._shield.guarding("answer"):
+            self.poll()
         order, self._order = self._order, 0
         facts = (
-            *(float(audited is not None), float(order)),
+            *(float(audited is not None), float(bool(self._wanted)), float(order)),
             *(float(bool(self._relaunch_reason)), float(self._shield.is_down)),
         )
         sent = Sent(which=which, update=self._num_updates[which], audited=audited)
@@ -198,6 +201,9 @@ class Undo:
         if loss is not None and is_finite and self._comparison is not None:
             self._losses.add(sent.update, loss)
             self._plan_comparison(sent.update)
+        if found.compares:
+            self._compares = self._wanted if found.compares == self._world() else {}
+            self._wanted = {}
         proof = found.proof
         if proof is None or proof in self._accepted or self._targets:
             return
@@ -302,7 +308,7 @@ class Undo:
 
     def _plan_comparison(self, update: int) -> None:
         """Compare states at the next update if the loss has risen since a snapshot."""
-        if self._targets or self._compares or Proof.WORSE in self._accepted:
+        if self._targets or self._wanted or self._compares or Proof.WORSE in self._accepted:
             return
         targets = self._find_targets(MIN_AGE)
         if targets is None or targets[0] <= self._written_by_code:
@@ -310,7 +316,7 @@ class Undo:
         if self._losses.has_risen_since(targets[0], update):
             then, now = self._rates.get(targets[0], []), _rates(self._optimizers[0])
             if all(b <= MAX_LR_RATIO * a for a, b in zip(then, now, strict=False)):
-                self._compares = targets
+                self._wanted = targets
 
     def _compare(self) -> None:
         """Undo if the snapshot does better; all ranks come here at the same update."""
@@ -319,13 +325,12 @@ class Undo:
         if comparison is None or self._targets or self.is_off:
             return
         update = self._num_updates[0]
-        gain = comparison.gain(targets)
-        is_better = gain is not None and gain > MIN_GAIN
         travelled = {
             which: self._travelled[which] - self._travelled_at.get((which, at), 0.0)
             for which, at in targets.items()
         }
-        if is_better and comparison.is_explained(targets, travelled):
+        gain = comparison.gain(targets, travelled)
+        if gain is not None and gain > MIN_GAIN:
             sent = Sent(which=0, update=update, audited=None)
             self._decide(Proof.WORSE, Found(ordered=update - targets[0] + 1), sent)
 
