@@ -222,6 +222,7 @@ def watch(
     run = RunDirectory(Path(run_dir).absolute())
     ranks = StartingRanks(model, settings, chosen)
     parts: Parts | None = None
+    monitor: StepMonitor | None = None
     problem: Exception | None = None
     try:
         parts = Parts.build(model, optimizer, settings, chosen)
@@ -288,6 +289,8 @@ def watch(
         ranks.join()  # the others must not wait for this one
     except Exception as error:
         problem = problem or error
+    if monitor is not None:
+        monitor.close("could not start")
     if parts is not None:
         parts.undo()
     if isinstance(problem, TrimtabError):  # the user can fix it, and nothing has been trained yet

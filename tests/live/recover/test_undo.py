@@ -282,3 +282,18 @@ def test_a_gan_that_uses_a_graph_over_both_steps(tmp_path: Path) -> None:
     (undo,) = undos(tmp_path)
     assert undo.facts["tensor"] == "0.0.weight"
     assert all(torch.isfinite(p).all() for p in both.parameters())
+
+
+def test_a_start_that_fails_leaves_no_hook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from trimtab.live import watch
+
+    def fail(*given: Any, **named: Any) -> Any:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(watch, "Snapshots", fail)
+    loop = train(KINDS["plain"], tmp_path, "recover")
+    assert "could not start and steps aside" in caplog.text
+    assert not loop.optimizers[0]._optimizer_step_pre_hooks
+    assert len(loop.losses) == STEPS
