@@ -471,3 +471,21 @@ def test_without_promotion_it_protects_by_hand(tmp_path: Path) -> None:
     assert Config(gate=gate).to_dict()["gate"]["promote"] is False
     protected = train(make, 8, tmp_path, faults={0: "nan loss", 4: "inf gradient"}, gate=gate)
     assert_same(protected, train(make, 8, faults={0: "nan loss", 4: "inf gradient"}))
+
+
+def test_a_layer_that_is_unfrozen_does_not_end_a_promoted_run(tmp_path: Path) -> None:
+    """The fused form of SGD raises if some parameters have momentum and some have none."""
+    model = make_model()
+    first = next(model.parameters())
+    first.requires_grad_(False)
+    optimizer = optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        for number in range(8):
+            first.requires_grad_(number >= 4)
+            give_gradients(model, number)
+            if number < 4:
+                first.grad = None
+            guard.record(loss=float("nan") if number == 6 else 1.0)
+            before = snapshot(model)
+            optimizer.step()
+            assert moved(model, before) == (number != 6)

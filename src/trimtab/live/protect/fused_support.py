@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 from trimtab.live.protect.discard import Discard
+from trimtab.live.shield import log
 from trimtab.state.host_copy import local
 
 _KINDS = (AdamW, Adam, SGD, Adagrad)
@@ -48,8 +49,17 @@ class FusedSupport:
 
         Asked when there are gradients; promotes the optimizer if that is all it takes.
         """
-        if optimizer in self._originals and _has_sparse_gradient(optimizer):
-            self._take_back(optimizer)
+        if optimizer in self._originals:
+            if _has_sparse_gradient(optimizer):
+                self._take_back(optimizer)
+            elif _has_partial_momentum(optimizer):
+                self._take_back(optimizer)
+                log.warning(
+                    "trimtab: %s runs in its own form again: parameters have joined that have no "
+                    "momentum yet, such as a layer that was unfrozen, and torch's fused form "
+                    "raises at them",
+                    type(optimizer).__name__,
+                )
         # Asked at every step: loading a checkpoint puts the saved form back in place.
         if not _is_fused(optimizer) and not self._promote(optimizer):
             return False
@@ -214,6 +224,22 @@ def _is_obedient(kind: type[Optimizer], device: torch.device, dtype: torch.dtype
     except Exception:  # whatever it is: such an optimizer is protected in the other way
         return False
     return moved == [True, False]
+
+
+def _has_partial_momentum(optimizer: Optimizer) -> bool:
+    """Return whether some parameters of a group of SGD have momentum and some have none yet."""
+    if not isinstance(optimizer, SGD):
+        return False
+    for group in optimizer.param_groups:
+        if group["momentum"]:
+            having = {
+                optimizer.state.get(p, {}).get("momentum_buffer") is not None
+                for p in group["params"]
+                if p.grad is not None
+            }
+            if len(having) == 2:
+                return True
+    return False
 
 
 def _lacks_momentum(optimizer: Optimizer) -> bool:
