@@ -50,6 +50,17 @@ def test_a_rate_that_stays_up_is_the_users_own(tmp_path: Path) -> None:
     assert undos(tmp_path) == []
 
 
+def test_with_another_weight_decay_nothing_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decay(loop: Loop) -> None:
+        for group in loop.optimizers[0].param_groups:
+            group["weight_decay"] = 30.0
+
+    run(tmp_path, {AT: decay})
+    assert undos(tmp_path) == []
+
+
 def test_a_comparison_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bits are those of protect also where states are compared all the time."""
     monkeypatch.setattr(LossHistory, "has_risen_since", lambda *given: True)

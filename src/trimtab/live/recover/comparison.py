@@ -7,7 +7,8 @@ run forward twice, with the present weights and with those of a snapshot, and th
 on every one of them. Needs `batch_loss`.
 
 Left out: a state that code has changed since the snapshot (a head that is reset loses on purpose),
-and a learning rate that is far above the snapshot's (it would do the same again).
+a learning rate that is far above the snapshot's (it would do the same again), and any other option
+of the optimizer that has changed (more weight decay is worse on purpose).
 """
 
 import copy

@@ -121,8 +121,8 @@ class Undo:
         self._losses = LossHistory()
         self._marks: list[list[tuple[int, int]]] = [[] for _ in self._optimizers]
         """Version and address of each parameter after the last update."""
-        self._rates: dict[int, list[float]] = {}
-        """The learning rates at the snapshots of the first optimizer."""
+        self._options: dict[int, tuple[list[float], list[Any]]] = {}
+        """Learning rates and other options at the snapshots of the first optimizer."""
         self._travelled = [0.0] * len(self._optimizers)
         """The sum of each optimizer's learning rates over its updates: how far Adam can go."""
         self._travelled_at: dict[tuple[int, int], float] = {}
@@ -257,8 +257,9 @@ class Undo:
                 kept = list(self._travelled_at.items())[-NUM_SLOTS * len(self._optimizers) :]
                 self._travelled_at = {**dict(kept), (which, done): self._travelled[which]}
                 if which == 0:
-                    rates = list(self._rates.items())[-NUM_SLOTS:]
-                    self._rates = {**dict(rates), done: _rates(optimizer)}
+                    options = list(self._options.items())[-NUM_SLOTS:]
+                    now = (_rates(optimizer), _other_options(optimizer))
+                    self._options = {**dict(options), done: now}
             self._watches[which].after_update()
             self._marks[which] = _marks(optimizer)
 
@@ -314,8 +315,11 @@ class Undo:
         if targets is None or targets[0] <= self._written_by_code:
             return
         if self._losses.has_risen_since(targets[0], update):
-            then, now = self._rates.get(targets[0], []), _rates(self._optimizers[0])
-            if all(b <= MAX_LR_RATIO * a for a, b in zip(then, now, strict=False)):
+            then, others = self._options.get(targets[0], ([], None))
+            now = _rates(self._optimizers[0])
+            is_near = all(b <= MAX_LR_RATIO * a for a, b in zip(then, now, strict=False))
+            # Another weight decay may be worse on purpose.
+            if is_near and others == _other_options(self._optimizers[0]):
                 self._wanted = targets
 
     def _compare(self) -> None:
@@ -407,6 +411,15 @@ def _rates(optimizer: Optimizer) -> list[float]:
     """Return the learning rates that are known on the host."""
     rates = (group.get("lr") for group in optimizer.param_groups)
     return [float(rate) for rate in rates if isinstance(rate, int | float)]
+
+
+def _other_options(optimizer: Optimizer) -> list[Any]:
+    """Return the options of each group that are known on the host, without the learning rate."""
+    plain = (int, float, str, tuple, type(None))
+    return [
+        {k: v for k, v in group.items() if k not in ("params", "lr") and isinstance(v, plain)}
+        for group in optimizer.param_groups
+    ]
 
 
 class ScalerWatch:
