@@ -1,6 +1,8 @@
 """What happens to a run is reported while it happens."""
 
 import logging
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -40,15 +42,15 @@ def test_an_incident_is_logged_in_one_line_and_kept(
     caplog.set_level(logging.INFO, logger="trimtab")
     guard = train(tmp_path)
     assert len(of_the_spike(guard.incidents)) == 1
-    onset = of_the_spike(guard.incidents)[0].onset.step
     lines = [r for r in caplog.records if "incident " in r.getMessage()]
     assert any(line.levelno == logging.WARNING for line in lines)
-    for word in ("opened", "loss spike", "likely cause", "do:", f"step-{onset:06d}"):
+    for word in ("opened", "loss spike", "cause: ", "advice: "):
         assert any(word in line.getMessage() for line in lines)
     assert not any("\n" in line.getMessage() for line in lines)
-    closing = [r.getMessage() for r in caplog.records if "closed (closed)" in r.getMessage()]
+    assert max(len(line.getMessage()) for line in lines) <= 160
+    closing = [r.getMessage() for r in caplog.records if "ended (closed)" in r.getMessage()]
     assert len(closing) == 1
-    assert "160 records" in closing[0]
+    assert "160 steps recorded" in closing[0]
 
 
 def test_the_callback_runs_in_a_thread_of_its_own_and_may_fail(tmp_path: Path) -> None:
@@ -65,11 +67,30 @@ def test_the_callback_runs_in_a_thread_of_its_own_and_may_fail(tmp_path: Path) -
     assert len(of_the_spike(guard.incidents)) == 1
 
 
-def test_a_healthy_run_says_nothing_but_goodbye(
+def test_a_healthy_run_logs_its_start_and_its_end_only(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="trimtab")
     train(tmp_path, steps=60)
     said = [r.getMessage() for r in caplog.records if r.name == "trimtab"]
     said = [line for line in said if "seconds" not in line and "throughput" not in line]
-    assert [line.split(":")[1].strip() for line in said] == ["closed (closed)"]
+    first, last = said
+    assert first.startswith("trimtab observes AdamW (")
+    assert str(tmp_path) in first
+    assert last.startswith("trimtab: ended (closed): 60 steps recorded, 0 incidents")
+
+
+SCRIPT = """
+import sys, torch, trimtab
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with trimtab.watch(model, optimizer, run_dir=sys.argv[1]):
+    pass
+"""
+
+
+def test_a_script_that_configures_no_logging_shows_that_the_run_is_watched(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = done.stderr.splitlines()
+    assert [line.split()[:2] for line in lines] == [["trimtab", "observes"], ["trimtab:", "ended"]]

@@ -37,6 +37,8 @@ class TestOptimizers:
         assert find_optimizers(Accelerated()) == (inner,)
         assert find_optimizers(Container()) == (inner,)
         assert find_optimizers([inner, inner]) == (inner,)
+        with pytest.raises(ConfigError, match="no torch optimizer found in str"):
+            find_optimizers("adam")
         assert len(find_optimizers(muon_and_adamw(model))) == 2
 
     def test_what_is_none_is_told(self) -> None:

@@ -179,7 +179,7 @@ class Mode(StrEnum):
     PROTECT = "protect"
     """Discard bad steps before they reach the weights."""
     RECOVER = "recover"
-    """Protect, and keep snapshots of the run so that it can return to an earlier step."""
+    """Protect, and undo proven harm to weights or optimizer by restoring a snapshot."""
 
     @property
     def is_protected(self) -> bool:

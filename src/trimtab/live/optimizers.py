@@ -50,7 +50,7 @@ def _unwrap(given: Any) -> Iterator[Optimizer]:
             yield from _unwrap(part)
     elif isinstance(given, Optimizer):
         yield given
-    elif isinstance(given, Iterable):
+    elif isinstance(given, Iterable) and not isinstance(given, str):  # letters are strings again
         for part in given:
             yield from _unwrap(part)
 

@@ -1,11 +1,33 @@
 """Shield: a bug of trimtab must never stop or change a training run."""
 
 import logging
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
 log = logging.getLogger("trimtab")
+
+
+class _DefaultHandler(logging.Handler):
+    """Writes to stderr as long as the program has configured no logging of its own."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the message alone."""
+        if not logging.root.handlers:
+            sys.stderr.write(f"{record.getMessage()}\n")
+
+
+def log_to_stderr_by_default() -> None:
+    """Show the log of a guard in a script that never configured logging.
+
+    Without this, Python would show warnings only, and nobody would see that a run is watched, where
+    it is written, or from which checkpoint it resumed.
+    """
+    if not log.handlers and not logging.root.handlers:
+        log.addHandler(_DefaultHandler())
+        if log.level == logging.NOTSET:
+            log.setLevel(logging.INFO)
 
 
 class Shield:

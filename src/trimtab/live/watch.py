@@ -17,6 +17,7 @@ from trimtab._version import __version__
 from trimtab.core.config import Config, Mode
 from trimtab.core.errors import ConfigError, TrimtabError
 from trimtab.core.incidents import Incident
+from trimtab.core.text import counted
 from trimtab.journal import RunDirectory
 from trimtab.journal.exit_request import ExitRequest, RunExit
 from trimtab.live.guard import Guard, NoGuard
@@ -38,7 +39,7 @@ from trimtab.live.recover.proposals import Proposals
 from trimtab.live.recover.snapshots import OtherState, Snapshots, free_memory, ranks_here
 from trimtab.live.recover.undo import Undo
 from trimtab.live.recover.undo_report import UndoReporter
-from trimtab.live.shield import Shields, log
+from trimtab.live.shield import Shields, log, log_to_stderr_by_default
 from trimtab.state.host_copy import local
 
 if TYPE_CHECKING:
@@ -208,6 +209,7 @@ def watch(
             in a thread of its own.
         enabled: False gives a guard that does nothing and has the same interface.
     """
+    log_to_stderr_by_default()
     chosen = _mode(mode)
     decode = find_decode(batch_text)
     settings = config or Config()
@@ -285,6 +287,8 @@ def watch(
             guard = Guard(model, monitor, undo, checkpoints)
             if checkpoints is not None:
                 guard.load_state_dict(checkpoints.guard_state)
+            if parts.recorder is not None:
+                _log_start(parts, chosen, ranks.world, step, Path(run_dir))
             return guard
         ranks.join()  # the others must not wait for this one
     except Exception as error:
@@ -297,6 +301,21 @@ def watch(
         raise problem
     log.error("trimtab could not start and steps aside; training continues", exc_info=problem)
     return NoGuard(model, step, checkpoints)
+
+
+def _log_start(parts: Parts, mode: Mode, world: int, step: int, run_dir: Path) -> None:
+    """Log what is watched, how, and where it is written."""
+    names = " and ".join(dict.fromkeys(type(one).__name__ for one in parts.optimizers))
+    num_parameters = sum(parameter.numel() for parameter in parameters_of(parts.optimizers))
+    log.info(
+        "trimtab %s %s (%s parameters, %s) from step %d on; see: trimtab follow %s",
+        {Mode.OBSERVE: "observes", Mode.PROTECT: "protects", Mode.RECOVER: "recovers"}[mode],
+        names,
+        f"{num_parameters:,}",
+        counted(world, "rank"),
+        step,
+        run_dir,
+    )
 
 
 def _make_undo(

@@ -56,7 +56,7 @@ def test_observing_a_nan_step_torchtitan_ends_the_run_and_the_journal_has_it(
 ) -> None:
     (one,) = launch(tmp_path / "run", "observe", faults={"nan": 3})
     assert "Loss is not finite" in one["error"]
-    assert "closed (raised RuntimeError)" in (tmp_path / "run" / "log").read_text()
+    assert "ended (raised RuntimeError)" in (tmp_path / "run" / "log").read_text()
     losses = journal_of(tmp_path / "run").column("loss").values
     assert np.isnan(losses).tolist() == [False, False, True]
 

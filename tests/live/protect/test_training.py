@@ -134,7 +134,7 @@ def test_bad_batches_stay_out_are_told_and_the_run_ends_where_its_clean_twin_doe
 
 def test_a_promotion_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     train_made_up(lambda parameters: optim.AdamW(parameters), 3, tmp_path)
-    assert "AdamW runs fused from now on" in caplog.text
+    assert "AdamW now runs fused" in caplog.text
     events = journal_of(tmp_path).events
     assert [event.facts for event in events if event.kind == "optimizer promoted"] == [
         {"optimizer": "AdamW"}

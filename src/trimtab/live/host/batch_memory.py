@@ -48,8 +48,8 @@ Chosen: 1,024 steps of 16,384 tokens."""
 DATA_SYMPTOMS = (Symptom.ODD_TOKENS, Symptom.TEXT_CHANGED, Symptom.REPEATED_BATCH)
 
 NOT_KEPT = (
-    "trimtab: the batches of incident %d are not known, so its report cannot name sequences and "
-    "tokens: iterate over guard.steps(loader), with batches that are still on the host"
+    "trimtab: the report of incident %d names no sequences or tokens: only guard.steps(loader) "
+    "keeps them, of batches on the host"
 )
 
 

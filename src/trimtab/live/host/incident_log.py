@@ -1,7 +1,8 @@
-"""IncidentLog: what happens to a run is reported as it happens, in one line each.
+"""IncidentLog: what happens to a run is logged as it happens, in one short line each.
 
-WARNING for alarms, with step, class, likely cause, what to do and where the post-mortem will be;
-INFO for the rest. Silence means health.
+WARNING when an incident opens, comes back, or turns out to need more than waiting; INFO else.
+Silence means health. A line names step, class, likely cause and advice; the whole story is in the
+run directory, which the first line of the log has named.
 """
 
 import logging
@@ -10,12 +11,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from trimtab.core.actions import ActionKind
 from trimtab.core.findings import Severity
 from trimtab.core.incidents import Incident, IncidentChange, Transition
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.journal import RunDirectory
 from trimtab.live.shield import log
-from trimtab.report.incident_files import incident_folder_name
 from trimtab.report.wording import cause_text, short_cause
 
 CALLBACK_SECONDS = 5.0
@@ -25,7 +25,7 @@ _WORDS = {
     Transition.OPENED: "opened",
     Transition.REOPENED: "came back",
     Transition.WORSENED: "got worse",
-    Transition.CLASSIFIED: "is classified",
+    Transition.CLASSIFIED: "classified",
     Transition.CLOSED: "is over",
     Transition.ROLLED_BACK: "was rolled back",
 }
@@ -37,8 +37,7 @@ _ENDS = frozenset({Transition.CLOSED, Transition.ROLLED_BACK})
 class IncidentLog:
     """Logs changes of incidents and hands them to the user's callback, on a thread of its own."""
 
-    def __init__(self, run: RunDirectory, on_incident: Callable[[Incident], None] | None) -> None:
-        self._run = run
+    def __init__(self, on_incident: Callable[[Incident], None] | None) -> None:
         self._on_incident = on_incident
         self._waiting: queue.SimpleQueue[Incident | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -49,11 +48,14 @@ class IncidentLog:
             return
         incident = change.incident
         is_alarm = _is_alarm(incident)
-        is_loud = is_alarm and change.transition not in _ENDS
+        is_loud = is_alarm and (
+            change.transition in (Transition.OPENED, Transition.REOPENED)
+            or (change.transition is Transition.CLASSIFIED and _asks_for_more(explained))
+        )
         log.log(
             logging.WARNING if is_loud else logging.INFO,
             "trimtab: %s",
-            describe(change, explained, self._run),
+            describe(change, explained),
         )
         if self._on_incident is not None:
             if self._thread is None:
@@ -89,21 +91,31 @@ def explanation_facts(incident: Incident, explained: Diagnosis | None) -> dict[s
     return facts
 
 
-def describe(change: IncidentChange, explained: Diagnosis | None, run: RunDirectory) -> str:
-    """One change of an incident in one line: all that is known at first, then what is new."""
+def describe(change: IncidentChange, explained: Diagnosis | None) -> str:
+    """Return one change of an incident in one line of about 120 characters."""
     incident = change.incident
-    words = [", ".join(incident.symptoms)] if change.transition in _ALARMS else []
+    steps = f"step {incident.onset.step}"
+    if incident.last.step > incident.onset.step:
+        steps = f"steps {incident.onset.step} to {incident.last.step}"
+    words = [_symptoms(incident)] if change.transition in _ALARMS else []
     if incident.incident_class is not None:
         words.append(incident.incident_class.value)
     if explained is not None and change.transition not in _ENDS:
-        words.append(f"likely cause: {short_cause(explained)}")
-        words.append(f"do: {explained.action.instruction.rstrip('.')}")
-    if change.transition in _ALARMS:
-        folder = run.incidents / incident_folder_name(incident)
-        words.append(f"post-mortem at the end of the run: {folder}")
-    since = f" (since step {incident.onset.step})" if incident.onset != incident.last else ""
-    head = f"incident {incident.number} {_WORDS[change.transition]} at step {incident.last.step}"
-    return f"{head}{since}{': ' if words else ''}{'; '.join(words)}"
+        words.append(f"cause: {short_cause(explained)}")
+        words.append(f"advice: {explained.action.kind.value}")
+    head = f"incident {incident.number} {_WORDS[change.transition]}, {steps}"
+    return f"{head}{': ' if words else ''}{'; '.join(words)}"
+
+
+def _symptoms(incident: Incident) -> str:
+    """Return the first two symptoms, and how many more there are."""
+    first, more = incident.symptoms[:2], len(incident.symptoms) - 2
+    return ", ".join(first) + (f" and {more} more" if more > 0 else "")
+
+
+def _asks_for_more(explained: Diagnosis | None) -> bool:
+    """Return whether a person should do something about it."""
+    return explained is not None and explained.action.kind is not ActionKind.WAIT
 
 
 def _is_alarm(incident: Incident) -> bool:

@@ -180,7 +180,7 @@ class RunRecorder:
         try:
             run.write_manifest(manifest)
             announce_run(run)
-            self._incident_log = IncidentLog(run, on_incident)
+            self._incident_log = IncidentLog(on_incident)
             if len(earlier):
                 # Only a judge that knows the past of the run can tell whether it continues it.
                 self._judge_state.resume(earlier)
@@ -288,8 +288,8 @@ class RunRecorder:
         self._shipping.close()
 
     def summary(self) -> str:
-        """The run in one line."""
-        words = [f"{self.num_records} records", counted(len(self.incidents), "incident")]
+        """Return the run in one line."""
+        words = [f"{self.num_records} steps recorded", counted(len(self.incidents), "incident")]
         if self.num_discarded:
             words.append(f"{counted(self.num_discarded, 'step')} discarded")
         if self.journal.dropped:

@@ -211,7 +211,7 @@ class StepMonitor:
             with self.shields.host.guarding("end of the journal"):
                 sync.recorder.close(how)
             more = f"; FAILED: {', '.join(failed)}" if (failed := self.shields.failed) else ""
-            log.info("trimtab: closed (%s): %s%s", how, sync.recorder.summary(), more)
+            log.info("trimtab: ended (%s): %s%s", how, sync.recorder.summary(), more)
         if self._exit_hooks is not None:
             self._exit_hooks.remove()
         if sync.ranks.world == 1 or sync.ranks.has_parted:

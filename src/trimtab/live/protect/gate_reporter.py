@@ -75,9 +75,8 @@ class GateReporter:
     def _report_level(self, step: int, lets_through: bool) -> None:
         if lets_through and not self._lets_through:
             log.warning(
-                "trimtab: loss and gradient norm have been far above the usual for some steps, at "
-                "step %d still: the weights are damaged or the level has moved. The gate lets "
-                "these steps through, because only training can bring them back",
+                "trimtab: step %d: loss and gradient norm stay far above the usual; the gate lets "
+                "these steps through, as only training can bring them back",
                 step,
             )
             self._sink.event("gate lets steps through", step, {})
@@ -87,7 +86,7 @@ class GateReporter:
         self._num_reports += 1
         if is_armed and not self._is_armed:
             self._is_armed = True
-            log.info("trimtab: the gate is armed from step %d on", step)
+            log.debug("trimtab: the gate is armed from step %d on", step)
             self._sink.event("gate armed", step, {})
         if not self._is_armed and self._num_reports == ARMED_WITHIN:
             log.warning(
@@ -153,8 +152,8 @@ def report_promotion(sink: EventSink | None, step: int, name: str) -> None:
     if sink is None:
         return
     log.warning(
-        "trimtab: %s runs fused from now on, the form that can discard a step without waiting for "
-        "the host; results differ by rounding. gate.promote = false keeps its form",
+        "trimtab: %s now runs fused, so that steps can be discarded on the device; results differ "
+        "by rounding (gate.promote = false keeps its form)",
         name,
     )
     sink.event("optimizer promoted", step, {"optimizer": name})

@@ -41,8 +41,7 @@ class UndoReporter:
         else:
             lost = report.updates_lost
             log.warning(
-                "trimtab: undone at step %d: weights and optimizer are those of %d updates ago; "
-                "%s. Data, schedule and counters go on",
+                "trimtab: step %d: undone, weights and optimizer are those of %d updates ago: %s",
                 step,
                 lost,
                 why,
