@@ -9,7 +9,7 @@ from tests.kit.synthetic import Array, add_spike, block_of, diagnosis_of, fallin
 from trimtab.core.block import Block, Event, Record
 from trimtab.core.causes import Cause, Standing
 from trimtab.core.detector import Detector
-from trimtab.core.events import DECISION
+from trimtab.core.events import NOT_UNDONE, UNDO
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.run import RunFacts
@@ -183,29 +183,15 @@ def test_the_quality_of_values_that_are_not_raw_is_shown() -> None:
         assert ("recorded as smoothed" in text) is not is_raw
 
 
-@pytest.mark.parametrize(
-    ("setting", "cause"),
-    [
-        ("eps", Cause.EPSILON_REGIME),
-        ("betas", Cause.STALE_SECOND_MOMENT),
-        ("weight_decay", Cause.WEIGHT_DECAY),
-        ("requires_grad", Cause.PARAMETERS_NOT_UPDATING),
-        ("lr", Cause.LR_DISCONTINUITY),
-    ],
-)
-def test_a_setting_that_differed_from_the_snapshot_names_the_cause(
-    setting: str, cause: Cause
-) -> None:
+@pytest.mark.parametrize("kind", [UNDO, NOT_UNDONE])
+def test_a_bit_that_was_seen_to_flip_names_the_cause(kind: str) -> None:
     run = spiked()
-    assert first(run).cause is not cause
-    facts = {"incident": 1, "act": "restore", "hold": [setting]}
-    decision = Event(
-        kind=DECISION, tick=int(run.tick[AT + 4]), step=int(run.step[AT + 4]), facts=facts
-    )
-    found = first(dataclasses.replace(run, events=(decision,)))
-    assert found.cause is cause
-    nothing = dataclasses.replace(decision, facts={**facts, "hold": []})
-    assert first(dataclasses.replace(run, events=(nothing,))).cause is first(run).cause
+    assert first(run).cause is not Cause.BIT_FLIP
+    facts = {"why": "one bit of lm_head flipped in memory", "is_hardware": True}
+    flip = Event(kind=kind, tick=int(run.tick[AT + 4]), step=int(run.step[AT + 4]), facts=facts)
+    assert first(dataclasses.replace(run, events=(flip,))).cause is Cause.BIT_FLIP
+    other = dataclasses.replace(flip, facts={"why": "lm_head not finite"})
+    assert first(dataclasses.replace(run, events=(other,))).cause is first(run).cause
 
 
 @pytest.mark.parametrize("comes_back", [True, False])

@@ -60,7 +60,18 @@ def test_steps_of_a_destroyed_attempt_that_were_done_again_are_kept() -> None:
     assert compute_goodput(block).steps_kept == 5  # step 5 was only done with broken weights
 
 
-def test_a_step_that_was_taken_back_and_not_done_again_is_lost() -> None:
-    event = Event(kind="rollback", tick=6, step=2, facts={"to": 2})
-    block = dataclasses.replace(run([0, 1, 2, 3, 4, 5, 2, 3]), events=(event,))
-    assert compute_goodput(block).steps_kept == 4
+def test_the_updates_of_an_undo_are_lost() -> None:
+    # The records of the last steps are written after the event: it has the tick of the next one.
+    event = Event(kind="undo", tick=4, step=6, facts={"updates_lost": 3})
+    block = dataclasses.replace(run([0, 1, 2, 3, 4, 5, 6, 7]), events=(event,))
+    assert compute_goodput(block).steps_kept == 5
+
+
+def test_an_undo_is_of_the_attempt_that_goes_on() -> None:
+    event = Event(kind="undo", tick=7, step=4, facts={"updates_lost": 2})
+    block = dataclasses.replace(
+        run([0, 1, 2, 3, 4, 1, 2, 3, 4]),
+        events=(event,),
+        attempt=np.array([0, 0, 0, 0, 0, 1, 1, 1, 1]),
+    )
+    assert compute_goodput(block).steps_kept == 3  # 0, 1 and 4

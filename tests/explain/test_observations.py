@@ -7,7 +7,6 @@ import pytest
 from tests.kit.synthetic import Array, block_of, falling_loss, incident_of
 
 from trimtab.core.block import Event
-from trimtab.core.events import ROLLBACK
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass, Moment
 from trimtab.core.run import RunFacts
@@ -261,15 +260,13 @@ def test_a_trend_that_began_before_the_onset_is_known_from_its_finding() -> None
     assert OBSERVATIONS["gains_grow"](short(norm, 30, shrinks)).outcome is NO
 
 
-def test_a_rollback_of_trimtab_is_no_resume() -> None:
+def test_a_new_attempt_is_a_resume() -> None:
     made = context({})
     attempt = (np.arange(LENGTH) >= AT - 5).astype(np.int64)
-    rollback = Event(kind=ROLLBACK, tick=AT - 5, step=AT - 5, facts={"to": AT - 5})
     restarted = dataclasses.replace(made.block, attempt=attempt)
-    rolled_back = dataclasses.replace(restarted, events=(rollback,))
     look = OBSERVATIONS["resumes"]
+    assert look(made).outcome is NO
     assert look(dataclasses.replace(made, block=restarted)).outcome is YES
-    assert look(dataclasses.replace(made, block=rolled_back)).outcome is NO
 
 
 def test_the_ids_and_statements_of_observations_are_their_own() -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from trimtab.core.block import Block, Column, StoredColumns
-from trimtab.core.events import ROLLBACK
 from trimtab.diagnosis import diagnose
 from trimtab.journal import JournalWriter, RunDirectory, assembly, read_journal
 from trimtab.journal.files import JournalFiles
@@ -30,7 +29,7 @@ def run(tmp_path: Path) -> RunDirectory:
             if step > 350:
                 signals["late"] = noise
             if step == 600:
-                writer.event(ROLLBACK, 550, to=550)
+                writer.event("resume", 550, last_step=599)
             writer.append(step if step < 600 else step - 50, signals, int(step >= 600), step)
     return directory
 

@@ -11,8 +11,7 @@ from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.core.run import RunFacts
 from trimtab.explain.causes.by_evidence import explain_by_evidence
-from trimtab.explain.causes.experiments import experiment_weights
-from trimtab.explain.causes.ranking import Ranking, rank
+from trimtab.explain.causes.ranking import Ranking, all_weights, rank
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.checks import Observed, ObservedOutcome
@@ -105,4 +104,4 @@ def ranked(**answers: ObservedOutcome) -> Ranking:
         name: Observed(signal="", outcome=outcome, observation="")
         for name, outcome in answers.items()
     }
-    return rank(results, experiment_weights())
+    return rank(results, all_weights())

@@ -106,10 +106,6 @@ class StoredColumns(Mapping[str, Column]):
         """Return the columns of consecutive rows."""
         return StoredColumns(self._store, self._rows[start:stop])
 
-    def select(self, chosen: BoolArray) -> StoredColumns:
-        """Return the columns of the chosen rows."""
-        return StoredColumns(self._store, np.asarray(self._rows)[chosen])
-
     def __getitem__(self, name: str) -> Column:
         if name not in self._names:
             raise KeyError(name)

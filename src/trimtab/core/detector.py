@@ -35,8 +35,6 @@ class KnownChange(Flag):
     """A planned change, or a new batch size: the past is no measure any more."""
     PAUSED = auto()
     """An evaluation or a checkpoint: the clock ran, the training did not."""
-    SKIPPED_DATA = auto()
-    """A rollback that passes over some of the data: batches come earlier than they would have."""
     ODD_BATCH = auto()
     """The next record has a batch of a different size, such as the last one of an epoch: this one
     record is not comparable."""
@@ -54,8 +52,6 @@ class Detector(Stateful):
     """Unique among the detectors of a run."""
     listens_to: ClassVar[KnownChange] = KnownChange.NOTHING
     """The changes that `on_event` is called for."""
-    not_rewound: ClassVar[tuple[str, ...]] = ()
-    """Stateful attributes that keep what they know when the run is rolled back."""
     skips_odd_batches: ClassVar[bool] = False
     """Whether records that are not comparable (`KnownChange.ODD_BATCH`) are left out."""
 

@@ -44,8 +44,6 @@ class Transition(StrEnum):
     REOPENED = "reopened"
     FORECAST = "forecast"
     """It has a new outlook."""
-    ROLLED_BACK = "rolled back"
-    """The run was rolled back to before it."""
     REBASELINED = "new baseline"
     """The loss did not come back: its level is the new normal."""
 
@@ -103,8 +101,6 @@ class Incident:
     """The level of the loss that became the new normal, where it did not come back."""
     started_again: bool = False
     """Whether the loss returned to where the run began and fell as it did then: a restart."""
-    rolled_back: bool = False
-    """Whether the run was rolled back to before it: what would have become of it is not known."""
 
     @property
     def symptoms(self) -> tuple[str, ...]:

@@ -48,8 +48,6 @@ _Choices = Mapping[IncidentClass | None, Advice]
 def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
     """Return trimtab's action; `recurs`: it was at the same place before a restart."""
     incident = diagnosis.incident
-    if incident.rolled_back:
-        return _rolled_back(incident)
     if diagnosis.cost.undone:
         return _wait(
             "Continue: trimtab has restored weights and optimizer.",
@@ -88,8 +86,6 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
 
 def advise_by_textbook(diagnosis: Diagnosis, *, recurs: bool) -> Action:
     """Return the textbook's action; `recurs`: it was at the same place before a restart."""
-    if diagnosis.incident.rolled_back:
-        return _rolled_back(diagnosis.incident)
     return _choose(_TEXTBOOK, diagnosis, recurs=recurs)
 
 
@@ -99,13 +95,6 @@ def _wait(instruction: str, reason: str) -> Action:
 
 def _roll_back(instruction: str, reason: str) -> Action:
     return Action(kind=ActionKind.ROLL_BACK, instruction=instruction, reason=reason)
-
-
-def _rolled_back(incident: Incident) -> Action:
-    return _wait(
-        f"Continue, and see whether it comes again at step {incident.onset.step}.",
-        "The run has gone back to before it.",
-    )
 
 
 def _choose(table: _Choices, diagnosis: Diagnosis, *, recurs: bool) -> Action:

@@ -18,7 +18,6 @@ import numpy as np
 
 from trimtab.core.block import Block, Column, Event, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
-from trimtab.core.events import ROLLBACK
 from trimtab.core.findings import Finding
 from trimtab.core.signals import TOKENS
 from trimtab.core.state import Stateful
@@ -26,10 +25,10 @@ from trimtab.core.state import Stateful
 # EventSchedule: what is known to have happened before each record, so that no detector reports it.
 #
 # Most of it comes as events in the journal. Two things show in the records themselves: an attempt
-# that counts up (a rollback), and a number of tokens that was constant for long and now differs.
-# The first records that differ are odd batches, each alone not comparable (the last batch
-# of an epoch is short); when enough of them came in a row, the batch size or the sequence length
-# was changed.
+# that counts up (a resume at an earlier step), and a number of tokens that was constant for long
+# and now differs. The first records that differ are odd batches, each alone not comparable (the
+# last batch of an epoch is short); when enough of them came in a row, the batch size or the
+# sequence length was changed.
 
 MIN_SETTLED = 32
 """Records with the same number of tokens after which a different number is odd. Where the number
@@ -44,7 +43,6 @@ CHANGES = {
     "planned change": KnownChange.CHANGED,
     "evaluation": KnownChange.PAUSED,
     "checkpoint": KnownChange.PAUSED,
-    ROLLBACK: KnownChange.SKIPPED_DATA,
 }
 """By the kind of event in the journal."""
 
@@ -57,8 +55,6 @@ class EventSchedule(Stateful):
         """Tick, step and kind of events whose record has not come yet, in order. A live run writes
         its records some steps late and its events at once, so the step decides as well."""
         self._attempt: int | None = None
-        self._continues = False
-        """Whether the next attempt continues what is known: a rollback with a rewound judge."""
         self._tokens = 0.0
         self._num_same = 0
         """Records with that number of tokens, up to MIN_SETTLED; odd batches do not count."""
@@ -68,9 +64,7 @@ class EventSchedule(Stateful):
     def add(self, events: Iterable[Event]) -> None:
         """Add the events that came with a block."""
         for event in events:
-            is_rollback = event.kind == ROLLBACK
-            self._continues = self._continues or is_rollback
-            if event.kind in CHANGES and (event.facts.get("skip") or not is_rollback):
+            if event.kind in CHANGES:
                 self._pending.append((event.tick, event.step, event.kind))
         self._pending.sort()
 
@@ -105,9 +99,9 @@ class EventSchedule(Stateful):
     def _change(self, tick: int, step: int, attempt: int, tokens: float | None) -> KnownChange:
         change = self._pop_due(tick, step)
         if attempt != self._attempt:
-            if self._attempt is not None and not self._continues:
+            if self._attempt is not None:
                 change |= KnownChange.WENT_BACK
-            self._attempt, self._continues = attempt, False
+            self._attempt = attempt
         if tokens is not None:
             change |= self._judge_tokens(tokens)
         return change
@@ -217,24 +211,6 @@ class DetectorSet:
         for detector in self._detectors:
             if detector.name in state["detectors"]:
                 detector.load_state_dict(state["detectors"][detector.name])
-
-    def rewind(
-        self, state: dict[str, Any], blocks: Iterable[Block], *, is_same: bool
-    ) -> list[list[Finding]]:
-        """Load a state and judge the blocks that came after it; return the findings in each.
-
-        What is not rewound (`Detector.not_rewound`) stays, if the same steps come again.
-        """
-        kept = {
-            detector.name: {n: getattr(detector, n).state_dict() for n in detector.not_rewound}
-            for detector in self._detectors
-        }
-        self.load_state_dict({**state, "failures": dict(self._failures)})
-        findings = [self.update(block) for block in blocks]
-        for detector in self._detectors:
-            for name, part in kept[detector.name].items() if is_same else ():
-                getattr(detector, name).load_state_dict(part)
-        return findings
 
     def _update(self, record: Record) -> list[Finding]:
         self._step = record.step

@@ -293,7 +293,6 @@ class Reference(Detector):
     """Findings where a signal leaves its reference."""
 
     name = "reference"
-    not_rewound = ("_earlier",)
 
     def __init__(self) -> None:
         self._earlier = EarlierAttempt()

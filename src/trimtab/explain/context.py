@@ -1,14 +1,12 @@
 """IncidentContext: one incident with the records and events around it; what explanations read."""
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from trimtab.core.block import Block, Column, FloatArray
-from trimtab.core.events import PROBE_ANSWER, ROLLBACK
-from trimtab.core.findings import HARMLESS, Finding
+from trimtab.core.events import NOT_UNDONE, UNDO
+from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import LOSS, Quality
@@ -20,15 +18,8 @@ RECORDS_AFTER = 1024
 after the peak; with telemetry every 10 steps that is 2,000 and more."""
 
 NEAR_STEPS = 16
-"""An experiment may be about a step shortly before the onset or after the last record of an
-incident. Source: the margin with which onsets are dated."""
-
-REPEATED_STEPS = 16
-"""Steps after an incident that must have been repeated as well. Chosen: twice the steps by which an
-onset may be dated too late."""
-
-_CHANGES = ("skip", "hold", "source", "lr_factor")
-"""Facts of a rollback that changes something."""
+"""An undo may come shortly before the onset or after the last record of its incident. Source: the
+margin with which onsets are dated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,28 +31,13 @@ class IncidentContext:
     incident: Incident
     facts: RunFacts
     config: TextbookThresholds = TEXTBOOK_THRESHOLDS
-    went_well_again: bool | None = None
-    """Whether its steps went well when they were repeated without a change; None if that is not
-    known."""
 
     @classmethod
-    def of(
-        cls,
-        incident: Incident,
-        run: Block,
-        facts: RunFacts,
-        *,
-        went_well_again: bool | None = None,
-    ) -> "IncidentContext":
+    def of(cls, incident: Incident, run: Block, facts: RunFacts) -> "IncidentContext":
         """Return the context of an incident in a run, which may have lost some of its records."""
         start = max(run.row_of(incident.onset.tick) - RECORDS_BEFORE, 0)
         stop = run.row_of(incident.last.tick) + RECORDS_AFTER
-        return cls(
-            block=run[start:stop],
-            incident=incident,
-            facts=facts,
-            went_well_again=went_well_again,
-        )
+        return cls(block=run[start:stop], incident=incident, facts=facts)
 
     @property
     def onset_row(self) -> int:
@@ -139,32 +115,11 @@ class IncidentContext:
         return quality
 
 
-def answers_about(incident: Incident, block: Block) -> dict[str, Mapping[str, Any]]:
-    """Return the last answer of each experiment on an incident, by the name of the experiment."""
+def proof_of_hardware(incident: Incident, block: Block) -> str | None:
+    """Return how a fault of the hardware was proven near an incident; None if none was."""
     first, last = incident.onset.step - NEAR_STEPS, incident.last.step + NEAR_STEPS
-    found: dict[str, Mapping[str, Any]] = {}
     for event in block.events:
-        about = event.facts.get("about")
-        if event.kind == PROBE_ANSWER and isinstance(about, int) and first <= about <= last:
-            found[str(event.facts.get("probe"))] = event.facts
-    return found
-
-
-def went_well_again(incident: Incident, incidents: Iterable[Incident], run: Block) -> bool | None:
-    """Return whether the steps of an incident went well when the run repeated them.
-
-    A rollback that changes nothing is an experiment: the same batches, settings and random numbers
-    from the same state. What does not come back came from outside of them. None if something was
-    changed, or if it is too early to say.
-    """
-    later = [e for e in run.events if e.kind == ROLLBACK and e.tick > incident.last.tick]
-    if not incident.rolled_back or not later or any(later[0].facts.get(name) for name in _CHANGES):
-        return None
-    until = incident.last.step + REPEATED_STEPS
-    first, end = later[0].tick, later[1].tick if len(later) > 1 else None
-    for other in incidents:
-        is_same_place = other.onset.tick >= first and other.onset.step <= until
-        if is_same_place and not HARMLESS.issuperset(other.symptoms):
-            return False
-    rows = slice(run.row_of(first), None if end is None else run.row_of(end))
-    return True if (run.step[rows] >= until).any() else None
+        is_near = event.kind in (UNDO, NOT_UNDONE) and first <= event.step <= last
+        if is_near and event.facts.get("is_hardware"):
+            return str(event.facts.get("why", ""))
+    return None

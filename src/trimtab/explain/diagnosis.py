@@ -64,10 +64,8 @@ class Diagnosis:
 
     @property
     def outcome(self) -> str:
-        """The class; if there is none, whether the run was rolled back or the incident is open."""
-        if self.incident_class is not None:
-            return self.incident_class.value
-        return "rolled back" if self.incident.rolled_back else "open"
+        """The class, or `open` if there is none yet."""
+        return "open" if self.incident_class is None else self.incident_class.value
 
     def to_dict(self, packages: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return the diagnosis as JSON values.

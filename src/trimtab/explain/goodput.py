@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.core.block import Block, BoolArray, IntArray
-from trimtab.core.events import ROLLBACK, rollback_target, rolled_back_rows
+from trimtab.core.block import Block, BoolArray, Event, IntArray
+from trimtab.core.events import UNDO
 from trimtab.core.incidents import Incident
 from trimtab.core.signals import CLOCK, DISCARDED, LOSS
 
@@ -17,7 +17,7 @@ class Goodput:
     steps_done: int
     steps_kept: int
     """Each step counts once, by the last time it was done; not if it was then not applied, was
-    discarded by the gate, was taken back by a rollback, or was done with destroyed weights."""
+    discarded by the gate, was lost by an undo, or was done with destroyed weights."""
     hours: float | None
     """Time in which the run made steps; None if the clock was not recorded."""
 
@@ -50,7 +50,7 @@ def compute_goodput(block: Block) -> Goodput:
 
 
 def lost_records(block: Block) -> BoolArray:
-    """Return which records are of steps discarded, not applied, rolled back, or in vain."""
+    """Return which records are of steps discarded, not applied, undone, or in vain."""
     discarded = block.column(DISCARDED)
     is_lost = discarded.present & (discarded.values > 0)
     for event in block.events:
@@ -59,24 +59,28 @@ def lost_records(block: Block) -> BoolArray:
             if len(rows):  # the event is written before the record of its step
                 following = int(np.searchsorted(block.tick[rows], event.tick))
                 is_lost[rows[min(following, len(rows) - 1)]] = True
-    is_lost |= _done_with_destroyed_weights(block)
-    return is_lost | rolled_back_rows(block)
+        elif event.kind == UNDO:
+            is_lost |= _undone(block, event)
+    return is_lost | _done_with_destroyed_weights(block)
 
 
 def count_lost(incident: Incident, block: Block) -> int:
-    """Count the steps that an incident cost: those that the goodput lacks because of it.
-
-    A rollback also takes back the steps between the state it returns to and the onset.
-    """
+    """Count the steps that an incident cost: those that the goodput lacks because of it."""
     first, end = block.row_of(incident.onset.tick), block.row_of(incident.last.tick) + 1
-    after = (e for e in block.events if e.kind == ROLLBACK and e.tick > incident.onset.tick)
-    rollback = next(after, None) if incident.rolled_back else None
-    if rollback is not None and (to := rollback_target(rollback)) is not None:
-        end = block.row_of(rollback.tick)
-        kept = np.flatnonzero(block.step[:first] < to)
-        first = int(kept[-1]) + 1 if len(kept) else 0
     is_lost = lost_records(block[first : end + 1])  # an event goes with the record after it
     return int(np.count_nonzero(is_lost[: end - first]))
+
+
+def _undone(block: Block, event: Event) -> BoolArray:
+    """Return the records whose update an undo has taken back."""
+    lost = event.facts.get("updates_lost")
+    if not isinstance(lost, int) or not len(block):
+        return np.zeros(len(block), dtype=np.bool_)
+    # By step: the records of the last steps are written after the event. A run that resumed at an
+    # earlier step has some steps twice; the undo is of the attempt that goes on after it.
+    attempt = block.attempt[min(block.row_of(event.tick), len(block) - 1)]
+    is_undone = (block.step >= event.step - lost) & (block.step < event.step)
+    return np.asarray(is_undone & (block.attempt == attempt), dtype=np.bool_)
 
 
 def _done_with_destroyed_weights(block: Block) -> BoolArray:

@@ -208,7 +208,7 @@ def compute_discards(block: Block) -> Discards | None:
     if not column.recorded:
         return None
     rows = np.flatnonzero(column.present & (column.values > 0))
-    # By rows, not steps: after a rollback the same step may be discarded twice.
+    # By rows, not steps: a resume at an earlier step may discard the same one twice.
     breaks = np.flatnonzero(np.diff(rows) > 1) + 1
     return Discards(
         count=len(rows),

@@ -46,14 +46,9 @@ class IncidentNews:
     @classmethod
     def from_incident(cls, incident: Incident) -> Self:
         """Return the news of an incident as `on_incident` gets it."""
-        transition = None
-        if incident.rolled_back:
-            transition = Transition.ROLLED_BACK
-        elif incident.end is not None:
-            transition = Transition.CLOSED
         return cls(
             number=incident.number,
-            transition=transition,
+            transition=None if incident.end is None else Transition.CLOSED,
             step=incident.last.step,
             onset=incident.onset.step,
             incident_class=incident.incident_class,
@@ -64,7 +59,7 @@ class IncidentNews:
     @property
     def is_over(self) -> bool:
         """Return whether the incident is over."""
-        return self.transition in (Transition.CLOSED, Transition.ROLLED_BACK)
+        return self.transition is Transition.CLOSED
 
     def describe(self) -> str:
         """Return the incident in one line."""

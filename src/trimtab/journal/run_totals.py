@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.core import signals
 from trimtab.core.block import Block
-from trimtab.core.events import ROLLBACK
+from trimtab.core.events import UNDO
 from trimtab.core.sink import RunStatus
 
 STALL_SECONDS = 120.0
@@ -34,7 +34,7 @@ class RunTotals:
         self.num_records = 0
         self.num_discarded = 0
         self.num_lost = 0
-        """Steps that were discarded, not applied or rolled back."""
+        """Steps that were discarded, not applied or undone."""
         self.num_nonfinite = 0
         """Losses in a row, up to the last one, that are not finite."""
         self.last_step = -1
@@ -46,21 +46,19 @@ class RunTotals:
 
     def add(self, block: Block) -> bool:
         """Add the next records and events; return whether the run went back in them."""
-        went_back = False
         for event in block.events:
             # The facts come from a file: they may be anything.
             if event.kind == INCIDENT and type(number := event.facts.get("number")) is int:
                 self.incidents[number] = dict(event.facts)
-            elif event.kind == ROLLBACK:
-                went_back = True
-                lost = event.facts.get("steps_lost")
+            elif event.kind == UNDO:
+                lost = event.facts.get("updates_lost")
                 self.num_lost += lost if isinstance(lost, int) else 0
             elif event.kind == "step not applied":
                 self.num_lost += 1
         if not len(block):
-            return went_back
+            return False
         self.num_records += len(block)
-        went_back |= int(block.step.min()) <= self.last_step
+        went_back = int(block.step.min()) <= self.last_step
         self.last_step, self.last_tick = int(block.step[-1]), int(block.tick[-1])
         discarded = block.column(signals.DISCARDED)
         num_discarded = int((discarded.values[discarded.present] > 0).sum())

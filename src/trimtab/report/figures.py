@@ -118,7 +118,7 @@ def draw_incident(diagnosis: Diagnosis, block: Block, *, is_file: bool) -> Html:
     part = block[start:stop]
     names = _chosen(diagnosis, part)
     height = len(names) * (PANEL + GAP) + 18
-    # Records, not steps: after a rollback a step comes twice, in the order in which it was done.
+    # Records, not steps: after a resume at an earlier step some steps come twice.
     x = AxisScale(0, len(part) - 1, LEFT, WIDTH - RIGHT)
     left, right, bottom = x(onset - start), x(last - start), height - 22
     # An incident of one record would be too thin to see: it is drawn 1.5 pixels wide.

@@ -11,7 +11,7 @@ from trimtab.core.block import Column
 from trimtab.core.causes import Standing
 from trimtab.core.signals import GRAD_NORM, LOSS, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
 from trimtab.core.text import counted, digits
-from trimtab.explain.context import answers_about
+from trimtab.explain.context import proof_of_hardware
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.checks import ObservedOutcome
 from trimtab.explain.goodput import count_lost
@@ -155,7 +155,7 @@ def _evidence(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
             f"Run: {run.facts.link or run.source}",
             f"Batch range: {_positions(diagnosis, run)}",
             *batch_items(diagnosis, run.facts.ranks),
-            *_experiments(diagnosis, run),
+            *_verified(diagnosis, run),
             *(f"Note: {note}" for note in run.notes),
         ]
     )
@@ -221,10 +221,9 @@ def _positions(diagnosis: Diagnosis, run: RunReport) -> str:
     return f"{np.min(known)} to {np.max(known)}" if len(known) else UNKNOWN
 
 
-def _experiments(diagnosis: Diagnosis, run: RunReport) -> Iterator[str]:
-    for name, facts in answers_about(diagnosis.incident, run.block).items():
-        steps = facts.get("steps")
-        yield f"Verified by experiment ({name}, {steps} steps): {facts.get('sentence')}"
+def _verified(diagnosis: Diagnosis, run: RunReport) -> list[str]:
+    proof = proof_of_hardware(diagnosis.incident, run.block)
+    return [] if proof is None else [f"Verified in memory: {proof}"]
 
 
 def _hypotheses(diagnosis: Diagnosis) -> Iterator[Content]:
@@ -303,8 +302,8 @@ def _questions(diagnosis: Diagnosis) -> Iterator[Content]:
 
 def _root_cause(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     yield Paragraph(prose(diagnosis.root_cause))
-    # The answers stand under the evidence too, but a reader looks here first.
-    verified = list(_experiments(diagnosis, run))
+    # It stands under the evidence too, but a reader looks here first.
+    verified = _verified(diagnosis, run)
     if verified:
         yield bullets(verified)
 
@@ -313,11 +312,6 @@ def _class(diagnosis: Diagnosis) -> str:
     named, incident = diagnosis.incident_class, diagnosis.incident
     if named is not None:
         return f"{named.value.capitalize()}, {incident.records} records long."
-    if incident.rolled_back:
-        return (
-            f"Rolled back after {incident.records} records: what would have become of it is not "
-            "known."
-        )
     return f"Open: the log ends {incident.records} records after the onset, too early to tell."
 
 

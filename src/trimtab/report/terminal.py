@@ -5,7 +5,7 @@ explained. A live run: heading, curves, the latest values, its incidents, what i
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from rich.text import Text
 
 from trimtab.core.block import Block
 from trimtab.core.findings import Finding
-from trimtab.core.incidents import Incident, IncidentClass, Transition
+from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.signals import (
     CLOCK,
@@ -341,7 +341,7 @@ class LiveView:
                     for cell in (
                         facts["number"],
                         facts.get("onset", ""),
-                        facts.get("incident_class") or _open_or_rolled_back(facts),
+                        facts.get("incident_class") or "open",
                         facts.get("transition", ""),
                         facts.get("cause") or "not known",
                         ", ".join(map(str, symptoms)) if isinstance(symptoms, list) else symptoms,
@@ -349,8 +349,3 @@ class LiveView:
                 )
             )
         return table
-
-
-def _open_or_rolled_back(facts: Mapping[str, Any]) -> str:
-    is_over = facts.get("transition") == Transition.ROLLED_BACK
-    return str(Transition.ROLLED_BACK) if is_over else "open"

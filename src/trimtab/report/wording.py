@@ -5,7 +5,7 @@ from typing import Any
 
 from trimtab.core.block import Block, Event
 from trimtab.core.causes import Standing
-from trimtab.core.events import ROLLBACK
+from trimtab.core.events import NOT_UNDONE, UNDO
 from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import number_from_json
 from trimtab.core.text import digits
@@ -20,22 +20,11 @@ MIN_RUNNER_UP = 0.1
 
 NOTE = "note"
 
-QUIET = frozenset({INCIDENT, "state saved", "checkpoint", "evaluation", "recovery", "gate armed"})
+QUIET = frozenset({INCIDENT, "state saved", "checkpoint", "evaluation", "gate armed"})
 """Kinds of events that every healthy run has."""
 
 _ACTS = frozenset(
-    {
-        ROLLBACK,
-        "decision",
-        "probe",
-        "check",
-        "step discarded",
-        "gradient scaled down",
-        "settings changed",
-        "proposal",
-        "answer",
-        "released",
-    }
+    {UNDO, NOT_UNDONE, "step discarded", "gradient scaled down", "proposal", "answer"}
 )
 """Kinds of events by which a run responded to an incident."""
 
@@ -129,7 +118,7 @@ def runner_up(diagnosis: Diagnosis) -> str:
 
 def is_quiet(event: Event) -> bool:
     """Return whether such an event happens in every healthy run."""
-    return event.kind in QUIET or "canary" in str(event.facts.get("purpose", ""))
+    return event.kind in QUIET
 
 
 def event_text(event: Event) -> str:
@@ -137,10 +126,10 @@ def event_text(event: Event) -> str:
     facts = event.facts
     if event.kind == NOTE:
         text = str(facts.get("text", ""))
-    elif event.kind == ROLLBACK:
-        text = f"from step {facts.get('from')} to step {facts.get('to')}; {facts.get('reason', '')}"
-    elif event.kind == "decision":
-        text = f"{facts.get('act')}; {facts.get('reason', '')}"
+    elif event.kind == UNDO:
+        text = f"{facts.get('why')}; {facts.get('updates_lost')} updates are lost"
+    elif event.kind == NOT_UNDONE:
+        text = f"{facts.get('why')}; nothing is undone: {facts.get('because')}"
     else:
         text = ", ".join(f"{name} {_value(value)}" for name, value in facts.items())
     return text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}..."

@@ -54,25 +54,25 @@ def test_a_line_does_not_run_through_a_nan() -> None:
     assert line["nonfinite"] == [[3, 4, 0]]
 
 
-def rolled_back() -> Block:
+def resumed_earlier() -> Block:
     steps = np.array([0, 1, 2, 3, 4, 2, 3, 4, 5])
     attempts = np.array([0, 0, 0, 0, 0, 1, 1, 1, 1])
     values = np.array([5.0, 4.0, 9.0, 9.5, 9.9, 3.0, 2.5, 2.0, 1.5])
-    event = Event(kind="rollback", tick=5, step=2, facts={"from": 5, "to": 2})
+    event = Event(kind="resume", tick=5, step=2, facts={"last_step": 4})
     columns = {"loss": Column.complete(values)}
     return Block.from_columns(columns, step=steps, attempt=attempts, events=(event,))
 
 
-def test_what_was_rolled_back_is_a_line_of_its_own() -> None:
-    lines = RunLines.of(rolled_back())
+def test_what_was_repeated_is_a_line_of_its_own() -> None:
+    lines = RunLines.of(resumed_earlier())
     line = lines.line("loss")
     assert line["x"] == [0, 1, 2, 3, 4, 5]
     assert line["y"] == [5.0, 4.0, 3.0, 2.5, 2.0, 1.5]
     assert line["gone"] == [{"x": [2, 3, 4], "y": [9.0, 9.5, 9.9]}]
 
 
-def test_a_nan_that_was_rolled_back_is_marked_as_such() -> None:
-    block = rolled_back()
+def test_a_nan_in_a_repeated_step_is_marked_as_such() -> None:
+    block = resumed_earlier()
     values = block.column("loss").values.copy()
     values[[3, 8]] = np.nan
     block = dataclasses.replace(block, columns={"loss": Column.complete(values)})
@@ -80,7 +80,7 @@ def test_a_nan_that_was_rolled_back_is_marked_as_such() -> None:
 
 
 def test_a_log_whose_step_goes_back_without_an_event_is_read_the_same_way() -> None:
-    block = rolled_back()
+    block = resumed_earlier()
     plain = Block.from_columns(dict(block.columns), step=block.step)
     assert RunLines.of(plain).line("loss") == RunLines.of(block).line("loss")
 

@@ -144,7 +144,7 @@ class RepeatedBatches(Detector):
     """A warning for the first repeated batch, an alarm for the second; then quiet until it ends."""
 
     name = "repeated-batch"
-    listens_to = KnownChange.WENT_BACK | KnownChange.SKIPPED_DATA
+    listens_to = KnownChange.WENT_BACK
 
     def __init__(self) -> None:
         self._places: dict[float, int] = {}

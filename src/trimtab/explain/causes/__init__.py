@@ -2,6 +2,5 @@
 
 by_evidence     observations --> ranking --> conclusion, hypotheses
 ranking         the scoring: causes by their probability, with the measured weights (weights.json)
-experiments     what experiments say about causes, and which one to make next
 conclusions     each cause in the words of a post-mortem
 """

@@ -15,7 +15,6 @@ from trimtab.explain.causes.conclusions import (
     BY_SYMPTOM,
     CONCLUSIONS,
     DESTRUCTIVE_UPDATE,
-    KNOWN_OPERATION,
     NOTHING_FITS,
     Conclusion,
     by_finding,
@@ -26,8 +25,7 @@ from trimtab.explain.causes.conclusions import (
     is_users_alarm,
     opening,
 )
-from trimtab.explain.causes.experiments import experiment_weights
-from trimtab.explain.causes.ranking import Candidate, Ranking, rank
+from trimtab.explain.causes.ranking import Candidate, Ranking, all_weights, rank
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.diagnosis import Diagnosis, make_diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
@@ -52,6 +50,9 @@ RANK_CAUSES = frozenset({Cause.REPLICAS_OUT_OF_SYNC, Cause.SLOW_RANK})
 LASTING_CAUSES = frozenset({Cause.LOSS_REDUCTION_BUG})
 """What a loss does not come back from by itself: a factor in the code stays."""
 
+FLIP_CAUSES = frozenset({Cause.BIT_FLIP, Cause.BAD_DEVICE})
+"""What flips a bit in memory that no code has written to."""
+
 
 def explain_by_evidence(context: IncidentContext) -> Diagnosis:
     """Explain one incident by all observations that its records allow."""
@@ -61,7 +62,12 @@ def explain_by_evidence(context: IncidentContext) -> Diagnosis:
     possible = possible_causes(incident.symptoms, is_alone=is_alone)
     if _came_back(incident):
         possible = frozenset(possible) - LASTING_CAUSES
-    ranking = rank(results, experiment_weights(), possible)
+    flip = results["bit_flipped"]
+    if flip.is_yes:  # proven: what the records look like besides says nothing against it
+        proven = rank({"bit_flipped": flip}, all_weights(), FLIP_CAUSES)
+        ranking = dataclasses.replace(proven, results=results)
+    else:
+        ranking = rank(results, all_weights(), possible)
     given = map(hypothesis_of, incident.findings)
     ranked = [_hypothesis(candidate, ranking) for candidate in _listed(ranking)]
     # A run that never learned has no course to classify: it is a plateau by its symptom.
@@ -119,8 +125,6 @@ def _conclude(incident: Incident, ranking: Ranking) -> Conclusion:
 
 def _by_ranking(incident: Incident, ranking: Ranking) -> Conclusion:
     cause = ranking.first.cause
-    if cause is Cause.LOGIC_NAN and ranking.results["operation_not_finite"].is_yes:
-        return KNOWN_OPERATION
     if cause is not None:
         return CONCLUSIONS[cause]
     return next((BY_SYMPTOM[s] for s in incident.symptoms if s in BY_SYMPTOM), NOTHING_FITS)

@@ -93,15 +93,6 @@ DESTRUCTIVE_UPDATE = (
 )
 """What a loss that stays non-finite means, whatever caused it."""
 
-KNOWN_OPERATION = Conclusion(
-    Cause.LOGIC_NAN,
-    "An operation gave NaN or infinity from finite inputs; an experiment has found which one.",
-    "Fix that operation (log_softmax for log(softmax), a masked mean that survives an empty mask). "
-    "If the weights hold NaN, continue from the last checkpoint without it.",
-    "Catch a NaN before the update: check the gradient, the loss shows it one step late.",
-)
-"""F12, where the operation is known."""
-
 _ALL = (
     Conclusion(
         Cause.HARD_BATCH,

@@ -5,12 +5,12 @@ observation     an observation: a function whose parameters are its inputs; one 
 curves          loss, gradient norm, learning rate
 model           optimizer moments, updates, weights, activations, logits
 run             batches, resumes, precision, time, ranks
-experiments     repeated steps, and comparisons with a snapshot
+outside         what the hardware did, not batch, state or code
 """
 
 from types import ModuleType
 
-from trimtab.explain.evidence import curves, experiments, model, run
+from trimtab.explain.evidence import curves, model, outside, run
 from trimtab.explain.evidence.observation import Observation
 
 
@@ -22,8 +22,8 @@ def _of(*modules: ModuleType) -> dict[str, Observation]:
 OBSERVATIONS = _of(curves, model, run)
 """Every observation on records, by its id; their weights are fitted in the lab."""
 
-BY_EXPERIMENT = _of(experiments)
-"""What they say about causes is by construction; most can only be made in a recovering run."""
+BY_CONSTRUCTION = _of(outside)
+"""What they say about causes follows from what they are: the lab has too few of them to fit."""
 
-ALL_OBSERVATIONS = OBSERVATIONS | BY_EXPERIMENT
+ALL_OBSERVATIONS = OBSERVATIONS | BY_CONSTRUCTION
 """Both, for a ranking and its report."""

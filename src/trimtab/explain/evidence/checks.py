@@ -11,7 +11,6 @@ from enum import StrEnum
 import numpy as np
 
 from trimtab.core.causes import Evidence
-from trimtab.core.events import ROLLBACK
 from trimtab.core.findings import Symptom
 from trimtab.core.signals import ADAM_V_NORM, GRAD_NORM, LOSS, PARAM_NORM, UPDATE_NORM
 from trimtab.explain.context import IncidentContext
@@ -147,11 +146,9 @@ def resumed(context: IncidentContext) -> Observed:
     ticks, attempts = context.block.tick[rows], context.block.attempt[rows]
     if not len(ticks):
         return unrecorded("events", "the records before the onset were lost")
-    events = [event for event in context.block.events if ticks[0] <= event.tick <= ticks[-1]]
-    for event in events:
-        if event.kind == "resume":
+    for event in context.block.events:
+        if event.kind == "resume" and ticks[0] <= event.tick <= ticks[-1]:
             return answered("events", True, f"resume at step {event.step}")
-    # A rollback restores the exact state: what is different after it is not what it restored.
-    if attempts[-1] - attempts[0] > sum(event.kind == ROLLBACK for event in events):
+    if attempts[-1] > attempts[0]:
         return answered("step", True, "the step went back shortly before: a restart")
     return answered("events", False, "no resume and no step going back shortly before")

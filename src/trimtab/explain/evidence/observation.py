@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.block import FloatArray
-from trimtab.core.events import DECISION
 from trimtab.core.findings import Finding, Symptom
 from trimtab.core.robust import median, sigma_around
 from trimtab.core.rules import Missing, RuleFunction
@@ -33,7 +32,7 @@ from trimtab.core.signals import (
     UPDATE_NORM,
 )
 from trimtab.core.text import digits
-from trimtab.explain.context import NEAR_STEPS, IncidentContext, answers_about
+from trimtab.explain.context import IncidentContext, proof_of_hardware
 from trimtab.explain.evidence.checks import Observed, answered, resumed, too_few, unrecorded
 
 YesNo = tuple[bool, str]
@@ -170,13 +169,6 @@ def _views(prefix: str, label: str) -> _Input:
     return _Input(find, label, prefix)
 
 
-def _answer(experiment: str) -> _Input:
-    return _Input(
-        lambda context: answers_about(context.incident, context.block).get(experiment),
-        f"experiment {experiment}",
-    )
-
-
 def _has_resumed(context: IncidentContext) -> bool | None:
     found = resumed(context)
     return found.is_yes if found.is_answer else None
@@ -194,17 +186,6 @@ def _norm_drifts(context: IncidentContext) -> tuple[Finding, ...]:
     return tuple(f for f in findings if f.symptom == Symptom.NORM_DRIFT and "growth" in f.facts)
 
 
-def _held_settings(context: IncidentContext) -> tuple[str, ...] | None:
-    """Return what a decision about this incident held at a snapshot's value; None if nothing."""
-    first, last = context.incident.onset.step, context.incident.last.step + NEAR_STEPS
-    for event in reversed(context.block.events):
-        held = event.facts.get("hold")
-        is_decision = event.kind == DECISION and first <= event.step <= last
-        if is_decision and isinstance(held, list | tuple) and held:
-            return tuple(map(str, held))
-    return None
-
-
 INPUTS: Mapping[str, _Input] = {
     "param_norms": _views(f"{PARAM_NORM}/", f"{PARAM_NORM} by group"),
     "update_norms": _views(f"{UPDATE_NORM}/", f"{UPDATE_NORM} by group"),
@@ -218,16 +199,9 @@ INPUTS: Mapping[str, _Input] = {
     "onset_row": _Input(lambda context: context.onset_row, "step"),
     "onset_step": _Input(lambda context: context.incident.onset.step, "onset_step"),
     "context": _Input(lambda context: context, LOSS),
-    "held_settings": _Input(_held_settings, "settings that differed"),
-    "went_well_again": _Input(
-        lambda context: context.went_well_again, "the same steps, done again"
+    "proof_of_hardware": _Input(
+        lambda context: proof_of_hardware(context.incident, context.block), "bits of the state"
     ),
-    "again_answer": _answer("again"),
-    "first_nonfinite_answer": _answer("first-nonfinite"),
-    "fp32_answer": _answer("fp32"),
-    "half_answer": _answer("half"),
-    "earlier_answer": _answer("earlier"),
-    "next_answer": _answer("next"),
 }
 """By the name of the parameter; any other name is that of a signal."""
 

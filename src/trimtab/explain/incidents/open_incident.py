@@ -86,7 +86,6 @@ class OpenIncident:
     outlook: Outlook | None = None
     new_level: float | None = None
     started_again: bool = False
-    rolled_back: bool = False
     end: Moment | None = None
     since_peak: list[float] = field(default_factory=list)
     """The finite losses from the peak on, as many as a restart is recognised by."""

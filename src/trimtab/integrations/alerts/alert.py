@@ -25,7 +25,6 @@ _TITLES = {
     Transition.REOPENED: "came back",
     Transition.WORSENED: "got worse",
     Transition.CLOSED: "is over",
-    Transition.ROLLED_BACK: "was rolled back",
 }
 
 

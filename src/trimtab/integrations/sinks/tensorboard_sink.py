@@ -1,5 +1,5 @@
-"""TensorBoard: one folder per attempt, so a spike that was rolled back stays visible beside its
-repetition.
+"""TensorBoard: one folder per attempt, so a spike before a resume from a checkpoint stays visible
+beside the repeated steps.
 
 Exactly once: the length of each file is saved with the position, and what a killed shipper wrote
 beyond it is cut off.

@@ -27,11 +27,9 @@ _WORDS = {
     Transition.WORSENED: "got worse",
     Transition.CLASSIFIED: "classified",
     Transition.CLOSED: "is over",
-    Transition.ROLLED_BACK: "was rolled back",
 }
 
 _ALARMS = frozenset({Transition.OPENED, Transition.REOPENED, Transition.WORSENED})
-_ENDS = frozenset({Transition.CLOSED, Transition.ROLLED_BACK})
 
 
 class IncidentLog:
@@ -100,7 +98,7 @@ def describe(change: IncidentChange, explained: Diagnosis | None) -> str:
     words = [_symptoms(incident)] if change.transition in _ALARMS else []
     if incident.incident_class is not None:
         words.append(incident.incident_class.value)
-    if explained is not None and change.transition not in _ENDS:
+    if explained is not None and change.transition is not Transition.CLOSED:
         words.append(f"cause: {short_cause(explained)}")
         words.append(f"advice: {explained.action.kind.value}")
     head = f"incident {incident.number} {_WORDS[change.transition]}, {steps}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from trimtab.core.events import NOT_UNDONE, PROBE_ANSWER, UNDO
+from trimtab.core.events import NOT_UNDONE, UNDO
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.rules import Proof
 from trimtab.live.recover.undo import UndoReport
@@ -32,9 +32,8 @@ class UndoReporter:
         facts: dict[str, object] = {"why": why}
         if report.tensor is not None:
             facts["tensor"] = report.tensor
-        if report.proof is Proof.FLIPPED:  # measured, so it is an answer to "why"
-            answer = {"probe": "again", "answer": "hardware", "sentence": why, "about": step}
-            recorder.event(PROBE_ANSWER, step, answer)
+        if report.proof is Proof.FLIPPED:  # measured, so the diagnosis may rely on it
+            facts["is_hardware"] = True
         if report.updates_lost is None:
             log.warning("trimtab: step %d: %s; nothing is undone: %s", step, why, report.why_not)
             recorder.event(NOT_UNDONE, step, {**facts, "because": report.why_not})

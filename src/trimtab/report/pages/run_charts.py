@@ -13,7 +13,6 @@ import numpy as np
 
 from trimtab.core import signals
 from trimtab.core.block import BoolArray, Column, Event
-from trimtab.core.events import ROLLBACK
 from trimtab.core.incidents import SEVERE
 from trimtab.core.jsonable import number_from_json
 from trimtab.core.signals import DISCARDED, EVAL_LOSS
@@ -196,9 +195,7 @@ def run_data(
 
 
 def tone(diagnosis: Diagnosis) -> str:
-    """Return `alarm` for what hurts a run, `warn` for what passed or was rolled back."""
-    if diagnosis.incident.rolled_back:
-        return "warn"
+    """Return `alarm` for what hurts a run, `warn` for what passed."""
     return "alarm" if diagnosis.incident_class in SEVERE else "warn"
 
 
@@ -228,7 +225,7 @@ def _lanes(lines: RunLines) -> list[dict[str, Any]]:
             is_gone = lines.is_gone[first:last]
             kept += _steps(lines, ~is_gone, first, [_KEPT, number])
             gone += _steps(lines, is_gone, first, [_GONE, number])
-        lanes += [{"title": "attempts", "spans": kept}, {"title": "rolled back", "spans": gone}]
+        lanes += [{"title": "attempts", "spans": kept}, {"title": "repeated", "spans": gone}]
     column = lines.block.column(DISCARDED)
     discarded = _steps(lines, column.present & (column.values > 0), 0, [_DISCARDED, 0])
     if discarded:
@@ -245,11 +242,7 @@ def _steps(lines: RunLines, mask: BoolArray, offset: int, more: list[int]) -> li
 def _flags(report: RunReport) -> Iterator[list[Any]]:
     shown = [event for event in report.block.events if not is_quiet(event)][:MAX_EVENTS]
     for event in shown:
-        at = event.step
-        # The flag stands where the trouble was, not where the run went on.
-        if event.kind == ROLLBACK and isinstance(origin := event.facts.get("from"), int):
-            at = origin
-        yield [at, event.kind, event_text(event)]
+        yield [event.step, event.kind, event_text(event)]
 
 
 def _goodput(lines: RunLines) -> list[dict[str, Any]]:

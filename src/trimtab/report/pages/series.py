@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.block import Block, BoolArray, Column, FloatArray, IntArray
-from trimtab.core.events import rolled_back_rows
 
 BUCKETS = 2000
 """Buckets of one series: more than the pixels of a chart on most screens."""
@@ -134,7 +133,7 @@ class RunLines:
 
     block: Block
     is_gone: BoolArray
-    """Records whose step was repeated later, or rolled back."""
+    """Records whose step was repeated later."""
     attempts: tuple[tuple[int, int], ...]
     """First row and the row after the last of each attempt."""
     is_detail: BoolArray
@@ -208,8 +207,8 @@ def _attempts(block: Block) -> tuple[tuple[int, int], ...]:
 
 
 def _superseded(block: Block, attempts: Sequence[tuple[int, int]]) -> BoolArray:
-    """Return the records whose step was repeated in a later attempt, or was rolled back."""
-    is_gone = rolled_back_rows(block)
+    """Return the records whose step was repeated in a later attempt."""
+    is_gone = np.zeros(len(block), dtype=np.bool_)
     earliest = np.iinfo(np.int64).max
     # From the last attempt back: a record is gone if a later one reached its step again.
     for first, last in reversed(attempts):

@@ -37,7 +37,7 @@ _MAX_ROWS = 2000
 _NAMES = frozenset(name for panel in PANELS for name in panel.names) | {EVAL_LOSS}
 _FAMILIES = tuple(panel.family for panel in PANELS if panel.family and not panel.is_heat)
 
-_OVER = frozenset({Transition.CLOSED, Transition.ROLLED_BACK, Transition.REBASELINED})
+_OVER = frozenset({Transition.CLOSED, Transition.REBASELINED})
 _BAD_ENDS = ("raised", "could not start")
 """How an end begins that its loop did not want."""
 

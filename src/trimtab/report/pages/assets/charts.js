@@ -1,5 +1,5 @@
 "use strict";
-// Charts that share one axis of steps: bands for incidents, grey for what was rolled back, marks
+// Charts that share one axis of steps: bands for incidents, grey for what was repeated, marks
 // for values that are not finite. Zooming one zooms all.
 const charts = (() => {
   const plots = [];

@@ -80,7 +80,7 @@
       const lane = data.lanes[row - 1];
       const found = lane && lane.spans.find(([first, last]) => hit(first, last));
       if (!found) return "";
-      const what = ["attempt " + found[3], `attempt ${found[3]}, rolled back`, "discarded"][found[2]];
+      const what = ["attempt " + found[3], `attempt ${found[3]}, repeated later`, "discarded"][found[2]];
       return `${what}, steps ${found[0]} to ${found[1]}`;
     };
     const opts = charts.options(box, height, {
