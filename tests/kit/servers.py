@@ -183,6 +183,10 @@ class _ReceiverHandler(Quiet):
         match self.server.behaviour:
             case "ok":
                 self.answer(200, {})
+            case "echo":  # as servers do that help to debug a request
+                told = f"Cannot POST {self.path} {self.headers['Authorization']}"
+                filler = "x" * (290 - len("Cannot POST "))  # the secret lies on the usual cut
+                self.answer(400, {"error": told, "more": filler + told})
             case "500":
                 self.answer(500, {"error": f"no {self.path}"})
             case "redirect":

@@ -1,14 +1,61 @@
 """Token ids and losses of sequences on their way to the batch memory."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.kit.tiny import make_model
+from tests.kit.tiny import batches, journal_of, loss_of, make_model
 
 import trimtab
-from trimtab.live.measure.batch_facts import MAX_KEPT_TOKENS, VALUES, BatchFacts, reduce_rows
+from trimtab.live.measure.batch_facts import (
+    MAX_KEPT_TOKENS,
+    VALUES,
+    BatchFacts,
+    reduce_rows,
+    report_left_out,
+)
+
+
+class TestOddBatches:
+    @pytest.mark.filterwarnings("ignore:Sparse")
+    @pytest.mark.parametrize("layout", ["jagged", "coo", "csr", "raises"])
+    def test_only_the_facts_of_an_odd_tensor_are_missing(
+        self, layout: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        report_left_out.cache_clear()
+        caplog.set_level("INFO")
+        model = make_model()
+        optimizer = torch.optim.AdamW(model.parameters())
+        served = [[odd_tensor(layout), batch] for batch in batches(6)]
+        with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+            for step in guard.steps(served):
+                for _, batch in step:
+                    loss = loss_of(model, batch)
+                    guard.record(loss=loss)
+                    loss.backward()
+                optimizer.step()
+        block = journal_of(tmp_path)
+        assert len(block) == 6
+        has_failed = layout == "raises"
+        assert ("failed in" in caplog.text) == has_failed
+        assert bool(block.column("token_rarity").present.any()) != has_failed
+        assert caplog.text.count("sparse and nested") == int(not has_failed)
+
+
+class Broken(dict[str, Any]):
+    def __getitem__(self, name: str) -> Any:
+        raise RuntimeError("planted")
+
+
+def odd_tensor(layout: str) -> Any:
+    eye = torch.eye(3)
+    if layout == "jagged":
+        return torch.nested.nested_tensor([eye[0], eye[1, :2]], layout=torch.jagged)
+    if layout == "raises":
+        return Broken(x=eye)
+    return eye.to_sparse() if layout == "coo" else eye.to_sparse_csr()
 
 
 class TestTokenRows:

@@ -142,6 +142,15 @@ def test_a_changed_learning_rate_and_option_are_warnings_and_open_no_incident(
     assert any(Symptom.LR_CHANGED in note for note in report.notes)
 
 
+def test_a_higher_learning_rate_at_a_resume_is_no_alarm(tmp_path: Path) -> None:
+    first = Plain(tmp_path)
+    first.run(0, 150)
+    for group in first.optimizer.param_groups:
+        group["lr"] *= 3
+    assert first.run(150, 200) == [Symptom.LR_CHANGED]
+    assert not trimtab.diagnose(tmp_path).incidents
+
+
 def test_random_state_in_a_plain_loop_is_only_judged_where_it_repeats_the_start(
     tmp_path: Path,
 ) -> None:

@@ -126,7 +126,11 @@ class TrimtabCallback(Callback):  # type: ignore[misc]
         if guard is None:
             return
         with adapter.shield.guarding("on_train_start"):
-            if self._saved:
+            if trainer.ckpt_path is None and trainer.global_step > 0:
+                # `fit` was called again: the weights go on, Lightning makes new optimizers.
+                guard.skip_resume_audit()
+                guard.event("planned change", what="fit was called again")
+            elif self._saved:
                 guard.load_state_dict(self._saved)
             self._clip = ClipRecorder(adapter, trainer, pl_module)
             CheckpointRegister(adapter, trainer, checkpoints, Path(run_dir))

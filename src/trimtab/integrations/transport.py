@@ -22,7 +22,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from trimtab._version import __version__
 from trimtab.core.errors import ConfigError
@@ -52,6 +52,9 @@ class Secrets:
                 # apprise has keys where other addresses have the host: `pagerduty://KEY@KEY`
                 pieces |= {parts.netloc, *re.split("[@:]", parts.netloc)}
         pieces |= {unquote(piece) for piece in pieces}
+        # As a server may echo it: in an address, or in JSON that escapes slashes.
+        pieces |= {quote(piece, safe="") for piece in pieces}
+        pieces |= {piece.replace("/", "\\/") for piece in pieces}
         self._values |= {piece for piece in pieces if len(piece) >= _MIN_LENGTH}
 
     def hide(self, text: str) -> str:
@@ -129,6 +132,9 @@ def _shut_down(connection: socket.socket) -> None:
 MAX_BODY = 4 * 2**20
 """Bytes of an answer that are read; the largest that is needed is a page of runs."""
 
+_MAX_ECHO, _MAX_QUOTE = 1 << 16, 300
+"""Characters of an error page that are searched for secrets, and that are quoted."""
+
 _CONTENT_ERRORS = frozenset({400, 406, 409, 413, 415, 422})
 """Answers that are about what was sent. The other errors, such as an expired token (401) or a
 server that is being deployed (404, 502), can go away, and nothing is dropped for them."""
@@ -158,7 +164,9 @@ class Reply:
                 f"the server answers {self.status}, a redirect; redirects are not followed, so set "
                 "the final address"
             )
-        text = " ".join(self.body[:300].decode("utf-8", "replace").split())
+        # Hidden before it is cut: half of a secret would not be recognized.
+        text = SECRETS.hide(self.body.decode("utf-8", "replace")[:_MAX_ECHO])
+        text = " ".join(text.split())[:_MAX_QUOTE]
         message = f"the server answers {self.status}: {text}"
         raise Refused(message) if self.status in _CONTENT_ERRORS else ConnectionError(message)
 
@@ -175,8 +183,9 @@ def split_credentials(url: str) -> tuple[str, dict[str, str]]:
 
 
 def basic_auth(user: str, password: str) -> dict[str, str]:
-    """Return the header of a user and password."""
+    """Return the header of a user and password, and hide it in every message."""
     token = base64.b64encode(f"{user}:{password}".encode()).decode("ascii")
+    SECRETS.add(token)
     return {"Authorization": f"Basic {token}"}
 
 

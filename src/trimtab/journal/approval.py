@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from trimtab.core.errors import JournalError
 from trimtab.journal.directory import RunDirectory
-from trimtab.journal.files import replace_file
+from trimtab.journal.files import read_regular, replace_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ def withdraw(run: RunDirectory) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) else {}

@@ -25,7 +25,7 @@ from typing import Any
 
 from trimtab.core.errors import JournalError
 from trimtab.core.jsonable import to_jsonable
-from trimtab.journal.files import replace_file
+from trimtab.journal.files import read_regular, replace_file
 
 _HOME = "trimtab"
 _JOURNAL_FILE = re.compile(r"\d{8,}\.(log|seg)")
@@ -74,7 +74,7 @@ class RunDirectory:
         """Return the address of the run's page, if it was shipped to a tracker that has one."""
         for path in sorted(self.home.glob("ship/*.json")):
             try:
-                link = json.loads(path.read_bytes())["memory"]["link"]
+                link = json.loads(read_regular(path))["memory"]["link"]
             except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 continue
             if isinstance(link, str) and link.startswith(("http://", "https://")):
@@ -99,7 +99,7 @@ class RunDirectory:
     def read_manifest(self) -> dict[str, Any]:
         """Return all fields of the manifest, known or not; empty if none was written."""
         try:
-            manifest = json.loads(self.manifest.read_bytes())
+            manifest = json.loads(read_regular(self.manifest))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:

@@ -1,18 +1,40 @@
-"""Files of a run: how one is replaced, the segments of a journal, and its lock.
+"""Files of a run: how one is read and replaced, the segments of a journal, and its lock.
 
 00000000.log is an open segment, 00000000.seg a sealed one.
 """
 
+import errno
 import fcntl
 import os
 import re
 import socket
+import stat
 from contextlib import suppress
 from dataclasses import dataclass
+from io import FileIO
 from itertools import islice
 from pathlib import Path
 
 from trimtab.core.errors import JournalError
+
+
+def open_regular(path: Path) -> FileIO:
+    """Open a regular file to be read, unbuffered; raises OSError for anything else.
+
+    Opening a named pipe waits for a writer and `/dev/zero` never ends, and a run directory may come
+    from a stranger.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return FileIO(descriptor)
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the content of a regular file; raises OSError for anything else."""
+    with open_regular(path) as file:
+        return file.readall()
 
 
 def replace_file(path: Path, content: str | bytes) -> None:

@@ -9,7 +9,7 @@ from typing import Self
 from trimtab.core.block import Block
 from trimtab.journal.assembly import Segment, assemble
 from trimtab.journal.directory import RunDirectory
-from trimtab.journal.files import JournalFiles
+from trimtab.journal.files import JournalFiles, open_regular
 from trimtab.journal.lines import Damage
 from trimtab.journal.log_segment import LogParser, LogSegment
 from trimtab.journal.sealed_segment import SealedSegment
@@ -161,11 +161,11 @@ class _Tail:
         self.path = path
         self.index = index
         self._parser = LogParser(path.name, after)
-        self._descriptor = os.open(path, os.O_RDONLY)
+        self._file = open_regular(path)
 
     def read(self, finished: bool) -> LogSegment:
         """Parse and return what was appended since the last call."""
-        while data := os.pread(self._descriptor, _PIECE, self._parser.fed):
+        while data := os.pread(self._file.fileno(), _PIECE, self._parser.fed):
             self._parser.feed(data)
         if finished:
             self._parser.finish()
@@ -173,4 +173,4 @@ class _Tail:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._descriptor)
+        self._file.close()

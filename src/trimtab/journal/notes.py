@@ -10,6 +10,7 @@ import time
 from trimtab.core.block import Event
 from trimtab.core.errors import JournalError
 from trimtab.journal.directory import RunDirectory
+from trimtab.journal.files import read_regular
 from trimtab.journal.follow import PIECE_RECORDS, Follower
 from trimtab.journal.lines import decode_line, encode_line
 
@@ -45,8 +46,8 @@ def add_note(run: RunDirectory, text: str) -> int:
 def read_notes(run: RunDirectory) -> list[Event]:
     """Return the notes as events, by tick; a damaged line is left out."""
     try:
-        lines = run.notes.read_bytes().splitlines()
-    except FileNotFoundError:
+        lines = read_regular(run.notes).splitlines()
+    except OSError:
         return []
     events = []
     for entry in map(decode_line, lines):

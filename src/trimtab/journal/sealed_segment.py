@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from trimtab.core.block import Block, BoolArray, Column, FloatArray, IntArray
 from trimtab.journal.assembly import ColumnTarget, ReadLosses
+from trimtab.journal.files import open_regular, read_regular
 from trimtab.journal.header import (
     CHUNK_ROWS,
     MAGIC,
@@ -117,7 +118,7 @@ class SealedSegment:
         """Read header and entries; raises ValueError if neither copy of the header is valid."""
         self.path = path
         self.file = path.name
-        with path.open("rb") as file:
+        with BufferedReader(open_regular(path)) as file:
             size = os.fstat(file.fileno()).st_size
             self.header, length, second = _find_header(file, size)
             self._base = len(MAGIC) + length
@@ -162,7 +163,7 @@ class SealedSegment:
         if not self.rows:
             return losses
         try:
-            with self.path.open("rb", buffering=0) as file:
+            with open_regular(self.path) as file:
                 self._read_axes(file, axes, losses)
                 for name, target in columns.items():
                     self._read_column(file, name, target, axes["tick"], losses)
@@ -181,7 +182,7 @@ class SealedSegment:
         if self.read(axes, dict.fromkeys(self.names(), scratch)).damage:
             return False
         try:
-            data = self.path.read_bytes()
+            data = read_regular(self.path)
         except OSError:
             return False
         header = data[len(MAGIC) : self._base]
@@ -252,7 +253,9 @@ class SealedSegment:
                 bad.append(number)
         return [slice(a * CHUNK_ROWS, min(b * CHUNK_ROWS, self.rows)) for a, b in _runs(bad)]
 
-    def _read_entries(self, file: BufferedReader) -> tuple[tuple[Entry, ...], list[Damage]]:
+    def _read_entries(
+        self, file: "BufferedReader[FileIO]"
+    ) -> tuple[tuple[Entry, ...], list[Damage]]:
         file.seek(self._base)
         data = file.read(self.header.entries_bytes)
         if crc32(data) == self.header.entries_checksum:
@@ -271,7 +274,7 @@ class SealedSegment:
         return Damage(kind=kind, file=self.file, sentence=sentence, ticks=ticks, signal=signal)
 
 
-def _find_header(file: BufferedReader, size: int) -> tuple[Header, int, bool]:
+def _find_header(file: "BufferedReader[FileIO]", size: int) -> tuple[Header, int, bool]:
     """Find the header; return it, the length of its line, and whether it is the second copy."""
     file.seek(len(MAGIC))
     line = file.readline()

@@ -12,7 +12,7 @@ from trimtab.core.errors import JournalError
 from trimtab.core.signals import Quality
 from trimtab.journal.assembly import Segment
 from trimtab.journal.directory import RunDirectory
-from trimtab.journal.files import JournalFiles
+from trimtab.journal.files import JournalFiles, read_regular
 from trimtab.journal.lines import SCHEMA, Damage, DamageKind, Entry
 from trimtab.journal.log_segment import LogParser, LogSegment
 from trimtab.journal.sealed_segment import SealedSegment
@@ -146,7 +146,7 @@ def open_sealed(path: Path) -> SealedSegment | Damage | None:
 def _read_log_segment(path: Path) -> LogSegment | Damage | None:
     parser = LogParser(path.name)
     try:
-        parser.feed(path.read_bytes())
+        parser.feed(read_regular(path))
     except FileNotFoundError:
         return None
     except OSError as error:

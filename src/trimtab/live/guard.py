@@ -92,6 +92,7 @@ class Guard:
         evaluation (`model.eval()`, `torch.no_grad()`) belongs to no step.
         """
         monitor = self._monitor
+        monitor.num_calls += 1
         if loss is not None and self._is_evaluation(loss):
             self._report_once(
                 "trimtab: a loss recorded in evaluation mode or without gradients belongs to no "
@@ -161,6 +162,10 @@ class Guard:
                     monitor.meter.give_squares_before_clip(squares)
         return norm
 
+    def skip_resume_audit(self) -> None:
+        """Do not compare the start with a saved state, for a trainer that has loaded none."""
+        self._monitor.resume.skip()
+
     def look_at_random_state(self) -> None:
         """For the resume audit: a trainer may restore random numbers after its first batch."""
         self._states.look_at_generators()
@@ -172,6 +177,7 @@ class Guard:
     def event(self, kind: str, **facts: Any) -> None:
         """Journal something that happened: an evaluation, a change of the data mix."""
         monitor = self._monitor
+        monitor.num_calls += 1
         if monitor.is_watching and monitor.recorder is not None:
             with monitor.shields.host.guarding("event"):
                 monitor.recorder.event(kind, monitor.next_step, facts)

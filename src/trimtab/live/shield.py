@@ -108,7 +108,7 @@ class Shields:
         self.user = Shield("user signals", "they are not recorded, the rest continues")
         self.host = Shield("journal", "nothing is recorded any more, the rest continues")
         self.judge = Shield("judge", "records are not judged any more, the rest continues")
-        self.batches = Shield("batch memory", "reports name no tokens, the rest continues")
+        self.batches = Shield("batches", "they are not measured any more, the rest continues")
         self.checkpoints = Shield("checkpoints", "they are not judged any more, the rest continues")
         self.resume = Shield("resume audit", "this resume is not audited, the rest continues")
         self.gate = Shield("gate", "trimtab protects no longer; it keeps watching")

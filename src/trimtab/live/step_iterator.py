@@ -168,6 +168,7 @@ class StepIterator:
         `size` is how many batches the step has, if not `accumulate`.
         """
         self.end_step()
+        self._monitor.num_calls += 1
         step = self.loop.next_step(self._monitor.next_step, size)
         if step is not None:
             self._states.look_at_generators()

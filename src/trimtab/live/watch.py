@@ -269,6 +269,7 @@ def watch(
                     ranks.place,
                     settings.live.hang_seconds,
                     monitor,
+                    model,
                     ends_run=chosen is Mode.RECOVER,
                 )
             undo = None

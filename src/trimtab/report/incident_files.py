@@ -22,7 +22,7 @@ from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import to_jsonable
 from trimtab.explain.batches.batch_report import BatchReport
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.journal.files import replace_file
+from trimtab.journal.files import read_regular, replace_file
 from trimtab.report.document import to_markdown
 from trimtab.report.escaping import escape_markdown
 from trimtab.report.figures import draw_tokens
@@ -121,7 +121,7 @@ def read_batches(folder: Path) -> tuple[tuple[BatchReport, ...], list[str]]:
         if not _INCIDENT_FOLDER.fullmatch(path.parent.name):
             continue
         try:
-            found.append(BatchReport.from_dict(json.loads(path.read_bytes())))
+            found.append(BatchReport.from_dict(json.loads(read_regular(path))))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             notes.append(f"{path.parent.name}/{_BATCH} cannot be read: {type(error).__name__}")
     return tuple(found), notes

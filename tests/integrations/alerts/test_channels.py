@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from tests.kit.servers import Receiver, serving
@@ -174,6 +175,24 @@ def test_no_addresses_are_a_usage_error_that_names_the_variable() -> None:
 def test_parts_of_an_address_are_hidden_wherever_a_library_repeats_them(address: str) -> None:
     SECRETS.add(address)
     assert TOKEN not in SECRETS.hide(f"no host in {address!r}, path /{TOKEN}, {TOKEN}")
+
+
+@pytest.mark.parametrize("filler", [0, 270, 285])
+def test_a_server_that_echoes_a_request_reveals_no_secret(filler: int) -> None:
+    """Neither the header of user and password, nor the half of it where an answer is cut."""
+    password = "p/4ss+w0rd=="
+    with serving(receiver := Receiver("echo")):
+        host = receiver.url.removeprefix("http://")
+        path = "x/" * (filler // 2)
+        user = f"jane:{quote(password, safe='')}"
+        address = f"webhook+http://{user}@{host}/{path}{TOKEN}?key=K3Y-9876"
+        with pytest.raises(Refused) as raised:
+            channel(address).send(an_alert(), 5)
+    sent = receiver.headers[0]["Authorization"].removeprefix("Basic ")
+    message = str(raised.value)
+    assert "the server answers 400" in message
+    for secret in (sent, password, TOKEN, "K3Y-9876"):
+        assert secret[:8] not in message
 
 
 def test_a_command_gets_the_alert_as_input_and_no_shell(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tests.kit.lightning import Module, Run, watched
 from tests.kit.tiny import assert_same_bits, batches, journal_of
 from torch.utils.data import DataLoader
 
+import trimtab
 from trimtab.integrations.lightning import TrimtabCallback
 
 TIGHT = 1e-3
@@ -135,3 +136,28 @@ def test_a_trainer_without_optimizers_is_left_alone(tmp_path: Path) -> None:
     trainer = L.Trainer(max_epochs=1, barebones=True, accelerator="cpu", callbacks=[callback])
     trainer.fit(Frozen(), DataLoader(batches(2), batch_size=None))  # type: ignore[arg-type]
     assert not list(tmp_path.rglob("manifest.json"))
+
+
+def test_a_second_fit_is_no_resume_that_went_wrong(tmp_path: Path) -> None:
+    """Lightning makes new optimizers for it: nothing was to be restored."""
+    torch.manual_seed(7)
+    module = Module()
+    data: Any = DataLoader(batches(10), batch_size=None)  # type: ignore[arg-type]
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[watched(tmp_path)],
+    )
+    trainer.fit(module, data)
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(module, data)
+    assert trainer.global_step == 20
+    block = journal_of(tmp_path)
+    assert [int(step) for step in block.step] == list(range(20))
+    assert not block.column("resume_audit").present.any()
+    assert [event.step for event in block.events if event.kind == "planned change"] == [10]
+    assert not trimtab.diagnose(tmp_path).incidents

@@ -313,7 +313,7 @@ class StateJumps(Detector):
     """One finding for each jump of a signal that has a rule, or of one of its groups."""
 
     name = "state-jump"
-    listens_to = KnownChange.WENT_BACK | KnownChange.CHANGED
+    listens_to = KnownChange.WENT_BACK | KnownChange.CHANGED | KnownChange.RESUMED
     skips_odd_batches = True
 
     def __init__(self) -> None:
@@ -321,11 +321,18 @@ class StateJumps(Detector):
         """Of every signal with a rule that was recorded."""
 
     def on_event(self, change: KnownChange) -> None:
-        """Forget the past after a change, and only the last value in a new attempt."""
+        """Forget the past after a change, and only the last value in a new attempt.
+
+        A resume may have another learning rate on purpose: the resume audit compares it with the
+        saved one.
+        """
         for name, test in self._tests.items():
             rule = rule_of(name)
             if change & KnownChange.CHANGED:
                 test.restart()
+            elif not change & KnownChange.WENT_BACK:
+                if rule is RULES[LR]:
+                    test.skip_next()
             elif rule is not None and rule.may_step_back:
                 test.skip_next()
 

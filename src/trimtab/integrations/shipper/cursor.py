@@ -10,7 +10,7 @@ from trimtab.core.block import Block
 from trimtab.core.errors import JournalError
 from trimtab.core.sink import RunStatus, SinkMemory
 from trimtab.journal import RunDirectory
-from trimtab.journal.files import replace_file
+from trimtab.journal.files import read_regular, replace_file
 
 SCHEMA = 1
 
@@ -87,7 +87,7 @@ class SinkLock:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_bytes())
+        values = json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError):
         return {}
     return values if isinstance(values, dict) and values.get("schema") == SCHEMA else {}

@@ -17,6 +17,7 @@ from pathlib import Path
 from trimtab.core.sink import GUARD_CLOSED, RunStatus
 from trimtab.integrations.shipper.feed import Feed
 from trimtab.journal import RunDirectory
+from trimtab.journal.files import read_regular
 
 
 class Owner:
@@ -66,7 +67,7 @@ class WriterProcess:
     def is_gone(self) -> bool:
         """Return whether it ran on this host and is no more."""
         with contextlib.suppress(OSError):
-            text = self._lock_file.read_text(encoding="utf-8", errors="replace")
+            text = read_regular(self._lock_file).decode("utf-8", "replace")
             found = re.fullmatch(r"pid (\d{1,9}) on (.*)\n", text)
             if found and found[2] == socket.gethostname():
                 return not _is_running(int(found[1]))

@@ -13,7 +13,7 @@ from trimtab._version import __version__
 from trimtab.core.block import Block
 from trimtab.diagnosis import RECORDS_PER_BLOCK
 from trimtab.journal import RunDirectory
-from trimtab.journal.files import replace_file
+from trimtab.journal.files import read_regular, replace_file
 from trimtab.judge import Judge
 from trimtab.live.shield import log
 
@@ -67,7 +67,7 @@ class JudgeState:
         """Load the state; the number of records that it has judged, 0 if it cannot be used."""
         fresh = self._judge.state_dict()
         try:
-            saved: dict[str, Any] = json.loads(self._file.read_bytes())
+            saved: dict[str, Any] = json.loads(read_regular(self._file))
             tick = saved["judge"]["last_tick"]
             row = earlier.row_of(tick)
             is_known = row < len(earlier) and int(earlier.tick[row]) == tick

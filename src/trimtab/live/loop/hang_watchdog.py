@@ -5,15 +5,23 @@ all threads go to `trimtab/hang/rank-00003.txt`; the first rank journals the eve
 A rank that waits for a hung one stands still too, so every rank writes its file, and the one whose
 stack is not in a collective is the one to look at.
 
+Evaluation is progress: calls of the guard count, and while the model is in evaluation mode any
+change of the stack of the training thread does. Only there, because a loop that waits for ever and
+polls changes its stack too.
+
 Nothing runs on the step path. A hang that holds the interpreter's lock (an extension that never
 returns) stops this thread too.
 """
 
 import faulthandler
 import os
+import sys
 import threading
 import time
+from collections.abc import Hashable
 from pathlib import Path
+
+from torch import nn
 
 from trimtab.journal import RunDirectory
 from trimtab.journal.exit_request import ExitRequest, RunExit
@@ -24,6 +32,10 @@ GRACE_SECONDS = 2.0
 """Between a rank's stacks and its end: the other ranks write theirs, the journal its last
 entries."""
 
+EVALUATION_SECONDS = 0.5
+"""Between two looks at the stack in evaluation. Often, because the same forward pass takes most of
+the time of an evaluation, and two looks may find the same place in it."""
+
 MAX_STACK_CHARS = 8000
 """Of the stacks that are journalled; the file has all of them."""
 
@@ -32,19 +44,29 @@ class HangWatchdog:
     """Reports `seconds` without progress; with `ends_run` the process then ends with 75."""
 
     def __init__(
-        self, run: RunDirectory, rank: int, seconds: float, monitor: StepMonitor, *, ends_run: bool
+        self,
+        run: RunDirectory,
+        rank: int,
+        seconds: float,
+        monitor: StepMonitor,
+        model: nn.Module,
+        *,
+        ends_run: bool,
     ) -> None:
         self._run = run
         self._rank = rank
         self._seconds = seconds
         self._monitor = monitor
+        self._model = getattr(model, "module", model)  # such as DDP, of which loops unwrap
+        self._thread = threading.get_ident()
         self._ends_run = ends_run
         threading.Thread(target=self._watch, name="trimtab-hang", daemon=True).start()
 
     def _watch(self) -> None:
         last, since = self._progress(), time.monotonic()
         while last is not None:
-            time.sleep(min(self._seconds / 4, 10.0))
+            is_training = self._model.training
+            time.sleep(min(self._seconds / 4, 10.0 if is_training else EVALUATION_SECONDS))
             progress, now = self._progress(), time.monotonic()
             if progress != last:
                 last, since = progress, now
@@ -55,13 +77,21 @@ class HangWatchdog:
                     os._exit(RunExit.RELAUNCH)
                 since = now  # the next report comes after as long again
 
-    def _progress(self) -> tuple[int, int, int] | None:
-        """A value that changes with every step, also with one that is done again; None once the
-        guard is closed."""
+    def _progress(self) -> tuple[Hashable, ...] | None:
+        """Return a value that changes with all that the run does; None once the guard is closed."""
         monitor = self._monitor
         if monitor.sync.is_closed:
             return None
-        return monitor.next_step, monitor.slow.num_updates, monitor.sync.num_meetings
+        stack = () if self._model.training else self._stack()
+        return monitor.next_step, monitor.sync.num_meetings, monitor.num_calls, stack
+
+    def _stack(self) -> tuple[Hashable, ...]:
+        """Return where the training thread is, to the instruction."""
+        frame, places = sys._current_frames().get(self._thread), []
+        while frame is not None:
+            places.append((frame.f_code, frame.f_lasti))
+            frame = frame.f_back
+        return tuple(places)
 
     def _report(self, waited: float) -> None:
         step = self._monitor.next_step

@@ -71,9 +71,11 @@ class StepFacts:
                 note.signals[name] = rate
         if self.loop is not None:
             note.data_position = self.loop.data_position
-            note.signals |= self.loop.facts()
+            note.signals[signals.DATA_SECONDS] = self.loop.data_seconds
+            # Under a shield of its own: a batch may hold anything.
             if not self._batch_shield.is_down:
-                with self._batch_shield.guarding("token ids"):
+                with self._batch_shield.guarding("batch facts"):
+                    note.signals |= self.loop.facts()
                     note.token_rows = self.loop.pop_token_rows()
         note.row_losses = self.row_losses.pop()
         with self._shield.guarding("note"):
@@ -117,6 +119,8 @@ class StepMonitor:
         self._moved: set[int] = set()
         self._decision: Decision | None = None
         self._num_steps = 0
+        self.num_calls = 0
+        """Calls of the guard by the user's loop, evaluation included: a sign of life."""
         self._pid = os.getpid()
         self._is_started = self._is_in_backward = False
         self.sync = StepSync(

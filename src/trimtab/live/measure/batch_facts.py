@@ -3,6 +3,7 @@
 import dataclasses
 import zlib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from trimtab.core.block import FloatArray, IntArray
 from trimtab.explain.batches.rows import TokenRows
 from trimtab.live.measure.numbers import OddNumber
 from trimtab.live.ranks.in_flight import HostCopy, copy_to_host
+from trimtab.live.shield import log
 from trimtab.state.host_copy import local
 
 MAX_TOKEN_ID = 1 << 20
@@ -52,7 +54,10 @@ class BatchFacts:
 
     def measure(self, batches: list[Any]) -> dict[str, float]:
         """The facts of the micro-batches of one step; what is not on the host is left out."""
-        parts = [list(host_tensors(batch)) for batch in batches]
+        on_host = [list(_cpu_tensors(batch)) for batch in batches]
+        parts = [list(filter(_is_plain, tensors)) for tensors in on_host]
+        if any(not _is_strided(tensor) for tensors in on_host for tensor in tensors):
+            report_left_out()
         self._token_tensors = []
         if not any(parts):
             return {}
@@ -95,6 +100,12 @@ class BatchFacts:
         }
 
 
+@cache
+def report_left_out() -> None:
+    """Log, once in a process, that tensors without plain numbers are not measured."""
+    log.info("trimtab: sparse and nested tensors are left out of what is known of a batch")
+
+
 def fingerprint(batches: list[list[torch.Tensor]]) -> int:
     """crc32 over the bytes of the tensors, of large ones over a sample: equal for equal batches."""
     value = 0
@@ -130,19 +141,34 @@ def _corner(tensor: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def host_tensors(batch: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a batch that are on the host, in a fixed order."""
+    """Yield the tensors of a batch that are on the host and hold plain numbers, in a fixed order.
+
+    Left out are empty, sparse and nested ones.
+    """
+    return filter(_is_plain, _cpu_tensors(batch))
+
+
+def _is_strided(tensor: torch.Tensor) -> bool:
+    return not tensor.is_nested and tensor.layout is torch.strided
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return _is_strided(tensor) and tensor.numel() > 0
+
+
+def _cpu_tensors(batch: Any) -> Iterator[torch.Tensor]:
     if isinstance(batch, torch.Tensor):
-        if batch.device.type == "cpu" and batch.numel() and not batch.is_sparse:
+        if batch.device.type == "cpu":
             yield batch
     elif isinstance(batch, Mapping):
         for name in sorted(batch, key=str):
-            yield from host_tensors(batch[name])
+            yield from _cpu_tensors(batch[name])
     elif isinstance(batch, list | tuple):
         for part in batch:
-            yield from host_tensors(part)
+            yield from _cpu_tensors(part)
     elif dataclasses.is_dataclass(batch):
         for field in dataclasses.fields(batch):
-            yield from host_tensors(getattr(batch, field.name))
+            yield from _cpu_tensors(getattr(batch, field.name))
 
 
 def _tokens(tensors: list[torch.Tensor]) -> tuple[torch.Tensor, IntArray] | None:

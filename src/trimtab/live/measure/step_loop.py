@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from trimtab.core import signals
 from trimtab.core.block import NO_POSITION
 from trimtab.core.errors import ConfigError
 from trimtab.explain.batches.rows import TokenRows
@@ -133,12 +132,16 @@ class StepLoop:
         self._step = step
         return step
 
+    @property
+    def data_seconds(self) -> float:
+        """How long the present step has waited for its batches."""
+        return 0.0 if self._step is None else self._step.data_seconds
+
     def facts(self) -> dict[str, float]:
-        """What the batches of the present step look like."""
+        """Return what the batches of the present step look like."""
         if self._step is None:
             return {}
-        found = self.batch_facts.measure(self._step.batches)
-        return {**found, signals.DATA_SECONDS: self._step.data_seconds}
+        return self.batch_facts.measure(self._step.batches)
 
     def pop_token_rows(self) -> tuple[TokenRows, ...]:
         """Copies of the token ids that `facts` has found."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.core.errors import RestoreError
-from trimtab.journal.files import replace_file
+from trimtab.journal.files import read_regular, replace_file
 from trimtab.state.checkpoints.manifest import (
     MANIFEST,
     CheckpointFacts,
@@ -139,7 +139,7 @@ class CheckpointIndex:
 
 def _read(path: Path) -> list[CheckpointEntry]:
     try:
-        return [_entry(part) for part in from_checked_json(path.read_bytes())["checkpoints"]]
+        return [_entry(part) for part in from_checked_json(read_regular(path))["checkpoints"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RestoreError(f"{path} cannot be read: {error}") from error
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.core.errors import RestoreError
+from trimtab.journal.files import read_regular
 
 MANIFEST = "trimtab-manifest.json"
 VERSION = 1
@@ -81,7 +82,7 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest; raises RestoreError if it is missing, damaged or not a manifest."""
     path = folder / MANIFEST
     try:
-        content = from_checked_json(path.read_bytes())
+        content = from_checked_json(read_regular(path))
         if content["version"] != VERSION:
             raise RestoreError(f"{path} has version {content['version']}, expected {VERSION}")
         files = {name: FileEntry(**entry) for name, entry in content["files"].items()}

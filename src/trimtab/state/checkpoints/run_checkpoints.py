@@ -67,7 +67,7 @@ class Checkpoints:
         optimizer: Optimizer | Sequence[Optimizer] = (),
         *,
         run_dir: str | Path,
-        scheduler: HasState | Sequence[HasState] = (),
+        scheduler: HasState | Sequence[HasState | None] | None = (),
         scaler: Any = None,
         state: Mapping[str, HasState] | None = None,
         checkpointer: Checkpointer | str | None = None,
@@ -82,7 +82,7 @@ class Checkpoints:
                 only `add` and `find` are used.
             optimizer: A torch optimizer, or several.
             run_dir: The folder of the run, as for `trimtab.watch`.
-            scheduler: A learning rate scheduler, or several.
+            scheduler: A learning rate scheduler, or several; None if there is none.
             scaler: The GradScaler of an fp16 run.
             state: What else the run needs, by name: anything with state_dict and load_state_dict.
             checkpointer: How files are written: your own object, the name of an installed one, or
@@ -106,7 +106,7 @@ class Checkpoints:
             self._state = TrainingState(
                 model,
                 [optimizer] if isinstance(optimizer, Optimizer) else optimizer,
-                schedulers=scheduler if isinstance(scheduler, Sequence) else [scheduler],
+                schedulers=_as_schedulers(scheduler),
                 scaler=scaler,
                 state=state,
             )
@@ -274,3 +274,8 @@ class Checkpoints:
         if self._state is None:
             raise ConfigError("these Checkpoints have no model; pass the model and the optimizer")
         return self._state
+
+
+def _as_schedulers(given: HasState | Sequence[HasState | None] | None) -> list[HasState]:
+    several = given if isinstance(given, Sequence) else [given]
+    return [scheduler for scheduler in several if scheduler is not None]

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from tests.kit.launch import run_ranks, take_step
 from tests.kit.tiny import batches, make_model
 from tests.kit.user_loop import adamw
@@ -69,6 +70,31 @@ def test_a_run_that_moves_or_has_ended_is_left_alone(
     assert not (RunDirectory(tmp_path).home / "hang").exists()
 
 
+@pytest.mark.parametrize("records", [False, True])
+def test_an_evaluation_is_progress_and_one_that_hangs_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, records: bool
+) -> None:
+    """With `model.eval()` any code that runs counts; else only what is recorded."""
+    model = make_model()
+    optimizer = adamw(model.parameters())
+    with (
+        caplog.at_level(logging.ERROR),
+        watch(model, optimizer, run_dir=tmp_path, config=QUICK) as guard,
+    ):
+        take_step(guard, model, optimizer, batches(1)[0])
+        model.train(records)
+        with torch.no_grad():
+            for batch in batches(12, seed=2):
+                model(batch)
+                time.sleep(0.1)
+                time.sleep(0.1)
+                if records:
+                    guard.record(eval_loss=1.0)
+        assert not caplog.records
+        time.sleep(2.0)
+        assert "has stood still" in caplog.text
+
+
 def test_a_recovering_run_ends_with_75_and_leaves_its_request(tmp_path: Path) -> None:
     script = """
         import sys, time, pathlib
@@ -78,12 +104,12 @@ def test_a_recovering_run_ends_with_75_and_leaves_its_request(tmp_path: Path) ->
 
         monitor = Part(
             next_step=7,
-            sync=Part(is_closed=False, is_muted=False, num_meetings=7),
-            slow=Part(num_updates=7),
+            num_calls=7,
+            sync=Part(is_closed=False, num_meetings=7),
             recorder=Part(journal=Part(event=lambda *args, **facts: None)),
         )
         run = RunDirectory(pathlib.Path(sys.argv[1]))
-        HangWatchdog(run, 0, 0.2, monitor, ends_run=True)
+        HangWatchdog(run, 0, 0.2, monitor, Part(training=True), ends_run=True)
         time.sleep(60)
     """
     done = subprocess.run(
@@ -98,12 +124,11 @@ def test_a_recovering_run_ends_with_75_and_leaves_its_request(tmp_path: Path) ->
 def test_a_disk_that_cannot_be_written_hides_no_hang(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sync = SimpleNamespace(is_closed=False, is_muted=False, num_meetings=3)
-    slow = SimpleNamespace(num_updates=3)
-    monitor: Any = SimpleNamespace(next_step=3, recorder=None, sync=sync, slow=slow)
+    sync = SimpleNamespace(is_closed=False, num_meetings=3)
+    monitor: Any = SimpleNamespace(next_step=3, num_calls=3, recorder=None, sync=sync)
     (tmp_path / "trimtab").write_text("a file where the folder should be")
     with caplog.at_level(logging.ERROR):
-        HangWatchdog(RunDirectory(tmp_path), 2, 0.1, monitor, ends_run=False)
+        HangWatchdog(RunDirectory(tmp_path), 2, 0.1, monitor, make_model(), ends_run=False)
         time.sleep(0.4)
         sync.is_closed = True
         time.sleep(0.1)
