@@ -102,7 +102,7 @@ def test_rules_come_from_the_argument_or_the_config(log: Path) -> None:
 
 def test_a_clean_run_has_a_short_document(tmp_path: Path) -> None:
     log = write_csv(troubled_run()[:500], tmp_path / "run.csv")
-    assert trimtab.diagnose(log).to_markdown() == "No incident by the trimtab rules.\n"
+    assert trimtab.diagnose(log).to_markdown() == "Healthy: no incident in 500 records.\n"
 
 
 def test_a_detector_that_is_passed_runs_beside_ours(log: Path) -> None:

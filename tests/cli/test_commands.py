@@ -121,7 +121,7 @@ def test_a_clean_log_exits_0_and_writes_nothing(tmp_path: Path) -> None:
     path.write_text("".join(f'{{"step": {i}, "loss": {x}}}\n' for i, x in enumerate(losses)))
     result = runner.invoke(app, ["diagnose", str(path), "--out", str(tmp_path / "out")])
     assert result.exit_code == 0
-    assert "No incident" in result.stdout
+    assert "no incident" in result.stdout.lower()
     assert not (tmp_path / "out").exists()
 
 

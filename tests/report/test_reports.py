@@ -119,7 +119,15 @@ def test_the_terminal_view_names_both_incidents() -> None:
 
 def test_a_clean_run_says_so() -> None:
     calm = block_of({"loss": 2.0 + np.tile([0.01, -0.01], 300)})
-    assert "No incident" in drawn(report_of(calm))
+    assert drawn(report_of(calm)).startswith("Healthy: no incident in 600 records.")
+    few = report_of(calm[:12]).verdict
+    assert few == "No incident, but 12 records are too few to judge (64 needed)."
+
+
+def test_the_verdict_is_that_of_the_worst_incident() -> None:
+    run = troubled_run()
+    assert report_of(run[:800]).verdict == "1 incident, over by itself: nothing to do."
+    assert report_of(run).verdict == "Dead since step 900: roll back; 1 more incident."
 
 
 def test_a_noisy_run_does_not_flood_the_terminal() -> None:

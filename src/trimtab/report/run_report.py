@@ -5,14 +5,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block
 from trimtab.core.findings import Finding
-from trimtab.core.incidents import severity_rank
+from trimtab.core.incidents import SEVERE, IncidentClass, severity_rank
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.run import RunFacts
-from trimtab.core.signals import Quality
+from trimtab.core.signals import LOSS, Quality
+from trimtab.core.text import counted
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import compute_discards
+
+MIN_RECORDS = 64
+"""With fewer records, silence says little. Chosen: most detectors need as many to know what is
+usual; values that are not finite and explosions are found in any case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +47,36 @@ class RunReport:
     """The package of each detector that is not trimtab's, by the name of the detector."""
     price_per_hour: float | None = None
     """What an hour of the whole job costs, if given."""
+
+    @property
+    def verdict(self) -> str:
+        """Return what became of the run in one sentence: "Dead since step 900: roll back."."""
+        if not self.incidents:
+            records = counted(len(self.block), "record")
+            if len(self.block) < MIN_RECORDS:
+                return f"No incident, but {records} are too few to judge ({MIN_RECORDS} needed)."
+            return f"Healthy: no incident in {records}."
+        worst = self.by_severity()[0]
+        more = len(self.incidents) - 1
+        needs_nothing = all(
+            one.incident_class not in SEVERE and one.action.kind is ActionKind.WAIT
+            for one in self.incidents
+        )
+        if needs_nothing:
+            over = "all over by themselves" if more else "over by itself"
+            return f"{counted(more + 1, 'incident')}, {over}: nothing to do."
+        step, advice = worst.incident.onset.step, worst.action.kind.value
+        if worst.incident_class is IncidentClass.DIVERGENT and not self._ends_finite():
+            what = f"Dead since step {step:,}"
+        else:
+            what = f"{worst.outcome.capitalize()} incident at step {step:,}"
+        rest = f"; {counted(more, 'more incident')}" if more else ""
+        return f"{what}: {advice}{rest}."
+
+    def _ends_finite(self) -> bool:
+        """Return whether the last recorded loss is a number."""
+        losses = self.block.column(LOSS)
+        return bool(np.isfinite(losses.values[losses.present][-1:]).all())
 
     @property
     def signals(self) -> dict[str, Quality]:
@@ -70,6 +108,7 @@ class RunReport:
             "last_step": int(steps[-1]) if len(steps) else None,
             "signals": {name: quality.label for name, quality in self.signals.items()},
             "discarded": to_jsonable(compute_discards(self.block)),
+            "verdict": self.verdict,
             "facts": to_jsonable(self.facts),
             "notes": list(self.notes),
             "packages": dict(self.packages),
@@ -82,8 +121,9 @@ class RunReport:
         from trimtab.report.postmortem import write_postmortem
 
         if not self.incidents:
-            return f"No incident by the {self.rules} rules.\n"
-        return "\n".join(write_postmortem(incident, self) for incident in self.incidents)
+            return f"{self.verdict}\n"
+        postmortems = [write_postmortem(incident, self) for incident in self.incidents]
+        return "\n".join([f"**{self.verdict}**\n", *postmortems])
 
 
 def _severity(diagnosis: Diagnosis) -> tuple[int, float]:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from trimtab.core.block import Block
 from trimtab.core.findings import Finding
-from trimtab.core.incidents import Incident, IncidentClass
+from trimtab.core.incidents import Incident, IncidentClass, severity_rank
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.signals import (
     CLOCK,
@@ -82,7 +82,11 @@ def report_view(report: RunReport, width: int, *, questions: bool = False) -> Re
     block = report.block
     listed = report.most_severe(MAX_ROWS)
     onsets = [(block.row_of(one.incident.onset.tick), f"^{one.incident.number}") for one in listed]
-    parts: list[RenderableType] = [_heading(report, width), *_curves(block, onsets, width)]
+    parts: list[RenderableType] = [
+        Text(report.verdict, style=_verdict_style(report)),
+        _heading(report, width),
+        *_curves(block, onsets, width),
+    ]
     discards = compute_discards(block)
     if discards is not None and discards.count:
         steps = counted(discards.count, "step")
@@ -90,7 +94,6 @@ def report_view(report: RunReport, width: int, *, questions: bool = False) -> Re
         parts.append(Text(line, style="yellow"))
     parts += [Text(f"note: {printable(note)}", style="dim") for note in report.notes]
     if not report.incidents:
-        parts.append(Text(f"No incident by the {report.rules} rules.", style="bold green"))
         return Group(*parts)
     parts += [Text(), _table(listed, width)]
     if len(listed) < len(report.incidents):
@@ -103,6 +106,13 @@ def report_view(report: RunReport, width: int, *, questions: bool = False) -> Re
         line = f"The {len(explained)} most severe are explained; `diagnose --out` explains each."
         parts += [Text(), Text(line, style="dim")]
     return Group(*parts)
+
+
+def _verdict_style(report: RunReport) -> str:
+    worst = max((severity_rank(one.incident_class) for one in report.incidents), default=-1)
+    if worst < 0:
+        return "bold green"
+    return "bold yellow" if worst < severity_rank(None) else "bold red"
 
 
 def _heading(report: RunReport, width: int) -> Text:

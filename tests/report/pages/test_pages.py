@@ -134,7 +134,7 @@ def test_the_page_of_a_run_has_its_incidents_charts_and_what_is_missing() -> Non
 
 def test_a_run_without_incidents_says_so() -> None:
     page = dashboard_page(report_of(block_of({"loss": falling_loss(300)})))
-    assert "No incident by the textbook rules." in page
+    assert "Healthy: no incident in 300 records." in page
 
 
 def test_the_postmortem_page_shows_figures_before_text() -> None:

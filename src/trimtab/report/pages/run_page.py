@@ -121,7 +121,8 @@ def _header(report: RunReport, live: Mapping[str, Any] | None) -> Html:
         rest = tag("ul", *notes[_MAX_NOTES:], class_="notes")
         more = tag("summary", f"{len(notes) - _MAX_NOTES} more notes")
         shown = join([shown, tag("details", more, rest)])
-    return tag("header", tag("h1", report.source), facts_list(facts), shown)
+    verdict = tag("p", report.verdict, class_="verdict")
+    return tag("header", tag("h1", report.source), verdict, facts_list(facts), shown)
 
 
 def _incident_section(report: RunReport, files: Mapping[int, str]) -> Html:
@@ -129,7 +130,6 @@ def _incident_section(report: RunReport, files: Mapping[int, str]) -> Html:
     if not count:
         return tag(
             "section",
-            tag("p", f"No incident by the {report.rules} rules.", class_="calm"),
             tag("ul", id="live-incidents", class_="notes"),
         )
     embedded = {i.incident.number for i in report.most_severe(MAX_POSTMORTEMS)}
