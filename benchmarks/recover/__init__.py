@@ -1,6 +1,7 @@
 """What `recover` undoes, and what it leaves alone.
 
-flips     random bits flipped in weights and moments, in many runs
+flips     random bits flipped in weights and moments, in many runs, on one and two ranks
+faults    faults of the catalogue against the same run without one, in every mode
 phases    what people change on purpose, not announced, against the same run without a guard
-worlds    the small runs that both of them train
+worlds    the small runs that all of them train
 """

@@ -2,104 +2,191 @@
 
 import logging
 import tempfile
-from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 import trimtab
-from benchmarks.recover.worlds import WORLDS, Run
+from benchmarks.recover.worlds import WORLDS, Run, World
+from benchmarks.result_cache import ResultCache
 from benchmarks.results import publish, table
 from trimtab.journal import RunDirectory, read_journal
+from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.live.recover.memory_watch import HIGH_BITS, state_tensors
+from trimtab.state.host_copy import detached
 
-STEPS, AT = 70, 40
+EARLIEST, LATEST = 21, 41
+"""The step before whose update the bit flips. Snapshots are 10 updates apart, so what an undo loses
+depends on it."""
+
+WITHIN = 16
+"""Steps within which a flip must be undone or reported."""
+
+LAYOUTS = {"one process": 0.6, "DDP, 2 ranks": 0.2, "FSDP2, 2 ranks": 0.2}
+"""How the model is trained, and the share of the flips."""
+
 INTEGERS = {2: (torch.int16, np.uint16), 4: (torch.int32, np.uint32)}
+MANTISSA = {torch.float32: 23, torch.bfloat16: 7}
+PER_LAUNCH = 25
+"""Runs that a pair of processes makes one after the other."""
 
 
-def publish_flips(number: int) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlipOutcome:
+    """What became of one flip."""
+
+    bit: str
+    """"high", "low" (under 6 % of the value) or "single" (a tensor of one number)."""
+    undone: int | None
+    """Updates lost by the undo within `WITHIN` steps; None without one."""
+    num_undos: int
+    agrees: bool
+    """Whether both ranks have the same weights at the end."""
+
+
+def publish_flips(number: int, folder: str | None = None, only: Sequence[str] = ()) -> None:
     """Flip one bit in each of many runs, and count what was undone."""
     logging.getLogger("trimtab").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    dice = np.random.default_rng(2026)
     rows = []
-    for dtype in (torch.float32, torch.bfloat16):
-        outcomes: Counter[str] = Counter()
-        lost: list[int] = []
-        for seed in range(number // 2):
-            kind, updates = _one(seed, dtype, dice)
-            outcomes[kind] += 1
-            lost += [updates] if updates else []
-        rows.append(
-            (
-                str(dtype).removeprefix("torch."),
-                number // 2,
-                outcomes["undone"],
-                outcomes["missed"],
-                outcomes["low bit"],
-                outcomes["step count"],
-                int(np.median(lost)) if lost else "",
-                max(lost, default=""),
-            )
-        )
+    with tempfile.TemporaryDirectory() as spare:
+        cache = ResultCache(Path(folder or spare))
+        for layout, share in LAYOUTS.items():
+            for dtype in (torch.float32, torch.bfloat16):
+                seeds = range(round(number * share / 2))
+                if not only or layout in only:
+                    found = _outcomes(layout, dtype, seeds, cache)
+                    rows.append((layout, str(dtype).removeprefix("torch."), *_row(layout, found)))
     header = (
-        "dtype",
-        "flips",
-        "undone",
-        "missed",
-        "under 6 %",
-        "in a step count",
-        "lost, median",
-        "most",
+        *("trained on", "dtype", "flips", "high bits", "undone", "missed", "undone wrongly"),
+        *("replicas differ", "under 6 %", "single numbers", "lost, median", "most"),
     )
     publish(
         "Recover: flipped bits",
         f"scripts/bench recover flips --flips {number}",
-        "One bit of one element of a weight or moment, flipped between two updates of a small "
-        "language model, a classifier and a regression, one process. Bar: all undone or reported "
-        "within 16 steps. A bit that changes a value by less than 6 % is left alone: a clamp in "
-        "bf16 does the same. A step count is a single number, which code may double on purpose: it "
-        f"is not watched.\n\n{table(header, rows)}",
+        "One bit of one element of a weight or moment, flipped before a random update of a small "
+        "language model, a classifier and a regression, on one rank. Bar: all that change a value "
+        f"by 6 % or more (high bits) are undone or reported within {WITHIN} steps, none wrongly. "
+        "Wrongly: an undo at another time, or a second one. A bit that changes a value by less "
+        "than 6 % is left alone: a clamp in bf16 does the same. A single number (a step count, "
+        "a shard of one element) may be doubled by code on purpose: it is not watched. Lost: "
+        "updates, those until all ranks know included; bar: 1, which would need a snapshot of "
+        "every update.\n\n"
+        f"{table(header, rows)}",
     )
 
 
-def _one(seed: int, dtype: torch.dtype, dice: np.random.Generator) -> tuple[str, int]:
-    world = WORLDS[seed % len(WORLDS)]
-    torch.manual_seed(seed)
-    model = world.model().to(dtype)
-    run = Run(world, model, world.optimizer(model.parameters()))
-    stream = torch.Generator().manual_seed(seed)
+def _outcomes(
+    layout: str, dtype: torch.dtype, seeds: Sequence[int], cache: ResultCache
+) -> list[FlipOutcome]:
+    found = []
+    for first in range(0, len(seeds), PER_LAUNCH):
+        part = seeds[first : first + PER_LAUNCH]
+        name = f"{layout} {dtype} {part[0]} to {part[-1]}"
+        kept = cache.get(name, partial(_launch, layout, dtype, part))
+        found += [FlipOutcome(**outcome) for outcome in kept["outcomes"]]
+    return found
+
+
+def _launch(layout: str, dtype: torch.dtype, seeds: Sequence[int]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        chosen = ""
-        with trimtab.watch(model, run.optimizer, run_dir=folder, mode="recover") as guard:
-            for step in range(STEPS):
-                batch = world.draw(run.data, stream)
-                if dtype is torch.bfloat16 and not isinstance(batch, torch.Tensor):
-                    batch = tuple(t.to(dtype) if t.is_floating_point() else t for t in batch)
-                loss = run.batch_loss(batch)
-                run.optimizer.zero_grad()
-                loss.backward()
-                guard.record(loss=loss)
-                if step == AT:
-                    chosen = _flip(run, dice)
-                run.optimizer.step()
-        if chosen in ("step count", "low bit"):
-            return chosen, 0
-        events = read_journal(RunDirectory(Path(folder))).block.events
-        undone = [e for e in events if e.kind == "undo" and e.step <= AT + 16]
-        return ("undone", int(undone[0].facts["updates_lost"])) if undone else ("missed", 0)
+        if layout == "one process":
+            found = _flip_all(0, layout, dtype, seeds, Path(folder))
+        else:
+            found = run_ranks(_flip_all, 2, layout, dtype, seeds, Path(folder), timeout=3600)[0]
+    return {"outcomes": [asdict(outcome) for outcome in found]}
+
+
+def _row(layout: str, found: Sequence[FlipOutcome]) -> tuple[object, ...]:
+    high = [outcome for outcome in found if outcome.bit == "high"]
+    lost = [outcome.undone for outcome in high if outcome.undone is not None]
+    wrong = sum(outcome.num_undos - (outcome.undone is not None) for outcome in found)
+    return (
+        len(found),
+        len(high),
+        len(lost),
+        len(high) - len(lost),
+        wrong,
+        sum(not o.agrees for o in high if o.undone) if layout.startswith("DDP") else "-",
+        sum(outcome.bit == "low" for outcome in found),
+        sum(outcome.bit == "single" for outcome in found),
+        f"{np.median(lost):.0f}" if lost else "",
+        max(lost, default=""),
+    )
+
+
+def _flip_all(
+    rank: int, layout: str, dtype: torch.dtype, seeds: Sequence[int], folder: Path
+) -> list[FlipOutcome]:
+    logging.getLogger("trimtab").setLevel(logging.ERROR)
+    return [_flip_one(rank, layout, dtype, seed, folder / f"{seed}") for seed in seeds]
+
+
+def _flip_one(rank: int, layout: str, dtype: torch.dtype, seed: int, folder: Path) -> FlipOutcome:
+    world = WORLDS[seed % len(WORLDS)]
+    dice = np.random.default_rng([2026, seed, len(layout), int(dtype is torch.float32)])
+    at, on = int(dice.integers(EARLIEST, LATEST)), int(dice.integers(2))
+    on = 0 if layout == "one process" else on
+    run = _make(world, layout, dtype, seed)
+    stream = torch.Generator().manual_seed(1000 * rank + seed)
+    bit = ""
+    with trimtab.watch(run.model, run.optimizer, run_dir=folder, mode="recover") as guard:
+        for step in range(at + WITHIN + 4):
+            batch = world.draw(run.data, stream)
+            if dtype is torch.bfloat16 and not isinstance(batch, torch.Tensor):
+                batch = tuple(t.to(dtype) if t.is_floating_point() else t for t in batch)
+            loss = run.batch_loss(batch)
+            run.optimizer.zero_grad()
+            loss.backward()
+            guard.record(loss=loss)
+            if step == at and rank == on:
+                bit = _flip(run, dice)
+            run.optimizer.step()
+    sums = torch.stack([detached(p).double().sum() for p in run.model.parameters()])
+    agrees = True
+    if layout != "one process":
+        kinds: list[Any] = [None, None]
+        dist.all_gather_object(kinds, (bit, sums.tolist()))  # who has flipped knows which bit
+        bit = kinds[on][0]
+        agrees = kinds[0][1] == kinds[1][1]
+    events = read_journal(RunDirectory(folder)).block.events if rank == 0 else ()
+    undos = [event for event in events if event.kind == "undo"]
+    mine = [event for event in undos if at <= event.step <= at + WITHIN]
+    return FlipOutcome(
+        bit=bit,
+        undone=int(mine[0].facts["updates_lost"]) if mine else None,
+        num_undos=len(undos),
+        agrees=agrees,
+    )
+
+
+def _make(world: World, layout: str, dtype: torch.dtype, seed: int) -> Run:
+    torch.manual_seed(seed)
+    model: Any = world.model().to(dtype)
+    if layout.startswith("DDP"):
+        model = DistributedDataParallel(model)
+    elif layout.startswith("FSDP2"):
+        fully_shard(model)
+    return Run(world, model, world.optimizer(model.parameters()))
 
 
 def _flip(run: Run, dice: np.random.Generator) -> str:
-    """Flip a random bit of a random element of a random tensor; returns what it was."""
-    parts = state_tensors(run.optimizer)
-    part = parts[dice.integers(len(parts))]
-    if part.tensor.numel() == 1:
-        return "step count"
-    as_torch, as_numpy = INTEGERS[part.tensor.element_size()]
-    whole = part.tensor.detach().view(as_torch).numpy().reshape(-1).view(as_numpy)
-    bit = int(dice.integers(8 * part.tensor.element_size()))
+    """Flip a random bit of a random element of a random tensor; returns which kind of bit."""
+    parts = [detached(part.tensor) for part in state_tensors(run.optimizer)]
+    parts = [part for part in parts if part.numel() > 0]
+    tensor = parts[dice.integers(len(parts))]
+    as_torch, as_numpy = INTEGERS[tensor.element_size()]
+    whole = tensor.view(as_torch).numpy().reshape(-1).view(as_numpy)
+    bit = int(dice.integers(8 * tensor.element_size()))
     whole[dice.integers(len(whole))] ^= as_numpy(1 << bit)
-    mantissa = {torch.float32: 23, torch.bfloat16: 7}[part.tensor.dtype]
-    return "low bit" if bit < mantissa - HIGH_BITS else part.name({})
+    if tensor.numel() == 1:
+        return "single"
+    return "low" if bit < MANTISSA[tensor.dtype] - HIGH_BITS else "high"

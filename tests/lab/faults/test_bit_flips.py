@@ -7,6 +7,7 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 pytest.importorskip("torchdata")
 
+import torch
 from tests.lab.observing import ONSET, STEPS, STILL, Arrays, Bench, Observed, differing
 
 from trimtab.lab.faults.machine_faults import GradientBitFlip, WeightBitFlip
@@ -55,6 +56,15 @@ def test_one_bit_of_one_weight_flips_and_stays(bench: Bench, severity: float, bi
         step: [_flip_in_truth(run)] if step >= ONSET else [] for step in range(STEPS)
     }
     assert _flip_in_truth(run)[2] == bit
+
+
+def test_torch_does_not_count_a_flip_as_written() -> None:
+    """Hardware does not raise a tensor's version, and what finds flips goes by it."""
+    weight = torch.ones(4, requires_grad=True)
+    before = weight._version
+    WeightBitFlip(onset=0, severity=1.0, seed=0)._flip("weight", weight, 2)
+    assert weight[2] != 1
+    assert weight._version == before
 
 
 def test_seeds_choose_other_tensors_and_elements(bench: Bench) -> None:

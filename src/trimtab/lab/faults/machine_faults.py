@@ -52,7 +52,8 @@ class _BitFlip(Intervention):
     def _flip(self, name: str, values: Tensor, element: int) -> None:
         """Flip the bit in place; the tensor is float32 and contiguous."""
         bit = int(self.strength)
-        number = values.view(-1)[element : element + 1]
+        # As hardware does: what is written through `.data` is not counted as a new version.
+        number = values.data.view(-1)[element : element + 1]
         self.truth |= {"tensor": name, "element": element, "bit": bit, "before": number.item()}
         number.view(torch.int32).bitwise_xor_(1 << bit)
         self.truth["after"] = number.item()

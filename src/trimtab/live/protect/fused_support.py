@@ -79,6 +79,8 @@ class FusedSupport:
     def _promote(self, optimizer: Optimizer) -> bool:
         if not self._promotes or optimizer in self._unfit or type(optimizer) not in _KINDS:
             return False
+        if _lacks_momentum(optimizer) and _is_sharded(optimizer):
+            return False  # until it can be tried: torch 2.13 has no fused SGD for DTensors
         is_new = optimizer not in self._originals
         if is_new:
             self._originals[optimizer] = _Original(optimizer)
@@ -255,6 +257,10 @@ def _lacks_momentum(optimizer: Optimizer) -> bool:
         if group["momentum"] != 0
         for parameter in group["params"]
     )
+
+
+def _is_sharded(optimizer: Optimizer) -> bool:
+    return any(isinstance(p, DTensor) for group in optimizer.param_groups for p in group["params"])
 
 
 def _move_counters(optimizer: Optimizer, group: dict[str, Any], *, to_device: bool) -> None:

@@ -126,7 +126,7 @@ class Comparison:
         self._device = device
         self.batches = RememberedBatches()
 
-    def _is_explained(self, targets: dict[int, int], travelled: dict[int, float]) -> bool:
+    def _is_explained(self, targets: dict[int, int], rate_sums: dict[int, float]) -> bool:
         """Return whether weights have moved no further than Adam's updates do.
 
         Further means that code wrote them past autograd: `p.data.normal_()` counts no version.
@@ -136,7 +136,7 @@ class Comparison:
             if not isinstance(optimizer, Adam):  # of others it is not known how far they go
                 continue
             saved = iter(self._snapshots.parameters(which, step))
-            reach = travelled[which]
+            reach = rate_sums[which]
             for group in optimizer.param_groups:
                 for parameter, host in zip(group["params"], saved, strict=False):
                     if host.data.numel() == 0:
@@ -147,14 +147,17 @@ class Comparison:
                         return False
         return True
 
-    def gain(self, targets: dict[int, int], travelled: dict[int, float]) -> float | None:
+    def gain(
+        self, targets: dict[int, int], rate_sums: dict[int, float], *, has_veto: bool = False
+    ) -> float | None:
         """Return by which share of its loss a snapshot is better, None if not on every batch.
 
         All ranks come here at the same update, and get the same answer: that of all their batches.
 
         Args:
             targets: The snapshot of each optimizer.
-            travelled: The sum of each optimizer's learning rates since then.
+            rate_sums: The sum of each optimizer's learning rates since then.
+            has_veto: Whether this rank is against it, whatever the losses.
         """
         failure: Exception | None = None
         is_explained = False
@@ -165,7 +168,7 @@ class Comparison:
         if num_ready < world:
             return None
         try:
-            is_explained = self._is_explained(targets, travelled)
+            is_explained = not has_veto and self._is_explained(targets, rate_sums)
             with self._without_trace():
                 now = self._losses()
                 self._swap_in(targets)

@@ -21,19 +21,24 @@ from trimtab.live.protect.gate_reporter import HARM
 FIELDS = (
     *("flipped", "written", "flipped_place"),
     *("nonfinite", "impossible", "broken_place"),
-    *("audited", "compares", "ordered", "relaunch", "unable", HARM),
+    *("audited", "edited", "compares", "ordered", "relaunch", "unable", HARM),
 )
-"""What each rank adds to the exchange of an update. `audited` and `compares` count ranks. `ordered`
-is the first rank's: 1 more than the updates to lose at least; `relaunch` is 1 where it ends the
-run. Places count from 1; 0 is none. The last one counts ranks whose state waits for an undo."""
+"""What each rank adds to the exchange of an update. `audited`, `edited` and `compares` count ranks.
+`ordered` is the first rank's: 1 more than the updates to lose at least; `relaunch` is 1 where it
+ends the run. Places count from 1; 0 is none. The last one counts ranks whose state waits for an
+undo."""
 
 RETURN_STEPS = 100
-"""Updates within which the same trouble is no accident any more. Source: an undo loses 10 to 30
-updates, and what caused the damage is met again within them."""
+"""Updates within which the same trouble is no accident any more. Chosen: an undo loses up to 30
+updates, and a cause that stays shows again soon after them."""
 
 MAX_UNDOS, PER_UPDATES = 3, 1000
-"""Undos within so many updates. Source: a machine whose memory flips bits more often should be
-replaced, and three say so."""
+"""Undos within so many updates. Chosen: a machine whose memory flips bits more often should be
+replaced, and three lines in the log say so."""
+
+HABIT = 100
+"""Updates between two edits of the weights by code, below which code makes them as a habit, such as
+a projection after each update: it repeats those that an undo takes back. Chosen."""
 
 
 class Proof(StrEnum):
@@ -57,6 +62,7 @@ class Found:
     impossible: float = 0
     broken_place: float = 0
     audited: float = 0
+    edited: float = 0
     compares: float = 0
     ordered: float = 0
     relaunch: float = 0
@@ -90,6 +96,24 @@ class Found:
         if self.nonfinite + self.impossible == 1:
             return int(self.broken_place) - 1
         return int(self.flipped_place) - 1 if self.flipped == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """When code has last written the weights of an optimizer, outside of its updates."""
+
+    last: int = -1
+    """The number of updates that had been made before the last edit; -1 without one."""
+    is_habit: bool = False
+    """Whether there was another one shortly before it."""
+
+    def add(self, update: int) -> "Edits":
+        """Return the edits with one more."""
+        return Edits(update, self.last >= 0 and update - self.last < HABIT)
+
+    def are_in(self, snapshot: int) -> bool:
+        """Return whether a snapshot has the last edit, or code makes it again anyway."""
+        return self.is_habit or snapshot > self.last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

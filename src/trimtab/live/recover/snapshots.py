@@ -151,9 +151,12 @@ class Snapshots:
             slot.is_clean = slot.is_clean or slot.step == step
 
     def newest(self, which: int, step: int) -> int | None:
-        """Return the step of the newest clean snapshot at or before a step; None without one."""
-        steps = [slot.step for slot in self._slots[which] if slot.is_clean and slot.step <= step]
-        return max(steps, default=None)
+        """Return the step of the newest clean snapshot at or before a step; None without one.
+
+        A snapshot of other parameters, such as before a layer was added, does not count.
+        """
+        clean = (slot for slot in self._slots[which] if slot.is_clean and slot.step <= step)
+        return max((slot.step for slot in clean if self._fits(which, slot)), default=None)
 
     def parameters(self, which: int, step: int) -> list[HostTensor]:
         """Return the parameters of an optimizer as they were, in its order."""
@@ -170,11 +173,7 @@ class Snapshots:
         slot = next(slot for slot in slots if slot.step == step)
         optimizer = self._optimizers[which]
         parameters = _parameters(optimizer)
-        fits = slot.parameters == [id(p) for p in parameters] and all(
-            saved.matches(detached(live))
-            for saved, live in zip(slot.content["parameters"], parameters, strict=True)
-        )
-        if not fits:
+        if not self._fits(which, slot):
             raise RestoreError(
                 f"the parameters are not those of the snapshot before step {step}; nothing was "
                 "changed"
@@ -195,6 +194,14 @@ class Snapshots:
     def drop(self) -> None:
         """Give the memory back."""
         self._slots = [[] for _ in self._optimizers]
+
+    def _fits(self, which: int, slot: _Slot) -> bool:
+        """Return whether a snapshot is of the parameters that the optimizer has now."""
+        parameters = _parameters(self._optimizers[which])
+        return slot.parameters == [id(p) for p in parameters] and all(
+            saved.matches(detached(live))
+            for saved, live in zip(slot.content["parameters"], parameters, strict=True)
+        )
 
     def _content(self, which: int) -> dict[str, Any]:
         optimizer = self._optimizers[which]

@@ -25,10 +25,14 @@ from trimtab.live.protect.discard import Discard
 from trimtab.live.recover.audit import StateAudit
 from trimtab.live.recover.comparison import MAX_LR_RATIO, MIN_GAIN, Comparison, LossHistory
 from trimtab.live.recover.memory_watch import MemoryWatch, state_tensors
-from trimtab.live.recover.rules import FIELDS, Found, Proof, Undone, why_not
+from trimtab.live.recover.rules import FIELDS, Edits, Found, Proof, Undone, why_not
 from trimtab.live.recover.snapshots import NUM_SLOTS, Snapshots, reshard
 from trimtab.live.shield import Shield, log
 from trimtab.state.host_copy import detached
+
+MAX_WAIT = 32
+"""Updates that one optimizer waits for another to be restored with it. Chosen: a GAN steps one of
+its two at most some ten times as often as the other."""
 
 MIN_AGE = 8
 """Updates by which a snapshot must be older to be compared: a shorter rise may be noise."""
@@ -91,6 +95,8 @@ class Undo:
         self._watches = [MemoryWatch(optimizer, device) for optimizer in optimizers]
         self._audits = [StateAudit(optimizer, device) for optimizer in optimizers]
         self._num_updates = [0] * len(self._optimizers)
+        self._stepped_at = [0] * len(self._optimizers)
+        """Updates that all of them had made together when each was stepped last."""
         self._audited: list[tuple[int, torch.Tensor] | None] = [None] * len(self._optimizers)
         """The snapshot that was audited last and what was found, until it is sent."""
         self._audit_at = [-1] * len(self._optimizers)
@@ -108,6 +114,8 @@ class Undo:
         self._must_end = False
         self._targets: dict[int, int] = {}
         """Optimizers whose state is to be restored at their next update, and the snapshot."""
+        self._asked_at = [0] * len(self._optimizers)
+        """Updates that each had made when those targets were chosen."""
         self._restored = [-1] * len(self._optimizers)
         """The last update of each optimizer that was not made because its state was restored."""
         self._undone: list[Undone] = []
@@ -123,12 +131,16 @@ class Undo:
         """Version and address of each parameter after the last update."""
         self._options: dict[int, tuple[list[float], list[Any]]] = {}
         """Learning rates and other options at the snapshots of the first optimizer."""
-        self._travelled = [0.0] * len(self._optimizers)
-        """The sum of each optimizer's learning rates over its updates: how far Adam can go."""
-        self._travelled_at: dict[tuple[int, int], float] = {}
+        self._rate_sums = [0.0] * len(self._optimizers)
+        """The sum of each optimizer's learning rates over its updates: how far Adam can move."""
+        self._rate_sums_at: dict[tuple[int, int], float] = {}
         """The same at the snapshots, by optimizer and update."""
-        self._written_by_code = 0
-        """The last update before which code has written a parameter."""
+        self._edits = [Edits() for _ in self._optimizers]
+        """When code has written parameters of each optimizer, as all ranks know it."""
+        self._edited = [-1] * len(self._optimizers)
+        """The same of this rank, as soon as it is seen: the last number of updates before it."""
+        self._take_at = [-1] * len(self._optimizers)
+        """Updates after which a snapshot is taken besides, because code has made an edit."""
         self._wanted: dict[int, int] = {}
         """The snapshots that this rank wants to compare with."""
         self._compares: dict[int, int] = {}
@@ -154,12 +166,13 @@ class Undo:
     def to_send(self, optimizer: Optimizer) -> tuple[Sent, torch.Tensor]:
         """Return what this rank found in an optimizer's state since its last update."""
         which = self._optimizers.index(optimizer)
-        flips, audit, audited = self._nothing, self._nothing, None
+        flips, audit, audited, is_edited = self._nothing, self._nothing, None, False
         if not (self.is_off or self._shield.is_down):
             with self._shield.guarding("watching memory"):
                 flips = self._watches[which].before_update()
-                if self._marks[which] and self._marks[which] != _marks(optimizer):
-                    self._written_by_code = max(self._num_updates)
+                is_edited = bool(self._marks[which]) and self._marks[which] != _marks(optimizer)
+                if is_edited:
+                    self._edited[which] = self._num_updates[which]
                 if (done := self._audited[which]) is not None:
                     audited, audit = done
                     self._audited[which] = None
@@ -169,7 +182,8 @@ class Undo:
             self.poll()
         order, self._order = self._order, 0
         facts = (
-            *(float(audited is not None), float(bool(self._wanted)), float(order)),
+            *(float(audited is not None), float(is_edited)),
+            *(float(bool(self._wanted)), float(order)),
             *(float(bool(self._relaunch_reason)), float(self._shield.is_down)),
         )
         sent = Sent(which=which, update=self._num_updates[which], audited=audited)
@@ -193,8 +207,8 @@ class Undo:
             return
         if found.is_sound and found.audited == self._world() and sent.audited is not None:
             self._snapshots.mark_clean(sent.which, sent.audited)
-        if found.written:
-            self._written_by_code = max(self._num_updates)
+        if found.written or found.edited:
+            self._note_edit(sent)
         if found.written and not self._has_told_of_writes:
             self._has_told_of_writes = True
             log.info("trimtab: weights are written past autograd (`.data`, NumPy): not judged")
@@ -210,6 +224,13 @@ class Undo:
         if sent.update > self._restored[sent.which]:  # else it is about what has been undone
             self._decide(proof, found, sent)
 
+    def _note_edit(self, sent: Sent) -> None:
+        """Remember that code has written weights; take a snapshot soon, unless it does so often."""
+        which = sent.which
+        self._edits[which] = self._edits[which].add(sent.update)
+        if not self._edits[which].is_habit:
+            self._take_at[which] = self._num_updates[which] + 1
+
     def restores(self, optimizer: Optimizer) -> bool:
         """Restore an optimizer's state if that is due; then its step is not to be taken."""
         if self._must_end:
@@ -217,6 +238,9 @@ class Undo:
         which = self._optimizers.index(optimizer)
         if which == 0 and self._compares:
             self._compare()
+        if self._targets and self._num_updates[which] - self._asked_at[which] > MAX_WAIT:
+            # The others do not step any more: their training may be over.
+            self._targets = {at: step for at, step in self._targets.items() if at == which}
         if which not in self._targets:
             return False
         self._discard.via_missing_grads(optimizer)
@@ -244,18 +268,19 @@ class Undo:
         which = self._optimizers.index(optimizer)
         self._discard.undo(optimizer)
         self._num_updates[which] += 1
+        self._stepped_at[which] = sum(self._num_updates)
         if self.is_off or self._shield.is_down:
             return
         with self._shield.guarding("snapshot"):
             done = self._num_updates[which]
-            self._travelled[which] += max(_rates(optimizer), default=0.0)
-            is_due = done == 1 or done % self._every == 0
+            self._rate_sums[which] += max(_rates(optimizer), default=0.0)
+            is_due = done == 1 or done % self._every == 0 or done == self._take_at[which]
             if is_due or done == self._audit_at[which]:
                 self._audited[which] = (done, self._audits[which].audit())
-            if is_due:
+            if is_due and not self._targets:  # else it would take the place of a target
                 self._snapshots.take(which, done)
-                kept = list(self._travelled_at.items())[-NUM_SLOTS * len(self._optimizers) :]
-                self._travelled_at = {**dict(kept), (which, done): self._travelled[which]}
+                kept = list(self._rate_sums_at.items())[-NUM_SLOTS * len(self._optimizers) :]
+                self._rate_sums_at = {**dict(kept), (which, done): self._rate_sums[which]}
                 if which == 0:
                     options = list(self._options.items())[-NUM_SLOTS:]
                     now = (_rates(optimizer), _other_options(optimizer))
@@ -312,7 +337,7 @@ class Undo:
         if self._targets or self._wanted or self._compares or Proof.WORSE in self._accepted:
             return
         targets = self._find_targets(MIN_AGE)
-        if targets is None or targets[0] <= self._written_by_code:
+        if not targets or 0 not in targets or self._has_edits_since(targets):
             return
         if self._losses.has_risen_since(targets[0], update):
             then, others = self._options.get(targets[0], ([], None))
@@ -329,14 +354,22 @@ class Undo:
         if comparison is None or self._targets or self.is_off:
             return
         update = self._num_updates[0]
-        travelled = {
-            which: self._travelled[which] - self._travelled_at.get((which, at), 0.0)
+        rate_sums = {
+            which: self._rate_sums[which] - self._rate_sums_at.get((which, at), 0.0)
             for which, at in targets.items()
         }
-        gain = comparison.gain(targets, travelled)
+        # Code may have made an edit since this was planned.
+        gain = comparison.gain(targets, rate_sums, has_veto=self._has_edits_since(targets))
         if gain is not None and gain > MIN_GAIN:
             sent = Sent(which=0, update=update, audited=None)
             self._decide(Proof.WORSE, Found(ordered=update - targets[0] + 1), sent)
+
+    def _has_edits_since(self, snapshots: dict[int, int]) -> bool:
+        """Return whether code has written weights since snapshots, as far as this rank knows."""
+        return any(
+            at <= max(self._edits[which].last, self._edited[which])
+            for which, at in snapshots.items()
+        )
 
     def _end(self) -> None:
         """End the run; every rank comes here at the same update."""
@@ -347,26 +380,35 @@ class Undo:
         raise RunStopped(reason, RunExit.RELAUNCH)
 
     def _find_targets(self, age: int) -> dict[int, int] | None:
-        """Return the newest clean snapshot of each optimizer that is old enough."""
-        found = {
-            which: target
-            for which, done in enumerate(self._num_updates)
-            if (target := self._snapshots.newest(which, done - age)) is not None
-        }
-        return found if len(found) == len(self._optimizers) else None
+        """Return the newest clean snapshot of each optimizer in use that is old enough."""
+        now = sum(self._num_updates)
+        found = {}
+        for which, done in enumerate(self._num_updates):
+            if now - self._stepped_at[which] > MAX_WAIT * len(self._optimizers):
+                continue  # its training is over
+            target = self._snapshots.newest(which, done - age)
+            if target is None:
+                return None
+            found[which] = target
+        return found
 
     def _decide(self, proof: Proof, found: Found, sent: Sent) -> None:
         problem = why_not(proof, sent.update, self._undone)
+        is_passing = False
         targets = self._find_targets(max(int(found.ordered) - 1, 0))
-        if problem is None and targets is None:
+        if problem is None and not targets:
             problem = "there is no snapshot from before it"
+        elif problem is None and targets is not None and not self._may_lose_edits(proof, targets):
+            problem = "your code has written weights since the last snapshot, which would be lost"
+            is_passing = proof is Proof.FLIPPED
         lost = None
         if problem is None and targets is not None:
-            self._targets = targets
+            self._targets, self._asked_at = targets, list(self._num_updates)
             self._undone.append(Undone(proof=proof, update=sent.update))
             lost = max(self._num_updates[which] - at for which, at in targets.items())
         else:
-            self._accepted.add(proof)
+            if not is_passing:
+                self._accepted.add(proof)
             self.harm = torch.zeros_like(self.harm)
         self._report(
             UndoReport(
@@ -376,6 +418,14 @@ class Undo:
                 why_not=problem,
             )
         )
+
+    def _may_lose_edits(self, proof: Proof, targets: dict[int, int]) -> bool:
+        """Return whether an undo keeps what code has written, or must not mind.
+
+        A run that is not finite is lost otherwise; a person who asks for an undo knows.
+        """
+        keeps = all(self._edits[which].are_in(at) for which, at in targets.items())
+        return keeps or proof in (Proof.NONFINITE, Proof.ORDERED)
 
     def _name(self, which: int, place: int | None) -> str | None:
         parts = state_tensors(self._optimizers[which])

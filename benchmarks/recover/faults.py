@@ -1,0 +1,476 @@
+"""Faults in a small language model: what they cost without a guard, in `protect`, in `recover`.
+
+All arms of a seed have the same weights, data and schedule. The numbers are those of the catalogue
+(docs/causes.md). What hardware does is written past torch's counters, through a NumPy view.
+"""
+
+import functools
+import logging
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import optim
+
+import trimtab
+from benchmarks.recover.worlds import VOCABULARY, WORLDS, Data, Run
+from benchmarks.result_cache import ResultCache
+from benchmarks.results import publish, table
+from trimtab.journal import RunDirectory, read_journal
+
+STEPS, WARMUP = 260, 20
+EARLIEST, LATEST = 110, 150
+"""The onset: after a baseline, and with time to see the outcome."""
+
+ARMS = ("no guard", "protect", "recover")
+BAR, MAX_LOST = 0.02, 20
+FIRST_SEED = 7100
+T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
+"""Student's t at 97.5 %, by the number of pairs."""
+
+Batch = torch.Tensor
+
+
+class Fault:
+    """One fault of one run; the base class is a run without any."""
+
+    title: ClassVar[str] = "none"
+    helped_by: ClassVar[str] = "-"
+    """What takes the harm away: an undo, a discard, time, or nothing that is done unasked."""
+    is_silent: ClassVar[bool] = False
+    """Whether it changes the state alone, so that an undo could lose a single update."""
+    in_fp16: ClassVar[bool] = False
+    restarts: ClassVar[bool] = False
+    """Whether the run ends before the onset and goes on under a new guard."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = np.random.default_rng([seed, *type(self).__name__.encode()])
+        self.onset = int(self.dice.integers(EARLIEST, LATEST))
+
+    def since(self, step: int) -> int:
+        """Return the steps since the onset, below 0 before it."""
+        return step - self.onset
+
+    def before(self, run: Run, step: int) -> None:
+        """Change the state or the options before a step."""
+
+    def batch(self, step: int, batch: Batch) -> Batch:
+        """Return the batch that the run gets."""
+        return batch
+
+    def loss(self, step: int, loss: torch.Tensor) -> torch.Tensor:
+        """Return the loss that the run gets."""
+        return loss
+
+    def gradients(self, run: Run, step: int) -> None:
+        """Change the gradients."""
+
+    def rate(self, step: int, planned: float) -> float:
+        """Return the factor of the learning rate."""
+        return planned
+
+
+class F02(Fault):
+    title = "F02 degenerate tokens, 1 to 5 batches"
+    helped_by = "time"
+
+    def batch(self, step: int, batch: Batch) -> Batch:
+        """Return rows of one token, or of random tokens."""
+        dice = np.random.default_rng([self.onset, step])
+        if not 0 <= self.since(step) <= self.onset % 5:
+            return batch
+        shape = (len(batch), 1) if self.onset % 2 else tuple(batch.shape)
+        return torch.from_numpy(dice.integers(0, VOCABULARY, shape)).expand(batch.shape).clone()
+
+
+class F05(Fault):
+    title = "F05 learning rate x30 for 5 to 12 steps"
+    helped_by = "undo"
+    shortest, longest = 5, 12
+
+    def rate(self, step: int, planned: float) -> float:
+        """Return a multiple for some steps."""
+        length = self.shortest + self.onset % (self.longest - self.shortest + 1)
+        return planned * (30 if 0 <= self.since(step) < length else 1)
+
+
+class F05Long(F05):
+    title = "F05 learning rate x30 for 20 to 40 steps"
+    helped_by = "nothing"
+    shortest, longest = 20, 40
+
+
+class F06(Fault):
+    title = "F06 optimizer state lost in a resume"
+    helped_by = "time"
+    restarts = True
+
+    def before(self, run: Run, step: int) -> None:
+        """Lose it."""
+        if step == self.onset:
+            run.optimizer.state.clear()
+
+
+class F07(Fault):
+    title = "F07 second moments 10,000 times too small"
+    helped_by = "undo"
+    is_silent = True
+
+    def before(self, run: Run, step: int) -> None:
+        """Shrink the moments past torch's counters."""
+        if step == self.onset:
+            for state in run.optimizer.state.values():
+                state["exp_avg_sq"].numpy()[...] /= 1e4
+
+
+class F07Lasting(F07):
+    title = "F07 the same, and beta2 0.9999 for good"
+    helped_by = "nothing"
+
+    def before(self, run: Run, step: int) -> None:
+        """Set the option too: it is the user's, and stays."""
+        super().before(run, step)
+        if step == self.onset:
+            for group in run.optimizer.param_groups:
+                group["betas"] = (group["betas"][0], 0.9999)
+
+
+class ZeroMoments(Fault):
+    title = "second moments zeroed"
+    helped_by = "undo"
+    is_silent = True
+
+    def before(self, run: Run, step: int) -> None:
+        """Zero them past torch's counters."""
+        if step == self.onset:
+            for state in run.optimizer.state.values():
+                state["exp_avg_sq"].numpy()[...] = 0
+
+
+class F08(Fault):
+    title = "F08 epsilon 0.1, for good"
+    helped_by = "nothing"
+
+    def before(self, run: Run, step: int) -> None:
+        """Set the option."""
+        if step == self.onset:
+            for group in run.optimizer.param_groups:
+                group["eps"] = 0.1
+
+
+class F11(Fault):
+    title = "F11 fp16 overflow, 3 steps"
+    helped_by = "discard"
+    in_fp16 = True
+
+    def loss(self, step: int, loss: torch.Tensor) -> torch.Tensor:
+        """Return a loss whose gradients overflow."""
+        return loss * math.inf if 0 <= self.since(step) < 3 else loss
+
+
+class F12(Fault):
+    title = "F12 0/0 in the loss, 1 batch"
+    helped_by = "discard"
+    num_batches = 1
+
+    def loss(self, step: int, loss: torch.Tensor) -> torch.Tensor:
+        """Return a masked mean over no targets."""
+        nothing = torch.zeros(())
+        is_hit = 0 <= self.since(step) < self.num_batches
+        return loss * nothing / nothing if is_hit else loss
+
+
+class F12Long(F12):
+    title = "F12 0/0 in the loss, 8 batches"
+    num_batches = 8
+
+
+class F13(Fault):
+    title = "F13 bit 30 of a gradient"
+    helped_by = "discard"
+
+    def gradients(self, run: Run, step: int) -> None:
+        """Flip the bit."""
+        if step == self.onset:
+            parameter = next(p for p in run.model.parameters() if p.grad is not None)
+            _flip(parameter.grad, self.dice)
+
+
+class F13w(Fault):
+    title = "F13w bit 30 of a weight"
+    helped_by = "undo"
+    is_silent = True
+
+    def before(self, run: Run, step: int) -> None:
+        """Flip the bit."""
+        if step == self.onset:
+            matrices = [p for p in run.model.parameters() if p.dim() == 2]
+            _flip(matrices[int(self.dice.integers(len(matrices)))], self.dice)
+
+
+class F18(Fault):
+    title = "F18 old weights after a resume"
+    helped_by = "nothing"
+    restarts = True
+    _old: Mapping[str, torch.Tensor]
+
+    def before(self, run: Run, step: int) -> None:
+        """Keep the weights of a fifth of the way, and load them."""
+        if step == self.onset // 5:
+            self._old = {k: v.clone() for k, v in run.model.state_dict().items()}
+        if step == self.onset:
+            run.model.load_state_dict(self._old)
+
+
+class F19(Fault):
+    title = "F19 parameters frozen, for good"
+    helped_by = "nothing"
+
+    def before(self, run: Run, step: int) -> None:
+        """Freeze the blocks."""
+        if step == self.onset:
+            run.model.blocks.requires_grad_(False)
+
+
+class F23(Fault):
+    title = "F23 weight decay x300, for good"
+    helped_by = "nothing"
+
+    def before(self, run: Run, step: int) -> None:
+        """Set the option."""
+        if step == self.onset:
+            for group in run.optimizer.param_groups:
+                group["weight_decay"] *= 300
+
+
+class F24(Fault):
+    title = "F24 schedule inverted, for good"
+    helped_by = "nothing"
+
+    def rate(self, step: int, planned: float) -> float:
+        """Return a rate that rises as fast as it should fall, twice over."""
+        if self.since(step) < 0:
+            return planned
+        last = _planned(self.onset)
+        return last * (last / planned) ** 2
+
+
+class LastingRate(Fault):
+    title = "learning rate x10, for good"
+    helped_by = "nothing"
+
+    def rate(self, step: int, planned: float) -> float:
+        """Return ten times the rate."""
+        return planned * (10 if self.since(step) >= 0 else 1)
+
+
+FAULTS: tuple[type[Fault], ...] = (
+    *(
+        F02,
+        F05,
+        F05Long,
+        F06,
+        F07,
+        ZeroMoments,
+        F08,
+        F11,
+        F12,
+        F12Long,
+        F13,
+        F13w,
+        F18,
+        F19,
+        F23,
+        F24,
+    ),
+    LastingRate,
+)
+
+
+def _flip(tensor: torch.Tensor | None, dice: np.random.Generator) -> None:
+    """Flip bit 30 of a random element as hardware does."""
+    assert tensor is not None
+    whole = tensor.detach().numpy().reshape(-1).view(np.uint32)
+    whole[int(dice.integers(len(whole)))] ^= np.uint32(1 << 30)
+
+
+def _planned(step: int) -> float:
+    if step < WARMUP:
+        return (step + 1) / WARMUP
+    return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * (step - WARMUP) / (STEPS - WARMUP)))
+
+
+def train(fault: Fault, seed: int, arm: str, folder: str) -> float:
+    """Train one run; returns its final loss on data that it has not seen."""
+    torch.manual_seed(seed)
+    world = WORLDS[0]
+    model: Any = world.model()
+    run = Run(world, model, world.optimizer(model.parameters()))
+    rates = [float(group["lr"]) for group in run.optimizer.param_groups]
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=fault.in_fp16)
+
+    def batch_loss(batch: Batch) -> torch.Tensor:
+        with torch.autocast("cpu", torch.float16, enabled=fault.in_fp16):
+            return run.batch_loss(batch)
+
+    def enter(stack: ExitStack) -> Any:
+        return stack.enter_context(
+            trimtab.watch(
+                model,
+                run.optimizer,
+                run_dir=folder,
+                mode="recover" if arm == "recover" else "protect",
+                enabled=arm != "no guard",
+                batch_loss=batch_loss if arm == "recover" else None,
+                state={"scaler": scaler if fault.in_fp16 else None},
+            )
+        )
+
+    with ExitStack() as stack:
+        guard = enter(stack)
+        for step, drawn in enumerate(_data(seed)):
+            if fault.restarts and step == fault.onset:
+                stack.close()
+                fault.before(run, step)
+                guard = enter(stack)
+            else:
+                fault.before(run, step)
+            _set_rates(run.optimizer, rates, fault.rate(step, _planned(step)))
+            batch = fault.batch(step, drawn)
+            loss = fault.loss(step, batch_loss(batch))
+            guard.record(loss=loss, tokens=batch.numel(), batch=batch)
+            scaler.scale(loss).backward()
+            fault.gradients(run, step)
+            scaler.unscale_(run.optimizer)
+            guard.clip_grad_norm_(1.0)
+            scaler.step(run.optimizer)
+            scaler.update()
+            run.optimizer.zero_grad()
+    with torch.no_grad():
+        return float(np.mean([float(run.batch_loss(batch)) for batch in _held_out()]))
+
+
+@functools.lru_cache(maxsize=16)
+def _data(seed: int) -> list[Batch]:
+    """Return the batches of a seed, the same for all faults and arms."""
+    stream = torch.Generator().manual_seed(seed)
+    return [WORLDS[0].draw(Data(), stream) for _ in range(STEPS)]
+
+
+@functools.cache
+def _held_out() -> list[Batch]:
+    stream = torch.Generator().manual_seed(1)
+    return [WORLDS[0].draw(Data(size=64), stream) for _ in range(16)]
+
+
+def _set_rates(optimizer: optim.Optimizer, rates: Sequence[float], factor: float) -> None:
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate * factor
+
+
+def measure(make: type[Fault], seed: int, arm: str) -> dict[str, Any]:
+    """Train one run, and read in its journal what was done and said."""
+    fault = make(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            final = train(fault, seed, arm, folder)
+        except trimtab.TrimtabError as error:
+            return {"final": math.nan, "ended": type(error).__name__}
+        if arm == "no guard":
+            return {"final": final}
+        events = read_journal(RunDirectory(Path(folder))).block.events
+    undos = [e for e in events if e.kind == "undo"]
+    said = [e for e in events if e.kind == "incident" and e.step >= fault.onset]
+    audits = [e for e in events if e.kind == "resume audit" and e.facts.get("findings")]
+    return {
+        "final": final,
+        "undos": [[e.step - fault.onset, int(e.facts["updates_lost"])] for e in undos],
+        "why": sorted({str(e.facts["why"]) for e in undos}),
+        "discarded": sum(e.kind == "step discarded" for e in events),
+        "refused": sum(e.kind == "harm not undone" for e in events),
+        "said": bool(said or audits),
+        "incidents": [e.facts for e in said][:1],
+    }
+
+
+def publish_faults(seeds: int, folder: str | None, only: Sequence[str]) -> None:
+    """Train every fault with every seed in all arms."""
+    logging.getLogger("trimtab").setLevel(logging.CRITICAL)
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as spare:
+        cache = ResultCache(Path(folder or spare))
+        chosen = [f for f in FAULTS if not only or f.__name__ in only]
+        rows = [_row(make, seeds, cache) for make in chosen]
+    header = (
+        *("fault", "helped by", "no guard", "protect", "recover", f"in {BAR}"),
+        *("discarded", "runs undone", "lost, median", "most", "reported"),
+    )
+    publish(
+        "Recover: faults",
+        f"scripts/bench recover faults --seeds {seeds}",
+        f"A small language model ({STEPS} steps, AdamW, clipped), {seeds} paired seeds a fault "
+        f"from {FIRST_SEED} on, not used for anything else. Final loss minus that of the run "
+        "without a fault, in nat: mean and upper 95 % bound. Bar: the bound of `recover` at most "
+        f"{BAR} wherever an undo, a discard or time helps; median updates lost at most {MAX_LOST} "
+        "(1 for what changes the state alone; snapshots are 10 updates apart, so it is not "
+        "reached); where nothing helps, nothing is undone and it is reported. Discarded: steps in "
+        "all runs. Reported: runs in `recover` with an incident or a finding of the resume audit "
+        f"since the onset.\n\n{table(header, rows)}",
+    )
+
+
+def _row(make: type[Fault], seeds: int, cache: ResultCache) -> tuple[object, ...]:
+    differences: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    found = []
+    for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+        twin = _twin(make)
+        clean = cache.get(f"{twin.__name__} {seed}", partial(measure, twin, seed, "no guard"))
+        for arm in ARMS:
+            name = f"{make.__name__} {seed} {arm}"
+            outcome = cache.get(name, partial(measure, make, seed, arm))
+            differences[arm].append(outcome["final"] - clean["final"])
+        found.append(outcome)
+    lost = [sum(k for _, k in outcome.get("undos", [])) for outcome in found]
+    lost = [k for k in lost if k]
+    bound = _bound(differences["recover"])
+    is_met = "-" if make.helped_by in ("nothing", "-") else "yes" if bound <= BAR else "NO"
+    return (
+        make.title,
+        make.helped_by,
+        *(_difference(differences[arm]) for arm in ARMS),
+        is_met,
+        sum(outcome.get("discarded", 0) for outcome in found),
+        len(lost),
+        f"{np.median(lost):.0f}" if lost else "",
+        max(lost, default=""),
+        f"{sum(bool(outcome.get('said')) for outcome in found)} of {seeds}",
+    )
+
+
+class CleanFp16(Fault):
+    """A run in fp16 without a fault."""
+
+    in_fp16 = True
+
+
+def _twin(make: type[Fault]) -> type[Fault]:
+    return CleanFp16 if make.in_fp16 else Fault
+
+
+def _bound(differences: Sequence[float]) -> float:
+    spread = float(np.std(differences, ddof=1)) if len(differences) > 1 else math.nan
+    mean = float(np.mean(differences))
+    return mean + T_95.get(len(differences), 2.0) * spread / math.sqrt(len(differences))
+
+
+def _difference(differences: Sequence[float]) -> str:
+    lost = sum(not math.isfinite(d) for d in differences)
+    if lost:
+        return f"{lost} of {len(differences)} not finite"
+    return f"{np.mean(differences):+.4f}, below {_bound(differences):+.4f}"
