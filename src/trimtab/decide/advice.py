@@ -10,7 +10,6 @@ from trimtab.core.actions import Action, ActionKind
 from trimtab.core.causes import Cause, Standing
 from trimtab.core.findings import HARMLESS, NOT_RESTORED, Symptom
 from trimtab.core.incidents import Incident, IncidentClass
-from trimtab.decide.symptoms import PASSIVE, TRAITS, family_of
 from trimtab.explain.diagnosis import Diagnosis
 
 SURE = 0.8
@@ -24,8 +23,35 @@ PASSING = frozenset(
 NOT_FINITE = frozenset({Symptom.NONFINITE_LOSS, Symptom.NONFINITE_GRAD_NORM})
 """What the gate always discards, so it cannot be in the weights of a protected run."""
 
-HARD_FACTS = frozenset(symptom for symptom, traits in TRAITS.items() if traits.is_fact)
+HARD_FACTS = NOT_RESTORED | {
+    Symptom.NONFINITE_LOSS,
+    Symptom.NONFINITE_GRAD_NORM,
+    Symptom.NONFINITE_NORM,
+    Symptom.SCALE_COLLAPSE,
+    Symptom.STATE_LOST,
+    Symptom.FROZEN,
+    Symptom.NO_LEARNING,
+    Symptom.LR_JUMP,
+    Symptom.LR_RISING,
+    Symptom.DATA_BACK,
+    Symptom.REPEATED_BATCH,
+    Symptom.REFERENCE_GAP,
+    Symptom.OTHER_BATCH,
+}
 """What is so, whatever the noise of the run. The rest is a signal that left its usual range."""
+
+PASSIVE = HARMLESS | {
+    Symptom.GRADIENT_SPIKE,
+    Symptom.UPDATE_SPIKE,
+    Symptom.REPEATED_BATCH,
+    Symptom.OTHER_BATCH,
+    Symptom.ODD_TOKENS,
+    Symptom.TEXT_CHANGED,
+    # Changed on purpose, as far as can be known: a warning for a person.
+    Symptom.LR_CHANGED,
+    Symptom.OPTIONS_CHANGED,
+}
+"""What says nothing about the weights by itself: large gradients, odd batches, lost time."""
 
 ONE_BATCH = frozenset({Cause.HARD_BATCH, Cause.RARE_TOKENS})
 """What is over with the batch that brought it, unless the loss stays up."""
@@ -198,7 +224,8 @@ def _passes(diagnosis: Diagnosis) -> bool:
     incident = diagnosis.incident
     if incident.incident_class is not IncidentClass.SILENT:
         return False
-    is_passive = family_of(incident.symptoms) in PASSIVE and _has_known_symptom(incident)
+    known = {symptom for symptom in incident.symptoms if isinstance(symptom, Symptom)}
+    is_passive = bool(known) and known <= PASSIVE
     is_of_batch = is_passive or diagnosis.cause in ONE_BATCH
     has_explanation = any(finding.explanation for finding in incident.findings)
     return is_of_batch and not has_explanation and HARD_FACTS.isdisjoint(incident.symptoms)

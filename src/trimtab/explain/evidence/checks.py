@@ -81,7 +81,7 @@ def too_few(signal: str) -> Observed:
 
 
 def nonfinite_loss(context: IncidentContext) -> Observed:
-    """Is the loss NaN or infinite at any record of the incident?"""
+    """Is the loss NaN or infinite at any record?"""
     loss = context.during(LOSS)
     bad = loss.nonfinite
     if not loss.recorded:
@@ -107,7 +107,7 @@ def stays_nonfinite(context: IncidentContext) -> Observed:
 
 
 def gradient_first(context: IncidentContext) -> Observed:
-    """Was the gradient norm non-finite while the loss was still finite?"""
+    """Was the gradient norm non-finite before the loss was?"""
     if not context.recorded(GRAD_NORM):
         return unrecorded(GRAD_NORM, "gradient norm not recorded")
     gradient, loss = context.during(GRAD_NORM).nonfinite, context.during(LOSS).nonfinite

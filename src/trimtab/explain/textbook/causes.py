@@ -34,7 +34,7 @@ from trimtab.explain.textbook import checks
 from trimtab.explain.textbook.tree import Walk, walk
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Suspect:
     """A possible cause and the checks that can support it or rule it out."""
 
@@ -46,61 +46,43 @@ class Suspect:
     """One no rules it out, whatever the signs say."""
 
 
-_DESTRUCTIVE = Suspect(
-    cause=None,
-    statement=DESTRUCTIVE_UPDATE,
-    signs=(stays_nonfinite,),
-)
+_DESTRUCTIVE = Suspect(None, DESTRUCTIVE_UPDATE, (stays_nonfinite,))
 _OVERFLOW = Suspect(
-    cause=Cause.FP16_OVERFLOW,
-    statement="a value left the range of fp16",
+    Cause.FP16_OVERFLOW,
+    "a value left the range of fp16",
+    (gradient_first,),
     requires=(checks.is_half_precision,),
-    signs=(gradient_first,),
 )
 _LOGIC_NAN = Suspect(
-    cause=Cause.LOGIC_NAN,
-    statement="an operation gave NaN from finite inputs (log 0, 0/0, a full mask)",
-    signs=(checks.loss_first,),
+    Cause.LOGIC_NAN,
+    "an operation gave NaN from finite inputs (log 0, 0/0, a full mask)",
+    (checks.loss_first,),
 )
 _LONG_TAIL = Suspect(
-    cause=Cause.RARE_TOKENS,
-    statement="tokens that the model had hardly seen dominated the gradient of one batch",
-    signs=(checks.long_tail, checks.odd_tokens),
+    Cause.RARE_TOKENS,
+    "tokens that the model had hardly seen dominated the gradient of one batch",
+    (checks.long_tail, checks.odd_tokens),
 )
-_LR_JUMP = Suspect(
-    cause=Cause.LR_DISCONTINUITY,
-    statement="the learning rate jumped",
-    signs=(checks.lr_jump,),
-)
+_LR_JUMP = Suspect(Cause.LR_DISCONTINUITY, "the learning rate jumped", (checks.lr_jump,))
 _SAME_BATCH = Suspect(
-    cause=Cause.DUPLICATE_BATCH,
-    statement="the loader served a batch a second time",
-    signs=(checks.repeated_batch,),
+    Cause.DUPLICATE_BATCH, "the loader served a batch a second time", (checks.repeated_batch,)
 )
 _STATE_LOST = Suspect(
-    cause=Cause.OPTIMIZER_STATE_LOST,
-    statement="a resume did not bring back the optimizer's moments",
-    signs=(resumed,),
+    Cause.OPTIMIZER_STATE_LOST, "a resume did not bring back the optimizer's moments", (resumed,)
 )
-_SCHEDULE = Suspect(
-    cause=Cause.WRONG_SCHEDULE,
-    statement="the schedule runs the wrong way",
-    signs=(checks.lr_rising,),
-)
+_SCHEDULE = Suspect(Cause.WRONG_SCHEDULE, "the schedule runs the wrong way", (checks.lr_rising,))
 _DECAY = Suspect(
-    cause=Cause.WEIGHT_DECAY,
-    statement="weight decay does not balance the updates",
-    signs=(checks.norm_changed,),
+    Cause.WEIGHT_DECAY, "weight decay does not balance the updates", (checks.norm_changed,)
 )
 _TOO_HOT = Suspect(
-    cause=Cause.LR_TOO_HIGH,
-    statement="the learning rate is too high for this part of training",
-    signs=(checks.gradient_trend,),
+    Cause.LR_TOO_HIGH,
+    "the learning rate is too high for this part of training",
+    (checks.gradient_trend,),
 )
 _BIT_FLIP = Suspect(
-    cause=Cause.BIT_FLIP,
-    statement="a flipped bit or an overflow in the update corrupted a weight or a moment",
-    signs=(checks.nonfinite_norm,),
+    Cause.BIT_FLIP,
+    "a flipped bit or an overflow in the update corrupted a weight or a moment",
+    (checks.nonfinite_norm,),
 )
 
 

@@ -90,7 +90,7 @@ def scale_collapsed(context: IncidentContext) -> Observed:
 
 
 def scale_constant(context: IncidentContext) -> Observed:
-    """Did the loss scale never change?"""
+    """Is the loss scale constant?"""
     scale = context.block.column(LOSS_SCALE)[: context.last_row + 1]
     values = scale.values[scale.finite]
     if not len(values):
@@ -117,7 +117,7 @@ def spike(context: IncidentContext) -> Observed:
 
 
 def recovered(context: IncidentContext) -> Observed:
-    """Was the loss back in the time that a recovery may take?"""
+    """Was the loss back within mean + 0.5 sigma in 50 records?"""
     incident = context.incident
     if incident.end and incident.incident_class in _RECOVERED:
         return answered(LOSS, True, f"back at step {incident.end.step}, {incident.records} records")
@@ -126,7 +126,7 @@ def recovered(context: IncidentContext) -> Observed:
 
 
 def had_its_time(context: IncidentContext) -> Observed:
-    """Did the log continue for the time that a recovery may take?"""
+    """Did the log continue for the 50 records that a recovery may take?"""
     seen = f"{context.incident.records} records from the onset on"
     return answered(LOSS, context.incident.incident_class is not None, seen)
 
@@ -166,7 +166,7 @@ def odd_tokens(context: IncidentContext) -> Observed:
 
 
 def lr_jump(context: IncidentContext) -> Observed:
-    """Did the learning rate jump at the onset?"""
+    """Did the learning rate jump at the spike?"""
     lr = context.block.column(LR)
     rows = np.flatnonzero(lr.finite[: context.onset_row + 1])[-_USUAL_RECORDS - 2 :]
     if len(rows) < 3:
@@ -185,7 +185,7 @@ def lr_jump(context: IncidentContext) -> Observed:
 
 
 def repeated_batch(context: IncidentContext) -> Observed:
-    """Was the batch at the onset seen shortly before?"""
+    """Is the batch a duplicate of a recent one?"""
     prints = context.block.column(FINGERPRINT)
     row = context.onset_row
     if not context.has_onset or not prints.present[row]:
@@ -202,7 +202,7 @@ def repeated_batch(context: IncidentContext) -> Observed:
 
 
 def monotone_rise(context: IncidentContext) -> Observed:
-    """Did the loss rise at each of the last 200 records?"""
+    """Has the loss risen at each of the last 200 records?"""
     count = context.config.rise_records
     first = context.first_finding(Symptom.RISING_LOSS)
     if first is None:
@@ -218,7 +218,7 @@ def monotone_rise(context: IncidentContext) -> Observed:
 
 
 def lr_rising(context: IncidentContext) -> Observed:
-    """Did the learning rate increase over the same records?"""
+    """Has the learning rate increased over the same records?"""
     rates = context.before(LR, context.config.rise_records)
     if len(rates) < 2:
         return unrecorded(LR, "learning rate not recorded")
@@ -227,7 +227,7 @@ def lr_rising(context: IncidentContext) -> Observed:
 
 
 def norm_changed(context: IncidentContext) -> Observed:
-    """Did a parameter group's weight norm change by more than 2x in the 200 steps up to here?"""
+    """Has a weight norm changed by more than 2x in 200 steps?"""
     names = [n for n in context.block.columns if n == PARAM_NORM or n.startswith(f"{PARAM_NORM}/")]
     changes = {}
     for name in names:
@@ -246,7 +246,7 @@ def norm_changed(context: IncidentContext) -> Observed:
 
 
 def gradient_trend(context: IncidentContext) -> Observed:
-    """Does the rolling mean of the gradient norm trend up?"""
+    """Is the rolling mean of the gradient norm trending up?"""
     norms = context.before(GRAD_NORM, context.config.rise_records)
     if len(norms) < 4:
         return unrecorded(GRAD_NORM, "gradient norm not recorded")

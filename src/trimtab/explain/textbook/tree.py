@@ -41,11 +41,10 @@ class Leaf(Conclusion):
     """False where a supported hypothesis says more than the leaf."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TreeQuestion:
-    """One fork of the tree: a check, and where each answer leads."""
+    """One fork of the tree: a check, whose docstring is the question, and where answers lead."""
 
-    text: str
     check: IncidentCheck
     yes: str | Leaf
     no: str | Leaf
@@ -82,7 +81,7 @@ def walk(context: IncidentContext) -> Walk:
         answers.append(
             TreeAnswer(
                 id=here,
-                question=question.text,
+                question=question.check.__doc__ or question.check.__name__,
                 result=result,
                 goes_to=following if isinstance(following, str) else "end",
             )
@@ -219,112 +218,22 @@ HEALTHY = Leaf(
 )
 
 TEXTBOOK_TREE: Mapping[str, TreeQuestion] = {
-    "1.1": TreeQuestion(
-        text="Is the loss NaN or infinite at any record?",
-        check=nonfinite_loss,
-        yes="1.2",
-        no="1.1b",
-    ),
-    "1.1b": TreeQuestion(
-        text="Is a weight, update or optimizer norm NaN or infinite?",
-        check=checks.nonfinite_norm,
-        yes=CORRUPTED_STATE,
-        no="2.1",
-    ),
-    "1.2": TreeQuestion(
-        text="Was the run in fp16?",
-        check=checks.is_half_precision,
-        yes="3.2",
-        no="1.3",
-    ),
-    "1.3": TreeQuestion(
-        text="Was the gradient norm non-finite before the loss was?",
-        check=gradient_first,
-        yes=GRADIENT_FIRST,
-        no=DESTRUCTIVE_UPDATE,
-    ),
-    "2.1": TreeQuestion(
-        text="Is there a loss above mean + 3 sigma of the 100 before it?",
-        check=checks.spike,
-        yes="2.2",
-        no="3.1",
-    ),
-    "2.2": TreeQuestion(
-        text="Was the loss back within mean + 0.5 sigma in 50 records?",
-        check=checks.recovered,
-        yes="2.3a",
-        no="2.4",
-    ),
-    "2.3a": TreeQuestion(
-        text="Is the gradient norm at the spike over 30 times its rolling mean?",
-        check=checks.long_tail,
-        yes=LONG_TAIL,
-        no="2.3b",
-    ),
-    "2.3b": TreeQuestion(
-        text="Did the learning rate jump at the spike?",
-        check=checks.lr_jump,
-        yes=LR_JUMPED,
-        no="2.3c",
-    ),
-    "2.3c": TreeQuestion(
-        text="Is the batch a duplicate of a recent one?",
-        check=checks.repeated_batch,
-        yes=SAME_BATCH,
-        no=SPIKE_UNEXPLAINED,
-    ),
-    "2.4": TreeQuestion(
-        text="Did the log continue for the 50 records that a recovery may take?",
-        check=checks.had_its_time,
-        yes=PERSISTENT,
-        no=TOO_EARLY,
-    ),
-    "3.1": TreeQuestion(
-        text="Is there a record whose gradient norm is NaN or infinite?",
-        check=checks.nonfinite_gradient,
-        yes="3.2",
-        no="3.1b",
-    ),
-    "3.1b": TreeQuestion(
-        text="Did the loss scale fall under 1?",
-        check=checks.scale_collapsed,
-        yes=COLLAPSED_SCALE,
-        no="4.1",
-    ),
-    "3.2": TreeQuestion(
-        text="Did the loss scale fall under 1?",
-        check=checks.scale_collapsed,
-        yes=COLLAPSED_SCALE,
-        no="3.2b",
-    ),
-    "3.2b": TreeQuestion(
-        text="Is the loss scale constant?",
-        check=checks.scale_constant,
-        yes=FROZEN_SCALE,
-        no=OVERFLOW,
-    ),
-    "4.1": TreeQuestion(
-        text="Has the loss risen at each of the last 200 records?",
-        check=checks.monotone_rise,
-        yes="4.2",
-        no=HEALTHY,
-    ),
-    "4.2": TreeQuestion(
-        text="Has the learning rate increased over the same records?",
-        check=checks.lr_rising,
-        yes=SCHEDULE,
-        no="4.3",
-    ),
-    "4.3": TreeQuestion(
-        text="Has a weight norm changed by more than 2x in 200 steps?",
-        check=checks.norm_changed,
-        yes=WEIGHT_DECAY,
-        no="4.4",
-    ),
-    "4.4": TreeQuestion(
-        text="Is the rolling mean of the gradient norm trending up?",
-        check=checks.gradient_trend,
-        yes=TOO_HOT,
-        no=PLATEAU,
-    ),
+    "1.1": TreeQuestion(nonfinite_loss, "1.2", "1.1b"),
+    "1.1b": TreeQuestion(checks.nonfinite_norm, CORRUPTED_STATE, "2.1"),
+    "1.2": TreeQuestion(checks.is_half_precision, "3.2", "1.3"),
+    "1.3": TreeQuestion(gradient_first, GRADIENT_FIRST, DESTRUCTIVE_UPDATE),
+    "2.1": TreeQuestion(checks.spike, "2.2", "3.1"),
+    "2.2": TreeQuestion(checks.recovered, "2.3a", "2.4"),
+    "2.3a": TreeQuestion(checks.long_tail, LONG_TAIL, "2.3b"),
+    "2.3b": TreeQuestion(checks.lr_jump, LR_JUMPED, "2.3c"),
+    "2.3c": TreeQuestion(checks.repeated_batch, SAME_BATCH, SPIKE_UNEXPLAINED),
+    "2.4": TreeQuestion(checks.had_its_time, PERSISTENT, TOO_EARLY),
+    "3.1": TreeQuestion(checks.nonfinite_gradient, "3.2", "3.1b"),
+    "3.1b": TreeQuestion(checks.scale_collapsed, COLLAPSED_SCALE, "4.1"),
+    "3.2": TreeQuestion(checks.scale_collapsed, COLLAPSED_SCALE, "3.2b"),
+    "3.2b": TreeQuestion(checks.scale_constant, FROZEN_SCALE, OVERFLOW),
+    "4.1": TreeQuestion(checks.monotone_rise, "4.2", HEALTHY),
+    "4.2": TreeQuestion(checks.lr_rising, SCHEDULE, "4.3"),
+    "4.3": TreeQuestion(checks.norm_changed, WEIGHT_DECAY, "4.4"),
+    "4.4": TreeQuestion(checks.gradient_trend, TOO_HOT, PLATEAU),
 }
