@@ -27,7 +27,6 @@ from trimtab.lab.model.optimizer import OptimizerConfig
 from trimtab.lab.model.sizes import SIZES
 from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import Intervention, RunParts
-from trimtab.lab.trainer.run_clock import Clock
 from trimtab.lab.trainer.train import train
 from trimtab.lab.trainer.train_config import Dtype, TrainConfig
 
@@ -91,7 +90,7 @@ class OrderedRows(Intervention):
     strength_name: ClassVar[str] = ""
     is_fault: ClassVar[bool] = False
     from_start: ClassVar[bool] = True
-    clock: ClassVar[Clock] = Clock.DATA
+    by_data: ClassVar[bool] = True
 
     order: Order
 

@@ -56,7 +56,7 @@ def bad_steps_of(scenario: Scenario) -> tuple[int, ...]:
         run, forward = build_run(config, corpus, ranks)
         intervention = scenario.intervention()
         if intervention is not None:
-            run.clock.by = intervention.goes_by or intervention.clock
+            run.clock.by_data = intervention.by_data
             parts = RunParts(
                 run=run, forward=forward, ranks=ranks, config=config, corpus=corpus, first_step=0
             )

@@ -43,8 +43,6 @@ class Run:
     optimizers: list[torch.optim.Optimizer]
     loader: Iterable[Any]
     schedulers: list[Any] = field(default_factory=list)
-    scaler: Any = None
-    state: dict[str, Any] = field(default_factory=dict)
     accumulate: int = 1
     after_step: Callable[[int], None] = lambda step: None
     losses: dict[int, float] = field(default_factory=dict)
@@ -54,26 +52,18 @@ class Run:
         back = dict(back or {})
         data = [*self.loader]
         position = 0
-        state = TrainingState(
-            self.model,
-            self.optimizers,
-            schedulers=self.schedulers,
-            scaler=self.scaler,
-            state=self.state,
-        )
+        state = TrainingState(self.model, self.optimizers, schedulers=self.schedulers)
         taken: dict[int, tuple[Snapshot, int]] = {}
         step = 0
         while step < until:
             if step in back:
                 target = back.pop(step)
                 snapshot, position = taken[target]
-                snapshot.put(state)
-                snapshot.put_random_state()
+                snapshot.restore()
+                snapshot.restore_random_state()
                 step = target
             elif step % every == 0 and step not in taken:
-                snapshot = Snapshot()
-                snapshot.take(state, step)
-                taken[step] = (snapshot, position)
+                taken[step] = (Snapshot(state), position)
             self._train_step(data[position : position + self.accumulate], step)
             position += self.accumulate
             self.after_step(step)
@@ -84,15 +74,10 @@ class Run:
         for inputs, targets in batches:
             loss = nn.functional.mse_loss(self.model(inputs).float(), targets) / self.accumulate
             total += loss.item()
-            (self.scaler.scale(loss) if self.scaler else loss).backward()
+            loss.backward()
         self.losses[step] = total
         for optimizer in self.optimizers:
-            if self.scaler:
-                self.scaler.step(optimizer)
-            else:
-                optimizer.step()
-        if self.scaler:
-            self.scaler.update()
+            optimizer.step()
         for scheduler in self.schedulers:
             metrics = (total,) if "Plateau" in type(scheduler).__name__ else ()
             scheduler.step(*metrics)
@@ -152,10 +137,6 @@ def same_run(one: Run, other: Run) -> None:
         assert_same(mine.state_dict(), theirs.state_dict())
     for mine, theirs in zip(one.schedulers, other.schedulers, strict=True):
         assert_same(mine.state_dict(), theirs.state_dict())
-    if one.scaler:
-        assert one.scaler.state_dict() == other.scaler.state_dict()
-    for name in one.state:
-        assert_same(one.state[name].state_dict(), other.state[name].state_dict())
 
 
 def assert_same(one: Any, other: Any) -> None:

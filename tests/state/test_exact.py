@@ -101,29 +101,6 @@ def test_two_optimizers_return_exactly() -> None:
     assert_exact(make)
 
 
-def test_a_gradient_scaler_returns_exactly_also_to_before_its_first_use() -> None:
-    def make() -> Run:
-        run = plain_run(OPTIMIZERS["sgd"], accumulate=2)
-        run.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=7)
-        return run
-
-    assert_exact(make)
-    assert_exact(make, back={25: 0})
-
-
-def test_an_average_of_the_weights_returns_exactly() -> None:
-    def make() -> Run:
-        run = plain_run()
-        average = optim.swa_utils.AveragedModel(
-            run.model, multi_avg_fn=optim.swa_utils.get_ema_multi_avg_fn(0.9)
-        )
-        run.state = {"ema": average}
-        run.after_step = lambda step: average.update_parameters(run.model)
-        return run
-
-    assert_exact(make)
-
-
 def test_tied_weights_and_a_bf16_model_return_exactly() -> None:
     assert_exact(tied_run)
 

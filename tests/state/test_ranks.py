@@ -50,10 +50,9 @@ def straight_and_back(layout: str, fused: bool, rank: int) -> Any:
     model = build(layout)
     optimizer = optim.AdamW(model.parameters(), lr=1e-2, fused=fused)
     state = TrainingState(model, [optimizer])
-    snapshots = {0: Snapshot(), 10: Snapshot()}
-    snapshots[0].take(state, 0)
+    snapshots = {0: Snapshot(state)}
     losses = train(model, optimizer, 0, 10)
-    snapshots[10].take(state, 10)
+    snapshots[10] = Snapshot(state)
     losses += train(model, optimizer, 10, 20)
     expected = local_values(model, optimizer)
     for step in (10, 0):
@@ -61,8 +60,8 @@ def straight_and_back(layout: str, fused: bool, rank: int) -> Any:
             for parameter in model.parameters():
                 parameter.add_(1.0)
         optimizer.state.clear()
-        snapshots[step].put(state)
-        snapshots[step].put_random_state()
+        snapshots[step].restore()
+        snapshots[step].restore_random_state()
         again = train(model, optimizer, step, 20)
         assert again == losses[step:]
         for mine, theirs in zip(local_values(model, optimizer), expected, strict=True):

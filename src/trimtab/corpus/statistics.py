@@ -110,9 +110,6 @@ def _no_rows() -> Columns:
 LENGTH_BINS = MAX_DOCUMENT.bit_length() + 1
 """Documents of 0 tokens, 1, 2 to 3, 4 to 7, ..., and all that are longer than is read."""
 
-FilePlace = tuple[int, int]
-"""Index of a file, and a token, row or byte in it."""
-
 
 @dataclass(slots=True, kw_only=True)
 class SourceStatistics:

@@ -33,11 +33,6 @@ def map_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return batch
 
 
-def copy_containers(batch: Any) -> Any:
-    """Return the batch in new containers, with the same tensors."""
-    return map_tensors(batch, lambda tensor: tensor)
-
-
 def clone(batch: Any) -> Any:
     """Return a copy of the batch that may be written to."""
     return map_tensors(batch, torch.Tensor.clone)

@@ -18,9 +18,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-UNNAMED = "optimizer parameter "
-"""Name of a parameter that an optimizer holds and the model does not, before its number."""
-
 
 class HasState(Protocol):
     """What a scheduler, an EMA or a loader has."""
@@ -58,7 +55,7 @@ class TrainingState:
         known = {id(parameter) for parameter in parameters.values()}
         extra = [p for o in self.optimizers for g in o.param_groups for p in g["params"]]
         for number, parameter in enumerate(p for p in extra if id(p) not in known):
-            parameters[f"{UNNAMED}{number}"] = parameter
+            parameters[f"optimizer parameter {number}"] = parameter
         return {"parameters": parameters, "buffers": dict(self.model.named_buffers())}
 
     def gradients(self) -> dict[str, torch.Tensor | None]:
@@ -87,12 +84,6 @@ class TrainingState:
     def group_parameters(self) -> list[list[list[torch.Tensor]]]:
         """For each optimizer the parameters of its groups."""
         return [[list(group["params"]) for group in o.param_groups] for o in self.optimizers]
-
-    def scaler_tensors(self) -> dict[str, torch.Tensor | None]:
-        """What a GradScaler counts; its tensors do not exist before its first use."""
-        if self.scaler is None:
-            return {}
-        return {name: getattr(self.scaler, name, None) for name in ("_scale", "_growth_tracker")}
 
     def requires_grad(self) -> dict[str, bool]:
         """Which parameters are trained."""

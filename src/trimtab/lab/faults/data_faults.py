@@ -11,14 +11,13 @@ from trimtab.lab.corpus.data import Batch, CorpusSplit, TokenArray
 from trimtab.lab.corpus.text import Source
 from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import Intervention, RunParts, change_batches
-from trimtab.lab.trainer.run_clock import Clock
 
 
 class HardBatch(Intervention):
     """For one step, tokens are shuffled within their windows: common tokens, impossible order."""
 
     cause = Cause.HARD_BATCH
-    clock = Clock.DATA
+    by_data = True
     title = "one batch with its tokens in random order"
     strength_name = "of the batch's windows"
     strengths = (0.25, 1.0)
@@ -60,7 +59,7 @@ class DegenerateTokens(Intervention):
     """Rows of rare tokens, or of a short repeated phrase; the seed determines which."""
 
     cause = Cause.RARE_TOKENS
-    clock = Clock.DATA
+    by_data = True
     title = "rows of rare tokens, or of a repeated phrase"
     strength_name = "of the rows in each batch"
     strengths = (0.125, 1.0)
@@ -110,7 +109,7 @@ class DuplicateBatch(Intervention):
     """The batch before the onset is repeated; the loss falls, but the model learns nothing."""
 
     cause = Cause.DUPLICATE_BATCH
-    clock = Clock.DATA
+    by_data = True
     title = "the same batch repeated"
     strength_name = "steps"
     strengths = (4, 80)
@@ -142,7 +141,7 @@ class MixShift(Intervention):
     """A share of the rows comes from one source only, until the end of the run."""
 
     cause: ClassVar[Cause | None] = Cause.DATA_MIX_SHIFT
-    clock = Clock.DATA
+    by_data = True
     title = "a different data mix, unannounced"
     strength_name = "of the rows from one source"
     strengths = (0.25, 1.0)
@@ -178,7 +177,7 @@ class SmallerBatch(Intervention):
     """From the onset on, each batch has fewer rows, without an announcement."""
 
     cause = Cause.BATCH_SIZE_CHANGE
-    clock = Clock.DATA
+    by_data = True
     title = "a smaller batch, unannounced"
     strength_name = "times fewer rows"
     strengths = (1.5, 4)

@@ -17,7 +17,6 @@ from trimtab.lab.trainer.intervention import (
     interpolate,
     scale_lr,
 )
-from trimtab.lab.trainer.run_clock import Clock
 from trimtab.lab.trainer.train_config import TrainConfig
 
 
@@ -25,7 +24,7 @@ class BatchRamp(Intervention):
     """The batch is small until the onset and full-sized from there on: the noise falls."""
 
     cause = Cause.BATCH_SIZE_CHANGE
-    clock = Clock.DATA
+    by_data = True
     title = "batch-size ramp"
     strength_name = "times more rows"
     strengths = (2, 4)
@@ -53,7 +52,7 @@ class LongerSequences(Intervention):
     """Windows are short until the onset and long from there on; more context lowers the loss."""
 
     cause = Cause.BATCH_SIZE_CHANGE
-    clock = Clock.DATA
+    by_data = True
     title = "sequence-length change"
     strength_name = "times longer"
     strengths = (1.5, 4)

@@ -25,7 +25,6 @@ from trimtab.lab.trainer.intervention import (
     change_gradient,
     change_output,
 )
-from trimtab.lab.trainer.run_clock import Clock
 
 _LOWEST, _HIGHEST = 23, 30
 """The exponent bits of a float32. Bit 30 is 0 in every number below 2; flipping it multiplies by
@@ -34,7 +33,6 @@ _LOWEST, _HIGHEST = 23, 30
 
 class _BitFlip(Intervention):
     cause = Cause.BIT_FLIP
-    clock = Clock.TICK
     strength_name = "(bit number)"
 
     @property
@@ -117,7 +115,6 @@ class BadDevice(Intervention):
     """In one step of five, some elements of a gradient on the last rank are far too large."""
 
     cause = Cause.BAD_DEVICE
-    clock = Clock.TICK
     title = "a rank that computes wrong gradients"
     strength_name = "times too large"
     strengths = (30, 30_000)
@@ -154,7 +151,6 @@ class OutOfSync(Intervention):
     but never compare weights."""
 
     cause = Cause.REPLICAS_OUT_OF_SYNC
-    clock = Clock.TICK
     title = "a rank whose weights differ"
     strength_name = "times the size of the weights"
     strengths = (0.01, 1.0)
@@ -186,7 +182,7 @@ class LoaderStall(Intervention):
     """For 20 steps, every fifth batch is late. The trained numbers do not change."""
 
     cause = Cause.LOADER_STALL
-    clock = Clock.DATA
+    by_data = True
     title = "batches that arrive late"
     strength_name = "seconds"
     strengths = (0.25, 2.0)
@@ -218,7 +214,6 @@ class SlowRank(Intervention):
     """The forward pass of the last rank takes longer; a step is as slow as its slowest rank."""
 
     cause = Cause.SLOW_RANK
-    clock = Clock.TICK
     title = "a slow rank"
     strength_name = "extra seconds per step"
     strengths = (0.03, 0.15)
@@ -250,7 +245,6 @@ class WrongWeights(Intervention):
     """After the resume, the weights are those of an earlier step; everything else is correct."""
 
     cause = Cause.WRONG_RESUME
-    clock = Clock.TICK
     title = "old weights after a resume"
     strength_name = "of the steps back to the start"
     strengths = (0.1, 0.9)
@@ -278,7 +272,6 @@ class WrongPosition(Intervention):
     """After the resume, the data continues from an earlier position: batches are seen twice."""
 
     cause = Cause.WRONG_RESUME
-    clock = Clock.TICK
     title = "an old data position after a resume"
     strength_name = "steps back"
     strengths = (10, 200)

@@ -26,7 +26,6 @@ from trimtab.lab.trainer.intervention import (
     interpolate,
     scale_lr,
 )
-from trimtab.lab.trainer.run_clock import Clock
 from trimtab.lab.trainer.train_config import TrainConfig
 
 
@@ -55,7 +54,6 @@ class StateLost(Intervention):
     """After the resume, moments and step counts are missing for a share of the parameters."""
 
     cause = Cause.OPTIMIZER_STATE_LOST
-    clock = Clock.TICK
     title = "optimizer state lost in a resume"
     strength_name = "of the parameters"
     strengths = (0.2, 1.0)
@@ -304,7 +302,7 @@ class LogicNan(Intervention):
     NaN. (torch's own cross-entropy gives a NaN loss and gradients of 0.)"""
 
     cause = Cause.LOGIC_NAN
-    clock = Clock.DATA
+    by_data = True
     title = "a batch without targets"
     strength_name = "batches"
     strengths = (1, 8)

@@ -70,6 +70,8 @@ class RemedyAndFault(Intervention):
         run = self.remedy(parts.run)
         if self.fault is None:
             return run
+        # A fault in some batches comes earlier, or not at all, if batches are skipped.
+        run.clock.by_data = self.fault.by_data
         return self.fault.attach(dataclasses.replace(parts, run=run))
 
 
@@ -176,8 +178,6 @@ def make_plan(answer: PracticeAnswer, exercise: Exercise, fault: Intervention) -
         case ActionKind.DISCARD:
             return AnswerPlan(start=good, fault=left, remedy=discard_outliers, cost_from=good)
         case ActionKind.SKIP:
-            if left is not None and exercise.origin is ExerciseOrigin.BATCHES:
-                left = _after_skip(left, int(number), good)
             skip = skip_batches(int(number))
             return AnswerPlan(start=good, fault=left, remedy=skip, cost_from=good)
         case ActionKind.QUARANTINE:
@@ -190,13 +190,6 @@ def make_plan(answer: PracticeAnswer, exercise: Exercise, fault: Intervention) -
             # a fault's state is not in the checkpoint.
             start = int(number) if left is None else min(int(number), good)
             return AnswerPlan(start=start, fault=left, remedy=no_remedy, cost_from=int(number))
-
-
-def _after_skip(fault: Intervention, count: int, start: int) -> Intervention | None:
-    """Move a fault in some batches earlier by the skipped ones; None if all were skipped."""
-    if fault.end is not None and fault.end - count <= start:
-        return None
-    return dataclasses.replace(fault, onset=max(fault.onset - count, 0))
 
 
 class ExerciseReplay:

@@ -21,7 +21,7 @@ from trimtab.lab.corpus.data import Batch, Loader, TokenCorpus
 from trimtab.lab.model.gpt import Output
 from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.engines import Forward, LabRanks
-from trimtab.lab.trainer.run_clock import Clock, RunClock
+from trimtab.lab.trainer.run_clock import RunClock
 from trimtab.lab.trainer.train_config import TrainConfig
 
 ChangeBatch = Callable[[int, Batch], Batch]
@@ -156,8 +156,8 @@ class Intervention:
     planned: ClassVar[bool] = False
     """Whether the operator would have announced it; the journal then has an event."""
 
-    clock: ClassVar[Clock] = Clock.STEP
-    """What it goes by: whether it comes again after a rollback (`run_clock.py`)."""
+    by_data: ClassVar[bool] = False
+    """Whether it comes with its batches; else at its steps, whatever is served (`run_clock.py`)."""
 
     onset: int
     """The first step that differs."""
@@ -166,9 +166,6 @@ class Intervention:
     """From 0 (barely visible) to 1 (worst case); `strength` gives its meaning for each kind."""
 
     seed: int
-
-    goes_by: Clock | None = None
-    """A different clock than that of its kind."""
 
     truth: dict[str, Any] = field(default_factory=dict, init=False)
     """What it actually did, filled in during the run."""

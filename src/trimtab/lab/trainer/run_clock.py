@@ -1,34 +1,19 @@
-"""RunClock: what an intervention counts, so that a rollback has a defined effect on it.
+"""RunClock: what an intervention counts, so that skipped batches have a defined effect on it.
 
-After a rollback a step is done again. Whether a fault comes again depends on what it goes by:
-
-    data   its batches: it comes again with them, unless they are skipped
-    tick   time: what has happened once does not happen again
-    step   code, settings, schedule: it comes again whenever the step does
-
-In a run that never goes back, the three are equal.
+A fault of the data comes with its batches, and not if they are skipped; one of code, settings or
+schedule comes at its step, whatever is served. In a run that skips nothing both are equal.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
-
-
-class Clock(StrEnum):
-    """What an intervention goes by."""
-
-    DATA = "data"
-    TICK = "tick"
-    STEP = "step"
 
 
 class RunClock:
-    """The time of a run on the clock that its intervention goes by."""
+    """The time of a run, in steps or by its batches, as its intervention needs it."""
 
     def __init__(self, accumulate: int = 1) -> None:
-        self.by = Clock.STEP
+        self.by_data = False
         self._accumulate = accumulate
-        self._tick: int | None = None
         self._offset = 0
         self._probed: int | None = None
         """The time of a batch that is run again."""
@@ -40,14 +25,13 @@ class RunClock:
 
     def begin(self, step: int, position: int) -> None:
         """Begin a step with the batch at this data position."""
-        self._tick = step if self._tick is None else self._tick + 1
-        times = {Clock.STEP: step, Clock.TICK: self._tick, Clock.DATA: self.time_of_batch(position)}
-        self._offset = times[self.by] - step
+        now = self.time_of_batch(position) if self.by_data else step
+        self._offset = now - step
         for act in self._before_step:
-            act(times[self.by])
+            act(now)
 
     def time_of_batch(self, position: int) -> int:
-        """Return the step of a batch in a run that never goes back."""
+        """Return the step of a batch in a run that skips none."""
         return position // self._accumulate
 
     def time(self, step: int) -> int:
@@ -57,7 +41,7 @@ class RunClock:
     @contextmanager
     def at_batch(self, position: int) -> Iterator[None]:
         """Set the clock to the batch of another step during a forward pass."""
-        if self.by is Clock.DATA:
+        if self.by_data:
             self._probed = self.time_of_batch(position)
         try:
             yield

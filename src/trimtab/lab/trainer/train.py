@@ -135,7 +135,7 @@ def train(
         newest = checkpoints.latest(run_dir / "checkpoints") if resume else None
         first_step = 0 if newest is None else checkpoints.load(newest, run)
         if intervention is not None:
-            run.clock.by = intervention.goes_by or intervention.clock
+            run.clock.by_data = intervention.by_data
             run = intervention.attach(
                 RunParts(
                     run=run,

@@ -7,7 +7,7 @@ nothing but the buffer, and a copy of a model gets no hook that does anything.
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,17 +52,6 @@ class Activations:
         found = torch.cat((torch.where(is_written, values, 0.0), is_written.float()))
         values.fill_(NOT_WRITTEN)
         return found
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Forward passes in here are not measured; in a compiled graph hooks act all the same."""
-        values, was_armed = self._buffer.values.clone(), self._buffer.is_armed
-        self._buffer.is_armed = False
-        try:
-            yield
-        finally:
-            self._buffer.is_armed = was_armed
-            self._buffer.values.copy_(values)
 
     def disarm(self) -> None:
         """Take the hooks off: between measured steps a forward pass runs as without trimtab."""

@@ -39,8 +39,6 @@ class SlowMeter:
         """What is sent if nothing was measured: a vector has the same length at every update, so
         that no rank, whatever has failed in it, sends more than another."""
         self._measured: tuple[Any, torch.Tensor] | None = None
-        self.is_paused = False
-        """Whether steps are repeated for an experiment: they are not measured or counted."""
 
     @property
     def parameters(self) -> list[torch.Tensor]:
@@ -67,7 +65,7 @@ class SlowMeter:
 
     def arm(self) -> None:
         """Measure the next step, if it is the turn of one."""
-        if not self._is_due or self.activations is None or self.is_paused:
+        if not self._is_due or self.activations is None:
             return
         if not self._shields.activations.is_down:
             with self._shields.activations.guarding("hooks"):
@@ -83,18 +81,10 @@ class SlowMeter:
 
     def after_update(self, note: Any) -> bool:
         """Measure an update, if it is the turn of one; returns whether it was."""
-        if self.is_paused:
-            return False
         is_measured = self._is_due and self._measure(note)
         self.num_updates += 1
         self.arm()
         return is_measured
-
-    def return_to(self, num_updates: int) -> None:
-        """The run has gone back to when there were this many updates."""
-        self.disarm()
-        self.num_updates = num_updates
-        self.arm()
 
     def disarm(self) -> None:
         """Nothing more is measured until the next `arm`."""

@@ -51,11 +51,6 @@ class LoaderPass:
         self._cursor = cursor
         self._loader = loader
 
-    @property
-    def num_workers(self) -> int:
-        """Worker processes of the loader: a tape clones the batches that come from them."""
-        return int(getattr(self._loader, "num_workers", 0))
-
     def __iter__(self) -> Iterator[Any]:
         return self._cursor.start(self._loader)
 

@@ -157,11 +157,6 @@ class Checkpoints:
             log.info("trimtab: resumes at step %d: %s", entry.step, reason)
         return self.resumed
 
-    @property
-    def has_model(self) -> bool:
-        """Whether checkpoints can be loaded, and not only listed."""
-        return self._state is not None
-
     def proven_step(self, before: int) -> int | None:
         """Return the step of the newest proven checkpoint up to a step; None without one."""
         found = self._store.index.candidates(before)

@@ -30,8 +30,7 @@ class KeptState:
         self._inputs = inputs
         self._state = TrainingState(inputs.model, inputs.optimizers, schedulers=inputs.schedulers)
         # First, because asking some loaders for their state draws random numbers.
-        self._snapshot = Snapshot()
-        self._snapshot.take(self._state, step=0)
+        self._snapshot = Snapshot(self._state)
         self._tensors: list[tuple[Any, dict[str, Any]]] = [
             (held, dict(held))
             for module in inputs.model.modules()
@@ -40,7 +39,7 @@ class KeptState:
         self._attributes = [(part, _plain(part)) for part in self._parts()]
         self._gradients = [(p, p.grad) for p in self._state.tensors()["parameters"].values()]
         self.loader = LoaderState(inputs.loader)
-        self._snapshot.put_random_state()  # reading the loader's state may have drawn some
+        self._snapshot.restore_random_state()  # reading the loader's state may have drawn some
 
     def restore(self) -> None:
         """Restore everything."""
@@ -51,7 +50,7 @@ class KeptState:
         # The user's own gradient tensors, so that their values are copied into them.
         for parameter, gradient in self._gradients:
             parameter.grad = gradient
-        self._snapshot.put(self._state)
+        self._snapshot.restore()
         for part, values in self._attributes:
             now = _plain(part)
             for name in now.keys() - values.keys():
@@ -60,7 +59,7 @@ class KeptState:
                 if name not in now or now[name] != value:
                     setattr(part, name, value)
         self.loader.restore()
-        self._snapshot.put_random_state()
+        self._snapshot.restore_random_state()
 
     def digest(self) -> dict[str, Any]:
         """Return values that differ if a bit of the objects differs."""
