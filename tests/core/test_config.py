@@ -36,10 +36,6 @@ def test_a_pyproject_section_is_found(tmp_path: Path) -> None:
     [
         ({"recove": {}}, "did you mean 'recover'"),
         ({"recover": {"zzz": 1}}, "known: snapshot_every"),
-        ({"gate": {"window": 64}}, "not a setting any more: the gate's thresholds are measured"),
-        ({"textbook": {"window": 50}}, "'textbook' is not a setting any more: the textbook's"),
-        ({"journal": {"flush_seconds": 3.0}}, "trimtab/journal/writer.py; remove it"),
-        ({"live": {"batch_memory_mb": 8.0}}, "token ids take 64 MB at most"),
         ({"recover": 3}, "table of settings"),
         ({"recover": {"snapshot_every": "100"}}, "must be a whole number"),
         ({"recover": {"snapshot_every": True}}, "must be a whole number"),
@@ -79,10 +75,8 @@ def test_a_setting_is_changed_by_its_full_name_or_its_last_part(name: str) -> No
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("norm_sigmas", "'gate.norm_sigmas' is not a setting any more: the gate's thresholds"),
         ("treshold_scale", "did you mean 'detect.threshold_scale'"),
         ("detect.snapshot_ever", "did you mean 'recover.snapshot_every'"),
-        ("textbook.window", "'textbook' is not a setting any more"),
         ("qqq", "begin with one of rules, live, gate"),
         ("detect", "no setting 'detect'"),
         ("threshold_scale", "must be a number"),

@@ -1,7 +1,6 @@
 """Settings: frozen dataclasses with a doc under each field, read from mappings and TOML files.
 
-A name that is not a setting is an error with the closest names in it, never ignored. A name that
-was a setting once is an error that says why it is gone.
+A name that is not a setting is an error with the closest names in it, never ignored.
 """
 
 import dataclasses
@@ -11,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from trimtab.core.errors import ConfigError
 from trimtab.core.jsonable import to_jsonable
@@ -23,17 +22,12 @@ MAX_LISTED = 16
 class Section:
     """A frozen dataclass of settings, or of sections of settings."""
 
-    REMOVED: ClassVar[Mapping[str, str]] = {}
-    """Names that were settings once, and why they are none any more."""
-
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Build the section from values; raises ConfigError for a name that is not a setting."""
         known = _fields(cls)
         arguments: dict[str, Any] = {}
         for name, value in values.items():
-            if name in cls.REMOVED:
-                raise ConfigError(_removed(name, cls.REMOVED[name]))
             if name not in known:
                 raise ConfigError(f"{cls.__name__} has no setting {name!r}; {_hint(name, known)}")
             arguments[name] = _coerce(cls.__name__, known[name], value)
@@ -43,15 +37,6 @@ class Section:
     def setting_names(cls) -> tuple[str, ...]:
         """Return the dotted names of all settings, such as detect.threshold_scale."""
         return tuple(_dotted(cls))
-
-    @classmethod
-    def removed_names(cls) -> dict[str, str]:
-        """Return the dotted names that were settings once, each with why it is gone."""
-        removed = dict(cls.REMOVED)
-        for name, setting in _fields(cls).items():
-            if isinstance(setting.type, type) and issubclass(setting.type, Section):
-                removed |= {f"{name}.{n}": why for n, why in setting.type.removed_names().items()}
-        return removed
 
     def override(self, settings: Mapping[str, Any]) -> Self:
         """Return the section with some settings changed; raises ConfigError.
@@ -82,9 +67,6 @@ class Section:
         if len(found) > 1:
             raise ConfigError(f"{name!r} names several settings: {', '.join(found)}")
         if not found:
-            for dotted, why in self.removed_names().items():
-                if name in (dotted, dotted.split(".")[-1]) or name.startswith(f"{dotted}."):
-                    raise ConfigError(_removed(dotted, why))
             raise ConfigError(f"there is no setting {name!r}; {_hint(name, known)}")
         return found[0]
 
@@ -93,10 +75,6 @@ def require(condition: bool, message: str) -> None:
     """Raise ConfigError unless the condition holds."""
     if not condition:
         raise ConfigError(message)
-
-
-def _removed(name: str, why: str) -> str:
-    return f"{name!r} is not a setting any more: {why}; remove it from your settings"
 
 
 def _fields(section: type[Section]) -> "dict[str, dataclasses.Field[Any]]":
@@ -251,10 +229,6 @@ class LiveConfig(Section):
         require(0 <= self.lag_steps <= 100, "lag_steps must be in 0..100")
         require(self.telemetry_every >= 1, "telemetry_every must be at least 1")
 
-    REMOVED: ClassVar[Mapping[str, str]] = {
-        "batch_memory_mb": "token ids take 64 MB at most; batch_memory_steps says how many are kept"
-    }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateConfig(Section):
@@ -262,16 +236,6 @@ class GateConfig(Section):
 
     promote: bool = True
     """Whether Adam, AdamW, SGD and Adagrad are made fused, the form that needs no host read."""
-
-    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        (
-            *("window", "min_history", "min_history_extreme", "norm_ratio", "norm_sigmas"),
-            *("norm_explained_by_loss", "extreme_norm_ratio", "loss_sigmas", "loss_excess"),
-            *("odd_norm_ratio", "max_consecutive_discards", "max_discards"),
-            *("discard_memory_steps", "max_scaled", "max_extreme_scaled", "scale_memory_steps"),
-        ),
-        "the gate's thresholds are measured constants, in trimtab/live/protect/rule.py",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,9 +342,3 @@ class Config(Section):
         return cls.from_dict(
             {name: value for name, value in settings.items() if name != "training"}
         )
-
-    REMOVED: ClassVar[Mapping[str, str]] = {
-        "textbook": "the textbook's thresholds are what the textbook says, so they are constants",
-        "journal": "how a journal is written is tuned by measurement; the constants are in "
-        "trimtab/journal/writer.py",
-    }

@@ -127,32 +127,13 @@ def test_a_redirect_is_not_followed() -> None:
         f"webhook+http:///{TOKEN}",
         f"command:/does/not/exist/{TOKEN}",
         f"https://hooks.slack.com/{TOKEN}",
+        f"slack+https://hooks.slack.com/{TOKEN}",
     ],
 )
 def test_a_wrong_address_is_an_error_without_the_address(address: str) -> None:
     with pytest.raises(ConfigError) as caught:
         channel(address).send(an_alert(), 1)
     assert TOKEN not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("address", "now"),
-    [
-        (f"slack+https://hooks.slack.com/{TOKEN}", "https://hooks.slack.com/services/A/B/C"),
-        (f"discord+https://host/{TOKEN}", "https://discord.com/api/webhooks/ID/TOKEN"),
-        (f"ntfy+https://host/{TOKEN}", "ntfys://SERVER/TOPIC"),
-        (f"pagerduty://{TOKEN}", "pagerduty://INTEGRATION_KEY@API_KEY"),
-        (f"pagerduty+http://{TOKEN}@host", "pagerduty://INTEGRATION_KEY@API_KEY"),
-        (f"smtp://user:{TOKEN}@host/?to=a@x.org", "mailtos://USER:PASSWORD@HOST"),
-        (f"smtps://user:{TOKEN}@host/?to=a@x.org", "mailtos://USER:PASSWORD@HOST"),
-    ],
-)
-def test_an_address_of_an_earlier_version_says_what_to_write_now(address: str, now: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        channel(address)
-    said = str(caught.value)
-    assert f"pip install 'trimtab[apprise]' and write apprise:{now}" in said
-    assert TOKEN not in said
 
 
 def test_no_addresses_are_a_usage_error_that_names_the_variable() -> None:

@@ -40,16 +40,6 @@ MAX_AGE = 3600.0
 MAX_MESSAGES = 50
 """Messages that wait for one channel; the oldest is dropped."""
 
-_APPRISE_URLS = {
-    "slack": "https://hooks.slack.com/services/A/B/C",
-    "discord": "https://discord.com/api/webhooks/ID/TOKEN",
-    "ntfy": "ntfys://SERVER/TOPIC",
-    "pagerduty": "pagerduty://INTEGRATION_KEY@API_KEY",
-    "smtp": "mailtos://USER:PASSWORD@HOST?from=A@X.ORG&to=B@X.ORG",
-    "smtps": "mailtos://USER:PASSWORD@HOST?from=A@X.ORG&to=B@X.ORG",
-}
-"""What to write for the addresses that trimtab 0.2 had for these services."""
-
 
 class Channel(Protocol):
     """One way to reach people."""
@@ -87,14 +77,9 @@ def _channel(address: str, place: int) -> Channel:
         return CommandChannel(f"command (address {place})", rest)
     if scheme == "apprise":
         return AppriseChannel(f"apprise (address {place})", rest)
-    if kind in _APPRISE_URLS:
-        raise ConfigError(
-            f"address {place} of {VARIABLE} begins with {kind}, which apprise sends to now: "
-            f"pip install 'trimtab[apprise]' and write apprise:{_APPRISE_URLS[kind]}"
-        )
     raise ConfigError(
         f"address {place} of {VARIABLE} has no known beginning; known: webhook+https:, command:, "
-        "apprise:"
+        "apprise: (Slack, mail and others; docs/integrations/alerts.md)"
     )
 
 
