@@ -9,7 +9,6 @@ In one process a resumed run is bit-identical to an uninterrupted one. So an act
 step can be carried out in a run that starts at a checkpoint and reaches that step again.
 """
 
-import contextlib
 import copy
 import dataclasses
 import math
@@ -25,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block
@@ -43,7 +42,7 @@ from trimtab.lab.practice.exercise import (
 )
 from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import Intervention, RunParts, before_step, scale_lr
-from trimtab.lab.trainer.train import TrainOutcome, train
+from trimtab.lab.trainer.train import TrainOutcome, train, train_in_parts
 
 ChangeRun = Callable[[LabRun], LabRun]
 
@@ -142,13 +141,6 @@ class _SkippingLoader:
 _EVERY_STEP = Config.from_dict({"live": {"telemetry_every": 1}})
 """All signals at every step of the run that is shown."""
 
-OnStep = Callable[[int], None]
-"""Takes the number of steps done."""
-
-
-class _Stopped(Exception):
-    """The run was stopped in order to be resumed."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerPlan:
@@ -202,7 +194,7 @@ class ExerciseReplay:
         *,
         cache_dir: Path | None = None,
         on_text: Progress | None = None,
-        on_step: OnStep | None = None,
+        on_step: Callable[[int], None] | None = None,
     ) -> None:
         """Train the run that the learner is shown to its end, without any action.
 
@@ -218,7 +210,16 @@ class ExerciseReplay:
         self._cache_dir = cache_dir
         self._fault = exercise.intervention()
         torch.set_num_threads(1)  # sums over two threads differ from those over one in the last bit
-        outcome = self._train_shown(on_text, on_step)
+        outcome = train_in_parts(
+            exercise.config(),
+            run_dir,
+            stop=exercise.onset if exercise.is_resumed else None,
+            cache_dir=cache_dir,
+            on_text=on_text,
+            on_step=on_step,
+            guard_config=_EVERY_STEP,
+            intervention=self._fault,
+        )
         self.truth = copy.deepcopy(self._fault.truth)  # later runs of the fault change its truth
         """What the intervention actually did."""
         self.run = read_journal(RunDirectory(run_dir)).block
@@ -259,34 +260,6 @@ class ExerciseReplay:
         found = self.shown.column(EVAL_LOSS)
         # A resumed run is evaluated after its resume, so the checkpoint there is not among them.
         return float(min([self.stakes.loss_before, *found.values[found.finite]]))
-
-    def _train_shown(self, on_text: Progress | None, on_step: OnStep | None) -> TrainOutcome:
-        exercise = self._exercise
-        stop = exercise.onset if exercise.is_resumed else None
-
-        def after_step(done: int, loss: Tensor) -> None:
-            if on_step is not None:
-                on_step(done)
-            if done == stop:
-                raise _Stopped
-
-        def train_part(*, resume: bool) -> TrainOutcome:
-            return train(
-                exercise.config(),
-                self._run_dir,
-                resume=resume,
-                cache_dir=self._cache_dir,
-                on_text=on_text,
-                on_step=after_step,
-                guard_config=_EVERY_STEP,
-                intervention=self._fault,
-            )
-
-        if stop is None:
-            return train_part(resume=False)
-        with contextlib.suppress(_Stopped):
-            train_part(resume=False)
-        return train_part(resume=True)
 
     def _train_from(
         self, start: int, fault: Intervention | None, remedy: ChangeRun

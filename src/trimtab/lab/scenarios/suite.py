@@ -7,7 +7,6 @@ The index is written once all runs are complete:
     SUITE/F02-severe-seed3/              a run directory with its truth.json
 """
 
-import contextlib
 import json
 import multiprocessing
 import os
@@ -20,7 +19,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from trimtab.core.config import Config
 from trimtab.core.errors import LabError
@@ -30,7 +28,7 @@ from trimtab.lab.scenarios.catalogue import CLEAN, FAULTS, HARMLESS, KINDS
 from trimtab.lab.scenarios.scenario import CORPUS_BYTES, Grade, ModelShape, Scenario
 from trimtab.lab.trainer.intervention import Base
 from trimtab.lab.trainer.local_ranks import run_ranks
-from trimtab.lab.trainer.train import train
+from trimtab.lab.trainer.train import train_in_parts
 
 TRUTH = "truth.json"
 _WORLD = 2
@@ -45,10 +43,6 @@ _WORDING = ("title", "strength_is")
 
 OnStepDone = Callable[[int], None]
 """Takes the number of steps done."""
-
-
-class _Stopped(Exception):
-    """The run was stopped in order to be resumed."""
 
 
 def run_trial(
@@ -113,34 +107,18 @@ def _train_on_rank(
 def _train_alone(
     scenario: Scenario, run_dir: Path, cache_dir: Path | None, on_step: OnStepDone | None
 ) -> dict[str, Any]:
-    """Train in this process, in two parts if there is a resume; return the facts for the truth."""
+    """Train in this process; return the facts for the truth."""
     intervention = scenario.intervention()
-    stop = scenario.stop
-
-    def after_step(done: int, loss: Tensor) -> None:
-        if on_step is not None:
-            on_step(done)
-        if done == stop:
-            raise _Stopped
-
-    def train_part(*, resume: bool) -> None:
-        train(
-            scenario.config(),
-            run_dir,
-            resume=resume,
-            cache_dir=cache_dir,
-            on_step=after_step,
-            mode=scenario.mode,
-            guard_config=_EVERY_STEP,
-            intervention=intervention,
-        )
-
-    if stop is None:
-        train_part(resume=False)
-    else:
-        with contextlib.suppress(_Stopped):
-            train_part(resume=False)
-        train_part(resume=True)
+    train_in_parts(
+        scenario.config(),
+        run_dir,
+        stop=scenario.stop,
+        cache_dir=cache_dir,
+        on_step=on_step,
+        mode=scenario.mode,
+        guard_config=_EVERY_STEP,
+        intervention=intervention,
+    )
     return {} if intervention is None else intervention.truth
 
 

@@ -9,11 +9,13 @@ The same code runs in one process or under torchrun, in fp32, bf16 or fp16, from
 checkpoint, and gives the same numbers as far as floating point permits.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -213,6 +215,35 @@ def train(
             guard.event("evaluation", loss=found.loss, seconds=found.seconds)
             guard.close("all steps done")
         return TrainOutcome(first_step=first_step, eval_loss=found.loss)
+
+
+class _Stopped(Exception):
+    """The run was stopped in order to be resumed."""
+
+
+def train_in_parts(
+    config: TrainConfig,
+    run_dir: Path,
+    *,
+    stop: int | None,
+    on_step: Callable[[int], None] | None = None,
+    **options: Any,
+) -> TrainOutcome:
+    """Train a run that is stopped after a step and resumed, or not at all if `stop` is None.
+
+    `on_step` is called with the number of steps done; the other options are those of `train`.
+    """
+
+    def after_step(done: int, loss: Tensor) -> None:
+        if on_step is not None:
+            on_step(done)
+        if done == stop:
+            raise _Stopped
+
+    # Not in an `except` block: the exception would keep the stopped run in memory.
+    with contextlib.suppress(_Stopped):
+        return train(config, run_dir, on_step=after_step, **options)
+    return train(config, run_dir, resume=True, on_step=after_step, **options)
 
 
 def _batch_loss(
