@@ -57,7 +57,11 @@ def _announced(block: Block) -> list[int]:
     return [event.step for event in block.events if event.kind == "planned change"]
 
 
-@pytest.mark.parametrize("kind", sorted({*KINDS} - {*WITH_ONSET} - {*NATURAL}))
+FROM_START = sorted({*KINDS} - {*WITH_ONSET} - {*NATURAL})
+
+
+# One of a rate, one of a schedule, one of the batches.
+@pytest.mark.parametrize("kind", some_of(FROM_START, "F21", "cooldown", "batch-ramp"))
 def test_kinds_from_the_first_step_have_onset_0(kind: str, trial: Trial) -> None:
     scenario = _scenario(kind)
     run_dir = trial(scenario)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kit.cases import some_of
+from tests.kit.cases import RUNS_ALL, some_of
 
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
@@ -69,7 +69,8 @@ def test_a_resume_at_any_step_is_bit_identical(
     config = small(**VARIANTS[variant], checkpoint_steps=1, steps=8)
     train(config, tmp_path / "whole", cache_dir=cache)
     whole = journal(tmp_path / "whole")
-    for stop in range(1, 8):
+    # In CI: while the scale overflows, in the middle, before the last step.
+    for stop in range(1, 8) if RUNS_ALL else (1, 4, 7):
         folder = tmp_path / f"stopped-{stop}"
         run_until(stop, config, folder, cache)
         outcome = train(config, folder, cache_dir=cache, resume=True)
