@@ -4,22 +4,22 @@ import dataclasses
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from itertools import chain
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from trimtab.core.causes import Cause
-from trimtab.lab.corpus.data import Batch, Loader
+from trimtab.lab.corpus.data import Batch
 from trimtab.lab.model.gpt import Output
 from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import (
     Base,
     Intervention,
     RunParts,
+    WrappedLoader,
     before_step,
     change_batches,
     change_gradient,
@@ -284,7 +284,8 @@ class WrongPosition(Intervention):
         back = round(self.strength) * parts.config.accumulate
         if parts.first_step == self.onset:
             self.truth["data_positions"] = [batch.position for batch in self._seen]
-            rewound = _Rewound(parts.run.loader, list(self._seen))
+            again = list(self._seen)
+            rewound = WrappedLoader(parts.run.loader, lambda batches: chain(again, batches))
             return dataclasses.replace(parts.run, loader=rewound)
         self._seen = deque(maxlen=back)
 
@@ -294,21 +295,3 @@ class WrongPosition(Intervention):
             return batch
 
         return change_batches(parts.run, change)
-
-
-class _Rewound:
-    """A loader that first repeats batches from before the resume."""
-
-    def __init__(self, loader: Loader, again: list[Batch]) -> None:
-        self._loader = loader
-        self._again = again
-
-    def __iter__(self) -> Iterator[Batch]:
-        yield from self._again
-        yield from self._loader
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._loader.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._loader.load_state_dict(state)

@@ -15,7 +15,7 @@ import math
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -31,7 +31,6 @@ from trimtab.core.block import Block
 from trimtab.core.config import Config
 from trimtab.core.signals import EVAL_LOSS
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.lab.corpus.data import Batch, Loader
 from trimtab.lab.corpus.tokens import Progress
 from trimtab.lab.practice.exercise import (
     AnswerResult,
@@ -41,7 +40,13 @@ from trimtab.lab.practice.exercise import (
     Stakes,
 )
 from trimtab.lab.trainer.checkpoints import LabRun
-from trimtab.lab.trainer.intervention import Intervention, RunParts, before_step, scale_lr
+from trimtab.lab.trainer.intervention import (
+    Intervention,
+    RunParts,
+    WrappedLoader,
+    before_step,
+    scale_lr,
+)
 from trimtab.lab.trainer.train import TrainOutcome, train, train_in_parts
 
 ChangeRun = Callable[[LabRun], LabRun]
@@ -83,7 +88,8 @@ def skip_batches(count: int) -> ChangeRun:
     """Skip the next `count` batches."""
 
     def apply(run: LabRun) -> LabRun:
-        return dataclasses.replace(run, loader=_SkippingLoader(run.loader, count))
+        loader = WrappedLoader(run.loader, lambda batches: islice(batches, count, None))
+        return dataclasses.replace(run, loader=loader)
 
     return apply
 
@@ -119,23 +125,6 @@ def discard_outliers(run: LabRun) -> LabRun:
         parameter.register_post_accumulate_grad_hook(measure)
     run.optimizer.register_step_pre_hook(gate)
     return before_step(run, lambda step: squares.clear())
-
-
-class _SkippingLoader:
-    """A loader that skips its first batches."""
-
-    def __init__(self, loader: Loader, count: int) -> None:
-        self._loader = loader
-        self._count = count
-
-    def __iter__(self) -> Iterator[Batch]:
-        return islice(self._loader, self._count, None)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._loader.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._loader.load_state_dict(state)
 
 
 _EVERY_STEP = Config.from_dict({"live": {"telemetry_every": 1}})

@@ -6,7 +6,7 @@ the gradient, the state or the clock.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, cast
@@ -28,22 +28,25 @@ ChangeBatch = Callable[[int, Batch], Batch]
 """Takes the step and its batch; returns the batch that the run receives."""
 
 
-class _InjectedLoader:
-    """A loader whose batches are changed on the way to the run; its position is unaffected."""
+class WrappedLoader:
+    """A loader whose batches pass through `wrap` on the way to the run.
 
-    def __init__(self, loader: Loader, clock: RunClock, change: ChangeBatch) -> None:
+    Its state is that of the loader inside: what a checkpoint saves does not depend on `wrap`.
+    """
+
+    def __init__(self, loader: Loader, wrap: Callable[[Iterable[Batch]], Iterable[Batch]]) -> None:
         self._loader = loader
-        self._clock = clock
-        self._change = change
+        self._wrap = wrap
 
     def __iter__(self) -> Iterator[Batch]:
-        for batch in self._loader:
-            yield self._change(self._clock.time_of_batch(batch.position), batch)
+        return iter(self._wrap(self._loader))
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the state of the loader inside."""
         return self._loader.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load the state of the loader inside."""
         self._loader.load_state_dict(state)
 
 
@@ -55,8 +58,12 @@ def current_step(run: LabRun) -> int:
 
 def change_batches(run: LabRun, change: ChangeBatch) -> LabRun:
     """Apply `change` to every micro-batch; a batch keeps its change when it is served again."""
-    loader = _InjectedLoader(run.loader, run.clock, change)
-    return dataclasses.replace(run, loader=loader)
+
+    def wrap(batches: Iterable[Batch]) -> Iterator[Batch]:
+        for batch in batches:
+            yield change(run.clock.time_of_batch(batch.position), batch)
+
+    return dataclasses.replace(run, loader=WrappedLoader(run.loader, wrap))
 
 
 def before_step(run: LabRun, act: Callable[[int], None]) -> LabRun:
