@@ -88,6 +88,7 @@ def skip_batches(count: int) -> ChangeRun:
     """Skip the next `count` batches."""
 
     def apply(run: LabRun) -> LabRun:
+        run.clock.num_skipped = count
         loader = WrappedLoader(run.loader, lambda batches: islice(batches, count, None))
         return dataclasses.replace(run, loader=loader)
 

@@ -13,6 +13,8 @@ class RunClock:
 
     def __init__(self, accumulate: int = 1) -> None:
         self.by_data = False
+        self.num_skipped = 0
+        """Batches that the loader skips at its start: the loop counts only those it is served."""
         self._accumulate = accumulate
         self._offset = 0
         self._probed: int | None = None
@@ -25,7 +27,7 @@ class RunClock:
 
     def begin(self, step: int, position: int) -> None:
         """Begin a step with the batch at this data position."""
-        now = self.time_of_batch(position) if self.by_data else step
+        now = self.time_of_batch(position + self.num_skipped) if self.by_data else step
         self._offset = now - step
         for act in self._before_step:
             act(now)
