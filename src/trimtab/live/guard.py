@@ -262,6 +262,7 @@ class Guard:
         gate = self._monitor.gate
         if gate is not None and "gate" in state:
             gate.rule.load_state_dict(state["gate"])
+        self._monitor.loop_step = state.get("loop_step", self._monitor.loop_step)
         if "audit" in state:
             position = self._states.load(state["audit"])
             self._resumed_position = position if position is not None else self._resumed_position
@@ -320,6 +321,8 @@ def _checkpoint_state(
     """Return what a guard adds to a checkpoint: the gate's state and an audit of the run's."""
     gate = monitor.gate
     state: dict[str, Any] = {} if gate is None else {"gate": gate.rule.state_dict()}
+    if monitor.loop_step != monitor.next_step:
+        state["loop_step"] = monitor.loop_step
     audit = states.save(with_generators=with_random_state)
     return state if audit is None else {**state, "audit": audit}
 
@@ -334,14 +337,16 @@ class NoGuard:
     ) -> None:
         self._model = model
         self._next_step = first_step
+        self._num_losses = 0
         start = 0 if checkpoints is None else checkpoints.resumed.data_position
         self._source = LoaderSource((), start)
         self._checkpoints = checkpoints
         shield = Shield("checkpoints", "they are not judged")
         self._boundary = CheckpointBoundary(checkpoints, shield, lambda: None, self.state_dict)
 
-    def record(self, **numbers: Any) -> None:
-        """Do nothing."""
+    def record(self, *, loss: Any = None, **numbers: Any) -> None:
+        """Count a loss, so that steps are numbered as with a guard."""
+        self._num_losses += int(loss is not None)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Clip as `torch.nn.utils.clip_grad_norm_` does."""
@@ -364,13 +369,16 @@ class NoGuard:
         batches = loader if checkpoints is None else checkpoints.batches(loader)
         self._source = LoaderSource(batches, start)
         loop = StepLoop(self._source, accumulate)
-        while (step := loop.next_step(self._next_step)) is not None:
+        number, num_losses = self._next_step, self._num_losses
+        while (step := loop.next_step(number)) is not None:
             self._boundary.is_in_loop = True
             try:
                 yield step
             finally:
                 self._boundary.is_in_loop = False
-            self._next_step += 1
+            number += 1
+            if self._num_losses > num_losses:  # else it was an evaluation
+                self._next_step, num_losses = max(self._next_step, number), self._num_losses
             self._boundary.save_if_wanted(self._next_step, self._source.position)
 
     def undo(self, updates: int = 1) -> None:

@@ -161,6 +161,10 @@ class StepIterator:
         self._states = states
         self._open: Step | None = None
         """The step that the loop is in."""
+        self._number = monitor.loop_step
+        """Of the next step of this loop; two loops may be gone through at once."""
+        self._next_update = self._num_losses = 0
+        """What the monitor had counted when the open step began."""
 
     def next_step(self, size: int | None = None) -> Step | None:
         """End the step before and begin the next one; None at the end of the data.
@@ -169,8 +173,10 @@ class StepIterator:
         """
         self.end_step()
         self._monitor.num_calls += 1
-        step = self.loop.next_step(self._monitor.next_step, size)
+        step = self.loop.next_step(self._number, size)
         if step is not None:
+            self._number += 1
+            self._next_update, self._num_losses = self._monitor.next_step, self._monitor.num_losses
             self._states.look_at_generators()
             self._open, self._boundary.is_in_loop = step, True
         return step
@@ -180,7 +186,9 @@ class StepIterator:
         step = self._open
         if step is not None:
             self.leave()
-            self._monitor.end_step(step.number)
+            self._monitor.end_step(self._next_update)
+            if self._monitor.num_losses > self._num_losses:  # else it was an evaluation
+                self._monitor.loop_step = max(self._monitor.loop_step, self._number)
             self._boundary.save_if_wanted(self._monitor.next_step, self.loop.source.position)
 
     def leave(self) -> None:

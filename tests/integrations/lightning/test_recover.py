@@ -130,3 +130,17 @@ def test_the_trainer_has_its_own_methods_again_after_an_exception(tmp_path: Path
     assert "save_checkpoint" not in vars(trainers[0])
     Run().fit([callback])
     assert journal_of(tmp_path).step.tolist() == [0, 1, 2, *range(8)]
+
+
+def test_a_schedule_of_the_accumulation_goes_on_after_an_undo(tmp_path: Path) -> None:
+    """Other sizes of the steps in each epoch, and an undo over the change."""
+    counts = []
+    for name, more in (("bare", []), ("undone", [watched(tmp_path, "recover", config=SOON)])):
+        counter = Flips(23 if name == "undone" else -1)
+        schedule = L.pytorch.callbacks.GradientAccumulationScheduler({0: 1, 1: 3})
+        settings = {"max_epochs": 3, "max_steps": -1, "accumulate_grad_batches": 1}
+        run = Run(steps=20, trainer=settings)
+        _, trainer = run.fit([*more, counter, schedule])
+        counts.append((trainer.global_step, counter.counts))
+    assert len(undone_in(tmp_path)) == 1
+    assert counts[0] == counts[1]

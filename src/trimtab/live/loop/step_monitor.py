@@ -118,6 +118,11 @@ class StepMonitor:
         self._note = StepNote(step=first_step)
         self._moved: set[int] = set()
         self._decision: Decision | None = None
+        self.loop_step = first_step
+        """The number of the next step of the user's loop. It differs from `next_step` where a step
+        of the loop has two updates, or an update several steps."""
+        self.num_losses = 0
+        """Losses that were recorded so far."""
         self._num_steps = 0
         self.num_calls = 0
         """Calls of the guard by the user's loop, evaluation included: a sign of life."""
@@ -161,6 +166,7 @@ class StepMonitor:
 
         Returns whether a backward pass has followed the last loss of this step.
         """
+        self.num_losses += 1
         if self.gate is not None:
             self.gate.forget()
         grew = False

@@ -44,12 +44,15 @@ class Step:
     """One step of the loop: iterate over it for its micro-batches."""
 
     number: int
+    """Counts the steps of the loop, whatever the number of updates in each."""
     source: BatchSource
     size: int
     data_position: int = NO_POSITION
     """The index of its first batch, the same on all ranks."""
     batches: list[Any] = field(default_factory=list)
     data_seconds: float = 0.0
+    num_measured: int = 0
+    """Batches whose facts are in a record."""
 
     def __iter__(self) -> Iterator[Any]:
         yield from self.batches
@@ -138,10 +141,13 @@ class StepLoop:
         return 0.0 if self._step is None else self._step.data_seconds
 
     def facts(self) -> dict[str, float]:
-        """Return what the batches of the present step look like."""
-        if self._step is None:
-            return {}
-        return self.batch_facts.measure(self._step.batches)
+        """Return what the batches of the present step look like, each batch once."""
+        step = self._step
+        if step is None or step.num_measured == len(step.batches):
+            return {}  # a second update on the same batch, as in a GAN: it is no repeated batch
+        fresh = step.batches[step.num_measured :]
+        step.num_measured = len(step.batches)
+        return self.batch_facts.measure(fresh)
 
     def pop_token_rows(self) -> tuple[TokenRows, ...]:
         """Copies of the token ids that `facts` has found."""

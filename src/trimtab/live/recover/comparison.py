@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.optim import Adam, Optimizer
@@ -66,8 +67,7 @@ class RememberedBatches:
     def add(self, batch: Any) -> None:
         """Copy a batch, since loops write to theirs; leave out what cannot be copied."""
         try:
-            copied = _copy(batch)
-            size = _num_bytes(copied)
+            copied, size = _copy_and_count(batch)
             if size > MAX_BYTES // NUM_BATCHES:
                 raise MemoryError(f"it has {size / 1e6:.0f} MB")
             self._batches.append(copied)
@@ -230,16 +230,20 @@ class Comparison:
 
 
 def _copy(batch: Any) -> Any:
-    """Copy a batch of any class; one whose tensors have a graph has those copied by themselves."""
+    return _copy_and_count(batch)[0]
+
+
+def _copy_and_count(batch: Any) -> tuple[Any, int]:
+    """Return a copy of a batch of any class, and the bytes of the arrays and tensors in it.
+
+    A batch whose tensors have a graph has those copied by themselves.
+    """
+    memo: dict[int, Any] = {}
     try:
-        return copy.deepcopy(batch)
+        copied = copy.deepcopy(batch, memo)
+        parts = list(memo.values())  # all that was copied, in objects of any class
     except RuntimeError:
-        return map_tensors(batch, lambda tensor: tensor.detach().clone())
-
-
-def _num_bytes(batch: Any) -> int:
-    """Return the size of the tensors in a batch; of a class that cannot be searched, 0."""
-    try:
-        return sum(tensor.nbytes for tensor in tensors_in(batch))
-    except Exception:
-        return 0
+        copied = map_tensors(batch, lambda tensor: tensor.detach().clone())
+        parts = tensors_in(copied)
+    arrays = (part for part in parts if isinstance(part, torch.Tensor | np.ndarray))
+    return copied, sum(array.nbytes for array in arrays)

@@ -38,6 +38,9 @@ MIN_AGE = 8
 """Updates by which a snapshot must be older to be compared: a shorter rise may be noise."""
 
 
+NO_SNAPSHOT = "there is no snapshot of these parameters from before it"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
     """What one exchange was about."""
@@ -246,6 +249,10 @@ class Undo:
         self._discard.via_missing_grads(optimizer)
         if which > 0 and 0 in self._targets:
             return True  # all begin in the same step: gradients of a mixed state are of no use
+        if which == 0 and any(self._snapshots.newest(*at) != at[1] for at in self._targets.items()):
+            # Code has added or replaced parameters since it was decided; nothing is written yet.
+            self._cancel()
+            return False
         target = self._targets.pop(which)
         try:
             self._snapshots.restore(which, target)
@@ -392,12 +399,20 @@ class Undo:
             found[which] = target
         return found
 
+    def _cancel(self) -> None:
+        """Give up an undo before anything is restored."""
+        self._targets.clear()
+        proof = self._undone.pop().proof
+        self._accepted.add(proof)
+        self.harm = torch.zeros_like(self.harm)
+        self._report(UndoReport(proof=proof, tensor=None, updates_lost=None, why_not=NO_SNAPSHOT))
+
     def _decide(self, proof: Proof, found: Found, sent: Sent) -> None:
         problem = why_not(proof, sent.update, self._undone)
         is_passing = False
         targets = self._find_targets(max(int(found.ordered) - 1, 0))
         if problem is None and not targets:
-            problem = "there is no snapshot from before it"
+            problem = NO_SNAPSHOT
         elif problem is None and targets is not None and not self._may_lose_edits(proof, targets):
             problem = "your code has written weights since the last snapshot, which would be lost"
             is_passing = proof is Proof.FLIPPED
