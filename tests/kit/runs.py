@@ -7,12 +7,50 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import nn, optim
+from torch.optim import lr_scheduler
 
-from trimtab.state.snapshot import Snapshot
-from trimtab.state.training_state import TrainingState
+from trimtab.checks.objects.inputs import Inputs
+from trimtab.checks.objects.measure.kept_state import KeptState
 
 FEATURES = 8
+
+Parameters = Any
+Make = Callable[[Parameters], optim.Optimizer]
+
+OPTIMIZERS: dict[str, Make] = {
+    "adamw": lambda p: optim.AdamW(p, lr=1e-2),
+    "adamw-foreach": lambda p: optim.AdamW(p, lr=1e-2, foreach=True),
+    "adamw-loop": lambda p: optim.AdamW(p, lr=1e-2, foreach=False),
+    "adamw-fused": lambda p: optim.AdamW(p, lr=1e-2, fused=True),
+    "adamw-tensor-lr": lambda p: optim.AdamW(p, lr=torch.tensor(1e-2)),
+    "adam-amsgrad": lambda p: optim.Adam(p, lr=1e-2, amsgrad=True),
+    "sgd": lambda p: optim.SGD(p, lr=1e-2),
+    "sgd-momentum": lambda p: optim.SGD(p, lr=1e-2, momentum=0.9),
+    "sgd-fused": lambda p: optim.SGD(p, lr=1e-2, momentum=0.9, fused=True),
+    "adagrad": lambda p: optim.Adagrad(p, lr=1e-2),
+    "nadam": lambda p: optim.NAdam(p, lr=1e-2),
+    "radam": lambda p: optim.RAdam(p, lr=1e-2),
+    "rmsprop": lambda p: optim.RMSprop(p, lr=1e-3),
+    "adafactor": lambda p: optim.Adafactor(p, lr=1e-2),
+    "asgd": lambda p: optim.ASGD(p, lr=1e-2),
+    "adamax": lambda p: optim.Adamax(p, lr=1e-2),
+    "rprop": lambda p: optim.Rprop(p, lr=1e-3),
+}
+
+SCHEDULERS: dict[str, Callable[[optim.Optimizer], Any]] = {
+    "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda step: 0.99**step),
+    "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, 100),
+    "one-cycle": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=200),
+    "sequential": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o, 0.1, 1.0, 45), lr_scheduler.CosineAnnealingLR(o, 60)], [45]
+    ),
+    "chained": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.LinearLR(o, 0.1, 1.0, 45), lr_scheduler.ExponentialLR(o, 0.99)]
+    ),
+    "warm-restarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 25),
+    "plateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=3),
+}
 
 
 class TinyModel(nn.Module):
@@ -52,18 +90,17 @@ class Run:
         back = dict(back or {})
         data = [*self.loader]
         position = 0
-        state = TrainingState(self.model, self.optimizers, schedulers=self.schedulers)
-        taken: dict[int, tuple[Snapshot, int]] = {}
+        inputs = Inputs(self.model, self.optimizers, scheduler=self.schedulers)
+        taken: dict[int, tuple[KeptState, int]] = {}
         step = 0
         while step < until:
             if step in back:
                 target = back.pop(step)
-                snapshot, position = taken[target]
-                snapshot.restore()
-                snapshot.restore_random_state()
+                kept, position = taken[target]
+                kept.restore()
                 step = target
             elif step % every == 0 and step not in taken:
-                taken[step] = (Snapshot(state), position)
+                taken[step] = (KeptState(inputs), position)
             self._train_step(data[position : position + self.accumulate], step)
             position += self.accumulate
             self.after_step(step)

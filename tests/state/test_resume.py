@@ -11,8 +11,15 @@ import numpy as np
 import pytest
 import torch
 from tests.kit.damage import damage, files_of
-from tests.kit.runs import FEATURES, TinyModel, assert_same, batches, seed_all
-from tests.state.test_exact import OPTIMIZERS, SCHEDULERS
+from tests.kit.runs import (
+    FEATURES,
+    OPTIMIZERS,
+    SCHEDULERS,
+    TinyModel,
+    assert_same,
+    batches,
+    seed_all,
+)
 from torch import nn, optim
 from torch.utils.data import DataLoader, Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]

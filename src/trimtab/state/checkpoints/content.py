@@ -153,9 +153,11 @@ def find_nonfinite(state: TrainingState) -> str:
     Buffers may hold infinities on purpose: masks of attention do.
     """
     named = [(name, p) for name, p in state.model.named_parameters() if p.requires_grad]
-    for number, states in enumerate(state.optimizer_state()):
-        for place, values in states.items():
-            for name, value in values.items():
+    for number, optimizer in enumerate(state.optimizers):
+        held = (parameter for group in optimizer.param_groups for parameter in group["params"])
+        for place, parameter in enumerate(held):
+            # `state` is a defaultdict: asking for a missing entry would make one.
+            for name, value in optimizer.state.get(parameter, {}).items():
                 named.append((f"{name} of parameter {place} of optimizer {number}", value))
     floating = [
         (name, detached(value))

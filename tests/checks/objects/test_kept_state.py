@@ -1,4 +1,4 @@
-"""A run that goes back to a snapshot ends like the run that never left, to the last bit."""
+"""A run whose state was restored ends like the run that never left, to the last bit."""
 
 from collections.abc import Callable
 from itertools import product
@@ -7,47 +7,20 @@ from typing import Any
 import pytest
 import torch
 from tests.kit.cases import one_of_each
-from tests.kit.runs import FEATURES, Run, TinyModel, batches, same_run, seed_all, tied_run
+from tests.kit.runs import (
+    FEATURES,
+    OPTIMIZERS,
+    SCHEDULERS,
+    Make,
+    Run,
+    TinyModel,
+    batches,
+    same_run,
+    seed_all,
+    tied_run,
+)
 from torch import nn, optim
-from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, Dataset
-
-Parameters = Any
-Make = Callable[[Parameters], optim.Optimizer]
-
-OPTIMIZERS: dict[str, Make] = {
-    "adamw": lambda p: optim.AdamW(p, lr=1e-2),
-    "adamw-foreach": lambda p: optim.AdamW(p, lr=1e-2, foreach=True),
-    "adamw-loop": lambda p: optim.AdamW(p, lr=1e-2, foreach=False),
-    "adamw-fused": lambda p: optim.AdamW(p, lr=1e-2, fused=True),
-    "adamw-tensor-lr": lambda p: optim.AdamW(p, lr=torch.tensor(1e-2)),
-    "adam-amsgrad": lambda p: optim.Adam(p, lr=1e-2, amsgrad=True),
-    "sgd": lambda p: optim.SGD(p, lr=1e-2),
-    "sgd-momentum": lambda p: optim.SGD(p, lr=1e-2, momentum=0.9),
-    "sgd-fused": lambda p: optim.SGD(p, lr=1e-2, momentum=0.9, fused=True),
-    "adagrad": lambda p: optim.Adagrad(p, lr=1e-2),
-    "nadam": lambda p: optim.NAdam(p, lr=1e-2),
-    "radam": lambda p: optim.RAdam(p, lr=1e-2),
-    "rmsprop": lambda p: optim.RMSprop(p, lr=1e-3),
-    "adafactor": lambda p: optim.Adafactor(p, lr=1e-2),
-    "asgd": lambda p: optim.ASGD(p, lr=1e-2),
-    "adamax": lambda p: optim.Adamax(p, lr=1e-2),
-    "rprop": lambda p: optim.Rprop(p, lr=1e-3),
-}
-
-SCHEDULERS: dict[str, Callable[[optim.Optimizer], Any]] = {
-    "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda step: 0.99**step),
-    "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, 100),
-    "one-cycle": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=200),
-    "sequential": lambda o: lr_scheduler.SequentialLR(
-        o, [lr_scheduler.LinearLR(o, 0.1, 1.0, 45), lr_scheduler.CosineAnnealingLR(o, 60)], [45]
-    ),
-    "chained": lambda o: lr_scheduler.ChainedScheduler(
-        [lr_scheduler.LinearLR(o, 0.1, 1.0, 45), lr_scheduler.ExponentialLR(o, 0.99)]
-    ),
-    "warm-restarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 25),
-    "plateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=3),
-}
 
 
 def plain_run(make: Make = OPTIMIZERS["adamw"], **options: Any) -> Run:
@@ -77,7 +50,7 @@ def test_every_optimizer_returns_exactly(name: str, at: int, to: int) -> None:
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_every_scheduler_returns_exactly_and_twice_to_the_same_snapshot(name: str) -> None:
+def test_every_scheduler_returns_exactly_and_twice_to_the_same_state(name: str) -> None:
     def make() -> Run:
         run = plain_run()
         run.schedulers = [SCHEDULERS[name](run.optimizers[0])]
