@@ -4,7 +4,9 @@
 `formats`            what a format is; trimtab's own are listed in `reading`
 `folders`            which log in a folder is meant
 `csv_log`, `json_log`, `text/`, `trackers/`  the formats
+`general/`           any text, where no format is recognised
 `log_file`           the bytes and lines of a log (gzip too); `cells`: its values
+`ranks`              logs of several ranks in one file
 `table`              columns under the log's names, and the run that they become
 `aliases`            what the names mean
 """

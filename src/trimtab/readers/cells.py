@@ -22,6 +22,9 @@ _MISSING = frozenset({"", "null", "none", "na", "n/a", "-"})
 _MICROSOFT = re.compile(r"([+-]?)(?:1\.#(inf|ind|qnan|snan)0*|nan\([a-z]*\))")
 """How the C runtimes of Windows print what is not finite."""
 
+_COUNTED = re.compile(r"(\d{1,18})/\d{1,18}")
+"""A counter with its total: 601/2161."""
+
 _SHOWN_NAMES = 8
 """Names spelled out in one sentence; a log with a learning rate per group has dozens."""
 
@@ -79,6 +82,9 @@ def parse_number(cell: object) -> float | None:
     if microsoft:
         sign = -1.0 if microsoft[1] == "-" else 1.0
         return math.copysign(math.inf, sign) if microsoft[2] == "inf" else math.nan
+    counted = _COUNTED.fullmatch(word)
+    if counted:
+        return float(counted[1])
     if "_" in word:
         raise ValueError("Python reads 1_000 as a number; a log means something else by it")
     return float(word)

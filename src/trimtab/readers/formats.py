@@ -10,7 +10,7 @@ from pathlib import Path
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.run import Run
 from trimtab.readers.log_file import Progress, no_progress
-from trimtab.readers.table import Table, to_run
+from trimtab.readers.table import Table, Wanted, to_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,8 @@ class Format:
     """Read the file; raises UnreadableLog if it has no rows, and passes OSError on."""
     load_run: Callable[[Path, Progress, str], Table] | None = None
     """Read one run of a file that holds several, by its name or id."""
+    load_wanted: Callable[[Path, Progress, Wanted], Table] | None = None
+    """Read the file with what the user says about its columns; None if that changes nothing."""
     binary: bool = False
     """Whether it begins with bytes that no text and no other format begins with."""
     logs_among: Callable[[Sequence[Path]], Sequence[Path]] | None = None
@@ -39,9 +41,17 @@ class Format:
         """Return whether a file that begins with these bytes is of this format."""
         return self.matches(head)
 
-    def read(self, path: Path, run: str | None = None, progress: Progress = no_progress) -> Run:
+    def read(
+        self,
+        path: Path,
+        run: str | None = None,
+        progress: Progress = no_progress,
+        wanted: Wanted | None = None,
+    ) -> Run:
         """Read the file, or one of the runs in it; raises LogError if there is nothing to judge."""
-        if run is None:
+        if run is None and self.load_wanted is not None:
+            table = self.load_wanted(path, progress, wanted or Wanted())
+        elif run is None:
             table = self.load(path, progress)
         elif self.load_run is not None:
             table = self.load_run(path, progress, run)
@@ -49,4 +59,4 @@ class Format:
             raise UnreadableLog(
                 f"{path} ({self.description}) holds one run; leave out {'#' + run!r}"
             )
-        return to_run(table, path, self.name)
+        return to_run(table, path, self.name, wanted)

@@ -112,6 +112,24 @@ def _flatten(record: JsonRecord, prefix: str, level: int) -> dict[str, Any]:
 
 # JSON lines
 
+_TELLING = ("event", "type", "split", "phase", "mode", "stage", "kind")
+"""Members whose text says what wrote a record."""
+
+_EVALUATIONS = frozenset(
+    {"eval", "evaluation", "evaluate", "val", "valid", "validation", "test", "dev"}
+)
+
+
+def _told_apart(record: JsonRecord) -> JsonRecord:
+    """Return the record of an evaluation with its losses under an evaluation's names."""
+    if not any(
+        str(record.get(name)).lower() in _EVALUATIONS for name in _TELLING if name in record
+    ):
+        return record
+    return {
+        f"eval_{name}" if name.split("/")[-1] == "loss" else name: record[name] for name in record
+    }
+
 
 def _read_lines(path: Path, progress: Progress) -> Table:
     file = LineFile(path, progress)
@@ -124,7 +142,7 @@ def _read_lines(path: Path, progress: Progress) -> Table:
             num_lines += 1
             record = parse_object(line) if line else {}
             if record:
-                records.append(record)
+                records.append(_told_apart(record))
             elif record is None and file.unfinished:
                 num_cut += 1
             elif record is None:

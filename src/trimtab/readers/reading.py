@@ -25,8 +25,10 @@ from trimtab.core.signals import LOSS
 from trimtab.readers.csv_log import CSV, LIGHTNING
 from trimtab.readers.folders import Choice, choose_log, no_log_in
 from trimtab.readers.formats import Format
+from trimtab.readers.general.reader import GENERAL
 from trimtab.readers.json_log import GOLDEN, HF, JSON, JSONL
 from trimtab.readers.log_file import Progress, no_progress, read_head
+from trimtab.readers.table import Wanted
 from trimtab.readers.text.corrected import (
     DEEPSPEED,
     FAIRSEQ,
@@ -52,7 +54,7 @@ _TEXT = (
 )
 
 FORMATS: Mapping[str, Format] = {
-    format.name: format for format in (*_TRACKERS, JSON, JSONL, *_TEXT, CSV)
+    format.name: format for format in (*_TRACKERS, JSON, JSONL, *_TEXT, CSV, GENERAL)
 }
 """By name, in the order in which they are tried."""
 
@@ -77,6 +79,8 @@ def read_log(
     format: str | None = None,
     readers: Sequence[Reader] = (),
     progress: Progress | None = None,
+    loss: str | None = None,
+    step: str | None = None,
 ) -> Run:
     """Read a training log.
 
@@ -84,6 +88,7 @@ def read_log(
     trimtab's own formats, then installed plug-ins (entry points of the group `trimtab.readers`).
     In a folder, the newest log of a tracker is read. Where a file holds several runs, `file#run`
     names one of them, else the newest is read.
+    `loss` and `step` are the names of these columns in the log, where a reader would choose others.
     `progress` is called now and then with the bytes done and the bytes in total. Raises
     UnreadableLog if there are no rows to read, NoUsableLoss if no column is a loss, ConfigError if
     there is no format of that name.
@@ -91,7 +96,8 @@ def read_log(
     outside = _OutsideReaders(readers)
     try:
         file, run = _split_run(Path(path))
-        log = _Log(file, run, b"" if file.is_dir() else _load_head(file), progress or no_progress)
+        head = b"" if file.is_dir() else _load_head(file)
+        log = _Log(file, run, head, progress or no_progress, Wanted(loss=loss, step=step))
         return _read_as(format, log, outside) if format else _read_recognised(log, outside)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -112,6 +118,7 @@ class _Log:
     head: bytes
     """Empty if the path is a folder."""
     progress: Progress
+    wanted: Wanted
 
 
 class _OutsideReaders:
@@ -207,21 +214,40 @@ def _read_as(format: str, log: _Log, outside: _OutsideReaders) -> Run:
 
 def _read_recognised(log: _Log, outside: _OutsideReaders) -> Run:
     run = outside.read_recognised(outside.given, log)
-    choice = _choose_by_content(log) if run is None else None
-    if run is None and choice is None:
+    choices = _choices_by_content(log) if run is None else []
+    if run is None and not choices:
         run = outside.read_recognised(outside.installed, log)
     if run is not None:
         return run
     try:
-        return _with_notes(_read(choice or _choose_by_suffix(log, outside), log), outside.notes)
+        return _with_notes(_read_first(choices, log, outside), outside.notes)
     except LogError as error:
         if not outside.notes:
             raise
         raise type(error)(" ".join([str(error), *outside.notes])) from error
 
 
+def _read_first(choices: Sequence[Choice], log: _Log, outside: _OutsideReaders) -> Run:
+    """Read the log in the first format that yields records, the general one last.
+
+    Raises what the first one raised: it knows best what the log lacks.
+    """
+    first: LogError | None = None
+    for choice in choices or _choices_by_suffix(log):
+        try:
+            return _read(choice, log)
+        except LogError as error:
+            first = first or error
+    if not _may_be_text(choices, log):
+        raise first or _unknown(log, outside)
+    try:
+        return _read(Choice(path=log.path, format=GENERAL), log)
+    except LogError as error:
+        raise first or _unknown(log, outside, str(error)) from error
+
+
 def _read(choice: Choice, log: _Log) -> Run:
-    run = choice.format.read(choice.path, log.run, log.progress)
+    run = choice.format.read(choice.path, log.run, log.progress, log.wanted)
     return replace(run, notes=(*choice.notes, *run.notes))
 
 
@@ -278,46 +304,58 @@ def _load_head(path: Path) -> bytes:
     return head
 
 
-def _choose_by_content(log: _Log) -> Choice | None:
-    if not log.head:
-        return choose_log(log.path, FORMATS.values())
-    format = _format_by_content(log)
-    return Choice(path=log.path, format=format) if format else None
+def _choices_by_content(log: _Log) -> list[Choice]:
+    if log.head:
+        return [Choice(path=log.path, format=format) for format in _formats_by_content(log)]
+    choice = choose_log(log.path, FORMATS.values())
+    return [choice] if choice else []
 
 
-def _format_by_content(log: _Log) -> Format | None:
-    """Return the format that the first bytes show; a binary one also if only the suffix does."""
+def _formats_by_content(log: _Log) -> list[Format]:
+    """Return the formats that the first bytes show; a binary one also if only the suffix does."""
     binary = _binary_formats()
     for format in binary:
         if format.matches(log.head):
-            return format
+            return [format]
     for format in binary:
         if log.path.suffix.lower() in format.suffixes:  # a file whose first bytes are damaged
-            return format
+            return [format]
     if _describe_foreign(log.head):
-        return None
+        return []
     head = log.head.replace(b"\0", b"")
-    return next((format for format in FORMATS.values() if format.matches(head)), None)
+    return [format for format in FORMATS.values() if format.matches(head)]
 
 
-def _choose_by_suffix(log: _Log, outside: _OutsideReaders) -> Choice:
-    """Return the format that the suffix shows; raises UnreadableLog if the file is not a log."""
+def _choices_by_suffix(log: _Log) -> list[Choice]:
+    path = log.path
+    if not log.head or _describe_foreign(log.head):
+        return []
+    suffix = (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
+    return [
+        Choice(path=path, format=format) for format in FORMATS.values() if suffix in format.suffixes
+    ][:1]
+
+
+def _may_be_text(choices: Sequence[Choice], log: _Log) -> bool:
+    """Return whether the general reader may try: not on bytes, nor on a document of a tracker."""
+    if not log.head or _describe_foreign(log.head) or log.path.suffix.lower() == ".json":
+        return False
+    return not any(choice.format in (*_TRACKERS, JSON) for choice in choices)
+
+
+def _unknown(log: _Log, outside: _OutsideReaders, reason: str = "") -> UnreadableLog:
+    """Return the error for a file that no reader reads."""
     path, head = log.path, log.head
     if not head:
-        raise no_log_in(path)
+        return no_log_in(path)
     readers = (*FORMATS.values(), *outside.given, *outside.installed)
     known = "; ".join(reader.description for reader in readers)
     foreign = _describe_foreign(head)
     if foreign:
-        raise UnreadableLog(f"{path} looks like {foreign} (known formats: {known})")
-    suffix = (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
-    for format in FORMATS.values():
-        if suffix in format.suffixes:
-            return Choice(path=path, format=format)
+        return UnreadableLog(f"{path} looks like {foreign} (known formats: {known})")
     begins = head.replace(b"\0", b"").lstrip()[:40].decode("utf-8", "replace")
-    raise UnreadableLog(
-        f"{path} begins with {begins!r}, which is no known format ({known}); "
-        "convert it to one of these"
+    return UnreadableLog(
+        f"{path} begins with {begins!r}, which is no known format ({known}); {reason}"
     )
 
 

@@ -6,7 +6,7 @@ all formats.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from trimtab.core.block import NO_POSITION, Block, BoolArray, Column, FloatArray, IntArray
 from trimtab.core.errors import NoUsableLoss
 from trimtab.core.run import Run
-from trimtab.core.signals import LOSS, Quality
+from trimtab.core.signals import LOSS, LOSS_SCALE, Quality
 from trimtab.core.text import printable
 from trimtab.readers.aliases import DATA_POSITION, STEP, Alias, Naming, name_columns
 from trimtab.readers.cells import quoted, quoted_names, to_numbers
@@ -32,8 +32,17 @@ of a million names must not fill the memory; a log with an evaluation every tent
 below."""
 
 _AXES = (STEP, DATA_POSITION)
+_UNSCALED = 1.0
 _LARGEST = 2.0**62
 _LARGEST_EXACT = 2.0**53
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Columns that the user says to be these, by their names in the log; None leaves it open."""
+
+    loss: str | None = None
+    step: str | None = None
 
 
 @dataclass(slots=True)
@@ -99,6 +108,12 @@ class Table:
         if cells.num_recorded:
             cells.rows.append(np.flatnonzero(column.present))
             cells.values.append(column.values[column.present])
+
+    def rename(self, name: str, new: str) -> None:
+        """Give a column a different name, if there is such a column."""
+        if name in self._columns:
+            self._columns[new] = self._columns.pop(name)
+            self.meanings.pop(name, None)
 
     def remove(self, name: str) -> None:
         """Remove a column."""
@@ -178,8 +193,9 @@ class Table:
         return kept
 
 
-def to_run(table: Table, path: Path, format: str) -> Run:
+def to_run(table: Table, path: Path, format: str, wanted: Wanted | None = None) -> Run:
     """Return the run that a table holds; raises NoUsableLoss if there is no loss in it."""
+    _apply(wanted or Wanted(), table, path)
     recorded = table.recorded
     empty = [name for name in table.names if name not in recorded]
     naming = name_columns(list(recorded), empty=empty, meanings=table.meanings)
@@ -189,10 +205,11 @@ def to_run(table: Table, path: Path, format: str) -> Run:
     notes = [*table.notes, *naming.notes]
     signals = _affordable(table, naming, notes)
     step, with_step = _steps(table, foreign.get(STEP), notes)
-    with_signal, wanted = table.rows_with(signals), table.kept
-    rows = wanted & with_step & with_signal
-    _note_dropped(with_step[wanted], with_signal[wanted], notes)
+    with_signal, kept = table.rows_with(signals), table.kept
+    rows = kept & with_step & with_signal
+    _note_dropped(with_step[kept], with_signal[kept], notes)
     columns = _columns(table, naming, signals, rows)
+    _without_idle_scale(columns, notes)
     if LOSS not in columns:
         raise NoUsableLoss(
             f"{path}: no row with a usable step has a value in {quoted(foreign[LOSS])}; "
@@ -209,9 +226,36 @@ def to_run(table: Table, path: Path, format: str) -> Run:
             if alias.quality < Quality.RAW and alias.signal in columns
         },
     )
-    kept = {*_AXES, *columns}
-    names = {name: column for name, column in foreign.items() if name in kept}
+    shown = {*_AXES, *columns}
+    names = {name: column for name, column in foreign.items() if name in shown}
     return Run(block=block, format=format, path=path, names=names, notes=tuple(notes))
+
+
+def _apply(wanted: Wanted, table: Table, path: Path) -> None:
+    """Let the columns that the user named mean what the user says."""
+    for signal, name in ((LOSS, wanted.loss), (STEP, wanted.step)):
+        if name is None:
+            continue
+        if name not in table.recorded:
+            raise NoUsableLoss(
+                f"{path} has no numbers under {quoted(name)} (columns: "
+                f"{quoted_names(list(table.recorded)) or 'none'}); give --{signal} one of these"
+            )
+        if name != signal:
+            table.rename(signal, f"{signal} (other)")  # not to be taken for the signal of its name
+        for other, alias in list(table.meanings.items()):
+            if alias.signal == signal:
+                table.meanings[other] = Alias(signal=other, name=other)
+        known = table.meanings.get(name, Alias(signal=signal, name=name))
+        table.meanings[name] = replace(known, signal=signal)
+
+
+def _without_idle_scale(columns: dict[str, Column], notes: list[str]) -> None:
+    """Remove a loss scale that is always 1: it is printed where nothing is scaled."""
+    scale = columns.get(LOSS_SCALE)
+    if scale is not None and (scale.values[scale.present] == _UNSCALED).all():
+        del columns[LOSS_SCALE]
+        notes.append("The loss scale is always 1, so nothing is scaled: it is left out.")
 
 
 def _affordable(table: Table, naming: Naming, notes: list[str]) -> list[str]:

@@ -83,11 +83,11 @@ MEGATRON = text_format(
     Grammar(
         name="megatron",
         trainer="Megatron-LM",
-        sign=re.compile(r" iteration +\d+/ *\d+ \| +(?:consumed samples|elapsed time)"),
+        sign=re.compile(r"(?:^|\s)iteration +\d+/ *\d+ \| +(?:consumed samples|elapsed time)"),
         lines=(
             TextLine(
-                mark=" iteration ",
-                pattern=re.compile(r" iteration +(?P<step>\d+)/ *\d+ \|"),
+                mark="iteration ",
+                pattern=re.compile(r"(?:^|\s)iteration +(?P<step>\d+)/ *\d+ \|"),
                 fields=_megatron_fields,
             ),
             TextLine(

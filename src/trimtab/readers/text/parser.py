@@ -19,6 +19,7 @@ from trimtab.core.errors import UnreadableLog
 from trimtab.readers.aliases import Alias
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, Progress
+from trimtab.readers.ranks import rows_of_others
 from trimtab.readers.table import Table
 
 Fields = Iterable[tuple[str, object]]
@@ -50,11 +51,6 @@ _RANK = re.compile(r"\s*(?:\[(?:rank|default)(\d{1,5})\]|(\d{1,5}): )")
 """How torchrun and `srun --label` begin a line."""
 
 _NO_RANK = -1
-
-_MAX_CHANGES = 64
-"""How often a different rank may take over the printing, as Megatron's last rank does when a
-restart has more ranks. The limit keeps a hostile file from taking forever."""
-
 
 # What a log looks like
 
@@ -384,29 +380,3 @@ def _rank_of(line: str) -> int:
     """Return the rank that printed a line; -1 if unknown."""
     found = _RANK.match(line)
     return int(found[1] or found[2]) if found else _NO_RANK
-
-
-def rows_of_others(ranks: IntArray) -> IntArray:
-    """Return the records to leave out so that at any time only one rank speaks.
-
-    Where several ranks print records, each has its own view of the step, and their lines come in
-    no order. The rank with the most records is kept, those that fall into its time are not; and so
-    on in what lies before and after.
-    """
-    others = np.zeros(len(ranks), dtype=np.bool_)
-    parts = [np.arange(len(ranks))]
-    for _ in range(_MAX_CHANGES):
-        if not parts:
-            break
-        rows = parts.pop()
-        found, counts = np.unique(ranks[rows], return_counts=True)
-        if len(found) < 2:
-            continue
-        speaker = found[np.argmax(counts)]
-        spoken = np.flatnonzero(ranks[rows] == speaker)
-        first, end = spoken[0], spoken[-1] + 1
-        within = np.unique(ranks[rows[first:end]])
-        other = np.isin(ranks[rows], within[within != speaker])
-        others[rows[other]] = True
-        parts += [rows[:first][~other[:first]], rows[end:][~other[end:]]]
-    return np.flatnonzero(others)

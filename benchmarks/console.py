@@ -1,0 +1,163 @@
+"""Texts as trainers print them: `scripts/bench console [--verdicts] [--only KIND...]`.
+
+Reads the labelled texts in `../shared/data/console` where they are. A text is read right if every
+training record, its step and its loss are as labelled. A loss where the label has none, or a
+different loss, is a wrong column.
+"""
+
+import argparse
+import hashlib
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.results import publish, table
+from trimtab.core.errors import LogError
+from trimtab.core.run import Run
+from trimtab.core.signals import LOSS
+from trimtab.readers import read_log
+
+TEXTS = Path(__file__).parents[2] / "shared" / "data" / "console"
+BAR = "97%"
+
+_OUTSIDE_LOSSES = ("g", "d", "da", "ga", "rt", "sl", "vl", "box", "val")
+"""Labels of losses in texts without one that is simply the loss."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How one text was read."""
+
+    file: str
+    kind: str
+    outcome: str
+    """right, refused, wrong loss, wrong steps or wrong records; of a text without a training loss:
+    rightly refused, or wrong column."""
+    detail: str
+
+    @property
+    def held(self) -> bool:
+        """Whether the kind is in the third that the reader was not developed on."""
+        return int(hashlib.sha256(self.kind.encode()).hexdigest(), 16) % 3 == 0
+
+
+def judge_text(path: Path, entry: dict[str, Any]) -> Verdict:
+    """Read a text and compare it with its label."""
+    expect = entry["expect"]
+    try:
+        run = read_log(path)
+    except LogError as error:
+        outcome = "refused" if "loss" in expect else "rightly refused"
+        return Verdict(entry["file"], entry["kind"], outcome, str(error)[:300])
+    outcome, detail = _compare(run, expect)
+    return Verdict(entry["file"], entry["kind"], outcome, f"[{run.format}] {detail}")
+
+
+def _compare(run: Run, expect: dict[str, Any]) -> tuple[str, str]:
+    column = run.block.column(LOSS)
+    losses, steps = column.values[column.present], run.block.step[column.present]
+    read = (
+        f"{len(losses)} records, steps {steps[0]}..{steps[-1]}, "
+        f"{run.names.get(LOSS)!r} {losses[0]}..{losses[-1]}"
+    )
+    if "loss" not in expect:
+        among = [expect[key] for key in _OUTSIDE_LOSSES if key in expect]
+        fits = any(
+            _equal(losses[0], one["first"]) and _equal(losses[-1], one["last"]) for one in among
+        )
+        return ("one of its losses" if fits else "wrong column"), read
+    label = expect["loss"]
+    count = label.get("count", expect["records"])
+    first = label["first"]
+    if isinstance(first, str) and first not in ("nan", "inf"):  # a word for "nothing yet"
+        first, count = losses[0], count - 1
+    wanted = (
+        f"wanted {count} records, steps {expect['first_step']}..{expect['last_step']} "
+        f"({expect.get('step_is')}), {label['name']!r} {first}..{label['last']}"
+    )
+    detail = f"{read}; {wanted}"
+    whole = run.block.column(LOSS)
+    nonfinite = int(np.count_nonzero(whole.present & ~np.isfinite(whole.values)))
+    if not (_equal(losses[0], first) and _equal(losses[-1], label["last"])):
+        return "wrong loss", detail
+    if len(losses) != count:
+        return "wrong records", detail
+    if nonfinite != expect.get("nonfinite", 0) and run.format != "megatron":
+        return "wrong loss", f"{nonfinite} not finite; {detail}"
+    if count != expect["records"]:  # the first record has no loss
+        steps = np.concatenate([run.block.step[:1], steps])
+    return ("right" if _steps_fit(steps, expect) else "wrong steps"), detail
+
+
+def _steps_fit(steps: np.ndarray, expect: dict[str, Any]) -> bool:
+    if expect["first_step"] is None:
+        return bool((np.diff(steps) >= 0).all())
+    as_printed = steps[0] == expect["first_step"] and steps[-1] == expect["last_step"]
+    counts = expect.get("step_is", "")
+    if "restart" in counts or "within epoch" in counts or "in epoch" in counts:
+        # Counted across epochs is as good as printed, and better for a judge.
+        return bool(as_printed or (steps[0] == expect["first_step"] and (np.diff(steps) > 0).all()))
+    return bool(as_printed)
+
+
+def _equal(value: float, wanted: object) -> bool:
+    if isinstance(wanted, str):
+        return math.isnan(value) if wanted == "nan" else math.isinf(value)
+    target = float(wanted)  # type: ignore[arg-type]
+    # fairseq and metaseq print bits; a reading in nats is the same number.
+    return any(
+        math.isclose(value, target * factor, rel_tol=1e-6, abs_tol=1e-12)
+        for factor in (1.0, math.log(2))
+    )
+
+
+def main() -> None:
+    """Read all texts and publish how many were read right."""
+    parser = argparse.ArgumentParser(prog="scripts/bench console", description=__doc__)
+    parser.add_argument("--verdicts", action="store_true", help="print one line per text")
+    parser.add_argument("--part", choices=("all", "worked", "held"), default="all")
+    parser.add_argument("--publish", action="store_true")
+    arguments = parser.parse_args()
+    entries = json.loads((TEXTS / "index.json").read_text(encoding="utf-8"))
+    if arguments.part != "all":
+        entries = [
+            entry
+            for entry in entries
+            if Verdict("", entry["kind"], "", "").held == (arguments.part == "held")
+        ]
+    with_loss = {entry["file"] for entry in entries if "loss" in entry["expect"]}
+    verdicts = [judge_text(TEXTS / entry["file"], entry) for entry in entries]
+    if arguments.verdicts:
+        for verdict in verdicts:
+            if verdict.outcome not in ("right", "rightly refused"):
+                print(f"{verdict.file}: {verdict.outcome}: {verdict.detail}")
+    outcomes = Counter(verdict.outcome for verdict in verdicts if verdict.file in with_loss)
+    others = Counter(verdict.outcome for verdict in verdicts if verdict.file not in with_loss)
+    print(f"with a loss: {dict(outcomes)} of {len(with_loss)}; without: {dict(others)}")
+    right, wrong = outcomes["right"], outcomes["wrong loss"] + others["wrong column"]
+    if arguments.publish:
+        rows: list[tuple[object, ...]] = [
+            ("texts with a training loss", len(with_loss), ""),
+            ("every record, step and loss right", f"{right} ({right / len(with_loss):.0%})", BAR),
+            ("refused", outcomes["refused"], ""),
+            ("wrong records", outcomes["wrong records"], ""),
+            ("wrong steps", outcomes["wrong steps"], ""),
+            ("texts without a training loss", len(entries) - len(with_loss), ""),
+            ("refused", others["rightly refused"], ""),
+            ("one of several losses read", others["one of its losses"], ""),
+            ("columns taken for the wrong thing", wrong, "0"),
+        ]
+        publish(
+            "Readers: texts as printed",
+            "scripts/bench console --publish",
+            table(["", "texts", "bar"], rows),
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""Which lines of a log are its training records, and which of their columns are step and loss.
+
+Names decide first, behaviour second. Where two readings are equally plausible, none is chosen:
+`Unclear` says what would decide.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trimtab.core.block import BoolArray, FloatArray, IntArray
+from trimtab.readers.cells import quoted_names
+from trimtab.readers.general import roles
+from trimtab.readers.general.lines import BAR, FRACTION
+from trimtab.readers.general.roles import Counter
+from trimtab.readers.general.shapes import Shape
+
+Columns = dict[str, tuple[FloatArray, BoolArray]]
+"""Name to values, and to which of the rows have one."""
+
+COMMON = 0.6
+"""Share of the records that have to have a counter for it to be their step."""
+
+
+class Unclear(Exception):
+    """The log has no reading that is better than all others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The training records of a log."""
+
+    loss: str
+    counter: str | None
+    """None if no column of these lines counts them."""
+    main: Shape
+    shapes: tuple[Shape, ...]
+    """All that hold records, the main one included."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A column that may be the loss."""
+
+    shape: Shape
+    loss: str
+    fit: int
+    """How well its name fits; the best is 4."""
+    counter: Counter
+
+    @property
+    def num_lines(self) -> int:
+        return len(self.shape.lines)
+
+
+def choose(shapes: Sequence[Shape], *, loss: str | None, step: str | None) -> Choice:
+    """Return the records of a log; raises Unclear if there are none, or if they are ambiguous.
+
+    `loss` and `step` are names in the log that are known to be these.
+    """
+    candidates = _candidates(shapes, loss, step) or _unnamed(shapes, step)
+    if not candidates:
+        raise Unclear("no number in it is called a loss")
+    best = _best(candidates)
+    rivals = [
+        one.shape
+        for one in candidates
+        if one.loss == best.loss and one.shape.is_table == best.shape.is_table
+    ]
+    counter = find_counter(rivals, step) or find_counter([best.shape], step)
+    counted = [shape for shape in rivals if counter is None or counter in shape.names]
+    chosen = [
+        shape
+        for shape in counted
+        if shape is best.shape or not _is_summary(shape, best.shape, counter)
+    ]
+    return Choice(loss=best.loss, counter=counter, main=best.shape, shapes=tuple(chosen))
+
+
+def is_evaluation(shape: Shape) -> bool:
+    """Return whether the words around the numbers say that an evaluation printed them."""
+    return bool(shape.words & roles.EVALUATION) and not shape.words & {"train", "training", "trn"}
+
+
+def find_counter(shapes: Sequence[Shape], step: str | None) -> str | None:
+    """Return the best counter that most lines of these shapes have."""
+    if step is not None:
+        return step if any(step in shape.names for shape in shapes) else None
+    _, _, columns = stack(sorted(shapes, key=lambda shape: shape.lines[0]))
+    counters: dict[str, FloatArray] = {}
+    for name, (values, present) in columns.items():
+        named = roles.counter_class(name) >= Counter.EPOCH and present.mean() >= COMMON
+        if named and roles.counts(values[present]):
+            counters[name] = values[present]
+    moving = {name for name, values in counters.items() if not roles.is_constant(values)}
+    if any(
+        roles.counter_class(name) == Counter.EPOCH and (np.diff(counters[name]) > 0).all()
+        for name in moving
+    ):
+        # A step that never changes, printed once an epoch, is the length of the epochs.
+        moving |= {
+            name
+            for name, values in counters.items()
+            if roles.counter_class(name) >= Counter.STEP and values[0] > 1
+        }
+    usable = moving or counters.keys() - {BAR, FRACTION}
+    return max(
+        (name for name in counters if name in usable),
+        key=lambda name: (roles.counter_class(name), len(np.unique(counters[name]))),
+        default=None,
+    )
+
+
+def stack(shapes: Sequence[Shape]) -> tuple[IntArray, IntArray, Columns]:
+    """Return the lines, ranks and columns of several shapes, one below the other."""
+    total = sum(len(shape.lines) for shape in shapes)
+    columns: Columns = {}
+    start = 0
+    for shape in shapes:
+        end = start + len(shape.lines)
+        for name in shape.names:
+            if name not in columns:
+                columns[name] = (np.full(total, np.nan), np.zeros(total, dtype=np.bool_))
+            values, present = columns[name]
+            values[start:end], present[start:end] = shape.column(name), shape.present(name)
+        start = end
+    lines = np.concatenate([shape.line_numbers for shape in shapes])
+    ranks = np.concatenate([np.array(shape.ranks, dtype=np.int64) for shape in shapes])
+    return lines, ranks, columns
+
+
+def _candidates(shapes: Sequence[Shape], loss: str | None, step: str | None) -> list[_Candidate]:
+    found = []
+    for shape in shapes:
+        for name in shape.names:
+            fit = _fit(shape, name) if loss is None else 4 * (name == loss)
+            if fit:
+                counter = find_counter([shape], step)
+                kind = roles.counter_class(counter) if counter else Counter.NONE
+                if kind == Counter.EPOCH and BAR in shape.names:
+                    kind = Counter.NONE  # only the last drawing of each bar
+                found.append(_Candidate(shape, name, fit, kind))
+    return found
+
+
+def _fit(shape: Shape, name: str) -> int:
+    if is_evaluation(shape):
+        return 0
+    if roles.may_be_loss(name) and roles.falls(shape.column(name)):
+        return 2
+    return roles.loss_class(name)
+
+
+def _unnamed(shapes: Sequence[Shape], step: str | None) -> list[_Candidate]:
+    """Return the loss of a table without names: a perplexity beside it gives it away."""
+    tables = [shape for shape in shapes if shape.is_unnamed and len(shape.lines) >= 5]
+    longest = max(tables, key=lambda shape: len(shape.lines), default=None)
+    counter = find_counter([longest], step) if longest else None
+    if longest is None or counter is None:
+        return []
+    columns = {name: longest.column(name) for name in longest.names if name != counter}
+    falling = [name for name, values in columns.items() if roles.falls(values)]
+    for name in falling:
+        if any(_is_exponential(other, columns[name]) for other in columns.values()):
+            return [_Candidate(longest, name, 3, Counter.STEP)]
+    if len(columns) == 1 and falling:
+        return [_Candidate(longest, falling[0], 3, Counter.STEP)]
+    if falling:
+        raise Unclear(
+            f"its columns have no names, and any of {quoted_names(falling)} may be the loss; "
+            "name it with --loss"
+        )
+    return []
+
+
+def _is_exponential(perplexity: FloatArray, loss: FloatArray) -> bool:
+    with np.errstate(all="ignore"):
+        return bool(np.median(np.abs(np.log(perplexity) - loss)) < 0.05)
+
+
+def _best(candidates: Sequence[_Candidate]) -> _Candidate:
+    fit = max(one.fit for one in candidates)
+    fitting = [one for one in candidates if one.fit == fit]
+    most = max(one.num_lines for one in fitting)
+    frequent = [one for one in fitting if one.num_lines > most / 3]
+    # Any count of steps or batches will do; an epoch is a last resort.
+    counted = max(min(one.counter, Counter.BATCH) for one in frequent)
+    usable = [one for one in frequent if min(one.counter, Counter.BATCH) == counted]
+    means = [one for one in fitting if roles.is_average(one.loss) and len(set(one.shape.ranks)) < 2]
+    if means and any(len(set(one.shape.ranks)) > 1 for one in usable):
+        usable = means  # each rank prints its own loss, and one of them the mean
+    longest = max(usable, key=lambda one: one.num_lines).shape
+    if fit == 1:
+        return _only_one([one for one in usable if one.num_lines >= 0.8 * len(longest.lines)])
+    rivals = [one for one in usable if one.shape is longest]
+    return max(rivals, key=lambda one: roles.loss_preference(one.loss))
+
+
+def _only_one(rivals: Sequence[_Candidate]) -> _Candidate:
+    """Return the loss among columns that are each called some loss."""
+    by_name = {one.loss: one for one in rivals}
+    total = _total(list(by_name.values()))
+    policy = [one for one in by_name.values() if roles.is_policy_loss(one.loss)]
+    for found in ([total] if total else [], list(by_name.values()), policy):
+        if len(found) == 1:
+            return found[0]
+    raise Unclear(
+        f"any of {quoted_names(list(by_name))} may be the loss, and none is the sum of the others; "
+        "name it with --loss"
+    )
+
+
+def _total(rivals: Sequence[_Candidate]) -> _Candidate | None:
+    """Return the column that is the sum of the others, if one is."""
+    if len(rivals) < 3 or len({id(one.shape) for one in rivals}) > 1:
+        return None
+    matrix = np.stack([one.shape.column(one.loss) for one in rivals], axis=1)
+    if not np.isfinite(matrix).all():
+        return None
+    others = matrix.sum(axis=1, keepdims=True) - matrix
+    sums = np.isclose(others, matrix, rtol=0.01, atol=1e-3 * len(rivals)).all(axis=0)
+    return rivals[int(np.argmax(sums))] if sums.any() else None
+
+
+def _is_summary(shape: Shape, main: Shape, counter: str | None) -> bool:
+    """Return whether a shape is printed once an epoch, after records of it in the main shape."""
+    shared = set(shape.names) & set(main.names) - {counter}
+    epoch = next((name for name in shared if roles.counter_class(name) == Counter.EPOCH), None)
+    if epoch is None or len(shape.lines) > 0.5 * len(main.lines):
+        return False
+    own, its = shape.column(epoch), main.column(epoch)
+    after_several = [
+        np.count_nonzero((its == number) & (main.line_numbers < line)) > 1
+        for number, line in zip(own, shape.lines, strict=True)
+    ]
+    return bool((np.diff(own) > 0).all()) and all(after_several)

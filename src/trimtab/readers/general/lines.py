@@ -1,0 +1,327 @@
+"""One line of a log: its numbers, and what each of them is called.
+
+A line is cut at its numbers. What lies between them, the layout, is the same for all lines that one
+print statement wrote, so it is understood once: `name_numbers` says what each number is called,
+whatever the convention (`k: v`, `k=v`, `k v`, `| k | v |`, dicts, JSON, progress bars).
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LINE_CHARS = 1 << 16
+"""A longer line is no record; it is left out."""
+
+NAME_CHARS = 99
+"""A longer text before a number is a sentence, not its name."""
+
+BAR = "progress bar"
+"""The name of the counter of a progress bar."""
+
+FRACTION = "n/N"
+"""The name of a counter that has a total and no name."""
+
+INDEX = "line index"
+"""The name of a number that begins the line, as in `[10] loss: 2.5`."""
+
+COLUMN = "column "
+"""How a number of a line without any name is called: by its place, from 1."""
+
+_ANSI = re.compile(
+    r"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b]*+(?:\x07|\x1b\\)?|[@-Z\\^_])"
+    r"|[\x00-\x08\x0b-\x1f\x7f]"
+)
+
+# Progress bars are drawn with blocks, tables with lines; a table's column may end in either.
+_DRAWN = str.maketrans(
+    {
+        **dict.fromkeys("│┃║╎┆┊╏", "|"),
+        **dict.fromkeys("█▉▊▋▌▍▎▏░▒▓━╸╺─═┄┈╌", "#"),
+        **dict.fromkeys("┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋┡┩╇╈┢┪╔╗╚╝╠╣╦╩╬╞╡╪╭╮╰╯┠┨┯┷┿╒╕╘╛╤╧", "+"),
+        "\u00a0": " ",
+        "：": ":",  # noqa: RUF001
+        "，": ", ",  # noqa: RUF001
+        "（": "(",  # noqa: RUF001
+        "）": ")",  # noqa: RUF001
+        "•": ",",
+        "·": ",",
+        "→": "->",
+        "±": " +/- ",
+    }
+)
+
+_DATE = (
+    r"\d{4}([-/:.])\d\d\2\d\d(?:[ T_,:-]{0,3}\d\d:\d\d(?::\d\d)?+(?:[.,:]\d{1,9})?+"
+    r"(?:Z|[+-]\d\d:?\d\d)?+)?+"
+)
+_SHORT_DATE = r"\d{1,2}/\d{1,2}(?:/\d{2,4})?[ ,T]{1,2}\d\d:\d\d(?::\d\d)?+(?:[.,]\d{1,9})?+"
+_CLOCK = r"(?:\d++ days?, )?+\d{1,4}:\d\d(?::\d\d)?+(?:[.,]\d{1,9})?+(?![\d:])"
+_GROUPED = r"\d{1,3}+(?:,\d{3}){1,6}+(?![\d,])(?:\.\d++)?+"
+_PLAIN = r"(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][-+]?\d++)?+"
+_WORDS = r"(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?+|INF)(?!\w)"
+
+# A number is no part of a word (fp16, Acc@1, #3), a path, a version or a hexadecimal address; after
+# a hyphen it is one only if it counts something (epoch-3, but not GPT-2).
+_START = r"(?<![\w.@#$\\])(?:(?<![A-Za-z]-)|(?<=step-)|(?<=Step-)|(?<=iter-)|(?<=poch-)|(?<=atch-))"
+_END = r"(?![A-Za-z_]++\d)(?!\.\d)"
+
+_TOKEN = re.compile(
+    rf"{_START}((?:{_DATE}|{_SHORT_DATE}|{_CLOCK}|[-+]?(?:{_GROUPED}|(?>{_PLAIN}){_END}|{_WORDS})))"
+)
+
+
+def clean(line: str) -> str:
+    """Return the line without terminal codes, its drawings in ASCII."""
+    if "\x1b" in line or not line.isprintable():
+        line = _ANSI.sub(lambda code: "\t" if code[0] == "\t" else "", line.replace("\b", ""))
+    return line if line.isascii() else line.translate(_DRAWN)
+
+
+def cut(line: str) -> tuple[tuple[str, ...], list[str]]:
+    """Return the texts of a line and the numbers between them, one text more than numbers."""
+    parts = _TOKEN.split(line)
+    return tuple(parts[0::3]), parts[1::3]
+
+
+def to_number(token: str) -> float | None:
+    """Return the number of a token; None for a date or a time of day."""
+    try:
+        return float(token.replace(",", "") if "," in token else token)
+    except ValueError:
+        return None
+
+
+# What the numbers are called
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A number of a line that has a name."""
+
+    position: int
+    """Which of the line's numbers it is."""
+    name: str
+    scale: float = 1.0
+    """What the number is to be multiplied by: 1.24kit are 1,240 iterations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the lines of one print statement hold."""
+
+    fields: tuple[Field, ...]
+    words: frozenset[str]
+    """The words before the first numbers that name none of them, in lower case: "test"."""
+
+
+_TEXT_CHARS = 200
+"""How much of the text before a number may name it; what is longer is prose."""
+
+_RUNS = re.compile(r"\s{2,}|#{2,}|([=.>*_~-])\1{4,}")
+
+_UNIT = re.compile(
+    r" ?(?:%|(?:[munµ]?s|secs?|seconds?|mins?|hrs?|hours?|[kKMGT]i?[bB]|[kKMGTB]|it|tok"
+    r"|tokens|words|samples|imgs|images|examples|[TGP]?FLOP[Ss]?|z)(?:/[A-Za-z]+(?:/[A-Za-z]+)?)?)"
+    r"(?![A-Za-z_0-9=:/(])|[A-Za-z%°]+/[A-Za-z]+\b"
+)
+_LONE_UNIT = re.compile(
+    r"\s*(?:ms|s|secs?|seconds|min|it/s|s/it|[A-Za-z]+/s(?:ec)?|(?:m?s|sec)/[A-Za-z]+)\b"
+)
+_WRAPPER = re.compile(
+    r"(?:(?:\w+\.)*(?:b?float|int|[Tt]ensor|[Aa]rray|Decimal|Float)\d*_?\(\[?|[\"'`\[(<])\s*$"
+)
+_SEPARATOR = re.compile(r"\s*(?:[:=]+>?|->|=>|~)\s*$|\s+(?:is|was|of|at|to|are|about)\s*$|\s+$")
+_DELIMITER = re.compile(r"[|,;\t{}\]\[()>]|\s-\s|\s:\s|\s{2,}|:\s|\.\s|\s/\s")
+_QUOTED = re.compile(r"([\"'`])([^\"'`]{1,99})\1\s*$|([\"'`])([^\"`]{1,99})\3\s*$")
+_BRACE = re.compile(r"[\"']([^\"']{1,99})[\"']\s?[:=]\s?\{|\}")
+_LEVELS = frozenset(
+    ["info", "debug", "warning", "warn", "error", "notice", "root", "i", "w", "e", "d"]
+)
+_FILE = re.compile(r"\.(?:py|cpp|cc|c|cu|h|go|rs|java)(?::\w+)?$")
+_COUNTED = re.compile(
+    r" ?(epochs?|steps?|iters?|iterations?|batch(?:es)?|updates?)"
+    r"(?![A-Za-z_=/])(?!\s*[:=]?\s*[-+]?[.\d])"
+)
+_NAMED_AFTER = re.compile(r" ([A-Za-z][A-Za-z_]{0,30}(?: [A-Za-z_]{1,30})?)\s*(?:[,;|)]|$)")
+_NO_TEXT = re.compile(r"[\s,;|]*")
+_LETTER = re.compile(r"[^\W\d_]")
+_SPARE = re.compile(r"(?<![\w./])[A-Za-z]+(?![\w./])")
+_CELL = re.compile(r"\|\s*([^|]{1,99}?)\s*\|\s*$")
+_TOTALS = {"/": 1.0, "of": 1.0, "out of": 1.0, "it/": 1.0, "kit/": 1e3, "Mit/": 1e6}
+"""What stands between a counter and its total, and the unit of the counter."""
+
+
+def normalise(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the texts with runs of blanks, and bars of any length, cut to one spelling."""
+    return tuple(_RUNS.sub(_shorten, text) for text in texts)
+
+
+def _shorten(run: re.Match[str]) -> str:
+    if run[0].isspace():
+        return "\t" if "\t" in run[0] else "  "
+    return run[0][0] * 5
+
+
+def understand(texts: Sequence[str], tokens: Sequence[str]) -> Layout:
+    """Return what the numbers between these texts, normalised ones, are called."""
+    if len(tokens) > 1 and all(_NO_TEXT.fullmatch(text) for text in texts):
+        places = [place for place, token in enumerate(tokens) if to_number(token) is not None]
+        return Layout(tuple(Field(place, f"{COLUMN}{place + 1}") for place in places), frozenset())
+    namer = _Namer(texts, tokens)
+    for position in range(len(tokens)):
+        namer.add(position)
+    return Layout(tuple(namer.fields.values()), frozenset(namer.words))
+
+
+class _Namer:
+    """Names the numbers of a line, one after the other."""
+
+    def __init__(self, texts: Sequence[str], tokens: Sequence[str]) -> None:
+        self._texts = texts
+        self._tokens = tokens
+        self._scope: list[str] = []
+        """The names of the JSON objects that are open."""
+        self._list = ""
+        """The name of the list that is open."""
+        self._items = 0
+        self.fields: dict[str, Field] = {}
+        self.words: set[str] = set()
+
+    def add(self, position: int) -> None:
+        """Name the next number."""
+        text, following = self._texts[position], self._texts[position + 1]
+        if position:
+            unit = _UNIT.match(text)
+            text = text[unit.end() :] if unit else text
+        for brace in _BRACE.finditer(text):
+            self._scope = [*self._scope, brace[1]] if brace[1] else self._scope[:-1]
+        text = text[-_TEXT_CHARS:]
+        bare = text.strip()
+        if to_number(self._tokens[position]) is None or following.startswith(("%|", "% |")):
+            return
+        if position and bare in _TOTALS:
+            self._add_total(position, _TOTALS[bare], is_bar=bare.endswith("it/"))
+            return
+        before = self._field_at(position - 1)
+        if before and bare == "(" and following.lstrip().startswith(")"):
+            self._add(position, f"{before.name} (average)")
+        elif following.startswith("it ["):
+            self._add(position, BAR)
+        elif self._list and bare == ",":
+            self._items += 1
+            self._add(position, f"{self._list}[{self._items}]")
+        else:
+            self._add_named(position, text, before)
+
+    def _add_named(self, position: int, text: str, before: Field | None) -> None:
+        name, spare = _name_before(text)
+        if len(self.fields) <= 2:
+            self.words.update(spare)
+        if name and before and name.count(")") > name.count("("):
+            name = before.name  # the number before is part of the name: Time(100 iters)
+            del self.fields[name]
+        elif name and self._scope and text.rstrip()[-1:] in ":\"'":
+            name = "/".join([*self._scope, name])
+        name = name or self._name_by_place(position, text.strip())
+        self._list, self._items = "", 0
+        if name:
+            self._add(position, name)
+            if text.rstrip().endswith(("[", "(")):
+                self._list = name
+
+    def _add(self, position: int, name: str, scale: float = 1.0) -> None:
+        if len(name) <= NAME_CHARS and name not in self.fields:
+            self.fields[name] = Field(position, name, scale)
+
+    def _add_total(self, position: int, scale: float, *, is_bar: bool) -> None:
+        """Note that a number is the total of the one before it."""
+        counter = self._field_at(position - 1)
+        is_bar = is_bar or self._is_bar(position)
+        if counter is None and to_number(self._tokens[position - 1]) is not None:
+            self._add(position - 1, BAR if is_bar else FRACTION, scale)
+        elif counter is not None and is_bar:
+            del self.fields[counter.name]
+            self._add(position - 1, BAR, scale)
+
+    def _is_bar(self, position: int) -> bool:
+        """Return whether the fraction that ends at this number counts a progress bar."""
+        before, after = self._texts[position - 1], self._texts[position + 1].lstrip()
+        drawn = ("[==", "[=>", "[>", "[..", "##")
+        return "%|" in before or "% |" in before or "###" in before or after.startswith(drawn)
+
+    def _field_at(self, position: int) -> Field | None:
+        last = next(reversed(self.fields.values()), None)
+        return last if last and last.position == position else None
+
+    def _name_by_place(self, position: int, bare: str) -> str | None:
+        """Return the name of a number that has none before it: its unit, or its place."""
+        following = self._texts[position + 1]
+        unit = _LONE_UNIT.match(following) or _COUNTED.match(following)
+        if unit:
+            return unit[0].strip()
+        if following.strip() == "/" and position + 1 < len(self._tokens):
+            return None  # named with its total
+        if bare.endswith("] [") and following.startswith("]"):
+            return INDEX  # after a logger's prefix
+        if position == 0 and bare in ("", "[") and following[:1] in tuple("]:\t), "):
+            return INDEX
+        named_after = _NAMED_AFTER.match(following)
+        return named_after[1] if named_after else None
+
+
+def _name_before(text: str) -> tuple[str | None, list[str]]:
+    """Return the name that ends a text, if one does, and the words that are not part of it."""
+    rest = _unwrap(text)
+    separator = _SEPARATOR.search(rest)
+    explicit = separator is not None and bool(separator[0].strip())
+    rest = rest[: separator.start()] if separator else rest
+    quoted = _QUOTED.search(rest)
+    if quoted:
+        return (quoted[2] or quoted[4]).strip() or None, _spare_words(rest[: quoted.start()])
+    cell = _CELL.search(text)
+    if cell and text.lstrip().startswith("|") and text.count("|") == 2:
+        return (cell[1] if _LETTER.search(cell[1]) else None), []
+    start, after_colon = 0, False
+    for delimiter in _DELIMITER.finditer(rest):
+        if delimiter[0] not in "()" or not _inside_name(rest, delimiter.start()):
+            start, after_colon = delimiter.end(), delimiter[0][0] == ":" and delimiter.start() > 0
+    spare = _spare_words(rest[:start])
+    name = rest[start:].strip(" \t*#-=~!?\"'`")
+    name = name if name.endswith(".") else name.strip("._")
+    # A value may be text too: `sep=abc loss=2.5`, `v_num: abc loss: 2.5`, `INFO:root:loss = 2.5`.
+    words = re.split("[=:]", name)[-1].split()
+    if len(words) > 1 and explicit and ("=" in name or (after_colon and start)):
+        words = words[1:]
+    while len(words) > 1 and words[0].strip("[]():").lower() in _LEVELS:
+        words = words[1:]
+    name = " ".join(words)
+    if len(words) > 6:
+        return None, [*spare, *_spare_words(name)]
+    return (name if _LETTER.search(name) and not _FILE.search(name) else None), spare
+
+
+def _unwrap(text: str) -> str:
+    """Return the text without what wraps the number after it: quotes, brackets, `tensor(`."""
+    while True:
+        wrapper = _WRAPPER.search(text)
+        if not wrapper:
+            return text
+        rest = text[: wrapper.start()]
+        opens = rest.rstrip()[-1:] in ("", ":", "=", "[", "(", ",", "{")
+        if not opens and text.rstrip()[-1] in "\"'`" and _QUOTED.search(text):
+            return text  # the end of a name in quotes
+        text = rest
+
+
+def _inside_name(text: str, position: int) -> bool:
+    """Return whether a bracket belongs to a name that ends the text: `elapsed time (ms)`."""
+    opening, closing = text.rfind("(", 0, position + 1), text.find(")", position)
+    return (
+        0 < opening < closing < opening + 20
+        and closing >= len(text.rstrip()) - 1
+        and not _DELIMITER.search(text[opening + 1 : closing])
+    )
+
+
+def _spare_words(text: str) -> list[str]:
+    return [word.lower() for word in _SPARE.findall(text)]

@@ -1,0 +1,113 @@
+"""The general reader: a text log of any trainer, understood from what it prints."""
+
+from pathlib import Path
+
+import numpy as np
+
+from trimtab.core.errors import UnreadableLog
+from trimtab.core.signals import EVAL_LOSS, LOSS, Quality
+from trimtab.readers.aliases import STEP, Alias, alias_table
+from trimtab.readers.cells import quoted, quoted_names
+from trimtab.readers.formats import Format
+from trimtab.readers.general import roles
+from trimtab.readers.general.choice import Unclear
+from trimtab.readers.general.records import Records, find_records
+from trimtab.readers.general.shapes import Shape, ShapeCollector
+from trimtab.readers.log_file import LineFile, Progress
+from trimtab.readers.table import Table, Wanted
+
+_SHOWN_LINES = 3
+
+
+def read_text(path: Path, progress: Progress, wanted: Wanted) -> Table:
+    """Read a text log; raises UnreadableLog if its records cannot be told apart."""
+    file = LineFile(path, progress)
+    collector = ShapeCollector()
+    cut = 0
+    for lines in file.chunks():
+        if file.unfinished and collector.num_lines:
+            cut = 1  # its last number may be half of one
+        else:
+            collector.add_lines(lines)
+    shapes = [shape for shape in collector.shapes.values() if shape.lines]
+    try:
+        with np.errstate(all="ignore"):  # a log may hold numbers of any size
+            records = find_records(shapes, loss=wanted.loss, step=wanted.step)
+    except Unclear as error:
+        raise UnreadableLog(f"{path} as text: {error}{_tried(shapes, wanted)}") from None
+    table = _to_table(records)
+    table.add_note(*file.notes)
+    table.note_counts(
+        {
+            "Last line cut off in the middle, left out": cut,
+            "Lines too long for a record, left out": collector.num_long,
+        }
+    )
+    return table
+
+
+def _tried(shapes: list[Shape], wanted: Wanted) -> str:
+    """Say which lines came closest, and what would help."""
+    longest = sorted(shapes, key=lambda shape: -len(shape.lines))[:_SHOWN_LINES]
+    if not longest:
+        return "; no line has a number with a name"
+    lines = "; ".join(
+        f"{len(shape.lines)} like {quoted(shape.sample.strip())} with {quoted_names(shape.names)}"
+        for shape in longest
+    )
+    flag = "" if wanted.loss else "; if one of these is the loss, name it with --loss"
+    return f" (lines with numbers: {lines}){flag}"
+
+
+def _to_table(records: Records) -> Table:
+    table = Table()
+    index = table.new_rows(len(records.lines))
+    for name, (rows, values) in records.columns.items():
+        table.add(name, index[rows], values)
+    table.meanings = _meanings(records)
+    for name in {STEP, LOSS} - {records.step, records.loss}:
+        table.rename(name, f"{name} (other)")  # not to be taken for the signal of its name
+    step = quoted(records.step) if records.step else "counted, as no number counts the records"
+    count = len(records.columns[records.loss][0])
+    table.add_note(
+        f"Read as: step <- {step}, loss <- {quoted(records.loss)}{_kind(records.loss)}, "
+        f"{count:,} records; --step and --loss correct this.",
+        *records.notes,
+    )
+    return table
+
+
+def _kind(loss: str) -> str:
+    if roles.is_policy_loss(loss):
+        return " (policy loss)"
+    return " (a running mean)" if roles.is_average(loss) else ""
+
+
+def _meanings(records: Records) -> dict[str, Alias]:
+    """Return what the columns mean where the alias table does not know it, or is wrong here."""
+    quality = Quality.SMOOTHED if roles.is_average(records.loss) else Quality.RAW
+    found = {records.loss: Alias(signal=LOSS, name=records.loss, quality=quality)}
+    if records.step is not None:
+        found[records.step] = Alias(signal=STEP, name=records.step)
+    claims = {name: alias_table().claim(name) for name in records.columns if name not in found}
+    taken = {claim.alias.signal for claim in claims.values() if claim.known}
+    for name, claim in claims.items():
+        signal = roles.signal_of(name)
+        if name in records.evaluations or roles.is_evaluation_loss(name):
+            signal = EVAL_LOSS
+        if claim.alias.signal in (LOSS, STEP):
+            found[name] = Alias(signal=name, name=name)
+        elif not claim.known and signal and signal not in taken:
+            found[name] = Alias(signal=signal, name=name)
+            taken.add(signal)
+    return found
+
+
+GENERAL = Format(
+    name="text",
+    description="text of any trainer, with names beside its numbers",
+    suffixes=(),
+    matches=lambda head: False,  # tried when nothing else reads the log
+    load=lambda path, progress: read_text(path, progress, Wanted()),
+    load_wanted=read_text,
+)

@@ -1,0 +1,353 @@
+"""Records: the training records of a log with their steps, evaluations, and what is printed beside.
+
+The lines that were chosen (`choice`) are the records. Lines around them complete these: a counter
+on the line above, a learning rate on the line below, an evaluation between two of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from trimtab.core.block import BoolArray, FloatArray, IntArray
+from trimtab.readers.general import roles
+from trimtab.readers.general.choice import (
+    Choice,
+    Columns,
+    choose,
+    find_counter,
+    is_evaluation,
+    stack,
+)
+from trimtab.readers.general.lines import BAR, FRACTION, INDEX
+from trimtab.readers.general.roles import Counter
+from trimtab.readers.general.shapes import Shape
+from trimtab.readers.ranks import rows_of_others
+
+_FAR = 1 << 60
+
+
+@dataclass(slots=True, kw_only=True)
+class Records:
+    """The records of a run, under the names in the log."""
+
+    loss: str
+    step: str | None
+    """None if rows have to be counted."""
+    lines: IntArray
+    """Where each of them is printed."""
+    columns: dict[str, tuple[IntArray, FloatArray]] = field(default_factory=dict)
+    """Name to rows, and the values in them."""
+    evaluations: frozenset[str] = frozenset()
+    """Columns that an evaluation wrote."""
+    notes: list[str] = field(default_factory=list)
+
+
+def find_records(shapes: Sequence[Shape], *, loss: str | None, step: str | None) -> Records:
+    """Return the records of a log; raises Unclear if there are none, or if they are ambiguous."""
+    shapes = [shape for shape in shapes if shape.lines]
+    return _Assembly(shapes, choose(shapes, loss=loss, step=step), step).records()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Training records while they are put together."""
+
+    lines: IntArray
+    ranks: IntArray
+    columns: Columns
+    step: FloatArray | None = None
+
+    def __getitem__(self, index: IntArray | BoolArray) -> "_Rows":
+        columns = {
+            name: (values[index], there[index]) for name, (values, there) in self.columns.items()
+        }
+        step = None if self.step is None else self.step[index]
+        return _Rows(self.lines[index], self.ranks[index], columns, step)
+
+    @property
+    def epoch(self) -> str | None:
+        """The column that counts epochs, if all rows have one."""
+        for name, (values, there) in self.columns.items():
+            if roles.counter_class(name) == Counter.EPOCH and there.all() and roles.counts(values):
+                return name
+        return None
+
+
+class _Assembly:
+    """Puts the records of a log together."""
+
+    def __init__(self, shapes: Sequence[Shape], choice: Choice, wanted: str | None) -> None:
+        self._loss = choice.loss
+        self._counter = choice.counter
+        self._wanted = wanted
+        self._chosen = [*choice.shapes, *(s for s in shapes if self._lacks_loss(s, choice))]
+        chosen = {id(shape) for shape in self._chosen}
+        self._others = [shape for shape in shapes if id(shape) not in chosen]
+        self._is_bar = any(BAR in shape.names for shape in self._chosen)
+        self._notes: list[str] = []
+        self._in_blocks = False
+        """Whether a record is several lines under one that counts."""
+        self._without_loss: tuple[IntArray, FloatArray] | None = None
+        """Lines that begin a block without a loss in it, and their counts."""
+
+    def records(self) -> Records:
+        """Return the records."""
+        rows = _Rows(*stack(self._chosen))
+        rows = rows[np.argsort(rows.lines, kind="stable")]
+        rows = replace(rows, step=self._steps(rows))
+        rows = self._of_one_rank(rows)
+        rows = self._distinct(rows)
+        rows = replace(rows, step=self._joined(rows))
+        records = self._to_records(rows)
+        steps = self._row_steps(records)
+        self._add_beside(records, steps)
+        self._add_evaluations(records, steps)
+        records.notes = self._notes
+        return records
+
+    def _lacks_loss(self, shape: Shape, choice: Choice) -> bool:
+        """Return whether a shape is a training record in which the loss was not printed."""
+        if self._counter is None or self._counter not in shape.names or self._loss in shape.names:
+            return False
+        others = set(shape.names) - {self._counter}
+        shared = others & set(choice.main.names)
+        return not is_evaluation(shape) and 2 <= len(shared) >= len(others) / 2
+
+    # Steps
+
+    def _steps(self, rows: _Rows) -> FloatArray | None:
+        """Return the step of each row: that of its own line, else of a line above it."""
+        if self._counter is None or self._is_mere_epoch(rows):
+            return self._steps_above(rows.lines)
+        values, there = rows.columns[self._counter]
+        return np.where(there, values, np.nan)
+
+    def _is_mere_epoch(self, rows: _Rows) -> bool:
+        """Return whether the counter is an epoch in which there are several records."""
+        counter = self._counter or ""
+        if self._is_bar or self._wanted or roles.counter_class(counter) != Counter.EPOCH:
+            return False
+        same = np.diff(rows.columns[counter][0]) == 0
+        repeated = np.diff(rows.columns[self._loss][0])[same] == 0
+        return bool(same.sum() > 0.3 * len(rows.lines) and repeated.sum() < 0.5 * same.sum())
+
+    def _steps_above(self, lines: IntArray) -> FloatArray | None:
+        """Return the count on the nearest line above, if such lines alternate with the records."""
+        self._counter = None
+        counting: dict[str, list[Shape]] = {}
+        for shape in self._others:
+            counter = find_counter([shape], self._wanted)
+            if counter not in (None, INDEX) and self._loss not in shape.names:
+                counting.setdefault(str(counter), []).append(shape)
+        best = max(
+            (
+                (roles.counter_class(name), -sum(len(shape.lines) for shape in shapes), name)
+                for name, shapes in counting.items()
+                if self._alternate(shapes, lines)
+            ),
+            default=None,
+        )
+        if best is None:
+            return None
+        self._counter = name = best[2]
+        where = np.concatenate([shape.line_numbers for shape in counting[name]])
+        order = np.argsort(where, kind="stable")
+        where = where[order]
+        numbers = np.concatenate([shape.column(name) for shape in counting[name]])[order]
+        places = np.searchsorted(where, lines) - 1
+        unused = np.setdiff1d(np.arange(len(numbers)), places)
+        self._in_blocks = True
+        if name != BAR and len(unused) <= 0.5 * len(lines):
+            self._without_loss = (where[unused], numbers[unused])
+        if name == BAR and places[0] >= 0 and numbers[places[0]] == 0:
+            places = np.minimum(places + 1, len(numbers) - 1)  # it is redrawn after the record
+        return np.where(places >= 0, numbers[np.maximum(places, 0)], np.nan)
+
+    def _alternate(self, shapes: Sequence[Shape], lines: IntArray) -> bool:
+        where = np.sort(np.concatenate([shape.line_numbers for shape in shapes]))
+        places = np.searchsorted(where, lines)
+        # Of a bar that is redrawn under its headline, the last drawing is the record.
+        enough = 0.8 * (min(len(where), len(lines)) if self._is_bar else len(lines))
+        return len(np.unique(places)) >= enough and bool((places > 0).mean() >= 0.8)
+
+    def _joined(self, rows: _Rows) -> FloatArray | None:
+        """Return steps that start again in each epoch as counted across epochs."""
+        step, epoch = rows.step, rows.epoch
+        if step is None or epoch == self._counter or len(step) < 2:
+            return step
+        batches = self._counter in (BAR, FRACTION) or "batch" in roles.words_of(self._counter or "")
+        if epoch is None and not batches:
+            return step
+        # A count of batches starts again with each epoch, whether or not the epoch is printed.
+        moves = np.diff(step)
+        restarts = moves <= 0
+        if epoch is not None:
+            number = rows.columns[epoch][0]
+            restarts &= np.diff(number) > 0
+            if restarts.any() and roles.is_constant(step):
+                length: FloatArray = step[0] * (number - number[0] + 1)
+                return length
+        if not restarts.any():
+            return step
+        inner = moves[~restarts & (moves > 0)]
+        stride = float(np.median(inner)) if len(inner) else max(float(step[0]), 1.0)
+        shift = np.cumsum(np.where(restarts, stride - moves, 0.0))
+        self._notes.append(
+            f"Epochs in which the step count starts again, joined: {np.count_nonzero(restarts)}."
+        )
+        joined: FloatArray = step + np.concatenate([[0.0], shift])
+        return joined
+
+    # Lines that are no further records
+
+    def _of_one_rank(self, rows: _Rows) -> _Rows:
+        """Leave out what further ranks print."""
+        ranks, columns = rows.ranks, rows.columns
+        named = next((name for name in columns if roles.words_of(name)[-1:] == ("rank",)), None)
+        if named is not None:
+            ranks = np.where(columns[named][1], columns[named][0], -1).astype(np.int64)
+        elif INDEX in columns and self._counter not in (None, INDEX):
+            index = columns[INDEX][0]
+            if len(np.unique(index)) < 0.5 * len(index):  # as `srun --label` prints it
+                ranks = np.where(np.isfinite(index), index, -1).astype(np.int64)
+        others = rows_of_others(ranks)
+        if not len(others):
+            return rows
+        self._notes.append(f"Records of further ranks, left out: {len(others)}.")
+        return rows[np.setdiff1d(np.arange(len(ranks)), others)]
+
+    def _distinct(self, rows: _Rows) -> _Rows:
+        """Leave out redrawn bars, and records that are printed twice."""
+        if rows.step is None or len(rows.lines) < 2:
+            return rows
+        losses, there = rows.columns[self._loss]
+        same = (np.diff(rows.step) == 0) & there[1:] & there[:-1]
+        if rows.epoch is not None:
+            same &= np.diff(rows.columns[rows.epoch][0]) == 0
+        drop = np.zeros(len(rows.lines), dtype=np.bool_)
+        if self._is_bar:
+            drop[:-1] = same
+        elif not roles.is_constant(rows.step) or np.isclose(losses, losses[0]).all():
+            drop[1:] = same
+        if drop.any():
+            kind = "Bars drawn again" if self._is_bar else "Records printed more than once"
+            self._notes.append(f"{kind}, left out: {np.count_nonzero(drop)}.")
+        rows = rows[~drop]
+        return rows[:-1] if self._repeats_the_best(rows) else rows  # type: ignore[index]
+
+    def _repeats_the_best(self, rows: _Rows) -> bool:
+        """Return whether the last row repeats an earlier one, as early stopping prints it."""
+        step, losses = rows.step, rows.columns[self._loss][0]
+        if step is None or len(step) < 3 or step[-1] >= step[-2]:
+            return False
+        twins = (step[:-1] == step[-1]) & np.isclose(losses[:-1], losses[-1], rtol=1e-4)
+        return bool(twins.any())
+
+    # What is printed beside the records
+
+    def _to_records(self, rows: _Rows) -> Records:
+        """Return the rows as records, with those that have no loss."""
+        lines, step = rows.lines, rows.step
+        index = np.arange(len(lines))
+        if self._without_loss is not None and step is not None and (np.diff(step) > 0).all():
+            lines, place = _merged(lines, self._without_loss[0])
+            full = np.empty(len(lines))
+            full[place] = np.concatenate([step, self._without_loss[1]])
+            index, step = place[: len(index)], full
+        step_name = self._counter if step is not None else None
+        records = Records(loss=self._loss, step=step_name, lines=lines)
+        if step is not None and step_name is not None:
+            known = np.flatnonzero(np.isfinite(step))
+            records.columns[step_name] = (known, step[known])
+        for name, (values, there) in rows.columns.items():
+            if name != step_name:
+                records.columns[name] = (index[there], values[there])
+        return records
+
+    def _row_steps(self, records: Records) -> FloatArray | None:
+        if records.step is None:
+            return None
+        steps = np.full(len(records.lines), np.nan)
+        rows, values = records.columns[records.step]
+        steps[rows] = values
+        return steps
+
+    def _add_beside(self, records: Records, steps: FloatArray | None) -> None:
+        """Add the values of lines that belong to a record."""
+        number = len(records.lines)
+        for shape in self._others:
+            if is_evaluation(shape) or len(shape.lines) > 1.2 * number + 1:
+                continue
+            all_names = self._in_blocks and len(shape.lines) >= 0.5 * number
+            for name in shape.names:
+                if name in records.columns or not (all_names or roles.signal_of(name)):
+                    continue
+                where = self._rows_beside(shape, records.lines, steps)
+                rows, first = np.unique(where[where >= 0], return_index=True)
+                if len(rows):
+                    records.columns[name] = (rows, shape.column(name)[where >= 0][first])
+
+    def _rows_beside(self, shape: Shape, lines: IntArray, steps: FloatArray | None) -> IntArray:
+        """Return the record that each line of a shape belongs to, or -1."""
+        own = shape.line_numbers
+        after = np.searchsorted(lines, own)
+        before = after - 1
+        after = np.where(after < len(lines), after, -1)
+        if steps is not None and self._counter in shape.names:
+            count = shape.column(str(self._counter))
+            fits_before, fits_after = steps[before] == count, steps[after] == count
+            found: IntArray = np.where(fits_after, after, np.where(fits_before, before, -1))
+            return found
+        to_before = np.where(before >= 0, own - lines[before], _FAR)
+        to_after = np.where(after >= 0, lines[after] - own, _FAR)
+        return before if np.median(to_before) <= np.median(to_after) else after
+
+    def _add_evaluations(self, records: Records, steps: FloatArray | None) -> None:
+        """Add rows for the losses of evaluations."""
+        if records.step is None or steps is None:
+            return
+        found: dict[str, tuple[IntArray, FloatArray, FloatArray]] = {}
+        for shape in self._others:
+            name = next((name for name in shape.names if _is_result(shape, name)), None)
+            if name is None or (label := _evaluation_name(name, records)) in found:
+                continue
+            count = shape.column(self._counter) if self._counter in shape.names else None
+            own = shape.line_numbers
+            after = np.searchsorted(records.lines, own)
+            earlier = steps[np.maximum(after - 1, 0)]
+            later = steps[np.minimum(after, len(steps) - 1)]
+            # What it counts otherwise (epochs, the next step) must not look like a restart.
+            at = earlier if count is None else np.clip(count, earlier, np.maximum(earlier, later))
+            if count is not None:
+                at = np.where(after == len(steps), np.maximum(count, earlier), at)
+            found[label] = (own, at, shape.column(name))
+        for label, (own, at, values) in found.items():
+            records.lines, place = _merged(records.lines, own)
+            old, new = place[: -len(own)], place[-len(own) :]
+            records.columns = {name: (old[r], v) for name, (r, v) in records.columns.items()}
+            rows, counts = records.columns[records.step]
+            records.columns[records.step] = (
+                np.concatenate([rows, new]),
+                np.concatenate([counts, at]),
+            )
+            records.columns[label] = (new, values)
+        records.evaluations = frozenset(found)
+
+
+def _is_result(shape: Shape, name: str) -> bool:
+    """Return whether a column is the loss of an evaluation."""
+    return roles.is_evaluation_loss(name) or (is_evaluation(shape) and roles.loss_class(name) >= 2)
+
+
+def _evaluation_name(name: str, records: Records) -> str:
+    return name if roles.is_evaluation(name) and name not in records.columns else f"eval {name}"
+
+
+def _merged(lines: IntArray, more: IntArray) -> tuple[IntArray, IntArray]:
+    """Return all lines in order, and the place of each of the old and then the new ones."""
+    everything = np.concatenate([lines, more])
+    order = np.argsort(everything, kind="stable")
+    place = np.empty(len(everything), dtype=np.int64)
+    place[order] = np.arange(len(everything))
+    return everything[order], place

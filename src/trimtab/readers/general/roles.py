@@ -1,0 +1,192 @@
+"""What the columns of a log are, by their names and by how they behave.
+
+A name is judged by its words (`words.toml`), in any spelling: `Train loss`, `train/loss_step` and
+`avgTrainLoss` are one thing. Behaviour decides what a name leaves open: a counter is whole and
+rises, a loss falls.
+"""
+
+import re
+import tomllib
+from enum import IntEnum
+from functools import lru_cache
+from importlib.resources import files
+
+import numpy as np
+
+from trimtab.core.block import FloatArray
+from trimtab.core.signals import GRAD_NORM, LOSS_SCALE, LR
+from trimtab.readers.general.lines import BAR, COLUMN, FRACTION, INDEX
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
+_WORDS = tomllib.loads(
+    files("trimtab.readers.general").joinpath("words.toml").read_text(encoding="utf-8")
+)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+EVALUATION = _words(_WORDS["evaluation"])
+TRAINING = _words(_WORDS["training"])
+SMOOTHED = _words(_WORDS["smoothed"])
+_LOSS = {name: _words(text) for name, text in _WORDS["loss"].items()}
+_COUNTER = {name: _words(text) for name, text in _WORDS["counter"].items()}
+
+_GRADIENT = _words("grad grads gradient gradients")
+_NORM_WORDS = _words("norm total global train optim actor l 2 raw") | _GRADIENT
+_OTHER_NORMS = _words("clipped clip param params weight weights update")
+_RATE_WORDS = _words("learning rate lr current train abs cur base")
+_TIMESTEPS = _words("timestep timesteps")
+
+
+class Counter(IntEnum):
+    """What a counter counts; the higher, the better as the step of a record."""
+
+    NONE = 0
+    SAMPLES = 1
+    EPOCH = 3
+    BATCH = 4
+    STEP = 5
+    GLOBAL = 6
+
+
+@lru_cache(maxsize=20_000)
+def words_of(name: str) -> tuple[str, ...]:
+    """Return the words of a name, in lower case."""
+    return tuple(word.lower() for word in _WORD.findall(name[:200]))
+
+
+def is_evaluation(name: str) -> bool:
+    """Return whether a name is that of an evaluation's result."""
+    return bool(EVALUATION.intersection(words_of(name)))
+
+
+def is_evaluation_loss(name: str) -> bool:
+    """Return whether a name is that of an evaluation's loss."""
+    others = " ".join(word for word in words_of(name) if word not in EVALUATION)
+    return is_evaluation(name) and loss_class(others) >= 2
+
+
+def is_average(name: str) -> bool:
+    """Return whether a name is that of a mean."""
+    return bool(SMOOTHED.intersection(words_of(name)))
+
+
+# The loss
+
+
+@lru_cache(maxsize=20_000)
+def loss_class(name: str) -> int:
+    """Return how well a name fits the training loss: 0 not at all, 3 for `loss` itself."""
+    found, joined = set(words_of(name)), "".join(words_of(name))
+    if not found & _LOSS["names"] and not joined.endswith(("loss", "crossentropy")):
+        return 0
+    if found & _LOSS["never"] or ("entropy" in found and "cross" not in found):
+        return 0
+    if words_of(name)[-2:] == ("loss", "value"):
+        found.remove("value")
+    rest = found - _LOSS["plain"] - _LOSS["names"] - {"entropy"}
+    if any(not word.endswith("loss") and not word.isdigit() for word in rest):
+        return 1
+    return 3 if "losses" in found or any(word.endswith("loss") for word in found) else 2
+
+
+def may_be_loss(name: str) -> bool:
+    """Return whether a name is that of a loss if its values fall, as `train` beside `val`."""
+    return words_of(name) in (("learn",), ("train",), ("training",))
+
+
+def falls(values: FloatArray) -> bool:
+    """Return whether values are positive and end clearly lower than they begin."""
+    known = values[np.isfinite(values)]
+    if len(known) < 5 or (known <= 0).any():
+        return False
+    third = len(known) // 3
+    return bool(np.median(known[-third:]) < 0.98 * np.median(known[:third]))
+
+
+def loss_preference(name: str) -> tuple[int, ...]:
+    """Return the order among names that fit equally well; the highest is taken."""
+    found = set(words_of(name))
+    return (
+        -bool(found & SMOOTHED or "epoch" in found),
+        "total" in found,
+        "reduced" in found,
+        bool(found & TRAINING),
+        -len(found),
+    )
+
+
+def is_policy_loss(name: str) -> bool:
+    """Return whether a name is that of the loss of a policy."""
+    return bool(_LOSS["policy"].intersection(words_of(name)))
+
+
+# Counters
+
+
+@lru_cache(maxsize=20_000)
+def counter_class(name: str) -> Counter:
+    """Return what a column of this name counts."""
+    if name in (BAR, FRACTION, INDEX):
+        return Counter.BATCH
+    if name.startswith(COLUMN):
+        return Counter.STEP
+    words = words_of(name.split("[")[0] if name.endswith("]") else name)
+    step = _COUNTER["step"]
+    if (
+        "/" in name
+        and words[-1:]
+        and words[-1] in step
+        and words[0] in step | {"global", "current"}
+    ):
+        words = words[: len(words) // 2] or words  # global_step/max_steps
+    found = set(words)
+    if not words or found & _COUNTER["never"] or name.lower().endswith(("/s", "/sec")):
+        return Counter.NONE
+    if found & _TIMESTEPS and found <= _TIMESTEPS | {"total", "time", "num", "global"}:
+        return Counter.GLOBAL
+    if found & _COUNTER["samples"]:
+        return Counter.SAMPLES
+    if found & step and not found - step - _COUNTER["plain"]:
+        if "total" in found:
+            return Counter.SAMPLES
+        return Counter.GLOBAL if found & {"global", "num", "current"} else Counter.STEP
+    for kind in (Counter.BATCH, Counter.EPOCH, Counter.STEP):
+        names = _COUNTER[kind.name.lower()]
+        if found & names and not found - names - _COUNTER["plain"]:
+            return kind
+        if words[-1] in names and len(words) <= 3 and not is_evaluation(name):
+            return kind
+    return Counter.NONE
+
+
+def counts(values: FloatArray) -> bool:
+    """Return whether values behave as a counter: whole, not negative, and rising."""
+    known = values[np.isfinite(values)]
+    if not len(known) or (known < 0).any() or (known != np.floor(known)).any():
+        return False
+    return len(known) < 3 or bool((np.diff(known) >= 0).mean() >= 0.5)
+
+
+def is_constant(values: FloatArray) -> bool:
+    """Return whether there are several values, and all are the same."""
+    return len(values) > 1 and bool((values == values[0]).all())
+
+
+# Other signals
+
+
+def signal_of(name: str) -> str | None:
+    """Return the signal that a name means by its words, where no list of names knows it."""
+    found, joined = set(words_of(name)), "".join(words_of(name))
+    if found & EVALUATION:
+        return None
+    if joined in ("lr", "学习率", "学习率lr") or (found & {"lr", "rate"} and found <= _RATE_WORDS):
+        return LR
+    if joined in ("norm", "gnorm", "gradnorm") or (
+        "norm" in found and found & _GRADIENT and found <= _NORM_WORDS
+    ):
+        return None if found & _OTHER_NORMS else GRAD_NORM
+    return LOSS_SCALE if joined in ("lossscale", "gradscale", "scale", "lossscaler") else None

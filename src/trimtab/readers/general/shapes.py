@@ -1,0 +1,252 @@
+"""Shapes: the lines of a log with the same names in them, as tables of numbers.
+
+Lines are read once, in chunks. What a layout means is understood when it is first seen; after that
+a line costs one pass of the tokenizer and a look-up.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trimtab.core.block import BoolArray, FloatArray, IntArray
+from trimtab.readers.general.lines import (
+    COLUMN,
+    LINE_CHARS,
+    Field,
+    clean,
+    cut,
+    normalise,
+    to_number,
+    understand,
+)
+from trimtab.readers.general.tables import Header, find_headers, is_ruler, parse_row
+
+MAX_LAYOUTS = 20_000
+"""Layouts remembered at once; the text between the numbers of a log repeats, prose does not."""
+
+MAX_SHAPES = 5_000
+"""Shapes kept; a log of prose has a new one in each line."""
+
+TABLE_GAP = 40
+"""Lines between the head of a table and a row of it, or between two rows."""
+
+_RANK = re.compile(r"(?i)(?:\[|\b)(?:rank|default|rk|worker|local_rank)[ :_=-]?(\d{1,5})\b")
+
+
+@dataclass(slots=True, eq=False)
+class Shape:
+    """Lines with the same names in them."""
+
+    names: tuple[str, ...]
+    words: frozenset[str]
+    """Words around the numbers that name none of them."""
+    is_table: bool = False
+    """Whether the names stand in a line above."""
+    lines: list[int] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+    sample: str = ""
+    """Its first line."""
+    _cells: list[tuple[str, ...]] = field(default_factory=list)
+    _blocks: list[FloatArray] = field(default_factory=list)
+    _missing: list[BoolArray] = field(default_factory=list)
+
+    @property
+    def line_numbers(self) -> IntArray:
+        """The numbers of its lines."""
+        return np.array(self.lines, dtype=np.int64)
+
+    @property
+    def is_unnamed(self) -> bool:
+        """Whether its lines hold nothing but numbers."""
+        return self.names[0].startswith(COLUMN)
+
+    def add(self, line: int, rank: int, cells: tuple[str, ...]) -> None:
+        """Add the numbers of a line."""
+        self.lines.append(line)
+        self.ranks.append(rank)
+        self._cells.append(cells)
+
+    def flush(self) -> None:
+        """Convert what was added."""
+        if self._cells:
+            self._blocks.append(_to_floats(self._cells, len(self.names)))
+            self._cells = []
+
+    def add_values(self, line: int, values: Sequence[float | None]) -> None:
+        """Add the numbers of a row of a table."""
+        self.lines.append(line)
+        self.ranks.append(-1)
+        row = [np.nan if value is None else value for value in values]
+        missing = [value is None for value in values]
+        self._blocks.append(np.array([row], dtype=np.float64))
+        self._missing.append(np.array([missing]))
+
+    @property
+    def matrix(self) -> FloatArray:
+        """One row per line, one column per name."""
+        self.flush()
+        if len(self._blocks) > 1:
+            self._blocks = [np.concatenate(self._blocks)]
+        return self._blocks[0]
+
+    def column(self, name: str) -> FloatArray:
+        """The numbers under a name."""
+        return self.matrix[:, self.names.index(name)]
+
+    def present(self, name: str) -> BoolArray:
+        """Return which lines have a number under a name."""
+        if not self._missing:
+            return np.ones(len(self.lines), dtype=np.bool_)
+        if len(self._missing) > 1:
+            self._missing = [np.concatenate(self._missing)]
+        return ~self._missing[0][:, self.names.index(name)]
+
+
+_Known = tuple[Shape, Sequence[int], int, Sequence[tuple[int, float]]]
+"""The shape of a layout, which numbers belong to it, the rank that prints it, and factors."""
+
+
+class ShapeCollector:
+    """Collects the shapes of a log."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[tuple[object, ...], Shape] = {}
+        self.num_lines = 0
+        self.num_long = 0
+        self._known: dict[tuple[str, ...], _Known | None] = {}
+        self._understood: dict[tuple[str, ...], _Known | None] = {}
+        self._headers: list[Header] = []
+        self._header_line = 0
+        self._table_shapes: dict[Header, Shape] = {}
+
+    def add_lines(self, lines: Sequence[str]) -> None:
+        """Add the next lines of the log."""
+        known = self._known
+        for line in lines:
+            self.num_lines += 1
+            if len(line) > LINE_CHARS:
+                self.num_long += 1
+                continue
+            line = clean(line)
+            if self._headers and self._add_row(line):
+                continue
+            texts, tokens = cut(line)
+            if not tokens:
+                self._maybe_header(line)
+                continue
+            try:
+                found = known[texts]
+            except KeyError:
+                found = self._learn(texts, tokens, line)
+            if found is not None:
+                shape, positions, rank, scales = found
+                if scales:
+                    for place, scale in scales:
+                        tokens[place] = repr(round(scale * float(tokens[place]), 6))
+                shape.add(self.num_lines, rank, tuple([tokens[place] for place in positions]))
+        for shape in self.shapes.values():
+            shape.flush()
+
+    def _learn(self, texts: tuple[str, ...], tokens: list[str], line: str) -> _Known | None:
+        if len(self._known) > MAX_LAYOUTS:
+            self._known.clear()
+        normal = normalise(texts)
+        times = tuple(to_number(token) is None for token in tokens)
+        key = (*normal, str(times))
+        if key in self._understood:
+            found = self._understood[key]
+        else:
+            if len(self._understood) > MAX_LAYOUTS:
+                self._understood.clear()
+            layout = understand(normal, tokens)
+            rank = _RANK.search(texts[0])
+            found = None
+            if layout.fields:
+                shape = self._shape(layout.fields, layout.words, line)
+                if shape is not None:
+                    scales = [
+                        (item.position, item.scale) for item in layout.fields if item.scale != 1
+                    ]
+                    places = [item.position for item in layout.fields]
+                    found = (shape, places, int(rank[1]) if rank else -1, scales)
+            self._understood[key] = found
+        self._known[texts] = found
+        return found
+
+    def _shape(self, fields: Sequence[Field], words: frozenset[str], line: str) -> Shape | None:
+        names = tuple(item.name for item in fields)
+        marks = words & _TELLING
+        key = (names, marks)
+        shape = self.shapes.get(key)
+        if shape is None and len(self.shapes) < MAX_SHAPES:
+            shape = self.shapes[key] = Shape(names, marks, sample=line[:200])
+        return shape
+
+    # Tables
+
+    def _maybe_header(self, line: str) -> None:
+        if is_ruler(line):
+            return
+        headers = find_headers(line)
+        if headers:
+            self._headers, self._header_line = headers, self.num_lines
+
+    def _add_row(self, line: str) -> bool:
+        if self.num_lines > self._header_line + TABLE_GAP:
+            self._headers = []
+            return False
+        for header in self._headers:
+            values = parse_row(line, header)
+            if values is not None:
+                shape = self._table_shapes.get(header)
+                if shape is None:
+                    if len(self.shapes) >= MAX_SHAPES:
+                        return False
+                    shape = Shape(header.names, frozenset(), is_table=True, sample=line[:200])
+                    self._table_shapes[header] = self.shapes[(header,)] = shape
+                shape.add_values(self.num_lines, values)
+                self._headers, self._header_line = [header], self.num_lines
+                return True
+        return False
+
+
+_TELLING = frozenset(
+    [
+        "train",
+        "training",
+        "trn",
+        "val",
+        "valid",
+        "validation",
+        "eval",
+        "evaluation",
+        "evaluating",
+        "test",
+        "testing",
+        "dev",
+        "heldout",
+        "best",
+        "epoch",
+        "end",
+        "average",
+        "avg",
+        "summary",
+        "total",
+        "final",
+        "finished",
+    ]
+)
+
+
+def _to_floats(cells: list[tuple[str, ...]], width: int) -> FloatArray:
+    try:
+        return np.array(cells, dtype=np.float64).reshape(len(cells), width)
+    except ValueError:
+        rows = [[_or_nan(to_number(cell)) for cell in row] for row in cells]
+        return np.array(rows, dtype=np.float64).reshape(len(cells), width)
+
+
+def _or_nan(value: float | None) -> float:
+    return np.nan if value is None else value

@@ -1,0 +1,143 @@
+"""The general reader: what any trainer prints."""
+
+import re
+import time
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from tests.readers.general.printed import BY_STEP, LOSSES, MULTIPLES, NOT_BY_PRINTED_STEP, STEPS
+from tests.readers.shapes import Write
+
+from trimtab.core.errors import NoUsableLoss, UnreadableLog
+from trimtab.core.run import Run
+from trimtab.core.signals import Quality
+from trimtab.readers import read_log
+
+
+def losses(run: Run) -> tuple[list[int], list[float]]:
+    """Return the steps and the values of the loss."""
+    column = run.block.column("loss")
+    return run.block.step[column.present].tolist(), column.values[column.present].tolist()
+
+
+@pytest.mark.parametrize("name", BY_STEP)
+def test_what_trainers_print(write: Write, name: str) -> None:
+    lines = "".join(BY_STEP[name](step, loss) for step, loss in zip(STEPS, LOSSES, strict=True))
+    run = read_log(write(f"starting the run\n{lines}\n", "train.log"))
+    steps = [step * MULTIPLES.get(name, 1) for step in STEPS]
+    assert losses(run) == (list(range(6)) if name in NOT_BY_PRINTED_STEP else steps, LOSSES)
+    assert any(note.startswith("Read as: step <- ") for note in run.notes) or run.format != "text"
+
+
+def test_signals_beside_the_loss(write: Write) -> None:
+    run = read_log(write("it 1: loss nan gnorm inf lr 1e-3\nit 2: loss 2.5 gnorm 1.5 lr 2e-3\n"))
+    assert np.isnan(run.block.column("loss").values[0])
+    assert run.block.column("grad_norm").values.tolist() == [np.inf, 1.5]
+    assert run.block.column("lr").values.tolist() == [1e-3, 2e-3]
+
+
+def test_evaluations_are_rows_of_their_own(write: Write) -> None:
+    text = "step 1: loss 3.0\nstep 2: loss 2.5\nval loss 2.75\nstep 3: loss 2.25\n"
+    run = read_log(write(text))
+    assert losses(run) == ([1, 2, 3], [3.0, 2.5, 2.25])
+    column = run.block.column("eval_loss")
+    assert run.block.step[column.present].tolist() == [2]
+    assert column.values[column.present].tolist() == [2.75]
+
+
+def test_steps_that_start_again_in_each_epoch(write: Write) -> None:
+    text = "".join(
+        f"Epoch {epoch}, batch {batch}, loss {5 - epoch - batch / 100}\n"
+        for epoch in (1, 2)
+        for batch in (10, 20, 30)
+    )
+    run = read_log(write(text))
+    assert run.block.step.tolist() == [10, 20, 30, 40, 50, 60]
+    assert not run.block.attempt.any()
+
+
+def test_a_restart_stays_one(write: Write) -> None:
+    run = read_log(write("".join(f"step {s} loss {9 - s}.5\n" for s in (1, 2, 3, 2, 3, 4))))
+    assert run.block.attempt.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_ranks_that_print_in_turns(write: Write) -> None:
+    text = "".join(
+        f"[rank{rank}]: step {step} loss {3 - step / 4 + rank}\n"
+        for step in (1, 2)
+        for rank in (0, 1)
+    )
+    run = read_log(write(text))
+    assert losses(run) == ([1, 2], [2.75, 2.5])
+
+
+def test_a_bar_counts_each_step_once(write: Write) -> None:
+    text = "".join(
+        f"\r 1%|# | {n // 2}/9 [00:0{n}<00:01, 1it/s, loss={9 - n}.5]" for n in range(2, 8)
+    )
+    assert losses(read_log(write(text + "\n"))) == ([1, 2, 3], [6.5, 4.5, 2.5])
+
+
+def test_epoch_summaries_are_no_records(write: Write) -> None:
+    text = "".join(
+        f"epoch {epoch} step {3 * epoch + step} loss {9 - epoch}.{step}\n"
+        + (f"epoch {epoch} step {3 * epoch + step} loss 7.0 elapsed 9s\n" if step == 2 else "")
+        for epoch in (0, 1, 2)
+        for step in (0, 1, 2)
+    )
+    assert losses(read_log(write(text)))[0] == list(range(9))
+
+
+def test_running_means_are_marked(write: Write) -> None:
+    run = read_log(write("step 1 avg_loss 3.5\nstep 2 avg_loss 3.25\n"))
+    assert run.block.quality("loss") == Quality.SMOOTHED
+
+
+def test_a_loss_scale_of_one_is_no_scaler(write: Write) -> None:
+    run = read_log(write("step,loss,loss_scale\n1,2.5,1.0\n2,2.25,1.0\n"))
+    assert "loss_scale" not in run.block.columns
+    assert any("nothing is scaled" in note for note in run.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("step 1 d_loss 1.5 g_loss 2.5\nstep 2 d_loss 1.5 g_loss 2.5\n", "name it with --loss"),
+        ("step 1 val_loss 1.5\nstep 2 val_loss 1.25\n", "no number in it is called a loss"),
+        ("step 1 accuracy 0.5\nstep 2 accuracy 0.75\n", r"like 'step 1 accuracy 0.5' with 'step'"),
+        ("1 9.5 8.5\n2 8.5 7.5\n3 7.5 6.5\n4 6.5 5.5\n5 5.5 4.5\n", "columns have no names"),
+    ],
+)
+def test_what_is_not_clear_is_refused(write: Write, text: str, message: str) -> None:
+    with pytest.raises(UnreadableLog, match=message):
+        read_log(write(text, "train.log"))
+
+
+def test_the_user_names_the_columns(write: Write) -> None:
+    text = "i 1 step 7 d_loss 1.5 g_loss 2.5\ni 2 step 7 d_loss 1.25 g_loss 2.0\n"
+    run = read_log(write(text, "train.log"), loss="g_loss", step="i")
+    assert losses(run) == ([1, 2], [2.5, 2.0])
+    table = "step,loss,other\n1,2.5,7.5\n2,2.25,7.0\n"
+    assert losses(read_log(write(table), loss="other")) == ([1, 2], [7.5, 7.0])
+    with pytest.raises(NoUsableLoss, match=re.escape("no numbers under 'mine'")):
+        read_log(write(table), loss="mine")
+
+
+def test_a_cut_off_last_line_is_left_out(write: Write) -> None:
+    run = read_log(write("step 1 loss 2.5\nstep 2 loss 2.25\nstep 3 loss 2.1"))
+    assert losses(run)[0] == [1, 2]
+
+
+def test_a_recognised_format_without_records_is_read_as_text(write: Write) -> None:
+    text = '{"note": "a header"}\nstep 1 loss 2.5\nstep 2 loss 2.25\n'
+    assert losses(read_log(write(text, "train.log")))[0] == [1, 2]
+
+
+def test_long_lines_take_no_time(write: Write) -> None:
+    for piece in ("1,111", "a.", "1:", "\u2003", "'", "(", "| ", "{'a': ", "1/", "loss "):
+        text = f"{piece * (60_000 // len(piece))} loss 2.5\n" * 3
+        start = time.process_time()
+        with suppress(UnreadableLog, NoUsableLoss):
+            read_log(write(text, "train.log"))
+        assert time.process_time() - start < 5
