@@ -160,9 +160,8 @@ def _compare(
         typer.echo(f"\nTrimtab's post-mortem: {ours}\nTemplate for yours: {_yours(folder)}")
         return
     truth = view.truth_of(exercise, marks)
-    lines = view.compare_write_ups(yours, view.write_up_of(incident), truth)
     typer.echo("\nYour post-mortem and trimtab's, which is based on the whole journal")
-    console.print(view.show_comparison(lines))
+    console.print(view.show_comparison(yours, view.write_up_of(incident), truth))
     typer.echo(f"\nTrimtab's post-mortem: {ours}\nYours: {_yours(folder)}")
 
 

@@ -1,9 +1,7 @@
 """What the learner sees: the run so far, the result of each answer, and the truth."""
 
-import dataclasses
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -55,26 +53,12 @@ _SECTIONS = (
 """The sections of trimtab's post-mortem, in its order: heading, hint, and lines to fill in."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteUp:
-    """The parts of a post-mortem that can be compared; an empty string is an unfilled line."""
+WriteUp = dict[str, str]
+"""The parts of a post-mortem that can be compared, by the names of `_COMPARED`; an empty string is
+a line that was not filled in."""
 
-    onset: str
-    incident_class: str
-    cause: str
-    action: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteUpLine:
-    """One line of a comparison."""
-
-    name: str
-    yours: str
-    ours: str
-    truth: str
-    agrees: bool
-    """Whether the learner and trimtab agree."""
+_COMPARED = {"onset": "Onset step", "class": "Class", "cause": "Cause", "action": "Action"}
+"""Each part, and the line of the template that has it."""
 
 
 def empty_write_up(title: str) -> str:
@@ -94,66 +78,45 @@ def _template(title: str) -> Iterator[str]:
 
 def read_write_up(text: str) -> WriteUp | None:
     """Read what the learner filled in; None if nothing can be compared."""
-    found = WriteUp(
-        onset=_filled_in("Onset step", text),
-        incident_class=_filled_in("Class", text),
-        cause=_filled_in("Cause", text),
-        action=_filled_in("Action", text),
-    )
-    empty = WriteUp(onset="", incident_class="", cause="", action="")
-    return None if found == empty else found
+    found = {}
+    for name, line in _COMPARED.items():
+        filled = re.search(rf"^{line}:[ \t]*(.*)$", text, re.MULTILINE)
+        found[name] = filled[1].strip() if filled else ""
+    return found if any(found.values()) else None
 
 
 def write_up_of(diagnosis: Diagnosis | None) -> WriteUp:
     """Return these lines as trimtab fills them in; None if it found no incident."""
     if diagnosis is None:
-        return WriteUp(onset=NONE, incident_class=NONE, cause=NONE, action=ActionKind.WAIT)
-    return WriteUp(
-        onset=str(diagnosis.incident.onset.step),
-        incident_class=diagnosis.incident_class or "open",
-        cause=diagnosis.cause.id if diagnosis.cause else NONE,
-        action=diagnosis.action.kind,
-    )
+        return {"onset": NONE, "class": NONE, "cause": NONE, "action": ActionKind.WAIT}
+    return {
+        "onset": str(diagnosis.incident.onset.step),
+        "class": diagnosis.outcome,
+        "cause": diagnosis.cause.id if diagnosis.cause else NONE,
+        "action": diagnosis.action.kind,
+    }
 
 
 def truth_of(exercise: Exercise, marks: list[AnswerMark]) -> WriteUp:
     """Return the true values of these lines; the class is open, as it depends on judgement."""
     was = exercise.intervention()
     best = dict.fromkeys(mark.answer.kind for mark in marks if mark.score == 100)
-    return WriteUp(
-        onset=str(was.onset) if was.is_fault else NONE,
-        incident_class="",
-        cause=was.cause.id if was.cause else NONE,
-        action=", ".join(best),
-    )
+    return {
+        "onset": str(was.onset) if was.is_fault else NONE,
+        "class": "",
+        "cause": was.cause.id if was.cause else NONE,
+        "action": ", ".join(best),
+    }
 
 
-def compare_write_ups(yours: WriteUp, ours: WriteUp, truth: WriteUp) -> list[WriteUpLine]:
-    """Compare the learner's write-up with trimtab's, line by line."""
-    return [
-        WriteUpLine(
-            name=field.name.removeprefix("incident_"),
-            yours=getattr(yours, field.name),
-            ours=getattr(ours, field.name),
-            truth=getattr(truth, field.name),
-            agrees=_agree(getattr(yours, field.name), getattr(ours, field.name)),
-        )
-        for field in dataclasses.fields(WriteUp)
-    ]
-
-
-def _agree(yours: str, ours: str) -> bool:
+def agree(yours: str, ours: str) -> bool:
+    """Return whether a line of the learner says the same as trimtab's."""
     if ours.isdecimal():  # the onset
         found = re.search(r"[0-9]{1,9}", yours)
         return found is not None and abs(int(found[0]) - int(ours)) <= NEAR_STEPS
     # "Rollback to step 100" counts as "roll back", "F01 hard batch" as "F01".
     answer = " ".join(yours.lower().replace("rollback", "roll back").split())
     return answer.startswith(ours.lower())
-
-
-def _filled_in(line: str, text: str) -> str:
-    found = re.search(rf"^{line}:[ \t]*(.*)$", text, re.MULTILINE)
-    return found[1].strip() if found else ""
 
 
 _RECENT = 40
@@ -259,18 +222,19 @@ def show_truth(exercise: Exercise, facts: dict[str, object]) -> RenderableType:
     return Group(Text("What it was", style="bold"), table, Text(lesson))
 
 
-def show_comparison(lines: list[WriteUpLine]) -> RenderableType:
+def show_comparison(yours: WriteUp, ours: WriteUp, truth: WriteUp) -> RenderableType:
     """Return the learner's write-up next to trimtab's and the truth."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("", "yours", "trimtab's", "agree", "truth"):
         table.add_column(name)
-    for line in lines:
+    for name in _COMPARED:
+        is_same = agree(yours[name], ours[name])
         table.add_row(
-            line.name,
-            Text(printable(line.yours) or "-"),  # not a str: brackets would be parsed as markup
-            line.ours,
-            Text("yes", style="green") if line.agrees else Text("no", style="red"),
-            line.truth,
+            name,
+            Text(printable(yours[name]) or "-"),  # not a str: brackets would be parsed as markup
+            ours[name],
+            Text("yes", style="green") if is_same else Text("no", style="red"),
+            truth[name],
         )
     return table
 
