@@ -74,6 +74,7 @@ _Choices = Mapping[IncidentClass | None, Advice]
 def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
     """Return trimtab's action; `recurs`: it was at the same place before a restart."""
     incident = diagnosis.incident
+    # The first that fits decides: what is done already, what is certain, then what is judged.
     if diagnosis.cost.undone:
         return _wait(
             "Continue: trimtab has restored weights and optimizer.",

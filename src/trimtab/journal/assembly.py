@@ -149,6 +149,7 @@ def _join(parts: Sequence[tuple[int, Axis | None]]) -> Axis | None:
         if joined is None:
             joined, length = axis, rows
             continue
+        # A file of one record has no stride of its own: the gap to the next one is its stride.
         gap = axis.start - (joined.start + joined.stride * (length - 1))
         stride = gap if length == 1 else joined.stride
         if gap != stride or (rows > 1 and axis.stride != stride):

@@ -177,6 +177,7 @@ class RecordQueue:
         with self._lock:
             tick = self._next_tick
             layout = self._layouts.for_names(tuple(signals))
+            # Before the tick is counted: a value that is no number raises here and leaves no gap.
             packed = layout.pack(step, tick, attempt, position, signals.values())
             self._next_tick += 1
             if self._open and len(self._items) < self._limit:
@@ -216,6 +217,8 @@ class RecordQueue:
 
     def pop(self) -> list[bytes | Entry]:
         """Remove and return the next items for the disk; empty if nothing waits."""
+        # Without the lock, which the training loop may need: a deque pops atomically, and only the
+        # writer's thread pops.
         return [self._items.popleft() for _ in range(min(len(self._items), _BATCH))]
 
     def wait(self, seconds: float) -> None:

@@ -285,6 +285,7 @@ class JournalWriter:
         indices = self._files.indices()
         self._qualities = dict(summary.qualities)
         self._next_index = indices[-1] + 1 if indices else 0
+        # A dropped record had a tick, too: no tick is given twice.
         drops = [last for _, last in summary.drops]
         return max([segment.last_tick for segment in segments] + drops, default=-1)
 
@@ -292,6 +293,8 @@ class JournalWriter:
 
     def _run(self) -> None:
         try:
+            # First, so that a run that is killed again and again does not pile up logs: lines are
+            # slow to read, and a sealed file is checked as a whole.
             self._retry(self._seal_leftovers)
             while not self._queue.is_finished():
                 self._write(self._queue.pop())

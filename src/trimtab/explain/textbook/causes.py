@@ -125,6 +125,7 @@ def _conclude(incident: Incident, walked: Walk, suspected: Sequence[Hypothesis])
         return by_finding(*explained)
     if is_users_alarm(incident) and not any(answer.result.is_yes for answer in walked.answers):
         return by_users_alarm(incident)
+    # Suspects are in the order of how often they are true, so the first supported one is the best.
     best = next((item for item in suspected if item.standing is Standing.SUPPORTED), None)
     if leaf.is_explained or best is None:
         return leaf
@@ -185,6 +186,7 @@ def _judge(suspect: Suspect, context: IncidentContext) -> Hypothesis:
     requirements = [check(context).to_evidence() for check in suspect.requires]
     signs = [check(context).to_evidence() for check in suspect.signs]
     answers = {sign.favors for sign in signs}
+    # A requirement is stronger than any sign: without fp16 no value leaves its range.
     if any(item.favors is False for item in requirements):
         standing = Standing.RULED_OUT
     elif True in answers:

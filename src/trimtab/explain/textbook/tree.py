@@ -77,6 +77,7 @@ def walk(context: IncidentContext) -> Walk:
     while isinstance(here, str):
         question = TEXTBOOK_TREE[here]
         result = question.check(context)
+        # What was not recorded counts as no: the tree must end in a leaf for any log.
         following = question.yes if result.is_yes else question.no
         answers.append(
             TreeAnswer(

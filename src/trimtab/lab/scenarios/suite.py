@@ -217,6 +217,7 @@ def build_suite(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers or os.cpu_count(), mp_context=context) as pool:
         trials = [pool.submit(run_trial, s, folder, cache_dir=cache_dir) for s in missing]
+        # One failure ends the build at once: the other runs would take hours before it shows.
         try:
             for trial in as_completed(trials):
                 trial.result()

@@ -220,7 +220,8 @@ def _superseded(block: Block, attempts: Sequence[tuple[int, int]]) -> BoolArray:
 def _detail(block: Block, ticks: Sequence[tuple[int, int]]) -> BoolArray:
     is_detail = np.zeros(len(block), dtype=np.bool_)
     left = DETAIL_ROWS
-    # The worst incidents come first, so that the budget goes to those that matter.
+    # The worst incidents come first, so that the budget goes to those that matter; one that does
+    # not fit ends it, so that no incident is drawn in half its detail.
     for onset, last in ticks:
         start = max(block.row_of(onset) - DETAIL_MARGIN, 0)
         stop = min(block.row_of(last) + DETAIL_MARGIN, start + 4 * DETAIL_MARGIN, len(block))
