@@ -1,16 +1,18 @@
-"""scripts/bench recover flips|faults|phases|healthy [OPTIONS]."""
+"""scripts/bench recover flips|faults|phases|healthy|schedules [OPTIONS]."""
 
 import argparse
 
-from benchmarks.recover import faults, flips, phases
+from benchmarks.recover import faults, flips, healthy, phases, schedules
 
 
 def main() -> None:
     """Run one of the measurements and publish its section."""
     parser = argparse.ArgumentParser(prog="scripts/bench recover")
-    parser.add_argument("what", choices=["flips", "faults", "phases"])
-    parser.add_argument("--seeds", type=int, help="10 for faults, 5 for phases")
+    parser.add_argument("what", choices=["flips", "faults", "phases", "healthy", "schedules"])
+    parser.add_argument("--seeds", type=int, help="10, for phases 5")
     parser.add_argument("--flips", type=int, default=500)
+    parser.add_argument("--schedules", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=1e9, help="of schedules, at most")
     parser.add_argument("--folder", help="where outcomes are kept, to go on later")
     parser.add_argument("--only", nargs="*", default=[], help="some of the rows")
     given = parser.parse_args()
@@ -18,8 +20,12 @@ def main() -> None:
         flips.publish_flips(given.flips, given.folder, given.only)
     elif given.what == "faults":
         faults.publish_faults(given.seeds or 10, given.folder, given.only)
+    elif given.what == "healthy":
+        healthy.publish_healthy(given.seeds or 10, given.folder)
+    elif given.what == "schedules":
+        schedules.publish_schedules(given.schedules, given.folder, given.seconds)
     else:
-        phases.publish_phases(given.seeds or 5)
+        phases.publish_phases(given.seeds or 5, given.folder, given.only)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import trimtab
 from benchmarks.recover.worlds import VOCABULARY, WORLDS, Data, Run
 from benchmarks.result_cache import ResultCache
 from benchmarks.results import publish, table
+from trimtab.core.errors import TrimtabError
 from trimtab.journal import RunDirectory, read_journal
 
 STEPS, WARMUP = 260, 20
@@ -262,12 +263,18 @@ class F24(Fault):
 
 
 class LastingRate(Fault):
-    title = "learning rate x10, for good"
+    title = "learning rate x10, for good (trains on)"
     helped_by = "nothing"
+    factor = 10
 
     def rate(self, step: int, planned: float) -> float:
-        """Return ten times the rate."""
-        return planned * (10 if self.since(step) >= 0 else 1)
+        """Return a multiple from the onset on."""
+        return planned * (self.factor if self.since(step) >= 0 else 1)
+
+
+class Divergence(LastingRate):
+    title = "learning rate x300, for good (diverges)"
+    factor = 300
 
 
 FAULTS: tuple[type[Fault], ...] = (
@@ -289,7 +296,7 @@ FAULTS: tuple[type[Fault], ...] = (
         F23,
         F24,
     ),
-    LastingRate,
+    *(LastingRate, Divergence),
 )
 
 
@@ -380,7 +387,7 @@ def measure(make: type[Fault], seed: int, arm: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         try:
             final = train(fault, seed, arm, folder)
-        except trimtab.TrimtabError as error:
+        except TrimtabError as error:
             return {"final": math.nan, "ended": type(error).__name__}
         if arm == "no guard":
             return {"final": final}

@@ -10,7 +10,14 @@ import torch
 from tests.kit.tiny import loss_of
 from tests.kit.undo import Kind, Loop, same, train, undos
 
-from trimtab.live.recover.comparison import BEFORE, EVERY, LossHistory, RememberedBatches
+from trimtab.live.recover.comparison import (
+    BEFORE,
+    EVERY,
+    SETTLED,
+    LossHistory,
+    OptionHistory,
+    RememberedBatches,
+)
 
 AT, STEPS = 60, 100
 
@@ -82,6 +89,29 @@ def test_the_loss_has_risen_if_every_recent_one_is_far_above_the_usual() -> None
     assert history.has_risen_since(56, 64)
     assert not history.has_risen_since(56, 65)  # not at once again
     assert history.has_risen_since(56, 64 + EVERY)
+
+
+def test_options_are_settled_128_updates_after_a_change() -> None:
+    optimizer = torch.optim.AdamW([torch.zeros(1, requires_grad=True)], lr=1e-3)
+    options = OptionHistory(optimizer)
+    (group,) = optimizer.param_groups
+
+    def settled_after(**changes: object) -> list[bool]:
+        group.update(changes)
+        found = []
+        for _ in range(SETTLED + 2):
+            options.add()
+            found.append(options.is_settled)
+        return found
+
+    assert all(settled_after())
+    rise = settled_after(lr=2e-3)
+    assert not any(rise[: SETTLED - 1])  # the rate of before is among the last
+    assert rise[-1]
+    assert all(settled_after(lr=1e-4))
+    decay = settled_after(weight_decay=0.5)
+    assert not any(decay[:SETTLED])
+    assert decay[-1]
 
 
 def test_too_few_losses_say_nothing() -> None:

@@ -45,6 +45,17 @@ def test_an_edit_without_a_snapshot_since_is_not_lost(edit: Any, tmp_path: Path)
     assert "your code has written weights" in str(refusal.facts["because"])
 
 
+def lose_squares(loop: Loop) -> None:
+    for state in loop.optimizers[0].state.values():
+        state["exp_avg_sq"].numpy()[...] = 0
+
+
+def test_moments_that_are_lost_past_torch_are_no_edit(tmp_path: Path) -> None:
+    train(KINDS["plain"], tmp_path, "recover", edits={25: lose_squares})
+    (undo,) = undos(tmp_path)
+    assert "beyond what any gradients" in str(undo.facts["why"])
+
+
 def test_a_weight_that_is_not_finite_is_undone_all_the_same(tmp_path: Path) -> None:
     """The run would be lost otherwise."""
     loop = train(KINDS["plain"], tmp_path, "recover", edits={24: reset_head, 25: lose_weight})

@@ -7,8 +7,8 @@ run forward twice, with the present weights and with those of a snapshot, and th
 on every one of them. Needs `batch_loss`.
 
 Left out: a state that code has changed since the snapshot (a head that is reset loses on purpose),
-a learning rate that is far above the snapshot's (it would do the same again), and any other option
-of the optimizer that has changed (more weight decay is worse on purpose).
+a learning rate that has risen within the last 128 updates (it would do the same again), and any
+other option of the optimizer that has changed in them (more weight decay is worse on purpose).
 """
 
 import copy
@@ -34,15 +34,16 @@ RECENT, BEFORE = 4, 32
 """Losses that are compared: the last 4 with the 32 before the snapshot."""
 
 RISEN_SIGMAS = 4.0
-"""Of the losses before the snapshot, by which the recent ones must be higher. Source: the gate's
-limit for a loss that is no noise."""
+"""Of the losses before the snapshot, by which each of the recent ones must be higher. Source: the
+gate's limit for a loss that is no noise. With half of it no fault more was undone."""
 
 MIN_GAIN = 0.15
 """By which share of its loss the snapshot must be better. Source: in 26 purposeful phases of a
 small GPT the earlier state was at most 4 % better on the present batches, in faults 8 to 180 %."""
 
-MAX_LR_RATIO = 1.5
-"""Of the present learning rate to that at the snapshot."""
+MAX_LR_RATIO, SETTLED = 1.5, 128
+"""Of the present learning rate to the lowest of the last 128 updates. Chosen: what another option
+does to the loss is over, or has begun to show in all losses that are compared."""
 
 EVERY = 16
 """Updates between two comparisons: a few forward passes each."""
@@ -104,6 +105,35 @@ class LossHistory:
         if has_risen:
             self._compared = update
         return has_risen
+
+
+class OptionHistory:
+    """The learning rates and other options of an optimizer over its last updates."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._rates: deque[list[float]] = deque(maxlen=SETTLED)
+        self._others: list[Any] | None = None
+        self._num_same = SETTLED
+        """Updates since an option other than the learning rate has changed."""
+
+    def add(self) -> None:
+        """Note the options of an update."""
+        self._rates.append(learning_rates(self._optimizer))
+        others = _other_options(self._optimizer)
+        is_same = self._others is None or others == self._others
+        self._num_same = self._num_same + 1 if is_same else 0
+        self._others = others
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a loss that has risen is not explained by a change of the options."""
+        if self._num_same < SETTLED or not self._rates:
+            return False
+        now = learning_rates(self._optimizer)
+        return all(
+            b <= MAX_LR_RATIO * a for then in self._rates for a, b in zip(then, now, strict=False)
+        ) and (self._others == _other_options(self._optimizer))
 
 
 class Comparison:
@@ -227,6 +257,21 @@ class Comparison:
             for module, mode in modes.items():
                 module.training = mode
             set_random_state(random)
+
+
+def learning_rates(optimizer: Optimizer) -> list[float]:
+    """Return the learning rates that are known on the host."""
+    rates = (group.get("lr") for group in optimizer.param_groups)
+    return [float(rate) for rate in rates if isinstance(rate, int | float)]
+
+
+def _other_options(optimizer: Optimizer) -> list[Any]:
+    """Return the options of each group that are known on the host, without the learning rate."""
+    plain = (int, float, str, tuple, type(None))
+    return [
+        {k: v for k, v in group.items() if k not in ("params", "lr") and isinstance(v, plain)}
+        for group in optimizer.param_groups
+    ]
 
 
 def _copy(batch: Any) -> Any:

@@ -50,14 +50,15 @@ class _Watched:
     place: int
     """Its place among all tensors of the optimizer."""
     tensor: torch.Tensor
+    is_weight: bool
     version: int
     address: int
 
     @classmethod
-    def of(cls, place: int, tensor: torch.Tensor) -> "_Watched":
+    def of(cls, place: int, part: "StateTensor") -> "_Watched":
         # Of the local part: a DTensor does not count what is written to it.
-        part = detached(tensor)
-        return cls(place, tensor, part._version, part.data_ptr())
+        local = detached(part.tensor)
+        return cls(place, part.tensor, part.key is None, local._version, local.data_ptr())
 
     @property
     def is_unwritten(self) -> bool:
@@ -82,17 +83,19 @@ class MemoryWatch:
 
     def after_update(self) -> None:
         """Sum the bits of the next share of the state."""
-        tensors = [part.tensor for part in state_tensors(self._optimizer)]
-        if len(self._by_code) != len(tensors):  # the first update, or parameters were added
-            self._by_code = torch.zeros(len(tensors), dtype=torch.bool, device=self._device)
+        parts = state_tensors(self._optimizer)
+        if len(self._by_code) != len(parts):  # the first update, or parameters were added
+            self._by_code = torch.zeros(len(parts), dtype=torch.bool, device=self._device)
             self._next = 0
-        self._share = [_Watched.of(place, tensors[place]) for place in self._choose(tensors)]
+        places = self._choose([part.tensor for part in parts])
+        self._share = [_Watched.of(place, parts[place]) for place in places]
         self._sums = self._sum(self._share) if self._share else None
 
     def before_update(self) -> torch.Tensor:
-        """Compare: tensors with one flipped bit, tensors that were written, place of the first.
+        """Compare: tensors with one flipped bit, weights that were written, place of the first.
 
-        The place counts from 1 and is a sum: it names the tensor only if there is one.
+        The place counts from 1 and is a sum: it names the tensor only if there is one. Moments that
+        were written are not counted: code writes weights past torch's counters, not those.
         """
         before, self._sums = self._sums, None
         kept = [at for at, watched in enumerate(self._share) if watched.is_unwritten]
@@ -109,7 +112,8 @@ class MemoryWatch:
         known = self._by_code[places]
         self._by_code[places] = known | (has_changed & ~is_one_bit)
         flipped = is_one_bit & ~known
-        found = torch.stack((flipped, has_changed & ~flipped, flipped)).float()
+        is_weight = torch.tensor([watched.is_weight for watched in share], device=self._device)
+        found = torch.stack((flipped, has_changed & ~flipped & is_weight, flipped)).float()
         found[2] *= places + 1
         return found.sum(dim=1)
 

@@ -23,7 +23,13 @@ from trimtab.core.errors import RestoreError, RunStopped
 from trimtab.journal.exit_request import RunExit
 from trimtab.live.protect.discard import Discard
 from trimtab.live.recover.audit import StateAudit
-from trimtab.live.recover.comparison import MAX_LR_RATIO, MIN_GAIN, Comparison, LossHistory
+from trimtab.live.recover.comparison import (
+    MIN_GAIN,
+    Comparison,
+    LossHistory,
+    OptionHistory,
+    learning_rates,
+)
 from trimtab.live.recover.memory_watch import MemoryWatch, state_tensors
 from trimtab.live.recover.rules import FIELDS, Edits, Found, Proof, Undone, why_not
 from trimtab.live.recover.snapshots import NUM_SLOTS, Snapshots, reshard
@@ -132,8 +138,7 @@ class Undo:
         self._losses = LossHistory()
         self._marks: list[list[tuple[int, int]]] = [[] for _ in self._optimizers]
         """Version and address of each parameter after the last update."""
-        self._options: dict[int, tuple[list[float], list[Any]]] = {}
-        """Learning rates and other options at the snapshots of the first optimizer."""
+        self._options = OptionHistory(self._optimizers[0])
         self._rate_sums = [0.0] * len(self._optimizers)
         """The sum of each optimizer's learning rates over its updates: how far Adam can move."""
         self._rate_sums_at: dict[tuple[int, int], float] = {}
@@ -280,7 +285,9 @@ class Undo:
             return
         with self._shield.guarding("snapshot"):
             done = self._num_updates[which]
-            self._rate_sums[which] += max(_rates(optimizer), default=0.0)
+            self._rate_sums[which] += max(learning_rates(optimizer), default=0.0)
+            if which == 0 and self._comparison is not None:
+                self._options.add()
             is_due = done == 1 or done % self._every == 0 or done == self._take_at[which]
             if is_due or done == self._audit_at[which]:
                 self._audited[which] = (done, self._audits[which].audit())
@@ -288,10 +295,6 @@ class Undo:
                 self._snapshots.take(which, done)
                 kept = list(self._rate_sums_at.items())[-NUM_SLOTS * len(self._optimizers) :]
                 self._rate_sums_at = {**dict(kept), (which, done): self._rate_sums[which]}
-                if which == 0:
-                    options = list(self._options.items())[-NUM_SLOTS:]
-                    now = (_rates(optimizer), _other_options(optimizer))
-                    self._options = {**dict(options), done: now}
             self._watches[which].after_update()
             self._marks[which] = _marks(optimizer)
 
@@ -346,13 +349,8 @@ class Undo:
         targets = self._find_targets(MIN_AGE)
         if not targets or 0 not in targets or self._has_edits_since(targets):
             return
-        if self._losses.has_risen_since(targets[0], update):
-            then, others = self._options.get(targets[0], ([], None))
-            now = _rates(self._optimizers[0])
-            is_near = all(b <= MAX_LR_RATIO * a for a, b in zip(then, now, strict=False))
-            # Another weight decay may be worse on purpose.
-            if is_near and others == _other_options(self._optimizers[0]):
-                self._wanted = targets
+        if self._options.is_settled and self._losses.has_risen_since(targets[0], update):
+            self._wanted = targets
 
     def _compare(self) -> None:
         """Undo if the snapshot does better; all ranks come here at the same update."""
@@ -470,21 +468,6 @@ def _marks(optimizer: Optimizer) -> list[tuple[int, int]]:
     """Return version and address of each parameter, without reading any."""
     parts = (detached(p) for group in optimizer.param_groups for p in group["params"])
     return [(part._version, part.data_ptr()) for part in parts]
-
-
-def _rates(optimizer: Optimizer) -> list[float]:
-    """Return the learning rates that are known on the host."""
-    rates = (group.get("lr") for group in optimizer.param_groups)
-    return [float(rate) for rate in rates if isinstance(rate, int | float)]
-
-
-def _other_options(optimizer: Optimizer) -> list[Any]:
-    """Return the options of each group that are known on the host, without the learning rate."""
-    plain = (int, float, str, tuple, type(None))
-    return [
-        {k: v for k, v in group.items() if k not in ("params", "lr") and isinstance(v, plain)}
-        for group in optimizer.param_groups
-    ]
 
 
 class ScalerWatch:
