@@ -34,17 +34,13 @@ def usual_batches(count: int = 220, seed: int = 0) -> list[TokenRows]:
     return [text(random) for _ in range(count)]
 
 
-def report_of(
-    arrays: list[TokenRows],
-    losses: list[np.ndarray] | None = None,
-    positions: list[int] | None = None,
-) -> BatchReport:
+def report_of(arrays: list[TokenRows], losses: list[np.ndarray] | None = None) -> BatchReport:
     """The report on an incident at step 150."""
     batches = [
         KeptBatch(
             tick=step,
             step=step,
-            data_position=1000 + (step if positions is None else positions[step]),
+            data_position=1000 + step,
             parts=(rows,),
             losses=() if losses is None else (losses[step],),
         )
@@ -150,13 +146,6 @@ class TestExamine:
         assert report.step == ONSET
         assert sorted(row.row for row in report.rows if row.reasons) == [1, 2, 3]
         assert report.rows[0].reasons == ("same as an earlier row",)
-
-    def test_batches_that_are_served_again_did_not_come_before(self) -> None:
-        arrays = usual_batches()
-        again = [*arrays[: ONSET + 4], *arrays[ONSET - 6 :]]  # back by 10 steps
-        positions = [*range(ONSET + 4), *range(ONSET - 6, len(arrays))]
-        report = report_of(again, positions=positions)
-        assert not any(row.reasons for row in report.rows)
 
     def test_the_sequence_with_a_high_loss_is_named_and_nan_is_the_highest(self) -> None:
         arrays = usual_batches()

@@ -206,7 +206,7 @@ def examine(kept: KeptBatches) -> BatchReport | None:
     size = 1 + max((int(part.max(initial=0)) for part in parts), default=0)
     earlier = pad(kept.counts, size)
     run = earlier + count_tokens([batch.tokens() for batch in kept.before], len(earlier))
-    seen: dict[int, tuple[int, int]] = {}
+    seen: set[int] = set()
     before, rows = score_rows(kept.before, run, seen), score_rows(around, run, seen)
     usual = usual_rows(before)
     excess = {name: limit.excess(rows.scores[name]) for name, limit in usual.items()}

@@ -126,13 +126,10 @@ class RowScores:
     """
 
 
-def score_rows(
-    batches: Sequence[KeptBatch], run: IntArray, seen: dict[int, tuple[int, int]]
-) -> RowScores:
+def score_rows(batches: Sequence[KeptBatch], run: IntArray, seen: set[int]) -> RowScores:
     """Score every sequence of these batches; `run` has a count for every id in them.
 
-    `seen` has the hashes of earlier sequences with their data position and row; those of these
-    batches are added.
+    `seen` has the hashes of earlier sequences; those of these batches are added.
     """
     places: list[tuple[int, int, int]] = []
     found: dict[str, list[FloatArray]] = {name: [] for name in (*_FLOORS, "loss")}
@@ -147,10 +144,7 @@ def score_rows(
             found["rarity"].append(missing if rows is None else rarity(rows, surprise))
             repeats = missing if rows is None else repetition(rows)
             found["repetition"].append(repeats)
-            position = batch.position_of(part)
-            found["repeated"].append(
-                missing if rows is None else _came_before(rows, repeats, position, seen)
-            )
+            found["repeated"].append(missing if rows is None else _came_before(rows, repeats, seen))
             is_known = losses is not None and len(losses) == count
             loss = losses[:, 0] if losses is not None and is_known else missing
             found["loss"].append(loss)
@@ -165,20 +159,13 @@ def score_rows(
     )
 
 
-def _came_before(
-    rows: TokenRows, repeats: FloatArray, position: int, seen: dict[int, tuple[int, int]]
-) -> FloatArray:
-    """Return whether each sequence was seen before; one that only repeats itself does not count.
-
-    Nor does one that was seen at the same place of the data: after a rollback it is served again.
-    """
+def _came_before(rows: TokenRows, repeats: FloatArray, seen: set[int]) -> FloatArray:
+    """Return whether each sequence was seen before; one that only repeats itself does not count."""
     came: FloatArray = np.zeros(len(rows))
     for at, row in enumerate(rows):
-        key, place = hash(row.tobytes()), (position, at)
-        first = seen.get(key)
-        is_elsewhere = position == NO_POSITION or first != place
-        came[at] = first is not None and is_elsewhere and repeats[at] < _MAX_REPETITION
-        seen.setdefault(key, place)
+        key = hash(row.tobytes())
+        came[at] = key in seen and repeats[at] < _MAX_REPETITION
+        seen.add(key)
     return came
 
 
