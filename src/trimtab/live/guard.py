@@ -14,7 +14,7 @@ from trimtab.core import signals
 from trimtab.core.incidents import Incident
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.numbers import Number, OddNumber
-from trimtab.live.measure.step_loop import BatchSource, LoaderSource, Step, StepLoop
+from trimtab.live.measure.step_loop import LoaderSource, Step, StepLoop
 from trimtab.live.measure.step_meter import is_reserved
 from trimtab.live.recover.undo import Undo
 from trimtab.live.shield import Shield, log
@@ -38,7 +38,7 @@ class Guard:
         self._monitor = monitor
         self._undo = undo
         self._ending = "closed"
-        self._source: BatchSource = LoaderSource(())
+        self._source = LoaderSource(())
         self._iterator: StepIterator | None = None
         self._resumed_position = None if checkpoints is None else checkpoints.resumed.data_position
         """Where the data continues; None once it has."""

@@ -3,25 +3,12 @@
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from trimtab.core.block import NO_POSITION
 from trimtab.core.errors import ConfigError
 from trimtab.explain.batches.rows import TokenRows
 from trimtab.live.measure.batch_facts import BatchFacts
-
-
-class BatchSource(Protocol):
-    """Where batches come from: a loader, or a tape that can serve them again."""
-
-    position: int
-    """Position of the next batch."""
-    iterator: Iterator[Any]
-    """What the loader's batches come from."""
-
-    def next_batch(self, *, continues_step: bool = False) -> tuple[int, Any] | None:
-        """Position and batch that come next; None at the end of the data, or of the step."""
-        ...
 
 
 class LoaderSource:
@@ -30,9 +17,10 @@ class LoaderSource:
     def __init__(self, loader: Iterable[Any], position: int = 0) -> None:
         self.iterator = iter(loader)
         self.position = position
+        """Position of the next batch."""
 
-    def next_batch(self, *, continues_step: bool = False) -> tuple[int, Any] | None:
-        """Position and batch that come next; None at the end of the data."""
+    def next_batch(self) -> tuple[int, Any] | None:
+        """Return position and batch that come next; None at the end of the data."""
         for batch in self.iterator:
             self.position += 1
             return self.position - 1, batch
@@ -45,7 +33,7 @@ class Step:
 
     number: int
     """Counts the steps of the loop, whatever the number of updates in each."""
-    source: BatchSource
+    source: LoaderSource
     size: int
     data_position: int = NO_POSITION
     """The index of its first batch, the same on all ranks."""
@@ -62,7 +50,7 @@ class Step:
     def load(self) -> bool:
         """Fetch the next micro-batch; whether there was one."""
         started = time.perf_counter()
-        found = self.source.next_batch(continues_step=bool(self.batches))
+        found = self.source.next_batch()
         self.data_seconds += time.perf_counter() - started
         if found is None:
             return False
@@ -76,7 +64,7 @@ class Step:
 class StepLoop:
     """Batches in steps of `accumulate`, with the facts of the present step."""
 
-    def __init__(self, source: BatchSource, accumulate: int, loader: Iterable[Any] = ()) -> None:
+    def __init__(self, source: LoaderSource, accumulate: int, loader: Iterable[Any] = ()) -> None:
         if accumulate < 1:
             raise ConfigError(f"accumulate must be at least 1, got {accumulate}")
         self.source = source
