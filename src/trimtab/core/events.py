@@ -1,8 +1,13 @@
 """The events of a journal that explanations and reports depend on."""
 
 UNDO = "undo"
-"""Weights and optimizer were restored from a snapshot. Facts: `why`, `tensor`, `updates_lost`, and
-`is_hardware` where a bit flipped in memory."""
+"""Weights and optimizer were restored from a snapshot. Facts: `why`, `how_sure`, `tensor`,
+`to_step`, `updates_lost`, and `is_hardware` where a bit flipped in memory."""
+
+UNDO_OUTCOME = "undo outcome"
+"""Some steps after an undo: whether the loss is again what it was before the harm. Facts:
+`undone_at`, `helped`, `loss_before`, `loss_after`."""
 
 NOT_UNDONE = "harm not undone"
-"""Harm was proven and not undone. Facts: `why`, `tensor`, `because`, `is_hardware`."""
+"""Harm was proven and not undone. Facts: `why`, `how_sure`, `tensor`, `because`,
+`is_hardware`."""

@@ -112,6 +112,10 @@ class Shields:
         self.checkpoints = Shield("checkpoints", "they are not judged any more, the rest continues")
         self.resume = Shield("resume audit", "this resume is not audited, the rest continues")
         self.gate = Shield("gate", "trimtab protects no longer; it keeps watching")
+        self.reports = Shield(
+            "reports of undos", "they are not journalled any more, the rest continues"
+        )
+        self.proposals = Shield("proposals", "nothing is proposed any more, the rest continues")
         self.recovery = Shield("snapshots", "the run cannot go back, the rest continues")
 
     def __iter__(self) -> Iterator[Shield]:

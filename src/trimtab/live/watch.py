@@ -278,12 +278,14 @@ def watch(
                     model, monitor, parts, parts.gate, settings, given, batch_loss, checkpoints
                 )
                 if parts.recorder is not None and checkpoints is not None:
-                    undo.poll = Proposals(
+                    proposals = Proposals(
                         parts.recorder,
                         settings.ladder,
+                        parts.shields.proposals,
                         proven_step=checkpoints.proven_step,
                         relaunch=undo.relaunch,
-                    ).poll
+                    )
+                    undo.polls.append(proposals.poll)
                 monitor.sync.keeper = undo
             guard = Guard(model, monitor, undo, checkpoints)
             if checkpoints is not None:
@@ -353,7 +355,13 @@ def _make_undo(
             request = ExitRequest(code=RunExit.RELAUNCH, reason=reason, step=monitor.next_step)
             request.write(monitor.recorder.run)
 
-    return Undo(
+    reporter = UndoReporter(
+        lambda: monitor.recorder,
+        lambda: monitor.next_step,
+        parts.shields.reports,
+        None if checkpoints is None else checkpoints.give_up_after,
+    )
+    undo = Undo(
         model,
         parts.optimizers,
         snapshots,
@@ -363,15 +371,13 @@ def _make_undo(
         is_first_rank=lambda: monitor.sync.ranks.group.rank == 0,
         world=lambda: monitor.sync.ranks.world,
         after_restore=gate.buffers.renew,
-        report=UndoReporter(
-            lambda: monitor.recorder,
-            lambda: monitor.next_step,
-            None if checkpoints is None else checkpoints.give_up_after,
-        ),
+        report=reporter,
         write_exit=write_exit,
         scaler=given.scaler,
         comparison=comparison,
     )
+    undo.polls.append(reporter.poll)
+    return undo
 
 
 def _known_facts(given: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 Figures, then what happened, why trimtab believes so, what to do, how to verify it and what it cost.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from trimtab.core.block import Column
 from trimtab.core.causes import Standing
+from trimtab.core.events import UNDO
 from trimtab.core.signals import GRAD_NORM, LOSS, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
 from trimtab.core.text import counted, digits
 from trimtab.explain.context import proof_of_hardware
@@ -61,7 +62,7 @@ _OFFSETS = (-3, -2, -1, 0, 1, 2, 3, 5, 10, 20, 50)
 
 def build_postmortem(diagnosis: Diagnosis, run: RunReport) -> ReportDocument:
     """Return the post-mortem of one incident of a run."""
-    sections = {
+    sections: dict[str, Iterable[Content]] = {
         "Symptoms": _symptoms(diagnosis),
         "Evidence": _evidence(diagnosis, run),
         "Hypotheses, ranked": _hypotheses(diagnosis),
@@ -76,6 +77,8 @@ def build_postmortem(diagnosis: Diagnosis, run: RunReport) -> ReportDocument:
         "Cost": [bullets(_cost(diagnosis, run))],
         "Lesson": [Paragraph(prose(diagnosis.lesson))],
     }
+    if alternatives := list(_alternatives(diagnosis, run)):
+        sections["What else could be done"] = [bullets(alternatives)]
     return ReportDocument(
         title=_title(diagnosis),
         lead=_summary(diagnosis, run),
@@ -345,6 +348,32 @@ def _verification(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
         above = f"{_VERIFIED_DEVIATIONS} deviations" if noise > _VERIFIED_NATS else _VERIFIED_NATS
         step = incident.peak.step
         yield Paragraph(f"The loss at step {step} must stay under {limit} ({above} above before).")
+
+
+def _alternatives(diagnosis: Diagnosis, run: RunReport) -> Iterator[RichText]:
+    """Yield the price of waiting, undoing and relaunching; nothing of a run that cannot go back."""
+    incident, cost = diagnosis.incident, diagnosis.cost
+    events = run.block.events
+    saved = [e.step for e in events if e.kind == "checkpoint" and e.step <= incident.onset.step]
+    undone = [e for e in acts_of(incident, run.block) if e.kind == UNDO]
+    if not saved and not undone:
+        return
+
+    def price(steps: int) -> str:
+        if run.price_per_hour is None or not cost.seconds or not cost.steps:
+            return counted(steps, "step")
+        hours = steps * cost.seconds / cost.steps / 3600
+        return f"{counted(steps, 'step')}, ${hours * run.price_per_hour:,.2f}"
+
+    yield f"Waiting: {price(cost.steps)} until the incident was over or the run ended"
+    if undone:
+        lost = sum(int(event.facts.get("updates_lost", 0)) for event in undone)
+        yield f"Undoing: {price(lost)}, which were lost ({counted(len(undone), 'undo')})"
+    else:
+        yield prose('Undoing: 2 to 30 steps, if harm is proven (`mode="recover"`)')
+    if saved:
+        steps = incident.last.step - max(saved)
+        yield f"Relaunching: {price(steps)} back to the checkpoint of step {max(saved)}"
 
 
 def _cost(diagnosis: Diagnosis, run: RunReport) -> Iterator[RichText]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from trimtab.core.block import Block, Event
 from trimtab.core.causes import Standing
-from trimtab.core.events import NOT_UNDONE, UNDO
+from trimtab.core.events import NOT_UNDONE, UNDO, UNDO_OUTCOME
 from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import number_from_json
 from trimtab.core.text import digits
@@ -24,7 +24,7 @@ QUIET = frozenset({INCIDENT, "state saved", "checkpoint", "evaluation", "gate ar
 """Kinds of events that every healthy run has."""
 
 _ACTS = frozenset(
-    {UNDO, NOT_UNDONE, "step discarded", "gradient scaled down", "proposal", "answer"}
+    {UNDO, UNDO_OUTCOME, NOT_UNDONE, "step discarded", "gradient scaled down", "proposal", "answer"}
 )
 """Kinds of events by which a run responded to an incident."""
 
@@ -128,6 +128,12 @@ def event_text(event: Event) -> str:
         text = str(facts.get("text", ""))
     elif event.kind == UNDO:
         text = f"{facts.get('why')}; {facts.get('updates_lost')} updates are lost"
+        if "how_sure" in facts:
+            text = f"to step {facts.get('to_step')}: {text} ({facts['how_sure']})"
+    elif event.kind == UNDO_OUTCOME:
+        has_helped = "it has helped" if facts.get("helped") else "it has not helped"
+        before, after = (_value(facts.get(name)) for name in ("loss_before", "loss_after"))
+        text = f"{has_helped}: the loss is {after}, before the harm it was {before}"
     elif event.kind == NOT_UNDONE:
         text = f"{facts.get('why')}; nothing is undone: {facts.get('because')}"
     else:

@@ -5,13 +5,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from tests.kit.tiny import batches, journal_of, loss_of, make_model
 
-from trimtab.core.config import LadderConfig
+import trimtab
+from trimtab.core.config import Config, LadderConfig
+from trimtab.core.errors import RunStopped
 from trimtab.core.incidents import IncidentClass
 from trimtab.journal import RunDirectory
 from trimtab.journal.approval import Proposal, answer
+from trimtab.journal.exit_request import ExitRequest, RunExit
 from trimtab.live.recover import proposals
 from trimtab.live.recover.proposals import Proposals
+from trimtab.live.shield import Shield
 
 
 class Recorder:
@@ -39,6 +45,7 @@ def make(folder: Path, *, proven: int | None = 800, **settings: Any) -> tuple[An
     made = Proposals(
         recorder,  # type: ignore[arg-type]
         LadderConfig(**settings),
+        Shield("proposals", "nothing is proposed"),
         proven_step=lambda before: proven if proven is not None and proven <= before else None,
         relaunch=asked.append,
     )
@@ -82,3 +89,71 @@ def test_unattended_does_not_ask(tmp_path: Path) -> None:
     recorder.on_change(incident(IncidentClass.DIVERGENT))
     assert len(asked) == 1
     assert Proposal.read(recorder.run) is None
+
+
+def run_until_lost(folder: Path, config: Config, *, steps: int = 420, **planted: Any) -> Any:
+    """Train, save, and lose the weights past everything that an undo can prove."""
+    torch.manual_seed(0)
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    checkpoints = trimtab.Checkpoints(model, optimizer, run_dir=folder)
+    guard = trimtab.watch(
+        model, optimizer, run_dir=folder, mode="recover", config=config, checkpoints=checkpoints
+    )
+    data = batches(4, size=16)
+    with guard:
+        for step in range(steps):
+            if step == 300:  # by code, so it is not undone
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter.normal_(std=4.0)
+                for group in optimizer.param_groups:
+                    group["lr"] = 1e-7
+            loss = loss_of(model, data[step % 4])
+            guard.record(loss=loss)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == 100:
+                guard.checkpoint()
+            if step == 250:
+                plant(guard, **planted)
+    return guard
+
+
+def plant(guard: Any, *, into: str = "") -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("planted")
+
+    undo = guard._undo
+    if into == "on_change":
+        guard._monitor.recorder.on_change.__self__._proven_step = fail
+    elif into == "poll":
+        proposals_made = undo.polls[-1].__self__
+        proposals_made._waiting, proposals_made._read_answer = object(), fail
+    elif into == "report":
+        undo._report._give_up_after = fail
+        undo.request(1)
+
+
+def test_an_unattended_run_ends_for_a_relaunch(tmp_path: Path) -> None:
+    with pytest.raises(RunStopped) as stopped:
+        run_until_lost(tmp_path, Config().override({"ladder.unattended": True}), steps=2000)
+    assert stopped.value.code == 75
+    request = ExitRequest.read(RunDirectory(tmp_path).home)
+    assert request is not None
+    assert request.code == RunExit.RELAUNCH
+    assert "does not recover" in request.reason
+    assert journal_of(tmp_path).step[-1] < 1900
+
+
+@pytest.mark.parametrize("into", ["on_change", "poll", "report"])
+def test_a_part_that_fails_takes_down_itself_alone(
+    into: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard = run_until_lost(tmp_path, Config(), into=into)
+    shields = guard._monitor.shields
+    expected = ["reports of undos"] if into == "report" else ["proposals"]
+    assert shields.failed == expected
+    assert caplog.text.count("failed in") == 1
+    assert len(journal_of(tmp_path)) == 420

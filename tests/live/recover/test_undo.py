@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.kit.tiny import journal_of
 from tests.kit.undo import (
     KINDS,
     Kind,
@@ -24,6 +25,8 @@ from torch import nn, optim
 import trimtab
 from trimtab.core.config import Config, RecoverConfig
 from trimtab.core.errors import RestoreError
+from trimtab.core.events import UNDO_OUTCOME
+from trimtab.live.recover.undo_report import has_helped
 
 AT, STEPS, LAG = 25, 40, 2
 
@@ -315,3 +318,29 @@ def test_a_clamp_of_weights_in_bf16_is_no_flipped_bit(tmp_path: Path) -> None:
             for parameter in model.parameters():
                 parameter.data.clamp_(-0.4, 0.4)
     assert undos(tmp_path) == []
+
+
+def test_an_undo_and_its_outcome_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """From where, to where, what is lost, why and how sure; later whether it has helped."""
+    caplog.set_level("INFO")
+    train(KINDS["plain"], tmp_path, "recover", steps=110, edits={60: flip_weight})
+    (undo,) = undos(tmp_path)
+    facts = undo.facts
+    assert facts["to_step"] == undo.step - facts["updates_lost"]
+    assert "certain" in facts["how_sure"]
+    line = next(r.getMessage() for r in caplog.records if "undone to step" in r.getMessage())
+    assert f"step {undo.step}: undone to step {facts['to_step']}" in line
+    assert "one bit of embed.weight flipped in memory (certain" in line
+    (outcome,) = (e for e in journal_of(tmp_path).events if e.kind == UNDO_OUTCOME)
+    assert outcome.facts["helped"] is True
+    assert outcome.facts["undone_at"] == undo.step
+    assert "has helped" in caplog.text
+
+
+def test_an_outcome_is_judged_by_the_losses() -> None:
+    before = [2.0 + 0.01 * (at % 3) for at in range(32)]
+    assert has_helped(before, [2.01] * 20)
+    assert has_helped(before, [1.5] * 20)
+    assert has_helped(before, [2.6] * 20) is False
+    assert has_helped(before, [float("nan")] * 20) is False
+    assert has_helped(before[:3], [2.0] * 20) is None

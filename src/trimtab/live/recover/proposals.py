@@ -12,7 +12,7 @@ from trimtab.core.config import LadderConfig
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.journal.approval import Proposal, answer_to, withdraw
 from trimtab.live.host.run_recorder import RunRecorder
-from trimtab.live.shield import log
+from trimtab.live.shield import Shield, log
 
 DEFAULT = "the run continues without it"
 """What happens without an answer: a false alarm must not cost a run that is unattended."""
@@ -28,6 +28,7 @@ class Proposals:
         self,
         recorder: RunRecorder,
         config: LadderConfig,
+        shield: Shield,
         *,
         proven_step: Callable[[int], int | None],
         relaunch: Callable[[str], None],
@@ -37,24 +38,36 @@ class Proposals:
         Args:
             recorder: Journals the run, and says when an incident changes.
             config: Whether to ask, and for how long.
+            shield: Catches what fails here: neither the judge nor an undo depends on it.
             proven_step: Finds the step of the newest proven checkpoint up to a step.
             relaunch: Ends the run on all ranks, for a reason, to be started again.
         """
         self._recorder = recorder
         self._config = config
+        self._shield = shield
         self._proven_step = proven_step
         self._relaunch = relaunch
         self._waiting: Proposal | None = None
         self._proposed: set[int] = set()
         self._polled = 0.0
-        recorder.on_change = self._on_change
+        recorder.on_change = self.on_change
 
     def poll(self) -> None:
         """Look for an answer, and act upon it."""
         proposal, now = self._waiting, time.monotonic()
-        if proposal is None or now - self._polled < POLL_SECONDS:
+        if proposal is None or now - self._polled < POLL_SECONDS or self._shield.is_down:
             return
         self._polled = now
+        with self._shield.guarding("answer"):
+            self._read_answer(proposal)
+
+    def on_change(self, incident: Incident) -> None:
+        """Propose a relaunch if an incident has become one that needs it."""
+        if not self._shield.is_down:
+            with self._shield.guarding("incident"):
+                self._propose(incident)
+
+    def _read_answer(self, proposal: Proposal) -> None:
         answer = answer_to(self._recorder.run, proposal.number)
         if answer is None and time.time() < proposal.expires:
             return
@@ -67,7 +80,7 @@ class Proposals:
         if answer:
             self._relaunch(proposal.reason)
 
-    def _on_change(self, incident: Incident) -> None:
+    def _propose(self, incident: Incident) -> None:
         is_lost = incident.incident_class is IncidentClass.DIVERGENT
         if not is_lost or incident.number in self._proposed:
             return

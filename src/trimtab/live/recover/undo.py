@@ -116,8 +116,8 @@ class Undo:
         self._constants: dict[tuple[float, ...], torch.Tensor] = {}
         self._nothing = torch.zeros(3, device=device)
         self._order = 0
-        self.poll: Callable[[], None] = lambda: None
-        """Is called in every update, on the first rank."""
+        self.polls: list[Callable[[], None]] = []
+        """Are called in every update; each has a shield of its own."""
         self._write_exit = write_exit
         self._relaunch_reason = ""
         self._must_end = False
@@ -186,8 +186,8 @@ class Undo:
                     self._audited[which] = None
                 proven = torch.stack((flips[0], audit[0], audit[1])) * self._counted()
                 self.harm = torch.maximum(self.harm, proven.sum().clamp(max=1.0))
-        with self._shield.guarding("answer"):
-            self.poll()
+        for poll in self.polls:
+            poll()
         order, self._order = self._order, 0
         facts = (
             *(float(audited is not None), float(is_edited)),

@@ -1,35 +1,84 @@
-"""UndoReporter: an undo in one line of the log and one event of the journal, on the first rank."""
+"""UndoReporter: an undo in one line, and some steps later whether it has helped; on the first rank.
 
-from collections.abc import Callable
+Both are events of the journal, so that a post-mortem can tell what was done and what came of it.
+"""
 
-from trimtab.core.events import NOT_UNDONE, UNDO
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from trimtab.core import signals
+from trimtab.core.events import NOT_UNDONE, UNDO, UNDO_OUTCOME
+from trimtab.core.robust import median, sigma_around
+from trimtab.core.text import digits
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.recover.rules import Proof
 from trimtab.live.recover.undo import UndoReport
-from trimtab.live.shield import log
+from trimtab.live.shield import Shield, log
+
+AFTER, BEFORE = 20, 32
+"""Losses that are compared: the first 20 after an undo with the last 32 before the state that it
+restored. Source: 20 is the longest undo that is aimed at, so most of them are new losses."""
+
+SIGMAS = 4.0
+"""Of the losses before, by which those after may be higher. Source: the gate's limit for a loss
+that is no noise."""
+
+_HOW_SURE = {
+    Proof.FLIPPED: "certain, because no code has written it",
+    Proof.NONFINITE: "certain, because training would not go on",
+    Proof.IMPOSSIBLE: "certain, because it follows from Adam's formula",
+    Proof.WORSE: "likely, because it holds on every one of the last batches",
+    Proof.ORDERED: "as asked",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """An undo whose outcome is not known yet."""
+
+    step: int
+    """The first step after it."""
+    restored: int
+    """The first step that the restored state does not contain."""
 
 
 class UndoReporter:
-    """Says what was undone and why, or why nothing was."""
+    """Reports what was undone and why, or why nothing was, and what came of it."""
 
     def __init__(
         self,
         recorder: Callable[[], RunRecorder | None],
         next_step: Callable[[], int],
+        shield: Shield,
         give_up_after: Callable[[int], None] | None = None,
     ) -> None:
         self._recorder = recorder
         self._next_step = next_step
+        self._shield = shield
         self._give_up_after = give_up_after
         """Doubts the checkpoints that hold what has been undone."""
+        self._pending: list[_Pending] = []
 
     def __call__(self, report: UndoReport) -> None:
-        """Log and journal one undo."""
-        recorder, step = self._recorder(), self._next_step()
-        if recorder is None:
+        """Log and journal one undo, or that there is none."""
+        recorder = self._recorder()
+        if recorder is not None and not self._shield.is_down:
+            with self._shield.guarding("undo"):
+                self._report(report, recorder, self._next_step())
+
+    def poll(self) -> None:
+        """Report the outcome of an undo as soon as enough losses have followed it."""
+        recorder = self._recorder()
+        if not self._pending or recorder is None or self._shield.is_down:
             return
-        why = _describe(report)
-        facts: dict[str, object] = {"why": why}
+        if self._next_step() > self._pending[0].step + AFTER:
+            with self._shield.guarding("outcome of an undo"):
+                self._report_outcome(recorder)
+
+    def _report(self, report: UndoReport, recorder: RunRecorder, step: int) -> None:
+        why, how_sure = _describe(report), _HOW_SURE[report.proof]
+        facts: dict[str, object] = {"why": why, "how_sure": how_sure}
         if report.tensor is not None:
             facts["tensor"] = report.tensor
         if report.proof is Proof.FLIPPED:  # measured, so the diagnosis may rely on it
@@ -37,17 +86,57 @@ class UndoReporter:
         if report.updates_lost is None:
             log.warning("trimtab: step %d: %s; nothing is undone: %s", step, why, report.why_not)
             recorder.event(NOT_UNDONE, step, {**facts, "because": report.why_not})
-        else:
-            lost = report.updates_lost
-            log.warning(
-                "trimtab: step %d: undone, weights and optimizer are those of %d updates ago: %s",
-                step,
-                lost,
-                why,
-            )
-            recorder.event(UNDO, step, {**facts, "updates_lost": lost})
-            if self._give_up_after is not None:
-                self._give_up_after(step - lost)
+            return
+        lost = report.updates_lost
+        restored = max(step - lost, 0)
+        log.warning(
+            "trimtab: step %d: undone to step %d, %d updates are lost: %s (%s)",
+            step,
+            restored,
+            lost,
+            why,
+            how_sure,
+        )
+        recorder.event(UNDO, step, {**facts, "to_step": restored, "updates_lost": lost})
+        self._pending.append(_Pending(step, restored))
+        if self._give_up_after is not None:
+            self._give_up_after(restored)
+
+    def _report_outcome(self, recorder: RunRecorder) -> None:
+        undo = self._pending[0]
+        losses = [(record.step, record.signals.get(signals.LOSS)) for record in recorder.recent]
+        after = [loss for step, loss in losses if loss is not None and step >= undo.step][:AFTER]
+        if len(after) < AFTER:
+            return  # records come some steps late
+        self._pending.pop(0)
+        before = [loss for step, loss in losses if loss is not None and step < undo.restored]
+        helped = has_helped(before[-BEFORE:], after)
+        if helped is None:
+            return
+        now, then = median(after), median(before[-BEFORE:])
+        sentence = (
+            f"the undo at step {undo.step} has {'helped' if helped else 'NOT helped'}: the loss is "
+            f"{digits(now)}, before the harm it was {digits(then)}"
+        )
+        (log.info if helped else log.warning)("trimtab: %s", sentence)
+        facts = {"undone_at": undo.step, "helped": helped, "loss_before": then, "loss_after": now}
+        recorder.event(UNDO_OUTCOME, self._next_step(), facts)
+
+
+def has_helped(before: Sequence[float], after: Sequence[float]) -> bool | None:
+    """Return whether losses after an undo are like those before the harm; None if it is not known.
+
+    Args:
+        before: Losses of the steps that the restored state has learnt from.
+        after: Losses of the first steps after the undo.
+    """
+    known = [loss for loss in before if math.isfinite(loss)]
+    if len(known) < BEFORE // 4 or not after:
+        return None
+    usual = median(known)
+    # Most of them must be finite: the median of numbers with a NaN among them is none.
+    finite = [loss if math.isfinite(loss) else math.inf for loss in after]
+    return median(finite) <= usual + SIGMAS * sigma_around(usual, known)
 
 
 def _describe(report: UndoReport) -> str:

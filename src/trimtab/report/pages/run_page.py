@@ -36,6 +36,7 @@ _ORDER = (
     "Action",
     "Smallest remedy",
     "Cost",
+    "What else could be done",
     "Verification",
     "Lesson",
     "Class",

@@ -159,6 +159,7 @@ class Checkpoints:
 
     def proven_step(self, before: int) -> int | None:
         """Return the step of the newest proven checkpoint up to a step; None without one."""
+        self._judge_now()  # the last verdicts are as old as the last save
         found = self._store.index.candidates(before)
         proven = [entry.step for entry in found if entry.verdict is Verdict.PROVEN]
         return max(proven, default=None)
